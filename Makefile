@@ -17,13 +17,20 @@ OPENB_ARGS ?=
 
 RUN_TIME := requirements/muster.lock requirements/build.lock
 DEVELOPMENT := requirements/dev.lock requirements/build.lock
-# Short tests share the machine. Whole systems mostly wait: so many files at a time, in this order (the outages wait
-# longest). What is killed in the middle of its work, or looked at, gets the machine for itself.
+# Short tests use the whole of as many cores. Whole systems mostly wait: more files at a time than cores, those first
+# that take longest (tests/README.md says what takes how long).
 PARALLEL_TESTS := $(wildcard tests/unit tests/contract tests/scenario tests/simulation)
-SYSTEM_TESTS := $(wildcard tests/chaos/test_outages.py tests/integration tests/e2e tests/perf)
-ALONE_TESTS := $(filter-out $(SYSTEM_TESTS),$(wildcard tests/page tests/chaos/test_*.py))
+SYSTEM_JOBS ?= $(shell expr 2 '*' $(JOBS) + 1)
+SLOW_SYSTEM_TESTS := $(wildcard tests/chaos/test_outages.py tests/e2e/test_replay.py tests/chaos/test_kill*.py \
+  tests/page/test_*.py tests/e2e/test_gangs.py tests/e2e/test_generated_*.py tests/e2e/test_external_faults.py)
+SYSTEM_TESTS := $(SLOW_SYSTEM_TESTS) $(filter-out $(SLOW_SYSTEM_TESTS),$(wildcard $(addsuffix /test_*.py, \
+  tests/integration tests/e2e tests/perf)))
+# Of their lives and their bad input `make test` has a part, `make test-long` more.
+RANDOM_TESTS := tests/unit/scheduler_service/test_machine_recovery.py tests/simulation/test_message_splitting.py \
+  $(addprefix tests/simulation/test_simulation.py::test_,a_random_life_keeps_every_promise history_adds_up_in_random_lives)
+BAD_INPUT_TESTS := tests/e2e/test_generated_bad_input.py tests/e2e/test_generated_bad_calls.py
 
-.PHONY: help install install-dev demo examples example-external test test-unit check format simulate simulate-gangs simulate-callbacks simulate-external bench bench-core bench-export bench-derive bench-events bench-external bench-view openb figures proto lock compose-test clean
+.PHONY: help install install-dev demo examples example-external test test-unit test-long check format simulate simulate-gangs simulate-callbacks simulate-external simulate-mixed bench bench-core bench-export bench-derive bench-events bench-external bench-view openb figures routes proto lock compose-test clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -55,47 +62,56 @@ test: install-dev ## every test; finds or installs Kafka, Redis, PostgreSQL and 
 	@scripts/test-servers
 	@status=0; \
 	$(BIN)/pytest -n $(JOBS) --dist loadgroup $(PARALLEL_TESTS) $(PYTEST_ARGS) || status=$$?; \
-	$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(SYSTEM_TESTS) $(PYTEST_ARGS) || status=$$?; \
-	$(BIN)/pytest $(ALONE_TESTS) $(PYTEST_ARGS) || status=$$?; \
+	$(BIN)/pytest -n $(SYSTEM_JOBS) --dist loadfile --no-loadscope-reorder $(SYSTEM_TESTS) $(PYTEST_ARGS) || status=$$?; \
 	exit $$status
 
 test-unit: install-dev ## the tests that need no server
 	$(BIN)/pytest -n $(JOBS) --dist loadgroup -m 'not kafka and not redis and not postgres' $(PARALLEL_TESTS) $(PYTEST_ARGS)
 
+test-long: install-dev ## more of the random lives and the bad input that `make test` has a part of
+	MUSTER_SIMULATION_SEEDS=100 MUSTER_SPLIT_LIVES=2000 MUSTER_HISTORY_LIVES=700 \
+	$(BIN)/pytest -n $(JOBS) --dist loadgroup $(RANDOM_TESTS) $(PYTEST_ARGS)
+	MUSTER_BAD_INPUT_EXAMPLES=120 $(BIN)/pytest -n $(JOBS) --dist loadfile $(BAD_INPUT_TESTS) $(PYTEST_ARGS)
+
 LIVES = $(if $(SEEDS),--seeds $(SEEDS)) $(if $(STEPS),--steps $(STEPS)) $(if $(SEED),--seed $(SEED))
 
-simulate: install-dev ## random lives of a cluster with an auditor beside them (SEEDS=5000 STEPS=60; SEED=17 for one, with gangs too)
-	@PYTHONPATH=tests $(BIN)/python -m simulation --jobs $(JOBS) $(LIVES)
-	@$(if $(SEED),PYTHONPATH=tests $(BIN)/python -m simulation.gangs $(LIVES))
+simulate: install-dev ## random lives of a cluster with an auditor beside them, then lives with all features at once (SEEDS=5000 STEPS=60; SEED=17 for one)
+	@PYTHONPATH=tests $(BIN)/python -m simulation $(LIVES)
+	@PYTHONPATH=tests $(BIN)/python -m simulation --with gangs,callbacks,external $(LIVES)
+	@$(if $(SEED),PYTHONPATH=tests $(BIN)/python -m simulation --with gangs $(LIVES))
 
 simulate-gangs: install-dev ## random lives with gangs, twice under another hash seed (SEEDS=2000 STEPS=300; SEED=17 for one)
-	@PYTHONPATH=tests $(BIN)/python -m simulation.gangs $(LIVES)
+	@PYTHONPATH=tests $(BIN)/python -m simulation --with gangs $(LIVES)
 
 simulate-callbacks: install-dev ## random lives with an RM that is asked, twice under another hash seed (SEEDS=1000 STEPS=80; SEED=17 for one)
-	@PYTHONPATH=tests $(BIN)/python -m simulation.callbacks $(LIVES)
+	@PYTHONPATH=tests $(BIN)/python -m simulation --with callbacks $(LIVES)
 
 simulate-external: install-dev ## random lives in which containers and VMs share hosts, twice under another hash seed (SEEDS=1000 STEPS=60; SEED=17 for one)
-	@PYTHONPATH=tests $(BIN)/python -m simulation.external $(LIVES)
+	@PYTHONPATH=tests $(BIN)/python -m simulation --with external $(LIVES)
 
-check: install-dev ## style, types, who imports whom, stubs and locks
+simulate-mixed: install-dev ## random lives with gangs, predicates and external resources at once, twice under another hash seed (SEEDS=1000 STEPS=60; SEED=17 for one)
+	@PYTHONPATH=tests $(BIN)/python -m simulation --with gangs,callbacks,external $(LIVES)
+
+check: install-dev ## style, types, who imports whom, stubs, locks, tables of endpoints
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	PYTHON=$(BIN)/python scripts/proto --check
 	$(BIN)/python scripts/check-locks
+	$(BIN)/python scripts/route-tables --check
 
 format: install-dev ## put the code into its style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: install-dev ## allocations per second and latency, embedded and on Kafka, as JSON
-	@$(BIN)/python -m tests.perf.bench --json $(BENCH_OUT)
+bench: install-dev ## allocations per second and latency, embedded and on Kafka, as JSON (BENCH_ARGS='--only stateful')
+	@$(BIN)/python -m tests.perf.bench --json $(BENCH_OUT) $(BENCH_ARGS)
 
 bench-core: install-dev ## the scheduling core alone: a JSON line for each scenario (BENCH_ARGS='--only binpack,5000,50000,100')
 	@$(BIN)/python -m tests.perf.core_bench $(BENCH_ARGS)
 
-bench-events: install-dev ## the ring's memory and speed beside seed 002's figures, and streams' latency; one JSON line
+bench-events: install-dev ## the ring's memory and speed, and streams' latency; one JSON line
 	@$(BIN)/python -m tests.perf.events_bench $(BENCH_ARGS)
 
 bench-export: install-dev ## events from Kafka to PostgreSQL, Parquet and JSON lines, then with kill -9 (RECORDS=1000000)
@@ -113,8 +129,11 @@ bench-view: install-dev ## what readers cost decisions, and how fast they are an
 openb: install-dev ## four node sort policies on the openb trace: table and plot, also into docs/
 	@$(BIN)/python examples/openb/compare.py --write docs $(OPENB_ARGS)
 
-figures: install-dev ## README's table of figures from bench's JSON
+figures: install-dev ## the tables of figures in docs/performance.md and docs/callbacks.md from bench's JSON
 	@$(BIN)/python scripts/figures $(BENCH_OUT)
+
+routes: install-dev ## the tables of endpoints in docs/rest.md and docs/security.md
+	@$(BIN)/python scripts/route-tables
 
 proto: install-dev ## stubs from proto/, and where Go is here those of examples/go-rm
 	PYTHON=$(BIN)/python scripts/proto

@@ -13,7 +13,7 @@ from pathlib import Path
 from muster_client.local import LocalProcess, free_ports, muster_command
 
 HERE = Path(__file__).parent
-NO_RMS = ("wire.py", "objects.py", "consume_events.py")
+NO_RMS = ("wire.py", "objects.py", "consume_events.py", "faust_consumer.py")
 PYTHON = [
     *sorted(program for program in (HERE / "python").glob("*.py") if program.name not in NO_RMS),
     HERE / "rm_minimal.py",

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from builders import SECOND_NS, Cluster
-from muster_scheduler.core.commands import (
+from muster_core.model.application import Ask
+from muster_core.model.commands import (
     Answer,
     Answers,
     AppItem,
@@ -17,17 +18,17 @@ from muster_scheduler.core.commands import (
     UpdateAllocations,
     UpdateApplications,
 )
-from muster_scheduler.core.inquiries import CallbackPolicy
-from muster_scheduler.core.objects import Ask
-from muster_scheduler.core.outcome import (
+from muster_core.model.outcome import (
     Outcome,
     PredicatesAsked,
     PreemptionPredicatesAsked,
     SchedulingState,
     SchedulingStateChanged,
 )
-from muster_scheduler.core.reasons import Reason
-from muster_scheduler.core.scheduler import SchedulerCore
+from muster_core.model.pending import ask_reason
+from muster_core.model.reasons import Reason
+from muster_core.model.scopes import CallbackPolicy
+from muster_core.scheduler import SchedulerCore
 
 Question = PredicatesAsked | PreemptionPredicatesAsked
 Verdict = Callable[[Question], "bool | None"]
@@ -127,7 +128,7 @@ class Asking(Cluster):
         return self.application(app_id).asks[key]
 
     def why(self, app_id: str, key: str) -> Reason:
-        found = self.the_ask(app_id, key).reason
+        found = ask_reason(self.the_ask(app_id, key))
         assert found is not None
         return found
 
@@ -140,16 +141,17 @@ class Asking(Cluster):
         """Nothing is asked, booked for a question, courted or remembered as agreed."""
         questions = self.partition.questions
         busy = [questions.open, questions._quick, questions._aside, questions._agreed]
-        busy += [node.inquiries for node in self.partition.nodes.values()]
+        open_now = self.partition.inquiries
+        busy += [open_now.of_asks, open_now.of_nodes, open_now.of_placeholders]
         for app in self.partition.apps.values():
-            busy += [ask.inquiries or {} for ask in app.asks.values()]
-            busy += [app.gang.courted, app.gang.proposed] if app.gang is not None else []
+            busy += [ask.asking or [] for ask in app.asks.values()]
+            busy += [app.gang.proposed] if app.gang is not None else []
         return not any(busy) and not any(app.proposed for app in self.partition.apps.values())
 
     # ---- shorthands ------------------------------------------------------------------------------------------------
 
     def want(self, app_id: str, *items: AskItem) -> Outcome:
-        return self.do(UpdateAllocations([item._replace(app_id=app_id) for item in items]))
+        return self.do(UpdateAllocations([replace(item, app_id=app_id) for item in items]))
 
     def gang(self, app_id: str, total: int, queue: str = "root.a", *, style: str = "", timeout_ms: int = 0) -> Outcome:
         """An application with a gang of so many m."""
@@ -171,7 +173,7 @@ class Asking(Cluster):
 
 def item(key: str, m: int = 1, **more: Any) -> AskItem:
     """An ask of so many m."""
-    return AskItem(key, "", "default", {"m": m})._replace(**more)
+    return replace(AskItem(key, "", "default", {"m": m}), **more)
 
 
 def items(keys: str, m: int = 1, **more: Any) -> list[AskItem]:

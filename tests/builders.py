@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from muster_scheduler.core import invariants
-from muster_scheduler.core.commands import (
+from muster_core import invariants
+from muster_core.config.config import ClusterConfig
+from muster_core.model.application import Allocation, Application, Ask, Gang
+from muster_core.model.commands import (
     AppItem,
     AskItem,
     Command,
@@ -18,13 +20,13 @@ from muster_scheduler.core.commands import (
     UpdateConfiguration,
     UpdateNodes,
 )
-from muster_scheduler.core.config import ClusterConfig
-from muster_scheduler.core.gang import Gang
-from muster_scheduler.core.objects import Allocation, Application, Ask, Node, Queue
-from muster_scheduler.core.outcome import ConfigurationAnswer, NewAllocation, Outcome
-from muster_scheduler.core.partition import Partition
-from muster_scheduler.core.scheduler import SchedulerCore
-from muster_scheduler.queue_yaml import load_queue_config
+from muster_core.model.node import Node
+from muster_core.model.outcome import ConfigurationAnswer, NewAllocation, Outcome
+from muster_core.model.pending import ask_reason
+from muster_core.model.queue import Queue
+from muster_core.partition import Partition
+from muster_core.scheduler import SchedulerCore
+from muster_queue_config.queue_yaml import load_queue_config
 
 SECOND_NS = 1_000_000_000
 
@@ -105,16 +107,17 @@ class Cluster:
         """Ask key → reason code of an application."""
         found: dict[str, str] = {}
         for key, waiting in self.application(app_id).asks.items():
-            assert waiting.reason is not None, f"{key} is pending without a reason"
-            found[key] = waiting.reason.code.value
+            reason = ask_reason(waiting)
+            assert reason is not None, f"{key} is pending without a reason"
+            found[key] = reason.code.value
         return found
 
     def reason(self, app_id: str, key: str) -> object:
-        return self.application(app_id).asks[key].reason
+        return ask_reason(self.application(app_id).asks[key])
 
 
 def ask(app_id: str, key: str, *, priority: int = 0, wanted: int = 1, **quantities: int) -> AskItem:
-    return AskItem(key, app_id, "default", dict(quantities), wanted, priority)
+    return AskItem(key, app_id, "default", dict(quantities), wanted=wanted, priority=priority)
 
 
 def nodes(action: NodeAction, capacities: Mapping[str, Mapping[str, int] | None]) -> UpdateNodes:
@@ -151,7 +154,7 @@ def snapshot(core: SchedulerCore) -> dict[str, object]:
                 a.app_id: (
                     a.queue.path,
                     a.state,
-                    tuple(a.story),
+                    tuple(a.state_log),
                     a.deadline_ns,
                     a.usage,
                     _gang(a.gang),
@@ -169,13 +172,13 @@ def snapshot(core: SchedulerCore) -> dict[str, object]:
 
 
 def _ask(what: Ask) -> tuple[object, ...]:
-    reserved = what.reserved.node_id if what.reserved is not None else ""
+    reserved = what.reserved_node
     demand = (what.shape.name, what.priority, what.submission, what.created_ns)
     return (*demand, what.pending, what.allocated, what.open, what.mismatched, reserved)
 
 
 def _allocation(what: Allocation) -> tuple[object, ...]:
-    told = (what.told_ns, what.preempted, what.timed_out, what.replaced_by, what.replaces)
+    told = (what.releasing_since_ns, what.preempted, what.timed_out, what.replaced_by, what.replaces)
     return (what.shape.name, what.node_id, what.ordinal, what.uuid, what.submission, what.allocated_ns, *told)
 
 
@@ -192,4 +195,12 @@ def _gang(gang: Gang | None) -> object:
     }
     placed = {number: value for number, value in gang.placed.items() if value}
     leaving = {key: sorted(keys) for key, keys in gang.replacing.items()}
-    return (gang.phase, gang.deadline_ns, gang.total and gang.total.name, groups, placed, leaving)
+    return (
+        gang.phase,
+        gang.deadline_ns,
+        gang.too_large_since_ns,
+        gang.total and gang.total.name,
+        groups,
+        placed,
+        leaving,
+    )

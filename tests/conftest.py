@@ -10,9 +10,15 @@ from pathlib import Path
 import pytest
 import servers
 import structlog
+from hypothesis import HealthCheck, settings
 from wanting import server_wanted
 
 _DIRECTORY = "MUSTER_TEST_SERVERS_DIRECTORY"
+
+# A busy machine fails no property: neither an example nor its making has a time of its own, pytest's time-out bounds
+# both. A failure prints what `@reproduce_failure` takes.
+settings.register_profile("muster", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+settings.load_profile("muster")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -7,10 +7,8 @@ import random
 from builders import Cluster, configured
 from muster_bus.log import Record
 from muster_bus.topics import state_key
-from muster_scheduler import state_codec
-from muster_scheduler.core import invariants
-from muster_scheduler.core.commands import Command
-from muster_scheduler.core.external import (
+from muster_core import invariants
+from muster_core.external.external import (
     ExternalChange,
     ExternalKind,
     ExternalObject,
@@ -20,11 +18,14 @@ from muster_scheduler.core.external import (
     id_of,
     kind_of,
 )
-from muster_scheduler.core.external_books import ExternalEntry
-from muster_scheduler.core.outcome import Outcome
-from muster_scheduler.core.scheduler import SchedulerCore
-from muster_scheduler.core.states import APP_TERMINAL
-from muster_scheduler.follower import RmInfo, StateFolder, encode_registration, encode_rm, new_core
+from muster_core.external.external_books import ExternalEntry
+from muster_core.model.commands import Command
+from muster_core.model.outcome import Outcome
+from muster_core.model.pending import ask_reason
+from muster_core.model.states import APP_TERMINAL
+from muster_core.scheduler import SchedulerCore
+from muster_state import state_codec
+from muster_state.follower import RmInfo, StateFolder, encode_registration, encode_rm, new_core
 
 RM = "rm"
 LEAVES = "{name: root, submitacl: '*', queues: [{name: a}, {name: b}]}"
@@ -190,12 +191,12 @@ def meaning(core: SchedulerCore) -> dict[str, object]:
                 for node in sorted(part.nodes.values(), key=lambda each: each.node_id)
             },
             "allocations": {
-                (app.app_id, held.unique_key): (held.node_id, held.preempted, held.told_ns)
+                (app.app_id, held.unique_key): (held.node_id, held.preempted, held.releasing_since_ns)
                 for app in sorted(part.apps.values(), key=lambda each: each.app_id)
                 for held in app.allocations.values()
             },
             "asks": {
-                (app.app_id, ask.key): (ask.pending, ask.reason, ask.reserved and ask.reserved.node_id)
+                (app.app_id, ask.key): (ask.pending, ask_reason(ask), ask.reserved_node)
                 for app in part.apps.values()
                 for ask in app.asks.values()
             },

@@ -11,7 +11,15 @@ from itertools import combinations
 from typing import Any
 
 from builders import Cluster
-from muster_scheduler.core.commands import (
+from muster_core.config.config import (
+    ClusterConfig,
+    LimitConfig,
+    PartitionConfig,
+    PreemptionConfig,
+    QueueConfig,
+)
+from muster_core.model.application import Allocation, Ask
+from muster_core.model.commands import (
     AskItem,
     NodeAction,
     NodeItem,
@@ -22,18 +30,12 @@ from muster_scheduler.core.commands import (
     UpdateConfiguration,
     UpdateNodes,
 )
-from muster_scheduler.core.config import (
-    ClusterConfig,
-    LimitConfig,
-    PartitionConfig,
-    PreemptionConfig,
-    QueueConfig,
-)
-from muster_scheduler.core.objects import Allocation, Ask, Ledger, Node, PreemptionRule, Queue
-from muster_scheduler.core.outcome import ConfigurationAnswer, Outcome, ReleasedAllocation
-from muster_scheduler.core.partition import Partition
-from muster_scheduler.core.scheduler import SchedulerCore
-from muster_scheduler.queue_yaml import load_queue_config
+from muster_core.model.node import Node
+from muster_core.model.outcome import ConfigurationAnswer, Outcome, ReleasedAllocation
+from muster_core.model.queue import Ledger, Queue
+from muster_core.partition import Partition
+from muster_core.scheduler import SchedulerCore
+from muster_queue_config.queue_yaml import load_queue_config
 
 REQUIRED_NODE = "yunikorn.apache.org/requiredNode"
 TYPES = ("vcore", "memory", "gpu")
@@ -121,8 +123,8 @@ def item(
         app_id,
         "default",
         quantities,
-        wanted,
-        priority,
+        wanted=wanted,
+        priority=priority,
         tags={REQUIRED_NODE: required_node} if required_node else {},
         task_group=task_group,
         placeholder=placeholder,
@@ -228,14 +230,14 @@ class Laws:
         assert held.app is not None
         return [each for each in held.app.allocations.values() if is_of_whole_gang(each) and not was_told(each)]
 
-    def rule(self, held: Allocation) -> PreemptionRule | None:
+    def rule(self, held: Allocation) -> str | None:
         """By which rule it may be a victim, guarantees of its own queues apart: all that go together, or none."""
         if is_of_whole_gang(held) and is_replacing(held):
             return None
         rules = {self._own_rule(each) for each in self.together(held)}
         return None if None in rules or was_told(held) else rules.pop()
 
-    def _own_rule(self, held: Allocation) -> PreemptionRule | None:
+    def _own_rule(self, held: Allocation) -> str | None:
         if held.app is None or was_told(held) or held.demand.required_node:
             return None
         if not held.allow_preempt_self and not self.partition.config.preemption.opted_out_last:
@@ -248,10 +250,10 @@ class Laws:
             return None
         if leaf is self.ask.app.queue:
             lower = held.priority < self.ask.priority and held.app is not self.ask.app
-            return PreemptionRule.PRIORITY if lower and leaf.policy.preempts_by_priority else None
+            return "PRIORITY" if lower and leaf.policy.preempts_by_priority else None
         if self.fence() not in leaf.ancestry or not self.entitled(self.shared(leaf)):
             return None
-        return PreemptionRule.GUARANTEE if self.priority_allows(held) else None
+        return "GUARANTEE" if self.priority_allows(held) else None
 
     def robbed(self, victims: Iterable[Allocation]) -> list[Queue]:
         """Law 1: the queues that would be under their guarantee in a type that they give up."""
@@ -277,9 +279,9 @@ class Laws:
     def fits(self, node: Node, victims: Iterable[Allocation]) -> bool:
         gone = [held for held in victims if held.node_id == node.node_id]
         soon: list[Ask] = []
-        if self.ask.reserved is node:
+        if self.ask.reserved_node == node.node_id:
             gone += [held for held in self.marked if held.node_id == node.node_id]
-            soon += [other for other in self.coming if other.reserved is node and other is not self.ask]
+            soon += [other for other in self.coming if other.reserved_node == node.node_id and other is not self.ask]
         for number, value in self.items:
             freed = sum(dict(held.shape.items).get(number, 0) for held in gone)
             taken = sum(dict(other.shape.items).get(number, 0) for other in soon)
@@ -307,14 +309,14 @@ class Laws:
                     if self.helps(node, list(chosen)):
                         yield node, chosen
 
-    def check(self, node: Node | None, victims: list[Allocation], rules: list[PreemptionRule]) -> None:
+    def check(self, node: Node | None, victims: list[Allocation], rules: list[str]) -> None:
         """That a plan keeps the laws."""
         assert node is not None
         assert node in self.usable(), f"{node} is not there for the ask"
         assert victims, "a plan without victims"
         assert len(set(victims)) == len(victims)
         for held, rule in zip(victims, rules, strict=True):
-            assert self.rule(held) is rule, f"{held} may go by {self.rule(held)}, not by {rule}"
+            assert self.rule(held) == rule, f"{held} may go by {self.rule(held)}, not by {rule}"
         assert not self.robbed(victims), f"{self.robbed(victims)} would be under their guarantee"
         assert self.helps(node, victims), "the ask still has no place"
         for held in victims:

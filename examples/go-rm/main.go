@@ -25,6 +25,8 @@ import (
 const queues = `
 partitions:
   - name: default
+    nodesortpolicy:
+      type: binpacking
     queues:
       - name: root
         submitacl: '*'
@@ -78,7 +80,7 @@ func run(
 	}
 	fmt.Println("registered", rmID)
 
-	rm := &resourceManager{id: rmID, ctx: ctx}
+	rm := &resourceManager{id: rmID, ctx: ctx, told: newTold()}
 	if announce {
 		rm.ctx = metadata.AppendToOutgoingContext(ctx, "muster-rm-id", rmID)
 	}

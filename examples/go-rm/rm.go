@@ -17,6 +17,7 @@ type resourceManager struct {
 	applications si.Scheduler_UpdateApplicationClient
 	allocations  si.Scheduler_UpdateAllocationClient
 	callbacks    chan error // nil: not open; else how that stream ended
+	told         *told
 }
 
 // addNode creates a node. What runs on it already is given with it in the previous generation only.
@@ -104,7 +105,9 @@ func (rm *resourceManager) hear(done func(*si.AllocationResponse) bool) error {
 		for _, rejected := range answer.Rejected {
 			return fmt.Errorf("%s was rejected: %s", rejected.AllocationKey, rejected.Reason)
 		}
-		if done(answer) {
+		enough := done(answer)
+		rm.told.take(answer)
+		if enough {
 			return nil
 		}
 	}

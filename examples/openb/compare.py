@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from muster_client.trace import GPU, Trace, TraceTask, read_trace
-from muster_scheduler.core.commands import (
+from muster_core.model.commands import (
     AppItem,
     AskItem,
     NodeAction,
@@ -32,14 +32,14 @@ from muster_scheduler.core.commands import (
     UpdateApplications,
     UpdateNodes,
 )
-from muster_scheduler.core.config import NodeSortPolicy
-from muster_scheduler.core.outcome import NewAllocation
-from muster_scheduler.core.scheduler import SchedulerCore
-from muster_scheduler.queue_yaml import load_queue_config
+from muster_core.model.outcome import NewAllocation
+from muster_core.nodes.policies.registry import SHIPPED
+from muster_core.scheduler import SchedulerCore
+from muster_queue_config.queue_yaml import load_queue_config
 from muster_si.constants import CPU, MEMORY
 
 HERE = Path(__file__).parent
-POLICIES = tuple(NodeSortPolicy)
+POLICIES = tuple(policy.name for policy in SHIPPED)
 #: Of the cluster's GPUs, as arrived demand: where the table looks.
 MARKS = (0.9, 1.0, 1.3)
 STEPS = 130  # points of each curve
@@ -94,9 +94,9 @@ def inflated(trace: Trace, demand: float, seed: int) -> Iterator[TraceTask]:
         yield task
 
 
-def cluster(trace: Trace, policy: NodeSortPolicy) -> SchedulerCore:
+def cluster(trace: Trace, policy: str) -> SchedulerCore:
     """A core with the trace's nodes and one application."""
-    config, problems = load_queue_config(QUEUES.format(policy=policy.value))
+    config, problems = load_queue_config(QUEUES.format(policy=policy))
     assert config is not None, problems
     core = SchedulerCore(config)
     nodes = tuple(NodeItem(node.name, NodeAction.CREATE, capacity=node.resources) for node in trace.nodes)
@@ -105,7 +105,7 @@ def cluster(trace: Trace, policy: NodeSortPolicy) -> SchedulerCore:
     return core
 
 
-def run(trace: Trace, policy: NodeSortPolicy, demand: float, seed: int) -> Run:
+def run(trace: Trace, policy: str, demand: float, seed: int) -> Run:
     """One policy, one seed."""
     core = cluster(trace, policy)
     gpus = trace.capacity()[GPU]
@@ -141,7 +141,7 @@ def stranded(core: SchedulerCore) -> float:
 # ---- table and plot --------------------------------------------------------------------------------------------------
 
 
-def table(results: dict[NodeSortPolicy, list[Run]], demand: float) -> list[list[str]]:
+def table(results: dict[str, list[Run]], demand: float) -> list[list[str]]:
     """Headings, then a line for each policy."""
     marks = [mark for mark in MARKS if mark <= demand]
     rows = [
@@ -159,7 +159,7 @@ def table(results: dict[NodeSortPolicy, list[Run]], demand: float) -> list[list[
         refused, large = (sum(column) for column in zip(*(each.refused for each in runs), strict=True))
         rows.append(
             [
-                policy.value,
+                policy,
                 f"{statistics.mean(each.placed for each in runs):,.0f}",
                 f"{refused / max(large, 1):.0%}",
                 f"{statistics.mean(free):,.0f} ± {statistics.pstdev(free):,.0f}",
@@ -181,7 +181,7 @@ def markdown(rows: list[list[str]], runs: list[Run]) -> str:
     return "\n".join([*(f"| {line} |" for line in lines), "", note, ""])
 
 
-def write(directory: Path, results: dict[NodeSortPolicy, list[Run]], demand: float) -> None:
+def write(directory: Path, results: dict[str, list[Run]], demand: float) -> None:
     """Puts the table into node-policies.md and the plot beside it."""
     document = directory / "node-policies.md"
     text = document.read_text(encoding="utf-8")
@@ -190,7 +190,7 @@ def write(directory: Path, results: dict[NodeSortPolicy, list[Run]], demand: flo
     figures = markdown(table(results, demand), next(iter(results.values())))
     document.write_text(f"{before}{BEGIN}\n\n{figures}\n{END}{after}", encoding="utf-8")
     curves = {
-        policy.value: [statistics.mean(column) for column in zip(*(each.curve for each in runs), strict=True)]
+        policy: [statistics.mean(column) for column in zip(*(each.curve for each in runs), strict=True)]
         for policy, runs in results.items()
     }
     (directory / "node-policies.svg").write_text(plot(curves, demand), encoding="utf-8")
@@ -276,12 +276,12 @@ def main() -> int:
     )
     options = parser.parse_args()
     trace = read_trace(HERE)
-    results: dict[NodeSortPolicy, list[Run]] = {policy: [] for policy in POLICIES}
+    results: dict[str, list[Run]] = {policy: [] for policy in POLICIES}
     for seed, policy in itertools.product(range(1, options.seeds + 1), POLICIES):
         each = run(trace, policy, options.demand, seed)
         results[policy].append(each)
         print(
-            f"seed {seed}, {policy.value}: {each.placed:,} of {each.arrived:,} tasks placed, "
+            f"seed {seed}, {policy}: {each.placed:,} of {each.arrived:,} tasks placed, "
             f"{each.unallocated_gpus:,.1f} GPUs unallocated, {each.seconds:.1f} s",
             file=sys.stderr,
         )

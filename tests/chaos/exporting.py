@@ -17,8 +17,9 @@ import asyncpg
 import duckdb
 import httpx
 from muster_bus.clock import SystemClock
+from muster_bus.engines import make_log
 from muster_bus.log import OutRecord
-from muster_bus.settings import LogSettings, make_log
+from muster_bus.settings import LogSettings
 from muster_bus.topics import HEADER_EVENT_ID, HEADER_INSTANCE, HEADER_RM_ID, HEADER_TRACKING
 from muster_client.local import LocalProcess, free_ports, muster_command
 from muster_proto.si.v1.si_pb2 import EventRecord, Quantity, Resource
@@ -130,7 +131,7 @@ class Exported:
             "select count(*), count(distinct (rm, instance, id)), sum(id)::bigint"
             f" from {read}('{self.folder / store}/**/*.{suffix}')"
         )
-        return await asyncio.to_thread(lambda: duckdb.sql(query).fetchall()[0])
+        return await asyncio.to_thread(lambda: duckdb.connect().sql(query).fetchall()[0])
 
     @property
     def expected(self) -> tuple[int, int, int]:

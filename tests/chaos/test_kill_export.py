@@ -13,6 +13,7 @@ from chaos.exporting import STORES, Exported
 
 EVENTS = int(os.environ.get("MUSTER_EXPORT_EVENTS", "60000"))
 KILLS = int(os.environ.get("MUSTER_EXPORT_KILLS", "3"))
+PATIENCE_S = 240  # some seconds, where the machine has nothing else to do
 
 # Small writes, so that a kill meets the middle of many.
 OPTIONS = {
@@ -25,7 +26,7 @@ OPTIONS = {
 @pytest.mark.kafka
 @pytest.mark.postgres
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 async def test_every_event_is_in_every_store_once(kafka_bootstrap: str, postgres_dsn: str, tmp_path: Path) -> None:
     exported = Exported(kafka_bootstrap, postgres_dsn, tmp_path, EVENTS, partitions=2, options=OPTIONS)
     publisher = exported.publisher(STORES)
@@ -33,11 +34,11 @@ async def test_every_event_is_in_every_store_once(kafka_bootstrap: str, postgres
         await exported.feed()
         for _ in range(KILLS):
             publisher.process.start()
-            await publisher.until(int(0.8 * EVENTS / (KILLS + 1)), 60)
+            await publisher.until(int(0.8 * EVENTS / (KILLS + 1)), PATIENCE_S)
             publisher.process.kill()
         # The last one may finish.
         publisher.process.start()
-        await publisher.until(None, 120)
+        await publisher.until(None, PATIENCE_S)
         assert publisher.process.stop() == 0
         assert {store: await exported.rows(store) for store in STORES} == dict.fromkeys(STORES, exported.expected)
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 from chaos.harness import (
@@ -16,7 +17,7 @@ from chaos.harness import (
     opened_log,
     response_sequences,
 )
-from e2e.gang_rig import P, Rm, live_through
+from e2e.gang_rig import P, Rm, eventually, live_through
 
 GANGS = [f"gang-{number}" for number in range(12)]
 # Room for one gang and a half: they come one after the other.
@@ -32,6 +33,20 @@ partitions:
 KILLS = (3, 14, 15, 30)
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+async def ended(rm: Rm, app: str) -> dict[str, Any]:
+    """What REST says of an application that has worked: it is completing for 30 s, and completed from then on."""
+
+    async def found() -> dict[str, Any] | None:
+        said: dict[str, Any] | None = await rm.get(f"{P}/application/{app}")
+        if said is not None and said["applicationState"] == "Completing":
+            return said
+        completed = await rm.get(f"{P}/applications/completed") or []
+        return next((each for each in completed if each["applicationID"] == app), None)
+
+    application: dict[str, Any] = await eventually(found, f"{app} has worked")
+    return application
 
 
 async def live_and_kill(deployment: Deployment, name: str, *, previous: bool) -> None:
@@ -57,7 +72,7 @@ async def live_and_kill(deployment: Deployment, name: str, *, previous: bool) ->
         assert len(placed) == len(set(placed)) == 8 * len(GANGS)
         assert rm.overcommitted == []
         for app in GANGS:
-            shown = await rm.shows(f"{P}/application/{app}", lambda said: said["applicationState"] == "Completing")
+            shown = await ended(rm, app)
             assert shown["placeholderData"][0]["replaced"] == 4
     async with opened_log(deployment.log_settings) as (log, topics):
         # 2. as the folded state says

@@ -29,10 +29,12 @@ OPENB = Path(__file__).parents[2] / "examples" / "openb"
 RM_ID = "openb"
 TASKS = 8_152
 OUTAGE_S = float(os.environ.get("MUSTER_OUTAGE_S", "6"))
-# When so many asks are sent; the pace leaves time for each outage and for what comes after it.
+# When so many asks are sent, and no server is away any more. Between outages asks are sent as fast as they are taken.
 OUTAGES: dict[servers.Kind, int] = {"postgres": 800, "redis": 3_000, "kafka": 5_500}
+CHUNK = 20
+# The pace of asks while a server is away: those up to the next outage last until it is back, even on a busy machine.
 RECOVERY_S = 12.0
-PACE_PER_S = 2_200 / (OUTAGE_S + RECOVERY_S)
+PAUSE_S = CHUNK * (OUTAGE_S + RECOVERY_S) / 2_200
 # What says so, and in which words; and whether allocations go on meanwhile.
 SAID: dict[servers.Kind, list[tuple[str, str]]] = {
     "postgres": [("event-publisher", "postgres")],
@@ -118,9 +120,8 @@ def options(deployment: Deployment) -> ReplayOptions:
         gateway=deployment.gateway,
         http=deployment.http,
         rm_id=RM_ID,
-        chunk=20,
-        asks_per_s=PACE_PER_S,
-        quiet_s=OUTAGE_S + RECOVERY_S,
+        chunk=CHUNK,
+        quiet_s=5.0,  # every server is back when the last ask is sent
         answer_timeout_s=WAIT_S,
         settle_timeout_s=OUTAGE_S + 2 * WAIT_S,
         rest_timeout_s=WAIT_S,
@@ -137,10 +138,12 @@ def breaking(
     begun: list[asyncio.Task[None]] = []
 
     async def on_sent(sent: int) -> None:
-        for task in begun:
-            if task.done():
-                task.result()  # what failed there fails here, at once
-        if due and sent >= due[0][1] and all(task.done() for task in begun):
+        last = sent == TASKS or bool(due and sent >= due[0][1])
+        if begun and not begun[-1].done():
+            await asyncio.wait(begun[-1:], timeout=None if last else PAUSE_S)
+        if begun and begun[-1].done():
+            begun[-1].result()  # what failed there fails here, at once
+        if due and sent >= due[0][1]:
             begun.append(asyncio.create_task(outage(deployment, breakable, due.pop(0)[0])))
 
     return on_sent, begun

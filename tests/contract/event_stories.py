@@ -13,7 +13,7 @@ from muster_bus.topics import HEADER_EVENT_ID, HEADER_TRACKING
 from muster_proto.muster.bus.v1 import envelope_pb2 as bus
 from muster_proto.muster.v1 import callbacks_pb2
 from muster_proto.si.v1 import si_pb2 as si
-from muster_si.constants import REQUIRED_NODE_TAG
+from muster_si.constants import APP_TAG_CREATE_FORCE, REQUIRED_NODE_TAG
 from unit.scheduler_service import rig as make
 from unit.scheduler_service.rig import RM, Rig
 
@@ -143,14 +143,38 @@ def rejected(stage: Stage) -> None:
 
 
 @story
+def forced(stage: Stage) -> None:
+    stage.begin()
+    stage.app("app-1")
+    stage.app("app-2", "root.a b", tags={APP_TAG_CREATE_FORCE: "true"})
+
+
+@story
 def requests(stage: Stage) -> None:
     stage.begin()
     stage.node(vcore=10)
     stage.app("app-1")
     stage.ask("app-1", "key-1", 90)
     stage.ask("app-1", "key-2", 90)
+    stage.ask("app-1", "key-1", 70)
     stage.gone("app-1", "key-1")
+    stage.ask("app-1", "key-3", 80)
+    stage.ask("app-1", "key-3", 5, node="node-1")
     stage.send(make.removal("app-1"))
+
+
+@story
+def repeats(stage: Stage) -> None:
+    """Asks of the previous generation, which want several allocations."""
+    stage.begin()
+    stage.node(vcore=10)
+    stage.app("app-1")
+    for key, wanted in (("key-1", 3), ("key-2", 5), ("key-2", 3), ("key-1", 1), ("key-3", 4)):
+        stage.send(make.old_ask("app-1", key, wanted, vcore=4))
+    stage.send(make.ask_release("app-1", "key-2"))
+    stage.send(make.release("app-1", "key-1", si.SCHEDULING_FAILED_ON_RM))
+    stage.send(make.old_ask("app-1", "key-3", 4, vcore=3))
+    stage.begin()
 
 
 def _begin_gang(stage: Stage, placeholders: int, style: str = "Soft") -> None:
@@ -349,6 +373,16 @@ def lowered_max(stage: Stage) -> None:
         stage.ask("app-1", f"key-{number}", 1, may_go=True)
     stage.reload(tree.format(5))
     stage.wait(6)
+
+
+@story
+def too_large_gang(stage: Stage) -> None:
+    tree = "{{name: root, submitacl: '*', queues: [{{name: a, resources: {{max: {{vcore: {}m}}}}}}]}}"
+    stage.begin(tree.format(4))
+    stage.app("app-1", placeholderAsk=make.resource(vcore=4))
+    stage.ask("app-1", "key-1", 4, member_of="workers")
+    stage.reload(tree.format(3))
+    stage.reload(tree.format(4))
 
 
 # ---- users and groups ------------------------------------------------------------------------------------------------

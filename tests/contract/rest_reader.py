@@ -1,4 +1,4 @@
-"""A reader of the whole REST interface, for whom each answer must have its shape."""
+"""A reader of the whole REST interface, for whom each answer must have its shape, and that of the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 import httpx
 import msgspec
+from contract import openapi
 from contract import rest_shapes as shapes
 from contract.rest_shapes import added, same
 from contract.rest_whole import hold_together
@@ -25,6 +26,8 @@ class Reader:
         answer = await self.client.get(path, headers={"Accept": "application/json"}, follow_redirects=True)
         assert answer.status_code == status, (path, answer.text)
         assert answer.headers["content-type"] == "application/json; charset=UTF-8"
+        if not self.client.event_hooks["response"]:  # (those of contract.openapi may be there already)
+            await openapi.holds(answer)
         try:
             return shapes.valid(answer.content, shape)
         except (msgspec.ValidationError, ValueError) as error:
@@ -67,7 +70,7 @@ class Reader:
             _uses(user.queues, [app for app in apps if app.user == user.user_name])
         for group in await self.get(f"{P}/usage/groups", list[shapes.GroupUsage]):
             _uses(group.queues, [app for app in apps if app.application_id in (group.applications or [])])
-            if group.group_name != "*":  # no path leads there, as in the real core
+            if group.group_name != "*":  # no path leads there, as in YuniKorn
                 assert await self.get(f"{P}/usage/group/{group.group_name}", shapes.GroupUsage) == group
         for path in ("queue/root.nope", "application/nope", "node/nope", "usage/user/nope", "usage/group/nope"):
             await self.get(f"{P}/{path}", shapes.Error, 404)

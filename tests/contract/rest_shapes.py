@@ -77,7 +77,7 @@ class Cluster(Shape, kw_only=True):
     cluster_name: str
 
     def check(self) -> None:
-        _hold(self.cluster_name == "kubernetes", "a constant of the real core")
+        _hold(self.cluster_name == "kubernetes", "a constant of YuniKorn")
         for each in self.rm_build_information:
             _hold("rmId" in each, "the web UI shows it")
 
@@ -374,7 +374,7 @@ class Node(Shape, kw_only=True):
     node_id: str = field(name="nodeID")
     host_name: str | UnsetType = UNSET
     rack_name: str | UnsetType = UNSET
-    # (Absent when empty in the real core; the web UI needs an object.)
+    # (Absent when empty in YuniKorn; the web UI needs an object.)
     attributes: Texts
     capacity: Quantities | UnsetType = UNSET
     allocated: Quantities | UnsetType = UNSET
@@ -661,7 +661,7 @@ SEEN: set[tuple[str, str]] = set()
 NEVER_SEEN = {
     ("Event", "state"),  # the publisher asks the view for it: e2e/test_rest_forms.py
     ("Application", "backoff_deadline"),  # there is no backoff: what cannot fit is parked
-    ("StateDump", "event_streams"),  # the event publisher's, which is another service
+    ("StateDump", "event_streams"),  # the publisher is asked for them: e2e/test_rest_beside_the_core.py
     ("EventStream", "name"),
     ("EventStream", "created_at"),
     ("ConfigPartition", "reservation"),  # ours, in docs/configuration.md

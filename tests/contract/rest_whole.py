@@ -13,7 +13,7 @@ import msgspec
 from contract import rest_shapes as shapes
 from contract.rest_shapes import added, same
 
-HOST, RACK = "si/hostname", "si/rackname"
+HOST, RACK, PARTITION = "si/hostname", "si/rackname", "si/node-partition"
 
 
 def hold_together(dump: shapes.StateDump) -> None:
@@ -25,7 +25,8 @@ def hold_together(dump: shapes.StateDump) -> None:
     assert [each.partition for each in rules] == partitions
     assert [each.name for each in dump.config.partitions] == partitions
     assert [each.partition for each in queues] == partitions
-    assert len(dump.app_history or []) == len(dump.container_history or [])
+    ran, held = dump.app_history or [], dump.container_history or []
+    assert [each.timestamp for each in ran] == [each.timestamp for each in held]
     assert {each.partition for each in dump.applications or []} <= set(partitions)
     if partitions:
         assert dump.config.checksum
@@ -33,7 +34,8 @@ def hold_together(dump: shapes.StateDump) -> None:
         apps = [each for each in dump.applications or [] if each.partition == partition.name]
         nodes = nodes_of[number].nodes_info or []
         config = dump.config.partitions[number]
-        _nodes(nodes, apps)
+        assert config.queues[0].parent is True, "root is a parent"
+        _nodes(nodes, apps, f"[{partition.cluster_id}]{partition.name}")
         _partition(partition, queues[number], nodes, apps)
         _queue(queues[number], apps, None)
         _configured(queues[number], config.queues[0], dict(config.queues[0].properties or {}))
@@ -57,7 +59,7 @@ def _partition(
     assert same(root.max_resource, shown.capacity.capacity)
 
 
-def _nodes(nodes: Sequence[shapes.Node], apps: Sequence[shapes.Application]) -> None:
+def _nodes(nodes: Sequence[shapes.Node], apps: Sequence[shapes.Application], partition: str) -> None:
     def alike(held: shapes.Allocation) -> bytes:
         return msgspec.json.encode(held)
 
@@ -73,6 +75,7 @@ def _nodes(nodes: Sequence[shapes.Node], apps: Sequence[shapes.Application]) -> 
         for each in foreign:
             assert bool(each.preemptable) == (each.allocation_tags.get("foreign") != "static")
         _percent(node.utilized, node.allocated, node.capacity)
+        assert node.attributes[PARTITION] == partition
         assert (node.host_name or "", node.rack_name or "") == (
             node.attributes.get(HOST, ""),
             node.attributes.get(RACK, ""),

@@ -1,4 +1,4 @@
-"""One contract, all kinds of sources: the words of muster_scheduler.external.contract, tested on each."""
+"""One contract, all kinds of sources: the words of muster_informers.contract, tested on each."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from contract.informer_rigs import DEADLINE_S, Key, Rig, RigWithSpoiltWhole, context, key_of, rig_of
 from muster_bus.clock import SystemClock
-from muster_scheduler.external.contract import ChangeType, Delta, Document, ListWatch
-from muster_scheduler.external.documents import read_document
-from muster_scheduler.external.errors import BadDocument, CursorExpired, SourceSaysNonsense, SourceUnavailable
-from muster_scheduler.external.informer import SharedIndexInformer
-from muster_scheduler.external.informers import empty
+from muster_core.external.errors import BadDocument, CursorExpired, SourceSaysNonsense, SourceUnavailable
+from muster_informers.contract import ChangeType, Delta, Document, ListWatch
+from muster_informers.documents import read_document
+from muster_informers.informer import SharedIndexInformer
+from muster_informers.sources import empty
 
 KINDS = [
     "file",

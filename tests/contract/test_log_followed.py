@@ -15,7 +15,7 @@ from muster_bus.pipe.following import FollowedLog
 from muster_bus.pipe.messages import FromChild, FromLog
 from muster_bus.pipe.serving import LogServer
 from muster_bus.settings import LogSettings
-from muster_service.channel import Channel
+from muster_runtime.channel import Channel
 
 
 class Followed:

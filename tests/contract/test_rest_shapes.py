@@ -1,4 +1,4 @@
-"""Whatever happens in a cluster, every REST answer has the real core's shape (contract/rest_shapes.py).
+"""Whatever happens in a cluster, every REST answer has YuniKorn's shape (contract/rest_shapes.py).
 
 Stories go through a real scheduler machine; what it writes goes to a log, transaction by transaction, and in
 between a real view on that log is asked everything there is to ask.
@@ -22,8 +22,8 @@ from muster_bus.log import OutRecord
 from muster_bus.topics import HEADER_EVENT_ID
 from muster_event_publisher import render
 from muster_proto.si.v1 import si_pb2 as si
-from muster_scheduler.view import ViewService
-from muster_scheduler.view.settings import ViewSettings
+from muster_view import ViewService
+from muster_view.settings import ViewSettings
 from unit.scheduler_service import rig as make
 from unit.scheduler_service.rig import RM
 from unit.view.recorded import client_of
@@ -175,6 +175,8 @@ UNMISSED = {
     "applications.requests.originator",
     "applications.requests.triggeredScaleUp",
     "applications.requests.triggeredPreemption",
+    "applications.resourceHistory.resourceUsage",
+    "applications.resourceHistory.resourceUsage.UNKNOWN.vcore",
     "applications.resourceHistory.placeholderResource",
     "applications.resourceHistory.placeholderResource.UNKNOWN.vcore",
     "nodes.nodesInfo.foreignAllocations",

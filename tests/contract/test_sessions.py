@@ -113,7 +113,7 @@ async def test_all_lists_every_session_once(place: Place) -> None:
 async def test_of_two_writers_with_one_version_one_wins(place: Place) -> None:
     other = await place.again()
     assert await place.store.compare_and_set(a_session())
-    mine = a_session(version=1, state=RmState.PAUSED, why="mine")
+    mine = a_session(version=1, state=RmState.DISCONNECTED, why="mine")
     yours = a_session(version=1, state=RmState.STOPPED, why="yours")
     outcomes = await asyncio.gather(place.store.compare_and_set(mine), other.compare_and_set(yours))
     assert sorted(outcomes) == [False, True]

@@ -15,7 +15,10 @@ ROOT = Path(__file__).parents[2]
 CONSTANTS = {name: value for name, value in vars(muster_si.constants).items() if name.isupper()}
 # (An example is an RM of its own: it may know the words from the interface alone.)
 SOURCES = [
-    path for where in ("libs", "services") for path in sorted((ROOT / where).rglob("*.py")) if "_pb2" not in path.name
+    path
+    for where in ("apps", "libs", "services")
+    for path in sorted((ROOT / where).rglob("*.py"))
+    if "_pb2" not in path.name
 ]
 # Put together from others; no names of the interface.
 PUT_TOGETHER = {"REQUIRED_NODE_TAG", "K8S_CREATION_TIME_TAG", "APP_CREATION_TIME_TAG", "APP_NAMESPACE_TAG"}
@@ -23,9 +26,10 @@ PUT_TOGETHER = {"REQUIRED_NODE_TAG", "K8S_CREATION_TIME_TAG", "APP_CREATION_TIME
 ALLOWED = {
     # the log, the sessions and the history that are kept in memory; headings
     "memory": {
+        "libs/bus/src/muster_bus/engines.py",
         "libs/bus/src/muster_bus/settings.py",
         "libs/bus/src/muster_bus/backends/memory.py",
-        "libs/cli/src/muster_cli/top_screen.py",
+        "apps/cli/src/muster_cli/top_screen.py",
         "libs/client/src/muster_client/report.py",
         "services/event-publisher/src/muster_event_publisher/history/memory.py",
         "services/gateway/src/muster_gateway/sessions/__init__.py",
@@ -33,13 +37,13 @@ ALLOWED = {
     },
     # a service's readiness; the name of an attribute (__slots__)
     "ready": {
-        "libs/cli/src/muster_cli/operations.py",
-        "libs/cli/src/muster_cli/running.py",
-        "libs/cli/src/muster_cli/serving.py",
-        "services/scheduler/src/muster_scheduler/core/objects.py",
+        "apps/cli/src/muster_cli/operations.py",
+        "apps/cli/src/muster_cli/running.py",
+        "apps/cli/src/muster_cli/serving.py",
+        "libs/core/src/muster_core/model/node.py",
     },
     # the name of an attribute (__slots__)
-    "foreign": {"services/scheduler/src/muster_scheduler/core/objects.py"},
+    "foreign": {"libs/core/src/muster_core/model/application.py", "libs/core/src/muster_core/model/node.py"},
 }
 # The name of a partition, of queues and of policies; no code compares the tag's value with it.
 TOO_COMMON = "default"

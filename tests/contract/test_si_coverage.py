@@ -27,8 +27,8 @@ from muster_proto.si.v1 import si_pb2 as si
 TESTS = Path(__file__).parents[1]
 PAGE = TESTS.parent / "docs" / "si-coverage.md"
 OWN_FROM = 50_001
-# What the seeds call in a process: interface → method → which of them has it.
-BOTH = "000 001"
+# The in-process interfaces of both generations: interface → method → which of them has it.
+BOTH = "both"
 IN_PROCESS = {
     "SchedulerAPI": {
         "RegisterResourceManager": BOTH,
@@ -36,7 +36,7 @@ IN_PROCESS = {
         "UpdateApplication": BOTH,
         "UpdateNode": BOTH,
         "UpdateConfiguration": BOTH,
-        "Stop": "000",
+        "Stop": "current",
     },
     "ResourceManagerCallback": {
         "UpdateAllocation": BOTH,
@@ -106,8 +106,9 @@ def rows() -> list[Row]:
 
 
 def generation(in_previous: bool, in_current: bool) -> str:
-    both = [name for name, there in (("000", in_current), ("001", in_previous)) if there]
-    return " ".join(both) or "newer"
+    if in_previous and in_current:
+        return BOTH
+    return "current" if in_current else "previous" if in_previous else "newer"
 
 
 def proto() -> descriptor_pb2.FileDescriptorProto:
@@ -117,7 +118,7 @@ def proto() -> descriptor_pb2.FileDescriptorProto:
 
 
 def expected_fields() -> dict[tuple[str, str], tuple[int, str]]:
-    """(message, field) → number and generation: of the superset, and of the seeds under the superset's names."""
+    """(message, field) → number and generation: of the superset, and of both generations under its names."""
     found = {}
     for message in proto().message_type:
         for field in message.field:
@@ -175,7 +176,7 @@ def test_every_enum_value_has_a_row_with_its_number_and_generation(rows: list[Ro
 
 def test_every_message_has_a_heading_with_its_generation() -> None:
     text = PAGE.read_text()
-    there = dict(re.findall(r"^### (\w+)\n\nIn: ([0-9 ]+|newer)\.", text, re.MULTILINE))
+    there = dict(re.findall(r"^### (\w+)\n\nIn: (\w+)\.", text, re.MULTILINE))
     messages = [message.name for message in proto().message_type]
     assert list(there) == messages
     assert there == {name: generation(name in PREVIOUS.messages, name in CURRENT.messages) for name in messages}
@@ -193,7 +194,7 @@ def test_every_call_has_a_row(rows: list[Row]) -> None:
 
 def test_every_method_of_the_in_process_interfaces_has_a_row(rows: list[Row]) -> None:
     found: dict[str, dict[str, str]] = {}
-    for row in of(rows, "The interface that is called in a process"):
+    for row in of(rows, "In-process interfaces"):
         (interface,), (method,) = quoted(row.cells["interface"]), quoted(row.cells["method"])
         found.setdefault(interface, {})[method] = row.cells["in"]
     assert found == IN_PROCESS
@@ -208,7 +209,7 @@ def test_the_calls_and_fields_that_carry_them_are_there(rows: list[Row]) -> None
         for method in service.methods
     }
     messages = {name: message for file in files for name, message in file.message_types_by_name.items()}
-    for row in of(rows, "The interface that is called in a process"):
+    for row in of(rows, "In-process interfaces"):
         for word in quoted(row.cells["call, and the field that carries it"]):
             message, _, field = word.partition(".")
             if "/" in word:
@@ -220,16 +221,18 @@ def test_the_calls_and_fields_that_carry_them_are_there(rows: list[Row]) -> None
 
 
 def test_every_reserved_number_has_a_row(rows: list[Row]) -> None:
-    expected: dict[tuple[str, int, str], list[str]] = {}
-    for name, seed in (("000", CURRENT), ("001", PREVIOUS)):
-        for table in (seed.reserved, seed.reserved_values):
-            for owner, numbers in table.items():
-                for number, text in numbers.items():
-                    expected.setdefault((owner, number, text), []).append(name)
+    current, previous = (
+        {
+            (owner, number, text)
+            for table in (seed.reserved, seed.reserved_values)
+            for owner, numbers in table.items()
+            for number, text in numbers.items()
+        }
+        for seed in (CURRENT, PREVIOUS)
+    )
+    expected = {key: generation(key in previous, key in current) for key in current | previous}
     found = {
-        (*quoted(row.cells["in"]), int(row.cells["number"]), *quoted(row.cells["name"])): row.cells[
-            "reserved in"
-        ].split()
+        (*quoted(row.cells["in"]), int(row.cells["number"]), *quoted(row.cells["name"])): row.cells["reserved in"]
         for row in of(rows, "Reserved numbers")
     }
     assert found == expected
@@ -322,7 +325,7 @@ def test_every_test_and_scenario_is_there(rows: list[Row]) -> None:
 def test_what_has_no_place_or_no_test_says_why_and_is_known(rows: list[Row]) -> None:
     without = set()
     for row in with_places(rows):
-        note = row.cells.get("note", row.cells.get("what Muster does with it", ""))
+        note = row.cells.get("note", row.cells.get("effect in Muster", ""))
         # A constant that nobody looks at is kept with its neighbours, which a test shows.
         if not quoted(row.cells["tests"]) or (not quoted(row.cells["where"]) and row.section != "Constants"):
             assert note, row
@@ -366,8 +369,8 @@ def test_each_kind_of_mistake_is_noticed(rows: list[Row]) -> None:
     double = [*rows, next(row for row in rows if name_of(row) == "maxAllocations")]
     assert problems_of(double, "Messages", "field", fields) == ["('AllocationAsk', 'maxAllocations'): two rows"]
     renumbered = problems_of(changed(rows, "maxAllocations", number="6"), "Messages", "field", fields)
-    assert renumbered == ["('AllocationAsk', 'maxAllocations'): (6, '001'), not (5, '001')"]
-    elsewhere = problems_of(changed(rows, "maxAllocations", **{"in": "000 001"}), "Messages", "field", fields)
+    assert renumbered == ["('AllocationAsk', 'maxAllocations'): (6, 'previous'), not (5, 'previous')"]
+    elsewhere = problems_of(changed(rows, "maxAllocations", **{"in": BOTH}), "Messages", "field", fields)
     assert len(elsewhere) == 1
     unknown = problems_of(changed(rows, "maxAllocations", field="`most`"), "Messages", "field", fields)
     assert any("not in the interface" in problem for problem in unknown)

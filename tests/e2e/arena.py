@@ -40,15 +40,16 @@ from e2e.spoilt import (
 )
 from integration.gateway_rig import METHODS, PATIENCE_S, Channel, Stream
 from muster_bus.log import OutRecord, Record
+from muster_core import invariants
 from muster_gateway.stream_kind import StreamKind
 from muster_proto.muster.v1 import callbacks_pb2
 from muster_proto.si.v1 import si_pb2 as si
-from muster_scheduler import state_codec
-from muster_scheduler.core import invariants
-from muster_scheduler.follower import RmState
-from muster_scheduler.service import app as scheduler_app
-from muster_scheduler.service.machine import SchedulerMachine, _published
-from muster_service import logs
+from muster_runtime import logs
+from muster_scheduler import app as scheduler_app
+from muster_scheduler.leaving import published
+from muster_scheduler.machine import SchedulerMachine
+from muster_state import state_codec
+from muster_state.follower import RmState
 
 RMS = (VICTIM, WITNESS, BREAKER)
 
@@ -133,7 +134,7 @@ class Arena:
         invariants.check(known.core)
         found = {
             state_codec.key_of(rm_id, partition, what): state_codec.encode(partition, what)
-            for partition, what in _published(known.core)
+            for partition, what in published(known.core)
             if b"/rejected/" not in state_codec.key_of(rm_id, partition, what)
         }
         info = known.info

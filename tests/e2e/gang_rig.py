@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import httpx
 from muster_bus.clock import SystemClock
+from muster_bus.engines import make_log
 from muster_bus.log import Log
-from muster_bus.settings import make_log
 from muster_bus.topics import Topics
 from muster_cli.serving import _everything
 from muster_cli.settings import embedded_defaults, load
@@ -168,7 +168,8 @@ def timeless(value: Any) -> Any:
 class Rm:
     """A resource manager that remembers what it heard, in order, and confirms nothing by itself.
 
-    :param previous: it speaks as seed 001: AllocationAsks with maxAllocations, UUIDs, nodes with their allocations.
+    :param previous: it speaks as previous generation: AllocationAsks with maxAllocations, UUIDs, nodes with their
+        allocations.
     :param callbacks: further ones, of its callback stream.
     :ivar heard: everything, in the order of each stream.
     :ivar runs: what was allocated and not released, by name; no node may ever have more of it than it has room for.
@@ -207,7 +208,7 @@ class Rm:
     async def comes_back(self) -> None:
         """Its process ended, and another one takes its place without registering."""
         await self.client.close()
-        await self.shows("/ws/v1/explain/summary", lambda said: said["life"] == "PAUSED")
+        await self.shows("/ws/v1/explain/summary", lambda said: said["life"] == "DISCONNECTED")
         self._known = set(self.heard)
         self.client = self._new_client()
         await self.client.attach()

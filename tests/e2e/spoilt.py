@@ -170,7 +170,7 @@ bad_allocations = _branches(
     "allocations",
     allocation,
     texts("allocationKey", bad_names),
-    texts("applicationID", bad_names),
+    texts("applicationID", bad_texts),
     unknown("applicationID"),
     texts("nodeID", bad_texts),
     unknown("nodeID"),
@@ -189,7 +189,7 @@ bad_asks = _branches(
     "asks",
     old_ask,
     texts("allocationKey", bad_names),
-    texts("applicationID", bad_names),
+    texts("applicationID", bad_texts),
     unknown("applicationID"),
     texts("partitionName", bad_texts),
     unknown("partitionName"),
@@ -283,7 +283,6 @@ bad_nodes = _branches(
     st.sampled_from([si.NodeInfo.CREATE, si.NodeInfo.CREATE_DRAIN]).map(
         lambda action: ({"nodeID": NODE_ID, "action": action}, (NODE_ID,))
     ),
-    st.just(({"nodeID": NODE_ID, "action": si.NodeInfo.DRAIN_TO_SCHEDULABLE}, (NODE_ID, "DRAIN_TO_SCHEDULABLE"))),
     st.one_of(
         *_branches(
             ALLOCATION,

@@ -63,7 +63,7 @@ async def test_a_pause_outlives_a_kill_and_ends_when_an_operator_says_so(up: Up,
         await rm.send_asks([ask("k1", "x", {"vcore": 2000})])
         await eventually(lambda: told == ["k1"], "what fits is allocated", PATIENCE_S)
         assert muster(up, "admin", "pause", "--reason", "new racks") == (
-            0, "my-cluster is paused: nothing more is decided for it.\n",
+            0, "my-cluster is paused: Muster schedules nothing for it.\n",
         )  # fmt: skip
         await rm.send_asks([ask("k2", "x", {"vcore": 1000})])
         held = lambda: explained(up, "ask", "x", "k2").get("reason") == "RM_HELD"  # noqa: E731
@@ -73,10 +73,12 @@ async def test_a_pause_outlives_a_kill_and_ends_when_an_operator_says_so(up: Up,
         await eventually(held, "it still is", PATIENCE_S)
         assert "yes: new racks" in muster(up, "admin", "rms")[1]
         assert told == ["k1"]
+        back = lambda: "RUNNING" in muster(up, "admin", "rms")[1]  # noqa: E731
+        await eventually(back, "its streams are open again (else a resume says that they are not)", PATIENCE_S)
         assert muster(up, "admin", "resume") == (0, "my-cluster is resumed.\n")
         await eventually(lambda: told == ["k1", "k2"], "decided again", PATIENCE_S)
 
-        assert muster(up, "admin", "drain", "node-1") == (0, "node-1 takes no more allocations, 2 allocations on it.\n")
+        assert muster(up, "admin", "drain", "node-1") == (0, "node-1 is drained, 2 allocations on it.\n")
         up.process.kill()
         await up.start()
         drained = lambda: explained(up, "node", "node-1").get("schedulable") is False  # noqa: E731
@@ -89,7 +91,7 @@ async def test_a_pause_outlives_a_kill_and_ends_when_an_operator_says_so(up: Up,
         assert (code, said.splitlines()[0]) == (0, "[default] root.a resources.max.vcore: 3 -> 5")
         code, said = muster(up, "explain", "queue", "root.a")
         assert (code, said) == (
-            0, "It has no guarantee of its own. No vcore is left in its headroom. Nothing waits in it.\n",
+            0, "It has no guarantee of its own. No vcore is left in its headroom. It has no pending asks.\n",
         )  # fmt: skip
         code, said = muster(up, "explain", "queue", "root.b")
         assert (code, said) == (

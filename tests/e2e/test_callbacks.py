@@ -1,4 +1,5 @@
-"""A resource manager that is asked, over the whole of Muster: where its asks land, and what it hears (seed 000)."""
+"""A resource manager that is asked, over the whole of Muster: where its asks land, and what it hears (the scheduler
+interface)."""
 
 from __future__ import annotations
 
@@ -7,13 +8,12 @@ import json
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
-from e2e.gang_rig import PATIENCE_S, E, Muster, Rm, eventually, muster_here
+from e2e.gang_rig import PATIENCE_S, E, Muster, Rm, eventually
 from muster_client import AdminClient, ask
 from muster_proto.muster.v1 import callbacks_pb2 as pb
 from muster_proto.si.v1 import si_pb2 as si
@@ -32,12 +32,6 @@ partitions:
 DOCS = Path(__file__).parents[2] / "docs" / "callbacks.md"
 # What each node has; an ask's key begins with what it needs.
 LABELS = {"n1": "gpu", "n2": "", "n3": "ssd", "n4": "gpu ssd", "n5": "", "n6": "ssd"}
-
-
-@pytest.fixture
-async def muster(tmp_path: Path) -> AsyncIterator[Muster]:
-    async with muster_here(tmp_path) as it:
-        yield it
 
 
 class Labels:

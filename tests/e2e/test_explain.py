@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
-from e2e.gang_rig import QUICK, E, Muster, Rm, eventually, muster_here, timeless
+from e2e.gang_rig import QUICK, E, Muster, Rm, eventually, timeless
 from e2e.test_up import Up
 from muster_client import RmClient, ask
 from muster_proto.si.v1 import si_pb2 as si
@@ -47,12 +45,6 @@ class AskedRm(Rm):
         )
 
 
-@pytest.fixture
-async def muster(tmp_path: Path) -> AsyncIterator[Muster]:
-    async with muster_here(tmp_path) as it:
-        yield it
-
-
 def daemon(key: str, node: str, vcore: int, **more: Any) -> si.Allocation:
     return ask(key, "app", {"vcore": vcore}, tags={REQUIRED_NODE_TAG: node}, **more)
 
@@ -68,7 +60,7 @@ async def test_a_daemon_waits_for_its_node_then_for_room_on_it_then_for_a_victim
         await rm.client.send_asks([daemon("daemon", "n2", 2_000)])
         path = f"{E}/ask/app/daemon"
         said = await rm.shows(path, lambda said: said["reason"] == "REQUIRED_NODE_UNKNOWN")
-        assert said["message"] == "It must run on node n2, which is not known."
+        assert said["message"] == "It must run on node n2, which is not registered."
         assert (said["node"], said["history"]) == ("n2", [])
         muster.clock.forward(100)
 
@@ -91,7 +83,7 @@ async def test_a_daemon_waits_for_its_node_then_for_room_on_it_then_for_a_victim
         said = await rm.shows(f"{E}/ask/app/second", lambda said: said["reason"] == "REQUIRED_NODE_FULL")
         assert said["message"] == (
             "It must run on node n1 and asks for 2 cores, and that node has 1 core of its 4 cores free. Preemption: "
-            "nothing may be preempted for it. Node n1 is kept free for it."
+            "no allocation may be preempted for it. Node n1 is reserved for it."
         )
         assert (said["asked"], said["free"], said["limit"], said["node"]) == (2_000, 1_000, 4_000, "n1")
         await rm.ends("first")
@@ -101,11 +93,11 @@ async def test_a_daemon_waits_for_its_node_then_for_room_on_it_then_for_a_victim
         await rm.hears("released", "may-go")
         said = await rm.shows(f"{E}/ask/app/third", lambda said: said["preemption"]["state"] == "CHOSEN")
         assert [each["allocationKey"] for each in said["preemption"]["victims"]] == ["may-go"]
-        assert re.search(r"1 allocation was told .+ ago to go for it; it has not gone yet\.", said["message"])
+        assert re.search(r"1 allocation was preempted for it .+ ago and has not ended yet\.", said["message"])
         said = await rm.get(f"{E}/preemption/app/may-go")
-        assert said["message"] == "It must go for third of application app, which can run on node n1 only."
+        assert said["message"] == "It was preempted for third of application app, which requires node n1."
         said = await rm.shows(f"{E}/application/app", lambda said: said["preempted"])
-        assert "has 2 allocations, 1 of which was told to go, and wants 2 more" in said["sentence"]
+        assert "has 2 allocations, 1 of which is being released, and wants 2 more" in said["sentence"]
 
 
 async def test_a_real_ask_waits_for_its_placeholder_to_go(muster: Muster) -> None:
@@ -120,7 +112,7 @@ async def test_a_real_ask_waits_for_its_placeholder_to_go(muster: Muster) -> Non
         said = await rm.shows(f"{E}/ask/spark/real", lambda said: said["reason"] == "PLACEHOLDER_LEAVING")
         assert re.fullmatch(
             r"Ask real of application spark has waited for 3\d seconds because placeholder workers-p0 on node n1 was "
-            r"told to make room for it; the resource manager has not confirmed that it is gone\.",
+            r"released for it; the resource manager has not confirmed the release\.",
             said["sentence"],
         )
         assert (said["node"], said["gang"]["placeholder"], said["history"]) == ("n1", "workers-p0", [])
@@ -131,7 +123,7 @@ async def test_a_real_ask_waits_for_its_placeholder_to_go(muster: Muster) -> Non
         assert [(each["reason"], each["asks"]) for each in app["history"]] == [("PLACEHOLDER_LEAVING", 1)]
         refused = await rm._http.get(f"{E}/preemption/spark/workers-p0")
         assert (refused.status_code, refused.json()["message"]) == (
-            404, "Allocation was not preempted: it is a placeholder, and was told to make room for real",
+            404, "Allocation was not preempted: it is a placeholder that was released for real",
         )  # fmt: skip
         await rm.swaps("workers-p0", "real")
 
@@ -159,7 +151,7 @@ async def test_what_waited_for_the_rm_to_be_there_says_from_when_to_when(muster:
         past = said["history"][0]
         assert (past["reason"], past["since"]) == ("RM_ABSENT", absent["since"])
         assert past["message"] == (
-            "The resource manager wants to be asked before anything is placed, and its callback stream was not open."
+            "The resource manager wants predicate calls before placements, but its callback stream was closed."
         )
         assert lasted_s(past) >= 100
         assert past["until"] <= said["since"]

@@ -69,7 +69,11 @@ async def test_killed_informers_are_lost_until_they_have_listed_again(tmp_path: 
             await eventually(has_begun, "the source is live")
             await rm.node_has("shared", 3)
             await rm.runs_all(own=1, shared=2)
-            assert "vms" not in await up.health()
+
+            async def is_well() -> bool:
+                return "vms" not in await up.health()
+
+            await eventually(is_well, "no problem is told")
 
         async def is_counted() -> bool:
             return 'muster_external_objects{kind="node",source="vms"} 1.0' in await metrics(up)

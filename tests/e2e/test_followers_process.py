@@ -19,7 +19,7 @@ import pytest
 from chaos.harness import Deployment, embedded
 from contract.log_contract import all_of
 from muster_bus.clock import SystemClock
-from muster_bus.settings import make_log
+from muster_bus.engines import make_log
 from muster_bus.topics import HEADER_EVENT_ID
 from muster_cli.followers_process import socket_directory
 from muster_client import EventsClient, Place, RmClient
@@ -87,10 +87,13 @@ async def test_an_answer_shows_what_its_reader_was_told_before(up: Deployment) -
     async with registered(up) as (driver, rm):
         for number in range(30):
             await driver.ask_up_front(rm, f"k{number}")
-            status, headers, body = await get(up, PATH)
-            assert (status, headers["x-muster-consistency"]) == (200, "snapshot")
+            async with asyncio.timeout(30):
+                while True:
+                    status, headers, body = await get(up, PATH)
+                    assert (status, headers["x-muster-consistency"]) == (200, "snapshot")
+                    if headers["x-muster-lag-records"] == "0":
+                        break  # (else it waited for `view.fresh_wait_s`, on a busy machine, and says so)
             assert len(json.loads(body)["allocations"]) == number + 1
-            assert headers["x-muster-lag-records"] == "0"
 
 
 @pytest.mark.timeout(180)

@@ -1,7 +1,8 @@
-"""Gangs over the public interface: what a resource manager says and hears, and what REST shows (seed 003).
+"""Gangs over the public interface: what a resource manager says and hears, and what REST shows (the gang design).
 
-The names of the tests cite the sections of seed 003. Those with ``words`` are said in both generations of the
-interface: the current one's Allocations, and the previous one's AllocationAsks with repeats and UUIDs (seed 001).
+The names of the tests cite the sections of the gang design. Those with ``words`` are said in both generations of the
+interface: the current one's Allocations, and the previous one's AllocationAsks with repeats and UUIDs (previous
+generation).
 """
 
 from __future__ import annotations
@@ -9,14 +10,13 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from chaos.harness import embedded
-from e2e.gang_rig import E, Muster, P, Rm, Told, eventually, live_through, muster_here, timeless, unordered
-from muster_client import ask, release
+from e2e.gang_rig import E, Muster, P, Rm, Told, eventually, live_through, timeless, unordered
+from muster_client import AdminClient, ask, release
 from muster_proto.si.v1 import si_pb2 as si
 
 QUEUES = """
@@ -44,12 +44,6 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "gang.py"
 REPLACED, TIMED_OUT, RESUMING, FAILING, REQUEST_TIMED_OUT = 503, 502, 211, 209, 102
 DEFAULT_TIMEOUT_S = 15 * 60
 both = pytest.mark.parametrize("previous", [False, True], ids=["current words", "previous words"])
-
-
-@pytest.fixture
-async def muster(tmp_path: Path) -> AsyncIterator[Muster]:
-    async with muster_here(tmp_path) as it:
-        yield it
 
 
 def rm_of(muster: Muster, *, previous: bool = False, rm_id: str = "rm") -> Rm:
@@ -106,6 +100,14 @@ async def test_003_total_placeholder_size_what_fits_to_the_last_is_accepted(must
         assert {each["applicationState"] for each in shown} == {"New"}
 
 
+async def test_003_stateaware_is_taken_as_fifo_and_the_registration_says_so(muster: Muster) -> None:
+    async with rm_of(muster) as rm:
+        (warning,) = rm.client.warnings
+        where = "partitions[0].queues[0].queues[1].properties.application.sort.policy"
+        assert where in warning
+        assert "stateaware is deprecated: it means fifo" in warning
+
+
 # ---- Scheduling in queues with a quota set ---------------------------------------------------------------------------
 
 
@@ -153,6 +155,72 @@ async def test_003_quota_what_is_promised_to_one_gang_is_not_there_for_another(m
         assert (await rm.get(f"{E}/queue/root.limited"))["promised"] == {"vcore": 2_000}
         await rm.nodes(n2=9_000)
         await rm.runs_these("a-p0", "a-p1", "a-p2")
+
+
+async def limits_to(muster: Muster, vcores: int) -> None:
+    """An operator sets the max of root.limited."""
+    before, after = (f"{{name: limited, resources: {{max: {{vcore: {each}}}}}}}" for each in (4, vcores))
+    assert before in QUEUES
+    async with AdminClient(muster.gateway) as admin:
+        assert (await admin.update_configuration("rm", QUEUES.replace(before, after))).accepted
+
+
+@both
+async def test_003_quota_a_max_lowered_below_an_accepted_gang_starts_its_clock_and_its_style_decides(
+    muster: Muster, *, previous: bool
+) -> None:
+    async with rm_of(muster, previous=previous) as rm:
+        await rm.nodes(n1=9_000)
+        for app, style in (("hard", "Hard"), ("soft", "Soft")):
+            assert (await rm.application(app, "root.limited", 4_000, style=style, timeout_ms=600_000)).how == "accepted"
+        await limits_to(muster, 2)
+        for app in ("hard", "soft"):
+            await rm.placeholders(app, 4, 1_000, group=app)
+        await rm.real("hard", "never", 1_000, group="hard")
+        wanted = await rm.real("soft", "wanted", 1_000, group="soft")
+        waits = await rm.explains("hard", lambda said: said["waiting"] and said["gang"]["deadline"])
+        assert waits["gang"]["phase"] == "WAITING"
+        lacks = "the placeholderAsk vcore:4000 is larger than the max of queue root.limited, vcore:2000"
+        assert f"It cannot start: {lacks}" in waits["gang"]["message"]
+        await rm.barrier()
+        assert not rm.runs
+        muster.clock.forward(601)
+        failing = await rm.hears("application", "hard", "Failing")
+        assert failing.message == "ResourceReservationTimeout"
+        await rm.hears("application", "hard", "Failed")
+        dropped = await rm.hears("dropped", "hard-p" if previous else "hard-p3", "TIMEOUT")
+        assert dropped.message == f"the placeholders' time-out of 600000 ms is over: {lacks}"
+        resuming = await rm.hears("application", "soft", "Resuming")
+        assert resuming.message == "ResourceReservationTimeout"
+        await rm.runs_these(wanted)
+        assert states(await rm.app("soft", lambda said: said["applicationState"] == "Running")) == [
+            "New", "Accepted", "Resuming", "Accepted", "Running",
+        ]  # fmt: skip
+        assert (len(await rm.events("hard", FAILING)), len(await rm.events("soft", RESUMING))) == (1, 1)
+
+
+async def test_003_quota_a_max_raised_again_before_the_time_out_lets_the_gang_go_on(muster: Muster) -> None:
+    async with rm_of(muster) as rm:
+        await rm.nodes(n1=9_000)
+        await rm.application("x", "root.limited", 4_000, style="Hard")
+        names = await rm.placeholders("x", 2, 1_000, group="a")
+        await rm.runs_these(*names)
+        await rm.application("y", "root.limited", 3_000, style="Hard")
+        later = await rm.placeholders("y", 3, 1_000, group="b")
+        await limits_to(muster, 2)
+        await rm.explains("y", lambda said: said["gang"]["deadline"])
+        muster.clock.forward(DEFAULT_TIMEOUT_S - 60)
+        await limits_to(muster, 4)
+        await rm.explains("y", lambda said: not said["gang"]["deadline"])
+        muster.clock.forward(61)
+        # The one that had placeholders has kept the clock of its first one, and makes room for the other.
+        await rm.hears("application", "x", "Failing")
+        for name in names:
+            await rm.hears("released", name, "TIMEOUT")
+        await rm.confirm(*names)
+        await rm.runs_these(*later)
+        assert not [told for told in rm.heard if told[:3] == ("application", "y", "Failing")]
+        await rm.explains("y", lambda said: said["gang"]["phase"] == "FORMED" and said["gang"]["deadline"])
 
 
 # ---- Scheduler logic changes: the placeholders -----------------------------------------------------------------------

@@ -7,10 +7,9 @@ partition gets its next allocation on streams that were open all along.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 
 import pytest
-from e2e.arena import Arena, opened
+from e2e.arena import Arena
 from e2e.spoilt import BREAKER, SECRET, VICTIM, WITNESS
 from e2e.spoilt_calls import (
     BAD_ADMIN_CALLS,
@@ -28,27 +27,15 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from muster_proto.muster.v1 import admin_pb2, callbacks_pb2
 
-EXAMPLES = int(os.environ.get("MUSTER_BAD_INPUT_EXAMPLES", "120"))
+EXAMPLES = int(os.environ.get("MUSTER_BAD_INPUT_EXAMPLES", "40"))
 generated = settings(
     max_examples=EXAMPLES,
     derandomize=True,
     database=None,
-    deadline=None,
     phases=(Phase.generate,),
     suppress_health_check=list(HealthCheck),
 )
 RMS = (VICTIM, WITNESS, BREAKER)
-
-
-@pytest.fixture(scope="module")
-def arena(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
-    """In the end the view shows of the victim what it showed in the beginning, and no secret was logged."""
-    with opened(tmp_path_factory.mktemp("arena")) as it:
-        before = it.run(it.view(VICTIM))
-        yield it
-        it.run(it.view_shows(VICTIM, before))
-        assert SECRET not in it.logged.getvalue()
-        assert "Traceback" not in it.logged.getvalue()
 
 
 async def _unharmed(arena: Arena, before: dict[str, dict[bytes, bytes]]) -> None:

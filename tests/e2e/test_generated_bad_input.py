@@ -8,10 +8,9 @@ partition and on streams that were open all along, gets its next allocation.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 
 import pytest
-from e2e.arena import Arena, opened
+from e2e.arena import Arena
 from e2e.spoilt import (
     ALLOCATION,
     APPLICATION,
@@ -39,27 +38,15 @@ from muster_gateway.stream_kind import StreamKind
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.si.v1 import si_pb2 as si
 
-EXAMPLES = int(os.environ.get("MUSTER_BAD_INPUT_EXAMPLES", "120"))
+EXAMPLES = int(os.environ.get("MUSTER_BAD_INPUT_EXAMPLES", "40"))
 # No shrinking: an example that fails waits for an answer that does not come.
 generated = settings(
     max_examples=EXAMPLES,
     derandomize=True,
     database=None,
-    deadline=None,
     phases=(Phase.generate,),
     suppress_health_check=list(HealthCheck),
 )
-
-
-@pytest.fixture(scope="module")
-def arena(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
-    """In the end the view shows of the victim what it showed in the beginning, and no secret was logged."""
-    with opened(tmp_path_factory.mktemp("arena")) as it:
-        before = it.run(it.view(VICTIM))
-        yield it
-        it.run(it.view_shows(VICTIM, before))
-        assert SECRET not in it.logged.getvalue()
-        assert "Traceback" not in it.logged.getvalue()
 
 
 async def _turned_away(arena: Arena, kind: StreamKind, items: list[Spoilt]) -> None:
@@ -124,7 +111,7 @@ def test_messages_that_end_their_stream_end_no_other(arena: Arena, broken: Broke
 
 
 def _but_life(state: dict[bytes, bytes]) -> dict[bytes, bytes]:
-    """Without the RM's own: a stream that comes and goes makes it RUNNING and PAUSED by turns."""
+    """Without the RM's own: a stream that comes and goes makes it RUNNING and DISCONNECTED by turns."""
     return {key: value for key, value in state.items() if key != b"rm"}
 
 

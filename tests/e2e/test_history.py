@@ -400,7 +400,7 @@ def test_a_life_shows_each_allocation(history: Any) -> None:
 def test_a_gangs_life_says_who_made_room_for_whom(history: Any) -> None:
     code, out, _ = history("app", "gang")
     assert code == 0
-    assert "made room for real" in out
+    assert "was replaced by real" in out
     assert "timed out" in out
 
 
@@ -499,7 +499,7 @@ def test_usage_refuses_what_it_cannot_read(history: Any, tmp_path: Path) -> None
         (["--queue", "root", "--from", "yesterday"], 2, "--from 'yesterday': expected a time"),
         (["--queue", "root", "--window", "1ms"], 2, "more than 10,000 windows"),
         (["--queue", "root", "--plot", str(tmp_path / "a.gif")], 2, "ends with .png"),
-        (["--queue", "root", "--plot", str(tmp_path / "no" / "a.png")], 2, "there is no directory"),
+        (["--queue", "root", "--plot", str(tmp_path / "no" / "a.png")], 2, "does not exist"),
     ):
         got, out, err = history("usage", *arguments)
         assert (got, out) == (code, ""), err
@@ -517,7 +517,7 @@ def test_without_a_history_it_says_so(
     for arguments, code, said in (
         ([], 2, "there is nothing to read: expected --data-dir"),
         (["--data-dir", str(tmp_path)], 1, "no history yet: there are no events in"),
-        (["--data-dir", str(tmp_path / "absent")], 2, "there is no such directory"),
+        (["--data-dir", str(tmp_path / "absent")], 2, "the directory does not exist"),
         (["--history", str(tmp_path)], 1, "no history yet: there are no events in"),
         (["--history", "ftp://x/y"], 2, "expected a folder or s3://bucket/prefix"),
         (["--history", str(tmp_path), "--data-dir", str(tmp_path)], 2, "expected one of them"),

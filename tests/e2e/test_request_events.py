@@ -91,3 +91,65 @@ async def test_an_rm_hears_why_its_asks_wait_and_nobody_else_does(tmp_path: Path
         if enabled == "false":
             await asyncio.sleep(0.3)
             assert heard == []
+
+
+async def test_events_made_with_no_stream_open_arrive_on_it_as_on_watch(tmp_path: Path) -> None:
+    """Watch and the callback stream give the same, in the same order, each once: over reconnects and a restart."""
+    extra = {"service.event.requestEventsEnabled": "true"}
+    on_stream: list[tuple[int, str, str]] = []
+    on_watch: list[tuple[int, str, str]] = []
+
+    def named(records: Sequence[Any]) -> list[tuple[int, str, str]]:
+        return [(each.timestampNano, each.objectID, each.message) for each in records]
+
+    async def too_large(rm: RmClient, *keys: str) -> None:
+        await rm.send_asks([ask(key, "waits", {"vcore": 2_000 + len(key)}) for key in keys])
+
+    async def hear(muster: Muster, until: str) -> None:
+        """On both, up to the last event of an ask."""
+        there = asyncio.Event()
+
+        def told(events: Sequence[Any]) -> None:
+            on_stream.extend(named([each.record for each in events]))
+            if any(name == until for _, name, _ in on_stream):
+                there.set()
+
+        callbacks = Callbacks(on_events=told, request_events_only=True)
+        async with RmClient(muster.gateway, "rm", callbacks=callbacks) as listening:
+            await listening.attach()
+            await there.wait()
+            place = max((at for at, _, _ in on_watch), default=0)
+            async with EventsClient(muster.gateway) as client:
+                watching = client.watch("rm", request_events=True, tracked_events=False)
+                async with aclosing(watching) as batches:
+                    async for batch in batches:
+                        found = [each.record for each in batch.events if each.record.timestampNano > place]
+                        on_watch.extend(named(found))
+                        if any(name == until for _, name, _ in on_watch):
+                            break
+            await asyncio.sleep(0.3)  # (what came twice would come now)
+
+    async with asyncio.timeout(PATIENCE_S):
+        async with muster_here(tmp_path, SETTINGS) as muster:
+            async with RmClient(muster.gateway, "rm", config=QUEUES, extra_config=extra) as rm:
+                await rm.register()
+                await rm.send_nodes([node("n1", {"vcore": 10_000, "memory": 1 << 30})])
+                await rm.send_applications([application("waits", "root.small")])
+                await rm.applications_answered()
+                await too_large(rm, "a", "bb")
+            await hear(muster, "bb")
+            first = list(on_stream)
+            async with RmClient(muster.gateway, "rm") as rm:
+                await rm.attach()
+                await too_large(rm, "ccc")
+                await asyncio.sleep(0.2)
+        async with muster_here(tmp_path, SETTINGS) as muster:
+            async with RmClient(muster.gateway, "rm") as rm:
+                await rm.attach()
+                await too_large(rm, "dddd")
+            await hear(muster, "dddd")
+    assert first, "they waited for the stream"
+    assert [at for at, _, _ in on_stream] == sorted(at for at, _, _ in on_stream), "in order"
+    assert len(on_stream) == len(set(on_stream)), "none twice"
+    assert on_stream == on_watch
+    assert {name for _, name, _ in on_stream} == {"a", "bb", "ccc", "dddd"}

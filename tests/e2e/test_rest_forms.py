@@ -2,7 +2,7 @@
 
 A scripted life (queues, limits, a gang, a preemption, applications that are completed, refused, removed and that come
 again) is followed by a history server; then every answer is held against its shape, the web UI looks at every page, and
-every row of docs/rest.md is asked. In compose form with a running stack in ``MUSTER_DEPLOYED`` (scripts/compose-test):
+every route is asked. In compose form with a running stack in ``MUSTER_DEPLOYED`` (scripts/compose-test):
 the gateway's gRPC address, its HTTP URL and the token of an admin called test, with commas between. No RM may have
 registered there before.
 """
@@ -289,7 +289,7 @@ async def knows_the_same(server: HistoryServer, client: httpx.AsyncClient) -> No
         rows = {key: row for table in tables for key, row in table.items()}
         return {key: known(row) for key, row in rows.items() if row.deleted_ns is None or key in there}
 
-    # One that was refused has no event that says it is new, in the real core neither: only who comes later has it.
+    # One that was refused has no event that says it is new, in YuniKorn neither: only who comes later has it.
     (refused,) = [key for key, row in late.applications.items() if row.what.application_state == "Rejected"]
     wanted = {key: row for key, row in rows(late).items() if key != refused}
 

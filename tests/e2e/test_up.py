@@ -111,7 +111,7 @@ async def test_a_wide_address_is_for_who_has_a_token(tmp_path: Path) -> None:
     wide = [f"0.0.0.0:{port}" if argument == up.http else argument for argument in up.arguments]
     refused = _run(*wide)
     assert refused.returncode == 2
-    assert f"gateway.http_address 0.0.0.0:{port}: others reach it" in refused.stderr
+    assert f"gateway.http_address 0.0.0.0:{port}: other machines can reach this address" in refused.stderr
     up.process = LocalProcess(muster_command(*wide, "--set", f"gateway.http_tokens={tokens}"), tmp_path / "up.log")
     try:
         await up.start()

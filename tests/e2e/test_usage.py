@@ -27,7 +27,7 @@ Changes = dict[Subject, list[tuple[int, Counter[str], int]]]
 
 
 def changes_of(events: list[dict[str, Any]]) -> Changes:
-    """Every change of what somebody holds, as seed 002 tells to read the events."""
+    """Every change of what somebody holds, as the event history design tells to read the events."""
     changes: Changes = defaultdict(list)
     queues: dict[str, str] = {}
     for event in events:

@@ -21,7 +21,7 @@ from muster_bus.topics import (
     Topics,
     rm_state_key,
 )
-from muster_gateway.service import Gateway
+from muster_gateway.service import Gateway, Ready
 from muster_gateway.sessions.contract import SessionStore
 from muster_gateway.sessions.memory import MemorySessions
 from muster_gateway.settings import GatewaySettings
@@ -415,7 +415,11 @@ class Rig:
     channels: list[Channel] = field(default_factory=list)
 
     async def gateway(
-        self, sessions: SessionStore | None = None, clock: Clock | None = None, **settings: Any
+        self,
+        sessions: SessionStore | None = None,
+        clock: Clock | None = None,
+        ready_when: Sequence[Ready] = (),
+        **settings: Any,
     ) -> Gateway:
         """Starts a gateway; short times unless the test says otherwise."""
         chosen = {
@@ -430,7 +434,9 @@ class Rig:
         }
         if sessions is None:
             sessions = self.open_sessions() if self.open_sessions is not None else self.sessions
-        gateway = Gateway(GatewaySettings(**chosen), self.log, self.topics, sessions, clock or self.clock)
+        gateway = Gateway(
+            GatewaySettings(**chosen), self.log, self.topics, sessions, clock or self.clock, ready_when=ready_when
+        )
         await gateway.start()
         self.gateways.append(gateway)
         return gateway

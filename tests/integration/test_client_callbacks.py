@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from integration.gateway_rig import Rig, crash, eventually, rig
-from muster_bus.clock import SystemClock
-from muster_bus.settings import LogSettings, make_log
+from integration.gateway_rig import Rig, crash, eventually
 from muster_client import Callbacks, ClientSettings, RmClient
 from muster_client.errors import ReregistrationNeeded
 from muster_gateway.service import Gateway
 from muster_proto.muster.v1 import callbacks_pb2 as pb
 
 QUICK = ClientSettings(backoff_min_ms=10, backoff_max_ms=100, close_timeout_s=1, linger_s=0.1, backoff_seed=1)
-
-
-@pytest.fixture
-async def world() -> AsyncIterator[Rig]:
-    settings = LogSettings(backend="memory", partitions=2)
-    log = make_log(settings, SystemClock())
-    await log.start()
-    async with rig(log, settings.topics()) as it:
-        yield it
-    await log.close()
 
 
 def client(*gateways: Gateway, **callbacks: Any) -> RmClient:

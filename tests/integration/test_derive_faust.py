@@ -22,23 +22,25 @@ from uuid import uuid4
 import httpx
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from integration.deriving_rig import abort, assert_fan_out, assert_usage, read_all, until_fanned_out, until_ns
 from muster_bus.clock import SystemClock
+from muster_bus.engines import make_log
 from muster_bus.log import Log, Record
-from muster_bus.settings import LogSettings, make_log
-from muster_bus.topics import EVENT_KINDS, Topics
+from muster_bus.settings import LogSettings
+from muster_bus.topics import Topics
 from muster_client.local import LocalProcess, free_ports, muster_command
 from muster_event_publisher.derive.rest import UsageRest
 from muster_event_publisher.derive.settings import DeriveSettings
 from muster_event_publisher.derive.usage import S_IN_NS
 from muster_proto.si.v1.si_pb2 import EventRecord
-from unit.publisher.feeding import Feeder, headers
-from unit.publisher.using import Life, integrate
+from unit.publisher.feeding import Feeder
+from unit.publisher.using import Life
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(400)]  # a dozen processes begin, one after the other
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "python" / "consume_events.py"
+FAUST_EXAMPLE = EXAMPLE.with_name("faust_consumer.py")
 STEPS = int(os.environ.get("MUSTER_DERIVE_STEPS", "400"))
-WINDOW_NS = 60 * S_IN_NS
 PARTITIONS = 2
 RMS = ("rm-1", "rm-4")  # in either partition
 
@@ -58,6 +60,7 @@ class Deriving:
                 "MUSTER_LOG__TOPIC_PREFIX": settings.topic_prefix,
                 "MUSTER_LOG__PARTITIONS": str(settings.partitions),
                 "MUSTER_DERIVE__BATCH_RECORDS_MAX": "40",
+                "MUSTER_DERIVE__BACKLOG_RECORDS_MAX": "100",
                 "MUSTER_DERIVE__BATCH_WAIT_S": "0.05",
                 "MUSTER_DERIVE__COMMIT_INTERVAL_S": "0.3",
                 "MUSTER_DERIVE__REFRESH_WINDOWS": "5",
@@ -107,51 +110,13 @@ async def deriving(bootstrap: str, directory: Path) -> AsyncIterator[tuple[Log, 
         await log.close()
 
 
-async def until(condition: object, derive: Deriving, within_s: float = 40) -> None:
+async def until(condition: object, running: LocalProcess, within_s: float = 90) -> None:
     for _ in range(int(within_s / 0.02)):
         if condition():  # type: ignore[operator]
             return
-        assert derive.process.running, derive.process.log_tail()
+        assert running.running, running.log_tail()
         await asyncio.sleep(0.02)
-    raise AssertionError(f"not within {within_s} s:\n{derive.process.log_tail()}")
-
-
-def until_ns(usage: UsageRest, life: Life) -> int:
-    known = usage.table.known(life.rm_id)
-    return known.until_ns if known is not None else 0
-
-
-async def read_all(log: Log, topic: str, partition: int) -> list[Record]:
-    reader = await log.reader(topic, partition)
-    end = await reader.end_offset()
-    records: list[Record] = []
-    while reader.position < end and (found := await reader.read(10_000, 2)):
-        records += found
-    await reader.close()
-    return records
-
-
-async def abort(bootstrap: str, topics: Topics, life: Life, next_id: int) -> None:
-    """A transaction that tells of an allocation and never comes through: its ids are used again."""
-    producer = AIOKafkaProducer(bootstrap_servers=bootstrap, transactional_id=uuid4().hex)
-    await producer.start()
-    value = EventRecord(
-        type=EventRecord.APP, eventChangeType=EventRecord.ADD, eventChangeDetail=EventRecord.APP_ALLOC,
-        objectID="never", referenceID="k", timestampNano=life.now_ns,
-    )  # fmt: skip
-    value.resource.resources["vcore"].value = 1_000_000
-    await producer.begin_transaction()
-    for number in range(next_id, next_id + 5):
-        await producer.send(
-            topics.events,
-            value.SerializeToString(),
-            key=life.rm_id.encode(),
-            partition=topics.partition_of(life.rm_id),
-            headers=list(headers(life.rm_id, number)),
-        )
-    await producer.flush()
-    await producer.abort_transaction()
-    await producer.stop()
+    raise AssertionError(f"not within {within_s} s:\n{running.log_tail()}")
 
 
 async def committed(bootstrap: str, group: str, topic: str) -> list[int | None]:
@@ -183,13 +148,13 @@ async def test_killed_again_and_again_it_derives_everything(kafka_bootstrap: str
                 next_id = sum(dict(record.headers)["tracking"] == b"1" for record in life.records[:end])
                 await abort(kafka_bootstrap, topics, life, next_id)
             # 2. killed as soon as something came of it
-            await until(lambda b=before: [until_ns(usage, life) for life in lives] > b, derive)  # type: ignore[misc]
+            await until(lambda b=before: [until_ns(usage, life) for life in lives] > b, derive.process)  # type: ignore[misc]
             derive.process.kill()
         # 3. the last one comes to the end, and leaves in order
         derive.process.start()
-        await until(lambda: [until_ns(usage, life) for life in lives] == [life.at_ns for life in lives], derive)
+        await until(lambda: [until_ns(usage, life) for life in lives] == [life.at_ns for life in lives], derive.process)
         await derive.ready()
-        await until_fanned_out(log, topics, lives, derive)
+        await until_fanned_out(log, topics, lives)
         await derive.not_behind()
         assert derive.process.stop() == 0, derive.process.log_tail()
         for life in lives:
@@ -204,7 +169,7 @@ async def test_killed_again_and_again_it_derives_everything(kafka_bootstrap: str
         derive.process.start()
         await derive.ready()
         await feeder.write(lives[0].rm_id, [(r.value or b"", r.headers) for r in more(lives[0])])
-        await until(lambda: until_ns(usage, lives[0]) == lives[0].at_ns, derive)
+        await until(lambda: until_ns(usage, lives[0]) == lives[0].at_ns, derive.process)
         derive.process.kill()
         again = [len(await read_all(log, topics.events_of("app"), n)) for n in range(PARTITIONS)]
         assert again == written
@@ -244,45 +209,68 @@ def more(life: Life) -> list[Record]:
     return life.records[before:]
 
 
-async def until_fanned_out(log: Log, topics: Topics, lives: list[Life], derive: Deriving) -> None:
-    for life in lives:
-        partition = topics.partition_of(life.rm_id)
-        last = (await read_all(log, topics.events, partition))[-1].offset
-        seen = -1
-        while seen < last:
-            assert derive.process.running, derive.process.log_tail()
-            found = [one for kind in EVENT_KINDS for one in await read_all(log, topics.events_of(kind), partition)]
-            seen = max((origin(one) for one in found), default=-1)
-            await asyncio.sleep(0.05)
+async def test_the_faust_example_counts_each_event_once_under_repeats_and_kills(
+    kafka_bootstrap: str, tmp_path: Path
+) -> None:
+    """The topic holds stretches twice, as after a crash of the deriver; the program is killed in the middle."""
+    lives = [Life(number, rm_id).live(150) for number, rm_id in enumerate(RMS)]
+    settings = LogSettings(
+        backend="kafka", kafka_bootstrap_servers=kafka_bootstrap, topic_prefix=f"t{uuid4().hex}.", partitions=PARTITIONS
+    )
+    log, topics, chance = make_log(settings, SystemClock()), settings.topics(), random.Random(7)
+    await log.start()
+    topic, file = topics.events_of("app"), tmp_path / "counts.json"
+    example = LocalProcess(
+        [
+            *(sys.executable, str(FAUST_EXAMPLE), kafka_bootstrap, "--topic", topic),
+            *("--group", f"{topics.prefix}counts", "--file", str(file)),
+        ],
+        tmp_path / "example.log",
+    )
+    producer = AIOKafkaProducer(bootstrap_servers=kafka_bootstrap)
+    await producer.start()
+    expected: dict[str, Counter[str]] = {"applications": Counter(), "minutes": Counter()}
+    try:
+        for number in range(3):
+            example.start()
+            # 1. a third of the events, a stretch of which comes again
+            for life in lives:
+                records = [
+                    one for one in life.records if EventRecord.FromString(one.value or b"").type == EventRecord.APP
+                ]
+                part = records[len(records) * number // 3 : len(records) * (number + 1) // 3]
+                for record in part:
+                    count(expected, life.rm_id, event_of(record))
+                cut = chance.randrange(len(part))
+                for record in [*part, *part[cut:]]:
+                    await producer.send(
+                        topic, record.value, key=record.key, partition=topics.partition_of(life.rm_id),
+                        headers=list(record.headers),
+                    )  # fmt: skip
+            await producer.flush()
+            # 2. killed as soon as something came of it; the last one comes to the end
+            before = counted(file)
+            await until(lambda b=before: counted(file) != b, example)  # type: ignore[misc]
+            if number == 2:
+                await until(lambda: counted(file) == expected, example)
+            example.kill()
+    finally:
+        example.kill()
+        await producer.stop()
+        await log.close()
 
 
-def origin(record: Record) -> int:
-    return int(dict(record.headers)["origin"].rsplit(b"/", 1)[1])
+def event_of(record: Record) -> EventRecord:
+    return EventRecord.FromString(record.value or b"")
 
 
-def assert_usage(usage: UsageRest, life: Life) -> None:
-    assert "never" not in usage.table.names(life.rm_id, "application"), "what was undone was derived from"
-    for subject, changes in life.changes.items():
-        expected = integrate(changes, WINDOW_NS, life.at_ns)
-        windows = usage.table.windows(life.rm_id, *subject, 0, 1 << 62, WINDOW_NS)
-        found = {one.start_ns: (+Counter(one.quantity_ns), one.allocations) for one in windows}
-        assert found == {start: (+one.quantity_ns, one.allocations) for start, one in expected.items()}, subject
+def count(expected: dict[str, Counter[str]], rm_id: str, event: EventRecord) -> None:
+    if (event.eventChangeType, event.eventChangeDetail) == (EventRecord.ADD, EventRecord.APP_ALLOC):
+        second = event.timestampNano // S_IN_NS
+        expected["applications"][f"{rm_id}/{event.objectID}"] += 1
+        expected["minutes"][f"{rm_id}/{second - second % 60}"] += 1
 
 
-async def assert_fan_out(log: Log, topics: Topics, life: Life) -> None:
-    partition = topics.partition_of(life.rm_id)
-    source = {record.offset: record for record in await read_all(log, topics.events, partition)}
-    assert len(source) == len(life.records)
-    routed: dict[int, Record] = {}
-    for kind in EVENT_KINDS:
-        newest = -1
-        for record in await read_all(log, topics.events_of(kind), partition):
-            at = origin(record)
-            if at <= newest:
-                continue  # a repeat: how a consumer drops it
-            newest = at
-            routed[at] = record
-            assert EventRecord.Type.Name(EventRecord.FromString(record.value or b"").type).lower() == kind
-    assert routed.keys() == source.keys()
-    for at, record in routed.items():
-        assert (record.key, record.value, record.headers[:-1]) == (source[at].key, source[at].value, source[at].headers)
+def counted(file: Path) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = json.loads(file.read_text()) if file.exists() else {}
+    return found

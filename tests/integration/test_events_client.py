@@ -20,7 +20,7 @@ from muster_cli.main import run
 from muster_client.errors import AdminFailed, AdminRefused
 from muster_client.events_client import Event, EventFilter, EventsClient, Place
 from muster_proto.si.v1.si_pb2 import EventRecord
-from muster_service import logs
+from muster_runtime import logs
 from unit.publisher.feeding import INSTANCE, START_NS
 from unit.publisher.running import eventually, until_next
 
@@ -191,7 +191,7 @@ async def test_the_command_prints_batches(printed: Printed) -> None:
         assert await muster("batch", *at, "--newest", "2") == 0
         out, err = printed()
         assert "2600" in out
-        assert err.splitlines()[-1] == "muster: events 2599 to 2599 are nowhere any more"
+        assert err.splitlines()[-1] == "muster: events 2599 to 2599 no longer exist"
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from muster_proto.muster.bus.v1.state_pb2 import ApplicationObject
 from muster_proto.muster.v1 import events_pb2 as pb
 from muster_proto.muster.v1.events_pb2_grpc import EventsStub
 from muster_proto.si.v1.si_pb2 import EventRecord
-from muster_scheduler import state_codec
+from muster_state import state_codec
 from unit.publisher.feeding import INSTANCE, START_NS, event, headers, shim_headers
 from unit.publisher.running import TOPICS, Running, eventually, running, until_next
 from unit.publisher.test_rm_settings import say

@@ -16,8 +16,9 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from integration.gateway_rig import Rig, eventually, rig
 from integration.test_events_grpc import Watching
 from muster_bus.clock import SystemClock
+from muster_bus.engines import make_log
 from muster_bus.log import Log
-from muster_bus.settings import LogSettings, make_log
+from muster_bus.settings import LogSettings
 from muster_event_publisher.app import PublisherService
 from muster_event_publisher.settings import PublisherSettings
 from muster_gateway.service import Gateway
@@ -219,6 +220,47 @@ async def test_limits_per_host_count_callers_not_the_gateway(quick: Apart) -> No
     forged = (("x-forwarded-for", "10.0.0.1"),)
     call = quick.stub(gateway).Watch(pb.WatchEventsRequest(rm_id="rm"), metadata=forged)
     assert (await Watching(call).end())[0] is Code.RESOURCE_EXHAUSTED
+
+
+async def test_who_names_no_rm_means_the_gateway_s_default(quick: Apart) -> None:
+    for rm_id in ("one", "two"):
+        await quick.rig.scheduler.happen(rm_id, "a")
+    publisher = await quick.publisher()
+    await eventually(lambda: publisher.rings.rm_ids() == ["one", "two"], "the publisher has them")
+    gateway = await quick.gateway(publisher, default_rm="two")
+    # what a caller says of it counts for nothing
+    forged = (("x-muster-default-rm", "one"),)
+    found = await quick.stub(gateway).Batch(pb.EventBatchRequest(), metadata=forged)
+    assert found.rm_id == "two"
+    call = quick.stub(gateway).Watch(pb.WatchEventsRequest(**{"from": pb.EventsFrom(id=0)}), metadata=forged)
+    watch = Watching(call)
+    quick.watches.append(watch)
+    assert (await watch.take()).rm_id == "two"
+    # without one it has to be named
+    with pytest.raises(grpc.aio.AioRpcError, match="expected an RM's id") as refused:
+        await quick.stub(await quick.gateway(publisher)).Batch(pb.EventBatchRequest(), metadata=forged)
+    assert refused.value.code() is Code.INVALID_ARGUMENT
+
+
+async def test_a_publisher_in_the_gateway_s_process_takes_no_caller_s_word_for_the_default() -> None:
+    settings = LogSettings(backend="memory", partitions=2)
+    log = make_log(settings, SystemClock())
+    await log.start()
+    async with rig(log, settings.topics()) as it:
+        for rm_id in ("one", "two"):
+            await it.scheduler.happen(rm_id, "a")
+        chosen = PublisherSettings(http_address="", grpc_address="127.0.0.1:0")
+        publisher = PublisherService(chosen, log, settings.topics(), SystemClock(), sinks=(), default_rm="two")
+        await publisher.start()
+        try:
+            await eventually(lambda: publisher.rings.rm_ids() == ["one", "two"], "the publisher has them")
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{publisher.grpc_port}") as channel:
+                stub: Any = EventsStub(channel)
+                found = await stub.Batch(pb.EventBatchRequest(), metadata=(("x-muster-default-rm", "one"),))
+            assert found.rm_id == "two"
+        finally:
+            await publisher.stop()
+    await log.close()
 
 
 async def test_a_gateway_that_stops_ends_those_who_watch(quick: Apart) -> None:

@@ -21,8 +21,8 @@ RUN_TIMEOUT_S = 60
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(BUILD_TIMEOUT_S + 2 * RUN_TIMEOUT_S)]
 needs_go = pytest.mark.skipif(shutil.which("go") is None, reason="no Go toolchain here: the Go example is not tried")
 
-# The last two are no RMs: test_state_consumer.py and test_derive_faust.py run them.
-NOT_HERE = {"python/wire.py", "run_all.py", "python/objects.py", "python/consume_events.py"}
+# The last three are no RMs: test_state_consumer.py and test_derive_faust.py run them.
+NOT_HERE = {"python/wire.py", "run_all.py", "python/objects.py", "python/consume_events.py", "python/faust_consumer.py"}
 
 # Of what each program prints: these lines' beginnings, in this order, among others. A program judges the rest itself.
 PYTHON_TOLD = {
@@ -92,10 +92,14 @@ GO_TOLD = {
         "node node-1",
         "node node-2",
         "application app-1",
-        "may task-1 go to node-1 false",
-        "may task-1 go to node-2 true",
-        "allocation task-1 on node-2",
-        *GO_TASK[2:],
+        "may task-1 go to node-1 true",
+        "allocation task-1 on node-1",
+        "may task-2 go to node-1 false",
+        "may task-2 go to node-2 true",
+        "allocation task-2 on node-2",
+        *GO_TASK[2:5],
+        "released task-2",
+        "left",
     ],
     "previous": [
         "registered go-rm",

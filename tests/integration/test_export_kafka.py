@@ -11,8 +11,9 @@ import duckdb
 import httpx
 import pytest
 from muster_bus.clock import SystemClock
+from muster_bus.engines import make_log
 from muster_bus.log import Log
-from muster_bus.settings import LogSettings, make_log
+from muster_bus.settings import LogSettings
 from muster_event_publisher.app import PublisherService
 from muster_event_publisher.settings import PublisherSettings
 from unit.publisher.feeding import INSTANCE, Feeder
@@ -61,7 +62,7 @@ async def test_restart_ring_rest_and_history(kafka_bootstrap: str, tmp_path: Pat
         await second.stop()
         # 3. history has every event once
         query = f"select id from read_parquet('{tmp_path}/**/*.parquet') order by id"
-        ids = await asyncio.to_thread(lambda: duckdb.sql(query).fetchall())
+        ids = await asyncio.to_thread(lambda: duckdb.connect().sql(query).fetchall())
         assert ids == [(n,) for n in range(230)]
     finally:
         await log.close()

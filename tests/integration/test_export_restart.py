@@ -16,8 +16,9 @@ import httpx
 import pytest
 from muster_bus.backends.sqlite import SqliteLog
 from muster_bus.clock import SystemClock
+from muster_bus.engines import make_log
 from muster_bus.log import Log
-from muster_bus.settings import LogSettings, make_log
+from muster_bus.settings import LogSettings
 from muster_bus.topics import Topics
 from muster_event_publisher.app import PublisherService
 from muster_event_publisher.settings import PublisherSettings
@@ -32,7 +33,8 @@ VICTIM = """
 import asyncio, sys
 from pathlib import Path
 from muster_bus.clock import SystemClock
-from muster_bus.settings import LogSettings, make_log
+from muster_bus.engines import make_log
+from muster_bus.settings import LogSettings
 from muster_event_publisher.app import PublisherService
 from muster_event_publisher.settings import PublisherSettings
 from unit.publisher.feeding import Feeder

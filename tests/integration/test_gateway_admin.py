@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
-from pathlib import Path
+from collections.abc import Awaitable
 from typing import Any
 
 import grpc
@@ -12,10 +11,8 @@ import pytest
 from google.protobuf import descriptor_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from integration.gateway_rig import PATIENCE_S, Rig, asks, crash, eventually, rig
-from muster_bus.clock import SystemClock
+from integration.gateway_rig import PATIENCE_S, Rig, asks, crash, eventually
 from muster_bus.errors import LogUnavailable
-from muster_bus.settings import LogSettings, make_log
 from muster_gateway.sessions.memory import MemorySessions
 from muster_gateway.stream_kind import StreamKind
 from muster_proto.muster.v1 import admin_pb2
@@ -26,15 +23,9 @@ Code = grpc.StatusCode
 Problem = admin_pb2.ConfigurationProblem
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Rig]:
-    settings = LogSettings(backend=request.param, sqlite_path=tmp_path / "log.db", partitions=2)
-    log = make_log(settings, SystemClock())
-    await log.start()
-    async with rig(log, settings.topics()) as it:
-        it.scheduler.numbered_registrations = request.param == "sqlite"
-        yield it
-    await log.close()
+@pytest.fixture
+def world(embedded: Rig) -> Rig:
+    return embedded
 
 
 async def status_of(call: Awaitable[Any]) -> tuple[Code, str]:
@@ -170,9 +161,9 @@ async def test_a_stopped_rm_is_said_a_paused_one_is_configured(world: Rig) -> No
     await world.scheduler.emit("rm", [ALLOCATION])
     await stream.take(1)
     stream.cancel()
-    await eventually(lambda: world.scheduler.states("rm")[-1] == "PAUSED", "the gateway has noticed")
+    await eventually(lambda: world.scheduler.states("rm")[-1] == "DISCONNECTED", "the gateway has noticed")
     assert (await channel.configure("rm", "good")).accepted
-    assert world.scheduler.states("rm")[-1] == "PAUSED", "an update is no sign of life of the RM"
+    assert world.scheduler.states("rm")[-1] == "DISCONNECTED", "an update is no sign of life of the RM"
     await channel.open(NODE, "rm", muster_shutdown="true").status()
     code, details = await status_of(channel.configure("rm", "good"))
     assert (code, details) == (

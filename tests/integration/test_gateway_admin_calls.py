@@ -4,14 +4,13 @@ and the streams go on."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
 import pytest
-from integration.gateway_rig import PATIENCE_S, Channel, Rig, eventually, rig
-from muster_bus.clock import Clock, SystemClock
-from muster_bus.settings import LogSettings, make_log
+from integration.gateway_rig import PATIENCE_S, Channel, Rig, eventually
+from muster_bus.clock import Clock
 from muster_gateway.errors import SessionsDown
 from muster_gateway.service import Gateway
 from muster_gateway.sessions.contract import Cursor, SessionStore
@@ -58,16 +57,6 @@ class FakeView:
 @pytest.fixture
 def view() -> FakeView:
     return FakeView()
-
-
-@pytest.fixture
-async def world() -> AsyncIterator[Rig]:
-    settings = LogSettings(backend="memory", partitions=2)
-    log = make_log(settings, SystemClock())
-    await log.start()
-    async with rig(log, settings.topics()) as it:
-        yield it
-    await log.close()
 
 
 async def with_view(world: Rig, view: FakeView, sessions: SessionStore) -> Gateway:

@@ -13,8 +13,9 @@ import pytest
 from integration.gateway_rig import PATIENCE_S, Rig, asks, crash, eventually, rig
 from muster_bus.backends.memory import MemoryLog
 from muster_bus.clock import ManualClock, SystemClock
+from muster_bus.engines import make_log
 from muster_bus.log import OutRecord
-from muster_bus.settings import LogSettings, make_log
+from muster_bus.settings import LogSettings
 from muster_gateway import metrics
 from muster_gateway.errors import LogDown
 from muster_gateway.service import Gateway
@@ -59,17 +60,6 @@ async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         yield it
     await log.close()
     await sessions.close()
-
-
-@pytest.fixture
-async def quick() -> AsyncIterator[Rig]:
-    """In memory, for what does not depend on log or store."""
-    settings = LogSettings(backend="memory", partitions=2)
-    log = make_log(settings, SystemClock())
-    await log.start()
-    async with rig(log, settings.topics()) as it:
-        yield it
-    await log.close()
 
 
 # ---- a conversation -------------------------------------------------------------------------------------------------
@@ -140,7 +130,9 @@ async def test_a_callback_stream_alone_keeps_an_rm_running(world: Rig) -> None:
     await asyncio.sleep(0.2)
     assert world.scheduler.states("rm") == ["RUNNING"]
     asked.cancel()
-    await eventually(lambda: world.scheduler.states("rm") == ["RUNNING", "PAUSED"], "without any stream it pauses")
+    await eventually(
+        lambda: world.scheduler.states("rm") == ["RUNNING", "DISCONNECTED"], "without any stream it pauses"
+    )
 
 
 # ---- what ends a stream, and what does not ---------------------------------------------------------------------------
@@ -443,7 +435,7 @@ async def test_the_end_is_noted_when_the_rm_pauses_because_its_only_gateway_died
     clock.advance(11.0)
     await second._servicer._parts.life.sweep(second._table)  # type: ignore[union-attr]
     await eventually(lambda: quick.scheduler.notes("rm") == [(True, 1), (False, 2)], "the scheduler knows of its end")
-    assert quick.scheduler.states("rm") == ["RUNNING", "PAUSED"]
+    assert quick.scheduler.states("rm") == ["RUNNING", "DISCONNECTED"]
 
 
 async def test_an_end_that_could_not_be_noted_is_noted_by_a_later_sweep(quick: Rig) -> None:
@@ -647,12 +639,75 @@ async def test_no_request_event_comes_twice_or_is_lost_between_streams(world: Ri
     assert got == [name for turn in range(4) for name in (f"open{turn}", f"closed{turn}")][:-1]
 
 
-async def test_a_position_of_another_log_means_from_now_on(quick: Rig) -> None:
+async def test_request_events_made_while_no_stream_is_open_arrive_once_and_in_order(world: Rig) -> None:
+    """The RM says nothing of what it has: what was sent counts, over reconnects and restarts of the gateway."""
+    gateway = await world.gateway()
+    channel = await world.registered(gateway)
+    await world.scheduler.happen("rm", "a0", "a1", tracked=False)
+    await world.scheduler.happen("other", "not mine", tracked=False)
+    # 1. the first stream ever
+    stream = await channel.connect(events=True)
+    assert await stream.events(2) == [("a0", None), ("a1", None)]
+    await world.scheduler.happen("rm", "a2", tracked=False)
+    assert await stream.events(1) == [("a2", None)]
+    stream.cancel()
+    await eventually(lambda: world.scheduler.notes("rm")[-1] == (False, 2), "the stream has left")
+    # 2. again, at the same gateway, with tracked events between
+    await world.scheduler.happen("rm", "t0", "t1")
+    await world.scheduler.happen("rm", "b0", "b1", tracked=False)
+    stream = await channel.connect(request_events_only=True)
+    assert await stream.events(2) == [("b0", None), ("b1", None)]
+    stream.cancel()
+    await eventually(lambda: world.scheduler.notes("rm")[-1] == (False, 4), "the stream has left")
+    # 3. again, at another one
+    await gateway.stop()
+    await world.scheduler.happen("rm", "c0", tracked=False)
+    channel = world.channel(await world.gateway())
+    stream = await channel.connect(events=True, events_after=0)
+    told = await stream.events(2)
+    assert apart(told) == ([("t1", 1)], ["c0"])
+    stream.cancel()
+    await eventually(lambda: world.scheduler.notes("rm")[-1] == (False, 6), "the stream has left")
+    # 4. nothing happened meanwhile
+    stream = await channel.connect(request_events_only=True)
+    assert await stream.silent()
+
+
+async def test_what_a_killed_gateway_sent_is_not_sent_again(world: Rig) -> None:
+    gateway = await world.gateway(lease_ttl_s=0.3)
+    channel = await world.registered(gateway)
+    stream = await channel.connect(request_events_only=True)
+    await world.scheduler.happen("rm", "a", tracked=False)
+    assert await stream.events(1) == [("a", None)]
+
+    async def noted() -> bool:
+        session = await gateway.sessions.get("rm")
+        return session is not None and session.requests_sent >= 0
+
+    await eventually(noted, "where it goes on is stored")
+    await crash(gateway)
+    await world.scheduler.happen("rm", "b", tracked=False)
+    stream = await world.channel(await world.gateway(lease_ttl_s=0.3)).connect(request_events_only=True)
+    assert await stream.events(1) == [("b", None)]
+
+
+async def test_a_stream_that_opens_late_gets_the_newest_that_a_store_keeps(quick: Rig) -> None:
+    channel = await quick.registered(await quick.gateway())
+    names = [f"k{number}" for number in range(1_200)]
+    await quick.scheduler.happen("rm", *names, tracked=False)
+    stream = await channel.connect(events=True)
+    assert apart(await stream.events(1_000)) == ([], names[-1_000:])
+    assert stream.got[-1].events.request_events_dropped == 200
+
+
+async def test_a_position_of_another_log_says_nothing(quick: Rig) -> None:
     channel = await quick.registered(await quick.gateway())
     await quick.scheduler.happen("rm", "before", tracked=False)
     stream = await channel.connect(request_events_only=True, request_events_after=2**60)
     await quick.scheduler.happen("rm", "a", tracked=False)
-    assert await stream.events(1) == [("a", None)]
+    told = await stream.events(1)
+    told += await stream.events(1) if len(told) == 1 else []
+    assert told == [("before", None), ("a", None)], "neither was sent before"
 
 
 async def test_nil_and_empty_request_events_hurt_nobody(quick: Rig) -> None:
@@ -690,7 +745,10 @@ async def test_a_slow_reader_holds_its_own_events_up_and_loses_none(world: Rig) 
     quick_one = await other.connect("other", events=True)
     await world.scheduler.happen("other", "mine")
     assert await quick_one.events(1) == [("mine", 0)], "another RM notices nothing"
+    responses = gateway._table.get("rm", CALLBACK)._feed  # type: ignore[union-attr]
+    seen = responses.seen  # type: ignore[union-attr]
     await world.scheduler.ask("rm", 1)
+    await eventually(lambda: responses.seen != seen, "the question is there")  # type: ignore[union-attr]
     got: list[tuple[str, int | None]] = []
     questions: list[int] = []
     while len(got) < 10_000:

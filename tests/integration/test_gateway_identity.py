@@ -22,8 +22,8 @@ from muster_gateway.errors import OpenToAll
 from muster_gateway.service import Gateway
 from muster_gateway.sessions import make_sessions
 from muster_gateway.settings import GatewaySettings
-from muster_service.http_server import HttpServer
-from muster_service.identity import identity_of
+from muster_runtime.http_server import HttpServer
+from muster_runtime.identity import identity_of
 from prometheus_client import REGISTRY
 from starlette.applications import Starlette
 from starlette.requests import Request

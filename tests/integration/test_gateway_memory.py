@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from muster_client.local import free_ports
-from muster_service.http_server import HttpServer
+from muster_runtime.http_server import HttpServer
 from starlette.types import Receive, Scope, Send
 
 ANSWER_BYTES = int(os.environ.get("MUSTER_TEST_ANSWER_MB", "60")) << 20
@@ -22,7 +22,7 @@ CHUNK = b"x" * (64 << 10)
 PROXY = """
 import asyncio, sys
 from muster_gateway.http_target import HttpTarget
-from muster_service.http_server import HttpServer
+from muster_runtime.http_server import HttpServer
 
 async def main():
     server = HttpServer(HttpTarget(sys.argv[1], "view", 5.0), sys.argv[2], 1.0)

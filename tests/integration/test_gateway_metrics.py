@@ -18,13 +18,13 @@ from integration.gateway_rig import eventually, rig
 from muster_bus.backends.memory import MemoryLog
 from muster_bus.clock import SystemClock
 from muster_bus.topics import Topics
+from muster_core.model.commands import AppItem, UpdateAllocations, UpdateApplications
 from muster_gateway.metrics_service import SERVICE, MetricsServicer
 from muster_gateway.settings import GatewaySettings
 from muster_gateway.view_client import ViewClient
 from muster_proto.muster.v1 import metrics_pb2 as pb
 from muster_proto.muster.v1.metrics_pb2_grpc import MetricsStub
-from muster_scheduler.core.commands import AppItem, UpdateAllocations, UpdateApplications
-from muster_scheduler.follower import Tally
+from muster_state.follower import Tally
 from starlette.types import Receive, Scope, Send
 from unit.view.recorded import Bench, Recorded
 
@@ -136,15 +136,16 @@ async def test_everything_at_once() -> None:
 
 
 async def test_only_what_is_asked_for() -> None:
+    life = ("state", "description")  # (of the RM: with whatever is asked for)
     async with world() as it:
         await it.rm()
         found = await it.stub.Get(Request(sections=[Request.QUEUES], queue="root.a"))
-        assert [name.name for name, _ in found.ListFields()] == ["taken_ns", "rm_id", "queues"]
+        assert [name.name for name, _ in found.ListFields()] == ["taken_ns", "rm_id", "queues", *life]
         assert [queue.path for queue in found.queues] == ["root.a"]
         found = await it.stub.Get(
             Request(sections=[Request.NODES, Request.SCHEDULER], nodes_max=1, partition="DEFAULT")
         )
-        assert [name.name for name, _ in found.ListFields()] == ["taken_ns", "rm_id", "scheduler", "nodes"]
+        assert [name.name for name, _ in found.ListFields()] == ["taken_ns", "rm_id", "scheduler", "nodes", *life]
 
 
 @pytest.mark.parametrize(

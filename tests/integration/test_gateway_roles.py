@@ -17,15 +17,15 @@ from muster_event_publisher.app import PublisherService
 from muster_event_publisher.derive.rest import UsageRest
 from muster_event_publisher.derive.settings import DeriveSettings
 from muster_event_publisher.settings import PublisherSettings
-from muster_gateway.http_front import OWN_PATHS
-from muster_gateway.http_roles import ROWS, needed
+from muster_gateway.http_roles import needed
 from muster_gateway.page import Page
 from muster_gateway.service import Gateway
 from muster_gateway.sessions import make_sessions
 from muster_gateway.settings import GatewaySettings
-from muster_scheduler.view import ViewService
-from muster_scheduler.view.settings import ViewSettings
-from muster_service.identity import Role
+from muster_rest.services import BELOW, through_the_gateway
+from muster_runtime.identity import Role
+from muster_view import ViewService
+from muster_view.settings import ViewSettings
 from starlette.routing import Route
 
 ADMIN, READER = "admin-token-0123456789", "reader-token-9876543210"
@@ -37,7 +37,7 @@ OTHER_METHODS = ("HEAD", "DELETE", "PATCH", "TRACE")
 # What needs no role at all: anything more is a decision, and is to be seen here.
 FOR_ALL = {"/", "/favicon.ico", "/health", "/health/live", "/health/ready"}
 FOR_READERS_THAT_POST = {"/ws/v1/validate-conf", "/ws/v1/object-states"}
-FOR_ADMINS_THAT_GET = {"/ws/v1/stack", "/ws/v1/fullstatedump"}
+FOR_ADMINS_THAT_GET = {"/ws/v1/stack", "/ws/v1/fullstatedump", "/ws/v1/events/streams"}
 SAMPLES = {"profile": "cmdline", "level": "warning"}
 
 
@@ -65,11 +65,10 @@ class Front:
         )
 
     def paths(self) -> list[str]:
-        """Of all routes, of all files, and of the table's rows that no route has."""
-        patterns = {pattern for routes in self.view.asgi._routes._by_length.values() for _, pattern, _ in routes}
+        """Of all routes, of all files, and of paths that no route has."""
+        patterns = {route.path for route in (*self.view.asgi.routes, *through_the_gateway())}
         patterns |= {route.path for route in self.publisher.asgi.routes if isinstance(route, Route)}
-        patterns |= {*OWN_PATHS, *Page().paths}
-        patterns |= {row.pattern.replace("/*", "/x") for row in ROWS}
+        patterns |= {*Page().paths, *(f"{folder}x" for folder in BELOW)}
         return sorted(re.sub(r"\{(\w+)[^}]*\}", lambda name: SAMPLES.get(name[1], "x"), each) for each in patterns)
 
 

@@ -14,10 +14,8 @@ import uvicorn
 from google.protobuf import descriptor_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from integration.gateway_rig import Rig, asks, crash, eventually, rig
+from integration.gateway_rig import Rig, asks, crash, eventually
 from muster_bus.backends.memory import MemoryLog
-from muster_bus.clock import SystemClock
-from muster_bus.topics import Topics
 from muster_gateway.service import Gateway
 from muster_gateway.sessions import make_sessions
 from muster_gateway.settings import GatewaySettings
@@ -32,18 +30,14 @@ ALLOCATION = StreamKind.ALLOCATION
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
 
 
-@pytest.fixture
-async def world() -> AsyncIterator[Rig]:
-    topics = Topics(partitions=2)
-    log = MemoryLog(topics.specs(), SystemClock())
-    await log.start()
-    async with rig(log, topics) as it:
-        yield it
-    await log.close()
-
-
 async def test_health_says_serving_while_everything_answers(world: Rig) -> None:
-    gateway = await world.gateway(health_interval_s=0.02, http_address="127.0.0.1:0")
+    other_is_ready = asyncio.Event()
+    other_is_ready.set()
+
+    async def condition() -> bool:
+        return other_is_ready.is_set()
+
+    gateway = await world.gateway(ready_when=[condition], health_interval_s=0.02, http_address="127.0.0.1:0")
     stub = health_pb2_grpc.HealthStub(world.channel(gateway).grpc)
 
     async def says(status: int) -> bool:
@@ -51,12 +45,7 @@ async def test_health_says_serving_while_everything_answers(world: Rig) -> None:
         return all(answer.status == status for answer in answers)
 
     assert await says(SERVING)
-    other_is_ready = asyncio.Event()
-
-    async def condition() -> bool:
-        return other_is_ready.is_set()
-
-    gateway.add_ready_condition(condition)
+    other_is_ready.clear()
     await eventually(lambda: says(NOT_SERVING), "a condition that does not hold counts")
     other_is_ready.set()
     await eventually(lambda: says(SERVING), "and once it holds, all is well")
@@ -258,7 +247,9 @@ async def test_two_gateways_with_redis_hand_an_rm_over(world: Rig, redis_url: st
     await eventually(lambda: not first._table.all()[0].pending_move(), "the position is stored")
     await crash(first)
     await world.scheduler.emit("rm", [ALLOCATION] * 2)
-    await eventually(lambda: world.scheduler.states("rm")[-1] == "PAUSED", "the second gateway sees the first one dead")
+    await eventually(
+        lambda: world.scheduler.states("rm")[-1] == "DISCONNECTED", "the second gateway sees the first one dead"
+    )
     moved = world.channel(second).open(ALLOCATION, "rm")
     assert await moved.take(2) == [5, 6]
     await moved.send(asks("rm", "a"))

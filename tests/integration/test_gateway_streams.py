@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import grpc
 import pytest
-from integration.gateway_rig import PATIENCE_S, Rig, an_ask, asks, crash, eventually, rig
-from muster_bus.clock import SystemClock
-from muster_bus.settings import LogSettings, make_log
+from integration.gateway_rig import PATIENCE_S, Rig, an_ask, asks, crash, eventually
 from muster_gateway.errors import Superseded
 from muster_gateway.sessions.memory import MemorySessions
 from muster_gateway.stream_kind import SI_KINDS, StreamKind
@@ -21,15 +17,9 @@ ALLOCATION, APPLICATION, NODE = StreamKind.ALLOCATION, StreamKind.APPLICATION, S
 Code = grpc.StatusCode
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Rig]:
-    settings = LogSettings(backend=request.param, sqlite_path=tmp_path / "log.db", partitions=2)
-    log = make_log(settings, SystemClock())
-    await log.start()
-    async with rig(log, settings.topics()) as it:
-        it.scheduler.numbered_registrations = request.param == "sqlite"
-        yield it
-    await log.close()
+@pytest.fixture
+def world(embedded: Rig) -> Rig:
+    return embedded
 
 
 # ---- registration ---------------------------------------------------------------------------------------------------
@@ -272,7 +262,7 @@ async def test_after_a_break_the_stream_goes_on_where_it_was(world: Rig) -> None
     await world.scheduler.emit("rm", [ALLOCATION, NODE, ALLOCATION])
     assert await stream.take(2) == [2, 4]
     stream.cancel()
-    await eventually(lambda: world.scheduler.states("rm")[-1] == "PAUSED", "without streams it is paused")
+    await eventually(lambda: world.scheduler.states("rm")[-1] == "DISCONNECTED", "without streams it is paused")
     await world.scheduler.emit("rm", [NODE, ALLOCATION, ALLOCATION])
     stream = channel.open(ALLOCATION, "rm")
     assert await stream.take(2) == [6, 7]
@@ -286,7 +276,7 @@ async def test_a_stream_that_broke_off_gets_again_what_may_not_have_arrived(worl
     await world.scheduler.emit("rm", [ALLOCATION, ALLOCATION])
     assert await stream.take(2) == [2, 3]
     stream.cancel()
-    await eventually(lambda: world.scheduler.states("rm")[-1] == "PAUSED", "the gateway has noticed")
+    await eventually(lambda: world.scheduler.states("rm")[-1] == "DISCONNECTED", "the gateway has noticed")
     assert await channel.open(ALLOCATION, "rm").take(2) == [2, 3]
     exact = channel.open(ALLOCATION, "rm", resume_after=3)
     await world.scheduler.emit("rm", [ALLOCATION])

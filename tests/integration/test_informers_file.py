@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from contract.informer_rigs import DEADLINE_S, context, told
-from muster_scheduler.external.contract import ChangeType, ListWatch
-from muster_scheduler.external.errors import SourceSaysNonsense, SourceUnavailable
-from muster_scheduler.external.informers import file
-from muster_scheduler.external.informers.file import make_informer
+from muster_core.external.errors import SourceSaysNonsense, SourceUnavailable
+from muster_informers.contract import ChangeType, ListWatch
+from muster_informers.sources import file
+from muster_informers.sources.file import make_informer
 
 
 def source_of(base: Path, **options: object) -> ListWatch:

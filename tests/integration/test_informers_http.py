@@ -21,9 +21,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 from muster_bus.clock import ManualClock
-from muster_scheduler.external.contract import ChangeType, InformerContext, ListWatch
-from muster_scheduler.external.errors import CursorExpired, SourceError, SourceSaysNonsense, SourceUnavailable
-from muster_scheduler.external.informers.http import HttpSource, LendingHttpSource, make_informer
+from muster_core.external.errors import CursorExpired, SourceError, SourceSaysNonsense, SourceUnavailable
+from muster_informers.contract import ChangeType, InformerContext, ListWatch
+from muster_informers.sources.http import HttpSource, LendingHttpSource, make_informer
 
 HOSTS = b'[{"id": "a"}, {"id": "b"}]'
 JSON = {"Content-Type": "application/json"}
@@ -307,7 +307,7 @@ async def test_retry_after_is_kept_to_within_bounds(
         await source.list()
     server.answer = lambda _: Reply(headers=JSON, body=HOSTS)
     with monkeypatch.context() as patch:
-        patch.setattr("muster_scheduler.external.informers.http.asyncio.sleep", sleep)
+        patch.setattr("muster_informers.sources.http.asyncio.sleep", sleep)
         assert len((await source.list()).documents) == 2
     await source.close()
     assert slept == ([] if wait_s is None else [wait_s])

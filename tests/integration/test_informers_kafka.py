@@ -12,10 +12,10 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 from contract.informer_rigs import DEADLINE_S, KafkaRig, rig_of, told
-from muster_scheduler.external.contract import ChangeType, ListWatch
-from muster_scheduler.external.errors import CursorExpired, SourceUnavailable
-from muster_scheduler.external.informers import kafka
-from muster_scheduler.external.informers.kafka import LendingKafkaSource
+from muster_core.external.errors import CursorExpired, SourceUnavailable
+from muster_informers.contract import ChangeType, ListWatch
+from muster_informers.sources import kafka
+from muster_informers.sources.kafka import LendingKafkaSource
 
 pytestmark = pytest.mark.kafka
 

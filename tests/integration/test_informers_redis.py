@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from contract.informer_rigs import RedisRig, next_deltas, rig_of
-from muster_scheduler.external.contract import ChangeType, ListWatch
-from muster_scheduler.external.documents import read_document
-from muster_scheduler.external.errors import BadDocument, CursorExpired, SourceSaysNonsense, SourceUnavailable
-from muster_scheduler.external.informers.redis import LendingRedisSource
+from muster_core.external.errors import BadDocument, CursorExpired, SourceSaysNonsense, SourceUnavailable
+from muster_informers.contract import ChangeType, ListWatch
+from muster_informers.documents import read_document
+from muster_informers.sources.redis import LendingRedisSource
 
 pytestmark = pytest.mark.redis
 

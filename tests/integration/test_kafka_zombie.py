@@ -12,7 +12,8 @@ import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
 from contract.log_contract import all_of, values
 from integration.takeover_rig import answer, kafka_settings, started, with_requests
-from muster_bus.backends.kafka import KafkaLog, transactional_id
+from muster_bus.backends.kafka import KafkaLog
+from muster_bus.backends.kafka_owner import transactional_id
 from muster_bus.errors import Fenced, LogClosed
 from muster_bus.settings import LogSettings
 from muster_bus.topics import Topics

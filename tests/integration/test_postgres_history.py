@@ -367,9 +367,14 @@ async def test_views_agree_with_what_a_whole_muster_did(history: History, tmp_pa
             await driver.release_all(rm, "a")
             await driver.ask_up_front(rm, "b")
             async with httpx.AsyncClient(base_url=deployment.http, timeout=30) as http:
-                highest = (await http.get("/ws/v1/events/batch?count=1")).json()["HighestID"]
+                async with asyncio.timeout(60):  # (the view follows the log: it may be behind what the RM heard)
+                    while True:
+                        nodes = (await http.get("/ws/v1/partition/default/nodes")).json()
+                        if sum(len(node.get("allocations") or []) for node in nodes) == 300:
+                            break
+                        await asyncio.sleep(0.02)
                 queues = (await http.get("/ws/v1/partition/default/queues")).json()
-                nodes = (await http.get("/ws/v1/partition/default/nodes")).json()
+                highest = (await http.get("/ws/v1/events/batch?count=1")).json()["HighestID"]
             # (More may have come since REST was asked: what is still to be exported is, before it stops.)
             async with asyncio.timeout(60):
                 while ((await history.ask("select max(id) from {s}.events"))[0][0] or 0) < highest:  # noqa: ASYNC110

@@ -27,7 +27,7 @@ async def guarded(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> As
 
 async def _quiet(page: Page) -> None:
     await expect(page.locator("main h1").first).to_be_visible()
-    await expect(page.locator("main")).not_to_contain_text("Asking")
+    await expect(page.locator("main")).not_to_contain_text("Loading")
 
 
 # ---- for everybody ---------------------------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ async def test_a_token_is_asked_for_and_kept_in_the_tab_only(guarded: Up, opened
     await expect(field).to_have_attribute("type", "password")
     await field.fill("nobodys-token-0123456789")
     await page.keyboard.press("Enter")
-    await expect(page.get_by_role("alert").filter(has_text="Refused")).to_contain_text("the token is nobody's")
+    await expect(page.get_by_role("alert").filter(has_text="Refused")).to_contain_text("the token is unknown")
     await field.fill(TOKEN)
     await page.get_by_role("button", name="Show the cluster").click()
     await expect(page.get_by_role("heading", name="No resource manager is registered")).to_be_visible()
@@ -190,7 +190,7 @@ async def test_a_gateway_that_is_away_is_said_and_waited_for(guarded: Up, opened
         await page.context.set_offline(True)
         await page.clock.fast_forward(3000)
         notice = page.locator(".notice")
-        await expect(notice).to_contain_text("The gateway does not answer. What is shown is old.")
+        await expect(notice).to_contain_text("The gateway does not answer. This page shows old data.")
         asked = _asked(page)
         await page.clock.fast_forward(1000)
         await expect(notice).to_contain_text(re.compile(r"Next try in [2-9] s"))

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
+import documents
 import pytest
+from muster_client.admin import AdminClient
+from muster_core.model.reasons import ReasonCode
 from muster_proto.si.v1 import si_pb2 as si
-from muster_scheduler.core.reasons import ReasonCode
 from page.conftest import Opened
-from page.world import HOSTILE, HOSTILE_APP, NODES, Up
+from page.world import HOSTILE, HOSTILE_APP, LARGE, NODES, Rm, Up
 from playwright.async_api import Page, expect
 
 PROD = "rm=prod"
-EVENTS = Path(__file__).parents[2] / "docs" / "events.md"
 
 
 async def _meters(page: Page, where: str) -> dict[str, int]:
@@ -30,10 +30,10 @@ async def test_the_overview_has_gauges_states_reasons_and_plots(muster: Up, open
     await expect(page.locator(".gauge")).to_have_count(3)
     meters = await _meters(page, ".gauges")
     assert meters == {"vcore allocated": 39, "memory allocated": 23, "nvidia.com/gpu allocated": 66}
-    await expect(page.locator(".gauge", has_text="vcore")).to_contain_text("299 of 753 cores +270 wanted")
+    await expect(page.locator(".gauge", has_text="vcore")).to_contain_text("299 of 753 cores +270 pending")
     figures = page.locator(".figures")
     await expect(figures).to_contain_text(re.compile(r"Nodes\s*26\s*1 draining"))
-    await expect(figures).to_contain_text(re.compile(r"Asks that wait\s*42"))
+    await expect(figures).to_contain_text(re.compile(r"Pending asks\s*42"))
     await expect(page.locator(".states")).to_contain_text("Running9")
     await expect(page.locator(".reasons li").first).to_contain_text("A queue is at its max33")
     plots = page.locator(".plot svg")
@@ -61,7 +61,7 @@ async def test_queues_are_a_tree_that_closes_and_opens(muster: Up, opened: Opene
     await page.keyboard.press("Enter")
     await expect(rows).to_have_count(9)
     await batch.get_by_role("link").click()
-    await expect(page.locator(".detail .prose")).to_contain_text("It runs as many applications as it may, 3.")
+    await expect(page.locator(".detail .prose")).to_contain_text("It runs its maximum of 3 applications.")
     assert page.url.endswith("#/queues/root.prod.batch?rm=prod")
 
 
@@ -132,7 +132,7 @@ async def test_why_it_waits_is_said_in_sentences(muster: Up, opened: Opened) -> 
     await expect(cards).to_have_count(1)
     await expect(cards).to_contain_text("giant")
     await cards.get_by_role("link", name="giant").click()
-    await expect(page.get_by_role("heading", name="Why it waits")).to_be_visible()
+    await expect(page.get_by_role("heading", name="Why asks are pending")).to_be_visible()
 
 
 async def test_the_heat_map_is_for_the_keyboard_too(muster: Up, opened: Opened) -> None:
@@ -190,9 +190,9 @@ async def test_events_come_live_and_can_be_held(muster: Up, opened: Opened) -> N
     await page.get_by_label("Text").fill("batch-2-7")
     await expect(lines.filter(has_text="got batch-2-7: 2 cores, 8Gi memory")).to_have_count(1)
     async with page.expect_request("**/events/stream**") as asked:
-        hold = page.get_by_role("button", name="Hold")
+        hold = page.get_by_role("button", name="Pause")
         await hold.click()
-        await page.get_by_role("button", name="Go on").click()
+        await page.get_by_role("button", name="Resume").click()
     # It goes on where it was.
     assert re.search(r"start=\d+", (await asked.value).url)
 
@@ -240,7 +240,7 @@ async def test_users_and_groups_are_measured_against_their_limits(muster: Up, op
     )
     # Where nothing is limited no bar pretends it, and a limit above holds below.
     meters = [await one.get_attribute("aria-label") for one in await queues.get_by_role("meter").all()]
-    assert meters == ["root.research: cores", "root.research.notebooks: cores, of what is above"]
+    assert meters == ["root.research: cores", "root.research.notebooks: cores, of the max above"]
     await expect(queues.first).to_contain_text("64Gi · no limit")
     await queues.last.get_by_role("link", name="notebook-ben").click()
     await page.get_by_role("link", name="ben", exact=True).click()
@@ -268,7 +268,7 @@ async def test_partitions_are_kept_apart(muster: Up, opened: Opened) -> None:
     await expect(queues.first).to_contain_text("24Gi of 48Gi")
     await queues.last.get_by_role("link", name="nightly").click()
     # Of the application of the same id in the other partition there is nothing in this one's life.
-    await expect(page.locator("main")).to_contain_text("There is another application of this id, in partition default.")
+    await expect(page.locator("main")).to_contain_text("Another application has this id, in partition default.")
     await expect(page.locator("svg.timeline rect.run")).to_have_count(3)
     await expect(page.locator("main")).to_contain_text(re.compile("ann.*counts in group ml"))
     await page.get_by_role("link", name="Show that one").click()
@@ -311,9 +311,9 @@ async def test_hostile_names_are_text(muster: Up, opened: Opened, view: str) -> 
 
 async def test_what_is_gone_is_said(muster: Up, opened: Opened) -> None:
     page = await opened(muster.http)
-    for view, said in (("applications", "no such application"), ("queues", "no such queue"), ("nodes", "no such node")):
+    for view, said in (("applications", "This application"), ("queues", "This queue"), ("nodes", "This node")):
         await page.goto(f"{muster.http}/#/{view}/g/one?{PROD}")
-        await expect(page.locator("main")).to_contain_text(said)
+        await expect(page.locator("main")).to_contain_text(f"{said} does not exist")
         await expect(page.locator("main")).to_contain_text("g/one")
 
 
@@ -324,8 +324,7 @@ async def test_every_reason_has_a_heading_and_every_event_a_sentence(muster: Up,
         "async (codes) => { const words = await import('/page/words.js'); return codes.map(words.reason); }", codes
     )
     assert [code for code, heading in zip(codes, headings, strict=True) if code == heading] == []
-    table = EVENTS.read_text().partition("## Every event")[2].partition("\n## ")[0]
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if line[:2] == "| "]
+    rows = documents.table(documents.page("events.md"), "## Every event")
     events = [
         {
             "type": si.EventRecord.Type.Value(row[0]),
@@ -334,14 +333,14 @@ async def test_every_reason_has_a_heading_and_every_event_a_sentence(muster: Up,
             "objectID": "it",
             "referenceID": "that",
         }
-        for row in rows[1:]
+        for row in rows
         if row[0] != "REQUEST"  # those go to the RM only
     ]
     assert len(events) > 50
     sentences = await page.evaluate(
         "async (events) => { const words = await import('/page/words.js'); return events.map(words.sentence); }", events
     )
-    unsaid = [row for row, said in zip(rows[1:], sentences, strict=False) if re.match(r"event \d", said)]
+    unsaid = [row for row, said in zip(rows, sentences, strict=False) if re.match(r"event \d", said)]
     assert unsaid == []
 
 
@@ -353,3 +352,29 @@ async def test_what_is_completed_is_found_and_drawn(muster: Up, opened: Opened) 
     await row.get_by_role("link", name="nightly-report").click()
     await expect(page.locator("svg.timeline rect.run.released")).to_have_count(6)
     await expect(page.locator("svg.timeline rect.state.completed")).to_have_count(1)
+
+
+async def test_an_rm_that_is_away_says_so_and_what_to_do(muster: Up, opened: Opened) -> None:
+    async with AdminClient(muster.grpc) as admin:
+        async with Rm(muster, "away", LARGE):
+            page = await opened(f"{muster.http}/#/overview?rm=away")
+            await expect(page.locator("#status")).to_contain_text("live")
+            await expect(page.locator(".absence")).to_have_count(0)
+        try:
+            await expect(page.locator("#status")).to_contain_text("disconnected")
+            notice = page.locator(".absence")
+            await expect(notice).to_contain_text("away is DISCONNECTED.")
+            await expect(notice).to_contain_text("Start it, or repair its connection")
+            figures = page.locator(".figures")
+            await expect(figures).to_contain_text("DISCONNECTED")
+            await expect(figures.locator(".figure", has_text="Health")).to_contain_text("of the state: good")
+            await expect(page.get_by_label("Resource manager").locator("option", has_text="away (")).to_have_count(1)
+            await admin.pause("away", "racks")
+            health = await opened(f"{muster.http}/#/health?rm=away")
+            table = health.get_by_role("table", name="Registered resource managers")
+            row = table.locator("tr", has_text="away")
+            await expect(row).to_contain_text("Disconnected")
+            await expect(row).to_contain_text("An operator paused it")
+        finally:
+            assert (await admin.forget("away", force=True)).changed
+        await expect(health.get_by_role("table", name="Registered resource managers")).not_to_contain_text("away")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from e2e.gang_rig import eventually
 from muster_client import Callbacks, ClientSettings, RmClient, application, ask, confirmation, node, release
 from muster_client.local import LocalProcess, free_ports, muster_command
 from muster_proto.si.v1 import si_pb2 as si
@@ -174,20 +175,6 @@ class Rm:
             return answer.status_code == 200 and what(answer.json()) and answer.json()
 
         return await eventually(look, path)
-
-
-async def eventually(condition: Callable[[], Any], what: str) -> Any:
-    """Waits until the condition (plain or async) gives something; gives that."""
-    try:
-        async with asyncio.timeout(PATIENCE_S):
-            while True:
-                found = condition()
-                found = await found if asyncio.iscoroutine(found) else found
-                if found:
-                    return found
-                await asyncio.sleep(0.02)
-    except TimeoutError:
-        raise AssertionError(f"not within {PATIENCE_S:.0f} s: {what}") from None
 
 
 async def lives(rm: Rm) -> None:

@@ -29,6 +29,7 @@ from muster_client.replay import ReplayOptions, replay  # noqa: E402
 from perf.driver import Driver, Shape  # noqa: E402
 from perf.gang_driver import Gangs, run_gangs, run_gangs_on_a_clock  # noqa: E402
 from perf.peer import PEER  # noqa: E402
+from perf.turns_driver import MODES, broken_promises, run_turns, scenario_of  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 
@@ -44,6 +45,7 @@ SCENARIOS = (
     "callbacks",
     "callbacks_refusing",
     "callbacks_latency",
+    *map(scenario_of, MODES),
     "burst",
     "paced",
     "gangs",
@@ -142,6 +144,9 @@ async def measure(backend: str, deployment: Deployment, quick: bool, only: str) 
             found["callbacks"] = await asked(deployment, shape, 0)
             found["callbacks_refusing"] = await asked(deployment, shape, REFUSED_PERCENT)
             found["callbacks_latency"] = await latency(deployment, shape, 5.0 if quick else 20.0, 0)
+        if "stateful".startswith(only):
+            for mode in MODES:
+                found[scenario_of(mode)] = await run_turns(deployment.gateway, mode)
         for mode in ("burst", "paced"):
             if mode.startswith(only):
                 found[mode] = await trace(deployment, mode, GOAL_ASKS_PER_S[backend])
@@ -222,7 +227,7 @@ def show(results: dict[str, dict[str, dict[str, Any]]]) -> None:
     for backend in results:
         table.add_column(backend, justify="right")
     table.add_column("peer (in memory)", justify="right")
-    hidden = {"asks_per_message", "nodes", "tasks", "server_cpu_s_each", "good", "complaints", "pending"}
+    hidden = {"asks_per_message", "asks", "nodes", "tasks", "server_cpu_s_each", "good", "complaints", "pending"}
     for scenario in SCENARIOS:
         names = [name for found in results.values() for name in found.get(scenario, {}) if name not in hidden]
         for name in dict.fromkeys(names):
@@ -244,9 +249,9 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="one run, five seconds of latency")
     parser.add_argument(
         "--only",
-        choices=("throughput", "latency", "callbacks", "burst", "paced", "gangs"),
+        choices=("throughput", "latency", "callbacks", "stateful", "burst", "paced", "gangs"),
         default="",
-        help="not for README.md",
+        help="not for docs/performance.md",
     )
     parser.add_argument("--json", "--out", type=Path, help="where the result goes; standard output otherwise")
     options = parser.parse_args()
@@ -284,7 +289,11 @@ def main() -> int:
         sys.stdout.write(text)
     else:
         options.json.write_text(text)
-    return 0 if all(run["good"] for run in result["runs"]) else 1
+    for scenario in (
+        broken := [name for runs in result["each"].values() for run in runs for name in broken_promises(run)]
+    ):
+        console.print(f"{scenario}: two of a kind on one node, although proposals take turns")
+    return 0 if all(run["good"] for run in result["runs"]) and not broken else 1
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Measures the scheduling core alone, in one process, on the scenarios that the real core was measured on.
+"""Measures the scheduling core alone, in one process, on the scenarios that YuniKorn was measured on.
 
 .venv/bin/python -m tests.perf.core_bench [--only SCENARIO,NODES,ASKS,APPLICATIONS] [--runs 3] [--no-memory]
 .venv/bin/python -m tests.perf.core_bench --only gangs [--runs 3]
 
-Standard output carries one JSON line for each run, standard error a table beside the real core's figures. Each run is
+Standard output carries one JSON line for each run, standard error a table beside YuniKorn's figures. Each run is
 a process of its own, with the garbage collector as the service sets it, and does what the scheduler service does with
 its core, less the protobuf: all asks are submitted up front in requests of 1,000 (``apply``), then ``cycle`` is called
 with the service's budget until nothing more fits; every outcome is drained (facts, events, changed objects).
@@ -42,10 +42,10 @@ from pathlib import Path
 from typing import Any
 
 from muster_cli import garbage
+from muster_core.model.commands import UpdateAllocations
+from muster_core.scheduler import SchedulerCore
 from muster_proto.si.v1 import si_pb2 as si
-from muster_scheduler.core.commands import UpdateAllocations
-from muster_scheduler.core.scheduler import SchedulerCore
-from muster_scheduler.service import ingest
+from muster_scheduler import ingest
 from rich.console import Console
 from rich.table import Table
 
@@ -378,7 +378,7 @@ def show(results: list[Result], idle: dict[str, float] | None) -> None:
         "first ⅒",
         "last ⅒",
         "bytes each",
-        "real core",
+        "YuniKorn",
         "factor",
     ):
         table.add_column(heading, justify="left" if heading == "scenario" else "right")

@@ -26,11 +26,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from muster_core.model.commands import ReleaseItem, Termination, UpdateAllocations
+from muster_core.model.outcome import Outcome, RejectedApplication, ReleasedAllocation
+from muster_core.scheduler import SchedulerCore
 from muster_proto.si.v1 import si_pb2 as si
-from muster_scheduler.core.commands import ReleaseItem, Termination, UpdateAllocations
-from muster_scheduler.core.outcome import Outcome, RejectedApplication, ReleasedAllocation
-from muster_scheduler.core.scheduler import SchedulerCore
-from muster_scheduler.service import ingest
+from muster_scheduler import ingest
 
 from tests.perf.core_parts import (
     ASKS_PER_REQUEST,

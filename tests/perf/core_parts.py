@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from muster_core.model.outcome import NewAllocation, Outcome
+from muster_core.scheduler import SchedulerCore
 from muster_proto.si.v1 import si_pb2 as si
-from muster_scheduler.core.outcome import NewAllocation, Outcome
-from muster_scheduler.core.scheduler import SchedulerCore
-from muster_scheduler.queue_yaml import load_queue_config
-from muster_scheduler.service import ingest
-from muster_scheduler.service.settings import SchedulerSettings
+from muster_queue_config.queue_yaml import load_queue_config
+from muster_scheduler import ingest
+from muster_scheduler.settings import SchedulerSettings
 
 ROOT = Path(__file__).parents[2]
 ASKS_PER_REQUEST = 1_000

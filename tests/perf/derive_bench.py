@@ -4,19 +4,22 @@
 
 The mix is that of allocations which come and go: for each, an event of the application, of its user and of its node at
 either end; 1,000 applications in 10 queues, ten allocations a second. Usage, fan-out, and both. Faust and the broker
-share the machine (Kafka is found as tests/servers.py finds it). One JSON line on standard output, the table on standard
-error.
+share the machine (Kafka is found as tests/servers.py finds it, once for all ways). For Faust, the processor time of its
+process for each event stands beside the rate (Linux): on a busy machine it says more. 20,000 records are enough for
+that. One JSON line on standard output, the table on standard error.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
+import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -27,9 +30,10 @@ sys.path.insert(0, str(ROOT / "tests"))
 import httpx  # noqa: E402
 import servers  # noqa: E402
 from muster_bus.clock import SystemClock  # noqa: E402
+from muster_bus.engines import make_log  # noqa: E402
 from muster_bus.log import Log, Record  # noqa: E402
-from muster_bus.settings import LogSettings, make_log  # noqa: E402
-from muster_bus.topics import Topics  # noqa: E402
+from muster_bus.settings import LogSettings  # noqa: E402
+from muster_bus.topics import EVENT_KINDS, Topics  # noqa: E402
 from muster_client.local import LocalProcess, free_ports, muster_command  # noqa: E402
 from muster_event_publisher.derive.batches import PartitionDeriver  # noqa: E402
 from muster_event_publisher.derive.plain import PlainDerive  # noqa: E402
@@ -44,6 +48,7 @@ console = Console(stderr=True)
 
 APPLICATIONS, QUEUES, USERS, NODES, HELD = 1_000, 10, 50, 500, 5_000
 WAYS = {"usage": (True, False), "fan-out": (False, True), "both": (True, True)}  # (usage, fan-out)
+STALL_S = 60.0  # nothing came for so long: it will not end by itself
 AMOUNTS = {"vcore": 1_000, "memory": 4 << 30}
 
 
@@ -97,14 +102,15 @@ async def embedded(records: list[Record], usage: bool, fan_out: bool) -> float:
         derive = PlainDerive(wanted, log, topics, SystemClock())
         began = time.perf_counter()
         await derive.start()
-        await caught_up(log, topics, len(records), usage)
+        await caught_up(log, topics, len(records), usage, lambda: None)
         took_s = time.perf_counter() - began
         await derive.stop()
         await log.close()
         return took_s
 
 
-async def faust(records: list[Record], usage: bool, fan_out: bool, bootstrap: str) -> float:
+async def faust(records: list[Record], usage: bool, fan_out: bool, bootstrap: str) -> tuple[float, float]:
+    """How long it took, and the processor time of that."""
     prefix = f"b{uuid4().hex}."
     settings = LogSettings(backend="kafka", kafka_bootstrap_servers=bootstrap, topic_prefix=prefix, partitions=1)
     log, topics = make_log(settings, SystemClock()), settings.topics()
@@ -123,38 +129,55 @@ async def faust(records: list[Record], usage: bool, fan_out: bool, bootstrap: st
                 "MUSTER_DERIVE__FAN_OUT": str(fan_out).lower(),
             },
         )
+
+        def must_run() -> None:
+            if not process.running:
+                raise RuntimeError(process.log_tail())
+
         process.start()
         try:
             async with httpx.AsyncClient() as http:
                 while True:
-                    if not process.running:
-                        raise RuntimeError(process.log_tail())
-                    try:
+                    must_run()
+                    with contextlib.suppress(httpx.HTTPError):
                         if (await http.get(f"http://127.0.0.1:{port}/health", timeout=2)).status_code == 200:
                             break
-                    except httpx.HTTPError:
-                        pass
                     await asyncio.sleep(0.02)
-            began = time.perf_counter()
-            await caught_up(log, topics, len(records), usage)
-            return time.perf_counter() - began
+            cpu_s, began = cpu_seconds(process.pid), time.perf_counter()
+            await caught_up(log, topics, len(records), usage, must_run)
+            return time.perf_counter() - began, cpu_seconds(process.pid) - cpu_s
         finally:
             process.kill()
             await log.close()
 
 
-async def caught_up(log: Log, topics: Topics, count: int, usage: bool) -> None:
-    """Until the last event has arrived: in the mark of usage, or in the topic that the last one goes to."""
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+async def caught_up(log: Log, topics: Topics, count: int, usage: bool, look: Callable[[], None]) -> None:
+    """Until the last event has arrived: in the mark of usage, or in the topic that the last one goes to.
+
+    :param look: raises what keeps it from arriving.
+    """
     last = b"%d" % (count - 1)
-    names = [topics.usage] if usage else [topics.events_of(kind) for kind in ("app", "node", "usergroup")]
+    names = [topics.usage] if usage else [topics.events_of(kind) for kind in EVENT_KINDS]
     readers = [await log.reader(name, 0) for name in names]
-    while True:
-        for reader in readers:
-            for record in await reader.read(10_000, 0.01):
-                if dict(record.headers)["id"] == last:
-                    for one in readers:
-                        await one.close()
-                    return
+    came_s = time.monotonic()
+    try:
+        while True:
+            look()
+            for reader in readers:
+                for record in await reader.read(10_000, 0.01):
+                    came_s = time.monotonic()
+                    if dict(record.headers)["id"] == last:
+                        return
+            if time.monotonic() - came_s > STALL_S:
+                raise RuntimeError(f"nothing more came for {STALL_S:.0f} s")
+    finally:
+        for one in readers:
+            await one.close()
 
 
 async def main() -> None:
@@ -166,24 +189,27 @@ async def main() -> None:
     records = some(given.records)
     figures: dict[str, Any] = {"records": given.records}
     table = Table("", *WAYS, title=f"events derived from, per second ({given.records:,} events)")
-    for place in given.only.split(","):
-        row = []
-        for way, (usage, fan_out) in WAYS.items():
-            console.print(f"{place}: {way} …")
-            if place == "pure":
-                took_s = await asyncio.to_thread(pure, records, usage, fan_out)
-            elif place == "embedded":
-                took_s = await embedded(records, usage, fan_out)
-            else:
-                with tempfile.TemporaryDirectory() as directory:
-                    try:
-                        bootstrap = servers.find("kafka", Path(directory)).address
-                        took_s = await faust(records, usage, fan_out, bootstrap)
-                    finally:
-                        servers.stop_all(Path(directory))
-            figures[f"{place}_{way.replace('-', '_')}_per_s"] = round(given.records / took_s)
-            row.append(f"{given.records / took_s:,.0f}")
-        table.add_row(place, *row)
+    with tempfile.TemporaryDirectory() as directory:
+        try:
+            for place in given.only.split(","):
+                row = []
+                for way, (usage, fan_out) in WAYS.items():
+                    name, shown = f"{place}_{way.replace('-', '_')}", ""
+                    if place == "pure":
+                        took_s = await asyncio.to_thread(pure, records, usage, fan_out)
+                    elif place == "embedded":
+                        took_s = await embedded(records, usage, fan_out)
+                    else:
+                        bootstrap = (await asyncio.to_thread(servers.find, "kafka", Path(directory))).address
+                        took_s, cpu_s = await faust(records, usage, fan_out, bootstrap)
+                        figures[f"{name}_cpu_us"] = round(cpu_s / given.records * 1e6)
+                        shown = f" ({figures[f'{name}_cpu_us']} µs each)"
+                    figures[f"{name}_per_s"] = round(given.records / took_s)
+                    row.append(f"{given.records / took_s:,.0f}{shown}")
+                    console.print(f"{place}, {way}: {row[-1]}")
+                table.add_row(place, *row)
+        finally:
+            servers.stop_all(Path(directory))
     console.print(table)
     line = json.dumps(figures)
     print(line)

@@ -66,19 +66,18 @@ class Driver:
 
     def client(self) -> RmClient:
         """An RmClient with this driver's callbacks."""
-        return RmClient(
-            self.gateway,
-            self.rm_id,
-            config=queue_config(self.shape.queues),
-            callbacks=Callbacks(
-                on_allocated=self._on_allocated,
-                on_released=self._on_released,
-                on_rejected_allocation=lambda items: self.rejected.extend(item.reason for item in items),
-                on_application=lambda _, rejected, __: self.rejected.extend(item.reason for item in rejected),
-                on_node=lambda _, rejected: self.rejected.extend(item.reason for item in rejected),
-                on_stream=self._on_stream,
-                predicates=None if self.refused_percent is None else self._fits,
-            ),
+        return RmClient(self.gateway, self.rm_id, config=queue_config(self.shape.queues), callbacks=self.callbacks())
+
+    def callbacks(self) -> Callbacks:
+        """What it hears, and whether it is asked."""
+        return Callbacks(
+            on_allocated=self._on_allocated,
+            on_released=self._on_released,
+            on_rejected_allocation=lambda items: self.rejected.extend(item.reason for item in items),
+            on_application=lambda _, rejected, __: self.rejected.extend(item.reason for item in rejected),
+            on_node=lambda _, rejected: self.rejected.extend(item.reason for item in rejected),
+            on_stream=self._on_stream,
+            predicates=None if self.refused_percent is None else self._fits,
         )
 
     def applications(self) -> list[si.AddApplicationRequest]:

@@ -1,11 +1,12 @@
-"""Measures what the publisher keeps in memory and how fast it gives it out, beside the figures of seed 002.
+"""Measures what the publisher keeps in memory and how fast it gives it out, beside the figures of the event history
+design.
 
 .venv/bin/python -m tests.perf.events_bench [--records 9000000] [--only ring|streams] [--seconds 30] [--json FILE]
 
 Standard output carries one JSON line, standard error a table. Two parts:
 
 ring
-    In a process of its own, a ring takes 9,000,000 events of the seed's mix (``events_mix.py``: 300,000 pods in 3,000
+    In a process of its own, a ring takes 9,000,000 events of the design's mix (``events_mix.py``: 300,000 pods in 3,000
     gangs a day, for five days), in runs of 5,000 as the publisher reads them.
 
     * ``mib``: growth of the process's resident memory (``/proc/self/statm``), from before the first event to after the
@@ -55,11 +56,12 @@ sys.path.insert(0, str(ROOT / "tests"))
 from chaos.harness import embedded  # noqa: E402
 from muster_bus.clock import SystemClock  # noqa: E402
 from muster_bus.topics import Topics  # noqa: E402
-from muster_event_publisher.rest import BATCH_PATH, STREAM_PATH, EventsRest  # noqa: E402
+from muster_event_publisher.rest import EventsRest  # noqa: E402
 from muster_event_publisher.ring import EventRing, Rings  # noqa: E402
 from muster_event_publisher.settings import PublisherSettings  # noqa: E402
 from muster_event_publisher.source import EventSource  # noqa: E402
 from muster_event_publisher.streams import EventStreams, StreamLimits  # noqa: E402
+from muster_rest import publisher as routes  # noqa: E402
 from perf.bench import cpu_seconds  # noqa: E402
 from perf.driver import Driver, Shape  # noqa: E402
 from perf.events_mix import Mix, events  # noqa: E402
@@ -71,7 +73,7 @@ RECORDS = 9_000_000
 RUN = 5_000
 BATCH = 10_000
 BATCHES = 31
-# Seed 002, performance considerations: MiB by millions of records.
+# The event history design, performance considerations: MiB by millions of records.
 SEED_MIB = {
     "seed, []*si.EventRecord": {3: 805, 6: 1595, 9: 2380},
     "seed, []si.EventRecord": {3: 437, 6: 856, 9: 1280},
@@ -162,7 +164,7 @@ async def one_batch(rings: Rings, ring: EventRing, start: int) -> float:
 
     rest = EventsRest(source, streams, PublisherSettings(), no_problems)
     scope = {
-        "type": "http", "method": "GET", "path": BATCH_PATH, "root_path": "", "scheme": "http", "headers": [],
+        "type": "http", "method": "GET", "path": routes.BATCH.path, "root_path": "", "scheme": "http", "headers": [],
         "query_string": f"count={BATCH}&start={start}".encode(), "client": ("127.0.0.1", 1), "server": ("", 80),
         "http_version": "1.1",
     }  # fmt: skip
@@ -207,7 +209,7 @@ class Client:
         await asyncio.get_running_loop().sock_connect(connection, (self.host, self.port))
         limit = receive_bytes or 1 << 20
         self._reader, self._writer = await asyncio.open_connection(sock=connection, limit=limit)
-        self._writer.write(f"GET {STREAM_PATH}?start={start} HTTP/1.1\r\nHost: bench\r\n\r\n".encode())
+        self._writer.write(f"GET {routes.STREAM.path}?start={start} HTTP/1.1\r\nHost: bench\r\n\r\n".encode())
         head = await self._reader.readuntil(b"\r\n\r\n")
         assert b" 200 " in head.splitlines()[0], head
 
@@ -292,7 +294,7 @@ async def run_clients(host: str, port: int) -> dict[str, Any]:
 
 
 def _batch(host: str, port: int, start: int, count: int) -> dict[str, Any]:
-    url = f"http://{host}:{port}{BATCH_PATH}?count={count}&start={start}"
+    url = f"http://{host}:{port}{routes.BATCH.path}?count={count}&start={start}"
     with urllib.request.urlopen(url, timeout=30) as answer:
         found: dict[str, Any] = json.loads(answer.read())
     return found
@@ -342,9 +344,9 @@ async def measure_streams(seconds: float) -> dict[str, Any]:
 
 
 def show(found: dict[str, Any]) -> None:
-    """The table beside the seed's figures."""
+    """The table beside the event history design's figures."""
     if "mib" in found:
-        table = Table("events in memory, MiB", "3M", "6M", "9M", title="Rings of the seed's mix")
+        table = Table("events in memory, MiB", "3M", "6M", "9M", title="Rings of the design's mix")
         for name, seed_mib in SEED_MIB.items():
             table.add_row(name, *(str(seed_mib[millions]) for millions in (3, 6, 9)))
         own = found["mib_by_millions"]

@@ -1,4 +1,4 @@
-"""Serialised events in the mix that seed 002 reckons with: 3,000 gangs of 100 pods a day."""
+"""Serialised events in the mix that the event history design reckons with: 3,000 gangs of 100 pods a day."""
 
 from __future__ import annotations
 

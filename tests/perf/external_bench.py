@@ -1,15 +1,17 @@
 """Measures what resources outside of the RM cost: until they are known, and while they change.
 
-.venv/bin/python -m tests.perf.external_bench [--only core|framework|sync|load] [--backend embedded|kafka|both]
+.venv/bin/python -m tests.perf.external_bench [--only core|framework|native|sync|load] [--backend embedded|kafka|both]
     [--rounds 3] [--seconds 20] [--quick] [--json FILE]
 
-Standard output carries one JSON object, standard error what is being done. Four parts:
+Standard output carries one JSON object, standard error what is being done. Five parts:
 
 core
     The scheduler alone (``external_core.py``): its core, and its machine with all protobuf. ``share_percent`` is what
     2,000 changes a second take of one core.
 framework
     Source to log (``external_framework.py``): informer, handler, cache.
+native
+    What it costs to tell an event handler what the RM itself says (``external_native.py``), and nothing where none is.
 sync
     ``muster up`` with an informer that lists 5,000 nodes, of an RM that registered before. ``synced_s``: from the
     informer's first word on the log (its start) to when the last change was decided, on the log; ``visible_s``: to when
@@ -49,8 +51,8 @@ sys.path.insert(0, str(ROOT))
 import redis  # noqa: E402
 import servers  # noqa: E402
 from chaos.harness import Deployment, embedded, on_kafka, opened_log, records  # noqa: E402
+from muster_informers.documents import as_document  # noqa: E402
 from muster_proto.muster.bus.v1 import envelope_pb2, state_pb2  # noqa: E402
-from muster_scheduler.external.documents import as_document  # noqa: E402
 from perf.bench import cpu_seconds, machine  # noqa: E402
 from perf.driver import Driver, Shape  # noqa: E402
 from rich.console import Console  # noqa: E402
@@ -428,7 +430,7 @@ def alone(quick: bool) -> dict[str, dict[str, Any]]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", choices=("core", "framework", "sync", "load"), default="")
+    parser.add_argument("--only", choices=("core", "framework", "native", "sync", "load"), default="")
     parser.add_argument("--backend", choices=("embedded", "kafka", "both"), default="both")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=20.0, help="of each segment of load, saturated and paced each")
@@ -451,6 +453,10 @@ def main() -> int:
         result["core"] = alone(options.quick)
     if wanted("framework"):
         result["framework"] = in_a_process("tests.perf.external_framework")
+    if wanted("native"):
+        more = ["--rounds", "1", "--asks", "2000"] if options.quick else []
+        result["native"] = found = in_a_process("tests.perf.external_native", *more)
+        console.print(f"native: { {name: found[name] for name in found if name != 'rounds_per_s'} }")
     with ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="muster-bench-")))
         addresses: dict[str, str] = {}

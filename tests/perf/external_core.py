@@ -28,9 +28,7 @@ import structlog
 from muster_bus.log import OutRecord, Record
 from muster_bus.topics import Topics
 from muster_cli import garbage
-from muster_proto.muster.bus.v1 import envelope_pb2 as pb
-from muster_proto.si.v1 import si_pb2 as si
-from muster_scheduler.core.external import (
+from muster_core.external.external import (
     ExternalAllocation,
     ExternalChange,
     ExternalKind,
@@ -39,12 +37,14 @@ from muster_scheduler.core.external import (
     SourceState,
     UpdateExternal,
 )
-from muster_scheduler.core.outcome import Outcome
-from muster_scheduler.core.scheduler import SchedulerCore
-from muster_scheduler.external import codec
-from muster_scheduler.queue_yaml import load_queue_config
-from muster_scheduler.service import ingest
-from muster_scheduler.service.machine import SchedulerMachine
+from muster_core.model.outcome import Outcome
+from muster_core.scheduler import SchedulerCore
+from muster_proto.muster.bus.v1 import envelope_pb2 as pb
+from muster_proto.si.v1 import si_pb2 as si
+from muster_queue_config.queue_yaml import load_queue_config
+from muster_scheduler import ingest
+from muster_scheduler.machine import SchedulerMachine
+from muster_state import source_codec as codec
 
 from tests.perf.core_parts import START_NS, budget, clock, drain, resource
 from tests.perf.driver import queue_config

@@ -30,13 +30,14 @@ from typing import Any
 
 import structlog
 from muster_bus.clock import SystemClock
-from muster_bus.settings import LogSettings, make_log
+from muster_bus.engines import make_log
+from muster_bus.settings import LogSettings
 from muster_bus.topics import Topics
 from muster_cli import garbage
-from muster_scheduler.external.cache import LogCache
-from muster_scheduler.external.contract import ChangeType, Delta, Document, HandlerContext, Listing
-from muster_scheduler.external.handlers.default import make_handler
-from muster_scheduler.external.informer import SharedIndexInformer
+from muster_informers.cache import LogCache
+from muster_informers.contract import ChangeType, Delta, Document, HandlerContext, Listing
+from muster_informers.handlers.default import make_handler
+from muster_informers.informer import SharedIndexInformer
 
 NODES, CHANGES = 5_000, 20_000
 AT_ONCE = (1, 20, 500)

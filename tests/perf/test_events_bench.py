@@ -1,4 +1,4 @@
-"""The benchmark of events says what it means to: the seed's mix, and figures of all of it."""
+"""The benchmark of events says what it means to: the event history design's mix, and figures of all of it."""
 
 from __future__ import annotations
 

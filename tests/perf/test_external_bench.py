@@ -21,3 +21,12 @@ def test_the_scheduler_alone(which: str) -> None:
     found = json.loads(done.stdout)
     assert min(found["change_us"], found["allocations_per_s"], found["with_changes_per_s"]) > 0
     assert {len(rates) for rates in found["rounds_per_s"].values()} == {1}
+
+
+def test_a_handler_of_what_the_rm_says() -> None:
+    command = [sys.executable, "-m", "tests.perf.external_native", "--nodes", "50", "--rounds", "1", "--asks", "1000"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert set(found["allocations_per_s"]) == set(found["message_ms"]) == {"none", "here", "process"}
+    assert min(found["allocations_per_s"].values()) > 0

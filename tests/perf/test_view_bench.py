@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from muster_service.http_server import HttpServer
+from muster_runtime.http_server import HttpServer
 from perf.view_load import MIX, Connection, request
 from starlette.types import Receive, Scope, Send
 

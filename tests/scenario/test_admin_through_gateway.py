@@ -14,8 +14,9 @@ import grpc
 import pytest
 from integration.gateway_rig import eventually
 from muster_bus.clock import SystemClock
+from muster_bus.engines import make_log
 from muster_bus.log import Log
-from muster_bus.settings import LogSettings, make_log
+from muster_bus.settings import LogSettings
 from muster_bus.topics import Topics
 from muster_client import Callbacks, RmClient, application, ask, node
 from muster_client.admin import AdminClient, ConfigurationAnswer, Drained
@@ -26,10 +27,10 @@ from muster_gateway.settings import GatewaySettings
 from muster_proto.muster.v1 import callbacks_pb2
 from muster_proto.muster.v1.callbacks_pb2_grpc import CallbacksStub
 from muster_proto.si.v1.si_pb2_grpc import SchedulerStub
-from muster_scheduler.service.app import SchedulerService
-from muster_scheduler.service.settings import SchedulerSettings
-from muster_scheduler.view import ViewService
-from muster_scheduler.view.settings import ViewSettings
+from muster_scheduler.app import SchedulerService
+from muster_scheduler.settings import SchedulerSettings
+from muster_view import ViewService
+from muster_view.settings import ViewSettings
 
 RM, OTHER = "rm1", "rm/2"
 QUEUES = """\
@@ -293,7 +294,7 @@ async def test_each_thing_is_explained_and_what_is_not_there_is_not_found(world:
     await world.until(_quiet(waits), "the ask waits for its queue")
     explained = await admin.explain_ask(RM, "x", "k/2")
     assert explained.sentences[0].startswith(
-        "Queue root.a uses 2 cores of its max of 3 cores; 2 cores more would go over."
+        "Queue root.a uses 2 cores of its max of 3 cores; 2 cores more would exceed it."
     )
     application_ = await admin.explain_application(RM, "x")
     assert application_.value["pending"] == 1

@@ -1,4 +1,5 @@
-"""Exactly one answer for every item, whatever an RM sends (seed 000; seed-vs-core "an answer for every item").
+"""Exactly one answer for every item, whatever an RM sends (the scheduler interface; seed-vs-core "an answer for every
+item").
 
 An application is accepted or rejected; so is each item of a node; an ask is rejected, allocated or pending, and pending
 with a reason; an allocation that the RM reports is echoed or rejected; a release is acknowledged, whether there was
@@ -13,7 +14,7 @@ from collections import Counter
 
 import pytest
 from builders import Cluster
-from muster_scheduler.core.commands import (
+from muster_core.model.commands import (
     AppItem,
     AskItem,
     NodeAction,
@@ -24,7 +25,7 @@ from muster_scheduler.core.commands import (
     UpdateApplications,
     UpdateNodes,
 )
-from muster_scheduler.core.outcome import (
+from muster_core.model.outcome import (
     AcceptedApplication,
     AcceptedNode,
     NewAllocation,
@@ -35,6 +36,7 @@ from muster_scheduler.core.outcome import (
     ReleasedAllocation,
     ReleasedAsk,
 )
+from muster_core.model.pending import group_reason
 
 SEEDS = range(int(os.environ.get("MUSTER_SIMULATION_SEEDS", "40")))
 QUEUES = """{name: root, submitacl: '*', queues: [
@@ -122,8 +124,8 @@ def _asks(cluster: Cluster, dice: random.Random) -> None:
             f"app{dice.randint(1, 6)}",
             dice.choice(PARTITIONS),
             _quantities(dice),
-            dice.choice([-2, 0, 1, 1, 1, 3]),
-            dice.randint(-1, 2),
+            wanted=dice.choice([-2, 0, 1, 1, 1, 3]),
+            priority=dice.randint(-1, 2),
             node_id=dice.choice(["", "", "", "n1", "n2", "n9"]),
             previous_generation=dice.random() < 0.3,
             tags=dice.choice([{}, {}, {}, {"foreign": "x"}]),
@@ -152,7 +154,7 @@ def _asks(cluster: Cluster, dice: random.Random) -> None:
         if app is not None and item.key in app.asks:
             group = app.asks[item.key].group
             assert group is not None
-            assert group.reason is not None
+            assert group_reason(group) is not None
         if item.node_id or foreign:
             echoed = sum(fact.allocation.key == item.key for fact in _told(out, NewAllocation) if fact.adopted)  # type: ignore[attr-defined]
             assert echoed + rejected[item.key] == 1, f"not one answer for {item}"

@@ -1,13 +1,15 @@
-"""Seed 002: REMOVE and ADD are deltas. So what the RM changes in a running allocation adds up in the events too."""
+"""The event history design: REMOVE and ADD are deltas. So what the RM changes in a running allocation adds up in the
+events too."""
 
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 from builders import Cluster, ask
-from muster_scheduler.core.commands import UpdateAllocations
-from muster_scheduler.core.outcome import Change, Detail, EventType
-from muster_scheduler.core.resources import Shape
+from muster_core.model.commands import UpdateAllocations
+from muster_core.model.outcome import Change, Detail, EventType
+from muster_core.model.resources import Shape
 
 
 def _sums(cluster: Cluster) -> Counter[tuple[str, str]]:
@@ -28,10 +30,10 @@ def test_an_allocation_that_grows_and_moves_adds_up_and_keeps_its_uuid() -> None
     for node_id in ("n0", "n1"):
         cluster.node(node_id, vcore=10_000)
     cluster.app("app", "root.a")
-    first = ask("app", "k", vcore=1000)._replace(node_id="n0", uuid="u-1")
+    first = replace(ask("app", "k", vcore=1000), node_id="n0", uuid="u-1")
     cluster.do(UpdateAllocations([first]))
-    cluster.do(UpdateAllocations([first._replace(quantities={"vcore": 3000}, uuid="")]))
-    cluster.do(UpdateAllocations([first._replace(quantities={"vcore": 3000}, node_id="n1", uuid="")]))
+    cluster.do(UpdateAllocations([replace(first, quantities={"vcore": 3000}, uuid="")]))
+    cluster.do(UpdateAllocations([replace(first, quantities={"vcore": 3000}, node_id="n1", uuid="")]))
 
     held = cluster.application("app").allocations
     assert [(a.key, a.node_id, a.uuid, a.shape.quantities) for a in held.values()] == [

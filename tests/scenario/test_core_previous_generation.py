@@ -1,4 +1,4 @@
-"""The previous generation of the interface (seed 001): repeats, UUIDs, releases of asks."""
+"""The previous generation of the interface (previous generation): repeats, UUIDs, releases of asks."""
 
 from __future__ import annotations
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from builders import Cluster, allocations, ask, nodes
-from muster_scheduler.core.commands import NodeAction, ReleaseItem, Termination, UpdateAllocations, UpdateApplications
-from muster_scheduler.core.outcome import Change, Detail, EventType
-from muster_scheduler.core.scheduler import SchedulerCore
-from muster_scheduler.queue_yaml import load_queue_config
+from muster_core.model.commands import NodeAction, ReleaseItem, Termination, UpdateAllocations, UpdateApplications
+from muster_core.model.outcome import Change, Detail, EventType
+from muster_core.scheduler import SchedulerCore
+from muster_queue_config.queue_yaml import load_queue_config
 
 TREE = """{name: root, submitacl: '*', queues: [
   {name: p, resources: {max: {vcore: 10, memory: 100}}, queues: [
@@ -206,7 +207,7 @@ def test_one_whose_asks_are_gone_does_not_take_the_turn() -> None:
 def test_a_reported_allocation_runs_whatever_the_maximum() -> None:
     cluster = _limited("{name: a, maxapplications: 1}")
     _start(cluster, "x", "y")
-    cluster.do(UpdateAllocations([ask("y", "e", vcore=1)._replace(node_id="n")]))
+    cluster.do(UpdateAllocations([replace(ask("y", "e", vcore=1), node_id="n")]))
     assert _running(cluster) == ["x", "y"]
     assert cluster.placed("y").keys() == {"k", "e"}
     assert cluster.application("y").reason is None

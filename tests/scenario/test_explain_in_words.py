@@ -12,9 +12,7 @@ from typing import Any
 
 import pytest
 from builders import SECOND_NS, nodes
-from muster_scheduler.core.closing import ClosedBy, Closer
-from muster_scheduler.core.commands import NodeAction
-from muster_scheduler.core.external import (
+from muster_core.external.external import (
     ExternalChange,
     ExternalNode,
     ExternalOffer,
@@ -25,12 +23,14 @@ from muster_scheduler.core.external import (
     id_of,
     kind_of,
 )
-from muster_scheduler.core.reasons import Reason, ReasonCode
-from muster_scheduler.core.states import QueueEvent
-from muster_scheduler.follower import RmInfo
-from muster_scheduler.view import explain_node, explain_now, explain_queue
-from muster_scheduler.view.explain_dao import NowDao
-from muster_scheduler.view.explain_now import Present
+from muster_core.model.closing import ClosedBy, Closer
+from muster_core.model.commands import NodeAction
+from muster_core.model.reasons import Reason, ReasonCode
+from muster_core.model.states import QueueEvent
+from muster_rest.shapes.explain import NowDao
+from muster_state.follower import RmInfo
+from muster_view.explain import explain_node, explain_now, explain_queue
+from muster_view.explain.explain_now import Present
 from preempting import Arena
 from unit.view import explained
 from unit.view.explained import GIB, Explained, add, application, cluster, decoded, one_queue
@@ -184,14 +184,14 @@ CAUSES: dict[str, tuple[Callable[[], Explained], str]] = {
         pool_used_up,
         (
             "Ask ask of application app has waited for 2 hours 1 minute because the pool of license has 4, of "
-            "which 3 are used; 2 more would go over."
+            "which 3 are used; 2 more would exceed it."
         ),
     ),
     "its user is at a limit": (
         user_quota,
         (
             "Ask ask of application app has waited for 3 minutes because user ann uses 12 GiB of its limit of "
-            "16 GiB in queue root.a; 8 GiB more would go over."
+            "16 GiB in queue root.a; 8 GiB more would exceed it."
         ),
     ),
     "its gang's placeholders are not all there": (
@@ -205,8 +205,8 @@ CAUSES: dict[str, tuple[Callable[[], Explained], str]] = {
     "the room there is is kept for one that waits longer": (
         reserved,
         (
-            "Ask ask of application app has waited for 3 minutes because the nodes with room for it are kept "
-            "free for asks that have waited longer."
+            "Ask ask of application app has waited for 3 minutes because the nodes with room for it are "
+            "reserved for asks that have waited longer."
         ),
     ),
     "its queue may preempt nothing outside of it": (
@@ -235,14 +235,14 @@ CAUSES: dict[str, tuple[Callable[[], Explained], str]] = {
         not_synced,
         (
             "Ask ask of application app has waited for 1 minute 5 seconds, the last 5 seconds of it because "
-            "nothing is decided before source vms has listed everything that it has."
+            "nothing is scheduled until source vms has listed all its objects."
         ),
     ),
     "an operator paused everything": (
         paused,
         (
             "Ask ask of application app has waited for 5 minutes, the last 4 minutes of it because an operator "
-            "paused the resource manager; nothing is decided for it until it is resumed."
+            "paused the resource manager; nothing is scheduled until it is resumed."
         ),
     ),
     "its queue is stopped": (
@@ -291,7 +291,7 @@ def test_the_node_says_who_closed_it() -> None:
 
 
 def test_the_node_says_what_of_it_is_wanted_back() -> None:
-    assert "Offer o-1 of source mesos is wanted back" in node(lent_out())
+    assert "Offer o-1 of source mesos was revoked" in node(lent_out())
 
 
 def test_what_was_recorded_before_a_pause_ends_with_its_beginning() -> None:
@@ -305,25 +305,26 @@ def test_the_message_says_that_preemption_ends_at_a_fence_and_that_a_node_is_kep
         fenced()
         .json()["message"]
         .endswith(
-            "Preemption: its queue may not preempt outside of it, and has nothing of a lower priority. "
-            "Node n1 is kept free for it."
+            "Preemption: its queue may not preempt outside, and has nothing of a lower priority. "
+            "Node n1 is reserved for it."
         )
     )
 
 
 def test_a_queue_says_what_most_in_it_wait_for_and_for_how_long() -> None:
     assert queue(user_quota())["sentence"] == (
-        "Queue root.a uses 12 GiB, and has 1 ask that waits for room below the limit of user ann in queue root.a "
-        "(memory), for 3 minutes."
+        "Queue root.a uses 12 GiB, and has 1 pending ask, which waits for room below the limit of user ann in queue "
+        "root.a (memory), for 3 minutes."
     )
     assert queue(others_first())["sentence"] == (
-        "Queue root.a uses 7 cores, and has 2 asks that wait for room on a node (vcore), for up to 1 minute."
+        "Queue root.a uses 7 cores, and has 2 pending asks, which wait for room on a node (vcore), for up to 1 minute."
     )
     assert queue(draining_queue())["sentence"] == (
-        "Queue root.a drains, uses 8 cores, and has 1 ask that waits for room on a node (vcore), for 1 minute."
+        "Queue root.a is draining, uses 8 cores, and has 1 pending ask, which waits for room on a node (vcore), "
+        "for 1 minute."
     )
-    assert queue(stopped_queue())["sentence"].startswith("Queue root.a is stopped, uses 8 cores, and has 1 ask that")
-    assert queue(closed_host(), "root")["sentence"].startswith("Queue root uses nothing, and has 1 ask")
+    assert queue(stopped_queue())["sentence"].startswith("Queue root.a is stopped, uses 8 cores, and has 1 pending ask")
+    assert queue(closed_host(), "root")["sentence"].startswith("Queue root uses nothing, and has 1 pending ask")
 
 
 def test_a_queue_at_its_max_says_since_when_somebody_who_waits_has_found_it_so() -> None:
@@ -335,8 +336,8 @@ def test_a_queue_at_its_max_says_since_when_somebody_who_waits_has_found_it_so()
     arena.wait(60)
     found = queue(Explained(arena))
     assert found["sentence"] == (
-        "Queue root.a uses 0 bytes of its max of 9 GiB and 3 cores of its max of 4 cores, and has 2 asks that wait for "
-        "room below the max of queue root.a (vcore), for up to 3 minutes."
+        "Queue root.a uses 0 bytes of its max of 9 GiB and 3 cores of its max of 4 cores, and has 2 pending asks, "
+        "which wait for room below the max of queue root.a (vcore), for up to 3 minutes."
     )
     assert found["message"].endswith("2 asks wait for room below the max of queue root.a (vcore), for up to 3 minutes.")
     (full,) = found["history"]
@@ -390,7 +391,7 @@ def test_a_queue_is_as_full_as_it_is_while_it_is_too_full() -> None:
     arena.wait(480)
     arena.release("app", "ends")
     found = Explained(arena).json()
-    said = "queue root.a uses 5 cores of its max of 8 cores; 4 cores more would go over."
+    said = "queue root.a uses 5 cores of its max of 8 cores; 4 cores more would exceed it."
     assert found["sentence"] == f"Ask ask of application app has waited for 8 minutes because {said}"
     assert found["message"] == f"Q{said[1:]}"
     assert (found["used"], found["now"]["used"]) == (7_000, 5_000), "what was decided on is kept beside what is"
@@ -426,7 +427,7 @@ def test_a_node_that_is_too_small_for_what_must_run_on_it_is_not_waited_for() ->
 
 def test_what_a_queue_that_has_little_may_not_preempt_for_is_not_that_it_has_enough() -> None:
     found = explained.NOES[explained.PreemptionNo.OVER_GUARANTEE]().json()
-    assert "Preemption: with it, its queue would be above its guarantee." in found["message"]
+    assert "Preemption: it would put its queue above its guarantee." in found["message"]
 
 
 def test_large_counts_are_written_in_one_way() -> None:
@@ -434,7 +435,7 @@ def test_large_counts_are_written_in_one_way() -> None:
     for number in range(1_100):
         arena.want("app", f"ask-{number}", preempts=False, vcore=9_000)
     found = Explained(arena)
-    assert node(found).endswith("Of 1,100 asks that wait it has room for none; for 1,100 it has too little vcore.")
+    assert node(found).endswith("Of 1,100 pending asks it has room for none; for 1,100 it has too little vcore.")
     assert queue(found)["message"].endswith("1,100 asks wait for a larger node (vcore), for less than a second.")
 
 
@@ -447,16 +448,16 @@ def test_the_sentence_of_a_node() -> None:
         return sentence
 
     assert said(others_first()) == (
-        "Node n1 takes new allocations, has 2 allocations, and has room for none of 2 asks that wait."
+        "Node n1 takes new allocations, has 2 allocations, and has room for none of 2 pending asks."
     )
     assert said(drained_node()) == (
-        "Node n1 takes nothing new (drained by the resource manager), has no allocation, and has room for 1 of 1 ask "
-        "that waits."
+        "Node n1 takes no new allocations (drained by the resource manager), has no allocation, and has room for 1 of "
+        "1 pending ask."
     )
     arena = one_queue()
     arena.want("app", "runs", vcore=8_000)
     assert said(Explained(arena)) == (
-        "Node n1 takes new allocations, has 1 allocation and no vcore free, and nothing waits in its partition."
+        "Node n1 takes new allocations, has 1 allocation and no vcore free, and its partition has no pending asks."
     )
 
 
@@ -478,7 +479,7 @@ def test_closed_nodes_are_counted_once_for_each_size_that_is_asked_for(monkeypat
     arena = one_queue()
     arena.do(nodes(NodeAction.CREATE_DRAIN, {"closed": {"vcore": 8_000}}))
     counted: list[Mapping[Closer, int]] = []
-    monkeypatch.setattr(explain_now, "told", counted.append)
+    monkeypatch.setattr(explain_now, "closed_counts", counted.append)
     present = Present(arena.partition)
     for asked in (9_000, 9_000, 8_000, 9_000):
         present.closed_for(Reason(ReasonCode.LARGER_THAN_ANY_NODE, resource_type="vcore", asked=asked))
@@ -490,4 +491,4 @@ def test_of_a_limit_of_0_it_is_not_said_that_it_is_gone() -> None:
     now = NowDao(used=2_000, limit=0, free=0, promised=0)
     assert explain_now.moved(reason, now, 2 * SECOND_NS) == ""
     gone = explain_now.moved(replace(reason, limit=4_000), now, 2 * SECOND_NS)
-    assert gone == "That was 1 second ago; now there is no such limit."
+    assert gone == "That was 1 second ago; now the limit is gone."

@@ -9,14 +9,15 @@ from collections.abc import AsyncIterator
 import grpc
 import pytest
 from muster_bus.clock import SystemClock
-from muster_bus.settings import LogSettings, make_log
+from muster_bus.engines import make_log
+from muster_bus.settings import LogSettings
 from muster_gateway.service import Gateway
 from muster_gateway.sessions.memory import MemorySessions
 from muster_gateway.settings import GatewaySettings
 from muster_gateway.stream_kind import StreamKind
 from muster_proto.si.v1 import si_pb2 as si
-from muster_scheduler.service.app import SchedulerService
-from muster_scheduler.service.settings import SchedulerSettings
+from muster_scheduler.app import SchedulerService
+from muster_scheduler.settings import SchedulerSettings
 
 from tests.integration.gateway_rig import Channel, eventually
 

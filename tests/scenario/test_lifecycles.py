@@ -1,4 +1,4 @@
-"""Every arrow of the seeds' lifecycle drawings, in both generations, through a whole Muster on either log.
+"""Every arrow of the interface's lifecycle drawings, in both generations, through a whole Muster on either log.
 
 The arrows are in lifecycles/arrows.yaml, the scenarios beside them; lifecycles/README.md has their words.
 """

@@ -10,7 +10,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 from muster_client.trace import GPU, Trace, read_trace
-from muster_scheduler.core.config import NodeSortPolicy
+from muster_core.nodes.policies.registry import names
 
 OPENB = Path(__file__).parents[2] / "examples/openb"
 DEMAND, SEED = 1.3, 7
@@ -34,8 +34,8 @@ def trace() -> Trace:
 
 
 @pytest.fixture(scope="module")
-def results(compare: ModuleType, trace: Trace) -> dict[NodeSortPolicy, list[object]]:
-    return {policy: [compare.run(trace, policy, DEMAND, SEED)] for policy in NodeSortPolicy}
+def results(compare: ModuleType, trace: Trace) -> dict[str, list[object]]:
+    return {policy: [compare.run(trace, policy, DEMAND, SEED)] for policy in names()}
 
 
 def test_demand_is_inflated_beyond_the_clusters_gpus(compare: ModuleType, trace: Trace) -> None:
@@ -46,19 +46,19 @@ def test_demand_is_inflated_beyond_the_clusters_gpus(compare: ModuleType, trace:
     assert tasks != list(compare.inflated(trace, DEMAND, SEED + 1))
 
 
-def test_fragmentation_leaves_the_fewest_gpus_unallocated(results: dict[NodeSortPolicy, list]) -> None:  # type: ignore[type-arg]
+def test_fragmentation_leaves_the_fewest_gpus_unallocated(results: dict[str, list]) -> None:  # type: ignore[type-arg]
     unallocated = {policy: runs[0].unallocated_gpus for policy, runs in results.items()}
-    assert min(unallocated, key=unallocated.__getitem__) is NodeSortPolicy.FRAGMENTATION
-    assert unallocated[NodeSortPolicy.FRAGMENTATION] < 0.75 * unallocated[NodeSortPolicy.BINPACKING]
+    assert min(unallocated, key=unallocated.__getitem__) == "fragmentation"
+    assert unallocated["fragmentation"] < 0.75 * unallocated["binpacking"]
 
 
-def test_packing_policies_keep_whole_nodes_for_large_tasks(results: dict[NodeSortPolicy, list]) -> None:  # type: ignore[type-arg]
+def test_packing_policies_keep_whole_nodes_for_large_tasks(results: dict[str, list]) -> None:  # type: ignore[type-arg]
     refused = {policy: runs[0].refused[0] for policy, runs in results.items()}
-    assert refused[NodeSortPolicy.FRAGMENTATION] < refused[NodeSortPolicy.FAIR]
-    assert refused[NodeSortPolicy.BINPACKING] < refused[NodeSortPolicy.FAIR]
+    assert refused["fragmentation"] < refused["fair"]
+    assert refused["binpacking"] < refused["fair"]
 
 
-def test_every_gpu_is_allocated_or_not(compare: ModuleType, trace: Trace, results: dict[NodeSortPolicy, list]) -> None:  # type: ignore[type-arg]
+def test_every_gpu_is_allocated_or_not(compare: ModuleType, trace: Trace, results: dict[str, list]) -> None:  # type: ignore[type-arg]
     gpus = trace.capacity()[GPU] / 1000
     for (run,) in results.values():
         assert run.curve == tuple(sorted(run.curve))
@@ -69,7 +69,7 @@ def test_every_gpu_is_allocated_or_not(compare: ModuleType, trace: Trace, result
 
 def test_the_document_gets_table_and_plot(
     compare: ModuleType,
-    results: dict[NodeSortPolicy, list],  # type: ignore[type-arg]
+    results: dict[str, list],  # type: ignore[type-arg]
     tmp_path: Path,
 ) -> None:
     document = tmp_path / "node-policies.md"
@@ -83,11 +83,11 @@ def test_the_document_gets_table_and_plot(
     assert [line.split(" | ")[0] for line in text.splitlines() if line.startswith("| ")] == [
         "| policy",
         "| ---",
-        *(f"| {policy.value}" for policy in NodeSortPolicy),
+        *(f"| {policy}" for policy in names()),
     ]
     plot = ET.parse(tmp_path / "node-policies.svg").getroot()
     lines = plot.findall("{http://www.w3.org/2000/svg}polyline")
-    assert len(lines) == len(NodeSortPolicy)
+    assert len(lines) == len(names())
     for line in lines:
         points = [tuple(map(float, point.split(","))) for point in line.attrib["points"].split()]
         assert all(compare.LEFT <= x <= compare.WIDTH - compare.RIGHT for x, _ in points)
@@ -97,5 +97,5 @@ def test_the_document_gets_table_and_plot(
 def test_the_committed_document_has_figures_for_each_policy(compare: ModuleType) -> None:
     text = (OPENB.parents[1] / "docs/node-policies.md").read_text()
     figures = text.partition(compare.BEGIN)[2].partition(compare.END)[0]
-    assert all(f"| {policy.value} | " in figures for policy in NodeSortPolicy)
+    assert all(f"| {policy} | " in figures for policy in names())
     assert "(node-policies.svg)" in text

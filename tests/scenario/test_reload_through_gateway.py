@@ -12,8 +12,9 @@ import httpx
 import pytest
 from integration.gateway_rig import eventually
 from muster_bus.clock import SystemClock
+from muster_bus.engines import make_log
 from muster_bus.log import Log
-from muster_bus.settings import LogSettings, make_log
+from muster_bus.settings import LogSettings
 from muster_bus.topics import Topics
 from muster_client import Callbacks, RmClient, application, ask, node
 from muster_client.admin import AdminClient, ConfigurationAnswer
@@ -21,10 +22,10 @@ from muster_client.errors import AdminRefused
 from muster_gateway.service import Gateway
 from muster_gateway.sessions.memory import MemorySessions
 from muster_gateway.settings import GatewaySettings
-from muster_scheduler.service.app import SchedulerService
-from muster_scheduler.service.settings import SchedulerSettings
-from muster_scheduler.view import ViewService
-from muster_scheduler.view.settings import ViewSettings
+from muster_scheduler.app import SchedulerService
+from muster_scheduler.settings import SchedulerSettings
+from muster_view import ViewService
+from muster_view.settings import ViewSettings
 
 RM = "rm1"
 QUEUES = """\

@@ -1,4 +1,4 @@
-"""What becomes of what an RM runs in each state of its life: the table of docs/resource-managers.md."""
+"""The effect of each RM state on what the RM runs: the table of docs/resource-managers.md."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from unit.scheduler_service import rig as make
 from unit.scheduler_service.rig import RM, Rig
 
 DOCS = Path(__file__).parents[2] / "docs" / "resource-managers.md"
-STATES = ("RUNNING", "PAUSED", "STOPPED", "held")
-DECIDING = {"RUNNING", "PAUSED"}
+STATES = ("RUNNING", "DISCONNECTED", "STOPPED", "held")
+DECIDING = {"RUNNING", "DISCONNECTED"}
 
 
 def rows() -> dict[str, list[str]]:
     """Of the table: row → cells."""
-    text = DOCS.read_text().partition("## What becomes of what runs")[2]
+    text = DOCS.read_text().partition("## RM states and their effect")[2]
     found = {}
     for line in re.findall(r"^\|(.*)\|$", text.partition("| | RUNNING |")[2].partition("\n\n")[0], re.MULTILINE):
         name, *cells = (cell.strip() for cell in line.split("|"))
@@ -96,14 +96,14 @@ def test_time_outs_and_reminders_go_on(state: str) -> None:
 def test_nodes_are_kept_free_where_something_is_decided(state: str) -> None:
     rig = lived(state)
     rig.wait(2)
-    reserved = rig.core.partitions["default"].apps["x"].asks["waits"].reserved
-    assert (reserved is not None) == (state in DECIDING)
+    reserved = rig.core.partitions["default"].apps["x"].asks["waits"].reserved_node
+    assert bool(reserved) == (state in DECIDING)
 
 
 SHOWN: dict[str, Callable[[str], bool]] = {
     "running allocations": lambda cell: cell == "run, and count",
     "execution time-outs, gangs' time-outs, Completing, expiry": lambda cell: cell == "go on",
-    "reminders of what was told to go": lambda cell: cell == "go on",
+    "reminders of requested releases": lambda cell: cell == "go on",
 }
 
 
@@ -113,8 +113,8 @@ def test_the_table_says_what_is_tested_here() -> None:
         assert all(map(holds, found[name])), name
     decided = dict(zip(STATES, found["pending asks"], strict=True))
     assert {state for state, cell in decided.items() if cell == "placed"} == DECIDING
-    looked = dict(zip(STATES, found["victims and reservations"], strict=True))
-    assert {state for state, cell in looked.items() if cell == "looked for"} == DECIDING
+    looked = dict(zip(STATES, found["preemption and reservations"], strict=True))
+    assert {state for state, cell in looked.items() if cell == "active"} == DECIDING
 
 
 # What events say when the RM of `lived` registers again: all that it had ends, then its queues come anew.

@@ -1,11 +1,13 @@
-"""Asks, allocations and releases in the words of seed 000."""
+"""Asks, allocations and releases in the words of the scheduler interface."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from builders import Cluster, allocations, ask
-from muster_scheduler.core.commands import AskItem, ReleaseItem, SetEvents, Termination, UpdateAllocations
-from muster_scheduler.core.outcome import (
+from muster_core.model.commands import AskItem, ReleaseItem, SetEvents, Termination, UpdateAllocations
+from muster_core.model.outcome import (
     Change,
     Detail,
     EventType,
@@ -15,7 +17,7 @@ from muster_scheduler.core.outcome import (
     ReleasedAllocation,
     ReleasedAsk,
 )
-from muster_scheduler.core.states import AppState
+from muster_core.model.states import AppState
 
 
 @pytest.fixture
@@ -42,7 +44,8 @@ def _send(cluster: Cluster, *items: AskItem) -> Outcome:
 
 
 def test_an_allocation_says_everything_that_the_ask_said(cluster: Cluster) -> None:
-    item = ask("x", "k", priority=7, vcore=1)._replace(
+    item = replace(
+        ask("x", "k", priority=7, vcore=1),
         tags={"a": "b"},
         task_group="tg",
         placeholder=True,
@@ -67,7 +70,7 @@ def test_an_allocation_says_everything_that_the_ask_said(cluster: Cluster) -> No
 
 
 def test_a_placeholder_without_task_group_is_an_ordinary_ask(cluster: Cluster) -> None:
-    _send(cluster, ask("x", "k", vcore=1)._replace(placeholder=True))
+    _send(cluster, replace(ask("x", "k", vcore=1), placeholder=True))
     assert not cluster.application("x").allocations["k"].placeholder
 
 
@@ -131,7 +134,10 @@ def test_an_ask_sent_again_may_change_everything(cluster: Cluster) -> None:
     assert (waiting.priority, waiting.shape.quantities, waiting.submission) == (5, {"vcore": 30, "gpu": 1}, submission)
     out = cluster.ask("x", "k", vcore=3)
     assert allocations(out) == [("x", "k", "n")]
-    assert [e for e in out.events if e.detail is Detail.APP_REQUEST] == []
+    assert [(e.change, dict(e.resource.quantities)) for e in out.events if e.detail is Detail.APP_REQUEST] == [
+        (Change.REMOVE, {"vcore": 30, "gpu": 1}),
+        (Change.ADD, {"vcore": 3}),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -151,7 +157,7 @@ def test_an_ask_sent_again_may_change_everything(cluster: Cluster) -> None:
 )
 def test_each_change_of_an_ask_counts(cluster: Cluster, change: dict[str, object]) -> None:
     cluster.ask("x", "k", vcore=20)
-    item = ask("x", "k", vcore=20)._replace(**change)  # type: ignore[arg-type]
+    item = replace(ask("x", "k", vcore=20), **change)  # type: ignore[arg-type]
     assert _send(cluster, item)
     waiting = cluster.application("x").asks["k"]
     assert {name: getattr(waiting, name) for name in change} == change
@@ -172,13 +178,14 @@ def test_an_allocated_ask_sent_again_changes_what_runs(cluster: Cluster) -> None
     began_ns = cluster.application("x").allocations["k"].allocated_ns
     cluster.do(SetEvents(requests=True))
     cluster.wait(5)
-    out = _send(cluster, ask("x", "k", priority=9, vcore=12)._replace(tags={"a": "b"}, execution_timeout_ms=7_000))
+    out = _send(cluster, replace(ask("x", "k", priority=9, vcore=12), tags={"a": "b"}, execution_timeout_ms=7_000))
     assert out.facts == []
     tracked = [(e.type, e.change, e.detail, e.resource) for e in out.events if e.type is not EventType.REQUEST]
     assert [(kind, change, detail) for kind, change, detail, _ in tracked] == [
         (EventType.APP, Change.REMOVE, Detail.ALLOC_REPLACED),
         (EventType.NODE, Change.REMOVE, Detail.NODE_ALLOC),
         (EventType.USERGROUP, Change.REMOVE, Detail.UG_USER_RESOURCE),
+        (EventType.APP, Change.ADD, Detail.APP_REQUEST),
         (EventType.APP, Change.ADD, Detail.APP_ALLOC),
         (EventType.NODE, Change.ADD, Detail.NODE_ALLOC),
         (EventType.USERGROUP, Change.ADD, Detail.UG_USER_RESOURCE),
@@ -219,7 +226,7 @@ def test_an_ask_of_repeats_changes_all_that_runs_and_what_is_pending(cluster: Cl
 
 
 def test_what_was_told_to_go_stays_told_when_its_ask_comes_again(cluster: Cluster) -> None:
-    _send(cluster, ask("x", "k", vcore=1)._replace(execution_timeout_ms=1_000))
+    _send(cluster, replace(ask("x", "k", vcore=1), execution_timeout_ms=1_000))
     cluster.wait(1)
     cluster.wait(1)
     cluster.ask("x", "k", vcore=2)
@@ -314,7 +321,7 @@ def test_a_swap_in_one_message_finds_its_room(cluster: Cluster) -> None:
 
 def test_what_the_rm_could_not_start_is_a_pending_ask_again(cluster: Cluster) -> None:
     """TerminationType 5 (the newest SI): same key, same age, the application stays what it is."""
-    _send(cluster, ask("x", "k", priority=3, vcore=6)._replace(tags={"a": "b"}))
+    _send(cluster, replace(ask("x", "k", priority=3, vcore=6), tags={"a": "b"}))
     created_ns = cluster.application("x").allocations["k"].created_ns
     cluster.ask("x", "waits", vcore=5)
     cluster.wait(1)
@@ -343,7 +350,7 @@ def test_an_existing_allocation_is_taken_whatever_the_limits(cluster: Cluster) -
     tight = Cluster("{name: root, submitacl: '*', queues: [{name: a, resources: {max: {vcore: 1}}}]}")
     tight.node("n", vcore=500)
     tight.app("x", "root.a")
-    out = _send(tight, ask("x", "k", vcore=2000)._replace(node_id="n"))
+    out = _send(tight, replace(ask("x", "k", vcore=2000), node_id="n"))
     assert allocations(out) == [("x", "k", "n")]
     assert tight.queue("root.a").allocated == [2000, 0]
     assert tight.the_node("n").available == [-1500, 0]
@@ -353,18 +360,18 @@ def test_an_existing_allocation_is_taken_whatever_the_limits(cluster: Cluster) -
 
 def test_an_existing_allocation_takes_the_place_of_its_ask(cluster: Cluster) -> None:
     cluster.ask("x", "k", vcore=20)
-    _send(cluster, ask("x", "k", vcore=2)._replace(node_id="n"))
+    _send(cluster, replace(ask("x", "k", vcore=2), node_id="n"))
     assert cluster.application("x").asks == {}
     assert cluster.placed("x") == {"k": "n"}
 
 
 def test_an_existing_allocation_reported_again_is_the_same_or_moves(cluster: Cluster) -> None:
     cluster.node("m", vcore=10)
-    item = ask("x", "k", vcore=2)._replace(node_id="n")
+    item = replace(ask("x", "k", vcore=2), node_id="n")
     _send(cluster, item)
     out = _send(cluster, item)
     assert (allocations(out), out.events, list(out.objects())) == ([("x", "k", "n")], [], [])
-    _send(cluster, item._replace(node_id="m", quantities={"vcore": 3}))
+    _send(cluster, replace(item, node_id="m", quantities={"vcore": 3}))
     assert cluster.placed("x") == {"k": "m"}
     assert (cluster.the_node("n").allocated, cluster.the_node("m").allocated) == ([0, 0], [3, 0])
 
@@ -376,7 +383,7 @@ def test_foreign_allocations_take_room_and_give_it_back(cluster: Cluster) -> Non
     assert [(e.detail, e.resource) for e in out.events] == [(Detail.NODE_OCCUPIED, {"vcore": 8})]
     cluster.ask("x", "k", vcore=3)
     assert cluster.pending("x") == {"k": "NO_NODE_HAS_ROOM"}
-    _send(cluster, foreign._replace(quantities={"vcore": 7}))
+    _send(cluster, replace(foreign, quantities={"vcore": 7}))
     assert cluster.placed("x") == {"k": "n"}
     out = cluster.do(UpdateAllocations((), [ReleaseItem("", "", "f", Termination.STOPPED_BY_RM)]))
     assert _released(out) == [("f", Termination.STOPPED_BY_RM)]

@@ -1,11 +1,14 @@
-"""Applications in the words of seed 000: added, accepted or rejected, their states and timers, removed."""
+"""Applications in the words of the scheduler interface: added, accepted or rejected, their states and timers,
+removed."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from builders import Cluster, allocations, ask, nodes
-from muster_scheduler.core.commands import AppItem, NodeAction, Termination, UpdateAllocations, UpdateApplications
-from muster_scheduler.core.outcome import (
+from muster_core.model.commands import AppItem, NodeAction, Termination, UpdateAllocations, UpdateApplications
+from muster_core.model.outcome import (
     AcceptedApplication,
     Change,
     Detail,
@@ -15,7 +18,7 @@ from muster_scheduler.core.outcome import (
     ReleasedAllocation,
     UpdatedApplication,
 )
-from muster_scheduler.core.states import COMPLETING_TIMEOUT_NS, TERMINATED_TIMEOUT_NS, AppState
+from muster_core.model.states import COMPLETING_TIMEOUT_NS, TERMINATED_TIMEOUT_NS, AppState
 
 LEAF = "{name: root, submitacl: '*', queues: [{name: a}, {name: closed, submitacl: ' nobody'}]}"
 DAY_S = 24 * 3600
@@ -107,7 +110,7 @@ def test_times_of_the_states_are_told(cluster: Cluster) -> None:
     cluster.wait(3)
     cluster.ask("x", "k", vcore=1)
     app = cluster.application("x")
-    assert [(at_ns // 10**9, state) for at_ns, state in app.story] == [
+    assert [(at_ns // 10**9, state) for at_ns, state in app.state_log] == [
         (1000, "New"),
         (1003, "Accepted"),
         (1003, "Running"),
@@ -167,7 +170,7 @@ def test_an_id_may_be_used_again_once_the_first_is_finished(cluster: Cluster) ->
     out = cluster.app("x", "root.a")
     assert isinstance(out.facts[0], AcceptedApplication)
     assert cluster.application("x") is not finished
-    assert cluster.partition.apps["x-1030"].story == finished.story
+    assert cluster.partition.apps["x-1030"].state_log == finished.state_log
     cluster.wait(4 * DAY_S)
     assert list(cluster.partition.apps) == ["x"]
     cluster.ask("x", "k", vcore=1)
@@ -202,8 +205,8 @@ def test_a_removal_makes_room_at_once(cluster: Cluster) -> None:
 
 def test_an_existing_allocation_makes_an_application_run(cluster: Cluster) -> None:
     cluster.app("x", "root.a")
-    cluster.do(UpdateAllocations([ask("x", "k", vcore=1)._replace(node_id="n")]))
-    assert [state for _, state in cluster.application("x").story] == ["New", "Accepted", "Running"]
+    cluster.do(UpdateAllocations([replace(ask("x", "k", vcore=1), node_id="n")]))
+    assert [state for _, state in cluster.application("x").state_log] == ["New", "Accepted", "Running"]
 
 
 def test_a_node_that_goes_leaves_the_application_completing_or_pending(cluster: Cluster) -> None:

@@ -1,10 +1,12 @@
-"""The life of nodes in the words of seed 000, and of seed 001 where it says more."""
+"""The life of nodes in the words of the scheduler interface, and of the previous generation where it says more."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from builders import Cluster, allocations, ask, nodes
-from muster_scheduler.core.commands import (
+from muster_core.model.commands import (
     AppItem,
     AskItem,
     NodeAction,
@@ -15,7 +17,7 @@ from muster_scheduler.core.commands import (
     UpdateApplications,
     UpdateNodes,
 )
-from muster_scheduler.core.outcome import (
+from muster_core.model.outcome import (
     AcceptedNode,
     Change,
     Detail,
@@ -25,8 +27,8 @@ from muster_scheduler.core.outcome import (
     RejectedNode,
     ReleasedAllocation,
 )
-from muster_scheduler.core.scheduler import SchedulerCore
-from muster_scheduler.queue_yaml import load_queue_config
+from muster_core.scheduler import SchedulerCore
+from muster_queue_config.queue_yaml import load_queue_config
 from muster_si.constants import REQUIRED_NODE_TAG
 
 
@@ -81,10 +83,16 @@ def test_drain_keeps_what_runs_and_takes_no_more(cluster: Cluster) -> None:
     assert cluster.partition.capacity == [5, 0]  # a draining node counts still
 
 
-def test_drain_to_schedulable_of_a_node_that_does_not_drain_is_an_error(cluster: Cluster) -> None:
+def test_a_node_may_be_told_what_it_is_already(cluster: Cluster) -> None:
+    """The k8shim enables each node twice when it starts."""
     cluster.node("n", vcore=5)
-    out = cluster.do(nodes(NodeAction.DRAIN_TO_SCHEDULABLE, {"n": None}))
-    assert out.facts == [RejectedNode("n", "node n is not draining: DRAIN_TO_SCHEDULABLE is not possible")]
+    for action in (NodeAction.DRAIN_TO_SCHEDULABLE, NodeAction.DRAIN_NODE, NodeAction.DRAIN_TO_SCHEDULABLE):
+        cluster.do(nodes(action, {"n": None}))
+        version = cluster.partition.version
+        again = cluster.do(nodes(action, {"n": None}))
+        assert (again.facts, again.events) == ([AcceptedNode("n")], [])
+        assert not list(again.objects())
+        assert cluster.partition.version == version
 
 
 @pytest.mark.parametrize(
@@ -111,7 +119,7 @@ def test_an_unknown_partition_is_rejected(cluster: Cluster) -> None:
 
 
 def test_update_replaces_capacity_occupied_and_attributes_where_said(cluster: Cluster) -> None:
-    first = NodeItem("n", NodeAction.CREATE, {"a": "1"}, {"vcore": 5, "memory": 5}, {"memory": 1})
+    first = NodeItem("n", NodeAction.CREATE, {"a": "1"}, capacity={"vcore": 5, "memory": 5}, occupied={"memory": 1})
     assert _node_events(cluster.do(UpdateNodes((first,)))) == [
         (Change.ADD, Detail.NONE, {"vcore": 5, "memory": 5}),
         (Change.SET, Detail.NODE_OCCUPIED, {"memory": 1}),
@@ -130,15 +138,16 @@ def test_update_replaces_capacity_occupied_and_attributes_where_said(cluster: Cl
 
 
 def test_an_update_that_says_nothing_new_writes_nothing(cluster: Cluster) -> None:
-    item = NodeItem("n", NodeAction.CREATE, {"a": "1"}, {"vcore": 5, "memory": 0}, {"memory": 1})
+    item = NodeItem("n", NodeAction.CREATE, {"a": "1"}, capacity={"vcore": 5, "memory": 0}, occupied={"memory": 1})
     cluster.do(UpdateNodes((item,)))
-    again = NodeItem("n", NodeAction.UPDATE, {"a": "1"}, {"memory": 0, "vcore": 5}, {"memory": 1})
+    again = NodeItem("n", NodeAction.UPDATE, {"a": "1"}, capacity={"memory": 0, "vcore": 5}, occupied={"memory": 1})
     out = cluster.do(UpdateNodes((again,)))
     assert (out.facts, out.events, list(out.objects())) == ([AcceptedNode("n")], [], [])
 
 
 def test_a_type_that_a_node_names_no_more_is_0_as_before(cluster: Cluster) -> None:
-    """It is no event; but it is on record: what the RM says there is none of, nobody else can bring (seed 004)."""
+    """It is no event; but it is on record: what the RM says there is none of, nobody else can bring (the event handler
+    framework)."""
     cluster.node("n", vcore=5, memory=0)
     out = cluster.do(nodes(NodeAction.UPDATE, {"n": {"vcore": 5}}))
     assert (out.facts, out.events) == ([AcceptedNode("n")], [])
@@ -147,15 +156,17 @@ def test_a_type_that_a_node_names_no_more_is_0_as_before(cluster: Cluster) -> No
 
 @pytest.mark.parametrize("said", ["false", "False", "0"])
 def test_a_node_that_is_not_ready_takes_daemons_only(cluster: Cluster, said: str) -> None:
-    """Seed 001, NodeReadyAttribute. (A daemon may be what makes the node ready.)"""
-    cluster.do(UpdateNodes((NodeItem("n", NodeAction.CREATE, {"ready": "true", "si/hostname": "h"}, {"vcore": 9}),)))
+    """The previous generation, NodeReadyAttribute. (A daemon may be what makes the node ready.)"""
+    cluster.do(
+        UpdateNodes((NodeItem("n", NodeAction.CREATE, {"ready": "true", "si/hostname": "h"}, capacity={"vcore": 9}),))
+    )
     cluster.ask("x", "runs", vcore=1)
-    out = cluster.do(UpdateNodes((NodeItem("n", NodeAction.UPDATE, {"ready": said}, {"vcore": 9}),)))
+    out = cluster.do(UpdateNodes((NodeItem("n", NodeAction.UPDATE, {"ready": said}, capacity={"vcore": 9}),)))
     assert out.facts == [AcceptedNode("n")]
     assert [(e.detail, e.message) for e in out.events] == [(Detail.NODE_READY, "ready: false")]
     assert cluster.the_node("n").attributes == {"ready": said, "si/hostname": "h"}
     cluster.ask("x", "waits", vcore=1)
-    cluster.do(UpdateAllocations([ask("x", "daemon", vcore=1)._replace(tags={REQUIRED_NODE_TAG: "n"})]))
+    cluster.do(UpdateAllocations([replace(ask("x", "daemon", vcore=1), tags={REQUIRED_NODE_TAG: "n"})]))
     assert (set(cluster.placed("x")), cluster.pending("x")) == ({"runs", "daemon"}, {"waits": "NO_NODES"})
     out = cluster.do(UpdateNodes((NodeItem("n", NodeAction.UPDATE, {"ready": "true"}),)))
     assert [(e.detail, e.message) for e in out.events][:1] == [(Detail.NODE_READY, "ready: true")]
@@ -163,7 +174,7 @@ def test_a_node_that_is_not_ready_takes_daemons_only(cluster: Cluster, said: str
 
 
 def test_a_node_that_drains_and_is_not_ready_needs_both_again(cluster: Cluster) -> None:
-    cluster.do(UpdateNodes((NodeItem("n", NodeAction.CREATE_DRAIN, {"ready": "false"}, {"vcore": 9}),)))
+    cluster.do(UpdateNodes((NodeItem("n", NodeAction.CREATE_DRAIN, {"ready": "false"}, capacity={"vcore": 9}),)))
     cluster.ask("x", "k", vcore=1)
     out = cluster.do(nodes(NodeAction.DRAIN_TO_SCHEDULABLE, {"n": None}))
     assert (out.facts, allocations(out)) == ([AcceptedNode("n")], [])
@@ -176,14 +187,14 @@ def test_a_node_that_drains_and_is_not_ready_needs_both_again(cluster: Cluster) 
 def test_a_ready_flag_that_is_none_is_refused_and_changes_nothing(cluster: Cluster, action: NodeAction) -> None:
     if action is NodeAction.UPDATE:
         cluster.node("n", vcore=1)
-    out = cluster.do(UpdateNodes((NodeItem("n", action, {"ready": "perhaps"}, {"vcore": 7}),)))
+    out = cluster.do(UpdateNodes((NodeItem("n", action, {"ready": "perhaps"}, capacity={"vcore": 7}),)))
     assert out.facts == [RejectedNode("n", "node n: attributes['ready']: 'perhaps', expected true or false")]
     assert cluster.partition.capacity == ([1, 0] if action is NodeAction.UPDATE else [0, 0])
 
 
 def test_new_attributes_replace_those_reported_before(cluster: Cluster) -> None:
     first = {"si/hostname": "h", "si/rackname": "r", "si/node-partition": "default"}
-    cluster.do(UpdateNodes((NodeItem("n", NodeAction.CREATE, first, {"vcore": 1}),)))
+    cluster.do(UpdateNodes((NodeItem("n", NodeAction.CREATE, first, capacity={"vcore": 1}),)))
     cluster.do(UpdateNodes((NodeItem("n", NodeAction.UPDATE, {"si/rackname": "s", "ready": "false"}),)))
     kept = {"si/node-partition": "default"}
     assert cluster.the_node("n").attributes == {"si/rackname": "s", "ready": "false", **kept}
@@ -201,7 +212,7 @@ def test_a_node_stays_in_its_partition_and_is_found_there() -> None:
     core = SchedulerCore(config)
 
     def send(action: NodeAction, partition: str) -> list[object]:
-        item = NodeItem("n", action, {}, {"vcore": 1}, partition=partition)
+        item = NodeItem("n", action, {}, capacity={"vcore": 1}, partition=partition)
         return list(core.apply(UpdateNodes((item,)), 0).facts)
 
     assert send(NodeAction.CREATE, "gpu") == [AcceptedNode("n")]
@@ -222,7 +233,8 @@ def test_a_node_stays_in_its_partition_and_is_found_there() -> None:
 
 
 def test_existing_allocations_are_answered_each_and_the_node_is_accepted(cluster: Cluster) -> None:
-    """Seed 001, NodeInfo.existingAllocations: adopted whatever the limits say, or rejected; each once."""
+    """The previous generation, NodeInfo.existingAllocations: adopted whatever the limits say, or rejected; each
+    once."""
     existing = (
         ask("x", "fits", vcore=1),
         ask("x", "too large", vcore=9),
@@ -297,7 +309,7 @@ def test_a_node_may_come_back_under_its_name(cluster: Cluster) -> None:
 
 
 def test_a_new_node_brings_its_allocations(cluster: Cluster) -> None:
-    """Seed 001: NodeInfo.existingAllocations."""
+    """The previous generation: NodeInfo.existingAllocations."""
     existing = (
         AskItem("k", "x", "", {"vcore": 2}, uuid="u-1"),
         AskItem("k2", "x", "", {"vcore": 1}),
@@ -322,6 +334,15 @@ def test_nodes_of_another_partition_bring_theirs_there() -> None:
     core = SchedulerCore(config)
     core.apply(UpdateApplications((AppItem("x", "root.a", "gpu", "u"),)), 1)
     existing = (AskItem("k", "x", "", {"vcore": 2}),)
-    core.apply(UpdateNodes((NodeItem("n", NodeAction.CREATE, {}, {"vcore": 5}, None, existing, "gpu"),)), 2)
+    core.apply(
+        UpdateNodes(
+            (
+                NodeItem(
+                    "n", NodeAction.CREATE, {}, capacity={"vcore": 5}, occupied=None, existing=existing, partition="gpu"
+                ),
+            )
+        ),
+        2,
+    )
     assert list(core.partitions["gpu"].apps["x"].allocations) == ["k"]
     assert core.partitions["default"].nodes == {}

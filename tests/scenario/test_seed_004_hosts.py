@@ -1,4 +1,5 @@
-"""Containers and VMs on the same hosts: what seed 004 is for ("Motivation"), by the default event handler.
+"""Containers and VMs on the same hosts: what the event handler framework is for ("Motivation"), by the default event
+handler.
 
 The RM places containers, another manager runs VMs on the same machines. Without what that one says the scheduler
 over-commits hosts; with it, no step does.
@@ -12,14 +13,7 @@ from collections.abc import Iterator
 import pytest
 from builders import ask, nodes
 from muster_bus.clock import ManualClock
-from muster_scheduler.core.commands import (
-    NodeAction,
-    ReleaseItem,
-    SetDeciding,
-    Termination,
-    UpdateAllocations,
-)
-from muster_scheduler.core.external import (
+from muster_core.external.external import (
     ExternalAllocation,
     ExternalApplication,
     ExternalChange,
@@ -35,9 +29,16 @@ from muster_scheduler.core.external import (
     id_of,
     kind_of,
 )
-from muster_scheduler.core.outcome import NewAllocation, Outcome, ReleasedAllocation
-from muster_scheduler.external.contract import EventHandler, HandlerContext
-from muster_scheduler.external.handlers import default
+from muster_core.model.commands import (
+    NodeAction,
+    ReleaseItem,
+    SetDeciding,
+    Termination,
+    UpdateAllocations,
+)
+from muster_core.model.outcome import NewAllocation, Outcome, ReleasedAllocation
+from muster_informers.contract import EventHandler, HandlerContext
+from muster_informers.handlers import default
 from outside import Outside
 
 HOSTS = {f"host-{number}": 16 for number in range(6)}
@@ -120,7 +121,7 @@ def test_without_it_both_over_commit(seed: int) -> None:
 
 
 def test_nothing_is_placed_before_the_informer_has_synced() -> None:
-    """Seed 004, WaitForCacheSync."""
+    """The event handler framework, WaitForCacheSync."""
     cluster = Outside()
     cluster.do(SetDeciding(False))
     cluster.app("x", "root.a")

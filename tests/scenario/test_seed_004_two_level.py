@@ -1,4 +1,5 @@
-"""Two-level scheduling in the words of seed 004: a central allocator lends resources that are currently unused.
+"""Two-level scheduling in the words of the event handler framework: a central allocator lends resources that are
+currently unused.
 
 "Because only one framework is examining a resource at a time, resource conflicts is avoided": here Muster is one of two
 frameworks on the same hosts. The allocator knows nothing of Muster but what its records say; whatever happens, both
@@ -14,10 +15,10 @@ from collections.abc import Iterator
 import pytest
 from builders import SECOND_NS
 from muster_bus.topics import parse_state_key
-from muster_scheduler import state_codec
-from muster_scheduler.core.commands import Termination
-from muster_scheduler.core.external import ExternalKind, ExternalOffer, ExternalPool, OfferState
-from muster_scheduler.core.outcome import ReleasedAllocation
+from muster_core.external.external import ExternalKind, ExternalOffer, ExternalPool, OfferState
+from muster_core.model.commands import Termination
+from muster_core.model.outcome import ReleasedAllocation
+from muster_state import state_codec
 from outside import LEAVES, Outside
 
 MESOS = "mesos"
@@ -196,8 +197,8 @@ def test_whatever_two_frameworks_do_they_never_use_more_than_there_is(seed: int)
             case 5:
                 for app in list(muster.partition.apps.values()):
                     for each in list(app.allocations.values()):
-                        if rng.random() < (0.8 if each.told else 0.2):
-                            how = Termination.PREEMPTED_BY_SCHEDULER if each.told else Termination.STOPPED_BY_RM
+                        if rng.random() < (0.8 if each.releasing else 0.2):
+                            how = Termination.PREEMPTED_BY_SCHEDULER if each.releasing else Termination.STOPPED_BY_RM
                             muster.release(app.app_id, each.key, how)
             case 6 if rng.random() < 0.3:
                 muster.restart(seed=step)

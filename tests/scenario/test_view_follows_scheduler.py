@@ -10,16 +10,17 @@ from pathlib import Path
 import httpx
 import pytest
 from muster_bus.clock import SystemClock
+from muster_bus.engines import make_log
 from muster_bus.log import Log, LogWriter, OutRecord
-from muster_bus.settings import LogSettings, make_log
+from muster_bus.settings import LogSettings
 from muster_bus.topics import Topics
+from muster_core import invariants
 from muster_proto.muster.bus.v1 import envelope_pb2
 from muster_proto.si.v1 import si_pb2 as si
-from muster_scheduler.core import invariants
-from muster_scheduler.service.app import SchedulerService
-from muster_scheduler.service.settings import SchedulerSettings
-from muster_scheduler.view import ViewService
-from muster_scheduler.view.settings import ViewSettings
+from muster_scheduler.app import SchedulerService
+from muster_scheduler.settings import SchedulerSettings
+from muster_view import ViewService
+from muster_view.settings import ViewSettings
 
 RM = "rm1"
 QUEUES = """

@@ -8,29 +8,79 @@ and with what stands on the state topic.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from muster_scheduler.core.commands import Command, UpdateConfiguration
-from muster_scheduler.core.outcome import Event, Fact
-from simulation.books import AuditFailure, BookedAllocation, BookedApp, BookedAsk, Books, Document, must
+from muster_bus.topics import parse_state_key
+from muster_core.model.commands import Command, UpdateConfiguration
+from muster_core.model.outcome import Event, Fact, Outcome
+from muster_state.follower import RmInfo
+from simulation.books import AuditFailure, BookedAllocation, BookedApp, BookedAsk, Document, must
 from simulation.deciding import Deciding, note_limited
 from simulation.event_sums import EventSums
-from simulation.hearing import LINGER_NS, REMINDER_NS, Hearing
+from simulation.hearing import Hearing
+from simulation.hearing_asks import LINGER_NS, REMINDER_NS
+from simulation.partition_books import Books
 from simulation.preempting_laws import unique_key
 from simulation.reasons import Reasons
+from simulation.records import MESSAGES
+from simulation.run import Law, Run
 
+# So many steps between two comparisons of everything with the records.
+COMPARE_EVERY = 8
 Records = Mapping[str, Mapping[tuple[str, ...], Any]]
 
 
-class Auditor:
-    """Audits one life of a cluster.
+class RecordBooks(Law):
+    """What stands on the state topic, compared with the books now and then.
 
     :ivar tally: how often what came up, by words.
     """
 
+    def __init__(self, tally: Counter[str]) -> None:
+        self.tally = tally
+        self.records: dict[str, dict[tuple[str, ...], Any]] = {kind: {} for kind in MESSAGES}
+
+    def record(self, key: bytes, value: bytes | None) -> None:
+        _, kind, parts = parse_state_key(key)
+        if value is not None:
+            self.records[kind][parts] = MESSAGES[kind].FromString(value)
+        else:
+            del self.records[kind][parts]
+
+    def compare_records(self, all_books: Iterable[Books], now_ns: int) -> None:
+        """Compares everything on the state topic with the books."""
+        records = self.records
+        for books in all_books:
+            name = books.name
+            _same_keys("node", records, name, {(name, node_id) for node_id in books.nodes})
+            _same_keys("queue", records, name, {(name, path) for path in books.queues})
+            apps = [*books.apps.values(), *books.finished.values()]
+            _same_keys("app", records, name, {(name, app.app_id) for app in apps})
+            _same_keys("ask", records, name, {(name, a.app_id, key) for a in books.apps.values() for key in a.asks})
+            held = [each for app in books.apps.values() for each in app.held.values()] + list(books.foreign.values())
+            keys = {(name, each.app_id, unique_key(each.key, each.ordinal)): each for each in held}
+            _same_keys("alloc", records, name, set(keys))
+            for key, each in keys.items():
+                _compare_allocation(each, records["alloc"][key])
+            for app in apps:
+                _compare_application(app, records["app"][name, app.app_id])
+                for ask in app.asks.values():
+                    _compare_ask(ask, records["ask"][name, app.app_id, ask.key])
+            _compare_queues(books, records)
+            _compare_nodes(books, records)
+            rejected = {(name, app_id): text for app_id, (text, until) in books.rejected.items() if until > now_ns}
+            _same_keys("rejected", records, name, set(rejected))
+            for key, text in rejected.items():
+                _same(f"rejected {key}", records["rejected"][key].rejected_message, text)
+        self.tally["records compared"] += 1
+
+
+class Auditor(RecordBooks):
+    """Audits one life of a cluster."""
+
     def __init__(self, document: Document, tally: Counter[str] | None = None) -> None:
-        self.tally: Counter[str] = tally if tally is not None else Counter()
+        super().__init__(tally if tally is not None else Counter())
         self.hearing = Hearing(document, self.tally)
         self._sums = EventSums()
         self._restarted_ns = 0
@@ -43,24 +93,26 @@ class Auditor:
 
     # ---- what happens ----------------------------------------------------------------------------------------------
 
-    def started(self, events: list[Event]) -> None:
+    def began(self, run: Run, out: Outcome) -> None:
         """The queues of the first configuration were announced."""
-        for event in events:
+        for event in out.events:
             self._sums.take(event)
 
-    def applied(self, command: Command, facts: list[Fact], events: list[Event], now_ns: int) -> None:
-        """A command was taken, and this came out."""
+    def hears(self, run: Run, command: Command, offered: Document | None) -> None:
+        self.hearing.offered = offered
+
+    def taken(self, run: Run, command: Command, facts: list[Fact], events: list[Event]) -> None:
+        now_ns = run.now_ns
         self.hearing.hear(command, facts, now_ns)
         if isinstance(command, UpdateConfiguration):
             self._configured_ns = now_ns
+            self._sums.note_partitions(len(self.books))
         for event in events:
             must(event.now_ns == now_ns, "event", f"{event} of another time than {now_ns}")
             self._sums.take(event)
 
-    def cycled(
-        self, facts: list[Fact], events: list[Event], now_ns: int, budget: int, exhausted: bool, records: Records
-    ) -> None:
-        """A cycle was run, and this came out."""
+    def decided(self, run: Run, facts: list[Fact], events: list[Event], budget: int) -> None:
+        records, now_ns, exhausted = self.records, run.now_ns, run.core.exhausted
         made = Deciding(self.hearing, records, now_ns, exhausted=exhausted).check(facts, events)
         must(made <= budget, "budget", f"{made} allocations, where {budget} were allowed")
         for event in events:
@@ -81,11 +133,28 @@ class Auditor:
         else:
             self.tally["cycle: stopped by its budget"] += 1
         self._note_waiting(records)
+        if len(run.steps) % COMPARE_EVERY == 0:
+            self.compare_records(self.books.values(), now_ns)
 
-    def restarted(self, now_ns: int) -> None:
-        """The core is another one now, folded from the records."""
-        self._restarted_ns = now_ns
+    def restarts(self, run: Run) -> None:
+        """In the middle of what a restart comes."""
+        self.compare_records(self.books.values(), run.now_ns)
+        tally = self.tally
+        for books in self.books.values():
+            asks = [ask for app in books.apps.values() for ask in app.asks.values()]
+            held = [held for app in books.apps.values() for held in app.held.values()]
+            tally["restart: with pending asks"] += bool(asks)
+            tally["restart: with reservations"] += any(ask.reserved is not None for ask in asks)
+            tally["restart: with preempted allocations"] += any(each.told == "preempted" for each in held)
+            tally["restart: with timed out allocations"] += any(each.told == "timeout" for each in held)
+            tally["restart: with draining queues"] += any(queue.draining for queue in books.queues.values())
+
+    def restarted(self, run: Run, info: RmInfo) -> None:
+        self._restarted_ns = run.now_ns
         self.tally["restart"] += 1
+
+    def over(self, run: Run) -> None:
+        self.compare_records(self.books.values(), run.now_ns)
 
     # ---- what must be true between steps ---------------------------------------------------------------------------
 
@@ -131,34 +200,6 @@ class Auditor:
             for app in books.apps.values():
                 record = records["app"].get((books.name, app.app_id))
                 app.waits_to_run = record is not None and record.HasField("waiting")
-
-    # ---- the records -----------------------------------------------------------------------------------------------
-
-    def compare(self, records: Records, now_ns: int) -> None:
-        """Compares everything on the state topic with the books."""
-        for books in self.books.values():
-            name = books.name
-            _same_keys("node", records, name, {(name, node_id) for node_id in books.nodes})
-            _same_keys("queue", records, name, {(name, path) for path in books.queues})
-            apps = [*books.apps.values(), *books.finished.values()]
-            _same_keys("app", records, name, {(name, app.app_id) for app in apps})
-            _same_keys("ask", records, name, {(name, a.app_id, key) for a in books.apps.values() for key in a.asks})
-            held = [each for app in books.apps.values() for each in app.held.values()] + list(books.foreign.values())
-            keys = {(name, each.app_id, unique_key(each.key, each.ordinal)): each for each in held}
-            _same_keys("alloc", records, name, set(keys))
-            for key, each in keys.items():
-                _compare_allocation(each, records["alloc"][key])
-            for app in apps:
-                _compare_application(app, records["app"][name, app.app_id])
-                for ask in app.asks.values():
-                    _compare_ask(ask, records["ask"][name, app.app_id, ask.key])
-            _compare_queues(books, records)
-            _compare_nodes(books, records)
-            rejected = {(name, app_id): text for app_id, (text, until) in books.rejected.items() if until > now_ns}
-            _same_keys("rejected", records, name, set(rejected))
-            for key, text in rejected.items():
-                _same(f"rejected {key}", records["rejected"][key].rejected_message, text)
-        self.tally["records compared"] += 1
 
 
 def _check_states(books: Books) -> None:

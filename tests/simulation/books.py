@@ -1,13 +1,11 @@
-"""The auditor's books: plain dictionaries and sums, made only of what goes into the core and what comes out of it.
+"""What the auditor writes down: plain records of what is configured and of what there is.
 
-Nothing here is taken from the core but the words of its commands. Slow and simple on purpose: what is asked is computed
-from what is written down, level by level and node by node.
+Nothing here is taken from the core but the words of its commands.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,6 +37,16 @@ def read_amounts(texts: dict[str, str] | None) -> Amounts | None:
         name: int(text.removesuffix("m")) if name == "vcore" else int(text) for name, text in (texts or {}).items()
     }
     return found if any(found.values()) else None
+
+
+def positive(amounts: Amounts | None) -> Amounts:
+    """The amounts without zeros."""
+    return {name: value for name, value in (amounts or {}).items() if value}
+
+
+def covers(large: Amounts, small: Amounts) -> bool:
+    """No type of the small one is more than that of the large one."""
+    return all(value <= large.get(name, 0) for name, value in small.items())
 
 
 def seconds_ns(text: str) -> int:
@@ -194,7 +202,10 @@ class BookedNode:
 
 @dataclass(slots=True, eq=False)
 class BookedAsk:
-    """What is still wanted. ``said``: all quantities in the RM's words, zeros too; ``wants``: without zeros."""
+    """What is still wanted. ``said``: all quantities in the RM's words, zeros too; ``wants``: without zeros.
+
+    ``leaving``: the placeholders that were told to go for it; ``mismatched``: none was as large.
+    """
 
     app: BookedApp
     key: str
@@ -213,6 +224,21 @@ class BookedAsk:
     limited_ns: int = 0
     preempts: bool = False
     told_small: bool = False
+    leaving: list[BookedAllocation] = field(default_factory=list)
+    mismatched: bool = False
+
+    @property
+    def task_group(self) -> str:
+        return str(self.words["task_group"])
+
+    @property
+    def placeholder(self) -> bool:
+        return bool(self.words["placeholder"])
+
+    @property
+    def open(self) -> int:
+        """For how many nothing leaves yet."""
+        return self.pending - len(self.leaving)
 
     @property
     def kind(self) -> tuple[Any, ...]:
@@ -225,7 +251,10 @@ class BookedAsk:
 
 @dataclass(slots=True, eq=False)
 class BookedAllocation:
-    """What is held. ``told``: what it was told to go for ("", "preempted", "timeout")."""
+    """What is held. ``told``: what it was told to go for ("", "preempted", "timeout", "replaced").
+
+    ``heir``: the key of the real ask for which a placeholder goes; that ask may be gone, and may come again.
+    """
 
     app: BookedApp | None
     key: str
@@ -242,13 +271,60 @@ class BookedAllocation:
     told: str = ""
     told_ns: int = 0
     reminded_ns: int = 0
+    heir: str = ""
 
     @property
     def app_id(self) -> str:
         return self.app.app_id if self.app is not None else ""
 
+    @property
+    def task_group(self) -> str:
+        return str(self.words["task_group"])
+
+    @property
+    def placeholder(self) -> bool:
+        return bool(self.words["placeholder"])
+
+    @property
+    def free(self) -> bool:
+        """A placeholder that was not told to go."""
+        return self.placeholder and not self.told
+
+    @property
+    def age(self) -> tuple[int, int, int]:
+        """The smallest is the oldest: by when it came, then as the asks came."""
+        return (self.allocated_ns, self.order, self.ordinal)
+
     def __repr__(self) -> str:
         return f"allocation {self.key}#{self.ordinal} of {self.app_id} on {self.node_id} {self.wants}"
+
+
+@dataclass(slots=True)
+class Counts:
+    """A task group's placeholders that were asked for: what became of them. (What is pending or held is counted.)"""
+
+    asked: int = 0
+    replaced: int = 0
+    timed_out: int = 0
+    lost: int = 0
+
+
+@dataclass(slots=True)
+class Gang:
+    """An application's gang. ``phase``: "" (it has none), WAITING, FORMING, FORMED, USED, OVER.
+
+    ``awaits``: a placeholder came after its last real allocation ended: it is to be used. ``too_large``: it waits, its
+    clock runs, and that only because a limit is smaller than all of it.
+    """
+
+    timeout_ns: int = 0
+    style: str = ""
+    total: Amounts | None = None
+    phase: str = ""
+    deadline_ns: int = 0
+    awaits: bool = False
+    too_large: bool = False
+    groups: dict[str, Counts] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
@@ -274,14 +350,64 @@ class BookedApp:
     held: dict[tuple[str, int], BookedAllocation] = field(default_factory=dict)
     used: Counter[str] = field(default_factory=Counter)
     waits_to_run: bool = False
+    gang: Gang = field(default_factory=Gang)
+
+    @property
+    def counted(self) -> bool:
+        """It counts against the maxima of applications."""
+        forms = self.state == "Accepted" and self.gang.phase in ("FORMING", "FORMED")
+        return not self.independent and (self.state == "Running" or forms)
+
+    @property
+    def has_real(self) -> bool:
+        return any(not each.placeholder for each in self.held.values())
+
+    @property
+    def independent(self) -> bool:
+        return self.queue == INDEPENDENT
+
+    @property
+    def said_id(self) -> str:
+        """Its id as the RM says it."""
+        return "" if self.independent else self.app_id
 
     def ordinals(self, key: str) -> list[int]:
         return sorted(ordinal for each, ordinal in self.held if each == key)
 
+    def counts_of(self, task_group: str) -> Counts:
+        """What became of its placeholders; with the first one the application has a gang."""
+        gang = self.gang
+        gang.phase = gang.phase or ("USED" if self.has_real else "WAITING")
+        return gang.groups.setdefault(task_group, Counts())
+
+    def made(self, key: str) -> int:
+        """Of how many allocations of a key the last one is."""
+        return max((ordinal + 1 for each, ordinal in self.held if each == key), default=0)
+
+    def pending(self, task_group: str) -> int:
+        """So many placeholders of a task group are asked for."""
+        return sum(ask.pending for ask in self.asks.values() if ask.placeholder and ask.task_group == task_group)
+
+    def placeholders(self, task_group: str) -> list[BookedAllocation]:
+        """Those of a task group."""
+        return [each for each in self.held.values() if each.placeholder and each.task_group == task_group]
+
+    def free(self, task_group: str) -> list[BookedAllocation]:
+        """The placeholders of a task group that were not told to go."""
+        return [each for each in self.placeholders(task_group) if not each.told]
+
+    def placed(self) -> Counter[str]:
+        """What placeholders hold that are not going for nothing."""
+        sums: Counter[str] = Counter()
+        for each in self.held.values():
+            if each.placeholder and each.told in ("", "replaced"):
+                sums.update(each.wants)
+        return sums
+
 
 @dataclass(slots=True, eq=False)
 class Bound:
-    """A limit of a user or group at a queue that an application must keep."""
+    """A limit of a queue, or of a user or group at one, that an application must keep."""
 
     kind: str
     who: str
@@ -289,303 +415,25 @@ class Bound:
     most: Amounts
     applications: int
 
+    def __str__(self) -> str:
+        return f"queue {self.path}" if self.kind == "queue" else f"{self.kind} {self.who} at {self.path}"
 
+
+# The scheduler's own application, of what belongs to none, and its queue.
+OWN = "@independent@"
+INDEPENDENT = f"root.{OWN}"
 TERMINAL = ("Completed", "Failed", "Rejected", "Expired")
 
 
-class Books:
-    """One partition.
+def suits(ask: BookedAsk, held: BookedAllocation) -> bool:
+    """Whether the ask may take the placeholder's place.
 
-    :ivar apps: that are not over; ``finished``: those that are, by the id under which they are still shown.
-    :ivar rejected: what was said of those that were not let in, and until when it is kept.
-    :ivar queue_used: by path; ``user_used``, ``group_used``: by path and name.
+    (Some of an ask with repeats may have found none as large, and look for no other: what leaves for it is its own.)
     """
-
-    def __init__(self, document: Document) -> None:
-        self.name: str = document["name"]
-        self.nodes: dict[str, BookedNode] = {}
-        self.foreign: dict[str, BookedAllocation] = {}
-        self.apps: dict[str, BookedApp] = {}
-        self.finished: dict[str, BookedApp] = {}
-        self.rejected: dict[str, tuple[str, int]] = {}
-        self.queues: dict[str, BookedQueue] = {}
-        self.queue_used: dict[str, Counter[str]] = {}
-        self.queue_preempting: dict[str, Counter[str]] = {}
-        self.user_used: dict[tuple[str, str], Counter[str]] = {}
-        self.group_used: dict[tuple[str, str], Counter[str]] = {}
-        self.deciding = True
-        self.document = document
-        self.configured: dict[str, QueueRules] = {}
-        self.read(document)
-
-    # ---- configuration ---------------------------------------------------------------------------------------------
-
-    def read(self, document: Document) -> None:
-        """Takes what stands in a configuration, but for its queues."""
-        self.document = document
-        self.configured = configured_queues(document)
-        self.node_policy: str = document["nodesortpolicy"]["type"]
-        weights = document["nodesortpolicy"].get("resourceweights", {"vcore": 1, "memory": 1})
-        self.node_weights = {name: float(weight) for name, weight in weights.items() if weight > 0}
-        self.preemption_enabled: bool = document["preemption"]["enabled"]
-        self.quota_enabled: bool = document["preemption"]["quotapreemptionenabled"]
-        self.opted_out_last: bool = document["preemption"]["optout"] == "last"
-        self.reservation_enabled: bool = document["reservation"]["enabled"]
-        self.reservation_delay_ns = seconds_ns(document["reservation"]["delay"])
-        self.reservation_timeout_ns = seconds_ns(document["reservation"]["timeout"])
-        self.rules: list[Document] = document["placementrules"]
-
-    def queue_of(self, rules: QueueRules) -> BookedQueue:
-        """A queue as it is configured."""
-        return BookedQueue(
-            rules.path,
-            rules.leaf,
-            True,
-            rules.guaranteed,
-            rules.maximum,
-            rules.max_applications,
-            rules.properties,
-            submit=rules.submit,
-            admin=rules.admin,
-            template=rules.template,
-        )
-
-    def children(self, path: str) -> Iterator[BookedQueue]:
-        for queue in self.queues.values():
-            if queue.path.rpartition(".")[0] == path:
-                yield queue
-
-    def apps_below(self, path: str) -> Iterator[BookedApp]:
-        """The live applications in a queue and below it."""
-        for app in self.apps.values():
-            if app.queue == path or app.queue.startswith(f"{path}."):
-                yield app
-
-    def template_for(self, parent: str) -> Document | None:
-        """What a dynamic leaf below gets: of the nearest configured queue upward that has one."""
-        while parent:
-            queue = self.queues[parent]
-            if queue.managed:
-                return queue.template
-            parent = parent.rpartition(".")[0]
-        return None
-
-    # ---- limits ----------------------------------------------------------------------------------------------------
-
-    def assign_limits(self, app: BookedApp) -> None:
-        """Finds the application's group and its limits (core-features §2.7)."""
-        levels = [self.configured[path] for path in self.queues[app.queue].parents() if path in self.configured]
-        app.group = ""
-        for level in levels:
-            named = [group for limit in level.limits for group in limit.get("groups", ())]
-            matches = [group for group in named if group in app.groups]
-            if matches:
-                app.group = matches[0]
-            elif "*" in named:
-                app.group = "*"
-            if app.group:
-                break
-        app.bounds = []
-        for level in levels:
-            limit = _limit_for(level.limits, "users", app.user) or _limit_for(level.limits, "users", "*")
-            if limit is not None:
-                app.bounds.append(_bound("user", app.user, level.path, limit))
-            if app.group:
-                limit = _limit_for(level.limits, "groups", app.group)
-                if limit is not None:
-                    app.bounds.append(_bound("group", app.group, level.path, limit))
-
-    # ---- sums ------------------------------------------------------------------------------------------------------
-
-    def hold(self, held: BookedAllocation) -> None:
-        """Writes down something that is held now."""
-        node = self.nodes.get(held.node_id)
-        app = held.app
-        if app is None:
-            self.foreign[held.key] = held
-            if node is not None:
-                node.occupied.update(held.wants)
-            return
-        must((held.key, held.ordinal) not in app.held, "twice", f"{held} is held already")
-        app.held[held.key, held.ordinal] = held
-        if node is not None:
-            node.used.update(held.wants)
-        self._count(app, held.wants, 1)
-        if held.told == "preempted":
-            self.count_preempting(app, held.wants, 1)
-
-    def drop(self, held: BookedAllocation) -> None:
-        """Writes down that it is gone."""
-        node = self.nodes.get(held.node_id)
-        app = held.app
-        if app is None:
-            del self.foreign[held.key]
-            if node is not None:
-                node.occupied.subtract(held.wants)
-            return
-        del app.held[held.key, held.ordinal]
-        if node is not None:
-            node.used.subtract(held.wants)
-        self._count(app, held.wants, -1)
-        if held.told == "preempted":
-            self.count_preempting(app, held.wants, -1)
-
-    def _count(self, app: BookedApp, wants: Amounts, sign: int) -> None:
-        for name, value in wants.items():
-            app.used[name] += sign * value
-            for path in self.queues[app.queue].parents():
-                self.queue_used.setdefault(path, Counter())[name] += sign * value
-                self.user_used.setdefault((path, app.user), Counter())[name] += sign * value
-                if app.group:
-                    self.group_used.setdefault((path, app.group), Counter())[name] += sign * value
-
-    def count_preempting(self, app: BookedApp, wants: Amounts, sign: int) -> None:
-        for path in self.queues[app.queue].parents():
-            for name, value in wants.items():
-                self.queue_preempting.setdefault(path, Counter())[name] += sign * value
-
-    def recount_groups(self) -> None:
-        """After other limits: who counts in which group."""
-        self.group_used = {}
-        for app in self.apps.values():
-            if app.group:
-                for path in self.queues[app.queue].parents():
-                    self.group_used.setdefault((path, app.group), Counter()).update(app.used)
-
-    def check_sums(self) -> None:
-        """That the running sums are what the allocations sum to: the auditor's own slips would show here."""
-        queues: dict[str, Counter[str]] = {}
-        nodes: dict[str, Counter[str]] = {}
-        for app in self.apps.values():
-            for held in app.held.values():
-                nodes.setdefault(held.node_id, Counter()).update(held.wants)
-                for path in self.queues[app.queue].parents():
-                    queues.setdefault(path, Counter()).update(held.wants)
-        for path, used in self.queue_used.items():
-            must(+used == +queues.get(path, Counter()), "books", f"queue {path}")
-        for node in self.nodes.values():
-            must(+node.used == +nodes.get(node.node_id, Counter()), "books", f"node {node.node_id}")
-
-    # ---- naive questions -------------------------------------------------------------------------------------------
-
-    def used_at(self, bound: Bound) -> Counter[str]:
-        sums = self.user_used if bound.kind == "user" else self.group_used
-        return sums.get((bound.path, bound.who), Counter())
-
-    def over(self, app: BookedApp, wants: Amounts) -> str:
-        """Whose limit one more would go over, in words; "": nobody's. Root's max is the cluster: the nodes decide."""
-        return self.over_some(app, wants, queue=False) or self.over_some(app, wants, queue=True)
-
-    def over_some(self, app: BookedApp, wants: Amounts, *, queue: bool) -> str:
-        """The same, of queues or of users and groups."""
-        for bound in () if queue else app.bounds:
-            used = self.used_at(bound)
-            for name, value in wants.items():
-                if name in bound.most and used[name] + value > bound.most[name]:
-                    return (
-                        f"{bound.kind} {bound.who} at {bound.path}: {used[name]}+{value} of {bound.most[name]} {name}"
-                    )
-        for path in self.queues[app.queue].parents()[:-1] if queue else ():
-            text = self.over_queue(path, wants)
-            if text:
-                return text
-        return ""
-
-    def over_queue(self, path: str, wants: Amounts) -> str:
-        most, used = self.queues[path].maximum or {}, self.queue_used.get(path, Counter())
-        for name, value in wants.items():
-            if name in most and used[name] + value > most[name]:
-                return f"queue {path}: {used[name]}+{value} of {most[name]} {name}"
-        return ""
-
-    def running_in(self, path: str) -> int:
-        return sum(app.state == "Running" for app in self.apps_below(path))
-
-    def running_of(self, bound: Bound) -> int:
-        return sum(
-            app.state == "Running" and (app.user if bound.kind == "user" else app.group) == bound.who
-            for app in self.apps_below(bound.path)
-        )
-
-    def full(self, app: BookedApp) -> str:
-        """Who runs as many applications as it may, so that this one may not run; "": it may, or it runs already."""
-        if app.state == "Running":
-            return ""
-        for bound in app.bounds:
-            if bound.applications and self.running_of(bound) >= bound.applications:
-                return f"{bound.kind} {bound.who} at {bound.path} runs {bound.applications}"
-        for path in self.queues[app.queue].parents():
-            most = self.queues[path].max_applications
-            if most and self.running_in(path) >= most:
-                return f"queue {path} runs {most}"
-        return ""
-
-    def listed(self) -> list[BookedNode]:
-        """The nodes that anybody may be placed on."""
-        return [node for node in self.nodes.values() if node.usable and not node.reservations]
-
-    def rooms(self, ask: BookedAsk, *, but: frozenset[str] = frozenset()) -> list[BookedNode]:
-        """The nodes that the ask may be placed on now; ``but``: nodes to leave aside."""
-        if ask.required:
-            node = self.nodes.get(ask.required)
-            return [node] if node is not None and node.has_room(ask.wants) else []
-        found = [node for node in self.listed() if node.node_id not in but and node.has_room(ask.wants)]
-        own = ask.reserved
-        if own is not None and own.usable and own.has_room(ask.wants):
-            found.append(own)
-        return found
-
-    def capacity(self) -> Counter[str]:
-        total: Counter[str] = Counter()
-        for node in self.nodes.values():
-            total.update(node.capacity)
-        return total
-
-    def share(self, path: str, capacity: Counter[str]) -> float:
-        """A queue's fair share: its most used type, of its guaranteed, else of the nearest max on the way up."""
-        queue = self.queues[path]
-        best = 0.0
-        for name, used in self.queue_used.get(path, Counter()).items():
-            if used <= 0:
-                continue
-            total = (queue.guaranteed or {}).get(name)
-            if total is None:
-                total = capacity[name]
-                for above in queue.parents():
-                    if name in (self.queues[above].maximum or {}):
-                        total = (self.queues[above].maximum or {})[name]
-                        break
-            best = max(best, used / total if total > 0 else 1.0)
-        return best
-
-    def app_shares(self, app: BookedApp) -> tuple[float, ...]:
-        """An application's shares of its leaf's guaranteed, largest first."""
-        guaranteed = self.queues[app.queue].guaranteed or {}
-        shares = []
-        for name, used in app.used.items():
-            if used > 0:
-                total = guaranteed.get(name, 0)
-                shares.append(used / total if total > 0 else float(used))
-        return tuple(sorted(shares, reverse=True))
+    return not ask.placeholder and ask.task_group == held.task_group and covers(held.wants, ask.wants)
 
 
-def _limit_for(limits: list[Document], kind: str, name: str) -> Document | None:
-    for limit in limits:
-        if name in limit.get(kind, ()):
-            return limit
-    return None
-
-
-def limit_at(queue: QueueRules, kind: str, name: str) -> Bound:
-    """The limit of a user or group (``kind``: users or groups) that a queue names; of two the first counts."""
-    limit = _limit_for(queue.limits, kind, name)
-    assert limit is not None, f"{queue.path} has no limit of {name}"
-    return _bound(kind, name, queue.path, limit)
-
-
-def _bound(kind: str, who: str, path: str, limit: Document) -> Bound:
-    most = {
-        name: int(text.removesuffix("m")) if name == "vcore" else int(text)
-        for name, text in limit.get("maxresources", {}).items()
-    }
-    return Bound(kind, who, path, most, limit.get("maxapplications", 0))
+def end_placeholders(app: BookedApp, task_group: str, became: str, count: int) -> None:
+    """Writes down what became of so many placeholders that were asked for."""
+    counts = app.gang.groups[task_group]
+    setattr(counts, became, getattr(counts, became) + count)

@@ -10,8 +10,11 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-from muster_scheduler.core.commands import (
+from muster_core.external.external import SetSource, UpdateExternal
+from muster_core.model.application import Allocation, Ask
+from muster_core.model.commands import (
     Answers,
     Command,
     SetCallbacks,
@@ -19,9 +22,11 @@ from muster_scheduler.core.commands import (
     UpdateAllocations,
     UpdateNodes,
 )
-from muster_scheduler.core.inquiries import CallbackPolicy, Inquiry
-from muster_scheduler.core.objects import Ask, Demand, Ledger, Node
-from muster_scheduler.core.outcome import (
+from muster_core.model.demand import Demand
+from muster_core.model.inquiries import Inquiry
+from muster_core.model.node import Node
+from muster_core.model.outcome import (
+    Event,
     Fact,
     NewAllocation,
     PredicatesAsked,
@@ -29,12 +34,18 @@ from muster_scheduler.core.outcome import (
     ReleasedAllocation,
     SchedulingStateChanged,
 )
-from muster_scheduler.core.partition import Partition
-from muster_scheduler.core.resources import fits
-from muster_scheduler.core.scheduler import SchedulerCore
-from muster_scheduler.core.states import APP_TERMINAL, AppState
-from muster_scheduler.state_codec import REFUSALS_KEPT
+from muster_core.model.queue import Ledger
+from muster_core.model.resources import fits
+from muster_core.model.scopes import CallbackPolicy
+from muster_core.model.states import APP_TERMINAL, AppState
+from muster_core.partition import Partition
+from muster_core.predicates.questions import OPEN_MIN
+from muster_core.scheduler import SchedulerCore
+from muster_state.encoding import REFUSALS_KEPT
+from muster_state.follower import RmInfo
 from simulation.books import must
+from simulation.callbacks_turns import Turns, Wire, check_alone
+from simulation.run import Law, Run
 
 _REPLACING = re.compile(r"replacing allocationKey: (\S+)$")
 _PREEMPTED = re.compile(r"Preempted by (\S+) from application (\S+) in ")
@@ -47,6 +58,7 @@ class Question:
     fact: PredicatesAsked | PreemptionPredicatesAsked
     demand: Demand | None
     last_victim: int = -1
+    beat: int = 0
 
     @property
     def about(self) -> tuple[str, str]:
@@ -63,14 +75,16 @@ class Over:
     free: dict[str, list[int]] = field(default_factory=dict)
 
 
-class Laws:
+class Laws(Law):
     """Beside one life.
 
     :ivar tally: how often what came up.
+    :ivar wire: what goes to the RM as it is written; None: nobody looks.
     """
 
-    def __init__(self, tally: Counter[str]) -> None:
+    def __init__(self, tally: Counter[str], wire: Wire | None = None) -> None:
         self.tally = tally
+        self.wire = wire
         self._last_question = 0
         self._policy = CallbackPolicy()
         self._begin()
@@ -82,19 +96,72 @@ class Laws:
         self._refused: dict[tuple[str, str], dict[str, tuple[int, bool]]] = {}
         self._told: set[tuple[str, str, str]] = set()
         self._states: dict[tuple[str, str], tuple[object, ...]] = {}
+        # What was above its limit before anything was decided; whether that was looked at since the last cycle.
         self._over = Over()
+        self._noted = False
+        self._before: set[int] = set()
+        self._nodes_before: dict[tuple[str, str], tuple[Any, ...]] = {}
+        self._unsent: list[Fact] = []
+        self._turns = Turns()
+        # What is on each node; and when something there last ended or became another thing.
+        self._beat = 0
+        self._there: dict[tuple[str, str], dict[int, Allocation]] = {}
+        self._moved: dict[tuple[str, str], int] = {}
+        # By ask, nodes that were refused for it before that.
+        self._ended: dict[tuple[str, str], set[str]] = {}
 
     # ---- what happens ----------------------------------------------------------------------------------------------
 
-    def registered(self) -> None:
+    def registers(self, run: Run) -> None:
         """The RM begins anew: nothing is asked, nothing was answered."""
         self._begin()
         self._policy = CallbackPolicy()
+        if self.wire is not None:
+            self.wire.registered()
 
-    def restarted(self, core: SchedulerCore) -> None:
+    def hears(self, run: Run, command: Command, offered: object) -> None:
+        if isinstance(command, Answers):
+            self.decides(run)
+        self._before = _open(run.core)
+        if isinstance(command, UpdateExternal | SetSource):
+            self._nodes_before = _nodes(run.core)
+
+    def taken(self, run: Run, command: Command, facts: list[Fact], events: list[Event]) -> None:
+        if self.wire is not None:
+            self._unsent += facts
+        self._taken(run.core, command, self._before, facts, run.now_ns)
+
+    def decides(self, run: Run) -> None:
+        self._before = _open(run.core)
+        self._nodes_before = _nodes(run.core)
+        if not self._noted:
+            self._noted, self._over = True, _over(run.core)
+
+    def decided(self, run: Run, facts: list[Fact], events: list[Event], budget: int) -> None:
+        core = run.core
+        self._cycled(core, self._before, facts, run.now_ns)
+        if self.wire is not None:
+            self.wire.send([*self._unsent, *facts], core.partitions)
+        self._unsent, self._noted = [], False
+        self.check_over(core)
+        self.check_leaks(core)
+        if core.exhausted:
+            self.check_rest(core)
+
+    def restarts(self, run: Run) -> None:
+        partitions = run.core.partitions.values()
+        self.tally["restart: with open questions"] += any(each.questions.open for each in partitions)
+        refused = any(node.refused_by for each in partitions for node in each.nodes.values())
+        self.tally["restart: with refusals"] += refused
+
+    def restarted(self, run: Run, info: RmInfo) -> None:
         """Another core goes on: no question is open, answers to older ones are nobody's."""
+        core = run.core
+        if self.wire is not None:
+            self.wire.goes_on(info)
         self._asked.clear()
         self._agreed.clear()
+        self._there = _what_is_where(core)  # (the same in other objects)
         for about, nodes in list(self._refused.items()):
             if len(nodes) > REFUSALS_KEPT:
                 del self._refused[about]
@@ -102,7 +169,12 @@ class Laws:
             must(not partition.questions.open, "restart", "a question survived")
             for app in partition.apps.values():
                 for ask in app.asks.values():
-                    must(ask.inquiries is None and ask.asked is None, "restart", f"{ask} is being asked about")
+                    must(ask.asking is None and ask.asked is None, "restart", f"{ask} is being asked about")
+
+    def inform(self, info: RmInfo) -> None:
+        if self.wire is not None:
+            info.next_response_sequence = self.wire.info.next_response_sequence
+            info.last_allocation_response = self.wire.info.last_allocation_response
 
     def asks(self, now_ns: int) -> tuple[bool, bool]:
         """Whether the RM is asked before something is placed; and before a preemption."""
@@ -110,28 +182,53 @@ class Laws:
         there = policy.connected or now_ns < policy.since_ns + policy.grace_ns
         return policy.predicates and there, policy.preemption and there
 
-    def taken(self, core: SchedulerCore, command: Command, before: set[int], facts: list[Fact], now_ns: int) -> None:
+    def _taken(self, core: SchedulerCore, command: Command, before: set[int], facts: list[Fact], now_ns: int) -> None:
         """The core took a command, and this came out at once.
 
         :param before: the questions that were open for the core.
         """
+        self._note_ends(core, reported=not isinstance(command, Answers))
         match command:
             case SetCallbacks():
                 self._policy = command.policy
                 for number, each in list(self._asked.items()):
                     if not self.asks(now_ns)[isinstance(each.fact, PreemptionPredicatesAsked)]:
                         self._agreed[number] = self._asked.pop(number)  # nobody is there who could refuse
-                if command.policy.connected:
+                if not self.asks(now_ns)[0] and not command.policy.waits:
+                    self._forget(lambda *_: True)  # whoever may refuse again is asked anew
+                elif command.policy.connected:
                     self._forget(lambda _, refused: refused[1])
             case UpdateNodes():
                 named = {item.node_id for item in command.nodes}
                 self._forget(lambda node_id, _: node_id in named)
+            case UpdateExternal() | SetSource():
+                self._forget_moved(core)
             case UpdateAllocations():
                 for about in [(item.app_id, item.key) for item in (*command.asks, *command.releases)]:
                     self._refused.pop(about, None)
             case Answers():
                 self._take_answers(core, command, before, now_ns)
         self._decided(core, facts, now_ns)
+
+    def _note_ends(self, core: SchedulerCore, *, reported: bool) -> None:
+        """Where something ended, or the RM says that something else is there: what it refused it may be asked again."""
+        self._beat += 1
+        earlier, self._there = self._there, _what_is_where(core)
+        for (name, node_id), there in self._there.items():
+            before = earlier.get((name, node_id), {})
+            # (What takes a placeholder's place the core itself put there, whoever said that the placeholder is gone.)
+            came = reported and any(there[each].replaces is None for each in there.keys() - before.keys())
+            if before.keys() - there.keys() or came:
+                self._moved[name, node_id] = self._beat
+                for ask in core.partitions[name].nodes[node_id].refused_by:
+                    self._ended.setdefault((ask.app.app_id, ask.key), set()).add(node_id)
+                self._forget(lambda refused_id, _, node_id=node_id: refused_id == node_id)
+
+    def _forget_moved(self, core: SchedulerCore) -> None:
+        """A source changed a node, or its lender got a part of it back: what was refused there may be asked again."""
+        now = _nodes(core)
+        moved = {key[1] for key in now if now[key] != self._nodes_before.get(key)}
+        self._forget(lambda node_id, _: node_id in moved)
 
     def _forget(self, which) -> None:  # type: ignore[no-untyped-def]
         for nodes in self._refused.values():
@@ -140,6 +237,7 @@ class Laws:
                     del nodes[node_id]
 
     def _take_answers(self, core: SchedulerCore, command: Answers, before: set[int], now_ns: int) -> None:
+        outdated: list[Question] = []
         for answer in command.answers:
             question = self._asked.pop(answer.question, None)
             if question is None:
@@ -147,16 +245,25 @@ class Laws:
                 continue
             if answer.fits:
                 self._agreed[answer.question] = replace(question, last_victim=answer.last_victim)
-            elif answer.question in before and _is_refused(core, question):
-                # (Else a better node was agreed to already: then what is said of others does not matter.)
-                self._note_refusal(question, now_ns, unanswered=False)
+            # (Else a better node was agreed to already: then what is said of others does not matter.)
+            elif answer.question in before and _is_refused(core, question) and not self._note_refusal(question, now_ns):
+                outdated.append(question)
+        for question in outdated:  # (the node is asked about anew, whatever else was said of it)
+            self._refused.get(question.about, {}).pop(question.fact.node_id, None)
 
-    def _note_refusal(self, question: Question, now_ns: int, *, unanswered: bool) -> None:
+    def _note_refusal(self, question: Question, now_ns: int, *, unanswered: bool = False) -> bool:
+        """Gives whether it counts: else it may be about what was before."""
+        if not unanswered and question.beat < self._moved.get((question.fact.partition, question.fact.node_id), 0):
+            return False
+        self._ended.get(question.about, set()).discard(question.fact.node_id)
         refused = self._refused.setdefault(question.about, {})
         refused[question.fact.node_id] = (now_ns, unanswered)
+        return True
 
-    def cycled(self, core: SchedulerCore, before: set[int], facts: list[Fact], now_ns: int) -> None:
+    def _cycled(self, core: SchedulerCore, before: set[int], facts: list[Fact], now_ns: int) -> None:
         """The core decided."""
+        self._note_ends(core, reported=False)
+        self._forget_moved(core)
         for number in [number for number, each in self._asked.items() if each.fact.due_ns <= now_ns]:
             question = self._asked.pop(number)
             if number in before:
@@ -182,12 +289,17 @@ class Laws:
                     self.tally["question: to preempt"] += 1
                 case NewAllocation() if not fact.adopted:
                     self._check_allocation(fact, now_ns)
+                    if self.wire is not None:
+                        self.wire.note(fact, self._policy, fact.allocation.demand)
                 case ReleasedAllocation() if not fact.reminder:
                     self._check_release(core, fact, preempted, now_ns)
                 case SchedulingStateChanged():
                     self._check_state(fact)
         for about in preempted:
             self._drop_preemptions(about)
+        for partition in core.partitions.values():
+            check_alone(self._policy, partition, self.tally)
+            self._turns.look(self._policy, partition)
 
     def _check_question(
         self, core: SchedulerCore, fact: PredicatesAsked | PreemptionPredicatesAsked, now_ns: int, asks: bool
@@ -199,7 +311,7 @@ class Laws:
         partition = core.partitions[fact.partition]
         app = partition.apps.get(fact.app_id)
         ask = app.asks.get(fact.key) if app is not None else None
-        question = Question(fact, ask.demand if ask is not None else None)
+        question = Question(fact, ask.demand if ask is not None else None, beat=self._beat)
         # (An ask may have gone since, in the same breath.)
         refused = self._refused.get(question.about, {}).get(fact.node_id)
         if refused is not None and ask is not None:
@@ -207,6 +319,8 @@ class Laws:
             again = now_ns < since_ns + self._policy.retry_ns
             must(not again, "asked again", f"{fact}: it was refused {(now_ns - since_ns) / 1e9} s ago")
         self._asked[fact.question] = question
+        if self.wire is not None and isinstance(fact, PredicatesAsked):
+            self.wire.note(fact, self._policy, question.demand)
 
     def _check_allocation(self, fact: NewAllocation, now_ns: int) -> None:
         made = fact.allocation
@@ -282,10 +396,6 @@ class Laws:
 
     # ---- limits ----------------------------------------------------------------------------------------------------
 
-    def note_over(self, core: SchedulerCore) -> None:
-        """Before anything is decided: what is above its limit, by what the RM reported, or because limits sank."""
-        self._over = _over(core)
-
     def check_over(self, core: SchedulerCore) -> None:
         """Nothing that was decided went over a limit, proposals too."""
         before, now = self._over, _over(core)
@@ -305,15 +415,27 @@ class Laws:
         for partition in core.partitions.values():
             if not partition.deciding:
                 continue
+            if partition.questions.enough:
+                # As much is asked as it answers in time; whoever is left looks when it has answered.
+                must(len(partition.questions.open) >= OPEN_MIN, "left pending", f"{partition.questions.open} is enough")
+                continue
             for app in partition.apps.values():
-                if app.state in APP_TERMINAL or app.state is AppState.FAILING or partition.cycle.full_ledger(app):
+                if (
+                    app.state in APP_TERMINAL
+                    or app.state is AppState.FAILING
+                    or partition.limit_checks.full_ledger(app)
+                ):
                     continue
                 gang = app.gang
-                if gang is not None and gang.waits_for_room and partition.gangs.lacking_room(app) is not None:
+                if gang is not None and gang.waits_for_room and partition.room.lacking_room(app) is not None:
                     continue
                 for ask in app.asks.values():
-                    if ask.open > 0 and partition.cycle.over_limit(app, ask.shape) is None:
-                        _check_no_room(partition, ask)
+                    for node_id in self._ended.get((app.app_id, ask.key), ()):
+                        held = ask.refusals is not None and node_id in ask.refusals.nodes
+                        rests = ask.refusals is not None and node_id in ask.refusals.resting
+                        must(not held or rests, "ended", f"{ask}: {node_id} is refused for what was there before")
+                    if ask.open > 0 and partition.limit_checks.over_limit(app, ask.shape) is None:
+                        _check_no_room(partition, ask, self._turns)
 
     def check_leaks(self, core: SchedulerCore) -> None:
         """What is remembered of questions is of asks and nodes that are there."""
@@ -326,36 +448,60 @@ class Laws:
                 must(not ask.gone, "leak", f"{ask} is gone, and remembered")
             for app in partition.apps.values():
                 for ask in app.asks.values():
-                    inquiries = set(ask.inquiries or ())
+                    inquiries = set(partition.inquiries.for_ask(ask))
                     must(inquiries <= open_now, "leak", f"{ask}: {inquiries}")
                     must(len(inquiries) <= ask.pending, "twice", f"{ask}: {inquiries} for {ask.pending}")
                     if ask.refusals is not None:
                         gone = [each for each in ask.refusals.nodes if each not in partition.nodes]
                         must(not gone, "leak", f"{ask}: {gone} refused")
-                        armed = ask.refusals.armed or not ask.refusals.nodes
+                        armed = bool(ask.refusals.armed_ns) or not ask.refusals.nodes
                         must(armed, "leak", f"{ask}: {list(ask.refusals.nodes)} would be refused for ever")
                 if app.gang is not None:
-                    courted = set(app.gang.courted.values())
+                    courted = set(partition.inquiries.about_places_of(app))
                     must(courted <= open_now, "leak", f"{app}: {courted} courted")
                     proposed: Counter[int] = Counter()
                     for ask in app.asks.values():
-                        for inquiry in ask.inquiries or ():
+                        for inquiry in partition.inquiries.for_ask(ask):
                             if booked_on(inquiry) is not None and ask.demand.placeholder:
                                 proposed.update(dict(ask.shape.items))
                     must(dict(proposed) == app.gang.proposed, "leak", f"{app}: {app.gang.proposed}, {proposed}")
 
-    def check_end(self, core: SchedulerCore) -> None:
+    def over(self, run: Run) -> None:
         """Everything is over: nothing is left of it."""
-        for partition in core.partitions.values():
+        for partition in run.core.partitions.values():
             questions = partition.questions
             for what in ("open", "_quick", "_aside", "_agreed", "_refused", "_stale"):
                 must(not getattr(questions, what), "leak", f"{what}: {getattr(questions, what)}")
             for node in partition.nodes.values():
-                must(not node.inquiries and not node.refused_by, "leak", f"{node}: {node.inquiries} {node.refused_by}")
+                open_now = partition.inquiries.about_node(node)
+                must(not open_now and not node.refused_by, "leak", f"{node}: {open_now} {node.refused_by}")
                 must(not any(node.allocated), "leak", f"{node}: {node.allocated}")
             for queue in partition.queues.values():
                 must(not any(queue.allocated) and not any(queue.pending), "leak", f"{queue} {queue.allocated}")
                 must(queue.running_applications == 0, "leak", f"{queue} runs {queue.running_applications}")
+
+
+def _nodes(core: SchedulerCore) -> dict[tuple[str, str], tuple[Any, ...]]:
+    """What is said of each node."""
+    return {
+        (partition.name, node_id): (list(node.capacity), list(node.occupied), dict(node.attributes), node.usable)
+        for partition in core.partitions.values()
+        for node_id, node in partition.nodes.items()
+    }
+
+
+def check_settled(core: SchedulerCore) -> None:
+    """An RM that agreed to everything is asked no more, and nothing is refused any more that fits."""
+    for partition in core.partitions.values():
+        must(not partition.questions.open, "settled", f"{partition.questions.open} is asked for ever")
+        for app in partition.apps.values():
+            for ask in app.asks.values():
+                refused = ask.refusals.nodes if ask.refusals is not None else {}
+                must(not refused, "settled", f"{ask}: {refused} refused, and the RM agrees to all")
+
+
+def _open(core: SchedulerCore) -> set[int]:
+    return {number for partition in core.partitions.values() for number in partition.questions.open}
 
 
 def _is_refused(core: SchedulerCore, question: Question) -> bool:
@@ -364,19 +510,31 @@ def _is_refused(core: SchedulerCore, question: Question) -> bool:
     return ask is not None and ask.refusals is not None and question.fact.node_id in ask.refusals.nodes
 
 
+def _what_is_where(core: SchedulerCore) -> dict[tuple[str, str], dict[int, Allocation]]:
+    return {
+        (partition.name, node_id): {id(held): held for held in (*node.allocations.values(), *node.foreign.values())}
+        for partition in core.partitions.values()
+        for node_id, node in partition.nodes.items()
+    }
+
+
 def booked_on(inquiry: Inquiry) -> Node | None:
     """The node on which what is proposed counts."""
     return inquiry.booked
 
 
-def _check_no_room(partition: Partition, ask: Ask) -> None:
+def _check_no_room(partition: Partition, ask: Ask, turns: Turns) -> None:
     gang, group = ask.app.gang, ask.group
     must(group is not None or ask in partition.gangs.reopened, "left pending", f"{ask} is in no group")
     if group is None or (gang is not None and (gang.holds(group) or gang.gives_way_to(group))):
         return
     refused = ask.refusals.nodes if ask.refusals is not None else {}
     for node in partition.nodes.values():
-        if not fits(ask.shape.items, node.available) or node.node_id in refused:
+        if (
+            not fits(ask.shape.items, node.available)
+            or node.node_id in refused
+            or turns.excuse(partition.name, ask, node)
+        ):
             continue
         required = ask.demand.required_node
         if required:
@@ -384,8 +542,8 @@ def _check_no_room(partition: Partition, ask: Ask) -> None:
             continue
         kept = [other for other in node.reservations if other is not ask]
         # (On a node that is kept for it one at a time is asked for.)
-        asked = any(node in inquiry.nodes.values() for inquiry in ask.inquiries or ())
-        asked = node is ask.reserved and (asked or ask.awaits_placeholders)
+        asked = any(node in inquiry.nodes.values() for inquiry in partition.inquiries.for_ask(ask))
+        asked = node.node_id == ask.reserved_node and (asked or ask.awaits_placeholders)
         if node.usable and not kept and not asked:
             must(False, "left pending", f"{ask} fits on {node}: {node.available}")
 
@@ -430,7 +588,7 @@ def _counting(partition: Partition, app_id: str) -> Iterator[tuple[str, tuple[tu
     for held in app.allocations.values():
         yield held.node_id, held.shape.items
     for ask in app.asks.values():
-        for inquiry in ask.inquiries or ():
+        for inquiry in partition.inquiries.for_ask(ask):
             node = booked_on(inquiry)
             if node is not None:
                 yield node.node_id, ask.shape.items

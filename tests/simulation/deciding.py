@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Any
 
-from muster_scheduler.core.commands import Termination
-from muster_scheduler.core.outcome import (
+from muster_core.model.application import Allocation
+from muster_core.model.commands import Termination
+from muster_core.model.outcome import (
     Change,
     Detail,
     Event,
@@ -25,18 +26,11 @@ from muster_scheduler.core.outcome import (
     UpdatedApplication,
 )
 from simulation import node_orders
-from simulation.books import (
-    TERMINAL,
-    AuditFailure,
-    BookedAllocation,
-    BookedApp,
-    BookedAsk,
-    BookedNode,
-    Books,
-    must,
-)
+from simulation.books import OWN, TERMINAL, AuditFailure, BookedAllocation, BookedApp, BookedAsk, BookedNode, must
 from simulation.event_sums import amounts_of
-from simulation.hearing import REMINDER_NS, Hearing, remove_ask, unreserve
+from simulation.hearing import Hearing
+from simulation.hearing_asks import REMINDER_NS, remove_ask, unreserve
+from simulation.partition_books import Books
 from simulation.preempting_laws import Preemptions
 
 INT32_MIN, INT32_MAX = -(1 << 31), (1 << 31) - 1
@@ -189,10 +183,12 @@ class Deciding:
     # ---- states ----------------------------------------------------------------------------------------------------
 
     def _state_changed(self, event: Event) -> None:
-        fact = self._fact(UpdatedApplication, event)
-        must(fact.app_id == event.object_id, "state", f"{event} goes with {fact}")
+        state = event.detail.name.removeprefix("APP_").capitalize()
+        if not event.object_id.startswith(OWN):  # of which the RM is told nothing
+            fact = self._fact(UpdatedApplication, event)
+            must(fact.app_id == event.object_id, "state", f"{event} goes with {fact}")
+            must(state == fact.state, "state", f"{event} goes with {fact}")
         books, app = self._app(event.object_id)
-        state = str(fact.state)
         if state in ("Accepted", "Running"):
             must(app.state in ("New", "Accepted", "Completing"), "state", f"{app.app_id}: {app.state} to {state}")
             self._starting = app
@@ -330,7 +326,8 @@ class Deciding:
             self._told_to_go(event)
             return
         if event.message == "Successful allocation":
-            same = last is not None and last.type is EventType.USERGROUP and last.resource == event.resource
+            before = EventType.NODE if event.reference_id == OWN else EventType.USERGROUP  # (of nobody there is none)
+            same = last is not None and last.type is before and last.resource == event.resource
             must(same, "event", f"{event} follows {last}")
             return
         key = (event.reference_id, event.object_id)
@@ -381,20 +378,7 @@ class Deciding:
             self._check_node(books, ask, node)
         app.state = state
         self._tally[f"allocation: {'on its reserved node' if was is node else 'in order'}"] += 1
-        held = BookedAllocation(
-            app,
-            ask.key,
-            made.ordinal,
-            ask.said,
-            ask.wants,
-            ask.priority,
-            node.node_id,
-            ask.order,
-            ask.created_ns,
-            self._now_ns,
-            ask.words,
-            made.uuid,
-        )
+        held = allocation_of(ask, made, self._now_ns)
         if self._lost.pop(ask, None) is not None:
             self._tally["reservation: served"] += 1
         ordinal = ask.made
@@ -539,6 +523,24 @@ def heads(asks: Iterable[BookedAsk]) -> list[BookedAsk]:
     return list(found.values())
 
 
+def allocation_of(ask: BookedAsk, made: Allocation, now_ns: int) -> BookedAllocation:
+    """What an ask became."""
+    return BookedAllocation(
+        ask.app,
+        ask.key,
+        made.ordinal,
+        ask.said,
+        ask.wants,
+        ask.priority,
+        made.node_id,
+        ask.order,
+        ask.created_ns,
+        now_ns,
+        ask.words,
+        made.uuid,
+    )
+
+
 def find_held(books: Books, app_id: str, key: str, uuid: str) -> BookedAllocation:
     """The allocation that a message names. Raises AuditFailure when there is none."""
     app = books.apps.get(app_id)
@@ -550,7 +552,7 @@ def find_held(books: Books, app_id: str, key: str, uuid: str) -> BookedAllocatio
 
 
 class _Order:
-    """Keys of applications and queues, the first one smallest (core-features §2.11, 2.17)."""
+    """Keys of applications and queues, the first one smallest."""
 
     def __init__(self, books: Books) -> None:
         self._books = books

@@ -1,4 +1,4 @@
-"""What the events add up to: whoever follows them must come to the same cluster (seed 002)."""
+"""What the events add up to: whoever follows them must come to the same cluster (the event history design)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from muster_scheduler.core.outcome import Change, Detail, Event, EventType
-from muster_scheduler.core.resources import Shape
-from simulation.books import Amounts, AuditFailure, Books, limit_at, must
+from muster_core.model.outcome import Change, Detail, Event, EventType
+from muster_core.model.resources import Shape
+from simulation.books import Amounts, AuditFailure, must
+from simulation.partition_books import Books, limit_at
 
 _GONE = (
     Detail.ALLOC_CANCEL,
@@ -52,7 +53,6 @@ class EventSums:
         self.queues: Counter[str] = Counter()
         self.members: Counter[tuple[str, str]] = Counter()
         self.reservations: Counter[tuple[str, str]] = Counter()
-        self.asked: Counter[tuple[str, str]] = Counter()
         # By (user or group, queue): what they use; by (queue, user or group): the limits; by (group, application).
         self.users: dict[tuple[str, str], Counter[str]] = {}
         self.groups: dict[tuple[str, str], Counter[str]] = {}
@@ -87,9 +87,8 @@ class EventSums:
                 _add(self.apps, event.object_id, amounts, -1)
                 self.keys[event.object_id][event.reference_id] -= 1
             case (EventType.APP, Detail.APP_REQUEST | Detail.REQUEST_CANCEL):
-                self.asked[event.object_id, event.reference_id] += sign
-                must(self.asked[event.object_id, event.reference_id] >= 0, "event sum", f"{event}: never asked for")
-                if event.change is Change.REMOVE:
+                # (What is asked for is summed by common_laws.py.)
+                if event.change is Change.REMOVE and event.message != "the request changed":
                     self.told.pop((event.object_id, event.reference_id), None)
             case (EventType.NODE, Detail.NODE_ALLOC):
                 _add(self.nodes, event.object_id, amounts, sign)
@@ -163,13 +162,24 @@ class EventSums:
                 must(begins in told, "event sum", f"{event} of what was not said")
                 told.discard(begins)
 
+    def note_partitions(self, count: int) -> None:
+        """So many partitions there are now: before the events that say so."""
+        self._partitions = max(self._partitions, count)
+
     def compare(self, books: dict[str, Books]) -> None:
         """Raises AuditFailure where events and books disagree."""
-        self._partitions = max(self._partitions, len(books))
-        for each in books.values():
-            for app in each.apps.values():
-                for key in app.asks:
-                    must(self.asked[app.app_id, key] > 0, "event sum", f"no event told of the ask {key}")
+        self.compare_used(books)
+        self.compare_limits(books)
+        kept = Counter(
+            (node.node_id, ask.key)
+            for each in books.values()
+            for node in each.nodes.values()
+            for ask in node.reservations
+        )
+        _same("reservations", self.reservations, kept)
+
+    def compare_used(self, books: dict[str, Books]) -> None:
+        """The same, of nodes, queues, and what applications have."""
         nodes = {node.node_id: node for each in books.values() for node in each.nodes.values()}
         apps = {app.app_id: app for each in books.values() for app in each.apps.values()}
         for app_id, used in self.apps.items():
@@ -188,21 +198,21 @@ class EventSums:
             must(self.ready.get(node_id, True) == node.ready, "event sum", f"{node_id}: ready")
             if node_id in self.schedulable:
                 must(self.schedulable[node_id] == node.schedulable, "event sum", f"{node_id}: schedulable")
-        self._compare_usergroups(books)
         # (Queues of two partitions may have one path.)
         queues = Counter(path for each in books.values() for path in each.queues)
         _same("queues", self.queues, queues)
         _same("members", self.members, Counter((app.queue, app.app_id) for app in apps.values()))
-        kept = Counter((node.node_id, ask.key) for node in nodes.values() for ask in node.reservations)
-        _same("reservations", self.reservations, kept)
 
-    def _compare_usergroups(self, books: dict[str, Books]) -> None:
+    def compare_limits(self, books: dict[str, Books]) -> None:
+        """The same, of users and groups, and of their limits."""
+        self.note_partitions(len(books))
         users: dict[tuple[str, str], Counter[str]] = {}
         groups: dict[tuple[str, str], Counter[str]] = {}
         limits: dict[tuple[str, str, bool], tuple[Amounts, str]] = {}
         for each in books.values():
             for app in each.apps.values():
-                users.setdefault((app.user, app.queue), Counter()).update(app.used)
+                if app.user:
+                    users.setdefault((app.user, app.queue), Counter()).update(app.used)
                 if app.group:
                     groups.setdefault((app.group, app.queue), Counter()).update(app.used)
                 must(self.links.get(app.app_id, "") == app.group, "event sum", f"{app.app_id} counts in {app.group}")

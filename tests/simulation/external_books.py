@@ -6,20 +6,11 @@ nothing is read. What counts of a node is put together anew each time somebody a
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from muster_scheduler.core.commands import (
-    AskItem,
-    Command,
-    NodeAction,
-    NodeItem,
-    Termination,
-    UpdateAllocations,
-    UpdateApplications,
-    UpdateNodes,
-)
-from muster_scheduler.core.external import (
+from muster_core.external.external import (
     ExternalAllocation,
     ExternalApplication,
     ExternalKind,
@@ -31,6 +22,18 @@ from muster_scheduler.core.external import (
     SetSource,
     SourceState,
     UpdateExternal,
+)
+from muster_core.model.commands import (
+    AppItem,
+    AskItem,
+    Command,
+    NodeAction,
+    NodeItem,
+    ReleaseItem,
+    Termination,
+    UpdateAllocations,
+    UpdateApplications,
+    UpdateNodes,
 )
 from muster_si.constants import FOREIGN, REQUIRED_NODE_TAG
 from simulation.books import Amounts, Document, configured_queues
@@ -56,7 +59,7 @@ class App:
 
     app_id: str
     queue: str
-    user: str
+    item: AppItem
 
 
 @dataclass(slots=True, eq=False)
@@ -68,6 +71,8 @@ class Wanted:
     quantities: Amounts
     priority: int = 0
     required_node: str = ""
+    task_group: str = ""
+    placeholder: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -81,6 +86,9 @@ class Held:
     priority: int = 0
     told: str = ""
     adopted: bool = False
+    required_node: str = ""
+    task_group: str = ""
+    placeholder: bool = False
 
     def __repr__(self) -> str:
         return f"{self.app_id}/{self.key} {self.quantities} on {self.node_id}"
@@ -154,6 +162,8 @@ class Books:
         self.held: dict[Name, Held] = {}
         # Reported as running: the answer is an echo, and no decision.
         self.reported: dict[Name, AskItem] = {}
+        # By application and task group: placeholders that went for asks that have not taken their places yet.
+        self.places: Counter[Name] = Counter()
 
     def configure(self, document: Document) -> None:
         """Another configuration."""
@@ -170,7 +180,7 @@ class Books:
                 answers = [(item.node_id, self._node(item)) for item in command.nodes]
             case UpdateApplications():
                 for new in command.new:
-                    self.apps.setdefault(new.app_id, App(new.app_id, new.queue, new.user))
+                    self.apps.setdefault(new.app_id, App(new.app_id, new.queue, new))
                 for _, app_id in command.remove:
                     if self.apps.pop(app_id, None) is not None:
                         for name in [name for name in self.wanted if name[0] == app_id]:
@@ -209,7 +219,8 @@ class Books:
                 self.rm_nodes.setdefault(item.node_id, RmNode(None, {}, {})).schedulable = False
             case NodeAction.DRAIN_TO_SCHEDULABLE:
                 if said is None or said.schedulable:
-                    return False
+                    there = self.effective(item.node_id)
+                    return there is not None and there.schedulable
                 said.schedulable = True
                 if not own:
                     del self.rm_nodes[item.node_id]
@@ -230,10 +241,7 @@ class Books:
             if not release.app_id:
                 self.foreign.pop(release.key, None)
                 continue
-            self.wanted.pop((release.app_id, release.key), None)
-            held = self.held.get((release.app_id, release.key))
-            if held is not None and held.told and release.termination is not Termination.STOPPED_BY_RM:
-                del self.held[release.app_id, release.key]  # confirmed: it is not told again
+            self._release(release)
         for ask in command.asks:
             name = (ask.app_id, ask.key)
             if FOREIGN in ask.tags:
@@ -241,8 +249,33 @@ class Books:
                 self.foreign[ask.key] = (ask.node_id, dict(ask.quantities))
             elif ask.node_id:
                 self.reported[name] = ask
+            elif name in self.held:  # it was placed before it came again: what runs is as the ask says now
+                self.held[name].quantities = dict(ask.quantities)
             else:
-                self.wanted[name] = Wanted(ask.app_id, ask.key, dict(ask.quantities), ask.priority, required(ask))
+                self.wanted[name] = Wanted(
+                    ask.app_id,
+                    ask.key,
+                    dict(ask.quantities),
+                    ask.priority,
+                    required(ask),
+                    ask.task_group,
+                    ask.placeholder,
+                )
+
+    def _release(self, release: ReleaseItem) -> None:
+        name = (release.app_id, release.key)
+        held = self.held.get(name)
+        if release.termination is Termination.SCHEDULING_FAILED_ON_RM and held is not None:
+            del self.held[name]  # it is wanted again, unless it was to go
+            if held.told in ("", "PREEMPTED_BY_SCHEDULER"):
+                again = (held.quantities, held.priority, held.required_node, held.task_group, held.placeholder)
+                self.wanted[name] = Wanted(*name, *again)
+            return
+        for wanted in [each for each in self.wanted if each == name or (not release.key and each[0] == release.app_id)]:
+            del self.wanted[wanted]
+        if held is not None and held.told and release.termination is not Termination.STOPPED_BY_RM:
+            del self.held[name]  # confirmed: it is not told again
+            self.places[held.app_id, held.task_group] += held.told == "PLACEHOLDER_REPLACED"
 
     def _external(self, command: UpdateExternal) -> None:
         source = self._source_of(command.source, command.life)

@@ -14,15 +14,15 @@ from collections.abc import AsyncIterator, Awaitable, Sequence
 
 from muster_bus.clock import ManualClock
 from muster_bus.log import OutRecord
+from muster_core.external.errors import CursorExpired, SourceUnavailable
+from muster_core.external.external import ExternalObject, SourceState
+from muster_informers.cache import LogCache
+from muster_informers.contract import ChangeType, Delta, Document, Listing
+from muster_informers.documents import as_document
+from muster_informers.handlers.default import DefaultEventHandler
+from muster_informers.informer import SharedIndexInformer
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
-from muster_scheduler.core.external import ExternalObject, SourceState
-from muster_scheduler.external import codec
-from muster_scheduler.external.cache import LogCache
-from muster_scheduler.external.contract import ChangeType, Delta, Document, Listing
-from muster_scheduler.external.documents import as_document
-from muster_scheduler.external.errors import CursorExpired, SourceUnavailable
-from muster_scheduler.external.handlers.default import DefaultEventHandler
-from muster_scheduler.external.informer import SharedIndexInformer
+from muster_state import source_codec as codec
 from simulation import external_wire as wire
 from simulation.external_informer import PARTITION, UNREADABLE, Manners, Words
 from simulation.external_world import Key, Manager

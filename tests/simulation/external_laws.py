@@ -11,31 +11,33 @@ from collections.abc import Callable
 
 from muster_bus.log import OutRecord
 from muster_bus.topics import parse_state_key
+from muster_core.external.external import ExternalKind, ExternalOffer, SourceState
+from muster_core.model.commands import Command, NodeAction, UpdateNodes
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.muster.bus.v1 import state_pb2
 from muster_proto.si.v1 import si_pb2 as si
-from muster_scheduler.core.commands import Command, NodeAction, UpdateNodes
-from muster_scheduler.core.external import ExternalKind, ExternalOffer, SourceState
-from muster_scheduler.external import codec
+from muster_state import source_codec as codec
 from simulation import external_wire as wire
 from simulation.books import Amounts, must
-from simulation.external_books import OVER, Books, Effective, Held, Wanted, levels
+from simulation.external_books import OVER, Books, Effective, Held, Wanted, levels, required
 from simulation.external_world import POOLS, covers, minus
 
-PREEMPTED = ("PREEMPTED_BY_SCHEDULER", "TIMEOUT")
+TOLD_TO_GO = ("PREEMPTED_BY_SCHEDULER", "TIMEOUT", "PLACEHOLDER_REPLACED")
 
 
 class Laws:
     """Beside one life.
 
+    :param alone: asks wait for room only, and not for gangs or an RM's answers too.
     :ivar placed: called with each container that was placed, once it is in the books.
     :ivar now_ns: the time.
     :ivar gate: (life, sources) that must have passed before anything is decided.
     """
 
-    def __init__(self, books: Books, tally: Counter[str]) -> None:
+    def __init__(self, books: Books, tally: Counter[str], *, alone: bool = True) -> None:
         self.books = books
         self.tally = tally
+        self._alone = alone
         self.placed: Callable[[Held], None] = lambda held: None
         self.gate: tuple[str, tuple[str, ...]] = ("", ())
         self.records: dict[str, dict[tuple[str, ...], bytes]] = {}
@@ -99,7 +101,7 @@ class Laws:
             return
         known[parts] = output.value
 
-    def _answer(self, answer: si.AllocationResponse | si.ApplicationResponse | si.NodeResponse) -> None:
+    def _answer(self, answer: wire.Said) -> None:
         books = self.books
         match answer:
             case si.NodeResponse():
@@ -135,18 +137,24 @@ class Laws:
             return
         must(name not in books.held, "twice", f"{name} is held already")
         held = Held(*name, new.nodeID, wire.amounts(new.resourcePerAlloc), new.priority)
+        held.task_group, held.placeholder = new.taskGroupName, new.placeholder
         echo = books.reported.pop(name, None)
         if echo is not None:
-            held.adopted = True
+            held.adopted, held.required_node = True, required(echo)
+            books.wanted.pop(name, None)
             books.held[name] = held
             return
         wanted = books.wanted.pop(name, None)
         must(wanted is not None, "told", f"{held} was not asked for")
         assert wanted is not None
         must(wanted.quantities == held.quantities, "told", f"{held} is not as asked: {wanted.quantities}")
+        held.required_node = wanted.required_node
         self._check_gate()
-        self._check_room(held, wanted.required_node)
-        self._check_limits(held)
+        takes_place = not held.placeholder and books.places[held.app_id, held.task_group] > 0
+        books.places[held.app_id, held.task_group] -= takes_place
+        self._check_room(held)
+        if not takes_place:  # (what a placeholder had counts for it, whatever became of the limit)
+            self._check_limits(held)
         self._check_pools(held)
         books.held[name] = held
         self.tally["allocations"] += 1
@@ -157,7 +165,9 @@ class Laws:
         name = (released.applicationID, released.allocationKey)
         held = books.held.get(name)
         kind = si.TerminationType.Name(released.terminationType)
-        if kind in PREEMPTED:
+        if held is None and kind == "TIMEOUT" and books.wanted.pop(name, None) is not None:
+            return  # a placeholder that was not placed in time
+        if kind in TOLD_TO_GO:
             must(held is not None, "told", f"{name} is told to go ({kind}), and is not the RM's")
             assert held is not None
             held.told = kind
@@ -165,6 +175,8 @@ class Laws:
             return
         if held is not None:
             del books.held[name]
+        elif not self._alone:
+            books.wanted.pop(name, None)
 
     # ---- laws of a placement ---------------------------------------------------------------------------------------
 
@@ -176,13 +188,13 @@ class Laws:
             passed = source is not None and source.life == life and source.state is not SourceState.LISTING
             must(passed, "gate", f"something is decided before {name} was heard of in {life}")
 
-    def _check_room(self, held: Held, required_node: str) -> None:
+    def _check_room(self, held: Held) -> None:
         books = self.books
         node = books.effective(held.node_id)
         must(node is not None, "node", f"{held}: there is no such node")
         assert node is not None
-        if required_node:
-            must(held.node_id == required_node, "node", f"{held}, must be on {required_node}")
+        if held.required_node:
+            must(held.node_id == held.required_node, "node", f"{held}, must be on {held.required_node}")
         else:
             must(node.schedulable, "unschedulable", f"{held}: the node takes nothing new")
         free = minus(
@@ -346,7 +358,7 @@ class Laws:
         """Nothing more is decided: then no ask is left that would fit somewhere."""
         books = self.books
         preempts = books.document["partitions"][0]["preemption"]["enabled"]
-        if preempts or not self.is_open():
+        if preempts or not self._alone or not self.is_open():
             return
         self.tally["rest: looked for asks that would fit"] += bool(books.wanted)
         nodes = books.nodes()

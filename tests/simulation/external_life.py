@@ -9,25 +9,34 @@ import asyncio
 import hashlib
 import random
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from itertools import chain, islice
 
 from muster_bus.log import OutRecord, Record
-from muster_scheduler import state_codec
-from muster_scheduler.core import invariants
-from muster_scheduler.core.commands import Command
-from muster_scheduler.core.external import SourceState
-from muster_scheduler.external.gate import Gate
-from muster_scheduler.follower import StateFolder
-from muster_scheduler.service.machine import SchedulerMachine
+from muster_core import invariants
+from muster_core.external.external import SourceState
+from muster_core.model.commands import Command, SetCallbacks
+from muster_core.model.outcome import Event, Fact, Outcome
+from muster_core.scheduler import SchedulerCore
+from muster_informers.gate import Gate
+from muster_scheduler.callback_stream import policy_of
+from muster_scheduler.machine import SchedulerMachine
+from muster_state import state_codec
+from muster_state.follower import StateFolder
 from simulation import external_wire as wire
-from simulation import external_worlds, worlds
+from simulation import small_worlds, worlds
 from simulation.books import SECOND_NS, Amounts, must
+from simulation.callbacks_laws import Laws as CallbackLaws
+from simulation.common_laws import History, in_flight
 from simulation.external_books import Books, Held
 from simulation.external_chain import Chain
 from simulation.external_informer import Informer, manners
 from simulation.external_laws import Laws
-from simulation.external_rm import ResourceManager
 from simulation.external_world import Lender, LicenceServer, Manager, RackManager, VmManager, World
-from simulation.life import difference, published, sums
+from simulation.manager import CALLBACKS, EXTERNAL, GANGS, ResourceManager
+from simulation.records import as_folded, difference, published, sums
+from simulation.run import TOLD_MAX, Law
 
 BEGIN_NS = 5_000 * SECOND_NS
 BUDGETS = (1, 3, 2000, 2000)
@@ -35,9 +44,23 @@ REST_EVERY, COMPARE_EVERY = 3, 8
 TICKS_MAX = 2_000
 
 
+class Ear(Law):
+    """The RM hears what the core says to it."""
+
+    def __init__(self, hear: Callable[[list[Fact]], None]) -> None:
+        self._hear = hear
+
+    def taken(self, run: object, command: Command, facts: list[Fact], events: list[Event]) -> None:
+        self._hear(facts)
+
+    def decided(self, run: object, facts: list[Fact], events: list[Event], budget: int) -> None:
+        self._hear(facts)
+
+
 class ExternalLife:
     """A life whose steps the dice make.
 
+    :param asks: the RM wants to be asked, and has gangs too.
     :param informed: False: nobody tells the scheduler what other managers do. (The RM and they do the same.)
     :param check_core: look at the core's own invariants too; not where the auditor alone must notice.
     :ivar digest: of everything that came out.
@@ -51,22 +74,22 @@ class ExternalLife:
         tally: Counter[str] | None = None,
         *,
         informed: bool = True,
+        asks: bool = False,
         check_core: bool = True,
-        story: list[str] | None = None,
     ) -> None:
         self.dice = dice = random.Random(seed)
         self.tally: Counter[str] = tally if tally is not None else Counter()
         self.now_ns = BEGIN_NS
-        self.steps = 0
+        self.number = 0
         self.over_commits: list[str] = []
-        self.story = story
+        self.story: list[str] | None = None
         self.digest = hashlib.sha256()
         self.topic: dict[bytes, bytes] = {}
         self._chained = seed % 3 == 2
-        self._number = dice.randrange(external_worlds.WORLDS)
-        self.document = external_worlds.world(self._number, 0)
+        self._another = partial(small_worlds.shared_world, dice.randrange(small_worlds.SHARED_WORLDS), gangs=asks)
+        self.document = self._another(0)
         self.books = Books(self.document)
-        self.laws = Laws(self.books, self.tally)
+        self.laws = Laws(self.books, self.tally, alone=not asks)
         self.laws.placed = self._placed
         self.world = World(dice, self._containers)
         self.managers: list[Manager] = [VmManager(self.world, dice, self.tally)]
@@ -80,13 +103,19 @@ class ExternalLife:
             self.managers.append(LicenceServer(dice, self.tally))
         self._loop = asyncio.new_event_loop()
         self.informers = [self._informer(each) for each in self.managers] if informed else []
-        self.rm = ResourceManager(dice, self.world, self.books, self.tally)
+        features = {EXTERNAL, *((GANGS, CALLBACKS) if asks else ())}
+        self.rm = ResourceManager(dice, random.Random(f"turns {seed}"), self, features, world=self.world)
+        self._asked = self.rm.answering
+        assert self.rm.hosts is not None
+        self._hosts = self.rm.hosts
+        self._core_laws: list[Law] = [CallbackLaws(self.tally), Ear(self.rm.hear)] if asks else []
         self._budget = dice.choice(BUDGETS)
         self._check_core = check_core
         self._offset = 0
         self._life = 1
         self._uuids = 0
         self._follower = StateFolder()
+        self._history = History(self.tally)
         self._follower.settle()
         self._registered = False
         self._machine = self._new_machine()
@@ -113,6 +142,42 @@ class ExternalLife:
                 each.begin(life)
         return SchedulerMachine(wire.TOPICS, self._uuid, "", self._budget, gate=gate)
 
+    @property
+    def core(self) -> SchedulerCore:
+        """The RM's."""
+        return self._machine.rms[wire.RM].core
+
+    def _observe(self) -> None:
+        """The laws of an RM that is asked look at each command in its moment, and at each cycle."""
+        core, laws = self.core, self._core_laws
+        apply, cycle = core.apply, core.cycle
+
+        def observed_apply(command: Command, now_ns: int, out: Outcome | None = None) -> Outcome:
+            out = out if out is not None else Outcome()
+            for law in laws:
+                law.hears(self, command, None)
+            facts, events = len(out.facts), len(out.events)
+            apply(command, now_ns, out)
+            for law in laws:
+                law.taken(self, command, out.facts[facts:], out.events[events:])
+            return out
+
+        def observed_cycle(now_ns: int, budget: int, out: Outcome | None = None) -> Outcome:
+            out = out if out is not None else Outcome()
+            for law in laws:
+                law.decides(self)
+            facts, events = len(out.facts), len(out.events)
+            cycle(now_ns, budget, out)
+            for law in laws:
+                law.decided(self, out.facts[facts:], out.events[events:], budget)
+            return out
+
+        if laws:
+            core.apply, core.cycle = observed_apply, observed_cycle  # type: ignore[method-assign]
+            policy = policy_of(self._machine.rms[wire.RM].info)
+            for law in laws:
+                law.taken(self, SetCallbacks(policy), [], [])
+
     def _uuid(self) -> str:
         self._uuids += 1
         return f"uuid-{self._uuids}"
@@ -123,7 +188,7 @@ class ExternalLife:
         if first:
             self._sources()
         self._register()
-        self._do(*self.rm.begin())
+        self._do(*self._hosts.begin(self.core.partitions["default"]))
         if not first:
             self._sources()
 
@@ -132,7 +197,11 @@ class ExternalLife:
         self.books.registered(self.document)
         self.laws.registered()
         self._registered = True
-        self._apply([], wire.registration(worlds.text_of(self.document)))
+        for law in self._core_laws:
+            law.registers(self)
+        policy = self._asked.manners.policy if self._asked is not None else None
+        self._apply([], wire.registration(worlds.text_of(self.document), policy))
+        self._observe()
 
     def _register_anew(self) -> None:
         self.tally["RM: registered anew"] += 1
@@ -142,12 +211,16 @@ class ExternalLife:
             self._do(command)
         left = list(self.books.reported)
         must(not left, "answer", f"{left} were reported, and are neither known nor refused")
+        if self._asked is not None:
+            self._do(self._asked.connect(connected=True))
 
     def _restart(self, *, another_life: bool) -> None:
         """The process is killed, or the partition goes to another one: all that stays are the records."""
         self._say(f"  a restart{', of the informers too' if another_life else ''}")
         self.tally[f"restart: {'of everything' if another_life else 'informers go on'}"] += 1
         self.compare()
+        for law in self._core_laws if self._registered else ():
+            law.restarts(self)
         if another_life:
             self._life += 1
         machine = self._new_machine()
@@ -155,11 +228,15 @@ class ExternalLife:
             machine.fold(Record(wire.TOPICS.state, 0, 0, 0, key, value))
         machine.folded(self.now_ns)
         self._machine = machine
+        if self._registered:
+            for law in self._core_laws:
+                law.restarted(self, machine.rms[wire.RM].info)
+            self._observe()
         self._settle()
 
     def _shuffled(self) -> list[tuple[bytes, bytes]]:
         records = list(self.topic.items())
-        random.Random(self.steps).shuffle(records)
+        random.Random(self.number).shuffle(records)
         return records
 
     # ---- one step --------------------------------------------------------------------------------------------------
@@ -167,9 +244,9 @@ class ExternalLife:
     def step(self) -> None:
         """One more step."""
         dice = self.dice
-        self.steps += 1
+        self.number += 1
         self.now_ns += dice.choice([0, 1, 1, 5, 20, 31]) * SECOND_NS
-        self._say(f"step {self.steps}, {self.now_ns / SECOND_NS:g} s:")
+        self._say(f"step {self.number}, {self.now_ns / SECOND_NS:g} s:")
         self._settle()
         for manager in self.managers:
             manager.plan()
@@ -180,19 +257,25 @@ class ExternalLife:
         elif fate < 0.03:
             self._reconfigure()
         words = [word for each in self.informers for word in each.words(self.now_ns)]
-        commands = self.rm.commands()
+        commands = self.rm.commands(None)
+        first = list(islice(commands, None if self._asked is None else 1))
+        if any(isinstance(command, SetCallbacks) for command in first):
+            # (What is agreed to as the stream goes is placed at once: before what is said later in the same batch.)
+            commands, first = chain(first, commands), []
         if dice.random() < 0.5:
-            self._do(*self._mixed(words, commands))
+            self._do(*self._mixed(words, first))
         elif dice.random() < 0.7:
             self._do(*words)
-            self._do(*commands)
+            self._do(*first)
         else:
-            self._do(*commands)
+            self._do(*first)
             self._do(*words)  # (too late for what was decided first)
+        for command in chain(commands, self.rm.answers()):
+            self._do(command)
         self._settle()
-        if self.steps % REST_EVERY == 0:
+        if self.number % REST_EVERY == 0:
             self.laws.check_rest()
-        if self.steps % COMPARE_EVERY == 0:
+        if self.number % COMPARE_EVERY == 0:
             self.compare()
         if fate > 0.97:
             self._restart(another_life=fate > 0.98)
@@ -217,7 +300,7 @@ class ExternalLife:
 
     def _reconfigure(self) -> None:
         self._say("  another configuration")
-        self.document = external_worlds.world(self._number, self.dice.randrange(external_worlds.VARIANTS))
+        self.document = self._another(self.dice.randrange(small_worlds.VARIANTS))
         self.books.configure(self.document)
         self._apply([], wire.configuration(worlds.text_of(self.document)))
 
@@ -228,7 +311,7 @@ class ExternalLife:
         for command in commands:
             self._say(f"  {command}")
             self.laws.taken(command)
-        self._apply([wire.value_of(command) for command in commands])
+        self._apply([wire.value_of(command, self._offset + 1) for command in commands])
 
     def _apply(self, values: list[bytes], *more: bytes) -> None:
         records = []
@@ -250,6 +333,8 @@ class ExternalLife:
     def _heard(self, outputs: list[OutRecord]) -> None:
         for output in outputs:
             self.digest.update(wire.canonical(output))
+            if output.topic == wire.TOPICS.events:
+                self._history.take_record(output)
             if output.topic != wire.TOPICS.state:
                 continue
             assert output.key is not None
@@ -260,6 +345,12 @@ class ExternalLife:
             self._follower.take(Record(wire.TOPICS.state, 0, 0, 0, output.key, output.value))
         self.laws.now_ns = self.now_ns
         self.laws.heard(outputs)
+        if outputs and wire.RM in self._follower.rms:
+            followed = self._follower.rms[wire.RM]
+            self._history.compare_events(followed.core)
+            counted = followed.info.tally
+            runs = sum(each.running for each in followed.core.partitions.values())
+            must(counted.allocated + counted.reported - counted.ended == runs, "history", f"{runs} run: {counted}")
         if self._check_core:
             for state in self._machine.rms.values():
                 invariants.check(state.core, exhausted=state.core.exhausted)
@@ -300,12 +391,15 @@ class ExternalLife:
         for key, value in self._shuffled():
             folder.take(Record(wire.TOPICS.state, 0, 0, 0, key, value))
         folder.settle()
+        asked = self._registered and any(each.questions.open for each in self.core.partitions.values())
         for name, each in (("fold", folder), ("follow", self._follower)):
-            found = _published(each)
-            topic = {key: value for key, value in self.topic.items() if not _is_of_rm(key)}
+            left = in_flight(self.core, wire.RM) if self._asked is not None and self._registered else set()
+            found = {key: value for key, value in _published(each).items() if key not in left}
+            records = ((key, as_folded(key, value)) for key, value in self.topic.items())
+            topic = {key: value for key, value in records if not _is_of_rm(key) and key not in left}
             must(found == topic, name, difference(found, topic))
-            if wire.RM in each.rms:
-                core, live = each.rms[wire.RM].core, self._machine.rms[wire.RM].core
+            if wire.RM in each.rms and not asked:
+                core, live = each.rms[wire.RM].core, self.core
                 must(sums(core) == sums(live), name, difference(sums(core), sums(live)))
 
     def live(self, steps: int) -> None:
@@ -322,14 +416,20 @@ class ExternalLife:
 
     def end(self) -> None:
         """Everything is told; what was told to go goes; then all of it ends."""
+        asked = self._asked
+        self.rm.patient = True
+        if asked is not None:
+            self._do(asked.connect(connected=True))
         for number in range(6):
-            self.steps += 1
+            self.number += 1
             self.now_ns += 31 * SECOND_NS
             self._say(f"end {number}:")
             self._settle()
             self._hear_returned()
             self._do(*(word for each in self.informers for word in each.everything(self.now_ns)))
-            self._do(*self.rm.confirm())
+            self._do(*self.rm.confirmations())
+            for answers in self.rm.answers():
+                self._do(answers)
         self._check_told()
         self.laws.check_offers_are_back()
         self.laws.check_rest()
@@ -352,7 +452,7 @@ class ExternalLife:
 
     def _say(self, line: str) -> None:
         if self.story is not None:
-            self.story.append(line)
+            self.story.append(line[:TOLD_MAX])
 
 
 def _is_of_rm(key: bytes) -> bool:

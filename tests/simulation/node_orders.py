@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from simulation.books import Amounts, BookedAsk, BookedNode, Books
+from simulation.books import Amounts, BookedAsk, BookedNode
+from simulation.partition_books import Books
 
 NEARLY = 1e-9
 _GPU_MILLI = {"gpu": 1000, "gpu-milli": 1}

@@ -1,12 +1,13 @@
-"""The laws of preemption, victim by victim (core-features §2.14-2.16), with the auditor's own sums."""
+"""The laws of preemption, victim by victim, with the auditor's own sums."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from simulation.books import AuditFailure, BookedAllocation, BookedAsk, BookedNode, BookedQueue, Books, must
+from simulation.books import AuditFailure, BookedAllocation, BookedAsk, BookedNode, BookedQueue, must
 from simulation.hearing import Hearing
+from simulation.partition_books import Books
 
 
 class Preemptions:

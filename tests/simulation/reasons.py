@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from simulation.books import AuditFailure, BookedApp, BookedAsk, Books, must
+from simulation.books import AuditFailure, BookedApp, BookedAsk, must
+from simulation.partition_books import Books
 
 _NODE_CODES = frozenset(
     {"NO_NODES", "LARGER_THAN_ANY_NODE", "NO_NODE_HAS_ROOM", "FREE_RESOURCES_SCATTERED", "RESERVED_FOR_OTHERS"}
@@ -87,7 +88,7 @@ class Reasons:
             must(over, "reason", f"{words}; it uses {dict(used)} of {most}")
         elif code == "QUEUE_MAX":
             must(reason.queue in books.queues[ask.app.queue].parents(), "reason", words)
-            must(bool(books.over_queue(reason.queue, ask.wants)), "reason", words)
+            must(bool(books.over_bound(books.queue_bound(reason.queue), ask.wants)), "reason", words)
         elif code.startswith("REQUIRED_NODE"):
             node = books.nodes.get(ask.required)
             must(reason.node == ask.required and bool(ask.required), "reason", words)

@@ -8,9 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from simulation.books import AuditFailure, Document
-from simulation.life import Step, play
-
-SECONDS_MAX = 60.0
+from simulation.run import EVERYTHING, Step
 
 
 def what_failed(error: BaseException) -> str:
@@ -28,8 +26,8 @@ def shrunken(
     document: Document,
     steps: Sequence[Step],
     error: BaseException,
-    seconds: float = SECONDS_MAX,
-    play: Play = play,
+    seconds: float,
+    play: Play,
 ) -> tuple[list[Step], BaseException]:
     """The shortest form found within some seconds, and how that fails.
 
@@ -55,8 +53,8 @@ def shrunken(
     for number, step in enumerate(best):
         if step.restart:
             still_fails([*best[:number], replace(step, restart=False), *best[number + 1 :]])
-        if step.budget < 1 << 30:
-            still_fails([*best[:number], replace(best[number], budget=1 << 30), *best[number + 1 :]])
+        if step.budget < EVERYTHING:
+            still_fails([*best[:number], replace(best[number], budget=EVERYTHING), *best[number + 1 :]])
     _halve(
         len(_atoms(best)),
         lambda place, size: still_fails(_without_atoms(best, _atoms(best)[place : place + size])),

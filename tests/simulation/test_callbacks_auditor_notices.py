@@ -7,18 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
-from muster_scheduler.core.gangs import Gangs
-from muster_scheduler.core.inquiries import CallbackPolicy, Inquiry, InquiryKind, Refusals
-from muster_scheduler.core.node_index import NodeIndex
-from muster_scheduler.core.objects import Allocation, Ask, AskGroup, Ledger, Node
-from muster_scheduler.core.outcome import Outcome
-from muster_scheduler.core.questions import Questions
-from muster_scheduler.core.waiting import Waiting
-from simulation.books import AuditFailure
-from simulation.callbacks_life import CallbackLife
+from muster_core.allocation.turns import Turns
+from muster_core.allocation.waiting import Waiting
+from muster_core.gangs.gangs import Gangs
+from muster_core.model.application import Allocation, Ask, AskGroup
+from muster_core.model.inquiries import Inquiry, InquiryKind, Retry
+from muster_core.model.node import Node
+from muster_core.model.outcome import Outcome
+from muster_core.model.queue import Ledger
+from muster_core.model.scopes import CallbackPolicy
+from muster_core.nodes.node_index import NodeIndex
+from muster_core.predicates.questions import Questions
+from muster_scheduler.emit import Emitter
+from simulation.life import Life
+from simulation.manager import CALLBACKS
 from simulation.noticing import must_be_noticed
 
 SEEDS = range(60)
@@ -111,16 +117,24 @@ def _limits_wake_nobody(patch: pytest.MonkeyPatch) -> None:
 
 def _refused_for_ever(patch: pytest.MonkeyPatch) -> None:
     """Refusals are not forgotten when the pause is over."""
-    patch.setattr(Questions, "retry", lambda self, refusals, out, now_ns: None)
+    patch.setattr(Questions, "retry", lambda self, retry, due_ns, out, now_ns: setattr(retry.refusals, "armed_ns", 0))
+
+
+def _ends_move_nobody(patch: pytest.MonkeyPatch) -> None:
+    """An allocation on the refused node ended, and the refusal holds until the pause is over."""
+    patch.setattr(
+        Questions, "look_again", lambda self, out, now_ns: self._changed_nodes.clear() or self._outdated.clear()
+    )
 
 
 def _forgotten_and_not_tried(patch: pytest.MonkeyPatch) -> None:
     """Refusals are forgotten, and nobody looks again."""
 
-    def forget_only(self: Questions, refusals: Refusals, out: Outcome, now_ns: int) -> None:
-        refusals.until_ns = 0
-        self._forget(refusals.ask, list(refusals.nodes))
-        out.touch(refusals.ask, self._partition.name)
+    def forget_only(self: Questions, retry: Retry, due_ns: int, out: Outcome, now_ns: int) -> None:
+        ask, refusals = retry.ask, retry.refusals
+        refusals.until_ns = refusals.armed_ns = 0
+        self._forget(ask, list(refusals.nodes))
+        out.touch(ask, self._state.name)
 
     patch.setattr(Questions, "retry", forget_only)
 
@@ -203,9 +217,9 @@ def _replaces_unasked(patch: pytest.MonkeyPatch) -> None:
         out: Outcome,
         now_ns: int,
     ) -> None:
-        self._partition.gangs.agreed(placeholder, ask, node, out, now_ns)
+        self._gangs.agreed(placeholder, ask, node, out, now_ns)
 
-    patch.setattr(Questions, "court", at_once)
+    patch.setattr(Questions, "make_candidate", at_once)
 
 
 def _replaced_elsewhere(patch: pytest.MonkeyPatch) -> None:
@@ -214,7 +228,7 @@ def _replaced_elsewhere(patch: pytest.MonkeyPatch) -> None:
 
     def anywhere(self: Gangs, placeholder: Allocation, out: Outcome, now_ns: int, *, elsewhere: bool = True) -> None:
         placeholder.agreed_node = ""
-        questions = self._partition.questions
+        questions = self._questions
         asked, questions.predicates = questions.predicates, False
         with pytest.MonkeyPatch.context() as inner:
             inner.setattr(Questions, "refused", lambda self, ask: ())
@@ -226,7 +240,7 @@ def _replaced_elsewhere(patch: pytest.MonkeyPatch) -> None:
 
 def _courted_for_ever(patch: pytest.MonkeyPatch) -> None:
     """A placeholder whose ask was refused stays courted."""
-    patch.setattr(Gangs, "uncourt", lambda self, placeholder: None)
+    patch.setattr(Gangs, "free_candidate", lambda self, placeholder: None)
 
 
 def _asks_on_for_the_dead(patch: pytest.MonkeyPatch) -> None:
@@ -278,6 +292,32 @@ def _full_all_the_same(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Ledger, "is_full", property(lambda self: False))
 
 
+def _turns_overlap(patch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for a turn."""
+    patch.setattr(Turns, "stops_all", lambda self, ask: False)
+    patch.setattr(Turns, "stops", lambda self, ask, group: False)
+    patch.setattr(Turns, "may_use", lambda self, ask, node: True)
+    patch.setattr(Turns, "but", lambda self, ask, refused: refused)
+    patch.setattr(Turns, "_close", lambda self, turn: None)
+
+
+def _asked_before_it_is_told(patch: pytest.MonkeyPatch) -> None:
+    """Questions do not say behind which response they are to be answered."""
+    whole = Emitter._flush_one
+
+    def unnoted(self: Emitter, *said: Any) -> None:
+        whole(self, *said)
+        self.info.last_allocation_response = 0
+
+    patch.setattr(Emitter, "_flush_one", unnoted)
+
+
+def _turns_never_end(patch: pytest.MonkeyPatch) -> None:
+    """Who stands in line where a scope is free again is not let go."""
+    patch.setattr(Turns, "_let_go", lambda self, turn: False)
+    patch.setattr(Turns, "_free", lambda self, node: setattr(node, "taken", False))
+
+
 BREAKS: dict[Break, Collection[str]] = {
     _a_no_is_a_yes: {"allocation"},
     _silence_is_a_yes: {"allocation"},
@@ -287,6 +327,7 @@ BREAKS: dict[Break, Collection[str]] = {
     _nobody_is_woken: {"left pending"},
     _limits_wake_nobody: {"left pending"},
     _refused_for_ever: {"leak", "settled"},
+    _ends_move_nobody: {"ended"},
     _forgotten_and_not_tried: {"left pending"},
     _asked_at_once_again: {"asked again"},
     _the_same_numbers: {"question"},
@@ -303,27 +344,25 @@ BREAKS: dict[Break, Collection[str]] = {
     _told_unasked: {"state"},
     _more_than_wanted: {"twice", "leak"},
     _full_all_the_same: {"max applications"},
+    _turns_overlap: {"alone"},
+    _asked_before_it_is_told: {"behind"},
+    _turns_never_end: {"left pending"},
 }
 # Lives in which what comes up seldom comes up; then all others are tried.
 HINTS: dict[Break, list[int]] = {
-    _not_counted_as_running: [46],
-    _preempts_others: [7],
-    _kept_refusals_of_dead_nodes: [9],
-    _not_recorded: [9],
+    _forgotten_and_not_tried: [21],
+    _kept_refusals_of_dead_nodes: [11],
+    _more_than_wanted: [37],
+    _not_counted_as_running: [101],
+    _preempts_others: [41],
+    _preempts_too_many: [21],
+    _replaced_elsewhere: [34],
 }
 
 
 @pytest.mark.parametrize("broken", BREAKS, ids=lambda each: each.__name__.strip("_"))
 def test_the_auditor_notices(broken: Break, monkeypatch: pytest.MonkeyPatch) -> None:
     broken(monkeypatch)
-
-    def noticed_in(seed: int) -> list[str]:
-        try:
-            CallbackLife(seed, check_core=False).live(STEPS)
-        except AuditFailure as failure:
-            return [failure.check]
-        except Exception as error:
-            return [type(error).__name__]
-        return []
-
-    must_be_noticed(broken.__doc__ or "", set(BREAKS[broken]), [*HINTS.get(broken, ()), *SEEDS], noticed_in)
+    seeds = [*HINTS.get(broken, ()), *SEEDS]
+    life = partial(Life, features={CALLBACKS}, check_core=False)
+    must_be_noticed(broken.__doc__ or "", BREAKS[broken], seeds, STEPS, life)

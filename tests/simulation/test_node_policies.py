@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 
 import pytest
-from muster_scheduler.core.config import NodeSortPolicy
-from muster_scheduler.core.node_policies import Fragmentation, ShapedIndex, Workload, node_search
-from muster_scheduler.core.partition import Partition
-from muster_scheduler.core.resources import Shape
+from muster_core.model.resources import Shape
+from muster_core.nodes.policies.fragmentation import Fragmentation, Workload
+from muster_core.nodes.policies.registry import policy_named
+from muster_core.nodes.policies.shaped import ShapedIndex
+from muster_core.partition import Partition
 from simulation.life import Life
 
 SEEDS = range(8)
@@ -40,7 +41,7 @@ def _check(partition: Partition) -> None:
         for shape, count in work.items():
             expected.add(shape, count)
         assert index.workload.shapes() == expected.shapes()
-    fresh = node_search(partition.config.node_sort_policy, partition.types)
+    fresh = policy_named(partition.config.node_sort_policy).new_index(partition.types)
     for node in reversed(partition.nodes.values()):
         if node.index_key is not None:
             fresh.add(node, node.index_key[0])
@@ -55,10 +56,10 @@ def _shaped(life: Life) -> list[Partition]:
     return [each for each in life.run.core.partitions.values() if isinstance(each.index, ShapedIndex)]
 
 
-@pytest.mark.parametrize("policy", [NodeSortPolicy.DOTPRODUCT, NodeSortPolicy.FRAGMENTATION])
+@pytest.mark.parametrize("policy", ["dotproduct", "fragmentation"])
 @pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: f"seed-{seed}")
-def test_a_random_life_and_its_recovery_find_the_same_nodes(seed: int, policy: NodeSortPolicy) -> None:
-    life = Life(seed, policy=policy.value)
+def test_a_random_life_and_its_recovery_find_the_same_nodes(seed: int, policy: str) -> None:
+    life = Life(seed, policy=policy)
     for step in range(STEPS):
         life.step()
         for partition in _shaped(life):

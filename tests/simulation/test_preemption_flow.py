@@ -12,15 +12,18 @@ from collections.abc import Iterator
 import pytest
 from builders import snapshot
 from muster_bus.log import Record
-from muster_scheduler import state_codec
-from muster_scheduler.core import claims, invariants, preemption
-from muster_scheduler.core.commands import Command, ReleaseItem, Termination, UpdateAllocations
-from muster_scheduler.core.objects import Ask, PreemptionRule
-from muster_scheduler.core.outcome import Detail, Outcome
-from muster_scheduler.core.partition import Partition
-from muster_scheduler.core.preemption import Plan
-from muster_scheduler.core.reasons import PreemptionNo
-from muster_scheduler.follower import RmInfo, StateFolder, encode_registration, encode_rm
+from muster_core import invariants
+from muster_core.allocation import long_wait
+from muster_core.model.application import Ask
+from muster_core.model.commands import Command, ReleaseItem, Termination, UpdateAllocations
+from muster_core.model.outcome import Detail, Outcome
+from muster_core.model.reasons import PreemptionNo
+from muster_core.partition import Partition
+from muster_core.preemption import preemption
+from muster_core.preemption.cluster import Cluster
+from muster_core.preemption.plan import Plan
+from muster_state import state_codec
+from muster_state.follower import RmInfo, StateFolder, encode_registration, encode_rm
 from preempting import Arena, Laws, item, told
 
 PER_TEST = 20
@@ -87,7 +90,7 @@ def _known(arena: Arena) -> dict[str, object]:
     found: dict[str, object] = {}
     for app in arena.partition.apps.values():
         for ask in app.asks.values():
-            node = ask.reserved.node_id if ask.reserved is not None else ""
+            node = ask.reserved_node
             found[f"{app.app_id}/{ask.key}"] = (ask.pending, ask.preempts, node)
         for held in app.allocations.values():
             found[f"{app.app_id}/{held.unique_key} on {held.node_id}"] = held.preempted
@@ -100,7 +103,7 @@ def _plans(arena: Arena) -> list[object]:
     found: list[object] = []
     for app_id in sorted(arena.partition.apps):
         for key, ask in sorted(arena.application(app_id).asks.items()):
-            plan = preemption.search(arena.partition, ask, arena.now_ns)
+            plan = preemption.search(arena.partition.cluster, ask, arena.now_ns)
             if isinstance(plan, Plan):
                 node = plan.node.node_id if plan.node is not None else ""
                 found.append((key, node, [(victim.allocation.unique_key, victim.why) for victim in plan.victims]))
@@ -145,8 +148,7 @@ def test_an_ask_waits_victims_go_and_it_comes_to_the_node_that_is_kept_for_it() 
     # 1. At its age, enough of the youngest on one node are told, with the whole story; the node is kept for the ask.
     out = next(story)
     assert ask.preempts
-    node = ask.reserved
-    assert node is not None
+    node = arena.partition.nodes[ask.reserved_node]
     young = {key for key, node_id in arena.placed("r").items() if node_id == node.node_id and "young" in key}
     assert {key for _, key in told(out)} == young
     assert len(young) == 2
@@ -154,7 +156,7 @@ def test_an_ask_waits_victims_go_and_it_comes_to_the_node_that_is_kept_for_it() 
     assert [held.node_id for held in victims] == [node.node_id] * 2
     why = victims[0].preempted
     assert why is not None
-    assert (why.rule, why.app_id, why.key, why.queue) == (PreemptionRule.GUARANTEE, "p", "ask", "root.poor")
+    assert (why.rule, why.app_id, why.key, why.queue) == ("GUARANTEE", "p", "ask", "root.poor")
     assert (why.victim_share_before, why.victim_share_after) == (5.0, 4.0)  # 20 and 16, of a guarantee of 4
     assert (why.asker_share_before, why.asker_share_after) == (0.0, 0.4)
     assert {event.object_id for event in out.events if "Preempted by" in event.message} == young
@@ -189,21 +191,22 @@ def test_in_random_lives_every_preemption_is_lawful(batch: range, monkeypatch: p
     plans: list[Plan] = []
     search = preemption.search
 
-    def watched(partition: Partition, ask: Ask, now_ns: int) -> Plan | PreemptionNo:
-        found = search(partition, ask, now_ns)
+    def watched(cluster: Cluster, ask: Ask, now_ns: int) -> Plan | PreemptionNo:
+        found = search(cluster, ask, now_ns)
         if isinstance(found, Plan):
+            assert isinstance(cluster.state, Partition)
             victims, rules = zip(*((victim.allocation, victim.why.rule) for victim in found.victims), strict=True)
-            Laws(partition, ask).check(found.node, list(victims), list(rules))
+            Laws(cluster.state, ask).check(found.node, list(victims), list(rules))
             plans.append(found)
         return found
 
-    monkeypatch.setattr(claims.preemption, "search", watched)
+    monkeypatch.setattr(long_wait.preemption, "search", watched)
     for seed in batch:
         _live(random.Random(f"flow-{seed}"))
     assert len(plans) > len(batch)
     assert {victim.why.rule for plan in plans for victim in plan.victims} == {
-        PreemptionRule.GUARANTEE,
-        PreemptionRule.PRIORITY,
+        "GUARANTEE",
+        "PRIORITY",
     }
 
 
@@ -239,7 +242,7 @@ def _live(dice: random.Random) -> None:
         asked = told(out)
     for app in arena.partition.apps.values():
         for ask in app.asks.values():
-            kept = ask.preempts and ask.reserved is not None
+            kept = ask.preempts and bool(ask.reserved_node)
             assert not kept or Laws(arena.partition, ask).over(), f"{ask} was forgotten"
 
 

@@ -11,12 +11,17 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from muster_scheduler.core import invariants, preemption, preemption_cover, preemption_victims
-from muster_scheduler.core.commands import UpdateAllocations
-from muster_scheduler.core.objects import Allocation, Ask, PreemptionRule, Queue
-from muster_scheduler.core.outcome import Outcome
-from muster_scheduler.core.preemption import Plan
-from muster_scheduler.core.reasons import PreemptionNo
+from muster_core import invariants
+from muster_core.model.application import Allocation, Ask
+from muster_core.model.commands import UpdateAllocations
+from muster_core.model.outcome import Outcome
+from muster_core.model.queue import Queue
+from muster_core.model.reasons import PreemptionNo
+from muster_core.preemption import preemption, preemption_cover
+from muster_core.preemption.plan import Plan
+from muster_core.preemption.preemption_victims import Underway
+from muster_core.preemption.rule import Reach
+from muster_core.preemption.rules import guarantee, priority
 from preempting import Arena, Laws, item, random_arena
 
 RUNS = max(int(os.environ.get("MUSTER_SIMULATION_SEEDS", "600")), 600)
@@ -54,11 +59,11 @@ def _search_in_random_clusters(seeds: range) -> None:
         if dice.random() < 0.4:
             arena.wait(3)  # some get a node to themselves
         for ask in _waiting(arena):
-            found = preemption.search(arena.partition, ask, arena.now_ns)
+            found = preemption.search(arena.partition.cluster, ask, arena.now_ns)
             _check(arena, ask, found)
             # The next ones look at a cluster in which some were told to go and have not gone yet.
             if isinstance(found, Plan) and dice.random() < 0.6:
-                arena.partition.claims.carry_out(found, ask, Outcome(), arena.now_ns)
+                arena.partition.long_wait.carry_out(found, ask, Outcome(), arena.now_ns)
                 invariants.check(arena.core)
 
 
@@ -69,7 +74,7 @@ def test_what_was_preempted_is_not_taken_back(first: int) -> None:
         dice = random.Random(f"cycle-{seed}")
         arena = random_arena(dice, allocations=dice.randint(4, 10))
         for ask in _waiting(arena):
-            found = preemption.search(arena.partition, ask, arena.now_ns)
+            found = preemption.search(arena.partition.cluster, ask, arena.now_ns)
             if isinstance(found, Plan):
                 _take_back(arena, ask, found)
                 break
@@ -82,7 +87,7 @@ def _take_back(arena: Arena, ask: Ask, plan: Plan) -> None:
             arena.release(other.app.app_id, other.key)
     # 1. The victims go, the ask comes, on its node.
     out = Outcome()
-    arena.partition.claims.carry_out(plan, ask, out, arena.now_ns)
+    arena.partition.long_wait.carry_out(plan, ask, out, arena.now_ns)
     arena.confirm(out)
     placed = ask.app.allocations[ask.key]
     assert placed.node_id == plan.node.node_id
@@ -92,7 +97,7 @@ def _take_back(arena: Arena, ask: Ask, plan: Plan) -> None:
     for victim in plan.victims:
         _ask_again(arena, victim.allocation)
     for again in _waiting(arena):
-        found = preemption.search(arena.partition, again, arena.now_ns)
+        found = preemption.search(arena.partition.cluster, again, arena.now_ns)
         _check(arena, again, found)
         if isinstance(found, Plan):
             assert placed not in [victim.allocation for victim in found.victims], f"{again} takes {placed} back"
@@ -108,7 +113,7 @@ def _ask_again(arena: Arena, gone: Allocation) -> None:
 
 def _no_guard(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preemption_cover.Guard, "allows", lambda *_: True)
-    monkeypatch.setattr(preemption_victims, "Guard", lambda queue, spare: preemption_cover.Guard(queue, {}))
+    monkeypatch.setattr(guarantee, "Guard", lambda queue, spare: preemption_cover.Guard(queue, {}))
 
 
 def _no_trim(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,21 +126,21 @@ def _no_trim(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _any_priority(monkeypatch: pytest.MonkeyPatch) -> None:
-    def branch(leaf: Queue, rule: PreemptionRule, _: int | None, *guards: Any) -> preemption_cover.Branch:
-        return preemption_cover.Branch(leaf, rule, None, *guards)
+    def branch(leaf: Queue, rule: str, _: int | None, *guards: Any, **spared: Any) -> preemption_cover.Branch:
+        return preemption_cover.Branch(leaf, rule, None, *guards, **spared)
 
-    monkeypatch.setattr(preemption_victims, "Branch", branch)
+    for rule in (guarantee, priority):
+        monkeypatch.setattr(rule, "Branch", branch)
 
 
 def _everybody_is_entitled(monkeypatch: pytest.MonkeyPatch) -> None:
-    def generous(ask: Ask, underway: preemption_victims.Underway, over: Any) -> preemption_victims.Outside:
-        limits = list(over)
+    def generous(self: guarantee.Guarantee, ask: Ask, underway: Underway, over: Any) -> Reach:
         with pytest.MonkeyPatch.context() as inside:
-            inside.setattr(preemption_victims.Underway, "used", lambda *_: -1000)
-            return outside(ask, underway, limits)
+            inside.setattr(Underway, "used", lambda *_: -1000)
+            return reach(self, ask, underway, over)
 
-    outside = preemption_victims.outside
-    monkeypatch.setattr(preemption_victims, "outside", generous)
+    reach = guarantee.Guarantee.reach
+    monkeypatch.setattr(guarantee.Guarantee, "reach", generous)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +176,7 @@ def test_victims_of_a_required_node_make_room_there_and_none_is_needless(first: 
         arena.core.apply(UpdateAllocations([wanted]), arena.now_ns)  # and no cycle, which would preempt at once
         ask = arena.the_ask(app_id, "daemon")
         if dice.random() < 0.5:
-            arena.partition.reserve(ask, node, Outcome(), arena.now_ns)
+            arena.partition.reservations.reserve(ask, node, Outcome(), arena.now_ns)
         laws = Laws(arena.partition, ask)
         able = [held for held in node.allocations.values() if _may_go_for(ask, held, arena)]
         found = preemption.search_required_node(arena.partition, ask, node, arena.now_ns)
@@ -186,7 +191,7 @@ def test_victims_of_a_required_node_make_room_there_and_none_is_needless(first: 
         assert laws.helps(node, victims)
         for held in victims:
             assert not laws.helps(node, [other for other in victims if other is not held]), f"{held} is needless"
-        assert {victim.why.rule for victim in found.victims} == {PreemptionRule.REQUIRED_NODE}
+        assert {victim.why.rule for victim in found.victims} == {"REQUIRED_NODE"}
 
 
 def _may_go_for(ask: Ask, held: Allocation, arena: Arena) -> bool:

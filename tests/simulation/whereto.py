@@ -1,10 +1,11 @@
-"""Which queue an application must go to: the placement rules, told naively from the dictionary (§2.5)."""
+"""Which queue an application must go to: the placement rules, told naively from the dictionary."""
 
 from __future__ import annotations
 
 import re
 
-from simulation.books import Books, Document
+from simulation.books import INDEPENDENT, Document
+from simulation.partition_books import Books
 
 _NAME = re.compile(r"[a-zA-Z0-9_:#/@-]{1,64}\Z")
 _USER = re.compile(r"[_a-zA-Z][a-zA-Z0-9:#/_.@-]*[$]?\Z")
@@ -22,11 +23,11 @@ def leaf_for(books: Books, queue: str, user: str, groups: tuple[str, ...], tags:
         for rule in books.rules:
             path = _named(books, rule, queue, user, groups, tags)
             if path and _takes(books, path, user, groups):
-                return path if _can_be_made(books, path) else None
+                return path if _can_be_made(books, path) else RECOVERY if forced else None
     except _Refused:
-        return None
+        return RECOVERY if forced else None
     if forced:
-        return RECOVERY if _can_be_made(books, RECOVERY) else None
+        return RECOVERY
     if "root.default" in books.queues and _takes(books, "root.default", user, groups):
         return "root.default"
     return None
@@ -58,11 +59,11 @@ def _named(books: Books, rule: Document, queue: str, user: str, groups: tuple[st
         if not above:
             return ""
         path = f"{above}.{name if rule['name'] == 'fixed' else name.replace('.', '_dot_')}"
-    if path == RECOVERY:
+    if path in (RECOVERY, INDEPENDENT):
         return ""
     if path in books.queues:
         return path
-    if path.startswith(f"{RECOVERY}.") or not all(_NAME.match(part) for part in path.split(".")):
+    if path.startswith((f"{RECOVERY}.", f"{INDEPENDENT}.")) or not all(_NAME.match(part) for part in path.split(".")):
         raise _Refused
     return path if rule.get("create") else ""
 

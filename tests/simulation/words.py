@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 
-from muster_scheduler.core.commands import (
+from muster_core.model.commands import (
     AppItem,
     AskItem,
     Command,
@@ -19,13 +19,13 @@ from muster_scheduler.core.commands import (
     UpdateNodes,
 )
 from simulation.books import SECOND_NS, Document
-from simulation.life import BEGIN_NS, Step
+from simulation.run import BEGIN_NS, Step
 
 
-def told(document: Document, steps: Sequence[Step], begin_ns: int = BEGIN_NS) -> str:
+def told(document: Document, steps: Sequence[Step]) -> str:
     """A configuration and the steps that follow."""
     lines = [f"configuration: {json.dumps(document)}"]
-    now_ns = begin_ns
+    now_ns = BEGIN_NS
     for number, step in enumerate(steps, 1):
         now_ns += step.advance_ns
         budget = "" if step.budget > 1_000_000 else f", at most {step.budget} allocations"
@@ -58,6 +58,8 @@ def _command(command: Command, offered: Document | None) -> Iterable[str]:
             yield f"configuration: {json.dumps(offered)}"
         case SetDeciding():
             yield f"decide: {command.deciding}"
+        case _:
+            yield str(command)
 
 
 def _ask(item: AskItem) -> str:

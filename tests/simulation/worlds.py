@@ -11,8 +11,8 @@ import random
 from functools import lru_cache
 from typing import Any
 
-from muster_scheduler.core.config import ClusterConfig
-from muster_scheduler.queue_yaml import load_queue_config
+from muster_core.config.config import ClusterConfig
+from muster_queue_config.queue_yaml import load_queue_config
 
 USERS = ("ann", "bob", "cat", "dan")
 GROUPS_OF = {"ann": ("red",), "bob": ("red", "blue"), "cat": ("blue",), "dan": ()}
@@ -69,6 +69,11 @@ def another(dice: random.Random, document: Document) -> Document:
     for _ in range(dice.randint(1, 3)):
         _change(dice, partition)
     return changed
+
+
+def with_one_partition(document: Document) -> Document:
+    """The first of its partitions."""
+    return {"partitions": document["partitions"][:1]}
 
 
 def _change(dice: random.Random, partition: Document) -> None:

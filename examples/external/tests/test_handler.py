@@ -9,9 +9,15 @@ import pytest
 from muster_bus.clock import SystemClock
 from muster_example_vmhosts.handler import make_handler
 from muster_example_vmhosts.informer import MAINTENANCE, make_informer
-from muster_scheduler.core.external import ExternalAllocation, ExternalKind, ExternalNode, ExternalObject, ExternalPool
-from muster_scheduler.external.contract import HandlerContext
-from muster_scheduler.external.errors import HandlerSettingsWrong
+from muster_informers.plugin import (
+    ExternalAllocation,
+    ExternalKind,
+    ExternalNode,
+    ExternalObject,
+    ExternalPool,
+    HandlerContext,
+    HandlerSettingsWrong,
+)
 
 CONFIG = b"""
 [kept_per_host]

@@ -9,13 +9,14 @@ import pytest
 from muster_bus.clock import SystemClock
 from muster_example_vmhosts.informer import MAINTENANCE, VM_STATE, VmHosts, make_informer
 from muster_example_vmhosts.manager import Host, Vm
-from muster_scheduler.external.contract import ChangeType, InformerContext
-from muster_scheduler.external.documents import read_document
-from muster_scheduler.external.errors import (
+from muster_informers.plugin import (
+    ChangeType,
     CursorExpired,
+    InformerContext,
     InformerSettingsWrong,
     SourceSaysNonsense,
     SourceUnavailable,
+    read_document,
 )
 
 if TYPE_CHECKING:

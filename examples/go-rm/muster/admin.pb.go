@@ -314,7 +314,7 @@ func (x *ListResourceManagersResponse) GetResourceManagers() []*ResourceManager 
 type ResourceManager struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	RmId          string                 `protobuf:"bytes,1,opt,name=rm_id,json=rmId,proto3" json:"rm_id,omitempty"`
-	State         string                 `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`                     // INIT, RUNNING, PAUSED (every stream is lost), STOPPED
+	State         string                 `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`                     // RUNNING, DISCONNECTED (every stream is lost), STOPPED
 	SinceNs       int64                  `protobuf:"varint,3,opt,name=since_ns,json=sinceNs,proto3" json:"since_ns,omitempty"` // since when it is in that state
 	Reason        string                 `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`                   // why
 	Streams       []*Stream              `protobuf:"bytes,5,rep,name=streams,proto3" json:"streams,omitempty"`                 // that are open
@@ -328,7 +328,9 @@ type ResourceManager struct {
 	RegisteredNs  int64                  `protobuf:"varint,13,opt,name=registered_ns,json=registeredNs,proto3" json:"registered_ns,omitempty"`
 	Registrations uint64                 `protobuf:"varint,14,opt,name=registrations,proto3" json:"registrations,omitempty"`
 	InstanceUuid  string                 `protobuf:"bytes,15,opt,name=instance_uuid,json=instanceUuid,proto3" json:"instance_uuid,omitempty"`
-	Callbacks     []string               `protobuf:"bytes,16,rep,name=callbacks,proto3" json:"callbacks,omitempty"` // what its callback stream wants: predicates, events ...
+	Callbacks     []string               `protobuf:"bytes,16,rep,name=callbacks,proto3" json:"callbacks,omitempty"`                   // what its callback stream wants: predicates, events ...
+	Description   string                 `protobuf:"bytes,17,opt,name=description,proto3" json:"description,omitempty"`               // what its state means, and what to do, for people
+	IsDefault     bool                   `protobuf:"varint,18,opt,name=is_default,json=isDefault,proto3" json:"is_default,omitempty"` // who names no RM means this one
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -473,6 +475,20 @@ func (x *ResourceManager) GetCallbacks() []string {
 		return x.Callbacks
 	}
 	return nil
+}
+
+func (x *ResourceManager) GetDescription() string {
+	if x != nil {
+		return x.Description
+	}
+	return ""
+}
+
+func (x *ResourceManager) GetIsDefault() bool {
+	if x != nil {
+		return x.IsDefault
+	}
+	return false
 }
 
 type Stream struct {
@@ -642,6 +658,9 @@ func (x *ResumeResourceManagerRequest) GetRmId() string {
 type ResourceManagerAnswer struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Changed       bool                   `protobuf:"varint,1,opt,name=changed,proto3" json:"changed,omitempty"` // false: it was so already
+	State         string                 `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`      // of the RM, as in ResourceManager; so the next
+	SinceNs       int64                  `protobuf:"varint,3,opt,name=since_ns,json=sinceNs,proto3" json:"since_ns,omitempty"`
+	Description   string                 `protobuf:"bytes,4,opt,name=description,proto3" json:"description,omitempty"` // what that means, and what to do, for people
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -683,6 +702,131 @@ func (x *ResourceManagerAnswer) GetChanged() bool {
 	return false
 }
 
+func (x *ResourceManagerAnswer) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *ResourceManagerAnswer) GetSinceNs() int64 {
+	if x != nil {
+		return x.SinceNs
+	}
+	return 0
+}
+
+func (x *ResourceManagerAnswer) GetDescription() string {
+	if x != nil {
+		return x.Description
+	}
+	return ""
+}
+
+type ForgetResourceManagerRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	RmId          string                 `protobuf:"bytes,1,opt,name=rm_id,json=rmId,proto3" json:"rm_id,omitempty"`
+	Force         bool                   `protobuf:"varint,2,opt,name=force,proto3" json:"force,omitempty"` // also an RM that is not stopped
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ForgetResourceManagerRequest) Reset() {
+	*x = ForgetResourceManagerRequest{}
+	mi := &file_muster_v1_admin_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ForgetResourceManagerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ForgetResourceManagerRequest) ProtoMessage() {}
+
+func (x *ForgetResourceManagerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_muster_v1_admin_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ForgetResourceManagerRequest.ProtoReflect.Descriptor instead.
+func (*ForgetResourceManagerRequest) Descriptor() ([]byte, []int) {
+	return file_muster_v1_admin_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *ForgetResourceManagerRequest) GetRmId() string {
+	if x != nil {
+		return x.RmId
+	}
+	return ""
+}
+
+func (x *ForgetResourceManagerRequest) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
+}
+
+type ForgetResourceManagerResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Changed       bool                   `protobuf:"varint,1,opt,name=changed,proto3" json:"changed,omitempty"`         // false: it was forgotten already
+	Allocations   uint32                 `protobuf:"varint,2,opt,name=allocations,proto3" json:"allocations,omitempty"` // that ended
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ForgetResourceManagerResponse) Reset() {
+	*x = ForgetResourceManagerResponse{}
+	mi := &file_muster_v1_admin_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ForgetResourceManagerResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ForgetResourceManagerResponse) ProtoMessage() {}
+
+func (x *ForgetResourceManagerResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_muster_v1_admin_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ForgetResourceManagerResponse.ProtoReflect.Descriptor instead.
+func (*ForgetResourceManagerResponse) Descriptor() ([]byte, []int) {
+	return file_muster_v1_admin_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *ForgetResourceManagerResponse) GetChanged() bool {
+	if x != nil {
+		return x.Changed
+	}
+	return false
+}
+
+func (x *ForgetResourceManagerResponse) GetAllocations() uint32 {
+	if x != nil {
+		return x.Allocations
+	}
+	return 0
+}
+
 type DrainNodeRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	RmId          string                 `protobuf:"bytes,1,opt,name=rm_id,json=rmId,proto3" json:"rm_id,omitempty"`
@@ -695,7 +839,7 @@ type DrainNodeRequest struct {
 
 func (x *DrainNodeRequest) Reset() {
 	*x = DrainNodeRequest{}
-	mi := &file_muster_v1_admin_proto_msgTypes[9]
+	mi := &file_muster_v1_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -707,7 +851,7 @@ func (x *DrainNodeRequest) String() string {
 func (*DrainNodeRequest) ProtoMessage() {}
 
 func (x *DrainNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_muster_v1_admin_proto_msgTypes[9]
+	mi := &file_muster_v1_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -720,7 +864,7 @@ func (x *DrainNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainNodeRequest.ProtoReflect.Descriptor instead.
 func (*DrainNodeRequest) Descriptor() ([]byte, []int) {
-	return file_muster_v1_admin_proto_rawDescGZIP(), []int{9}
+	return file_muster_v1_admin_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *DrainNodeRequest) GetRmId() string {
@@ -761,7 +905,7 @@ type DrainNodeResponse struct {
 
 func (x *DrainNodeResponse) Reset() {
 	*x = DrainNodeResponse{}
-	mi := &file_muster_v1_admin_proto_msgTypes[10]
+	mi := &file_muster_v1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -773,7 +917,7 @@ func (x *DrainNodeResponse) String() string {
 func (*DrainNodeResponse) ProtoMessage() {}
 
 func (x *DrainNodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_muster_v1_admin_proto_msgTypes[10]
+	mi := &file_muster_v1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -786,7 +930,7 @@ func (x *DrainNodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainNodeResponse.ProtoReflect.Descriptor instead.
 func (*DrainNodeResponse) Descriptor() ([]byte, []int) {
-	return file_muster_v1_admin_proto_rawDescGZIP(), []int{10}
+	return file_muster_v1_admin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *DrainNodeResponse) GetChanged() bool {
@@ -812,7 +956,7 @@ type DumpStateRequest struct {
 
 func (x *DumpStateRequest) Reset() {
 	*x = DumpStateRequest{}
-	mi := &file_muster_v1_admin_proto_msgTypes[11]
+	mi := &file_muster_v1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -824,7 +968,7 @@ func (x *DumpStateRequest) String() string {
 func (*DumpStateRequest) ProtoMessage() {}
 
 func (x *DumpStateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_muster_v1_admin_proto_msgTypes[11]
+	mi := &file_muster_v1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -837,7 +981,7 @@ func (x *DumpStateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DumpStateRequest.ProtoReflect.Descriptor instead.
 func (*DumpStateRequest) Descriptor() ([]byte, []int) {
-	return file_muster_v1_admin_proto_rawDescGZIP(), []int{11}
+	return file_muster_v1_admin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *DumpStateRequest) GetRmId() string {
@@ -856,7 +1000,7 @@ type DumpStateResponse struct {
 
 func (x *DumpStateResponse) Reset() {
 	*x = DumpStateResponse{}
-	mi := &file_muster_v1_admin_proto_msgTypes[12]
+	mi := &file_muster_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -868,7 +1012,7 @@ func (x *DumpStateResponse) String() string {
 func (*DumpStateResponse) ProtoMessage() {}
 
 func (x *DumpStateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_muster_v1_admin_proto_msgTypes[12]
+	mi := &file_muster_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -881,7 +1025,7 @@ func (x *DumpStateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DumpStateResponse.ProtoReflect.Descriptor instead.
 func (*DumpStateResponse) Descriptor() ([]byte, []int) {
-	return file_muster_v1_admin_proto_rawDescGZIP(), []int{12}
+	return file_muster_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *DumpStateResponse) GetJson() []byte {
@@ -909,7 +1053,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_muster_v1_admin_proto_msgTypes[13]
+	mi := &file_muster_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -921,7 +1065,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_muster_v1_admin_proto_msgTypes[13]
+	mi := &file_muster_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -934,7 +1078,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_muster_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_muster_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ExplainRequest) GetRmId() string {
@@ -1047,7 +1191,7 @@ type AskId struct {
 
 func (x *AskId) Reset() {
 	*x = AskId{}
-	mi := &file_muster_v1_admin_proto_msgTypes[14]
+	mi := &file_muster_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1059,7 +1203,7 @@ func (x *AskId) String() string {
 func (*AskId) ProtoMessage() {}
 
 func (x *AskId) ProtoReflect() protoreflect.Message {
-	mi := &file_muster_v1_admin_proto_msgTypes[14]
+	mi := &file_muster_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1072,7 +1216,7 @@ func (x *AskId) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AskId.ProtoReflect.Descriptor instead.
 func (*AskId) Descriptor() ([]byte, []int) {
-	return file_muster_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_muster_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *AskId) GetApplicationId() string {
@@ -1099,7 +1243,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_muster_v1_admin_proto_msgTypes[15]
+	mi := &file_muster_v1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1111,7 +1255,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_muster_v1_admin_proto_msgTypes[15]
+	mi := &file_muster_v1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1124,7 +1268,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_muster_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_muster_v1_admin_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ExplainResponse) GetJson() []byte {
@@ -1163,7 +1307,7 @@ const file_muster_v1_admin_proto_rawDesc = "" +
 	"\x1bListResourceManagersRequest\x12\x13\n" +
 	"\x05rm_id\x18\x01 \x01(\tR\x04rmId\"g\n" +
 	"\x1cListResourceManagersResponse\x12G\n" +
-	"\x11resource_managers\x18\x01 \x03(\v2\x1a.muster.v1.ResourceManagerR\x10resourceManagers\"\xd4\x05\n" +
+	"\x11resource_managers\x18\x01 \x03(\v2\x1a.muster.v1.ResourceManagerR\x10resourceManagers\"\x95\x06\n" +
 	"\x0fResourceManager\x12\x13\n" +
 	"\x05rm_id\x18\x01 \x01(\tR\x04rmId\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\x19\n" +
@@ -1185,7 +1329,10 @@ const file_muster_v1_admin_proto_rawDesc = "" +
 	"\rregistered_ns\x18\r \x01(\x03R\fregisteredNs\x12$\n" +
 	"\rregistrations\x18\x0e \x01(\x04R\rregistrations\x12#\n" +
 	"\rinstance_uuid\x18\x0f \x01(\tR\finstanceUuid\x12\x1c\n" +
-	"\tcallbacks\x18\x10 \x03(\tR\tcallbacks\x1a<\n" +
+	"\tcallbacks\x18\x10 \x03(\tR\tcallbacks\x12 \n" +
+	"\vdescription\x18\x11 \x01(\tR\vdescription\x12\x1d\n" +
+	"\n" +
+	"is_default\x18\x12 \x01(\bR\tisDefault\x1a<\n" +
 	"\x0eBuildInfoEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a>\n" +
@@ -1202,9 +1349,18 @@ const file_muster_v1_admin_proto_rawDesc = "" +
 	"\x05rm_id\x18\x01 \x01(\tR\x04rmId\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\"3\n" +
 	"\x1cResumeResourceManagerRequest\x12\x13\n" +
-	"\x05rm_id\x18\x01 \x01(\tR\x04rmId\"1\n" +
+	"\x05rm_id\x18\x01 \x01(\tR\x04rmId\"\x84\x01\n" +
 	"\x15ResourceManagerAnswer\x12\x18\n" +
-	"\achanged\x18\x01 \x01(\bR\achanged\"\x80\x01\n" +
+	"\achanged\x18\x01 \x01(\bR\achanged\x12\x14\n" +
+	"\x05state\x18\x02 \x01(\tR\x05state\x12\x19\n" +
+	"\bsince_ns\x18\x03 \x01(\x03R\asinceNs\x12 \n" +
+	"\vdescription\x18\x04 \x01(\tR\vdescription\"I\n" +
+	"\x1cForgetResourceManagerRequest\x12\x13\n" +
+	"\x05rm_id\x18\x01 \x01(\tR\x04rmId\x12\x14\n" +
+	"\x05force\x18\x02 \x01(\bR\x05force\"[\n" +
+	"\x1dForgetResourceManagerResponse\x12\x18\n" +
+	"\achanged\x18\x01 \x01(\bR\achanged\x12 \n" +
+	"\vallocations\x18\x02 \x01(\rR\vallocations\"\x80\x01\n" +
 	"\x10DrainNodeRequest\x12\x13\n" +
 	"\x05rm_id\x18\x01 \x01(\tR\x04rmId\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\tR\tpartition\x12\x17\n" +
@@ -1233,13 +1389,14 @@ const file_muster_v1_admin_proto_rawDesc = "" +
 	"\x0eallocation_key\x18\x02 \x01(\tR\rallocationKey\"C\n" +
 	"\x0fExplainResponse\x12\x12\n" +
 	"\x04json\x18\x01 \x01(\fR\x04json\x12\x1c\n" +
-	"\tsentences\x18\x02 \x03(\tR\tsentences2\xe0\x05\n" +
+	"\tsentences\x18\x02 \x03(\tR\tsentences2\xce\x06\n" +
 	"\x05Admin\x12b\n" +
 	"\x13UpdateConfiguration\x12!.si.v1.UpdateConfigurationRequest\x1a&.muster.v1.UpdateConfigurationResponse\"\x00\x12d\n" +
 	"\x15ValidateConfiguration\x12!.si.v1.UpdateConfigurationRequest\x1a&.muster.v1.UpdateConfigurationResponse\"\x00\x12i\n" +
 	"\x14ListResourceManagers\x12&.muster.v1.ListResourceManagersRequest\x1a'.muster.v1.ListResourceManagersResponse\"\x00\x12b\n" +
 	"\x14PauseResourceManager\x12&.muster.v1.PauseResourceManagerRequest\x1a .muster.v1.ResourceManagerAnswer\"\x00\x12d\n" +
-	"\x15ResumeResourceManager\x12'.muster.v1.ResumeResourceManagerRequest\x1a .muster.v1.ResourceManagerAnswer\"\x00\x12H\n" +
+	"\x15ResumeResourceManager\x12'.muster.v1.ResumeResourceManagerRequest\x1a .muster.v1.ResourceManagerAnswer\"\x00\x12l\n" +
+	"\x15ForgetResourceManager\x12'.muster.v1.ForgetResourceManagerRequest\x1a(.muster.v1.ForgetResourceManagerResponse\"\x00\x12H\n" +
 	"\tDrainNode\x12\x1b.muster.v1.DrainNodeRequest\x1a\x1c.muster.v1.DrainNodeResponse\"\x00\x12J\n" +
 	"\tDumpState\x12\x1b.muster.v1.DumpStateRequest\x1a\x1c.muster.v1.DumpStateResponse\"\x000\x01\x12B\n" +
 	"\aExplain\x12\x19.muster.v1.ExplainRequest\x1a\x1a.muster.v1.ExplainResponse\"\x00b\x06proto3"
@@ -1257,7 +1414,7 @@ func file_muster_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_muster_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_muster_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_muster_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_muster_v1_admin_proto_goTypes = []any{
 	(ConfigurationProblem_Severity)(0),    // 0: muster.v1.ConfigurationProblem.Severity
 	(*UpdateConfigurationResponse)(nil),   // 1: muster.v1.UpdateConfigurationResponse
@@ -1269,44 +1426,48 @@ var file_muster_v1_admin_proto_goTypes = []any{
 	(*PauseResourceManagerRequest)(nil),   // 7: muster.v1.PauseResourceManagerRequest
 	(*ResumeResourceManagerRequest)(nil),  // 8: muster.v1.ResumeResourceManagerRequest
 	(*ResourceManagerAnswer)(nil),         // 9: muster.v1.ResourceManagerAnswer
-	(*DrainNodeRequest)(nil),              // 10: muster.v1.DrainNodeRequest
-	(*DrainNodeResponse)(nil),             // 11: muster.v1.DrainNodeResponse
-	(*DumpStateRequest)(nil),              // 12: muster.v1.DumpStateRequest
-	(*DumpStateResponse)(nil),             // 13: muster.v1.DumpStateResponse
-	(*ExplainRequest)(nil),                // 14: muster.v1.ExplainRequest
-	(*AskId)(nil),                         // 15: muster.v1.AskId
-	(*ExplainResponse)(nil),               // 16: muster.v1.ExplainResponse
-	nil,                                   // 17: muster.v1.ResourceManager.BuildInfoEntry
-	nil,                                   // 18: muster.v1.ResourceManager.ExtraConfigEntry
-	(*si.UpdateConfigurationRequest)(nil), // 19: si.v1.UpdateConfigurationRequest
+	(*ForgetResourceManagerRequest)(nil),  // 10: muster.v1.ForgetResourceManagerRequest
+	(*ForgetResourceManagerResponse)(nil), // 11: muster.v1.ForgetResourceManagerResponse
+	(*DrainNodeRequest)(nil),              // 12: muster.v1.DrainNodeRequest
+	(*DrainNodeResponse)(nil),             // 13: muster.v1.DrainNodeResponse
+	(*DumpStateRequest)(nil),              // 14: muster.v1.DumpStateRequest
+	(*DumpStateResponse)(nil),             // 15: muster.v1.DumpStateResponse
+	(*ExplainRequest)(nil),                // 16: muster.v1.ExplainRequest
+	(*AskId)(nil),                         // 17: muster.v1.AskId
+	(*ExplainResponse)(nil),               // 18: muster.v1.ExplainResponse
+	nil,                                   // 19: muster.v1.ResourceManager.BuildInfoEntry
+	nil,                                   // 20: muster.v1.ResourceManager.ExtraConfigEntry
+	(*si.UpdateConfigurationRequest)(nil), // 21: si.v1.UpdateConfigurationRequest
 }
 var file_muster_v1_admin_proto_depIdxs = []int32{
 	2,  // 0: muster.v1.UpdateConfigurationResponse.problems:type_name -> muster.v1.ConfigurationProblem
 	0,  // 1: muster.v1.ConfigurationProblem.severity:type_name -> muster.v1.ConfigurationProblem.Severity
 	5,  // 2: muster.v1.ListResourceManagersResponse.resource_managers:type_name -> muster.v1.ResourceManager
 	6,  // 3: muster.v1.ResourceManager.streams:type_name -> muster.v1.Stream
-	17, // 4: muster.v1.ResourceManager.build_info:type_name -> muster.v1.ResourceManager.BuildInfoEntry
-	18, // 5: muster.v1.ResourceManager.extra_config:type_name -> muster.v1.ResourceManager.ExtraConfigEntry
-	15, // 6: muster.v1.ExplainRequest.ask:type_name -> muster.v1.AskId
-	15, // 7: muster.v1.ExplainRequest.preemption:type_name -> muster.v1.AskId
-	19, // 8: muster.v1.Admin.UpdateConfiguration:input_type -> si.v1.UpdateConfigurationRequest
-	19, // 9: muster.v1.Admin.ValidateConfiguration:input_type -> si.v1.UpdateConfigurationRequest
+	19, // 4: muster.v1.ResourceManager.build_info:type_name -> muster.v1.ResourceManager.BuildInfoEntry
+	20, // 5: muster.v1.ResourceManager.extra_config:type_name -> muster.v1.ResourceManager.ExtraConfigEntry
+	17, // 6: muster.v1.ExplainRequest.ask:type_name -> muster.v1.AskId
+	17, // 7: muster.v1.ExplainRequest.preemption:type_name -> muster.v1.AskId
+	21, // 8: muster.v1.Admin.UpdateConfiguration:input_type -> si.v1.UpdateConfigurationRequest
+	21, // 9: muster.v1.Admin.ValidateConfiguration:input_type -> si.v1.UpdateConfigurationRequest
 	3,  // 10: muster.v1.Admin.ListResourceManagers:input_type -> muster.v1.ListResourceManagersRequest
 	7,  // 11: muster.v1.Admin.PauseResourceManager:input_type -> muster.v1.PauseResourceManagerRequest
 	8,  // 12: muster.v1.Admin.ResumeResourceManager:input_type -> muster.v1.ResumeResourceManagerRequest
-	10, // 13: muster.v1.Admin.DrainNode:input_type -> muster.v1.DrainNodeRequest
-	12, // 14: muster.v1.Admin.DumpState:input_type -> muster.v1.DumpStateRequest
-	14, // 15: muster.v1.Admin.Explain:input_type -> muster.v1.ExplainRequest
-	1,  // 16: muster.v1.Admin.UpdateConfiguration:output_type -> muster.v1.UpdateConfigurationResponse
-	1,  // 17: muster.v1.Admin.ValidateConfiguration:output_type -> muster.v1.UpdateConfigurationResponse
-	4,  // 18: muster.v1.Admin.ListResourceManagers:output_type -> muster.v1.ListResourceManagersResponse
-	9,  // 19: muster.v1.Admin.PauseResourceManager:output_type -> muster.v1.ResourceManagerAnswer
-	9,  // 20: muster.v1.Admin.ResumeResourceManager:output_type -> muster.v1.ResourceManagerAnswer
-	11, // 21: muster.v1.Admin.DrainNode:output_type -> muster.v1.DrainNodeResponse
-	13, // 22: muster.v1.Admin.DumpState:output_type -> muster.v1.DumpStateResponse
-	16, // 23: muster.v1.Admin.Explain:output_type -> muster.v1.ExplainResponse
-	16, // [16:24] is the sub-list for method output_type
-	8,  // [8:16] is the sub-list for method input_type
+	10, // 13: muster.v1.Admin.ForgetResourceManager:input_type -> muster.v1.ForgetResourceManagerRequest
+	12, // 14: muster.v1.Admin.DrainNode:input_type -> muster.v1.DrainNodeRequest
+	14, // 15: muster.v1.Admin.DumpState:input_type -> muster.v1.DumpStateRequest
+	16, // 16: muster.v1.Admin.Explain:input_type -> muster.v1.ExplainRequest
+	1,  // 17: muster.v1.Admin.UpdateConfiguration:output_type -> muster.v1.UpdateConfigurationResponse
+	1,  // 18: muster.v1.Admin.ValidateConfiguration:output_type -> muster.v1.UpdateConfigurationResponse
+	4,  // 19: muster.v1.Admin.ListResourceManagers:output_type -> muster.v1.ListResourceManagersResponse
+	9,  // 20: muster.v1.Admin.PauseResourceManager:output_type -> muster.v1.ResourceManagerAnswer
+	9,  // 21: muster.v1.Admin.ResumeResourceManager:output_type -> muster.v1.ResourceManagerAnswer
+	11, // 22: muster.v1.Admin.ForgetResourceManager:output_type -> muster.v1.ForgetResourceManagerResponse
+	13, // 23: muster.v1.Admin.DrainNode:output_type -> muster.v1.DrainNodeResponse
+	15, // 24: muster.v1.Admin.DumpState:output_type -> muster.v1.DumpStateResponse
+	18, // 25: muster.v1.Admin.Explain:output_type -> muster.v1.ExplainResponse
+	17, // [17:26] is the sub-list for method output_type
+	8,  // [8:17] is the sub-list for method input_type
 	8,  // [8:8] is the sub-list for extension type_name
 	8,  // [8:8] is the sub-list for extension extendee
 	0,  // [0:8] is the sub-list for field type_name
@@ -1317,7 +1478,7 @@ func file_muster_v1_admin_proto_init() {
 	if File_muster_v1_admin_proto != nil {
 		return
 	}
-	file_muster_v1_admin_proto_msgTypes[13].OneofWrappers = []any{
+	file_muster_v1_admin_proto_msgTypes[15].OneofWrappers = []any{
 		(*ExplainRequest_Ask)(nil),
 		(*ExplainRequest_ApplicationId)(nil),
 		(*ExplainRequest_Queue)(nil),
@@ -1330,7 +1491,7 @@ func file_muster_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_muster_v1_admin_proto_rawDesc), len(file_muster_v1_admin_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   18,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -37,6 +37,7 @@ const (
 	Admin_ListResourceManagers_FullMethodName  = "/muster.v1.Admin/ListResourceManagers"
 	Admin_PauseResourceManager_FullMethodName  = "/muster.v1.Admin/PauseResourceManager"
 	Admin_ResumeResourceManager_FullMethodName = "/muster.v1.Admin/ResumeResourceManager"
+	Admin_ForgetResourceManager_FullMethodName = "/muster.v1.Admin/ForgetResourceManager"
 	Admin_DrainNode_FullMethodName             = "/muster.v1.Admin/DrainNode"
 	Admin_DumpState_FullMethodName             = "/muster.v1.Admin/DumpState"
 	Admin_Explain_FullMethodName               = "/muster.v1.Admin/Explain"
@@ -58,6 +59,11 @@ type AdminClient interface {
 	// To pause what is paused, or resume what is not, changes nothing.
 	PauseResourceManager(ctx context.Context, in *PauseResourceManagerRequest, opts ...grpc.CallOption) (*ResourceManagerAnswer, error)
 	ResumeResourceManager(ctx context.Context, in *ResumeResourceManagerRequest, opts ...grpc.CallOption) (*ResourceManagerAnswer, error)
+	// The RM is no more: what it had ends, in events that add up, and it is in no list, figure or metric any more. Its
+	// events and history stay. Should it register again, it is new, and its numbers go on.
+	// To forget what is forgotten changes nothing. FAILED_PRECONDITION: it is not stopped, and force is not set.
+	// NOT_FOUND: there never was such an RM.
+	ForgetResourceManager(ctx context.Context, in *ForgetResourceManagerRequest, opts ...grpc.CallOption) (*ForgetResourceManagerResponse, error)
 	// Lets no more allocations on a node, or lets them again. What runs there stays.
 	// NOT_FOUND: the partition or the node is not there.
 	DrainNode(ctx context.Context, in *DrainNodeRequest, opts ...grpc.CallOption) (*DrainNodeResponse, error)
@@ -127,6 +133,16 @@ func (c *adminClient) ResumeResourceManager(ctx context.Context, in *ResumeResou
 	return out, nil
 }
 
+func (c *adminClient) ForgetResourceManager(ctx context.Context, in *ForgetResourceManagerRequest, opts ...grpc.CallOption) (*ForgetResourceManagerResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ForgetResourceManagerResponse)
+	err := c.cc.Invoke(ctx, Admin_ForgetResourceManager_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *adminClient) DrainNode(ctx context.Context, in *DrainNodeRequest, opts ...grpc.CallOption) (*DrainNodeResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(DrainNodeResponse)
@@ -182,6 +198,11 @@ type AdminServer interface {
 	// To pause what is paused, or resume what is not, changes nothing.
 	PauseResourceManager(context.Context, *PauseResourceManagerRequest) (*ResourceManagerAnswer, error)
 	ResumeResourceManager(context.Context, *ResumeResourceManagerRequest) (*ResourceManagerAnswer, error)
+	// The RM is no more: what it had ends, in events that add up, and it is in no list, figure or metric any more. Its
+	// events and history stay. Should it register again, it is new, and its numbers go on.
+	// To forget what is forgotten changes nothing. FAILED_PRECONDITION: it is not stopped, and force is not set.
+	// NOT_FOUND: there never was such an RM.
+	ForgetResourceManager(context.Context, *ForgetResourceManagerRequest) (*ForgetResourceManagerResponse, error)
 	// Lets no more allocations on a node, or lets them again. What runs there stays.
 	// NOT_FOUND: the partition or the node is not there.
 	DrainNode(context.Context, *DrainNodeRequest) (*DrainNodeResponse, error)
@@ -215,6 +236,9 @@ func (UnimplementedAdminServer) PauseResourceManager(context.Context, *PauseReso
 }
 func (UnimplementedAdminServer) ResumeResourceManager(context.Context, *ResumeResourceManagerRequest) (*ResourceManagerAnswer, error) {
 	return nil, status.Error(codes.Unimplemented, "method ResumeResourceManager not implemented")
+}
+func (UnimplementedAdminServer) ForgetResourceManager(context.Context, *ForgetResourceManagerRequest) (*ForgetResourceManagerResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ForgetResourceManager not implemented")
 }
 func (UnimplementedAdminServer) DrainNode(context.Context, *DrainNodeRequest) (*DrainNodeResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method DrainNode not implemented")
@@ -336,6 +360,24 @@ func _Admin_ResumeResourceManager_Handler(srv interface{}, ctx context.Context, 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Admin_ForgetResourceManager_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ForgetResourceManagerRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServer).ForgetResourceManager(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Admin_ForgetResourceManager_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServer).ForgetResourceManager(ctx, req.(*ForgetResourceManagerRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Admin_DrainNode_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(DrainNodeRequest)
 	if err := dec(in); err != nil {
@@ -409,6 +451,10 @@ var Admin_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ResumeResourceManager",
 			Handler:    _Admin_ResumeResourceManager_Handler,
+		},
+		{
+			MethodName: "ForgetResourceManager",
+			Handler:    _Admin_ForgetResourceManager_Handler,
 		},
 		{
 			MethodName: "DrainNode",

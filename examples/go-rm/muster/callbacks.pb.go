@@ -1,4 +1,4 @@
-// What the scheduler asks and tells a resource manager beside si.v1.Scheduler's streams: seed 000's
+// What the scheduler asks and tells a resource manager beside si.v1.Scheduler's streams: the scheduler interface's
 // ResourceManagerCallback and StateDumpPlugin, over the network (docs/callbacks.md).
 //
 // An RM that does not open this stream is not asked: whatever fits is placed, as by YuniKorn's core without a plugin.
@@ -26,6 +26,63 @@ const (
 	// Verify that runtime/protoimpl is sufficiently up-to-date.
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
+
+// What the RM may be asked about at the same time before something is placed. Predicates that depend on what was
+// allocated before (anti-affinity, host ports) need one proposal at a time, where they depend on it.
+type OpenProposals int32
+
+const (
+	OpenProposals_OPEN_PROPOSALS_ALL         OpenProposals = 0 // everything
+	OpenProposals_OPEN_PROPOSALS_NODE        OpenProposals = 1 // one on each node
+	OpenProposals_OPEN_PROPOSALS_TASK_GROUP  OpenProposals = 2 // one of each task group of an application; asks without one count as one group
+	OpenProposals_OPEN_PROPOSALS_APPLICATION OpenProposals = 3 // one of each application
+	OpenProposals_OPEN_PROPOSALS_ONE         OpenProposals = 4 // one at all
+)
+
+// Enum value maps for OpenProposals.
+var (
+	OpenProposals_name = map[int32]string{
+		0: "OPEN_PROPOSALS_ALL",
+		1: "OPEN_PROPOSALS_NODE",
+		2: "OPEN_PROPOSALS_TASK_GROUP",
+		3: "OPEN_PROPOSALS_APPLICATION",
+		4: "OPEN_PROPOSALS_ONE",
+	}
+	OpenProposals_value = map[string]int32{
+		"OPEN_PROPOSALS_ALL":         0,
+		"OPEN_PROPOSALS_NODE":        1,
+		"OPEN_PROPOSALS_TASK_GROUP":  2,
+		"OPEN_PROPOSALS_APPLICATION": 3,
+		"OPEN_PROPOSALS_ONE":         4,
+	}
+)
+
+func (x OpenProposals) Enum() *OpenProposals {
+	p := new(OpenProposals)
+	*p = x
+	return p
+}
+
+func (x OpenProposals) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (OpenProposals) Descriptor() protoreflect.EnumDescriptor {
+	return file_muster_v1_callbacks_proto_enumTypes[0].Descriptor()
+}
+
+func (OpenProposals) Type() protoreflect.EnumType {
+	return &file_muster_v1_callbacks_proto_enumTypes[0]
+}
+
+func (x OpenProposals) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use OpenProposals.Descriptor instead.
+func (OpenProposals) EnumDescriptor() ([]byte, []int) {
+	return file_muster_v1_callbacks_proto_rawDescGZIP(), []int{0}
+}
 
 type FromResourceManager struct {
 	state                protoimpl.MessageState        `protogen:"open.v1"`
@@ -113,9 +170,11 @@ type Hello struct {
 	StateDump            bool                   `protobuf:"varint,5,opt,name=state_dump,json=stateDump,proto3" json:"state_dump,omitempty"`                                  // is asked for its own state when an operator wants a dump
 	Events               bool                   `protobuf:"varint,6,opt,name=events,proto3" json:"events,omitempty"`                                                         // is told every event that concerns it, those of asks too
 	EventsAfter          *uint64                `protobuf:"varint,7,opt,name=events_after,json=eventsAfter,proto3,oneof" json:"events_after,omitempty"`                      // events with a higher id are sent; absent: those from now on
-	// Of events: only those of asks, as seed 002's shim gets them. They come at the push interval (docs/callbacks.md).
-	RequestEventsOnly  bool    `protobuf:"varint,8,opt,name=request_events_only,json=requestEventsOnly,proto3" json:"request_events_only,omitempty"`
-	RequestEventsAfter *uint64 `protobuf:"varint,9,opt,name=request_events_after,json=requestEventsAfter,proto3,oneof" json:"request_events_after,omitempty"` // request_position of the last ones: none of them comes twice
+	// Of events: only those of asks, as the event history design's shim gets them. They come at the push interval
+	// (docs/callbacks.md).
+	RequestEventsOnly  bool          `protobuf:"varint,8,opt,name=request_events_only,json=requestEventsOnly,proto3" json:"request_events_only,omitempty"`
+	RequestEventsAfter *uint64       `protobuf:"varint,9,opt,name=request_events_after,json=requestEventsAfter,proto3,oneof" json:"request_events_after,omitempty"` // request_position of the last ones: none of them comes twice
+	OpenProposals      OpenProposals `protobuf:"varint,10,opt,name=open_proposals,json=openProposals,proto3,enum=muster.v1.OpenProposals" json:"open_proposals,omitempty"`
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
 }
@@ -211,6 +270,13 @@ func (x *Hello) GetRequestEventsAfter() uint64 {
 		return *x.RequestEventsAfter
 	}
 	return 0
+}
+
+func (x *Hello) GetOpenProposals() OpenProposals {
+	if x != nil {
+		return x.OpenProposals
+	}
+	return OpenProposals_OPEN_PROPOSALS_ALL
 }
 
 type ToResourceManager struct {
@@ -359,7 +425,7 @@ func (x *Welcome) GetGatewayId() string {
 	return ""
 }
 
-// May this ask go to this node? (seed 000: Predicates)
+// May this ask go to this node? (the scheduler interface: Predicates)
 type PredicatesQuestion struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`                                           // unique for the RM, over restarts and registrations
@@ -367,7 +433,10 @@ type PredicatesQuestion struct {
 	ApplicationId string                 `protobuf:"bytes,3,opt,name=application_id,json=applicationId,proto3" json:"application_id,omitempty"` // whose ask it is
 	PartitionName string                 `protobuf:"bytes,4,opt,name=partition_name,json=partitionName,proto3" json:"partition_name,omitempty"`
 	// Until when an answer counts, ns since the epoch. Afterwards the node counts as refused, for a while.
-	DeadlineNs    int64 `protobuf:"varint,5,opt,name=deadline_ns,json=deadlineNs,proto3" json:"deadline_ns,omitempty"`
+	DeadlineNs int64 `protobuf:"varint,5,opt,name=deadline_ns,json=deadlineNs,proto3" json:"deadline_ns,omitempty"`
+	// Where proposals take turns: the responseSequence of the last AllocationResponse. It is to be answered by an RM that
+	// has handled that one. 0: nothing was told yet, or everything may be open at once.
+	AfterResponse uint64 `protobuf:"varint,6,opt,name=after_response,json=afterResponse,proto3" json:"after_response,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -437,6 +506,13 @@ func (x *PredicatesQuestion) GetDeadlineNs() int64 {
 	return 0
 }
 
+func (x *PredicatesQuestion) GetAfterResponse() uint64 {
+	if x != nil {
+		return x.AfterResponse
+	}
+	return 0
+}
+
 type PredicatesAnswer struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -497,7 +573,7 @@ func (x *PredicatesAnswer) GetReason() string {
 	return ""
 }
 
-// May this ask go to this node once some of these allocations are gone? (seed 000: PreemptionPredicates)
+// May this ask go to this node once some of these allocations are gone? (the scheduler interface: PreemptionPredicates)
 type PreemptionPredicatesQuestion struct {
 	state         protoimpl.MessageState       `protogen:"open.v1"`
 	Id            uint64                       `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -643,7 +719,7 @@ func (x *PreemptionPredicatesAnswer) GetReason() string {
 	return ""
 }
 
-// The RM's own state, as JSON (seed 000: GetStateDump).
+// The RM's own state, as JSON (the scheduler interface: GetStateDump).
 type StateDumpQuestion struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -861,7 +937,8 @@ func (x *ConfigurationResult) GetError() string {
 	return ""
 }
 
-// Events of the RM (seed 000: SendEvent): tracked ones in the order of their ids, those of asks in their own.
+// Events of the RM (the scheduler interface: SendEvent): tracked ones in the order of their ids, those of asks in their
+// own.
 type RmEvents struct {
 	state                protoimpl.MessageState `protogen:"open.v1"`
 	Events               []*Event               `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"`
@@ -988,7 +1065,7 @@ const file_muster_v1_callbacks_proto_rawDesc = "" +
 	"\x15preemption_predicates\x18\x03 \x03(\v2%.muster.v1.PreemptionPredicatesAnswerR\x14preemptionPredicates\x12;\n" +
 	"\vstate_dumps\x18\x04 \x03(\v2\x1a.muster.v1.StateDumpAnswerR\n" +
 	"stateDumps\x12F\n" +
-	"\x0econfigurations\x18\x05 \x03(\v2\x1e.muster.v1.ConfigurationUpdateR\x0econfigurations\"\x8e\x03\n" +
+	"\x0econfigurations\x18\x05 \x03(\v2\x1e.muster.v1.ConfigurationUpdateR\x0econfigurations\"\xcf\x03\n" +
 	"\x05Hello\x12\x13\n" +
 	"\x05rm_id\x18\x01 \x01(\tR\x04rmId\x12\x1e\n" +
 	"\n" +
@@ -1001,7 +1078,9 @@ const file_muster_v1_callbacks_proto_rawDesc = "" +
 	"\x06events\x18\x06 \x01(\bR\x06events\x12&\n" +
 	"\fevents_after\x18\a \x01(\x04H\x00R\veventsAfter\x88\x01\x01\x12.\n" +
 	"\x13request_events_only\x18\b \x01(\bR\x11requestEventsOnly\x125\n" +
-	"\x14request_events_after\x18\t \x01(\x04H\x01R\x12requestEventsAfter\x88\x01\x01B\x0f\n" +
+	"\x14request_events_after\x18\t \x01(\x04H\x01R\x12requestEventsAfter\x88\x01\x01\x12?\n" +
+	"\x0eopen_proposals\x18\n" +
+	" \x01(\x0e2\x18.muster.v1.OpenProposalsR\ropenProposalsB\x0f\n" +
 	"\r_events_afterB\x17\n" +
 	"\x15_request_events_after\"\x9a\x04\n" +
 	"\x11ToResourceManager\x12+\n" +
@@ -1018,14 +1097,15 @@ const file_muster_v1_callbacks_proto_rawDesc = "" +
 	"\x06events\x18\b \x01(\v2\x13.muster.v1.RmEventsR\x06events\"(\n" +
 	"\aWelcome\x12\x1d\n" +
 	"\n" +
-	"gateway_id\x18\x01 \x01(\tR\tgatewayId\"\xbe\x01\n" +
+	"gateway_id\x18\x01 \x01(\tR\tgatewayId\"\xe5\x01\n" +
 	"\x12PredicatesQuestion\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12)\n" +
 	"\x04args\x18\x02 \x01(\v2\x15.si.v1.PredicatesArgsR\x04args\x12%\n" +
 	"\x0eapplication_id\x18\x03 \x01(\tR\rapplicationId\x12%\n" +
 	"\x0epartition_name\x18\x04 \x01(\tR\rpartitionName\x12\x1f\n" +
 	"\vdeadline_ns\x18\x05 \x01(\x03R\n" +
-	"deadlineNs\"N\n" +
+	"deadlineNs\x12%\n" +
+	"\x0eafter_response\x18\x06 \x01(\x04R\rafterResponse\"N\n" +
 	"\x10PredicatesAnswer\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x12\n" +
 	"\x04fits\x18\x02 \x01(\bR\x04fits\x12\x16\n" +
@@ -1063,7 +1143,13 @@ const file_muster_v1_callbacks_proto_rawDesc = "" +
 	"\x05Event\x12*\n" +
 	"\x06record\x18\x01 \x01(\v2\x12.si.v1.EventRecordR\x06record\x12\x13\n" +
 	"\x02id\x18\x02 \x01(\x04H\x00R\x02id\x88\x01\x01B\x05\n" +
-	"\x03_id2Z\n" +
+	"\x03_id*\x97\x01\n" +
+	"\rOpenProposals\x12\x16\n" +
+	"\x12OPEN_PROPOSALS_ALL\x10\x00\x12\x17\n" +
+	"\x13OPEN_PROPOSALS_NODE\x10\x01\x12\x1d\n" +
+	"\x19OPEN_PROPOSALS_TASK_GROUP\x10\x02\x12\x1e\n" +
+	"\x1aOPEN_PROPOSALS_APPLICATION\x10\x03\x12\x16\n" +
+	"\x12OPEN_PROPOSALS_ONE\x10\x042Z\n" +
 	"\tCallbacks\x12M\n" +
 	"\aConnect\x12\x1e.muster.v1.FromResourceManager\x1a\x1c.muster.v1.ToResourceManager\"\x00(\x010\x01b\x06proto3"
 
@@ -1079,57 +1165,60 @@ func file_muster_v1_callbacks_proto_rawDescGZIP() []byte {
 	return file_muster_v1_callbacks_proto_rawDescData
 }
 
+var file_muster_v1_callbacks_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
 var file_muster_v1_callbacks_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_muster_v1_callbacks_proto_goTypes = []any{
-	(*FromResourceManager)(nil),                      // 0: muster.v1.FromResourceManager
-	(*Hello)(nil),                                    // 1: muster.v1.Hello
-	(*ToResourceManager)(nil),                        // 2: muster.v1.ToResourceManager
-	(*Welcome)(nil),                                  // 3: muster.v1.Welcome
-	(*PredicatesQuestion)(nil),                       // 4: muster.v1.PredicatesQuestion
-	(*PredicatesAnswer)(nil),                         // 5: muster.v1.PredicatesAnswer
-	(*PreemptionPredicatesQuestion)(nil),             // 6: muster.v1.PreemptionPredicatesQuestion
-	(*PreemptionPredicatesAnswer)(nil),               // 7: muster.v1.PreemptionPredicatesAnswer
-	(*StateDumpQuestion)(nil),                        // 8: muster.v1.StateDumpQuestion
-	(*StateDumpAnswer)(nil),                          // 9: muster.v1.StateDumpAnswer
-	(*ConfigurationUpdate)(nil),                      // 10: muster.v1.ConfigurationUpdate
-	(*ConfigurationResult)(nil),                      // 11: muster.v1.ConfigurationResult
-	(*RmEvents)(nil),                                 // 12: muster.v1.RmEvents
-	(*Event)(nil),                                    // 13: muster.v1.Event
-	(*si.UpdateContainerSchedulingStateRequest)(nil), // 14: si.v1.UpdateContainerSchedulingStateRequest
-	(*si.PredicatesArgs)(nil),                        // 15: si.v1.PredicatesArgs
-	(*si.PreemptionPredicatesArgs)(nil),              // 16: si.v1.PreemptionPredicatesArgs
-	(*si.PreemptionPredicatesResponse)(nil),          // 17: si.v1.PreemptionPredicatesResponse
-	(*si.UpdateConfigurationRequest)(nil),            // 18: si.v1.UpdateConfigurationRequest
-	(*UpdateConfigurationResponse)(nil),              // 19: muster.v1.UpdateConfigurationResponse
-	(*si.EventRecord)(nil),                           // 20: si.v1.EventRecord
+	(OpenProposals)(0),                               // 0: muster.v1.OpenProposals
+	(*FromResourceManager)(nil),                      // 1: muster.v1.FromResourceManager
+	(*Hello)(nil),                                    // 2: muster.v1.Hello
+	(*ToResourceManager)(nil),                        // 3: muster.v1.ToResourceManager
+	(*Welcome)(nil),                                  // 4: muster.v1.Welcome
+	(*PredicatesQuestion)(nil),                       // 5: muster.v1.PredicatesQuestion
+	(*PredicatesAnswer)(nil),                         // 6: muster.v1.PredicatesAnswer
+	(*PreemptionPredicatesQuestion)(nil),             // 7: muster.v1.PreemptionPredicatesQuestion
+	(*PreemptionPredicatesAnswer)(nil),               // 8: muster.v1.PreemptionPredicatesAnswer
+	(*StateDumpQuestion)(nil),                        // 9: muster.v1.StateDumpQuestion
+	(*StateDumpAnswer)(nil),                          // 10: muster.v1.StateDumpAnswer
+	(*ConfigurationUpdate)(nil),                      // 11: muster.v1.ConfigurationUpdate
+	(*ConfigurationResult)(nil),                      // 12: muster.v1.ConfigurationResult
+	(*RmEvents)(nil),                                 // 13: muster.v1.RmEvents
+	(*Event)(nil),                                    // 14: muster.v1.Event
+	(*si.UpdateContainerSchedulingStateRequest)(nil), // 15: si.v1.UpdateContainerSchedulingStateRequest
+	(*si.PredicatesArgs)(nil),                        // 16: si.v1.PredicatesArgs
+	(*si.PreemptionPredicatesArgs)(nil),              // 17: si.v1.PreemptionPredicatesArgs
+	(*si.PreemptionPredicatesResponse)(nil),          // 18: si.v1.PreemptionPredicatesResponse
+	(*si.UpdateConfigurationRequest)(nil),            // 19: si.v1.UpdateConfigurationRequest
+	(*UpdateConfigurationResponse)(nil),              // 20: muster.v1.UpdateConfigurationResponse
+	(*si.EventRecord)(nil),                           // 21: si.v1.EventRecord
 }
 var file_muster_v1_callbacks_proto_depIdxs = []int32{
-	1,  // 0: muster.v1.FromResourceManager.hello:type_name -> muster.v1.Hello
-	5,  // 1: muster.v1.FromResourceManager.predicates:type_name -> muster.v1.PredicatesAnswer
-	7,  // 2: muster.v1.FromResourceManager.preemption_predicates:type_name -> muster.v1.PreemptionPredicatesAnswer
-	9,  // 3: muster.v1.FromResourceManager.state_dumps:type_name -> muster.v1.StateDumpAnswer
-	10, // 4: muster.v1.FromResourceManager.configurations:type_name -> muster.v1.ConfigurationUpdate
-	3,  // 5: muster.v1.ToResourceManager.welcome:type_name -> muster.v1.Welcome
-	4,  // 6: muster.v1.ToResourceManager.predicates:type_name -> muster.v1.PredicatesQuestion
-	6,  // 7: muster.v1.ToResourceManager.preemption_predicates:type_name -> muster.v1.PreemptionPredicatesQuestion
-	14, // 8: muster.v1.ToResourceManager.scheduling_states:type_name -> si.v1.UpdateContainerSchedulingStateRequest
-	8,  // 9: muster.v1.ToResourceManager.state_dumps:type_name -> muster.v1.StateDumpQuestion
-	11, // 10: muster.v1.ToResourceManager.configurations:type_name -> muster.v1.ConfigurationResult
-	12, // 11: muster.v1.ToResourceManager.events:type_name -> muster.v1.RmEvents
-	15, // 12: muster.v1.PredicatesQuestion.args:type_name -> si.v1.PredicatesArgs
-	16, // 13: muster.v1.PreemptionPredicatesQuestion.args:type_name -> si.v1.PreemptionPredicatesArgs
-	17, // 14: muster.v1.PreemptionPredicatesAnswer.response:type_name -> si.v1.PreemptionPredicatesResponse
-	18, // 15: muster.v1.ConfigurationUpdate.request:type_name -> si.v1.UpdateConfigurationRequest
-	19, // 16: muster.v1.ConfigurationResult.response:type_name -> muster.v1.UpdateConfigurationResponse
-	13, // 17: muster.v1.RmEvents.events:type_name -> muster.v1.Event
-	20, // 18: muster.v1.Event.record:type_name -> si.v1.EventRecord
-	0,  // 19: muster.v1.Callbacks.Connect:input_type -> muster.v1.FromResourceManager
-	2,  // 20: muster.v1.Callbacks.Connect:output_type -> muster.v1.ToResourceManager
-	20, // [20:21] is the sub-list for method output_type
-	19, // [19:20] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	2,  // 0: muster.v1.FromResourceManager.hello:type_name -> muster.v1.Hello
+	6,  // 1: muster.v1.FromResourceManager.predicates:type_name -> muster.v1.PredicatesAnswer
+	8,  // 2: muster.v1.FromResourceManager.preemption_predicates:type_name -> muster.v1.PreemptionPredicatesAnswer
+	10, // 3: muster.v1.FromResourceManager.state_dumps:type_name -> muster.v1.StateDumpAnswer
+	11, // 4: muster.v1.FromResourceManager.configurations:type_name -> muster.v1.ConfigurationUpdate
+	0,  // 5: muster.v1.Hello.open_proposals:type_name -> muster.v1.OpenProposals
+	4,  // 6: muster.v1.ToResourceManager.welcome:type_name -> muster.v1.Welcome
+	5,  // 7: muster.v1.ToResourceManager.predicates:type_name -> muster.v1.PredicatesQuestion
+	7,  // 8: muster.v1.ToResourceManager.preemption_predicates:type_name -> muster.v1.PreemptionPredicatesQuestion
+	15, // 9: muster.v1.ToResourceManager.scheduling_states:type_name -> si.v1.UpdateContainerSchedulingStateRequest
+	9,  // 10: muster.v1.ToResourceManager.state_dumps:type_name -> muster.v1.StateDumpQuestion
+	12, // 11: muster.v1.ToResourceManager.configurations:type_name -> muster.v1.ConfigurationResult
+	13, // 12: muster.v1.ToResourceManager.events:type_name -> muster.v1.RmEvents
+	16, // 13: muster.v1.PredicatesQuestion.args:type_name -> si.v1.PredicatesArgs
+	17, // 14: muster.v1.PreemptionPredicatesQuestion.args:type_name -> si.v1.PreemptionPredicatesArgs
+	18, // 15: muster.v1.PreemptionPredicatesAnswer.response:type_name -> si.v1.PreemptionPredicatesResponse
+	19, // 16: muster.v1.ConfigurationUpdate.request:type_name -> si.v1.UpdateConfigurationRequest
+	20, // 17: muster.v1.ConfigurationResult.response:type_name -> muster.v1.UpdateConfigurationResponse
+	14, // 18: muster.v1.RmEvents.events:type_name -> muster.v1.Event
+	21, // 19: muster.v1.Event.record:type_name -> si.v1.EventRecord
+	1,  // 20: muster.v1.Callbacks.Connect:input_type -> muster.v1.FromResourceManager
+	3,  // 21: muster.v1.Callbacks.Connect:output_type -> muster.v1.ToResourceManager
+	21, // [21:22] is the sub-list for method output_type
+	20, // [20:21] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_muster_v1_callbacks_proto_init() }
@@ -1146,13 +1235,14 @@ func file_muster_v1_callbacks_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_muster_v1_callbacks_proto_rawDesc), len(file_muster_v1_callbacks_proto_rawDesc)),
-			NumEnums:      0,
+			NumEnums:      1,
 			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
 		GoTypes:           file_muster_v1_callbacks_proto_goTypes,
 		DependencyIndexes: file_muster_v1_callbacks_proto_depIdxs,
+		EnumInfos:         file_muster_v1_callbacks_proto_enumTypes,
 		MessageInfos:      file_muster_v1_callbacks_proto_msgTypes,
 	}.Build()
 	File_muster_v1_callbacks_proto = out.File

@@ -1,4 +1,4 @@
-// What the scheduler asks and tells a resource manager beside si.v1.Scheduler's streams: seed 000's
+// What the scheduler asks and tells a resource manager beside si.v1.Scheduler's streams: the scheduler interface's
 // ResourceManagerCallback and StateDumpPlugin, over the network (docs/callbacks.md).
 //
 // An RM that does not open this stream is not asked: whatever fits is placed, as by YuniKorn's core without a plugin.

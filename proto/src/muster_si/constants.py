@@ -1,8 +1,8 @@
 """The well-known keys and values of the scheduler interface, of both generations.
 
 The names are the interface's own in Python's spelling (``HostName`` → ``HOST_NAME``), in the interface's order. What
-only the previous generation has is marked [001], what only the current one has [000]. What Muster does with each:
-docs/si-coverage.md, "Constants". Nothing else in the tree may spell one of them (tests/unit/architecture).
+only the previous generation has is marked [previous], what only the current one has [current]. What Muster does with
+each: docs/si-coverage.md, "Constants". Nothing else in the tree may spell one of them (tests/unit/architecture).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CONTAINER_PORTS: Final = "si/container-ports"
 
 DOMAIN_K8S: Final = "kubernetes.io/"
 DOMAIN_YUNIKORN: Final = "yunikorn.apache.org/"
-DOMAIN_YUNIKORN_INTERNAL: Final = "internal.yunikorn.apache.org/"  # [000]
+DOMAIN_YUNIKORN_INTERNAL: Final = "internal.yunikorn.apache.org/"  # [current]
 
 GROUP_META: Final = "meta/"
 GROUP_LABEL: Final = "label/"
@@ -40,10 +40,10 @@ GROUP_ANNOTATION: Final = "annotation/"
 KEY_POD_NAME: Final = "podName"
 KEY_NAMESPACE: Final = "namespace"
 KEY_REQUIRED_NODE: Final = "requiredNode"
-KEY_ALLOW_PREEMPTION: Final = "allowPreemption"  # [001]
+KEY_ALLOW_PREEMPTION: Final = "allowPreemption"  # [previous]
 
 CREATION_TIME: Final = "creationTime"  # seconds since the epoch, as text
-FOREIGN: Final = "foreign"  # [000], as the two values that it may have
+FOREIGN: Final = "foreign"  # [current], as the two values that it may have
 ALLOC_TYPE_STATIC: Final = "static"
 ALLOC_TYPE_DEFAULT: Final = "default"
 
@@ -56,13 +56,13 @@ CPU: Final = "vcore"  # millicores
 
 APP_TAG_NAMESPACE_RESOURCE_QUOTA: Final = "namespace.resourcequota"
 APP_TAG_NAMESPACE_RESOURCE_GUARANTEED: Final = "namespace.resourceguaranteed"
-APP_TAG_NAMESPACE_RESOURCE_MAX_APPS: Final = "namespace.resourcemaxapps"  # [000]
-APP_TAG_STATE_AWARE_DISABLE: Final = "application.stateaware.disable"  # [001]
+APP_TAG_NAMESPACE_RESOURCE_MAX_APPS: Final = "namespace.resourcemaxapps"  # [current]
+APP_TAG_STATE_AWARE_DISABLE: Final = "application.stateaware.disable"  # [previous]
 APP_TAG_CREATE_FORCE: Final = "application.create.force"
 
 # ---- the previous generation's key of NodeInfo.attributes that has no prefix -------------------------------------
 
-NODE_READY_ATTRIBUTE: Final = "ready"  # [001]: "true" or "false"
+NODE_READY_ATTRIBUTE: Final = "ready"  # [previous]: "true" or "false"
 
 # ---- put together as resource managers send them -----------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""The current generation: seed 000."""
+"""The current generation: the scheduler interface."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The previous generation: seed 001. What it shares with the current one is taken from there."""
+"""The previous generation: the previous generation. What it shares with the current one is taken from there."""
 
 from __future__ import annotations
 

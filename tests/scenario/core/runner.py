@@ -16,19 +16,22 @@ from pathlib import Path
 from typing import Any
 
 from builders import SECOND_NS, Cluster
+from event_books import EventBooks
+from event_books_shown import numbers_of, of_core
 from muster_bus.log import Record
-from muster_scheduler import state_codec
-from muster_scheduler.core import commands as c
-from muster_scheduler.core import invariants
-from muster_scheduler.core import outcome as o
-from muster_scheduler.core.config import ClusterConfig, parse_quantity, partition_name
-from muster_scheduler.core.partition import Partition
-from muster_scheduler.core.scheduler import SchedulerCore
-from muster_scheduler.core.states import AppState, GangPhase, PlaceholderState
-from muster_scheduler.follower import RmInfo, RmState, StateFolder, encode_registration, encode_rm
-from muster_scheduler.queue_yaml import Problem, load_queue_config
-from muster_scheduler.view import explain
+from muster_core import invariants
+from muster_core.config.config import ClusterConfig, parse_quantity, partition_name
+from muster_core.model import commands as c
+from muster_core.model import outcome as o
+from muster_core.model.pending import ask_reason
+from muster_core.model.states import AppState, GangPhase, PlaceholderState
+from muster_core.partition import Partition
+from muster_core.scheduler import SchedulerCore
+from muster_queue_config.queue_yaml import Problem, load_queue_config
 from muster_si.constants import REQUIRED_NODE_TAG
+from muster_state import state_codec
+from muster_state.follower import RmInfo, RmState, StateFolder, encode_registration, encode_rm
+from muster_view.explain import explain
 from ruamel.yaml import YAML
 
 Plain = Mapping[str, Any]
@@ -57,7 +60,7 @@ class Scenario:
 
 # ---- reading -------------------------------------------------------------------------------------------------------
 
-_FILE_KEYS = {"section", "about", "given", "scenarios"}
+_FILE_KEYS = {"section", "about", "before", "given", "scenarios"}
 _CONFIG_KEYS = {"config", "partitions", "partition", "root", "queues"}
 _BODY_KEYS = {*_CONFIG_KEYS, "nodes", "refused", "warned", "before", "steps"}
 
@@ -88,7 +91,7 @@ def scenarios_of(document: Any, file: str) -> list[Scenario]:
         shared = item.get("given")
         if shared is not None and shared not in given:
             raise ScenarioError(f"{where}: given {shared!r} is not among {', '.join(given)}")
-        body = {**(given[shared] if shared is not None else {}), **item}
+        body = {"before": document.get("before"), **(given[shared] if shared is not None else {}), **item}
         _known(body, _BODY_KEYS | {"name", "proves", "given"}, where)
         scenarios.append(Scenario(file, name, proves, body))
     return scenarios
@@ -142,12 +145,14 @@ class World(Cluster):
 
     :ivar text: the configuration that is in force; ``offered``: the one that came last.
     :ivar topic: what the compacted state topic would hold.
+    :ivar books: what the events add up to: after each step compared with what there is.
     """
 
     def __init__(self, config: ClusterConfig, text: str) -> None:
         self.now_ns = self.start_ns = self._decided_ns = 1_000 * SECOND_NS
         self.text = self.offered = text
         self.topic: dict[bytes, bytes] = {}
+        self.books = EventBooks()
         self._life = "RUNNING"
         self._generation = ""
         self._restarts = 0
@@ -172,6 +177,10 @@ class World(Cluster):
         return out
 
     def _record(self, out: o.Outcome) -> None:
+        for event in out.events:
+            if event.type is not o.EventType.REQUEST:
+                self.books.take(*numbers_of(event))
+        self.books.compare(of_core(self.core))
         for partition, what, alive in out.objects():
             key = state_codec.key_of(_RM, partition, what)
             if alive:
@@ -364,9 +373,9 @@ def _node_item(node_id: str, action: c.NodeAction, step: Plain) -> c.NodeItem:
         node_id,
         action,
         _tags(step.get("attributes")),
-        _optional(step.get("has")),
-        _optional(step.get("occupied")),
-        _existing(node_id, step),
+        capacity=_optional(step.get("has")),
+        occupied=_optional(step.get("occupied")),
+        existing=_existing(node_id, step),
         partition=step.get("partition", ""),
     )
 
@@ -398,7 +407,7 @@ def _application(step: Plain) -> c.Command:
                 step.get("partition", "default"),
                 step.get("user", "alice"),
                 tuple(step.get("groups", ())),
-                _tags(step.get("tags")),
+                tags=_tags(step.get("tags")),
                 execution_timeout_ms=step.get("execution_timeout_ms", 0),
                 placeholder_ask=_optional(step.get("placeholder_ask")),
                 gang_style=step.get("gang_style", ""),
@@ -426,9 +435,9 @@ def _ask_items(word: str, step: Plain) -> list[c.AskItem]:
             step.get("application", ""),
             step.get("partition", "default"),
             quantities(step.get("wants", step.get("holds", {}))),
-            step.get("wanted", 1),
-            step.get("priority", 0),
-            tags,
+            wanted=step.get("wanted", 1),
+            priority=step.get("priority", 0),
+            tags=tags,
             task_group=step.get("task_group", ""),
             placeholder=step.get("placeholder", False),
             originator=step.get("originator", False),
@@ -788,7 +797,7 @@ def _pending(seen: _Seen, wanted: Any) -> None:
             want = dict(reason) if isinstance(reason, Mapping) else {"code": reason}
             if "still_wanted" in want:
                 _equal(f"{app_id}/{key}: still_wanted", ask.pending, want.pop("still_wanted"))
-            _reason(f"why {app_id}/{key} is pending", seen, ask.reason, want)
+            _reason(f"why {app_id}/{key} is pending", seen, ask_reason(ask), want)
 
 
 def _explained(seen: _Seen, wanted: Any) -> None:
@@ -865,7 +874,7 @@ def _applications(seen: _Seen, wanted: Any) -> None:
             elif name == "groups":
                 _equal(what, list(app.groups_of_user), value)
             elif name == "story":
-                _equal(what, [str(state) for _, state in app.story], value)
+                _equal(what, [str(state) for _, state in app.state_log], value)
             elif name == "counts_as_running":
                 _equal(what, app.counted, value)
             elif name in ("allocated", "pending"):
@@ -903,7 +912,7 @@ _ALLOCATION_PLAIN = {
     "task_group": "task_group",
     "placeholder": "placeholder",
     "priority": "priority",
-    "told": "told",
+    "told": "releasing",
 }
 _ALLOCATION_TIMES: dict[str, Callable[[Any], int]] = {
     "asked_s": lambda held: held.created_ns,

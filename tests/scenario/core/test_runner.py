@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from muster_scheduler.queue_yaml import load_queue_config
+from muster_queue_config.queue_yaml import load_queue_config
 from scenario.core import runner
 from scenario.core.runner import Scenario, ScenarioError, World, config_text, read_scenarios, run, scenarios_of
 

@@ -1,6 +1,6 @@
 """Draws docs/lifecycles.md from arrows.yaml and the scenarios.
 
-``PYTHONPATH=tests .venv/bin/python -m scenario.lifecycles.draw`` does it anew.
+``PYTHONPATH=tests .venv/bin/python -m scenario.lifecycles.draw`` draws it again.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ DOC = Path(__file__).parents[3] / "docs" / "lifecycles.md"
 _INTRODUCTION = """\
 # Lifecycles
 
-The life of a resource manager, of a node and of an allocation, as the two generations of the interface draw them (seed
-000 is the current one, seed 001 the previous one), and what they say of them in words. The generations draw the first
-two alike; the previous one draws an ask and its allocations apart. Each arrow is played by the scenarios that stand
-beside it: a resource manager on stubs of its generation, through gateway, scheduler and view, on the embedded log and
-on Kafka with Redis. What Muster makes of each step, with all its timers, is in [states.md](states.md).
+This page has the lifecycles of resource managers, nodes and allocations as the scheduler interface draws them, in its
+current and its previous generation. It also has the transitions that the interface describes only in its text. Both
+generations draw resource managers and nodes alike; the previous one draws an ask and its allocations as two lifecycles.
+The scenarios beside an arrow test it: a resource manager with stubs of its generation uses gateway, scheduler and view,
+on the embedded log and on Kafka with Redis. [states.md](states.md) has Muster's own states and all timers.
 
-This page is drawn from the table of arrows and the scenarios
-([tests/scenario/lifecycles](../tests/scenario/lifecycles/README.md)); a test fails when an arrow has no scenario.
+The page is generated from the table of arrows and the scenarios
+([tests/scenario/lifecycles](../tests/scenario/lifecycles/README.md)). A test fails if an arrow has no scenario.
 """
 
 
@@ -36,19 +36,19 @@ def page() -> str:
             played.setdefault((scenario.drawing, scenario.arrow), []).append((scenario, link))
     parts = [_INTRODUCTION]
     for drawing in read_drawings():
-        about = f"{_generations(drawing.generations)}: {drawing.seed}."
+        about = f"Generation: {_generations(drawing.generations)}. Source in the scheduler interface: {drawing.seed}."
         figure = f"```mermaid\n{_figure(drawing)}```\n\n" if drawing.drawn else ""
         rows = "".join(_row(number, arrow, played) for number, arrow in enumerate(drawing.arrows, start=1))
         parts.append(
             f"## {drawing.title}\n\n{about}\n\n{figure}"
-            f"| | arrow | says | generation | scenarios |\n|---|---|---|---|---|\n{rows}"
+            f"| | arrow | label or text | generation | scenarios |\n|---|---|---|---|---|\n{rows}"
         )
     return "\n".join(parts)
 
 
 def _row(number: int, arrow: Arrow, played: dict[tuple[str, str], list[tuple[Scenario, str]]]) -> str:
     scenarios = "; ".join(
-        f"[{scenario.name}]({link}){' (both at once)' if scenario.rms else ''}"
+        f"[{scenario.name}]({link}){' (both generations at once)' if scenario.rms else ''}"
         for scenario, link in played.get((arrow.drawing, arrow.name), [])
     )
     name = arrow.name.replace("->", "→")
@@ -60,7 +60,7 @@ def _generations(names: Iterable[str]) -> str:
 
 
 def _figure(drawing: Drawing) -> str:
-    """A state diagram: an arrow's number and what the seed has written at it."""
+    """A state diagram: an arrow's number and its label in the interface."""
     lines = ["stateDiagram-v2", "    direction LR"]
     for number, arrow in enumerate(drawing.arrows, start=1):
         before, after = arrow.name.partition(" (")[0].split(" -> ")
@@ -70,7 +70,7 @@ def _figure(drawing: Drawing) -> str:
 
 
 def _line(path: Path, scenario: Scenario) -> int:
-    """Where the scenario begins in its file; the first of both lines is the arrow's."""
+    """The line of the scenario in its file: its arrow's, right above its name."""
     lines = path.read_text(encoding="utf-8").splitlines()
     return lines.index(f"  name: {scenario.name}")
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import httpx
 from e2e.gang_rig import Muster, eventually
+from event_books_shown import adds_up
 from google.protobuf.descriptor import EnumDescriptor
 from google.protobuf.json_format import ParseError
 from muster_proto.si.v1 import si_pb2 as si
@@ -38,11 +39,11 @@ class ScenarioError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Arrow:
-    """One arrow of a drawing, or of what a seed says in words.
+    """One arrow of a drawing, or one transition of the text.
 
     :ivar drawing: the name of its drawing in arrows.yaml.
-    :ivar name: "from -> to", and "(by whom)" where two arrows join the same states.
-    :ivar says: what stands at the arrow, or the sentence's sense.
+    :ivar name: "from -> to", with "(by whom)" if two arrows join the same states.
+    :ivar says: the label of the arrow, or the sense of the text.
     """
 
     drawing: str
@@ -53,11 +54,11 @@ class Arrow:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """A lifecycle as a seed draws or tells it.
+    """A lifecycle that the scheduler interface draws or describes.
 
-    :ivar lifecycle: whose; the generations may draw one lifecycle in different ways.
-    :ivar seed: where.
-    :ivar generations: whose drawing it is.
+    :ivar lifecycle: its subject; the generations may draw one lifecycle in different ways.
+    :ivar seed: its place in the interface.
+    :ivar generations: the generations that have it.
     """
 
     name: str
@@ -69,7 +70,7 @@ class Drawing:
 
     @property
     def drawn(self) -> bool:
-        """Whether the seed has a picture of it, rather than words."""
+        """Whether the interface has a picture of it, rather than text."""
         return not self.name.endswith("-words")
 
 
@@ -213,6 +214,8 @@ async def play(muster: Muster, scenario: Scenario, cast: Mapping[str, str]) -> N
                 raise ScenarioError(f"{scenario}: nothing is expected, so it cannot fail")
             for role in roles.values():
                 await role.says_no_more()
+                if role.registered:
+                    await adds_up(http, role.peer.rm_id)
         finally:
             for role in roles.values():
                 await role.peer.lose_connection()
@@ -249,6 +252,7 @@ class _Role:
         self.muster, self.http, self.peer = muster, http, peer
         self.began_ns = muster.clock.now_ns()
         self.learned: dict[str, Any] = {}
+        self.registered = False
         self._events_read = 0
 
     # ---- what is done ----------------------------------------------------------------------------------------------
@@ -257,6 +261,7 @@ class _Role:
         peer = self.peer
         if word == "register":
             refused = await peer.register(**{"config": CONFIG, **(what or {})})
+            self.registered = self.registered or not refused
             assert _alike(answer, refused, self), f"registration: {refused or 'accepted'}"
         elif word == "send":
             for method, requests in what.items():

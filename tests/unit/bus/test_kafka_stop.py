@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from muster_bus.backends.kafka import _stop
+from muster_bus.backends.kafka_link import stop
 
 
 async def test_a_cancellation_that_a_client_hands_on_is_not_ours() -> None:
@@ -14,11 +14,11 @@ async def test_a_cancellation_that_a_client_hands_on_is_not_ours() -> None:
         fetch.cancel()
         await fetch  # as aiokafka does with its fetches
 
-    await _stop(stopping())
+    await stop(stopping())
 
 
 async def test_a_cancellation_of_whoever_stops_is() -> None:
-    stopped = asyncio.create_task(_stop(asyncio.sleep(60)))
+    stopped = asyncio.create_task(stop(asyncio.sleep(60)))
     await asyncio.sleep(0)
     stopped.cancel()
     with pytest.raises(asyncio.CancelledError):

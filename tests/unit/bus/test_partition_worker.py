@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
 from muster_bus.clock import ManualClock, SystemClock
-from muster_bus.errors import Fenced, MachineFailed
+from muster_bus.engines import make_log
+from muster_bus.errors import Fenced, LogUnavailable, MachineFailed
 from muster_bus.log import Log, OutRecord, Record
 from muster_bus.machine import Machine
 from muster_bus.partition_worker import PartitionWorker, WorkerSettings, WorkerState
-from muster_bus.settings import LogSettings, make_log
+from muster_bus.settings import LogSettings
 from muster_bus.topics import HEADER_ERROR, HEADER_ORIGIN, Topics
 from unit.bus.toy import CountingMachine, FaultyLog, expected_responses, read_all, wait_until, write_inputs
 
@@ -47,9 +48,14 @@ class Running:
     """A worker that runs for the time of a ``with`` block."""
 
     def __init__(
-        self, log: Log, topics: Topics, factory: Callable[[], Machine], settings: WorkerSettings = FAST
+        self,
+        log: Log,
+        topics: Topics,
+        factory: Callable[[], Machine],
+        settings: WorkerSettings = FAST,
+        consult: Callable[[Machine, Sequence[Record]], Awaitable[None]] | None = None,
     ) -> None:
-        self.worker = PartitionWorker(log, topics, "test", 0, factory, SystemClock(), settings)
+        self.worker = PartitionWorker(log, topics, "test", 0, factory, SystemClock(), settings, consult)
 
     async def __aenter__(self) -> PartitionWorker:
         self.task = asyncio.create_task(self.worker.run())
@@ -342,3 +348,43 @@ def test_the_backend_for_kafka_is_not_imported_by_the_worker() -> None:
 
     code = "import sys, muster_bus.partition_worker, muster_bus.settings; sys.exit('aiokafka' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+async def test_others_are_asked_about_what_a_machine_gets_next(bus: Log, topics: Topics) -> None:
+    asked: dict[Machine, list[int]] = {}
+    applied: dict[Machine, list[int]] = {}
+    chance = random.Random(5)
+
+    class Told(CountingMachine):
+        def apply(self, records: Sequence[Record], now_ns: int) -> list[OutRecord]:
+            applied.setdefault(self, []).extend(record.offset for record in records)
+            assert asked[self] == applied[self], "asked before, about the same"
+            return super().apply(records, now_ns)
+
+    async def consult(machine: Machine, records: Sequence[Record]) -> None:
+        await asyncio.sleep(0)
+        if chance.random() < 0.2:
+            raise LogUnavailable("who is asked is away") if chance.random() < 0.5 else KeyError("a defect")
+        asked.setdefault(machine, []).extend(record.offset for record in records)
+
+    inputs = _inputs(100)
+    await write_inputs(await bus.writer("test"), topics, inputs)
+    settings = FAST.model_copy(update={"quarantine_after": 100, "max_records_apply": 5})
+    async with Running(bus, topics, lambda: Told(topics), settings, consult) as worker:
+        await wait_until(lambda: worker.progress().committed == 100)
+    assert [record.value for record in await read_all(bus, topics.responses)] == expected_responses(inputs)
+    assert len(asked) > 1
+
+
+async def test_a_record_on_which_those_who_are_asked_fail_is_put_aside(bus: Log, topics: Topics) -> None:
+    async def consult(_machine: Machine, records: Sequence[Record]) -> None:
+        if any(record.value == b"3" for record in records):
+            raise KeyError("content of the request")
+
+    inputs = _inputs(10)
+    await write_inputs(await bus.writer("test"), topics, inputs)
+    async with Running(bus, topics, lambda: CountingMachine(topics), consult=consult) as worker:
+        await wait_until(lambda: worker.progress().committed == 10)
+    good = [pair for pair in inputs if pair[1] != b"3"]
+    assert [record.value for record in await read_all(bus, topics.responses)] == expected_responses(good)
+    assert len(await read_all(bus, topics.dead_letters)) == 1

@@ -6,9 +6,10 @@ import time
 
 import pytest
 from muster_bus.clock import ManualClock, SystemClock
+from muster_bus.engines import make_log
 from muster_bus.log import Log
 from muster_bus.metrics import Metric
-from muster_bus.settings import LogSettings, make_log
+from muster_bus.settings import LogSettings
 from muster_bus.topics import Topics, event_id_of, parse_state_key, state_key, state_key_in
 from pydantic import ValidationError
 

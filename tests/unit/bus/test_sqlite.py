@@ -14,10 +14,11 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from muster_bus.backends import blocks
-from muster_bus.backends.sqlite import SCHEMA_VERSION, SqliteLog
+from muster_bus.backends.sqlite import SqliteLog
+from muster_bus.backends.sqlite_format import SCHEMA_VERSION
 from muster_bus.clock import ManualClock, SystemClock
 from muster_bus.errors import LogError, LogIncompatible, LogUnavailable, OffsetGone, TopicMismatch
 from muster_bus.log import OutRecord, Record
@@ -303,7 +304,7 @@ _STEPS = st.lists(
         ("reopen", None),
     ]
 )
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 @given(steps=_STEPS)
 def test_compaction_keeps_the_newest_of_each_key(steps: list[tuple[str, object]]) -> None:
     """Against a dictionary: what a fold gives is the same however often the log was compacted or opened again, and a
@@ -369,11 +370,11 @@ async def test_a_compaction_that_is_cut_short_by_closing_is_not_taken_for_done(
         await writer.append(OutRecord(topics.state, 0, b"k", b"%d" % number))
 
     def cut(*_: object) -> list[blocks.Block]:
-        log._stop_maintenance.set()
+        log._maintenance._stopped.set()
         return []
 
     with monkeypatch.context() as short:
-        short.setattr(log, "_iterate", cut)
+        short.setattr(log._maintenance, "_iterate", cut)
         await log.maintain()
     assert log.partition(topics.state, 0).cleaned_to == 0
     await log.close()

@@ -48,7 +48,7 @@ def asked(gateway: AdminGateway) -> list[tuple[str, Any]]:
 
 def test_the_only_rm_is_meant(gateway: AdminGateway, muster: Any) -> None:
     gateway.answers["PauseResourceManager"] = pb.ResourceManagerAnswer(changed=True)
-    assert muster("admin", "pause")[:2] == (0, "rm is paused: nothing more is decided for it.\n")
+    assert muster("admin", "pause")[:2] == (0, "rm is paused: Muster schedules nothing for it.\n")
     assert asked(gateway) == [("PauseResourceManager", pb.PauseResourceManagerRequest(rm_id="rm"))]
 
 
@@ -105,12 +105,12 @@ def test_flags_that_no_call_can_be_made_with(
 def test_rms_are_listed(gateway: AdminGateway, muster: Any) -> None:
     code, out, _ = muster("admin", "rms")
     assert code == 0
-    for word in ("rm", "PAUSED", "all streams closed", "yes: racks", "node", "previous", "3 times"):
+    for word in ("rm", "DISCONNECTED", "all streams closed", "yes: racks", "node", "previous", "3 times"):
         assert word in out
     assert "extra configuration" not in out
     code, out, _ = muster("admin", "rms", "--rm", "rm")
     assert "extra configuration c" in out
-    assert "at g, the 4. of its kind, sent up to response 5" in out
+    assert "at g, number 4 of its kind, sent up to response 5" in out
     code, out, _ = muster("admin", "rms", "--json")
     (found,) = json.loads(out)
     assert (found["rm_id"], found["streams"][0]["sent_sequence"], found["callbacks"]) == ("rm", 5, ["events"])
@@ -134,7 +134,12 @@ def test_pause_and_resume(gateway: AdminGateway, muster: Any) -> None:
     assert muster("admin", "pause", "--reason", "new racks")[:2] == (0, "rm is paused already.\n")
     assert muster("admin", "resume")[:2] == (0, "rm is resumed.\n")
     code, out, _ = muster("admin", "resume", "--json")
-    assert (code, json.loads(out)) == (0, {"rm_id": "rm", "changed": True})
+    nothing = {"state": "", "since_ns": 0, "description": ""}
+    assert (code, json.loads(out)) == (0, {"rm_id": "rm", "changed": True, **nothing})
+    gateway.answers["ResumeResourceManager"] = pb.ResourceManagerAnswer(
+        changed=True, state="DISCONNECTED", description="Start it."
+    )
+    assert muster("admin", "resume")[1] == "rm is no longer paused, but DISCONNECTED. Start it.\n"
     assert asked(gateway)[0] == ("PauseResourceManager", pb.PauseResourceManagerRequest(rm_id="rm", reason="new racks"))
 
 
@@ -144,11 +149,11 @@ def test_pause_and_resume(gateway: AdminGateway, muster: Any) -> None:
         (
             "drain",
             pb.DrainNodeResponse(changed=True, allocations=2),
-            "n takes no more allocations, 2 allocations on it.",
+            "n is drained, 2 allocations on it.",
         ),
         ("drain", pb.DrainNodeResponse(allocations=1), "n is drained already, 1 allocation on it."),
-        ("undrain", pb.DrainNodeResponse(changed=True), "n takes allocations again, 0 allocations on it."),
-        ("undrain", pb.DrainNodeResponse(), "n takes allocations already, 0 allocations on it."),
+        ("undrain", pb.DrainNodeResponse(changed=True), "n is schedulable again, 0 allocations on it."),
+        ("undrain", pb.DrainNodeResponse(), "n is schedulable already, 0 allocations on it."),
     ],
 )
 def test_drain(gateway: AdminGateway, muster: Any, command: str, answer: Any, said: str) -> None:
@@ -165,12 +170,12 @@ def test_validate(gateway: AdminGateway, muster: Any, tmp_path: Path) -> None:
     file.write_text("partitions: []\n")
     gateway.answers["ValidateConfiguration"] = pb.UpdateConfigurationResponse(accepted=True, changes=["one [x]"])
     code, out, _ = muster("admin", "validate", str(file))
-    assert (code, out) == (0, f"one [x]\n{file} would be taken for rm: 1 change; nothing is changed now\n")
+    assert (code, out) == (0, f"one [x]\n{file} would be accepted for rm: 1 change; nothing is changed now\n")
     error = pb.ConfigurationProblem(severity=pb.ConfigurationProblem.ERROR, path="a", line=2, column=3, message="bad")
     gateway.answers["ValidateConfiguration"] = pb.UpdateConfigurationResponse(problems=[error])
     code, out, _ = muster("admin", "validate", str(file))
     assert code == 1
-    assert out == f"error {file}:2:3: a: bad\n{file} would not be taken for rm; nothing is changed now\n"
+    assert out == f"error {file}:2:3: a: bad\n{file} would be refused for rm; nothing is changed now\n"
     code, out, _ = muster("admin", "validate", str(file), "--json")
     assert code == 1
     assert json.loads(out)["problems"] == [{"severity": "error", "path": "a", "line": 2, "column": 3, "message": "bad"}]

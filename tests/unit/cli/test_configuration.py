@@ -67,7 +67,7 @@ def test_the_only_rm_is_meant(gateway: AdminGateway, file: Path, capsys: pytest.
 
 def test_no_change_is_said(gateway: AdminGateway, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert _apply(gateway, file) == 0
-    assert capsys.readouterr().out == f"{file} is in force for my-rm, as it was before: no change\n"
+    assert capsys.readouterr().out == f"{file} is in force for my-rm already: no change\n"
 
 
 def test_more_changes_than_are_told(gateway: AdminGateway, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -91,7 +91,7 @@ def test_problems_have_a_place_that_editors_understand(
         f"error {file}:2:5: partitions[0].name: bad",
         f"warning {file}:7:2: partitions[0].queues[0]: odd [x]",
         f"error {file}: partition default: has 1 nodes",
-        f"{file} is not applied: my-rm keeps the configuration that it has",
+        f"{file} is not applied: my-rm keeps its configuration",
     ]
 
 
@@ -110,7 +110,7 @@ def test_a_call_without_an_answer_is_one_line(file: Path, capsys: pytest.Capture
         assert run(["config", "apply", str(file), "--gateway", address, "--rm", "my-rm", "--timeout-s", "2"]) == 1
     printed = capsys.readouterr().err
     assert printed.startswith(f"muster: {address}: ")
-    assert printed.endswith("applying it again changes nothing\n")
+    assert printed.endswith("applying it again is safe\n")
     assert len(printed.splitlines()) == 1
 
 

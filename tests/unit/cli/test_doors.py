@@ -7,6 +7,7 @@ import os
 import re
 from pathlib import Path
 
+import documents
 import pytest
 from muster_cli import serving
 from muster_cli.addresses import check_private
@@ -198,10 +199,8 @@ def test_a_file_without_one_is_one_line(
 
 
 def test_the_documentation_has_the_settings_as_they_are() -> None:
-    text = (ROOT / "docs/security.md").read_text()
-    lines = text.partition("## Settings")[2].partition("```")[0].splitlines()
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| `")]
-    said = {cell[0].strip("`"): cell[1].strip("`") for cell in cells}
+    rows = documents.table(documents.page("security.md"), "## Settings")
+    said = {row[0].strip("`"): row[1].strip("`") for row in rows}
     settings, names = MusterSettings(), [*GatewaySettings.model_fields]
     wanted = [f"gateway.{name}" for name in names if name.startswith(("http_tokens", "http_open", "trusted_"))]
     assert list(said) == [*wanted, "process.trusted_network"]

@@ -11,7 +11,7 @@ from muster_cli.composition import SettingsError
 from muster_cli.errors import UsageError
 from muster_cli.main import run
 from muster_cli.settings import load
-from muster_scheduler.external.settings import ExternalSettings, InformerTable
+from muster_informers.settings import ExternalSettings, InformerTable
 
 VMS = """
 [scheduler.external]

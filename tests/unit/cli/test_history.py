@@ -397,3 +397,20 @@ def test_a_life_keeps_to_the_width(tmp_path: Path, width: int, count: int) -> No
     preempted = [line for line in lines if "preempted" in line]
     assert preempted
     assert all(any(sign in line for line in lines) for sign in ("#", "."))
+
+
+def test_a_changed_request_is_one_and_what_was_reported_was_not_asked_for(tmp_path: Path) -> None:
+    told = Told()
+    told.submit("app")
+    told.say("APP ADD APP_REQUEST", "app", "k", {"vcore": 5000})
+    told.say("APP REMOVE APP_REQUEST", "app", "k", {"vcore": 5000}, "the request changed")
+    told.say("APP ADD APP_REQUEST", "app", "k", {"vcore": 3000})
+    told.say("APP ADD APP_REQUEST", "app", "theirs", CORE, "reported as an allocation")
+    told.begin("app", "theirs", "node")
+    write(tmp_path, told.rows, 0, len(told.rows))
+    with opened(Source(place_of(str(tmp_path)), None, "", "")) as history:
+        (asks,) = history.connection.execute("SELECT asks FROM applications").fetchone() or (None,)
+        life = read(history, "app")
+    assert (asks, life.asks) == (1, 1)
+    assert [(each.key, each.resource, each.ended) for each in life.waiting] == [("k", {"vcore": 3000}, "")]
+    assert [(each.key, each.asked_ns) for each in life.allocations] == [("theirs", None)]

@@ -80,7 +80,7 @@ def test_a_taken_port_and_a_data_directory_that_cannot_be(capsys: pytest.Capture
     (tmp_path / "file").write_text("")
     free = ["--grpc-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0"]
     assert run(["up", "--data-dir", "file/d", *free]) == 2
-    assert "file/d: cannot be made" in capsys.readouterr().err
+    assert "file/d: cannot be created" in capsys.readouterr().err
 
 
 def test_config_check_has_an_exit_code(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from muster_cli import addresses, operations
 from muster_cli.errors import UsageError
 from muster_cli.probe import probe
-from muster_service.http_server import HttpServer
+from muster_runtime.http_server import HttpServer
 from prometheus_client import Counter
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse

@@ -121,9 +121,9 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> str:
         "new leaves below at most 3 applications, max {vcore 2}, guaranteed {vcore 1}, a=b ├",
         "a=b (from above)",
         # of the partition
-        "nodes in order of dotproduct (vcore 2, gpu 0.5)",
+        "node sort policy dotproduct (vcore 2, gpu 0.5)",
         "placement rules 0: tag [ns] (create; not group ops) below fixed Prod 1: provided",
-        "preemption off; who opted out goes last; over a lowered max: on",
+        "preemption off; opted-out allocations: last; quota preemption: on",
         "reservation after 1m30s, given up after 1h",
         "users without groups os",
         "unknown property 'colour'",
@@ -139,6 +139,15 @@ def test_warnings_stand_beside_errors_in_the_order_of_the_text(tmp_path: Path) -
     assert not usable
     kinds = [(line.split()[0], line.split(":")[1]) for line in printed.splitlines()]
     assert kinds == [("error", "8"), ("warning", "18"), ("warning", "20"), ("error", "23")]
+
+
+def test_an_old_word_is_a_warning_with_its_place(tmp_path: Path) -> None:
+    stateaware = "{name: a, properties: {application.sort.policy: stateaware}}"
+    text = f"partitions:\n- name: default\n  queues:\n  - {{name: root, queues: [{stateaware}]}}\n"
+    usable, printed = _check(text, tmp_path)
+    assert usable
+    assert "stateaware is deprecated: it means fifo" in printed
+    assert ":4:" in printed
 
 
 # ---- diff ------------------------------------------------------------------------------------------------------------
@@ -168,7 +177,7 @@ def test_changes_are_shown(tmp_path: Path) -> None:
         ),
         "~ root.prod.web resources.max.vcore 10 -> 12",
         "~ root.prod.batch leaf or parent parent -> leaf",
-        "- root.shut leaf gone: its applications finish, then it is removed",
+        "- root.shut leaf removed: its applications finish first",
         "+ root.open new leaf",
         "5 changes",
     ]
@@ -178,7 +187,7 @@ def test_no_change_and_other_partitions(tmp_path: Path) -> None:
     assert _compare(EVERYTHING, EVERYTHING + "# a remark\n", tmp_path) == ["no change"]
     assert _compare("partitions: [{queues: []}]", "partitions: [{queues: [], name: gpu}]", tmp_path) == [
         "partition default",
-        "- partition gone",
+        "- partition removed",
         "partition gpu",
         "+ new partition",
         "2 changes",

@@ -49,6 +49,9 @@ class AdminGateway(AdminServicer):
     def ResumeResourceManager(self, request: Any, context: Any) -> Any:
         return self._answered("ResumeResourceManager", request, context)
 
+    def ForgetResourceManager(self, request: Any, context: Any) -> Any:
+        return self._answered("ForgetResourceManager", request, context)
+
     def DrainNode(self, request: Any, context: Any) -> Any:
         return self._answered("DrainNode", request, context)
 

@@ -18,7 +18,8 @@ GIB = 1 << 30
 
 def snapshot(second: int = 0, **tally: int) -> pb.MetricsSnapshot:
     """Some figures; ``tally``: what is other than below."""
-    counts = {"allocated": 1_000, "released": 400, "preempted": 3, "decisions": 500, "deciding_us": 1_000_000}
+    counts = {"allocated": 950, "reported": 50, "ended": 400, "released": 390, "dropped": 7, "preempted": 3}
+    counts |= {"decisions": 500, "deciding_us": 1_000_000}
     return pb.MetricsSnapshot(
         taken_ns=AT_NS + second * SECOND_NS,
         rm_id="rm-1",

@@ -7,7 +7,7 @@ from typing import Any
 
 import grpc
 import pytest
-from muster_client.admin import AdminClient, Drained, Explanation, OpenStream, ResourceManager
+from muster_client.admin import AdminClient, Drained, Explanation, Forgotten, OpenStream, Paused, ResourceManager
 from muster_client.errors import AdminFailed, AdminRefused
 from muster_proto.muster.v1 import admin_pb2 as pb
 from muster_proto.si.v1 import si_pb2 as si
@@ -15,8 +15,9 @@ from unit.client.admin_gateway import AdminGateway, running
 
 Code = grpc.StatusCode
 MANAGER = pb.ResourceManager(
-    rm_id="rm", state="PAUSED", since_ns=1, reason="all streams closed", held=True, held_reason="racks", version="1",
-    policy_group="queues", build_info={"a": "b"}, extra_config={"c": "d"}, generation="previous", registered_ns=2,
+    rm_id="rm", state="DISCONNECTED", since_ns=1, reason="all streams closed", held=True, held_reason="racks",
+    version="1", policy_group="queues", build_info={"a": "b"}, extra_config={"c": "d"}, generation="previous",
+    registered_ns=2,
     registrations=3, instance_uuid="u", callbacks=["events"],
     streams=[pb.Stream(kind="node", gateway_id="g", epoch=4, sent_sequence=5)],
 )  # fmt: skip
@@ -33,11 +34,18 @@ EXPLAINED = pb.ExplainResponse(json=b'{"a":1}', sentences=["One.", "Two."])
 CALLS: list[tuple[Callable[[AdminClient], Awaitable[Any]], str, Any, Any, Any]] = [
     (
         lambda admin: admin.pause("rm", "racks"), "PauseResourceManager",
-        pb.PauseResourceManagerRequest(rm_id="rm", reason="racks"), pb.ResourceManagerAnswer(changed=True), True,
+        pb.PauseResourceManagerRequest(rm_id="rm", reason="racks"), pb.ResourceManagerAnswer(changed=True),
+        Paused(True, "", 0, ""),
     ),
     (
         lambda admin: admin.resume("rm"), "ResumeResourceManager",
-        pb.ResumeResourceManagerRequest(rm_id="rm"), pb.ResourceManagerAnswer(), False,
+        pb.ResumeResourceManagerRequest(rm_id="rm"),
+        pb.ResourceManagerAnswer(state="STOPPED", since_ns=3, description="away"), Paused(False, "STOPPED", 3, "away"),
+    ),
+    (
+        lambda admin: admin.forget("rm", force=True), "ForgetResourceManager",
+        pb.ForgetResourceManagerRequest(rm_id="rm", force=True),
+        pb.ForgetResourceManagerResponse(changed=True, allocations=4), Forgotten(True, 4),
     ),
     (
         lambda admin: admin.drain_node("rm", "n", partition="p"), "DrainNode",
@@ -56,8 +64,8 @@ CALLS: list[tuple[Callable[[AdminClient], Awaitable[Any]], str, Any, Any, Any]] 
         lambda admin: admin.list_resource_managers("rm"), "ListResourceManagers",
         pb.ListResourceManagersRequest(rm_id="rm"), pb.ListResourceManagersResponse(resource_managers=[MANAGER]),
         [ResourceManager(
-            "rm", "PAUSED", 1, "all streams closed", (OpenStream("node", "g", 4, 5),), True, "racks", "1", "queues",
-            {"a": "b"}, {"c": "d"}, "previous", 2, 3, "u", ("events",),
+            "rm", "DISCONNECTED", 1, "all streams closed", (OpenStream("node", "g", 4, 5),), True, "racks", "1",
+            "queues", {"a": "b"}, {"c": "d"}, "previous", 2, 3, "u", ("events",),
         )],
     ),
     (

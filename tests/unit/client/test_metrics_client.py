@@ -1,4 +1,4 @@
-"""MetricsClient: the wire's messages in its words, every field of them, and its errors."""
+"""MetricsClient: snapshots, every field of them as JSON, and its errors."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import Any
 import grpc
 import pytest
 from google.protobuf import json_format
-from muster_client import metrics_client
 from muster_client.errors import AdminFailed, AdminRefused
-from muster_client.metrics_client import MetricsClient, MetricsSnapshot, Section
+from muster_client.metrics_client import MetricsClient, MetricsSnapshot, Section, as_json
 from muster_proto.muster.v1 import metrics_pb2 as pb
 from unit.client.metrics_gateway import GIB, MetricsGateway, running, snapshot
 
@@ -29,37 +28,24 @@ async def all_of(client: MetricsClient, **what: Any) -> list[MetricsSnapshot]:
     return [found async for found in client.watch(**what)]
 
 
-async def test_a_snapshot_in_the_clients_words(gateway: MetricsGateway) -> None:
+async def test_a_snapshot(gateway: MetricsGateway) -> None:
     async with MetricsClient(gateway.address) as client:
         found = await client.get()
     assert found.rm_id == "rm-1"
-    assert found.scheduler is not None
     assert found.scheduler.pending_by_reason == {"QUEUE_MAX": 5, "NO_NODE_HAS_ROOM": 2}
-    assert (found.scheduler.tally.allocated, found.scheduler.tally.events) == (1_000, 77)
+    assert (found.scheduler.tally.allocated, found.scheduler.tally.events) == (950, 77)
     assert [queue.path for queue in found.queues] == ["root", "root.a", "root.b"]
     assert found.nodes[0].available == {"vcore": 23_000, "memory": 2 * GIB}
-    assert found.runtime is not None
     assert found.runtime.processes[0].uptime_seconds == 3_700
 
 
 async def test_every_field_is_there_under_its_own_name(gateway: MetricsGateway) -> None:
     async with MetricsClient(gateway.address) as client:
-        shown = json.loads(json.dumps((await client.get()).as_json()))
+        shown = json.loads(json.dumps(as_json(await client.get())))
     assert json_format.ParseDict(shown, pb.MetricsSnapshot()) == snapshot()
 
 
-def test_no_field_of_the_interface_is_forgotten() -> None:
-    for message in (
-        pb.MetricsSnapshot,
-        pb.SchedulerMetrics,
-        pb.Tally,
-        pb.QueueMetrics,
-        pb.NodeMetrics,
-        pb.RuntimeMetrics,
-        pb.ProcessMetrics,
-    ):
-        kind = getattr(metrics_client, message.DESCRIPTOR.name)
-        assert set(kind.__slots__) == {field.name for field in message.DESCRIPTOR.fields}
+def test_no_section_of_the_interface_is_forgotten() -> None:
     assert [section.value for section in Section] == list(pb.MetricsRequest.Section.keys())[1:]
 
 
@@ -67,7 +53,8 @@ async def test_what_was_not_asked_for_is_not_there(gateway: MetricsGateway) -> N
     gateway.answers = [pb.MetricsSnapshot(taken_ns=1, rm_id="rm-1")]
     async with MetricsClient(gateway.address) as client:
         found = await client.get()
-    assert found == MetricsSnapshot(1, "rm-1", None, (), (), None)
+    assert found == MetricsSnapshot(taken_ns=1, rm_id="rm-1")
+    assert (as_json(found)["scheduler"], as_json(found)["queues"]) == (None, [])
 
 
 async def test_what_is_asked_for(gateway: MetricsGateway) -> None:

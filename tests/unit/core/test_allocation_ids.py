@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from builders import SECOND_NS, Cluster, ask
-from muster_scheduler.core.commands import UpdateAllocations
+from muster_core.model.commands import UpdateAllocations
 
 
 def test_an_rm_that_outlives_the_log_reports_what_it_was_given_beside_what_it_is_given_now() -> None:
@@ -16,7 +18,7 @@ def test_an_rm_that_outlives_the_log_reports_what_it_was_given_beside_what_it_is
 
     def wanted(key: str, uuid: str = "", node_id: str = "") -> UpdateAllocations:
         return UpdateAllocations(
-            [ask("x", key, vcore=1)._replace(previous_generation=True, uuid=uuid, node_id=node_id)]
+            [replace(ask("x", key, vcore=1), previous_generation=True, uuid=uuid, node_id=node_id)]
         )
 
     before = life(1_000 * SECOND_NS)

@@ -1,10 +1,12 @@
-"""A word to the autoscaler (core-features §2.17): for what only a larger cluster would help, once for each ask."""
+"""A word to the autoscaler: for what only a larger cluster would help, once for each ask."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from builders import Cluster, ask, nodes
-from muster_scheduler.core.commands import NodeAction, UpdateAllocations
-from muster_scheduler.core.outcome import Outcome, TooSmallCluster
+from muster_core.model.commands import NodeAction, UpdateAllocations
+from muster_core.model.outcome import Outcome, TooSmallCluster
 
 QUEUES = "{name: root, submitacl: '*', queues: [{name: q, resources: {max: {memory: 10}}}, {name: open}]}"
 
@@ -45,7 +47,7 @@ def test_what_a_limit_holds_back_meanwhile_is_told_when_the_limit_gave_way() -> 
     cluster.node("n", memory=4)
     cluster.app("x", "root.q")
     cluster.ask("x", "large", memory=8)
-    cluster.ask("x", "small", memory=3, priority=-1)  # 3 of 10 used: 8 more would go over
+    cluster.ask("x", "small", memory=3, priority=-1)  # 3 of 10 used: 8 more would exceed it
     assert told(cluster.wait(1)) == []
     cluster.release("x", "small")
     assert told(cluster.wait(1)) == [("x", "large")]
@@ -55,7 +57,7 @@ def test_a_daemon_is_not_helped_by_more_nodes() -> None:
     cluster = Cluster(QUEUES)
     cluster.node("n", memory=4)
     cluster.app("x", "root.open")
-    item = ask("x", "k", memory=5)._replace(tags={"yunikorn.apache.org/requiredNode": "n"})
+    item = replace(ask("x", "k", memory=5), tags={"yunikorn.apache.org/requiredNode": "n"})
     cluster.do(UpdateAllocations([item]))
     assert told(cluster.wait(100)) == []
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 from builders import nodes
-from muster_scheduler.core.closing import Closed, ClosedBy, Closer, told, words
-from muster_scheduler.core.commands import NodeAction, NodeItem, UpdateNodes
-from muster_scheduler.core.external import ExternalNode, ExternalOffer, SourceState
-from muster_scheduler.core.reasons import Reason, ReasonCode
+from muster_core.external.external import ExternalNode, ExternalOffer, SourceState
+from muster_core.model.closing import Closed, ClosedBy, Closer, closed_counts, words
+from muster_core.model.commands import NodeAction, NodeItem, UpdateNodes
+from muster_core.model.reasons import Reason, ReasonCode
 from muster_si.constants import NODE_READY_ATTRIBUTE
 from outside import Outside
 from preempting import told as told_to_go
@@ -100,7 +100,7 @@ def test_what_is_lent_is_wanted_back_then_taken_back_then_forgotten() -> None:
     said = found.reason("x", "waits")
     assert isinstance(said, Reason)
     assert said.sentence() == (
-        "It asks for 0.001 cores, and no node has any, even when empty. 1 node is wanted back by source mesos."
+        "It asks for 0.001 cores, and no node has any, even when empty. 1 node is revoked by source mesos."
     )
     assert told_to_go(found.wait(30)) == [("x", "runs")]
     found.release("x", "runs")
@@ -147,4 +147,4 @@ def test_a_node_that_comes_again_is_not_taken_back() -> None:
     ],
 )
 def test_the_words(counts: dict[Closer, int], expected: str) -> None:
-    assert words(told(counts)) == expected
+    assert words(closed_counts(counts)) == expected

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from muster_scheduler.core.config import (
+from muster_core.config.config import (
     DEFAULT_CONFIG,
     ClusterConfig,
     FilterConfig,
@@ -14,9 +14,9 @@ from muster_scheduler.core.config import (
     effective_queues,
     rule_text,
 )
-from muster_scheduler.core.config_diff import Change, diff
-from muster_scheduler.core.properties import duration_text, parse_duration_ns
-from muster_scheduler.queue_yaml import load_queue_config
+from muster_core.config.config_diff import Change, diff
+from muster_core.config.properties import duration_text, parse_duration_ns
+from muster_queue_config.queue_yaml import load_queue_config
 
 BASE = """
 partitions:

@@ -1,10 +1,13 @@
-"""Applications and allocations whose time is up (seed 000, 001): told to go, gone when the RM says so."""
+"""Applications and allocations whose time is up (the scheduler interface, 001): told to go, gone when the RM says
+so."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from builders import Cluster, ask
-from muster_scheduler.core.commands import (
+from muster_core.model.commands import (
     AppItem,
     AskItem,
     ReleaseItem,
@@ -12,8 +15,8 @@ from muster_scheduler.core.commands import (
     UpdateAllocations,
     UpdateApplications,
 )
-from muster_scheduler.core.outcome import Outcome, ReleasedAllocation
-from muster_scheduler.core.states import AppState
+from muster_core.model.outcome import Outcome, ReleasedAllocation
+from muster_core.model.states import AppState
 
 QUEUES = "{name: root, submitacl: '*', queues: [{name: q, properties: {preemption.delay: 1s}}]}"
 
@@ -79,7 +82,7 @@ def timed() -> Cluster:
     cluster = Cluster(QUEUES)
     cluster.node("n", memory=10)
     cluster.app("x", "root.q")
-    item = ask("x", "k", memory=10)._replace(execution_timeout_ms=1_000, allow_preempt_self=True)
+    item = replace(ask("x", "k", memory=10), execution_timeout_ms=1_000, allow_preempt_self=True)
     cluster.do(UpdateAllocations([item]))
     assert told(cluster.wait(1)) == [("k", "TIMEOUT")]
     return cluster
@@ -99,7 +102,7 @@ def test_what_never_started_in_its_time_is_not_asked_for_again(timed: Cluster) -
 
 def test_what_was_told_to_go_is_no_victim(timed: Cluster) -> None:
     timed.app("y", "root.q")
-    timed.do(UpdateAllocations([ask("y", "k", memory=5, priority=9)._replace(allow_preempt_other=True)]))
+    timed.do(UpdateAllocations([replace(ask("y", "k", memory=5, priority=9), allow_preempt_other=True)]))
     assert told(timed.wait(60)) == []
 
 
@@ -113,7 +116,7 @@ def test_an_allocation_that_could_not_start_is_asked_for_again_under_a_key_of_it
     cluster = Cluster(QUEUES)
     cluster.node("n", memory=10)
     cluster.app("x", "root.q")
-    cluster.do(UpdateAllocations([ask("x", "k", wanted=3, memory=1)._replace(previous_generation=True)]))
+    cluster.do(UpdateAllocations([replace(ask("x", "k", wanted=3, memory=1), previous_generation=True)]))
     uuids = {held.ordinal: held.uuid for held in cluster.application("x").allocations.values()}
     for ordinal in (1, 0):
         back = ReleaseItem("default", "x", "k", Termination.SCHEDULING_FAILED_ON_RM, uuids[ordinal])
@@ -129,10 +132,10 @@ def test_an_ask_that_was_preempted_for_and_is_sent_again_preempts_no_more() -> N
     cluster = Cluster(QUEUES, partition="reservation: {enabled: false},")
     cluster.node("n", memory=10)
     cluster.app("x", "root.q")
-    cluster.do(UpdateAllocations([ask("x", f"k{n}", memory=1)._replace(allow_preempt_self=True) for n in range(10)]))
+    cluster.do(UpdateAllocations([replace(ask("x", f"k{n}", memory=1), allow_preempt_self=True) for n in range(10)]))
     cluster.app("y", "root.q")
-    wanted = ask("y", "k", memory=2, priority=5)._replace(allow_preempt_other=True)
+    wanted = replace(ask("y", "k", memory=2, priority=5), allow_preempt_other=True)
     cluster.do(UpdateAllocations([wanted]))
     assert len(told(cluster.wait(1))) == 2
-    cluster.do(UpdateAllocations([wanted._replace(priority=6)]))
+    cluster.do(UpdateAllocations([replace(wanted, priority=6)]))
     assert told(cluster.wait(60)) == []

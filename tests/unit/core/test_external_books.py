@@ -1,9 +1,10 @@
-"""What sources said: lives, listings, what is found by what it is about (seed 004, "Custom SharedIndexInformer")."""
+"""What sources said: lives, listings, what is found by what it is about (the event handler framework, "Custom
+SharedIndexInformer")."""
 
 from __future__ import annotations
 
 import pytest
-from muster_scheduler.core.external import (
+from muster_core.external.external import (
     ExternalAllocation,
     ExternalApplication,
     ExternalChange,
@@ -18,7 +19,7 @@ from muster_scheduler.core.external import (
     id_of,
     kind_of,
 )
-from muster_scheduler.core.external_books import PAST_LIVES_MAX, Changed, ExternalBooks, ExternalEntry
+from muster_core.external.external_books import PAST_LIVES_MAX, Changed, ExternalBooks, ExternalEntry
 
 NODE, ALLOCATION = ExternalKind.NODE, ExternalKind.ALLOCATION
 H1, H2 = ExternalNode("h1", {"vcore": 4}), ExternalNode("h2", {"vcore": 8})

@@ -13,21 +13,8 @@ from collections import Counter
 import pytest
 from builders import SECOND_NS
 from muster_bus.topics import parse_state_key
-from muster_scheduler import state_codec
-from muster_scheduler.core import invariants
-from muster_scheduler.core.commands import (
-    AppItem,
-    AskItem,
-    Command,
-    NodeAction,
-    NodeItem,
-    ReleaseItem,
-    Termination,
-    UpdateAllocations,
-    UpdateApplications,
-    UpdateNodes,
-)
-from muster_scheduler.core.external import (
+from muster_core import invariants
+from muster_core.external.external import (
     ExternalAllocation,
     ExternalApplication,
     ExternalChange,
@@ -40,9 +27,22 @@ from muster_scheduler.core.external import (
     id_of,
     kind_of,
 )
-from muster_scheduler.core.outcome import NewAllocation, Primary, ReleasedAllocation, UpdatedApplication
-from muster_scheduler.core.scheduler import SchedulerCore
+from muster_core.model.commands import (
+    AppItem,
+    AskItem,
+    Command,
+    NodeAction,
+    NodeItem,
+    ReleaseItem,
+    Termination,
+    UpdateAllocations,
+    UpdateApplications,
+    UpdateNodes,
+)
+from muster_core.model.outcome import NewAllocation, Primary, ReleasedAllocation, UpdatedApplication
+from muster_core.scheduler import SchedulerCore
 from muster_si.constants import FOREIGN
+from muster_state import state_codec
 from outside import RM, Outside
 
 SEEDS = range(int(os.environ.get("MUSTER_EXTERNAL_SEEDS", "24")))
@@ -159,8 +159,8 @@ class Life:
                             dice.choice(NODES),
                             action,
                             dice.choice([{}, {"zone": "rm"}]),
-                            self.amounts() if creates or dice.random() < 0.5 else None,
-                            self.amounts(2) if dice.random() < 0.3 else None,
+                            capacity=self.amounts() if creates or dice.random() < 0.5 else None,
+                            occupied=self.amounts(2) if dice.random() < 0.3 else None,
                         ),
                     )
                 )

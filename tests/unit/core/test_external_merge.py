@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from muster_scheduler.core.external import (
+from muster_core.external.external import (
     ExternalAllocation,
     ExternalNode,
     ExternalObject,
@@ -15,9 +15,9 @@ from muster_scheduler.core.external import (
     id_of,
     kind_of,
 )
-from muster_scheduler.core.external_books import ExternalEntry, OnNode, PartitionBooks, SourceEntry
-from muster_scheduler.core.external_merge import all_parts_of, merge, merge_all, parts_of
-from muster_scheduler.core.objects import NodeReport
+from muster_core.external.external_books import ExternalEntry, OnNode, PartitionBooks, SourceEntry
+from muster_core.external.external_merge import all_parts_of, merge, merge_all, parts_of
+from muster_core.model.node import NodeReport
 from outside import Outside
 
 SEEDS = range(300)

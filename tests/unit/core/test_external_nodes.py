@@ -7,16 +7,8 @@ from typing import NamedTuple
 
 import pytest
 from builders import allocations, ask, nodes
-from muster_scheduler.core import invariants
-from muster_scheduler.core.commands import (
-    AskItem,
-    NodeAction,
-    NodeItem,
-    UpdateAllocations,
-    UpdateConfiguration,
-    UpdateNodes,
-)
-from muster_scheduler.core.external import (
+from muster_core import invariants
+from muster_core.external.external import (
     ExternalAllocation,
     ExternalApplication,
     ExternalChange,
@@ -28,8 +20,16 @@ from muster_scheduler.core.external import (
     SourceState,
     UpdateExternal,
 )
-from muster_scheduler.core.objects import Node
-from muster_scheduler.core.outcome import (
+from muster_core.model.commands import (
+    AskItem,
+    NodeAction,
+    NodeItem,
+    UpdateAllocations,
+    UpdateConfiguration,
+    UpdateNodes,
+)
+from muster_core.model.node import Node
+from muster_core.model.outcome import (
     AcceptedNode,
     Change,
     ConfigurationAnswer,
@@ -39,9 +39,9 @@ from muster_scheduler.core.outcome import (
     RejectedNode,
     ReleasedAllocation,
 )
-from muster_scheduler.core.resources import TYPES_MAX
-from muster_scheduler.core.scheduler import SchedulerCore
-from muster_scheduler.queue_yaml import load_queue_config
+from muster_core.model.resources import TYPES_MAX
+from muster_core.scheduler import SchedulerCore
+from muster_queue_config.queue_yaml import load_queue_config
 from muster_si.constants import FOREIGN, NODE_PARTITION, NODE_READY_ATTRIBUTE, REQUIRED_NODE_TAG
 from outside import Outside, forgets, says
 
@@ -115,7 +115,7 @@ def test_of_each_type_the_smallest_amount_counts_whoever_came_first(rule: Rule, 
 
 
 def test_use_adds_up(cluster: Outside) -> None:
-    cluster.do(UpdateNodes((NodeItem("n", NodeAction.CREATE, {}, {"vcore": 9}, {"vcore": 1}),)))
+    cluster.do(UpdateNodes((NodeItem("n", NodeAction.CREATE, {}, capacity={"vcore": 9}, occupied={"vcore": 1}),)))
     cluster.says("a", ExternalNode("n", occupied={"vcore": 2}))
     out = cluster.says("b", ExternalNode("n", occupied={"vcore": 3, "memory": 1}))
     assert said(out, Detail.NODE_OCCUPIED) == [("SET", "", {"vcore": 6, "memory": 1})]
@@ -161,7 +161,7 @@ def test_a_node_that_a_source_brings_says_who(cluster: Outside) -> None:
 
 
 def test_attributes_of_the_rm_come_first_and_sources_fill_in(cluster: Outside) -> None:
-    item = NodeItem("n", NodeAction.CREATE, {"zone": "rm", NODE_PARTITION: "default"}, {"vcore": 1})
+    item = NodeItem("n", NodeAction.CREATE, {"zone": "rm", NODE_PARTITION: "default"}, capacity={"vcore": 1})
     cluster.do(UpdateNodes((item,)))
     cluster.says("b", ExternalNode("n", attributes={"zone": "b", "rack": "b", "row": "b"}))
     cluster.says("a", ExternalNode("n", attributes={"rack": "a"}))
@@ -285,7 +285,7 @@ def test_the_rm_takes_a_node_away_that_a_source_only_restricts(cluster: Outside)
     cluster.node("n", vcore=5)
     cluster.says("vms", ExternalNode("n", {"vcore": 4}, brings=False), ExternalAllocation("vm", "n", {"vcore": 1}))
     out = cluster.do(nodes(NodeAction.DECOMISSION, {"n": None}))
-    assert said(out, Detail.NODE_DECOMISSION) == [("REMOVE", "Node removed from the scheduler", None)]
+    assert said(out, Detail.NODE_DECOMISSION) == [("REMOVE", "Node removed from the scheduler", {"vcore": 4})]
     assert cluster.partition.foreign == {}
     entry = cluster.entry("vms", ExternalKind.NODE, "n")
     assert entry.problem == "node n is not there, and this source does not bring it"
@@ -302,7 +302,7 @@ def test_a_source_takes_a_node_away_that_only_it_said(cluster: Outside) -> None:
     out = cluster.forgets("vms", ExternalNode("n"))
     (released,) = [fact for fact in out.facts if isinstance(fact, ReleasedAllocation)]
     assert (released.key, released.message) == ("k", "Node n Removed")
-    assert said(out, Detail.NODE_DECOMISSION) == [("REMOVE", "Node removed from the scheduler", None)]
+    assert said(out, Detail.NODE_DECOMISSION) == [("REMOVE", "Node removed from the scheduler", {"vcore": 8})]
     assert cluster.partition.nodes == {}
 
 
@@ -455,7 +455,7 @@ def test_asks_wait_for_a_host_that_comes(cluster: Outside) -> None:
 
 def test_a_daemon_waits_for_the_host_that_it_needs(cluster: Outside) -> None:
     cluster.node("other", vcore=8)
-    cluster.do(UpdateAllocations([ask("x", "daemon", vcore=1)._replace(tags={REQUIRED_NODE_TAG: "n"})]))
+    cluster.do(UpdateAllocations([replace(ask("x", "daemon", vcore=1), tags={REQUIRED_NODE_TAG: "n"})]))
     assert cluster.placed("x") == {}
     cluster.says("vms", ExternalNode("n", {"vcore": 4}))
     assert cluster.placed("x") == {"daemon": "n"}

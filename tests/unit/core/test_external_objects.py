@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from asking import Asking
 from builders import allocations, ask
-from muster_scheduler.core.commands import (
-    AppItem,
-    AskItem,
-    ReleaseItem,
-    Termination,
-    UpdateAllocations,
-    UpdateApplications,
-)
-from muster_scheduler.core.external import (
+from muster_core.external.external import (
     ExternalAllocation,
     ExternalApplication,
     ExternalChange,
@@ -24,7 +18,18 @@ from muster_scheduler.core.external import (
     SourceState,
     UpdateExternal,
 )
-from muster_scheduler.core.outcome import (
+from muster_core.model.commands import (
+    AppItem,
+    AskItem,
+    NodeAction,
+    NodeItem,
+    ReleaseItem,
+    Termination,
+    UpdateAllocations,
+    UpdateApplications,
+    UpdateNodes,
+)
+from muster_core.model.outcome import (
     Detail,
     NewAllocation,
     Outcome,
@@ -32,7 +37,7 @@ from muster_scheduler.core.outcome import (
     RejectedAsk,
     ReleasedAllocation,
 )
-from muster_scheduler.core.states import AppState
+from muster_core.model.states import AppState
 from muster_si.constants import APP_TAG_NAMESPACE_RESOURCE_QUOTA, FOREIGN, REQUIRED_NODE_TAG
 from outside import Outside, forgets, says
 
@@ -239,7 +244,7 @@ def test_the_rm_cannot_touch_an_application_of_a_source(cluster: Outside) -> Non
     (fact,) = cluster.ask("tenant", "k", vcore=1).facts
     assert isinstance(fact, RejectedAsk)
     assert "brought by source vms" in fact.reason
-    (fact,) = cluster.do(UpdateAllocations([ask("tenant", "k", vcore=1)._replace(node_id="n")])).facts
+    (fact,) = cluster.do(UpdateAllocations([replace(ask("tenant", "k", vcore=1), node_id="n")])).facts
     assert isinstance(fact, RejectedAsk)
     (fact,) = cluster.release("tenant", "v").facts
     assert isinstance(fact, ReleasedAllocation)
@@ -286,7 +291,7 @@ def test_a_vm_is_never_preempted() -> None:
     cluster.node("n", vcore=10)
     cluster.says("vms", ExternalApplication("tenant", "root.rich"), vm("v", 8, "tenant"))
     cluster.app("x", "root.poor")
-    cluster.do(UpdateAllocations([ask("x", "k", vcore=5)._replace(allow_preempt_other=True)]))
+    cluster.do(UpdateAllocations([replace(ask("x", "k", vcore=5), allow_preempt_other=True)]))
     for _ in range(5):
         out = cluster.wait(30)
         assert not [fact for fact in out.facts if isinstance(fact, ReleasedAllocation)]
@@ -310,6 +315,26 @@ def test_of_two_quotas_the_smaller_holds_type_by_type(cluster: Outside) -> None:
     cluster.forgets("other", ExternalQueue("root.b", {}), ExternalQueue("root.B", {}))
     cluster.forgets("quota", ExternalQueue("root.B", {}))
     assert (maximum(cluster, "root.b"), cluster.queue("root.b").sources) == ({"vcore": 6}, ())
+    cluster.check_folds()
+
+
+def test_a_quota_below_a_gang_starts_its_clock_and_the_end_of_the_quota_stops_it(cluster: Outside) -> None:
+    asked = {"vcore": 5}
+    cluster.do(
+        UpdateApplications((AppItem("g", "root.b", "default", "ann", placeholder_ask=asked, gang_style="Hard"),))
+    )
+    gang = cluster.application("g").gang
+    assert gang is not None
+    for vcore, runs in ((4, True), (3, True), (5, False), (4, True)):
+        cluster.says("quota", ExternalQueue("root.b", {"vcore": vcore}))
+        assert (gang.deadline_ns > 0) == (gang.too_large_since_ns > 0) == runs
+        cluster.check_folds()
+    cluster.forgets("quota", ExternalQueue("root.b", {}))
+    assert gang.deadline_ns == gang.too_large_since_ns == 0
+    cluster.says("quota", ExternalQueue("root.b", {"vcore": 4}))
+    cluster.restart()
+    cluster.wait(15 * 60)
+    assert cluster.application("g").state is AppState.FAILED
     cluster.check_folds()
 
 
@@ -382,17 +407,23 @@ def test_a_vm_is_no_victim_for_a_daemon_even_where_those_who_opted_out_are() -> 
     cluster = Outside(LEAVES, partition="preemption: {enabled: true, optout: last},")
     cluster.node("n", vcore=10)
     cluster.app("x", "root.a")
-    daemon = ask("x", "daemon", vcore=4, priority=5)._replace(tags={REQUIRED_NODE_TAG: "n"}, allow_preempt_other=True)
+    daemon = replace(ask("x", "daemon", vcore=4, priority=5), tags={REQUIRED_NODE_TAG: "n"}, allow_preempt_other=True)
     cluster.says("vms", ExternalApplication("tenant", "root.a"), vm("v", 8, "tenant"))
     cluster.do(UpdateAllocations([daemon]))
     cluster.wait(60)
-    assert not any(held.told for held in cluster.application("tenant").allocations.values())
+    assert not any(held.releasing for held in cluster.application("tenant").allocations.values())
     cluster.forgets("vms", vm("v", 8))
     assert cluster.placed("x") == {"daemon": "n"}
 
 
 @pytest.mark.parametrize(
-    "word", [vm("v", 8), ExternalNode("n", {"vcore": 2}), ExternalNode("n", occupied={"vcore": 8})]
+    "word",
+    [
+        vm("v", 8),
+        ExternalNode("n", {"vcore": 2}),
+        ExternalNode("n", occupied={"vcore": 8}),
+        ExternalQueue("root.a", {"vcore": 2}),
+    ],
 )
 def test_what_the_rm_is_asked_about_is_not_placed_where_a_source_took_the_room(word: ExternalObject) -> None:
     """What is proposed is booked, and the RM only has to say yes; but a host must not be over-committed knowingly."""
@@ -407,3 +438,15 @@ def test_what_the_rm_is_asked_about_is_not_placed_where_a_source_took_the_room(w
     assert [*cluster.pending("x")] == ["large"]
     cluster.do(forgets("vms", word))
     assert allocations(cluster.yes()) == [("x", "large", "n")]
+
+
+def test_an_ask_that_was_refused_on_a_node_tries_it_again_when_the_rm_gives_the_node_up_and_a_source_keeps_it() -> None:
+    cluster = Asking()
+    cluster.do(says("vms", ExternalNode("n", {"vcore": 10})))
+    cluster.node("n", vcore=10)
+    cluster.app("x", "root.a")
+    cluster.ask("x", "k", vcore=4)
+    cluster.no()
+    assert cluster.open == []
+    cluster.do(UpdateNodes((NodeItem("n", NodeAction.DECOMISSION),)))
+    assert cluster.open == [("k", "n")]

@@ -6,10 +6,10 @@ import random
 
 import pytest
 from builders import Cluster, nodes
-from muster_scheduler.core.commands import NodeAction
-from muster_scheduler.core.objects import Node
-from muster_scheduler.core.reasons import ReasonCode
-from muster_scheduler.core.resources import INT64_MAX, Shape, fits
+from muster_core.model.commands import NodeAction
+from muster_core.model.node import Node
+from muster_core.model.reasons import ReasonCode
+from muster_core.model.resources import INT64_MAX, Shape, fits
 
 QUEUES = "{name: root, submitacl: '*', queues: [{name: q}]}"
 

@@ -1,13 +1,17 @@
-"""Gangs in the core: the corners that a story in the seed's words does not reach (those are in tests/scenario/core)."""
+"""Gangs in the core: the corners that a story in the gang design's words does not reach (those are in
+tests/scenario/core)."""
 
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from builders import Cluster, allocations, ask, nodes
-from muster_scheduler import state_codec
-from muster_scheduler.core.commands import (
+from muster_core.allocation import items
+from muster_core.gangs.placeholder_lives import timeout_ns
+from muster_core.model.application import Allocation, Application, Gang
+from muster_core.model.commands import (
     AppItem,
     AskItem,
     NodeAction,
@@ -18,14 +22,13 @@ from muster_scheduler.core.commands import (
     UpdateApplications,
     UpdateNodes,
 )
-from muster_scheduler.core.gang import Gang, timeout_ns
-from muster_scheduler.core.objects import Allocation, Application
-from muster_scheduler.core.outcome import Outcome, ReleasedAllocation, ReleasedAsk
-from muster_scheduler.core.placeholders import FreePlaceholders, covers
-from muster_scheduler.core.places import GangLines
-from muster_scheduler.core.resources import INT64_MAX, Types
-from muster_scheduler.core.states import PLACEHOLDER_TIMEOUT_NS, AppState, GangPhase
+from muster_core.model.outcome import Outcome, ReleasedAllocation, ReleasedAsk
+from muster_core.model.placeholders import FreePlaceholders, covers
+from muster_core.model.places import GangLines
+from muster_core.model.resources import INT64_MAX, Types
+from muster_core.model.states import PLACEHOLDER_TIMEOUT_NS, AppState, GangPhase
 from muster_si.constants import APP_CREATION_TIME_TAG
+from muster_state import state_codec
 
 OPEN = "submitacl: '*'"
 LEAF = f"{{name: root, {OPEN}, queues: [{{name: a, resources: {{max: {{m: 10}}}}}}]}}"
@@ -42,19 +45,24 @@ def gang(
     **tags: str,
 ) -> Outcome:
     asked = {"m": total}
-    item = AppItem(app_id, queue, "default", "alice", tags=tags, execution_timeout_ms=timeout_ms)
-    return cluster.do(UpdateApplications((AppItem(*item_fields(item), placeholder_ask=asked, gang_style=style),)))
-
-
-def item_fields(item: AppItem) -> tuple[object, ...]:
-    return (item.app_id, item.queue, item.partition, item.user, item.groups, item.tags, item.execution_timeout_ms)
+    item = AppItem(
+        app_id,
+        queue,
+        "default",
+        "alice",
+        tags=tags,
+        execution_timeout_ms=timeout_ms,
+        placeholder_ask=asked,
+        gang_style=style,
+    )
+    return cluster.do(UpdateApplications((item,)))
 
 
 def asks(cluster: Cluster, app_id: str, keys: str, m: int = 1, *, placeholder: bool = False, **more: object) -> Outcome:
     """Asks of task group t, their keys with blanks between."""
     given = {"task_group": "t", "placeholder": placeholder, **more}
     return cluster.do(
-        UpdateAllocations([AskItem(key, app_id, "default", {"m": m})._replace(**given) for key in keys.split()])
+        UpdateAllocations([replace(AskItem(key, app_id, "default", {"m": m}), **given) for key in keys.split()])
     )
 
 
@@ -178,7 +186,8 @@ def test_of_gangs_of_many_sizes_one_is_tried_for_each_that_starts() -> None:
     for size in sizes:
         gang(cluster, f"g{size}", size)
         asks(cluster, f"g{size}", "p", size, placeholder=True)
-    lines = cluster.queue("root.a").waiting_gangs[cluster.queue("root.a")]
+    leaf = cluster.queue("root.a")
+    lines = cluster.partition.waiting.waiting_gangs[leaf][leaf]
     assert len(list(lines)) == 100
     cluster.release("full", "k")
     while not cluster.core.exhausted:
@@ -310,7 +319,6 @@ def test_free_placeholders_are_what_a_plain_list_says() -> None:
     shapes = [types.shape({"m": m, "v": v}) for m in (1, 2) for v in (1, 2)]
     app = Application(types, "x", Cluster(LEAF).queue("root.a"), 1, 0)
     rng = random.Random(5)
-    cluster = small()
     for _ in range(20):
         free, plain = FreePlaceholders(), []
         for number in range(60):
@@ -321,7 +329,7 @@ def test_free_placeholders_are_what_a_plain_list_says() -> None:
                 free.discard(gone)
             else:
                 item = AskItem(f"p{number}", "x", "default", {}, task_group="t", placeholder=True)
-                demand = cluster.partition.demand_of(item, rng.choice(shapes), number, 0)
+                demand = items.demand_of(item, rng.choice(shapes), number, 0)
                 new = Allocation(app, demand, f"n{rng.randrange(4)}", rng.randrange(5))
                 free.add(new)
                 plain.append(new)
@@ -370,7 +378,7 @@ def test_a_leaving_placeholder_that_becomes_too_small_holds_its_ask_up_no_longer
     cluster.app("x", "root.a")
 
     def member(key: str, vcore: int, *, placeholder: bool) -> AskItem:
-        return ask("x", key, vcore=vcore)._replace(task_group="w", placeholder=placeholder)
+        return replace(ask("x", key, vcore=vcore), task_group="w", placeholder=placeholder)
 
     cluster.do(UpdateAllocations([member("p", 3, placeholder=True)]))
     cluster.do(UpdateAllocations([member("real", 3, placeholder=False)]))

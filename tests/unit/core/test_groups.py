@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from builders import Cluster, ask, nodes
 from hypothesis import given
 from hypothesis import strategies as st
-from muster_scheduler.core.commands import NodeAction, ReleaseItem, Termination, UpdateAllocations
-from muster_scheduler.core.objects import unique_key
+from muster_core.model.allocation import unique_key
+from muster_core.model.commands import NodeAction, ReleaseItem, Termination, UpdateAllocations
 
 LEAF = "{name: root, submitacl: '*', queues: [{name: a}]}"
 KEYS = st.text(alphabet="k#1", max_size=6)
@@ -43,7 +45,7 @@ def test_an_ask_sent_again_with_other_tags_keeps_its_place_beside_others_of_its_
         cluster.ask("x", key, vcore=1)
     for round_number in range(5):
         for key in "abc":
-            item = ask("x", key, vcore=1)._replace(tags={"round": str(round_number)})
+            item = replace(ask("x", key, vcore=1), tags={"round": str(round_number)})
             cluster.do(UpdateAllocations([item]))
     cluster.node("n", vcore=3)
     assert list(cluster.placed("x")) == ["a", "b", "c"]

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from builders import Cluster, ask
-from muster_scheduler.core import invariants
-from muster_scheduler.core.commands import AskItem, UpdateAllocations
-from muster_scheduler.core.invariants import InvariantViolated
-from muster_scheduler.core.objects import Node, Tracker, Waitlist
-from muster_scheduler.core.reasons import Reason, ReasonCode
-from muster_scheduler.core.states import AppState
+from muster_core import invariants
+from muster_core.invariants import InvariantViolated
+from muster_core.model.commands import AskItem, UpdateAllocations
+from muster_core.model.node import Node
+from muster_core.model.queue import Tracker, Waitlist
+from muster_core.model.reasons import Reason, ReasonCode
+from muster_core.model.states import AppState
 
 
 @pytest.fixture
@@ -24,7 +26,7 @@ def cluster() -> Cluster:
     made.app("x", "root.p.a")
     made.app("y", "root.b")
     made.app("z", "root.b")
-    made.do(UpdateAllocations([ask("x", "old", wanted=2, vcore=3)._replace(previous_generation=True)]))
+    made.do(UpdateAllocations([replace(ask("x", "old", wanted=2, vcore=3), previous_generation=True)]))
     made.ask("x", "k", vcore=2, memory=1)
     made.ask("x", "waits", vcore=50)
     made.ask("y", "k", vcore=1)
@@ -73,7 +75,7 @@ def _orphan_list(cluster: Cluster) -> None:
 def _make_ready(cluster: Cluster) -> None:
     app = cluster.application("x")
     (group,) = app.groups.values()
-    app.queue.waitlists[group.wait_key].unpark(group)
+    cluster.partition.waiting.parking.unpark(app.queue.waitlists[group.wait_key], group)
     cluster.partition.waiting.make_ready(group)
 
 
@@ -128,10 +130,10 @@ def reserved() -> Cluster:
     for number in range(2):
         made.node(f"n{number}", memory=10)
     made.app("x", "root.q")
-    made.do(UpdateAllocations([ask("x", f"k{each}", memory=6)._replace(allow_preempt_self=True) for each in range(2)]))
+    made.do(UpdateAllocations([replace(ask("x", f"k{each}", memory=6), allow_preempt_self=True) for each in range(2)]))
     made.app("y", "root.q", user="bob")
     made.ask("y", "large", memory=9)
-    made.do(UpdateAllocations([ask("y", "urgent", memory=5, priority=4)._replace(allow_preempt_other=True)]))
+    made.do(UpdateAllocations([replace(ask("y", "urgent", memory=5, priority=4), allow_preempt_other=True)]))
     made.wait(3)
     assert any(held.preempted for held in made.application("x").allocations.values())
     assert all(node.reservations for node in made.partition.nodes.values())
@@ -143,7 +145,7 @@ def _keeper(cluster: Cluster) -> Node:
 
 
 def _forget_who(cluster: Cluster) -> None:
-    next(iter(_keeper(cluster).reservations)).reserved = None
+    next(iter(_keeper(cluster).reservations)).reserved_node = ""
 
 
 def _forget_where(cluster: Cluster) -> None:
@@ -154,7 +156,7 @@ def _keep_for_two(cluster: Cluster) -> None:
     first, second = cluster.partition.nodes.values()
     (ask_of_second,) = second.reservations
     first.reservations[ask_of_second] = None
-    ask_of_second.reserved = first
+    ask_of_second.reserved_node = first.node_id
     second.reservations.clear()
     cluster.partition.node_books.list_node(second)
 

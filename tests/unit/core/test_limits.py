@@ -1,4 +1,4 @@
-"""Which ledgers an application counts in (core-features §2.7), asked of the limits themselves."""
+"""Which ledgers an application counts in, asked of the limits themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quotas that come with an application's namespace (core-features §2.9)."""
+"""Quotas that come with an application's namespace."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import json
 
 import pytest
 from builders import Cluster
-from muster_scheduler.core import ordering
-from muster_scheduler.core.namespace import NamespaceQuota, quota_of
-from muster_scheduler.core.outcome import Detail
+from muster_core.config.namespace import NamespaceQuota, quota_of
+from muster_core.model.outcome import Detail
+from muster_core.queues import ordering
 
 CREATE = "placementrules: [{name: provided, create: true}],"
 FAIR = (

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from muster_scheduler.core import node_index
-from muster_scheduler.core.node_index import BLOCK_NODES_MAX, NodeIndex
-from muster_scheduler.core.objects import Node
-from muster_scheduler.core.resources import Types, fits
+from muster_core.model.node import Node
+from muster_core.model.resources import Types, fits
+from muster_core.nodes import node_index
+from muster_core.nodes.node_index import BLOCK_NODES_MAX, NodeIndex
 
 SMALL = {"BLOCK_NODES_MAX": 4, "ROW_BLOCKS": 2, "WATCHED_MAX": 3, "VAIN_LOOKS_MIN": 3}
 SCORES = st.sampled_from([-1.0, -0.5, -0.0, 0.0, 0.25, 0.5, 1.0, 7.5])
@@ -115,11 +115,11 @@ class Model(RuleBasedStateMachine):
         return [node for _, node in sorted(self.nodes.values(), key=lambda each: (each[0], each[1].node_id))]
 
 
-Model.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+Model.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
 TestModel = Model.TestCase
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.lists(st.tuples(st.integers(0, 5), SCORES), min_size=BLOCK_NODES_MAX, max_size=3 * BLOCK_NODES_MAX))
 def test_blocks_of_the_real_size_agree_too(nodes: list[tuple[int, float]]) -> None:
     types = Types()

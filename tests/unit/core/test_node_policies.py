@@ -7,21 +7,15 @@ from builders import Cluster
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
-from muster_scheduler.core import node_policies
-from muster_scheduler.core.commands import UpdateConfiguration
-from muster_scheduler.core.config import NodeSortPolicy
-from muster_scheduler.core.node_index import NodeIndex
-from muster_scheduler.core.node_policies import (
-    WORKLOAD_SHAPES_MAX,
-    DotProduct,
-    Fragmentation,
-    ShapedIndex,
-    Workload,
-    node_search,
-    weight,
-)
-from muster_scheduler.core.objects import Node
-from muster_scheduler.core.resources import INT64_MAX, Shape, Types
+from muster_core.model.commands import UpdateConfiguration
+from muster_core.model.node import Node
+from muster_core.model.resources import INT64_MAX, Shape, Types
+from muster_core.nodes.node_index import NodeIndex
+from muster_core.nodes.policies import shaped
+from muster_core.nodes.policies.dotproduct import DotProduct
+from muster_core.nodes.policies.fragmentation import WORKLOAD_SHAPES_MAX, Fragmentation, Workload, weight
+from muster_core.nodes.policies.registry import names, policy_named
+from muster_core.nodes.policies.shaped import ShapedIndex
 
 MILLI = "nvidia.com/gpu-milli"
 GPU = "amd.com/gpu"
@@ -64,16 +58,16 @@ def growth(names: list[str], node: Node, items: tuple[tuple[int, int], ...], wor
 class Model(RuleBasedStateMachine):
     """Adds, moves, removes and brings back nodes at random while the workload changes; a look at each node agrees."""
 
-    policy = NodeSortPolicy.DOTPRODUCT
+    policy = "dotproduct"
 
     def __init__(self) -> None:
         super().__init__()
-        self._kept = node_policies.KEPT_SHAPES_MAX
-        node_policies.KEPT_SHAPES_MAX = 3
+        self._kept = shaped.KEPT_SHAPES_MAX
+        shaped.KEPT_SHAPES_MAX = 3
         self.types = Types()
         for name in NAMES[:4]:
             self.types.number(name)
-        self.index = node_search(self.policy, self.types)
+        self.index = policy_named(self.policy).new_index(self.types)
         assert isinstance(self.index, ShapedIndex)
         self.nodes: dict[str, Node] = {}
         self.scores: dict[str, float] = {}
@@ -81,7 +75,7 @@ class Model(RuleBasedStateMachine):
         self.number = 0
 
     def teardown(self) -> None:
-        node_policies.KEPT_SHAPES_MAX = self._kept
+        shaped.KEPT_SHAPES_MAX = self._kept
 
     quantities = st.dictionaries(
         st.sampled_from(NAMES[:4]), st.sampled_from([1, 2, 300, 500, 700, 1000, 2000]), min_size=1, max_size=3
@@ -170,7 +164,7 @@ class Model(RuleBasedStateMachine):
     @rule(quantities=quantities)
     def the_past_makes_no_difference(self, quantities: dict[str, int]) -> None:
         """An index that meets nodes and work as they are now, in another order, finds the same."""
-        other = node_search(self.policy, self.types)
+        other = policy_named(self.policy).new_index(self.types)
         for node in sorted(self.nodes.values(), key=lambda node: node.node_id[::-1]):
             if node.index_key is not None:
                 other.add(node, self.scores[node.node_id])
@@ -184,13 +178,13 @@ class Model(RuleBasedStateMachine):
 
 
 class FragmentationModel(Model):
-    policy = NodeSortPolicy.FRAGMENTATION
+    policy = "fragmentation"
 
     def _key(self, node: Node, items: tuple[tuple[int, int], ...]) -> tuple[float, float, str]:
         return (growth(self.types.names, node, items, self.work), self.scores[node.node_id], node.node_id)
 
 
-Model.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+Model.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
 FragmentationModel.TestCase.settings = Model.TestCase.settings
 TestDotProduct = Model.TestCase
 TestFragmentation = FragmentationModel.TestCase
@@ -202,11 +196,11 @@ TestFragmentation = FragmentationModel.TestCase
 class Bench:
     """Nodes with what they have free, and a search."""
 
-    def __init__(self, policy: NodeSortPolicy, nodes: dict[str, dict[str, int]]) -> None:
+    def __init__(self, policy: str, nodes: dict[str, dict[str, int]]) -> None:
         self.types = Types()
         for free in nodes.values():
             self.types.reserve(free)
-        self.index = node_search(policy, self.types)
+        self.index = policy_named(policy).new_index(self.types)
         for name, free in nodes.items():
             node = Node(self.types, name)
             for number, amount in self.types.items(free):
@@ -227,7 +221,7 @@ def _named(quantities: dict[str, int]) -> dict[str, int]:
 
 
 def _fragmenting(**nodes: dict[str, int]) -> Bench:
-    return Bench(NodeSortPolicy.FRAGMENTATION, {name: _named(free) for name, free in nodes.items()})
+    return Bench("fragmentation", {name: _named(free) for name, free in nodes.items()})
 
 
 def test_a_share_of_a_gpu_goes_to_the_gpu_that_is_partly_taken() -> None:
@@ -270,7 +264,7 @@ def test_the_workload_decides_what_is_a_fragment() -> None:
 def test_without_a_workload_or_gpus_the_fullest_node_comes_first() -> None:
     types = Types()
     types.reserve(["vcore", "memory"])
-    index = node_search(NodeSortPolicy.FRAGMENTATION, types)
+    index = policy_named("fragmentation").new_index(types)
     for name, score in (("n1", -0.2), ("n2", -0.7), ("n3", -0.7)):
         node = Node(types, name)
         node.available[:] = [4, 4]
@@ -285,7 +279,7 @@ def test_without_a_workload_or_gpus_the_fullest_node_comes_first() -> None:
 def test_whole_units_are_gpus_of_a_thousand() -> None:
     types = Types()
     types.reserve(["vcore", GPU])
-    index = node_search(NodeSortPolicy.FRAGMENTATION, types)
+    index = policy_named("fragmentation").new_index(types)
     for name, free in (("n1", [8, 2]), ("n2", [2, 2])):
         node = Node(types, name)
         node.available[:] = free
@@ -297,9 +291,7 @@ def test_whole_units_are_gpus_of_a_thousand() -> None:
 
 
 def test_dotproduct_goes_where_most_is_free_of_what_is_wanted() -> None:
-    bench = Bench(
-        NodeSortPolicy.DOTPRODUCT, {"n1": {"vcore": 2_000, "memory": 6_000}, "n2": {"vcore": 6_000, "memory": 2_000}}
-    )
+    bench = Bench("dotproduct", {"n1": {"vcore": 2_000, "memory": 6_000}, "n2": {"vcore": 6_000, "memory": 2_000}})
     assert bench.first(vcore=1_500, memory=100) == "n2"
     assert bench.first(vcore=100, memory=1_500) == "n1"
     assert bench.first(vcore=1_000, memory=1_000) == "n1"  # no difference: the first by id
@@ -307,7 +299,7 @@ def test_dotproduct_goes_where_most_is_free_of_what_is_wanted() -> None:
 
 def test_dotproduct_measures_in_parts_of_the_capacity() -> None:
     """Half of a small node is more than a fifth of a large one, though it is fewer cores."""
-    bench = Bench(NodeSortPolicy.DOTPRODUCT, {"large": {"vcore": 40_000}, "small": {"vcore": 4_000}})
+    bench = Bench("dotproduct", {"large": {"vcore": 40_000}, "small": {"vcore": 4_000}})
     small, large = (next(node for node in bench.index if node.node_id == name) for name in ("small", "large"))
     large.available[0] = 8_000
     bench.index.move(large, 0.0)
@@ -318,8 +310,8 @@ def test_dotproduct_measures_in_parts_of_the_capacity() -> None:
 def test_amounts_beyond_64_bits_are_as_good_as_the_largest() -> None:
     types = Types()
     types.reserve(["vcore", MILLI])
-    for policy in (NodeSortPolicy.DOTPRODUCT, NodeSortPolicy.FRAGMENTATION):
-        index = node_search(policy, types)
+    for policy in ("dotproduct", "fragmentation"):
+        index = policy_named(policy).new_index(types)
         for name, free in (("n1", -(1 << 70)), ("n2", 1 << 70)):
             node = Node(types, name)
             node.capacity[:] = [1 << 70, 1 << 70]
@@ -333,19 +325,19 @@ def test_amounts_beyond_64_bits_are_as_good_as_the_largest() -> None:
 
 
 def test_each_policy_has_its_search() -> None:
-    kinds = {policy: type(node_search(policy, Types())) for policy in NodeSortPolicy}
+    kinds = {policy: type(policy_named(policy).new_index(Types())) for policy in names()}
     assert kinds == {
-        NodeSortPolicy.FAIR: NodeIndex,
-        NodeSortPolicy.BINPACKING: NodeIndex,
-        NodeSortPolicy.DOTPRODUCT: DotProduct,
-        NodeSortPolicy.FRAGMENTATION: Fragmentation,
+        "fair": NodeIndex,
+        "binpacking": NodeIndex,
+        "dotproduct": DotProduct,
+        "fragmentation": Fragmentation,
     }
 
 
-@pytest.mark.parametrize("policy", [NodeSortPolicy.DOTPRODUCT, NodeSortPolicy.FRAGMENTATION])
-def test_an_empty_cluster_has_no_node(policy: NodeSortPolicy) -> None:
+@pytest.mark.parametrize("policy", ["dotproduct", "fragmentation"])
+def test_an_empty_cluster_has_no_node(policy: str) -> None:
     types = Types()
-    index = node_search(policy, types)
+    index = policy_named(policy).new_index(types)
     types.number("vcore")
     assert index.first_fit(((0, 1),)) is None
     assert index.first_of([], ((0, 1),)) is None

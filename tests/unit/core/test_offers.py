@@ -9,7 +9,17 @@ from dataclasses import replace
 import pytest
 from builders import SECOND_NS, nodes
 from builders import ask as ask_item
-from muster_scheduler.core.commands import (
+from muster_core.external.external import (
+    ExternalAllocation,
+    ExternalApplication,
+    ExternalKind,
+    ExternalNode,
+    ExternalOffer,
+    OfferState,
+    SourceState,
+)
+from muster_core.model.application import Allocation
+from muster_core.model.commands import (
     Answer,
     Answers,
     AppItem,
@@ -23,21 +33,11 @@ from muster_scheduler.core.commands import (
     UpdateApplications,
     UpdateNodes,
 )
-from muster_scheduler.core.external import (
-    ExternalAllocation,
-    ExternalApplication,
-    ExternalKind,
-    ExternalNode,
-    ExternalOffer,
-    OfferState,
-    SourceState,
-)
-from muster_scheduler.core.inquiries import CallbackPolicy
-from muster_scheduler.core.objects import Allocation, PreemptionRule
-from muster_scheduler.core.outcome import Outcome, ReleasedAllocation
-from muster_scheduler.core.resources import TYPES_MAX
-from muster_scheduler.core.states import OFFER_TRANSITIONS, InvalidTransition, OfferEvent, next_offer_state
-from muster_scheduler.view import explain_preemption
+from muster_core.model.outcome import Outcome, ReleasedAllocation
+from muster_core.model.resources import TYPES_MAX
+from muster_core.model.scopes import CallbackPolicy
+from muster_core.model.states import OFFER_TRANSITIONS, InvalidTransition, OfferEvent, next_offer_state
+from muster_view.explain import explain_preemption
 from outside import LEAVES, Outside, forgets, says
 
 SOURCE = "mesos"
@@ -250,7 +250,7 @@ def test_a_node_that_is_kept_free_for_somebody_is_needed() -> None:
     cluster.ask("app", "small", vcore=1)
     cluster.ask("app", "large", vcore=8)
     cluster.wait(3)
-    assert cluster.application("app").asks["large"].reserved is cluster.the_node("n1")
+    assert cluster.application("app").asks["large"].reserved_node == "n1"
     cluster.wait(600)
     assert state(cluster, "o1") is state(cluster, "o2") is OfferState.OFFERED
     cluster.release("app", "small")
@@ -312,7 +312,7 @@ def test_at_the_deadline_what_does_not_fit_is_preempted_the_least_first() -> Non
     cluster = lent(offer("o1", vcore=4), offer("o2", vcore=4))
     for key, priority in (("old", 0), ("young", 0), ("first", -5), ("high", 9), ("mid", 3)):
         cluster.now_ns += SECOND_NS
-        item = ask_item("app", key, priority=priority, vcore=1)._replace(originator=key == "first")
+        item = replace(ask_item("app", key, priority=priority, vcore=1), originator=key == "first")
         cluster.do(UpdateAllocations([item]))
     cluster.says(SOURCE, offer("o2", revoked=True, grace_s=60, vcore=4), offer("o1", vcore=4))
     cluster.says(SOURCE, offer("o1", revoked=True, grace_s=100, vcore=4))
@@ -322,10 +322,10 @@ def test_at_the_deadline_what_does_not_fit_is_preempted_the_least_first() -> Non
     assert told(out) == ["young"], "the others fit while o1 is lent"
     why = held(cluster)["young"].preempted
     assert why is not None
-    assert (why.rule, why.app_id, why.key, why.queue) == (PreemptionRule.REVOKED, "", "mesos/o2", "")
+    assert (why.rule, why.app_id, why.key, why.queue) == ("REVOKED", "", "mesos/o2", "")
     story = explain_preemption.story(cluster.partition, held(cluster)["young"], why, cluster.now_ns)
     assert story.message == (
-        "It must go because node n1 has no room for it without offer o2 of source mesos, which is wanted back."
+        "It was preempted because node n1 has no room for it without offer o2, which source mesos has revoked."
     )
     assert explain_preemption.victims_of(cluster.partition) == {}
     cluster.check_folds()
@@ -364,7 +364,7 @@ def test_who_was_told_to_go_already_counts_as_going() -> None:
     timed = AskItem("timed", "app", "default", {"vcore": 2}, execution_timeout_ms=1000)
     cluster.do(UpdateAllocations([timed, ask_item("app", "k", vcore=2)]))
     cluster.wait(1)
-    assert held(cluster)["timed"].told
+    assert held(cluster)["timed"].releasing
     out = cluster.says(SOURCE, offer("o2", vcore=2, revoked=True))
     assert told(out) == []
     out = cluster.says(SOURCE, offer("o1", vcore=2, revoked=True))
@@ -374,7 +374,7 @@ def test_who_was_told_to_go_already_counts_as_going() -> None:
 def test_daemons_and_those_who_opted_out_go_and_what_a_source_runs_stays() -> None:
     cluster = lent(offer(vcore=4))
     cluster.says("vms", ExternalAllocation("vm", "n1", {"vcore": 1}))
-    daemon = ask_item("app", "daemon", vcore=1)._replace(tags={"yunikorn.apache.org/requiredNode": "n1"})
+    daemon = replace(ask_item("app", "daemon", vcore=1), tags={"yunikorn.apache.org/requiredNode": "n1"})
     cluster.do(UpdateAllocations([daemon, ask_item("app", "k", vcore=1)]))
     out = cluster.says(SOURCE, offer(vcore=4, revoked=True))
     assert sorted(told(out)) == ["daemon", "k"]
@@ -394,7 +394,7 @@ def test_an_allocation_of_a_sources_application_is_no_victim() -> None:
     cluster.ask("app", "k", vcore=2)
     out = cluster.says(SOURCE, offer(vcore=4, revoked=True))
     assert told(out) == ["k"]
-    assert not held(cluster, "vm-app")["vm"].told
+    assert not held(cluster, "vm-app")["vm"].releasing
 
 
 def test_the_grace_period_is_counted_from_when_it_was_first_wanted_back() -> None:
@@ -546,7 +546,7 @@ def test_what_runs_keeps_what_is_wanted_back_while_its_rm_begins_anew(restarted:
     if restarted:
         cluster.restart()
     cluster.app("app", "root.a")
-    cluster.do(UpdateAllocations([ask_item("app", "k", vcore=4)._replace(node_id="n1")]))
+    cluster.do(UpdateAllocations([replace(ask_item("app", "k", vcore=4), node_id="n1")]))
     cluster.wait(39)
     assert state(cluster) is OfferState.REVOKED
     assert told(cluster.wait(1)) == ["k"]
@@ -642,7 +642,7 @@ def test_nothing_new_beyond_what_is_offered_and_all_that_is_wanted_back_is_given
     def confirm_some(share: float) -> None:
         for app in list(cluster.partition.apps.values()):
             for each in list(app.allocations.values()):
-                if each.told and rng.random() < share:
+                if each.releasing and rng.random() < share:
                     cluster.release(app.app_id, each.key, Termination.PREEMPTED_BY_SCHEDULER)
 
     for step in range(60):

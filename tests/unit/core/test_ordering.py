@@ -1,10 +1,12 @@
-"""The orders: asks, applications, queues, nodes (core-features §2.11), with ties that are never left to chance."""
+"""The orders: asks, applications, queues, nodes, with ties that are never left to chance."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from builders import Cluster, allocations, ask, nodes
-from muster_scheduler.core.commands import (
+from muster_core.model.commands import (
     AppItem,
     NodeAction,
     ReleaseItem,
@@ -12,9 +14,9 @@ from muster_scheduler.core.commands import (
     UpdateAllocations,
     UpdateApplications,
 )
-from muster_scheduler.core.objects import Node
-from muster_scheduler.core.ordering import node_score
-from muster_scheduler.core.resources import Types
+from muster_core.model.node import Node
+from muster_core.model.resources import Types
+from muster_core.nodes.policies.policy import minus_used_share, used_share
 
 
 def _leaf(properties: str = "", more: str = "") -> Cluster:
@@ -31,7 +33,7 @@ def _served(cluster: Cluster, *asks: object, free: int = 100) -> list[tuple[str,
 def test_asks_of_an_application_by_priority_then_age() -> None:
     cluster = _leaf()
     cluster.app("x", "root.a")
-    old = ask("x", "old", vcore=3)._replace(tags={"creationTime": "10"})
+    old = replace(ask("x", "old", vcore=3), tags={"creationTime": "10"})
     served = _served(cluster, ask("x", "1", vcore=1), ask("x", "2", priority=5, vcore=2), ask("x", "3", vcore=1), old)
     assert served == [("x", "2"), ("x", "old"), ("x", "1"), ("x", "3")]
 
@@ -49,7 +51,7 @@ def test_fifo_takes_the_oldest_ask_for_the_submission() -> None:
     cluster.app("first", "root.a")
     cluster.wait(5)
     cluster.app("second", "root.a")
-    old = ask("second", "k", vcore=1)._replace(tags={"creationTime": "900"})
+    old = replace(ask("second", "k", vcore=1), tags={"creationTime": "900"})
     assert _served(cluster, ask("first", "k", vcore=1), old) == [("second", "k"), ("first", "k")]
     assert cluster.application("second").submitted_ns == 900 * 10**9
 
@@ -58,7 +60,7 @@ def test_an_age_in_the_future_or_no_number_is_now() -> None:
     cluster = _leaf()
     cluster.app("x", "root.a")
     for number, text in enumerate(["99999999999", "-5", "1e9", "", "³", "9" * 400]):
-        item = ask("x", f"k{number}", vcore=1)._replace(tags={"creationTime": text})
+        item = replace(ask("x", f"k{number}", vcore=1), tags={"creationTime": text})
         cluster.do(UpdateAllocations([item]))
         assert cluster.application("x").asks[f"k{number}"].created_ns == cluster.now_ns
 
@@ -182,12 +184,12 @@ def test_node_scores() -> None:
     node = Node(types, "n")
     node.capacity[:], node.available[:] = [10, 100], [5, 100]
     even = [(vcore, 1.0), (memory, 1.0)]
-    assert node_score(node, even, binpacking=False) == 0.25
-    assert node_score(node, even, binpacking=True) == -0.25
-    assert node_score(node, [(vcore, 3.0), (memory, 1.0)], binpacking=False) == 0.375
-    assert node_score(node, [], binpacking=False) == 0.0
+    assert used_share(node, even) == 0.25
+    assert minus_used_share(node, even) == -0.25
+    assert used_share(node, [(vcore, 3.0), (memory, 1.0)]) == 0.375
+    assert used_share(node, []) == 0.0
     node.capacity[memory] = 0
-    assert node_score(node, even, binpacking=False) == 0.5  # of a type that it has not: no part of the score
+    assert used_share(node, even) == 0.5  # of a type that it has not: no part of the score
 
 
 def test_the_same_life_gives_the_same_order_whatever_the_ids() -> None:

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import pytest
 from asking import Asking
 from builders import SECOND_NS, Cluster, nodes
-from muster_scheduler.core.commands import AskItem, NodeAction, UpdateAllocations, UpdateApplications
-from muster_scheduler.core.past import PAST_KEPT, Past, PastReason, begun, ended, followed
-from muster_scheduler.core.reasons import Reason, ReasonCode
+from muster_core.model.commands import AskItem, NodeAction, UpdateAllocations, UpdateApplications
+from muster_core.model.past import PAST_KEPT, Past, PastReason, begun, ended, followed
+from muster_core.model.reasons import Reason, ReasonCode
 
 LEAF = "{name: root, submitacl: '*', queues: [{name: a}]}"
 ONE_RUNS = "{name: root, submitacl: '*', queues: [{name: a, maxapplications: 1}]}"

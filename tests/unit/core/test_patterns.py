@@ -7,7 +7,7 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from muster_scheduler.core.patterns import PATTERN_CHARACTERS_MAX, InvalidPattern, compile_pattern
+from muster_core.config.patterns import PATTERN_CHARACTERS_MAX, InvalidPattern, compile_pattern
 
 
 @pytest.mark.parametrize(
@@ -52,6 +52,9 @@ from muster_scheduler.core.patterns import PATTERN_CHARACTERS_MAX, InvalidPatter
         ("^(?P<who>a)(?<what>b)(?:c)$", ["abc"], ["ab"]),
         ("^(?U)a+$", ["aa"], ["b"]),
         ("_sys$", ["me_sys"], ["sys_"]),
+        (r"^\pL+$", ["Äb"], ["a1"]),
+        ("(?m)^b$", ["a\nb"], ["ab"]),
+        (r"^a\\C$", ["a\\C"], ["aC"]),
     ],
 )
 def test_what_an_expression_means(pattern: str, matches: list[str], fails: list[str]) -> None:
@@ -67,29 +70,30 @@ def test_what_an_expression_means(pattern: str, matches: list[str], fails: list[
         (")", "unexpected \\)"),
         ("[a", "missing \\]"),
         ("[]", "missing \\]"),
-        ("[z-a]", "ends before it begins"),
-        (r"[a-\d]", "ends before it begins"),
-        ("*a", "nothing to repeat"),
-        ("a**", "a repeat of a repeat"),
-        ("a+{2}", "a repeat of a repeat"),
-        ("a{3,2}", "invalid repeat count"),
-        ("a{1001}", "invalid repeat count"),
-        ("a\\", "at the end"),
-        (r"\1", "not possible"),
-        (r"\pL", "not possible"),
-        (r"\x", "hexadecimal"),
-        (r"\x{110000}", "no character"),
-        (r"\x{1", "hexadecimal"),
-        ("[[:what:]]", "unknown class"),
-        ("(?=a)", "not possible"),
-        ("(?m)a", "not possible"),
-        ("(?<!a)", "lookbehind"),
-        ("(?i", "missing"),
+        ("[z-a]", "character class range: z-a"),
+        (r"[a-\d]", r"escape sequence: \\d"),
+        ("*a", "no argument for repetition operator"),
+        ("a**", "bad repetition operator"),
+        ("a+{2}", "bad repetition operator"),
+        ("a{3,2}", "repetition size"),
+        ("a{1001}", "repetition size"),
+        ("a\\", "trailing"),
+        (r"\1", "escape sequence"),
+        (r"\C", "escape sequence"),
+        (r"a\\\C", "escape sequence"),
+        (r"\pX", "character class range"),
+        (r"\x", "escape sequence"),
+        (r"\x{110000}", "escape sequence"),
+        (r"\x{1", "escape sequence"),
+        ("[[:what:]]", "character class range"),
+        ("(?=a)", "invalid perl operator"),
+        ("(?<!a)", "invalid perl operator"),
+        ("(?i", "invalid perl operator"),
+        ("\ud800", "no valid Unicode"),
         ("x" * (PATTERN_CHARACTERS_MAX + 1), "expected at most"),
-        ("(" * 100 + ")" * 100, "deeper"),
-        ("(a{1000}){1000}", "too large"),
-        ("(a|b)*a(a|b){20}", "too complex"),
-        ("((((a?){9}){9}){9}){9}", "too large|too complex"),
+        ("(a{1000}){1000}", "repetition size"),
+        (r"(\pL{1,100}){10}", "too large"),
+        ("((((a?){9}){9}){9}){9}", "repetition size"),
     ],
 )
 def test_what_is_no_expression_and_why(pattern: str, why: str) -> None:
@@ -97,23 +101,11 @@ def test_what_is_no_expression_and_why(pattern: str, why: str) -> None:
         compile_pattern(pattern)
 
 
-class _Counted(str):
-    """A text that counts how often its characters are looked at."""
-
-    looked = 0
-
-    def __iter__(self):  # type: ignore[no-untyped-def]
-        for character in str(self):
-            _Counted.looked += 1
-            yield character
-
-
-@pytest.mark.parametrize("pattern", ["(a+)+$", "(a|a)*$", "(a|aa)+$", "^(.*a){5}$", "(x+x+)+y"])
-def test_expressions_that_stall_others_look_at_each_character_once(pattern: str) -> None:
-    subject = _Counted("ax" * 250 + "!")
-    _Counted.looked = 0
-    compile_pattern(pattern).search(subject)
-    assert 0 < _Counted.looked <= len(subject)
+@pytest.mark.timeout(20)  # (Python's own expressions would need more years than there are)
+@pytest.mark.parametrize("pattern", ["(a+)+$", "(a|a)*z$", "(a|aa)+$", "^(.*a){5}$", "(x+x+)+y", "(a|b)*a(a|b){20}$"])
+def test_expressions_that_stall_others_end(pattern: str) -> None:
+    subject = "ax" * 5_000 + "!"
+    assert not compile_pattern(pattern).search(subject)
 
 
 _ATOMS = st.sampled_from(["a", "b", ".", "[ab]", "[^a]", r"\w", r"\d", "^", "$", r"\b", "-"])
@@ -128,7 +120,7 @@ _PATTERNS = st.recursive(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(_PATTERNS, st.lists(st.text(alphabet="ab-1 ", max_size=8), min_size=1, max_size=8))
 def test_the_answers_are_those_of_pythons_expressions(pattern: str, subjects: list[str]) -> None:
     expected = re.compile(pattern.replace("$", r"\Z"), re.ASCII)
@@ -137,7 +129,7 @@ def test_the_answers_are_those_of_pythons_expressions(pattern: str, subjects: li
         assert compiled.search(subject) == (expected.search(subject) is not None), subject
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.text(alphabet="ab()[]{}|*+?\\.^$-,:<>=!isQEdx01 \n", max_size=40))
 def test_any_text_is_an_expression_or_an_error_of_its_kind(text: str) -> None:
     try:

@@ -6,9 +6,9 @@ import random
 
 import pytest
 from builders import Cluster
-from muster_scheduler.core import invariants
-from muster_scheduler.core.commands import SetDeciding
-from muster_scheduler.core.outcome import Change, Detail, Outcome
+from muster_core import invariants
+from muster_core.model.commands import SetDeciding
+from muster_core.model.outcome import Change, Detail, Outcome
 from preempting import told
 from unit.core import test_gangs as gangs
 from unit.core import test_preemption_quota as quotas

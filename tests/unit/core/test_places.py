@@ -6,10 +6,10 @@ import random
 
 import pytest
 from builders import Cluster, ask
-from muster_scheduler.core.commands import ReleaseItem, Termination, UpdateAllocations
-from muster_scheduler.core.objects import Queue, Waitlist
-from muster_scheduler.core.places import SHAPES_MANY, Place
-from muster_scheduler.core.resources import INT64_MAX, UNLIMITED, Types, fits
+from muster_core.model.commands import ReleaseItem, Termination, UpdateAllocations
+from muster_core.model.places import SHAPES_MANY, Place
+from muster_core.model.queue import Queue, Waitlist
+from muster_core.model.resources import INT64_MAX, UNLIMITED, Types, fits
 
 
 @pytest.mark.parametrize("count", [3, SHAPES_MANY - 1, SHAPES_MANY + 1, 5 * SHAPES_MANY])

@@ -1,4 +1,4 @@
-"""Whom a search chooses (core-features §2.14, §2.15; docs/preemption.md), on clusters made by hand.
+"""Whom a search chooses (docs/preemption.md), on clusters made by hand.
 
 Quantities are of memory and gpu, which are written as they are.
 """
@@ -6,19 +6,19 @@ Quantities are of memory and gpu, which are written as they are.
 from __future__ import annotations
 
 import pytest
-from muster_scheduler.core import preemption
-from muster_scheduler.core.commands import (
+from muster_core.config.config import PreemptionConfig
+from muster_core.model.allocation import Preempted
+from muster_core.model.commands import (
     AskItem,
     NodeAction,
     NodeItem,
     UpdateAllocations,
     UpdateNodes,
 )
-from muster_scheduler.core.config import PreemptionConfig
-from muster_scheduler.core.objects import PreemptionRule
-from muster_scheduler.core.outcome import Outcome
-from muster_scheduler.core.preemption import Plan
-from muster_scheduler.core.reasons import PreemptionNo
+from muster_core.model.outcome import Outcome
+from muster_core.model.reasons import PreemptionNo
+from muster_core.preemption import preemption
+from muster_core.preemption.plan import Plan
 from preempting import Arena
 
 POOR = "{name: poor, resources: {guaranteed: {memory: 10}}}"
@@ -40,7 +40,7 @@ def two_queues(*, poor: str = POOR, rich: str = RICH, opted_out_last: bool = Fal
 
 
 def search(arena: Arena, app_id: str = "p", key: str = "ask") -> Plan | PreemptionNo:
-    return preemption.search(arena.partition, arena.the_ask(app_id, key), arena.now_ns)
+    return preemption.search(arena.partition.cluster, arena.the_ask(app_id, key), arena.now_ns)
 
 
 def victims(arena: Arena, app_id: str = "p", key: str = "ask") -> list[str]:
@@ -53,10 +53,10 @@ def victims(arena: Arena, app_id: str = "p", key: str = "ask") -> list[str]:
 def carry_out(arena: Arena, app_id: str, key: str) -> None:
     found = search(arena, app_id, key)
     assert isinstance(found, Plan), found
-    arena.partition.claims.carry_out(found, arena.the_ask(app_id, key), Outcome(), arena.now_ns)
+    arena.partition.long_wait.carry_out(found, arena.the_ask(app_id, key), Outcome(), arena.now_ns)
 
 
-# ---- §2.15: by guarantee -------------------------------------------------------------------------------------------
+# ---- by guarantee --------------------------------------------------------------------------------------------------
 
 
 def test_an_ask_within_its_guarantee_takes_from_a_queue_without() -> None:
@@ -71,7 +71,7 @@ def test_an_ask_within_its_guarantee_takes_from_a_queue_without() -> None:
     (victim,) = found.victims
     assert victim.allocation.key == "young"
     why = victim.why
-    assert (why.rule, why.app_id, why.key, why.queue) == (PreemptionRule.GUARANTEE, "p", "ask", "root.poor")
+    assert (why.rule, why.app_id, why.key, why.queue) == ("GUARANTEE", "p", "ask", "root.poor")
     assert why.since_ns == arena.now_ns
     assert (why.victim_share_before, why.victim_share_after) == (1.0, 0.5)  # of the cluster: it has no guarantee
     assert (why.asker_share_before, why.asker_share_after) == (0.0, 0.4)  # of its guarantee
@@ -291,7 +291,7 @@ def test_a_disabled_parent_protects_the_leaves_that_do_not_say_otherwise() -> No
 
 
 def test_a_disabled_parent_protects_its_dynamic_leaves_too() -> None:
-    # (In the real core not: they take nothing from their parent but the template.)
+    # (In YuniKorn not: they take nothing from their parent but the template.)
     arena = arena_of(POOR, "{name: top, parent: true, properties: {preemption.policy: disabled}}")
     arena.node("n", memory=10)
     arena.app("p", "root.poor")
@@ -303,7 +303,7 @@ def test_a_disabled_parent_protects_its_dynamic_leaves_too() -> None:
     assert search(arena) is PreemptionNo.NO_VICTIMS
 
 
-# ---- §2.15: priorities ---------------------------------------------------------------------------------------------
+# ---- priorities ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("priority", "goes"), [(4, True), (5, True), (6, False)])
@@ -347,7 +347,7 @@ def test_a_priority_fence_on_the_way_down_decides_for_all_that_is_in_it(offset: 
     assert isinstance(search(arena), Plan) == goes
 
 
-# ---- §2.15: who may be a victim, and in which order ----------------------------------------------------------------
+# ---- who may be a victim, and in which order -----------------------------------------------------------------------
 
 
 def test_an_allocation_that_opted_out_is_no_victim() -> None:
@@ -418,7 +418,7 @@ def test_the_node_that_is_kept_for_the_ask_is_taken_where_it_costs_the_same() ->
     arena.held("r", "k1", "n", memory=10)
     arena.held("r", "k2", "z", memory=10)
     arena.want("p", "ask", memory=10)
-    arena.partition.reserve(arena.the_ask("p", "ask"), arena.the_node("z"), Outcome(), arena.now_ns)
+    arena.partition.reservations.reserve(arena.the_ask("p", "ask"), arena.the_node("z"), Outcome(), arena.now_ns)
     assert victims(arena) == ["k2"]
 
 
@@ -466,7 +466,7 @@ def test_nodes_that_are_not_there_for_the_ask_are_left_alone(closed: str) -> Non
         arena.do(UpdateNodes((NodeItem("n", NodeAction.DRAIN_NODE),)))
     else:
         arena.want("r", "other", memory=5)
-        arena.partition.reserve(arena.the_ask("r", "other"), arena.the_node("n"), Outcome(), arena.now_ns)
+        arena.partition.reservations.reserve(arena.the_ask("r", "other"), arena.the_node("n"), Outcome(), arena.now_ns)
     assert search(arena) is PreemptionNo.NOT_ENOUGH_VICTIMS
 
 
@@ -515,9 +515,9 @@ def test_what_goes_on_the_node_that_is_kept_for_the_ask_is_room_for_it() -> None
     arena.held("r", "gone-soon", "n", memory=6)
     arena.held("r", "stays", "n", memory=4)
     arena.want("p", "ask", memory=8)
-    arena.partition.reserve(arena.the_ask("p", "ask"), arena.the_node("n"), Outcome(), arena.now_ns)
+    arena.partition.reservations.reserve(arena.the_ask("p", "ask"), arena.the_node("n"), Outcome(), arena.now_ns)
     going = arena.application("r").allocations["gone-soon"]
-    why = preemption.Preempted(PreemptionRule.QUOTA, "", "", "root.rich", arena.now_ns)
+    why = Preempted("QUOTA", "", "", "root.rich", arena.now_ns)
     arena.partition.releases.preempt(going, why, "", Outcome(), arena.now_ns)
     assert victims(arena) == ["stays"]
 
@@ -595,7 +595,7 @@ def test_a_higher_priority_takes_from_a_lower_one_in_its_leaf() -> None:
     assert isinstance(found, Plan)
     assert len(found.victims) == 2
     why = found.victims[0].why
-    assert (why.rule, why.queue) == (PreemptionRule.PRIORITY, "root.a")
+    assert (why.rule, why.queue) == ("PRIORITY", "root.a")
     assert (why.victim_share_before, why.asker_share_before) == (1.0, 1.0)
     assert (why.victim_share_after, why.asker_share_after) == (0.9, 0.9)  # 10 - 4 + 3
 
@@ -658,10 +658,10 @@ def test_both_rules_together_where_neither_is_enough() -> None:
     arena.want("p", "ask", memory=6, priority=2)
     found = search(arena)
     assert isinstance(found, Plan)
-    assert sorted(victim.why.rule.value for victim in found.victims) == ["GUARANTEE", "GUARANTEE", "PRIORITY"]
+    assert sorted(victim.why.rule for victim in found.victims) == ["GUARANTEE", "GUARANTEE", "PRIORITY"]
 
 
-# ---- §2.14: the one node of a daemon -------------------------------------------------------------------------------
+# ---- the one node of a daemon --------------------------------------------------------------------------------------
 
 
 def daemon(arena: Arena, key: str = "ask", *, memory: int, priority: int = 0) -> Plan | PreemptionNo:
@@ -670,19 +670,19 @@ def daemon(arena: Arena, key: str = "ask", *, memory: int, priority: int = 0) ->
         "p",
         "default",
         {"memory": memory},
-        1,
-        priority,
+        wanted=1,
+        priority=priority,
         tags={"yunikorn.apache.org/requiredNode": "n"},
     )
     arena.core.apply(UpdateAllocations([item]), arena.now_ns)
     ask, node = arena.the_ask("p", key), arena.the_node("n")
-    arena.partition.reserve(ask, node, Outcome(), arena.now_ns)
+    arena.partition.reservations.reserve(ask, node, Outcome(), arena.now_ns)
     return preemption.search_required_node(arena.partition, ask, node, arena.now_ns)
 
 
 def keys(found: Plan | PreemptionNo) -> list[str]:
     assert isinstance(found, Plan), found
-    assert {victim.why.rule for victim in found.victims} == {PreemptionRule.REQUIRED_NODE}
+    assert {victim.why.rule for victim in found.victims} == {"REQUIRED_NODE"}
     return [victim.allocation.key for victim in found.victims]
 
 
@@ -754,6 +754,6 @@ def test_two_daemons_do_not_count_on_the_same_room() -> None:
     arena.held("r", "k2", "n", memory=5)
     first = daemon(arena, "first", memory=3)
     assert keys(first) == ["k2"]
-    arena.partition.claims.carry_out(first, arena.the_ask("p", "first"), Outcome(), arena.now_ns)  # type: ignore[arg-type]
+    arena.partition.long_wait.carry_out(first, arena.the_ask("p", "first"), Outcome(), arena.now_ns)  # type: ignore[arg-type]
     assert daemon(arena, "second", memory=2) is PreemptionNo.NOT_NEEDED  # of the 5 that go, 2 are left
     assert keys(daemon(arena, "third", memory=3)) == ["k1"]

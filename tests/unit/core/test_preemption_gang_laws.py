@@ -10,14 +10,16 @@ import random
 from collections.abc import Iterable
 
 import pytest
-from muster_scheduler.core import invariants, preemption, preemption_quota, preemption_victims
-from muster_scheduler.core.commands import UpdateAllocations
-from muster_scheduler.core.config import PreemptionConfig, QueueConfig
-from muster_scheduler.core.objects import Allocation, Application, Ask, PreemptionRule
-from muster_scheduler.core.outcome import Outcome
-from muster_scheduler.core.preemption import Plan
-from muster_scheduler.core.preemption_cover import WholeGang
-from muster_scheduler.core.reasons import PreemptionNo
+from muster_core import invariants
+from muster_core.config.config import PreemptionConfig, QueueConfig
+from muster_core.model.application import Allocation, Application, Ask
+from muster_core.model.commands import UpdateAllocations
+from muster_core.model.outcome import Outcome
+from muster_core.model.reasons import PreemptionNo
+from muster_core.preemption import preemption, preemption_victims
+from muster_core.preemption.plan import Plan
+from muster_core.preemption.preemption_cover import WholeGang
+from muster_core.preemption.rules import quota as quota_rule
 from preempting import Arena, Laws, is_of_whole_gang, is_replacing, item, random_arena, was_told
 
 RUNS = max(int(os.environ.get("MUSTER_SIMULATION_SEEDS", "400")), 400)
@@ -58,7 +60,7 @@ def search_in_random_clusters(seeds: range) -> dict[str, int]:
         dice = random.Random(f"gangs-{seed}")
         arena = arena_of(dice)
         for ask in waiting(arena):
-            found = preemption.search(arena.partition, ask, arena.now_ns)
+            found = preemption.search(arena.partition.cluster, ask, arena.now_ns)
             laws = Laws(arena.partition, ask)
             if isinstance(found, PreemptionNo):
                 lawful = next(laws.lawful_sets(), None)
@@ -76,7 +78,7 @@ def search_in_random_clusters(seeds: range) -> dict[str, int]:
             assert {(victim.why.app_id, victim.why.key) for victim in found.victims} == {(ask.app.app_id, ask.key)}
             seen["whole gangs" if any(len(laws.together(held)) > 1 for held in victims) else "single"] += 1
             if dice.random() < 0.7:
-                arena.partition.claims.carry_out(found, ask, Outcome(), arena.now_ns)
+                arena.partition.long_wait.carry_out(found, ask, Outcome(), arena.now_ns)
                 invariants.check(arena.core)
                 nothing_is_left_of(victims)
     return seen
@@ -104,11 +106,11 @@ def test_what_is_known_of_one_state_is_what_a_fresh_look_finds(first: int) -> No
         dice = random.Random(f"known-{seed}")
         arena = arena_of(dice)
         for ask in waiting(arena):
-            found = preemption.search(arena.partition, ask, arena.now_ns)
+            found = preemption.search(arena.partition.cluster, ask, arena.now_ns)
             preemption_victims._KNOWN.pop(arena.partition)
-            assert preemption.search(arena.partition, ask, arena.now_ns) == found, seed
+            assert preemption.search(arena.partition.cluster, ask, arena.now_ns) == found, seed
             if isinstance(found, Plan):
-                arena.partition.claims.carry_out(found, ask, Outcome(), arena.now_ns)
+                arena.partition.long_wait.carry_out(found, ask, Outcome(), arena.now_ns)
 
 
 @BATCHES
@@ -117,7 +119,7 @@ def test_gangs_that_were_preempted_do_not_take_back(first: int) -> None:
         dice = random.Random(f"back-{seed}")
         arena = arena_of(dice)
         for ask in waiting(arena):
-            found = preemption.search(arena.partition, ask, arena.now_ns)
+            found = preemption.search(arena.partition.cluster, ask, arena.now_ns)
             if isinstance(found, Plan):
                 take_back(arena, ask, found)
                 break
@@ -129,7 +131,7 @@ def take_back(arena: Arena, ask: Ask, plan: Plan) -> None:
             arena.release(other.app.app_id, other.key)
     # 1. The victims go, the ask comes.
     out = Outcome()
-    arena.partition.claims.carry_out(plan, ask, out, arena.now_ns)
+    arena.partition.long_wait.carry_out(plan, ask, out, arena.now_ns)
     arena.confirm(out)
     placed = ask.app.allocations[ask.key]
     assert plan.node is not None
@@ -141,7 +143,7 @@ def take_back(arena: Arena, ask: Ask, plan: Plan) -> None:
         quantities = {arena.partition.types.names[number]: value for number, value in gone.shape.items}
         arena.want(gone.app_id, f"{gone.key}-again", priority=gone.priority, **quantities)
     for again in waiting(arena):
-        found = preemption.search(arena.partition, again, arena.now_ns)
+        found = preemption.search(arena.partition.cluster, again, arena.now_ns)
         if isinstance(found, Plan):
             assert placed not in [victim.allocation for victim in found.victims], f"{again} takes {placed} back"
 
@@ -159,9 +161,9 @@ def test_daemons_take_whole_gangs(first: int) -> None:
         arena.core.apply(UpdateAllocations([daemon]), arena.now_ns)  # and no cycle, which would preempt at once
         ask = arena.the_ask(app_id, "daemon")
         if not node.reservations:
-            arena.partition.reserve(ask, node, Outcome(), arena.now_ns)
+            arena.partition.reservations.reserve(ask, node, Outcome(), arena.now_ns)
         laws = Laws(arena.partition, ask)
-        if laws.over() or ask.reserved is not node:
+        if laws.over() or ask.reserved_node != node.node_id:
             continue
         able = [held for held in node.allocations.values() if may_go_for(ask, held, laws)]
         found = preemption.search_required_node(arena.partition, ask, node, arena.now_ns)
@@ -170,7 +172,7 @@ def test_daemons_take_whole_gangs(first: int) -> None:
             continue
         plans += 1
         victims = [victim.allocation for victim in found.victims]
-        assert {victim.why.rule for victim in found.victims} == {PreemptionRule.REQUIRED_NODE}
+        assert {victim.why.rule for victim in found.victims} == {"REQUIRED_NODE"}
         assert len(set(victims)) == len(victims)
         assert all(may_go_for(ask, held, laws) for held in victims)
         assert laws.helps(node, victims)
@@ -202,7 +204,7 @@ def test_cuts_take_whole_gangs_never_too_much_and_leave_nothing_that_could_go() 
         dice = random.Random(f"cut-{seed}")
         arena = above_its_max(dice)
         queue = arena.queue("root.a")
-        excess = preemption_quota.excess(queue)
+        excess = quota_rule.excess(queue)
         victims = [victim.allocation for victim in preemption.search_quota(arena.partition, queue, arena.now_ns)]
         assert len(set(victims)) == len(victims), seed
         # 1. Whole gangs; of no type more than is over; no queue below its guarantee.
@@ -292,8 +294,8 @@ def test_a_broken_search_is_noticed(broken: str, said: str, monkeypatch: pytest.
         monkeypatch.setattr(preemption, "goes_whole", lambda _: False)
     else:
 
-        def careless(app: Application, *, opted_out: bool) -> WholeGang | None:
-            members = [held for held in app.allocations.values() if held.task_group and not held.told]
+        def careless(app: Application, **_: object) -> WholeGang | None:
+            members = [held for held in app.allocations.values() if held.task_group and not held.releasing]
             return WholeGang(tuple(members)) if members else None
 
         monkeypatch.setattr(preemption_victims, "whole_gang", careless)

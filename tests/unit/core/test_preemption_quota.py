@@ -1,15 +1,17 @@
-"""Queues above a max that was lowered (core-features §2.16; docs/preemption.md): when they are cut, and what goes."""
+"""Queues above a max that was lowered (docs/preemption.md): when they are cut, and what goes."""
 
 from __future__ import annotations
 
 import random
 
 import pytest
-from muster_scheduler.core import preemption, preemption_quota, quota
-from muster_scheduler.core.commands import AskItem, UpdateAllocations
-from muster_scheduler.core.config import PreemptionConfig, QueueConfig
-from muster_scheduler.core.objects import Preempted, PreemptionRule
-from muster_scheduler.core.outcome import Detail, Event, Outcome
+from muster_core.config.config import PreemptionConfig, QueueConfig
+from muster_core.model.allocation import Preempted
+from muster_core.model.commands import AskItem, UpdateAllocations
+from muster_core.model.outcome import Detail, Event, Outcome
+from muster_core.preemption import preemption
+from muster_core.preemption.rules import quota as quota_rule
+from muster_core.queues import quota
 from preempting import Arena, item, told
 
 ON = PreemptionConfig(quota_enabled=True)
@@ -47,7 +49,7 @@ def summaries(out: Outcome) -> list[Event]:
     return [event for event in out.events if event.detail is Detail.QUEUE_PREEMPTION]
 
 
-# ---- §2.16: when ---------------------------------------------------------------------------------------------------
+# ---- when ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_lowered_max_is_enforced_after_the_delay_and_once() -> None:
@@ -59,7 +61,7 @@ def test_a_lowered_max_is_enforced_after_the_delay_and_once() -> None:
     assert told(out) == [("x", "k9"), ("x", "k8"), ("x", "k7")]
     held = arena.application("x").allocations["k9"].preempted
     assert held is not None
-    assert (held.rule, held.app_id, held.key, held.queue) == (PreemptionRule.QUOTA, "", "", "root.a")
+    assert (held.rule, held.app_id, held.key, held.queue) == ("QUOTA", "", "", "root.a")
     assert (held.victim_share_before, held.victim_share_after) == (10 / 7, 1.0)
     assert (held.asker_share_before, held.asker_share_after) == (10 / 7, 1.0)
     (event,) = summaries(out)
@@ -214,7 +216,7 @@ def test_a_stopped_rm_is_left_alone() -> None:
     assert told(arena.wait(60)) == []
 
 
-# ---- §2.16, §4.1 row 8: what goes ----------------------------------------------------------------------------------
+# ---- what goes -----------------------------------------------------------------------------------------------------
 
 
 def over(maximum: int, *, opted_out_last: bool = False) -> Arena:
@@ -227,7 +229,7 @@ def over(maximum: int, *, opted_out_last: bool = False) -> Arena:
 
 
 def test_plain_ones_go_first_then_originators_and_opted_out_ones_last_if_at_all() -> None:
-    """§4.1 row 8: the real core takes them the other way round."""
+    """YuniKorn takes them the other way round."""
     for opted_out_last in (True, False):
         arena = over(1, opted_out_last=opted_out_last)
         arena.held("x", "both", "n", memory=1, originator=True, victim=False)
@@ -263,9 +265,9 @@ def test_daemons_and_those_told_to_go_are_not_told() -> None:
     arena.held("x", "daemon", "n", memory=2, required_node="n")
     arena.held("x", "told", "n", memory=2)
     arena.held("x", "plain", "n", memory=2)
-    why = Preempted(PreemptionRule.QUOTA, "", "", "root.a", arena.now_ns)
+    why = Preempted("QUOTA", "", "", "root.a", arena.now_ns)
     arena.partition.releases.preempt(arena.application("x").allocations["told"], why, "", Outcome(), arena.now_ns)
-    assert preemption_quota.excess(arena.queue("root.a")) == {arena.partition.types.number("memory"): 3}
+    assert quota_rule.excess(arena.queue("root.a")) == {arena.partition.types.number("memory"): 3}
     assert gone(arena) == ["plain"]
 
 
@@ -310,7 +312,7 @@ def test_a_parent_takes_from_its_children_by_what_they_have_above_their_guarante
 
 
 def test_what_rounding_leaves_is_taken_too() -> None:
-    # (In the real core 2 of 12, split over three and rounded down, is nothing.)
+    # (In YuniKorn 2 of 12, split over three and rounded down, is nothing.)
     arena = parent_of(("p", None, 4), ("q", None, 4), ("r", None, 4), maximum=10)
     assert sum(taken(arena).values()) == 2
 
@@ -377,7 +379,7 @@ def _random_item(dice: random.Random, app_id: str, key: str, wanted: dict[str, i
 def _check_cut(arena: Arena, seed: int) -> int:
     """Gives how many went."""
     queue = arena.queue("root.a")
-    excess = preemption_quota.excess(queue)
+    excess = quota_rule.excess(queue)
     victims = [victim.allocation for victim in preemption.search_quota(arena.partition, queue, arena.now_ns)]
     assert len(set(victims)) == len(victims)
     freed: dict[str, dict[int, int]] = {}
@@ -433,13 +435,13 @@ def test_a_deep_tree_that_gives_nothing_is_looked_through_once(monkeypatch: pyte
     arena.wait(1)
     arena.reload(root(over.replace("memory: 10", "memory: 5")))
     visits = 0
-    looked = preemption_quota._Cut._cut_leaf
+    looked = quota_rule._Cut._cut_leaf
 
-    def counted(cut: preemption_quota._Cut, *arguments: object) -> None:
+    def counted(cut: quota_rule._Cut, *arguments: object) -> None:
         nonlocal visits
         visits += 1
         looked(cut, *arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(preemption_quota._Cut, "_cut_leaf", counted)
+    monkeypatch.setattr(quota_rule._Cut, "_cut_leaf", counted)
     assert gone(arena) == []
     assert visits == 1

@@ -1,11 +1,11 @@
-"""What a queue's properties mean (core-features §2.2)."""
+"""What a queue's properties mean."""
 
 from __future__ import annotations
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from muster_scheduler.core.properties import (
+from muster_core.config.properties import (
     APP_SORTS,
     INT32_MAX,
     INT32_MIN,

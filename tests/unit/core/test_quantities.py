@@ -1,12 +1,12 @@
-"""The text form of quantities (core-features §2.4)."""
+"""The text form of quantities."""
 
 from __future__ import annotations
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from muster_scheduler.core.config import InvalidQuantity, parse_quantity, quantity_text
-from muster_scheduler.core.resources import INT64_MAX
+from muster_core.config.config import InvalidQuantity, parse_quantity, quantity_text
+from muster_core.model.resources import INT64_MAX
 
 DECIMAL = {letter: 1000**power for power, letter in enumerate(["", "k", "M", "G", "T", "P", "E"])}
 BINARY = {f"{letter}i": 1024**power for power, letter in enumerate("KMGTPE", start=1)}

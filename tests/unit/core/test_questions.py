@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
 import pytest
 from asking import SECONDS, Asking, item, items
 from builders import Cluster, allocations, ask, nodes
-from muster_scheduler.core.commands import (
+from muster_core.model.commands import (
     Answer,
     Answers,
+    AskItem,
     NodeAction,
     NodeItem,
     ReleaseItem,
@@ -23,19 +26,23 @@ from muster_scheduler.core.commands import (
     UpdateApplications,
     UpdateNodes,
 )
-from muster_scheduler.core.inquiries import CallbackPolicy
-from muster_scheduler.core.outcome import (
+from muster_core.model.outcome import (
     NewAllocation,
     Outcome,
     PredicatesAsked,
     PreemptionPredicatesAsked,
     ReleasedAllocation,
     SchedulingState,
+    TooSmallCluster,
 )
-from muster_scheduler.core.questions import PROBE_NODES_MAX, RETRY_MAX_NS
-from muster_scheduler.core.reasons import ReasonCode
-from muster_scheduler.core.states import AppState, GangPhase
-from muster_si.constants import REQUIRED_NODE_TAG
+from muster_core.model.reasons import ReasonCode
+from muster_core.model.scopes import CallbackPolicy
+from muster_core.model.states import AppState, GangPhase
+from muster_core.predicates.questions import PROBE_NODES_MAX
+from muster_core.predicates.refused_nodes import RETRY_MAX_NS
+from muster_proto.muster.bus.v1 import state_pb2 as pb
+from muster_si.constants import FOREIGN, REQUIRED_NODE_TAG
+from muster_state import state_codec
 
 OPEN = "submitacl: '*'"
 LEAF = f"{{name: root, {OPEN}, queues: [{{name: a}}]}}"
@@ -183,7 +190,7 @@ def _fail_app(rm: Asking) -> None:
 
 
 def _adopted(rm: Asking) -> None:
-    rm.do(UpdateAllocations([ask("app", "k", m=1)._replace(node_id="n2")]))
+    rm.do(UpdateAllocations([replace(ask("app", "k", m=1), node_id="n2")]))
 
 
 @pytest.mark.parametrize("ends", [_take_back, _remove_app, _fail_app, _adopted])
@@ -341,7 +348,7 @@ def test_what_is_refused_in_the_same_message_is_known_before_anything_is_taken()
     rm.no()
     rm.no()
     first, second, third = rm.pile
-    rm.do(UpdateAllocations([ask("app", "sudden", m=1)._replace(node_id=second.node_id)]))
+    rm.do(UpdateAllocations([replace(ask("app", "sudden", m=1), node_id=second.node_id)]))
     rm.answer((first, False), (second, True), (third, False))  # the one that will do is full by now
     assert rm.refused("app", "k")[-2:] == [first.node_id, third.node_id]
     assert not rm.open
@@ -352,7 +359,7 @@ def test_a_node_that_is_full_by_the_time_it_is_agreed_to_is_not_taken() -> None:
     rm.ask("app", "k", m=2)
     rm.no()
     best, other = rm.pile
-    rm.do(UpdateAllocations([ask("app", "sudden", m=1)._replace(node_id=other.node_id)]))
+    rm.do(UpdateAllocations([replace(ask("app", "sudden", m=1), node_id=other.node_id)]))
     out = rm.answer((best, False), (other, True))
     assert not allocations(out)
     assert rm.refused("app", "k") == ["n000", best.node_id]
@@ -365,7 +372,7 @@ def test_refusals_of_a_probe_are_forgotten_too_when_another_node_was_agreed_to()
     rm.no()  # n000, until 4 s
     rm.wait(3)
     best, other = rm.pile
-    rm.do(UpdateAllocations([ask("app", "sudden", m=1)._replace(node_id=other.node_id)]))
+    rm.do(UpdateAllocations([replace(ask("app", "sudden", m=1), node_id=other.node_id)]))
     rm.now_ns += SECONDS // 2
     rm.answer((best, False), (other, True))  # too late for that one: it is full
     rm.wait(60)
@@ -534,7 +541,7 @@ def test_a_daemon_whose_node_is_full_keeps_it_and_is_asked_about_when_there_is_r
     rm.yes()
     rm.want("app", daemon("d", "n1"))
     rm.wait(1)
-    assert rm.the_ask("app", "d").reserved is rm.the_node("n1")
+    assert rm.the_ask("app", "d").reserved_node == "n1"
     rm.release("app", "k")
     assert rm.open == [("d", "n1")]
     rm.no()
@@ -583,6 +590,112 @@ def test_a_node_that_changed_is_asked_about_again_and_no_other(change: NodeItem)
     assert rm.refused("app", "k") == ["n2"]
 
 
+def _released(app_id: str, key: str) -> UpdateAllocations:
+    return UpdateAllocations([], [ReleaseItem("default", app_id, key, Termination.STOPPED_BY_RM)])
+
+
+def _stop(rm: Asking) -> None:
+    rm.do(_released("app", "runs"))
+
+
+def _stop_foreign(rm: Asking) -> None:
+    rm.do(_released("", "foreign"))
+
+
+def _resize(rm: Asking) -> None:
+    rm.want("app", item("runs", 2, node_id="n1"))
+
+
+def _move(rm: Asking) -> None:
+    rm.want("app", item("runs", node_id="n2"))
+
+
+@pytest.mark.parametrize("end", [_stop, _stop_foreign, _resize, _move])
+def test_a_node_on_which_something_ended_is_asked_about_again_at_once(end: Callable[[Asking], None]) -> None:
+    """What an RM's predicates may hang on: who runs there already, which ports they have."""
+    rm = Asking(LEAF, nodesort="binpacking")
+    rm.node("n1", m=9)
+    rm.node("n2", m=9)
+    rm.app("app", "root.a")
+    rm.want("app", item("runs", node_id="n1"))
+    rm.do(UpdateAllocations([AskItem("foreign", "", "default", {"m": 1}, node_id="n1", tags={FOREIGN: "default"})]))
+    rm.ask("app", "k", m=1)
+    rm.refuse("n1", "n2")
+    asked = len(rm.asked)
+    end(rm)
+    assert [each.node_id for each in rm.asked[asked:]] == ["n1"]
+    assert rm.refused("app", "k") == ([] if end is _move else ["n2"])
+    assert allocations(rm.yes())
+    assert rm.is_quiet()
+
+
+def test_a_no_from_before_something_ended_on_the_node_is_asked_for_again() -> None:
+    """The RM's word and its release come on two streams, in any order."""
+    rm = Asking(LEAF)
+    rm.node("n1", m=9)
+    rm.app("app", "root.a")
+    rm.want("app", item("runs", node_id="n1"))
+    rm.ask("app", "k", m=1)
+    _stop(rm)
+    assert len(rm.asked) == 1
+    rm.no()
+    assert len(rm.asked) == 2
+    rm.no()
+    assert len(rm.asked) == 2
+    assert rm.refused("app", "k") == ["n1"]
+
+
+def test_ends_on_a_busy_node_are_no_storm_of_questions() -> None:
+    """20 ends in a second, for a minute, and an ask that is refused each time: asked at once, then less and less."""
+    rm = Asking(LEAF)
+    rm.node("n1", m=2000)
+    rm.app("app", "root.a")
+    rm.want("app", *(item(f"r{number}", node_id="n1") for number in range(1200)))
+    rm.ask("app", "k", m=1)
+    rm.no()
+    times = []
+    for number in range(1200):
+        rm.do(_released("app", f"r{number}"))
+        if rm.pile:
+            times.append(rm.now_ns)
+            rm.no()
+        rm.wait(0.05)
+        if rm.pile:
+            times.append(rm.now_ns)
+            rm.no()
+    gaps = [(later - earlier) / SECONDS for earlier, later in itertools.pairwise(times)]
+    assert len(times) < 14
+    assert gaps[:4] == [0.25, 0.5, 1.0, 2.0]
+    assert max(gaps) <= 10
+    # A while of peace, and the next end is asked about at once.
+    rm.wait(60)
+    rm.decide(lambda _: False)
+    rm.want("app", item("late", node_id="n1"))
+    rm.decide(lambda _: False)
+    rm.wait(30)
+    rm.decide(lambda _: False)
+    asked = len(rm.asked)
+    rm.do(_released("app", "late"))
+    assert len(rm.asked) == asked + 1
+
+
+def test_after_a_restart_a_node_on_which_something_ended_is_asked_about_at_once() -> None:
+    rm = Asking(LEAF)
+    rm.node("n1", m=9)
+    rm.app("app", "root.a")
+    rm.want("app", *(item(f"r{number}", node_id="n1") for number in range(2)))
+    rm.ask("app", "k", m=1)
+    rm.no()
+    rm.do(_released("app", "r0"))
+    rm.no()
+    out = rm.do(_released("app", "r1"))
+    assert not rm.pile, "it rests"
+    wanted = rm.the_ask("app", "k")
+    assert any(what is wanted for _, what, _ in out.objects())
+    recorded = pb.AskObject.FromString(state_codec.encode("default", wanted))
+    assert (recorded.refused_nodes, recorded.stands_apart) == (0, True)
+
+
 def test_an_update_of_a_node_that_says_nothing_new_asks_nothing() -> None:
     rm = one()
     rm.refuse("n1", "n2")
@@ -606,6 +719,8 @@ def test_a_refused_ask_stands_apart_and_those_like_it_go_their_way() -> None:
         rm.pending("app")["picky"] in ("REFUSED_BY_RM", "NO_NODE_FITS")
     )
     rm.release("app", "x")
+    assert rm.open == [("picky", "n1")], "something ended there, and it is the oldest"
+    rm.no()
     assert rm.open == [("z", "n1")]
 
 
@@ -620,6 +735,8 @@ def test_a_gain_wakes_those_behind_an_ask_that_stands_apart() -> None:
     assert rm.placed("app") == {"second": "n1"}
     rm.ask("app", "third", m=1)
     rm.release("app", "second")
+    assert rm.open == [("first", "n1")], "something ended there, and it is the oldest"
+    rm.no()
     assert rm.open == [("third", "n1")]
 
 
@@ -847,9 +964,9 @@ def test_a_node_is_kept_free_only_when_the_rm_agrees() -> None:
     assert isinstance(question, PredicatesAsked)
     assert key == "large"
     assert not question.allocate
-    assert rm.the_ask("app", "large").reserved is None
+    assert not rm.the_ask("app", "large").reserved_node
     rm.yes()
-    assert rm.the_ask("app", "large").reserved is rm.the_node(node_id)
+    assert rm.the_ask("app", "large").reserved_node == node_id
     assert rm.states[-1][:2] == ("large", SchedulingState.RESERVED)
 
 
@@ -863,7 +980,7 @@ def test_when_it_does_not_another_node_is_kept_or_none() -> None:
     assert rm.pile[0].node_id != first or rm.refused("app", "large") == []
     rm.no()
     rm.wait(5)
-    assert rm.the_ask("app", "large").reserved is None
+    assert not rm.the_ask("app", "large").reserved_node
 
 
 def test_two_who_wait_are_not_asked_about_the_same_node() -> None:
@@ -890,7 +1007,7 @@ def test_a_yes_to_keeping_a_node_that_was_refused_meanwhile_keeps_none() -> None
     assert (place.key, place.node_id) == ("large", keep.node_id)
     rm.answer((place, False))
     rm.answer((keep, True))
-    assert rm.the_ask("app", "large").reserved is None
+    assert not rm.the_ask("app", "large").reserved_node
 
 
 def test_a_yes_for_an_ask_that_needs_no_node_any_more_keeps_none() -> None:
@@ -930,7 +1047,7 @@ def preempting(nodes_count: int = 2, queues: str = PREEMPTING, **more: Any) -> A
     rm.do(nodes(NodeAction.CREATE, {f"n{number}": {"m": 4} for number in range(nodes_count)}))
     rm.app("poor", "root.poor")
     victims = items(" ".join(f"v{number}" for number in range(nodes_count * 2)), 2)
-    rm.want("poor", *(each._replace(allow_preempt_self=True, has_preemption_policy=True) for each in victims))
+    rm.want("poor", *(replace(each, allow_preempt_self=True, has_preemption_policy=True) for each in victims))
     rm.decide(lambda question: True)
     rm.app("rich", "root.rich")
     rm.want("rich", item("p", 2, allow_preempt_other=True, has_preemption_policy=True))
@@ -1024,7 +1141,7 @@ def test_a_yes_to_a_plan_that_changed_is_not_a_yes_to_the_new_one() -> None:
     assert isinstance(question, PreemptionPredicatesAsked)
     gone = question.victims[0][1]
     rm.do(SetDeciding(True), UpdateAllocations((), [ReleaseItem("default", "poor", gone, Termination.STOPPED_BY_RM)]))
-    rm.do(UpdateAllocations([ask("poor", "new", m=2)._replace(node_id="n0", allow_preempt_self=True)]))
+    rm.do(UpdateAllocations([replace(ask("poor", "new", m=2), node_id="n0", allow_preempt_self=True)]))
     out = rm.answer((question, True))
     assert not told(out, Termination.PREEMPTED_BY_SCHEDULER)
     assert not rm.partition.questions._agreed or rm.pile
@@ -1038,7 +1155,7 @@ def test_a_yes_to_a_plan_that_is_not_the_one_any_more_is_forgotten() -> None:
     gone = question.victims[0][1]
     rm.do(
         UpdateAllocations(
-            [ask("poor", "new", m=2)._replace(node_id="n0", allow_preempt_self=True, has_preemption_policy=True)],
+            [replace(ask("poor", "new", m=2), node_id="n0", allow_preempt_self=True, has_preemption_policy=True)],
             [ReleaseItem("default", "poor", gone, Termination.STOPPED_BY_RM)],
         )
     )
@@ -1162,9 +1279,7 @@ def test_a_time_out_of_placeholders_while_they_are_courted_ends_the_courting() -
     out = rm.wait(6)
     assert sorted(told(out, Termination.TIMEOUT)) == ["p", "q"]
     assert not told(rm.answer((question, True)), Termination.PLACEHOLDER_REPLACED)
-    gang = rm.application("app").gang
-    assert gang is not None
-    assert not gang.courted
+    assert not rm.partition.inquiries.of_placeholders
 
 
 def test_of_two_gangs_that_cannot_both_start_the_one_that_is_asked_about_keeps_the_room() -> None:
@@ -1342,3 +1457,33 @@ def test_a_policy_nobody_set_asks_nobody() -> None:
     cluster.node("n1", m=1)
     cluster.app("app", "root.a")
     assert allocations(cluster.ask("app", "k", m=1)) == [("app", "k", "n1")]
+
+
+# ---- bursts --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("answers", [1 << 30, 100])
+def test_a_burst_of_4000_asks_is_4000_questions_where_all_are_agreed_to(answers: int) -> None:
+    """However fast the RM is: with 200 answers in a second half of them would be late, and asked for again, were all of
+    them asked at once."""
+    rm = Asking(LEAF)
+    for number in range(40):
+        rm.node(f"n{number}", m=100)
+    rm.app("app", "root.a")
+    rm.want("app", *(item(f"k{number}") for number in range(4000)))
+    while rm.pile:
+        rm.wait(0.5)
+        rm.answer(*((question, True) for question in rm.pile[:answers]))
+    assert len(rm.placed("app")) == 4000
+    assert len(rm.asked) == 4000
+
+
+def test_a_failed_ask_carries_the_sentence_of_its_explanation() -> None:
+    rm = Asking(LEAF)
+    rm.node("n1", m=4)
+    rm.app("app", "root.a")
+    rm.ask("app", "large", m=5)
+    out = rm.wait(2)
+    said = [fact.reason for fact in out.facts if isinstance(fact, TooSmallCluster)]
+    assert said == [rm.why("app", "large").sentence()]
+    assert said[0].startswith("It asks for 5 m, and the largest node has 4 m in all.")

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 from builders import Cluster, ask, nodes
-from muster_scheduler.core.closing import Closed, ClosedBy
-from muster_scheduler.core.commands import NodeAction, UpdateAllocations
-from muster_scheduler.core.reasons import Reason, ReasonCode
+from muster_core.model.closing import Closed, ClosedBy
+from muster_core.model.commands import NodeAction, UpdateAllocations
+from muster_core.model.reasons import Reason, ReasonCode
 
 LEAF = "{name: root, submitacl: '*', queues: [{name: a}]}"
 
@@ -107,7 +107,7 @@ def test_free_resources_scattered() -> None:
         nodes=2,
         lacking=(("memory", 1), ("vcore", 1)),
     )
-    assert "no one node has all of them" in reason.sentence()
+    assert "No single node has every requested resource free" in reason.sentence()
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_queue_max_names_the_queue_whose_max_it_is(queues: str, app_queue: str, 
     cluster.ask("x", "k", memory=3)
     reason = _reason(cluster)
     assert reason == Reason(ReasonCode.QUEUE_MAX, limited, "memory", asked=3, used=8, limit=10, since_ns=cluster.now_ns)
-    assert reason.sentence() == f"Queue {limited} uses 8 bytes of its max of 10 bytes; 3 bytes more would go over."
+    assert reason.sentence() == f"Queue {limited} uses 8 bytes of its max of 10 bytes; 3 bytes more would exceed it."
 
 
 def test_queue_max_applications() -> None:

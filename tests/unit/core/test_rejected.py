@@ -1,11 +1,11 @@
-"""Applications that were not let in: remembered for a while, beside one of the same id that was (§2.8)."""
+"""Applications that were not let in: remembered for a while, beside one of the same id that was."""
 
 from __future__ import annotations
 
 from builders import Cluster
-from muster_scheduler.core.commands import AppItem, UpdateApplications
-from muster_scheduler.core.lifecycle import REJECTED_MAX
-from muster_scheduler.core.states import TERMINATED_TIMEOUT_NS, AppState
+from muster_core.applications.lifecycle import REJECTED_MAX
+from muster_core.model.commands import AppItem, UpdateApplications
+from muster_core.model.states import TERMINATED_TIMEOUT_NS, AppState
 
 SECOND_NS = 1_000_000_000
 
@@ -24,7 +24,7 @@ def test_it_is_kept_with_its_reason_and_its_story() -> None:
     rejected = cluster.partition.rejected["x"]
     assert rejected.state is AppState.REJECTED
     assert "no placement rule matched" in rejected.rejected_message
-    assert [state for _, state in rejected.story] == ["New", "Rejected"]
+    assert [state for _, state in rejected.state_log] == ["New", "Rejected"]
     assert rejected.requested_queue == "root.nowhere"
     assert "x" not in cluster.partition.apps
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 from builders import Cluster, ask
-from muster_scheduler.core.commands import UpdateAllocations
-from muster_scheduler.core.states import QueueState
+from muster_core.model.commands import UpdateAllocations
+from muster_core.model.outcome import Detail
+from muster_core.model.states import QueueState
 
 CREATE = "placementrules: [{name: provided, create: true}],"
 
@@ -118,10 +119,10 @@ def test_a_reservation_goes_by_the_timeout_of_now() -> None:
     cluster.wait(2)
     cluster.node("m", memory=1)
     cluster.ask("x", "one", memory=1, priority=1)  # now a limit holds the other one back
-    assert cluster.application("x").asks["all"].reserved is not None
+    assert cluster.application("x").asks["all"].reserved_node
     cluster.reload(queues, partition="reservation: {timeout: 20s},")
     cluster.wait(21)
-    assert cluster.application("x").asks["all"].reserved is None
+    assert not cluster.application("x").asks["all"].reserved_node
 
 
 def test_nodes_are_tried_in_the_new_order() -> None:
@@ -147,3 +148,13 @@ def test_what_waits_is_tried_under_the_new_rules_and_keeps_its_node() -> None:
     cluster.reload(root("{name: q, resources: {max: {memory: 4}}}", "{name: other}"))
     assert len(cluster.placed("x")) == 2
     assert set(cluster.pending("x").values()) == {"QUEUE_MAX"}
+
+
+@pytest.mark.parametrize("order", [1, -1], ids=["as configured", "as a record may have them"])
+def test_changed_properties_are_named_in_one_order_after_a_restart_too(order: int) -> None:
+    cluster = Cluster(root("{name: a, properties: {preemption.delay: 5s, gang.start: whole}}"))
+    queue = cluster.queue("root.a")
+    queue.properties = dict(list(queue.properties.items())[::order])  # (a protobuf map keeps no order)
+    cluster.reload(root("{name: a, properties: {preemption.delay: 7s, gang.start: incremental}}"))
+    messages = [event.message for event in cluster.outcomes[-1].events if event.detail is Detail.QUEUE_CONFIG]
+    assert messages == ["changed: properties.gang.start, properties.preemption.delay"]

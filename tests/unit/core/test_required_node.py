@@ -1,17 +1,19 @@
-"""Daemons: asks that can run on one node only (core-features §2.14)."""
+"""Daemons: asks that can run on one node only."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from builders import Cluster, ask, nodes
-from muster_scheduler.core.commands import AskItem, NodeAction, NodeItem, UpdateAllocations, UpdateNodes
-from muster_scheduler.core.outcome import Outcome, ReleasedAllocation
+from muster_core.model.commands import AskItem, NodeAction, NodeItem, UpdateAllocations, UpdateNodes
+from muster_core.model.outcome import Outcome, ReleasedAllocation
 
 QUEUES = "{name: root, submitacl: '*', queues: [{name: q}, {name: daemons}]}"
 
 
 def daemon(key: str, node_id: str, memory: int = 2, priority: int = 0) -> UpdateAllocations:
     item = ask("d", key, memory=memory, priority=priority)
-    return UpdateAllocations([item._replace(tags={"yunikorn.apache.org/requiredNode": node_id})])
+    return UpdateAllocations([replace(item, tags={"yunikorn.apache.org/requiredNode": node_id})])
 
 
 def cluster_of(*node_ids: str) -> Cluster:

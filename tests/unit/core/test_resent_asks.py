@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from builders import Cluster, ask
-from muster_scheduler.core.commands import ReleaseItem, Termination, UpdateAllocations
-from muster_scheduler.core.outcome import Outcome
+from muster_core.model.commands import ReleaseItem, Termination, UpdateAllocations
+from muster_core.model.outcome import Outcome
 from muster_si.constants import CREATION_TIME, K8S_CREATION_TIME_TAG
 
 
@@ -21,7 +23,7 @@ def _waiting() -> Cluster:
 
 def test_another_preemption_flag_makes_another_group_behind_the_same_wait() -> None:
     cluster = _waiting()
-    cluster.do(UpdateAllocations([ask("x", "k1", vcore=1)._replace(allow_preempt_other=True)]))
+    cluster.do(UpdateAllocations([replace(ask("x", "k1", vcore=1), allow_preempt_other=True)]))
     cluster.release("x", "held")
     assert set(cluster.placed("x")) == {"k1", "k2"}
 
@@ -29,7 +31,7 @@ def test_another_preemption_flag_makes_another_group_behind_the_same_wait() -> N
 @pytest.mark.parametrize("tag", [CREATION_TIME, K8S_CREATION_TIME_TAG])
 def test_an_older_ask_that_comes_later_goes_first(tag: str) -> None:
     cluster = _waiting()
-    cluster.do(UpdateAllocations([ask("x", "k0", vcore=1)._replace(tags={tag: "1"})]))
+    cluster.do(UpdateAllocations([replace(ask("x", "k0", vcore=1), tags={tag: "1"})]))
     cluster.do(UpdateAllocations([ask("x", "k0b", vcore=2)]))
     cluster.ask("x", "last", vcore=1)
     cluster.release("x", "held")
@@ -40,7 +42,7 @@ def test_an_old_allocation_that_becomes_an_ask_makes_its_application_older_in_th
     cluster = Cluster("{name: root, submitacl: '*', queues: [{name: a}]}")
     cluster.node("n", vcore=2)
     cluster.app("x", "root.a")
-    reported = ask("x", "old", vcore=2)._replace(node_id="n", tags={"creationTime": "1"})
+    reported = replace(ask("x", "old", vcore=2), node_id="n", tags={"creationTime": "1"})
     cluster.do(UpdateAllocations([reported]))
     out = Outcome()
     failed = ReleaseItem("default", "x", "old", Termination.SCHEDULING_FAILED_ON_RM)

@@ -1,11 +1,13 @@
-"""Nodes that are kept free for asks that wait long (core-features §2.13): who gets one, keeps it, gives it up."""
+"""Nodes that are kept free for asks that wait long: who gets one, keeps it, gives it up."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from builders import Cluster, ask, nodes
-from muster_scheduler.core.commands import NodeAction, ReleaseItem, Termination, UpdateAllocations
-from muster_scheduler.core.outcome import Detail
+from muster_core.model.commands import NodeAction, ReleaseItem, Termination, UpdateAllocations
+from muster_core.model.outcome import Detail
 
 QUEUES = (
     "{name: root, submitacl: '*', queues: [{name: q}, {name: other}, {name: capped, resources: {max: {memory: 4}}}]}"
@@ -70,7 +72,7 @@ def test_an_application_that_must_wait_to_run_leaves_its_turn_to_the_next() -> N
     [
         pytest.param(lambda c: c.ask("first", "all", memory=10, priority=7), id="priority"),
         pytest.param(
-            lambda c: c.do(UpdateAllocations([ask("first", "all", memory=10)._replace(allow_preempt_other=True)])),
+            lambda c: c.do(UpdateAllocations([replace(ask("first", "all", memory=10), allow_preempt_other=True)])),
             id="flags",
         ),
     ],

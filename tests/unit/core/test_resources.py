@@ -8,7 +8,7 @@ import pytest
 from builders import Cluster
 from hypothesis import given
 from hypothesis import strategies as st
-from muster_scheduler.core.resources import (
+from muster_core.model.resources import (
     INT64_MAX,
     INT64_MIN,
     TYPES_MAX,
@@ -170,7 +170,7 @@ def test_what_was_recorded_has_as_many_types_as_it_has() -> None:
         types.number("x")
 
 
-# ---- what is missing (core-features §2.4) --------------------------------------------------------------------------
+# ---- what is missing --------------------------------------------------------------------------
 
 
 def test_a_type_that_a_node_does_not_name_is_zero_there() -> None:

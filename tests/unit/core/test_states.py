@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 from builders import Cluster
-from muster_scheduler.core.lifecycle import STORY_MAX
-from muster_scheduler.core.states import (
+from muster_core.applications.lifecycle import STATE_LOG_MAX
+from muster_core.model.states import (
     APP_TERMINAL,
     APP_TRANSITIONS,
     AppEvent,
@@ -18,7 +18,7 @@ from muster_scheduler.core.states import (
 
 STORY = ((1, "New"), (2, "Accepted"))
 
-# Written out a second time, from core-features §2.8, so that the table is not compared with itself.
+# Written out a second time, so that the table is not compared with itself.
 ALLOWED = """
 runApplication: New Accepted, Resuming Accepted, Accepted Running, Running Running, Completing Running
 rejectApplication: New Rejected
@@ -48,7 +48,7 @@ def test_the_table(state: AppState, event: AppEvent) -> None:
     with pytest.raises(InvalidTransition) as raised:
         next_app_state("application x", state, event, STORY)
     assert str(raised.value) == (f"application x: {event} is not possible in state {state} (so far: New → Accepted)")
-    assert (raised.value.state, raised.value.event, raised.value.story) == (state, event, STORY)
+    assert (raised.value.state, raised.value.event, raised.value.state_log) == (state, event, STORY)
 
 
 def test_nothing_leaves_the_last_state_and_nothing_comes_back_to_the_first() -> None:
@@ -63,12 +63,12 @@ def test_a_story_remembers_how_it_began_and_how_it_ends() -> None:
     cluster = Cluster("{name: root, submitacl: '*', queues: [{name: a}]}")
     cluster.node("n", vcore=1)
     cluster.app("x", "root.a")
-    for number in range(STORY_MAX):
+    for number in range(STATE_LOG_MAX):
         cluster.ask("x", f"k{number}", vcore=1)
         cluster.release("x", f"k{number}")
         cluster.wait(1)
     app = cluster.application("x")
-    assert len(app.story) == STORY_MAX
-    assert app.story[0] == (1_000 * 10**9, AppState.NEW)
-    assert [state for _, state in app.story[-2:]] == [AppState.RUNNING, AppState.COMPLETING]
-    assert app.story == sorted(app.story, key=lambda entry: entry[0])
+    assert len(app.state_log) == STATE_LOG_MAX
+    assert app.state_log[0] == (1_000 * 10**9, AppState.NEW)
+    assert [state for _, state in app.state_log[-2:]] == [AppState.RUNNING, AppState.COMPLETING]
+    assert app.state_log == sorted(app.state_log, key=lambda entry: entry[0])

@@ -1,4 +1,4 @@
-"""docs/states.md: a row for every transition and every timer, and a real core that does what each row says.
+"""docs/states.md: a row for every transition and every timer, and a core that takes each step.
 
 After a change of a table: ``PYTHONPATH=tests .venv/bin/python tests/unit/core/test_states_docs.py`` draws the figures
 anew (the rows are written by hand).
@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import fields
 from pathlib import Path
 
-import muster_scheduler.core
+import documents
+import muster_core
 import pytest
 from builders import Cluster, nodes
-from muster_gateway.rm_life import TRANSITIONS as RM_TRANSITIONS
-from muster_gateway.settings import GatewaySettings
-from muster_scheduler.core.commands import (
+from muster_core.config.config import ReservationConfig
+from muster_core.config.properties import SECOND_NS, QueuePolicy, duration_text
+from muster_core.model.commands import (
     AppItem,
     AskItem,
     NodeAction,
@@ -31,9 +32,7 @@ from muster_scheduler.core.commands import (
     UpdateConfiguration,
     UpdateNodes,
 )
-from muster_scheduler.core.config import ReservationConfig
-from muster_scheduler.core.inquiries import CallbackPolicy
-from muster_scheduler.core.outcome import (
+from muster_core.model.outcome import (
     AcceptedNode,
     NewAllocation,
     Outcome,
@@ -41,13 +40,15 @@ from muster_scheduler.core.outcome import (
     ReleasedAllocation,
     ReleasedAsk,
 )
-from muster_scheduler.core.properties import SECOND_NS, QueuePolicy, duration_text
-from muster_scheduler.core.states import APP_TRANSITIONS, QUEUE_TRANSITIONS, AppState, QueueState
-from muster_scheduler.queue_yaml import load_queue_config
-from muster_scheduler.service import users
+from muster_core.model.scopes import CallbackPolicy
+from muster_core.model.states import APP_TRANSITIONS, QUEUE_TRANSITIONS, AppState, QueueState
+from muster_gateway.rm_life import TRANSITIONS as RM_TRANSITIONS
+from muster_gateway.settings import GatewaySettings
+from muster_queue_config.queue_yaml import load_queue_config
+from muster_scheduler import users
 from muster_si.constants import REQUIRED_NODE_TAG
 
-DOC = Path(__file__).parents[3] / "docs/states.md"
+DOC = documents.DOCS / "states.md"
 NOT_YET = "*Not yet*"
 LEAF = "{name: root, submitacl: '*', queues: [{name: a}]}"
 
@@ -61,8 +62,8 @@ def sections() -> dict[str, tuple[str, Rows]]:
     for part in DOC.read_text(encoding="utf-8").split("\n## ")[1:]:
         heading, _, text = part.partition("\n")
         figure = re.search(r"```mermaid\n(.*?)```", text, re.DOTALL)
-        rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
-        found[heading] = (figure[1] if figure is not None else "", rows[2:])
+        rows = [row for table in documents.tables(text) for row in table]
+        found[heading] = (figure[1] if figure is not None else "", rows)
     return found
 
 
@@ -131,6 +132,16 @@ def gang(style: str = "") -> Cluster:
     return found
 
 
+def too_large(style: str) -> Cluster:
+    """A gang that has asked for nothing, until its time is over in a queue whose max was lowered below it."""
+    found = cluster(vcore=0)
+    item = AppItem("x", "root.a", "default", "ann", placeholder_ask={"vcore": 2}, gang_style=style)
+    found.do(UpdateApplications((item,)))
+    found.reload("{name: root, submitacl: '*', queues: [{name: a, resources: {max: {vcore: 1m}}}]}")
+    found.wait(15 * 60)
+    return found
+
+
 def completing() -> Cluster:
     found = running()
     found.release("x", "k")
@@ -159,6 +170,8 @@ APP_STEPS: dict[tuple[str, str], Callable[[], Cluster]] = {
     ("Completing", "completeApplication"): lambda: then(completing(), lambda c: c.wait(30)),
     ("Running", "failApplication"): lambda: then(running(timeout_ms=1_000), lambda c: c.wait(1)),
     ("Failing", "failApplication"): failed,
+    ("New", "failApplication"): lambda: too_large("Hard"),
+    ("New", "resumeApplication"): lambda: too_large("Soft"),
     ("Accepted", "failApplication"): lambda: gang("Hard"),
     ("Accepted", "resumeApplication"): gang,
     ("Resuming", "runApplication"): lambda: then(gang(), lambda c: c.release("x", "p")),
@@ -169,7 +182,7 @@ APP_STEPS: dict[tuple[str, str], Callable[[], Cluster]] = {
 def test_an_application_takes_the_step(pair: tuple[str, str]) -> None:
     to, when = APPLICATIONS[pair]
     assert NOT_YET not in when
-    story = [str(state) for _, state in APP_STEPS[pair]().application("x").story]
+    story = [str(state) for _, state in APP_STEPS[pair]().application("x").state_log]
     assert (pair[0], to) in itertools.pairwise(story), story
 
 
@@ -177,7 +190,7 @@ def test_a_refused_application_is_rejected_and_forgotten_after_its_time() -> Non
     found = cluster()
     found.app("x", "root.nope")
     (rejected,) = found.partition.rejected.values()
-    assert [str(state) for _, state in rejected.story] == ["New", "Rejected"]
+    assert [str(state) for _, state in rejected.state_log] == ["New", "Rejected"]
     found.wait(72 * 3600)
     assert not found.partition.rejected
 
@@ -196,8 +209,6 @@ def test_a_finished_application_expires(finished: Callable[[], Cluster]) -> None
 def test_each_row_of_applications_is_driven_or_says_that_it_is_not() -> None:
     beside = {
         ("Running", "runApplication"),  # no step
-        ("New", "failApplication"),  # the real core's: here a gang with a placeholder is Accepted
-        ("New", "resumeApplication"),
         ("New", "rejectApplication"),
         ("Completed", "expireApplication"),
         ("Failed", "expireApplication"),
@@ -284,7 +295,7 @@ def test_nodes_have_a_row_for_each_state_and_action() -> None:
 def test_a_node_takes_the_step_and_is_answered(pair: tuple[str, str]) -> None:
     found = with_node(pair[0])
     assert node_state(found) == pair[0]
-    out = found.do(UpdateNodes((NodeItem("n", NodeAction[pair[1]], {}, {"vcore": 2}),)))
+    out = found.do(UpdateNodes((NodeItem("n", NodeAction[pair[1]], capacity={"vcore": 2}),)))
     kinds = {AcceptedNode: "accepted", RejectedNode: "rejected"}
     answers = [kinds[type(fact)] for fact in out.facts if type(fact) in kinds]
     assert (node_state(found), " ".join(answers) or "-") == NODES[pair]
@@ -300,11 +311,11 @@ def allocation_state(found: Cluster, key: str = "k") -> str:
     app = partition.apps["x"]
     held = app.allocations.get(key)
     if held is not None:
-        return "told to go" if held.preempted is not None or held.timed_out else "allocated"
+        return "releasing" if held.preempted is not None or held.timed_out else "allocated"
     wanted = app.asks.get(key)
     if wanted is None:
         return "gone" if key in EVER else "-"
-    return "reserved" if wanted.reserved is not None else "pending"
+    return "reserved" if wanted.reserved_node else "pending"
 
 
 def told(out: Outcome, key: str = "k") -> str:
@@ -393,26 +404,26 @@ ALLOCATION_STEPS: dict[tuple[str, str], list[Way]] = {
         (nothing, lambda c: c.do(UpdateAllocations([AskItem("k", "x", "default", {"vcore": 1}, node_id="n")])))
     ],
     ("-", "a foreign allocation"): [(nothing, foreign)],
-    ("pending", "room"): [
+    ("pending", "room on a node"): [
         (pending, let_go("other", STOPPED)),
         (pending, lambda c: c.node("m", vcore=5)),
     ],
-    ("pending", "it waits long, a node is kept free for it"): [(pending, lambda c: c.wait(2))],
-    ("pending", "the RM takes the ask back"): [(pending, let_go("k", STOPPED))],
+    ("pending", "the reservation delay passes"): [(pending, lambda c: c.wait(2))],
+    ("pending", "the RM withdraws the ask"): [(pending, let_go("k", STOPPED))],
     ("reserved", "room on its node"): [(reserved, let_go("other", STOPPED))],
-    ("reserved", "its node goes, or a daemon needs it"): [(reserved, without_node), (reserved, daemon)],
-    ("reserved", "the RM takes the ask back"): [(reserved, let_go("k", STOPPED))],
+    ("reserved", "its node is removed, or a daemon needs it"): [(reserved, without_node), (reserved, daemon)],
+    ("reserved", "the RM withdraws the ask"): [(reserved, let_go("k", STOPPED))],
     ("allocated", "released by the RM (STOPPED_BY_RM)"): [(allocated, let_go("k", STOPPED))],
     ("allocated", "the RM could not start it (SCHEDULING_FAILED_ON_RM)"): [
         # (On a node that takes nothing more: else it is allocated again at once.)
         (lambda: then(allocated(), lambda c: c.do(nodes(NodeAction.DRAIN_NODE, {"n": None}))), let_go("k", FAILED))
     ],
-    ("allocated", "its ask is sent again, changed"): [(allocated, lambda c: c.ask("x", "k", vcore=2, priority=3))],
+    ("allocated", "the RM sends its ask again, changed"): [(allocated, lambda c: c.ask("x", "k", vcore=2, priority=3))],
     ("allocated", "the RM reports it again, changed or not"): [
         (allocated, lambda c: reported(c, 1)),
         (allocated, lambda c: reported(c, 2)),
     ],
-    ("told to go", "its ask is sent again, changed"): [
+    ("releasing", "the RM sends its ask again, changed"): [
         (lambda: then(timing_out(), lambda c: c.wait(1)), lambda c: c.ask("x", "k", vcore=2))
     ],
     ("foreign", "the RM reports it again, changed or not"): [
@@ -420,14 +431,14 @@ ALLOCATION_STEPS: dict[tuple[str, str], list[Way]] = {
         (lambda: then(nothing(), foreign), lambda c: foreign(c, vcore=2)),
     ],
     ("gone", "released by the RM"): [(nothing, let_go("k", kind)) for kind in (STOPPED, TIMEOUT, FAILED)],
-    ("allocated", "its node goes"): [(allocated, without_node)],
+    ("allocated", "its node is removed"): [(allocated, without_node)],
     ("allocated", "preempted"): [(preempting, lambda c: c.wait(1))],
-    ("allocated", "its execution time-out is over"): [(timing_out, lambda c: c.wait(1))],
-    ("told to go", "confirmed by the RM (PREEMPTED_BY_SCHEDULER or TIMEOUT)"): [
+    ("allocated", "its execution time-out expires"): [(timing_out, lambda c: c.wait(1))],
+    ("releasing", "confirmed by the RM (PREEMPTED_BY_SCHEDULER or TIMEOUT)"): [
         (lambda: then(preempting(), lambda c: c.wait(1)), let_go("k", PREEMPTED)),
         (lambda: then(timing_out(), lambda c: c.wait(1)), let_go("k", TIMEOUT)),
     ],
-    ("told to go", "released by the RM (STOPPED_BY_RM)"): [
+    ("releasing", "released by the RM (STOPPED_BY_RM)"): [
         (lambda: then(preempting(), lambda c: c.wait(1)), let_go("k", STOPPED)),
         (lambda: then(timing_out(), lambda c: c.wait(1)), let_go("k", STOPPED)),
     ],
@@ -458,8 +469,7 @@ _UNITS = {"SECOND_NS", "HOUR_NS"}
 def constants() -> Iterator[tuple[str, str]]:
     """Every amount of time that the core or the look-up of groups waits for: (name, how long)."""
     modules = [
-        importlib.import_module(f"muster_scheduler.core.{each.name}")
-        for each in pkgutil.iter_modules(muster_scheduler.core.__path__)
+        importlib.import_module(each.name) for each in pkgutil.walk_packages(muster_core.__path__, "muster_core.")
     ]
     for module in [*modules, users]:
         for name, value in vars(module).items():

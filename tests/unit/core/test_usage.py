@@ -1,17 +1,17 @@
-"""What an application has used: whole seconds of what ended, by kind, instance type and resource (§2.4)."""
+"""What an application has used: whole seconds of what ended, by kind, instance type and resource."""
 
 from __future__ import annotations
 
 from builders import Cluster
-from muster_scheduler.core import usage
-from muster_scheduler.core.commands import AskItem, NodeAction, NodeItem, Termination, UpdateAllocations, UpdateNodes
+from muster_core.applications import usage
+from muster_core.model.commands import AskItem, NodeAction, NodeItem, Termination, UpdateAllocations, UpdateNodes
 from muster_si.constants import INSTANCE_TYPE
 
 
 def _cluster() -> Cluster:
     cluster = Cluster("{name: root, submitacl: '*', queues: [{name: a}]}")
     attributes = {INSTANCE_TYPE: "m5"}
-    cluster.do(UpdateNodes((NodeItem("n", NodeAction.CREATE, attributes, {"vcore": 10, "memory": 100}),)))
+    cluster.do(UpdateNodes((NodeItem("n", NodeAction.CREATE, attributes, capacity={"vcore": 10, "memory": 100}),)))
     cluster.app("x", "root.a")
     return cluster
 
@@ -35,12 +35,15 @@ def test_they_add_up_over_allocations_and_kinds() -> None:
     assert cluster.application("x").usage == {"resourceUsage": {"m5": {"vcore": 6}}}
 
 
-def test_less_than_a_second_is_nothing() -> None:
+def test_less_than_a_second_is_there_with_nothing() -> None:
+    """As in YuniKorn: so a placeholder that was replaced at once can be seen."""
     cluster = _cluster()
-    cluster.ask("x", "k1", vcore=1)
-    cluster.wait(0.9)
-    cluster.release("x", "k1")
-    assert cluster.application("x").usage == {}
+    for key in ("k1", "k2"):
+        cluster.ask("x", key, vcore=1)
+        cluster.wait(0.9)
+        cluster.release("x", key)
+        assert cluster.application("x").usage == {"resourceUsage": {"m5": {"vcore": 0}}}
+    assert [app for _, app, _ in cluster.outcomes[-1].objects() if app is cluster.application("x")], "its state changed"
 
 
 def test_a_node_that_says_nothing_of_its_type_is_unknown() -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from types import FrameType
 
 import pytest
 from builders import Cluster, ask, nodes
-from muster_scheduler.core.commands import (
+from muster_core.model.commands import (
     AppItem,
     Command,
     NodeAction,
@@ -17,9 +18,9 @@ from muster_scheduler.core.commands import (
     UpdateAllocations,
     UpdateApplications,
 )
-from muster_scheduler.core.outcome import Outcome
-from muster_scheduler.core.scheduler import SchedulerCore
-from muster_scheduler.queue_yaml import load_queue_config
+from muster_core.model.outcome import Outcome
+from muster_core.scheduler import SchedulerCore
+from muster_queue_config.queue_yaml import load_queue_config
 
 SMALL, LARGE = 60, 3_000
 QUEUES = "{name: root, submitacl: '*', queues: [{name: a, resources: {max: {memory: 1000}}}, {name: b}]}"
@@ -83,7 +84,7 @@ def _by_uuid(size: int) -> tuple[Cluster, Command]:
     cluster = Cluster(QUEUES)
     cluster.node("n", vcore=size)
     cluster.app("x", "root.b")
-    item = ask("x", "k", wanted=size, vcore=1)._replace(previous_generation=True)
+    item = replace(ask("x", "k", wanted=size, vcore=1), previous_generation=True)
     cluster.core.apply(UpdateAllocations([item]), cluster.now_ns)
     cluster.core.cycle(cluster.now_ns, 1 << 30)
     uuid = cluster.application("x").allocations[f"k#{size // 2}"].uuid
@@ -172,7 +173,7 @@ def _beside_many_reservations(size: int) -> tuple[Cluster, Command]:
     cluster.core.apply(UpdateAllocations([ask("filler", f"f{n}", vcore=9) for n in range(size)]), cluster.now_ns)
     new = tuple(AppItem(f"x{n}", "root.a", "default", "u") for n in range(size))
     cluster.core.apply(UpdateApplications(new), cluster.now_ns)
-    items = [ask(f"x{n}", "k", vcore=10)._replace(quantities={"vcore": 10, f"t{n % 30}": 0}) for n in range(size)]
+    items = [replace(ask(f"x{n}", "k", vcore=10), quantities={"vcore": 10, f"t{n % 30}": 0}) for n in range(size)]
     cluster.core.apply(UpdateAllocations(items), cluster.now_ns)
     for seconds in range(30):
         cluster.core.cycle(cluster.now_ns + seconds * 1_000_000_000, 1 << 30)

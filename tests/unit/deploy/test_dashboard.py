@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from muster_scheduler.view.core_metrics import FAMILIES
+from muster_view.metrics.core_metrics import FAMILIES
 from prometheus_client import REGISTRY
 from ruamel.yaml import YAML
 
@@ -20,9 +20,9 @@ for _name in (
     "muster_bus.metrics",
     "muster_event_publisher.metrics",
     "muster_gateway.response_reader",
-    "muster_scheduler.external.metrics",
-    "muster_scheduler.service.metrics",
-    "muster_scheduler.view.metrics",
+    "muster_informers.metrics",
+    "muster_scheduler.metrics",
+    "muster_view.metrics.metrics",
 ):
     importlib.import_module(_name)
 CODE = runpy.run_path(str(COMPOSE / "grafana" / "dashboard.py"))

@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from muster_bus.clock import ManualClock
-from muster_scheduler.core.external import ExternalAllocation, ExternalKind, ExternalObject, SourceState
-from muster_scheduler.external.contract import ChangeType, Delta, Document, Listing
-from muster_scheduler.external.errors import CursorExpired
-from muster_scheduler.external.informer import SharedIndexInformer
-from muster_scheduler.external.store import Key, key_of
+from muster_core.external.errors import CursorExpired
+from muster_core.external.external import ExternalAllocation, ExternalKind, ExternalObject, SourceState
+from muster_informers.contract import ChangeType, Delta, Document, Listing
+from muster_informers.informer import SharedIndexInformer
+from muster_informers.store import Key, key_of
 
 
 async def settled() -> None:

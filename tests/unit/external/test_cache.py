@@ -12,8 +12,8 @@ from muster_bus.backends.memory import MemoryLog
 from muster_bus.errors import LogClosed, LogError, LogUnavailable, RecordTooLarge
 from muster_bus.log import OutRecord
 from muster_bus.topics import Topics
-from muster_proto.muster.bus.v1 import envelope_pb2 as pb
-from muster_scheduler.core.external import (
+from muster_core.external.errors import BadDocument
+from muster_core.external.external import (
     ExternalAllocation,
     ExternalApplication,
     ExternalChange,
@@ -26,9 +26,9 @@ from muster_scheduler.core.external import (
     SourceState,
     id_of,
 )
-from muster_scheduler.external import codec
-from muster_scheduler.external.cache import CHANGES_MAX, PARTS_MAX, RECORD_BYTES_MAX, LogCache
-from muster_scheduler.external.errors import BadDocument
+from muster_informers.cache import CHANGES_MAX, PARTS_MAX, RECORD_BYTES_MAX, LogCache
+from muster_proto.muster.bus.v1 import envelope_pb2 as pb
+from muster_state import source_codec as codec
 from unit.external.faking import ManualTime, settled
 
 TOPICS = Topics(partitions=4)

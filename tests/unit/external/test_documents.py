@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from muster_scheduler.core.external import (
+from muster_core.external.checks import DURATION_NS_MAX, QUANTITY_MAX, problem_of
+from muster_core.external.errors import BadDocument
+from muster_core.external.external import (
     ExternalAllocation,
     ExternalApplication,
     ExternalChange,
@@ -21,8 +23,7 @@ from muster_scheduler.core.external import (
     id_of,
     kind_of,
 )
-from muster_scheduler.external.checks import DURATION_NS_MAX, QUANTITY_MAX, problem_of
-from muster_scheduler.external.documents import (
+from muster_informers.documents import (
     FIELDS,
     VERSION_MAX,
     as_document,
@@ -30,7 +31,6 @@ from muster_scheduler.external.documents import (
     read_durations,
     read_identity,
 )
-from muster_scheduler.external.errors import BadDocument
 
 NAMES = st.text(st.characters(codec="utf-8", categories=["L", "N", "P"]), min_size=1, max_size=12)
 AMOUNTS = st.dictionaries(NAMES, st.integers(0, QUANTITY_MAX), max_size=3)
@@ -60,7 +60,7 @@ JUNK = st.recursive(
 FIELD_NAMES = sorted({field.name for each in FIELDS.values() for field in each} | {"kind", "version", "unreadable"})
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200, derandomize=True)
 @given(what=OBJECTS, version=st.none() | st.integers(0, VERSION_MAX))
 def test_there_and_back(what: ExternalObject, version: int | None) -> None:
     document = as_document(what, version)
@@ -69,7 +69,7 @@ def test_there_and_back(what: ExternalObject, version: int | None) -> None:
     assert read_identity(document) == said[:3]
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200, derandomize=True)
 @given(
     document=st.one_of(
         JUNK,
@@ -216,6 +216,12 @@ def test_whose_an_unreadable_document_is() -> None:
         with pytest.raises(BadDocument) as caught:
             read_document(document)
         assert (caught.value.kind, caught.value.object_id) == whose
+
+
+@pytest.mark.parametrize("why", ["", " ", "\n", None, 7])
+def test_a_source_that_gives_no_reason_in_words_is_said_to_have_failed(why: object) -> None:
+    with pytest.raises(BadDocument, match="the source could not read it: "):
+        read_document({"id": "x", "unreadable": why})
 
 
 def test_every_attribute_can_be_said() -> None:

@@ -3,39 +3,45 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
+import dataclasses
 import json
 import re
 import tomllib
-from pathlib import Path
 from types import ModuleType
+from typing import get_args
 
+import documents
 import httpx
 import pytest
 from muster_bus.clock import ManualClock
-from muster_scheduler.core.external import ExternalKind, ExternalNode
-from muster_scheduler.external import informer as informer_module
-from muster_scheduler.external.contract import (
+from muster_core.external.errors import HandlerSettingsWrong, InformerSettingsWrong, NotTaken
+from muster_core.external.external import (
+    ExternalApplication,
+    ExternalKind,
+    ExternalNode,
+    ExternalObject,
+    ExternalQueue,
+)
+from muster_informers import plugin
+from muster_informers.contract import (
     EVENT_HANDLERS_GROUP,
     INFORMERS_GROUP,
     EventHandler,
     HandlerContext,
     InformerContext,
 )
-from muster_scheduler.external.documents import fields_table, read_document
-from muster_scheduler.external.errors import HandlerSettingsWrong, InformerSettingsWrong
-from muster_scheduler.external.informer import SharedIndexInformer
-from muster_scheduler.external.metrics import Metric
+from muster_informers.documents import fields_table, read_document
+from muster_informers.informer import SharedIndexInformer
+from muster_informers.metrics import Metric
 from prometheus_client import REGISTRY
 from unit.external.faking import ManualTime, Recorder, settled
 
-DOCS = Path(__file__).parents[3] / "docs"
-TEXT = (DOCS / "external.md").read_text(encoding="utf-8")
-METRICS = (DOCS / "metrics.md").read_text(encoding="utf-8")
+TEXT = documents.page("external.md")
+METRICS = documents.page("metrics.md")
 
 
 def section(title: str) -> str:
-    found = re.search(rf"^## {title}\n(.*?)(?=^## |\Z)", TEXT, re.DOTALL | re.MULTILINE)
+    found = re.search(rf"^###? {title}\n(.*?)(?=^###? |\Z)", TEXT, re.DOTALL | re.MULTILINE)
     assert found is not None
     return found[1]
 
@@ -67,22 +73,72 @@ def test_every_metric_is_explained_in_its_order() -> None:
 
 
 def test_the_entry_points_are_those_of_the_registry() -> None:
+    (text,) = re.findall(r"```toml\n(# pyproject.toml\n.*?)```", section("Writing a plugin"), re.DOTALL)
+    points = tomllib.loads(text)["project"]["entry-points"]
     for title, group in (("Writing an informer", INFORMERS_GROUP), ("Writing an event handler", EVENT_HANDLERS_GROUP)):
-        (text,) = re.findall(r"```toml\n(.*?)```", section(title), re.DOTALL)
-        ((name, value),) = tomllib.loads(text)["project"]["entry-points"][group].items()
+        ((name, value),) = points[group].items()
         module, _, factory = value.partition(":")
         assert name == "acme"
         assert f"# {module.replace('.', '/')}.py" in section(title)
         assert f"def {factory}(" in section(title)
 
 
-def test_the_numbers_are_those_of_the_code() -> None:
-    text = section("Writing an informer")
-    assert f"at least every {informer_module.HEARTBEAT_S:g} s" in text
-    assert f"(at least {3 * informer_module.HEARTBEAT_S:g} s)" in text
-    defaults = {name: each.default for name, each in inspect.signature(SharedIndexInformer).parameters.items()}
-    assert f"given up after {defaults['list_timeout_s']:g} s" in text
-    assert f"({defaults['wait_min_s']:g} s, doubled up to {defaults['wait_max_s']:g} s)" in text
+def test_every_name_of_the_public_module_is_explained() -> None:
+    text = section("Writing a plugin") + section("Objects") + section("Writing an informer")
+    text += section("Writing an event handler")
+    assert [name for name in plugin.__all__ if not re.search(rf"`{name}[`(]", text)] == []
+
+
+def test_the_plugin_of_the_page_imports_from_the_public_module_only() -> None:
+    code = "".join(re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL))
+    assert set(re.findall(r"^(?:from|import) (muster[\w.]*)", code, re.MULTILINE)) == {"muster_informers.plugin"}
+
+
+def test_the_table_of_objects_is_that_of_the_classes() -> None:
+    table = re.search(r"<!-- objects: .*?-->\n(.*?)<!-- end of objects -->", TEXT, re.DOTALL)
+    assert table is not None
+    rows = re.findall(r"^\| `(External\w+)` \| `(\w+)` \| `(\w+)` \| (.*) \|$", table[1], re.MULTILINE)
+    classes = {name: getattr(plugin, name) for name, *_ in rows}
+    assert set(classes.values()) == set(get_args(ExternalObject))
+    for name, kind, id_field, others in rows:
+        first, *rest = dataclasses.fields(classes[name])
+        assert first.name == id_field
+        assert name == f"External{ExternalKind[kind].capitalize()}"
+        assert [field.name for field in rest] == re.findall(r"`(\w+)`", others)
+        defaults = dict(re.findall(r"`(\w+)` = (\{\}|\(\)|\"\"|\w+)", others))
+        for field in rest:
+            factory = field.default_factory
+            known = field.default if factory is dataclasses.MISSING else factory()
+            assert defaults.get(field.name, dataclasses.MISSING) == (
+                known if known is dataclasses.MISSING else json.dumps(known) if known == "" else str(known)
+            )
+
+
+@pytest.mark.parametrize(
+    ("title", "described"),
+    [
+        ("Writing an informer", InformerContext),
+        ("Writing an event handler", HandlerContext),
+    ],
+)
+def test_every_field_of_a_context_is_explained(title: str, described: type) -> None:
+    (row,) = [line for line in section(title).splitlines() if line.startswith(f"| `context` | `{described.__name__}`")]
+    assert [field.name for field in dataclasses.fields(described)] == [
+        name for name in re.findall(r"`(\w+)`", row) if name in {field.name for field in dataclasses.fields(described)}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("title", "protocol"),
+    [
+        ("Writing an informer", plugin.ListWatch),
+        ("Writing an informer", plugin.OfferTaker),
+        ("Writing an event handler", plugin.ExternalCache),
+    ],
+)
+def test_every_method_of_a_protocol_is_explained(title: str, protocol: type) -> None:
+    names = [name for name in vars(protocol) if not name.startswith("_")]
+    assert [name for name in names if not re.search(rf"`(async )?{name}[`(]", section(title))] == []
 
 
 def test_every_method_of_a_handler_has_its_kind() -> None:
@@ -140,7 +196,7 @@ async def test_the_documented_informer_works() -> None:
 
 def test_the_documented_handler_works() -> None:
     module = module_of("Writing an event handler")
-    context = HandlerContext("acme", ManualClock())
+    context, native_context = (HandlerContext(kind, ManualClock()) for kind in ("acme", plugin.NATIVE))
     told: list[object] = []
 
     class Cache:
@@ -155,6 +211,12 @@ def test_the_documented_handler_works() -> None:
     assert told == [ExternalNode("h1", occupied={"vcore": 501}, attributes={"state": "repair"}, schedulable=False)]
     handler.update_node(ExternalNode("h1"), ExternalNode("h2"))
     assert told[1] == ExternalNode("h2", occupied={"vcore": 500})
+    tenant = ExternalApplication("app", "root.a", "mallory", tags={"acme/quota": "3"})
+    config = b"banned = ['mallory']"
+    module.make_handler(cache, config, context).add_application(tenant, initial=False)
+    assert told[2:] == [tenant, ExternalQueue("root.a", {"vcore": 3})]
+    with pytest.raises(NotTaken, match="user mallory may run nothing here"):
+        module.make_handler(cache, config, native_context).add_application(tenant, initial=False)
     for config in (b"spare = [", b"[spare]\nvcore = -1", b"[spare]\nvcore = 'x'"):
         with pytest.raises(HandlerSettingsWrong, match="config_path: "):
             module.make_handler(cache, config, context)

@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from muster_scheduler.core.external import (
+from muster_core.external.external import (
     ExternalAllocation,
     ExternalApplication,
     ExternalNode,
@@ -17,7 +17,7 @@ from muster_scheduler.core.external import (
     ExternalPool,
     ExternalQueue,
 )
-from muster_scheduler.external.filters import filtering, responsible_for, responsible_for_node
+from muster_informers.filters import filtering, responsible_for, responsible_for_node
 from unit.external.faking import Recorder
 
 NODES = [f"host-{number:04}" for number in range(3000)]
@@ -30,7 +30,7 @@ def owners(instances: list[str]) -> dict[str, str]:
     return found
 
 
-@settings(max_examples=15, deadline=None, derandomize=True)
+@settings(max_examples=15, derandomize=True)
 @given(
     instances=st.lists(st.text(min_size=1, max_size=8), min_size=1, max_size=8, unique=True), more=st.text(min_size=9)
 )
@@ -46,7 +46,7 @@ def test_one_more_scheduler_takes_its_share_and_nothing_else_moves(instances: li
 
 def test_the_same_in_every_process() -> None:
     code = (
-        "from muster_scheduler.external.filters import responsible_for_node as r;"
+        "from muster_informers.filters import responsible_for_node as r;"
         "print(''.join('ab'[r(f'host-{n}', 'b', ['a', 'b'])] for n in range(24)))"
     )
     said = {

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from muster_bus.clock import ManualClock
-from muster_scheduler.core.external import (
+from muster_core.external.errors import HandlerSettingsWrong, NotTaken
+from muster_core.external.external import (
     ExternalAllocation,
     ExternalApplication,
     ExternalKind,
@@ -18,10 +19,9 @@ from muster_scheduler.core.external import (
     id_of,
     kind_of,
 )
-from muster_scheduler.external.contract import EventHandler, HandlerContext
-from muster_scheduler.external.errors import HandlerSettingsWrong, NotTaken
-from muster_scheduler.external.handlers import default, two_level
-from muster_scheduler.external.handlers.base import BaseEventHandler
+from muster_informers.contract import EventHandler, HandlerContext
+from muster_informers.handlers import default, two_level
+from muster_informers.handlers.base import BaseEventHandler
 
 SECOND = 10**9
 EVERY: tuple[ExternalObject, ...] = (

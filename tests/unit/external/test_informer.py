@@ -6,12 +6,12 @@ import asyncio
 from itertools import pairwise
 
 import pytest
-from muster_scheduler.core.external import ExternalAllocation, ExternalKind, ExternalNode, ExternalObject, SourceState
-from muster_scheduler.external.contract import ChangeType, Delta
-from muster_scheduler.external.errors import CursorExpired, SourceSaysNonsense, SourceUnavailable
-from muster_scheduler.external.informer import NOT_WHOLE, SLICE, SharedIndexInformer
-from muster_scheduler.external.problems import LINES_MAX, PROBLEMS_MAX
-from muster_scheduler.external.store import Key
+from muster_core.external.errors import CursorExpired, SourceSaysNonsense, SourceUnavailable
+from muster_core.external.external import ExternalAllocation, ExternalKind, ExternalNode, ExternalObject, SourceState
+from muster_informers.contract import ChangeType, Delta
+from muster_informers.informer import NOT_WHOLE, SLICE, SharedIndexInformer
+from muster_informers.problems import LINES_MAX, PROBLEMS_MAX
+from muster_informers.store import Key
 from structlog.testing import capture_logs
 from unit.external.faking import Manager, ManualTime, Recorder, Running, node, settled
 

@@ -7,19 +7,19 @@ import asyncio
 import os
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from muster_bus.backends.memory import MemoryLog
 from muster_bus.topics import Topics
+from muster_core.external.errors import SourceSaysNonsense, SourceUnavailable
+from muster_core.external.external import ExternalKind, ExternalObject, SourceState
+from muster_informers.cache import LogCache
+from muster_informers.contract import ChangeType, HandlerContext
+from muster_informers.documents import read_document
+from muster_informers.handlers.default import make_handler
+from muster_informers.store import Key
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
-from muster_scheduler.core.external import ExternalKind, ExternalObject, SourceState
-from muster_scheduler.external import codec
-from muster_scheduler.external.cache import LogCache
-from muster_scheduler.external.contract import ChangeType, HandlerContext
-from muster_scheduler.external.documents import read_document
-from muster_scheduler.external.errors import SourceSaysNonsense, SourceUnavailable
-from muster_scheduler.external.handlers.default import make_handler
-from muster_scheduler.external.store import Key
+from muster_state import source_codec as codec
 from unit.external.faking import Running, node, settled
 
 EXAMPLES = int(os.environ.get("MUSTER_INFORMER_EXAMPLES", "80"))
@@ -223,7 +223,7 @@ async def live(steps: list[tuple[Any, ...]], says_versions: bool) -> None:
         await life.close()
 
 
-@settings(max_examples=EXAMPLES, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=EXAMPLES, derandomize=True)
 @given(steps=st.lists(STEPS, max_size=40), says_versions=st.booleans())
 def test_in_the_end_everybody_knows_what_the_source_knows(steps: list[tuple[Any, ...]], says_versions: bool) -> None:
     asyncio.run(live(steps, says_versions))

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 from contract.informer_rigs import context
-from muster_scheduler.external.errors import InformerSettingsWrong
-from muster_scheduler.external.informers.empty import EmptyOptions
-from muster_scheduler.external.informers.file import FileOptions
-from muster_scheduler.external.informers.http import HttpOptions
-from muster_scheduler.external.informers.kafka import KafkaOptions
-from muster_scheduler.external.informers.redis import RedisOptions
-from muster_scheduler.external.registry import get_informer
+from muster_core.external.errors import InformerSettingsWrong
+from muster_informers.registry import get_informer
+from muster_informers.sources.empty import EmptyOptions
+from muster_informers.sources.file import FileOptions
+from muster_informers.sources.http import HttpOptions
+from muster_informers.sources.kafka import KafkaOptions
+from muster_informers.sources.redis import RedisOptions
 from pydantic import BaseModel
 
 URL = {"url": "http://h/hosts"}

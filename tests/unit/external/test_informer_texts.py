@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from muster_scheduler.external.documents import read_document
-from muster_scheduler.external.errors import BadDocument, CursorExpired, SourceSaysNonsense
-from muster_scheduler.external.informers.snapshot import contents_of, cursor_of, differences, merged, seen
-from muster_scheduler.external.informers.texts import Format, keyed_document, read_documents
+from muster_core.external.errors import BadDocument, CursorExpired, SourceSaysNonsense
+from muster_informers.documents import read_document
+from muster_informers.sources.snapshot import contents_of, cursor_of, differences, merged, seen
+from muster_informers.sources.texts import Format, keyed_document, read_documents
 
 A, B = {"id": "a"}, {"id": "b"}
 

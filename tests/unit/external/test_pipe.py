@@ -15,9 +15,9 @@ from muster_bus.log import LogWriter, OutRecord
 from muster_bus.pipe.messages import Append, NewRecord, Settled, error_of, failure_of
 from muster_bus.pipe.writing import PipeWriter
 from muster_bus.topics import Topics, state_key
-from muster_scheduler.external.child import PipeLog
-from muster_scheduler.external.log_end import LogEnd
-from muster_scheduler.external.pipe import (
+from muster_informers.child import PipeLog
+from muster_informers.log_end import LogEnd
+from muster_informers.pipe import (
     Answer,
     Ask,
     Begin,
@@ -29,7 +29,7 @@ from muster_scheduler.external.pipe import (
     Stop,
     Told,
 )
-from muster_service.channel import FRAME_BYTES_MAX, Channel
+from muster_runtime.channel import FRAME_BYTES_MAX, Channel
 
 WITHIN_S = 20.0
 TOPICS = Topics(partitions=1)

@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 from muster_bus.clock import ManualClock
-from muster_scheduler.external import registry
-from muster_scheduler.external.contract import EVENT_HANDLERS_GROUP, EventHandler, HandlerContext, InformerContext
-from muster_scheduler.external.errors import (
+from muster_core.external.errors import (
     HandlerSettingsWrong,
     InformerSettingsWrong,
     NameTwice,
     SettingsWrong,
     UnknownName,
 )
-from muster_scheduler.external.handlers.base import BaseEventHandler
-from muster_scheduler.external.handlers.default import DefaultEventHandler
-from muster_scheduler.external.handlers.two_level import TwoLevelEventHandler
-from muster_scheduler.external.registry import CONFIG_BYTES_MAX, Registry, get_event_handler, get_informer, read_config
+from muster_informers import registry
+from muster_informers.contract import EVENT_HANDLERS_GROUP, EventHandler, HandlerContext, InformerContext
+from muster_informers.handlers.base import BaseEventHandler
+from muster_informers.handlers.default import DefaultEventHandler
+from muster_informers.handlers.two_level import TwoLevelEventHandler
+from muster_informers.registry import CONFIG_BYTES_MAX, Registry, get_event_handler, get_informer, read_config
 
 CONTEXT = HandlerContext("file", ManualClock())
 
@@ -60,9 +60,7 @@ def test_those_that_come_with_muster() -> None:
     assert set(registry.event_handlers.names()) >= {"default", "two-level"}
     assert isinstance(get_event_handler("default", None, CACHE, CONTEXT), DefaultEventHandler)
     assert isinstance(get_event_handler("two-level", "", CACHE, CONTEXT), TwoLevelEventHandler)
-    assert registry.event_handlers.origin("default").endswith(
-        "(muster_scheduler.external.handlers.default:make_handler)"
-    )
+    assert registry.event_handlers.origin("default").endswith("(muster_informers.handlers.default:make_handler)")
     assert get_informer("empty", {}, InformerContext("none", ManualClock())) is not None
 
 

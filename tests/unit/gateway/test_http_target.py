@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import pytest
 from muster_gateway import http_target
 from muster_gateway.http_target import HttpTarget
-from muster_service.http_server import HttpServer
+from muster_runtime.http_server import HttpServer
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse

@@ -12,7 +12,7 @@ from muster_gateway.errors import NotIdentified, OpenToAll, RoleTooLow, Settings
 from muster_gateway.http_front import Seldom
 from muster_gateway.identity import Doorman, Refusal
 from muster_gateway.settings import GatewaySettings
-from muster_service.identity import LOOPBACK, NOBODY, Identity, Role
+from muster_runtime.identity import LOOPBACK, NOBODY, Identity, Role
 from pydantic import ValidationError
 
 ADMIN, READER = "admin-token-0123456789", "reader+token/9876543210=="

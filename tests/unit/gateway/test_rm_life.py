@@ -16,9 +16,9 @@ def test_the_seeds_path() -> None:
     state = RmState.INIT
     for event, expected in [
         (RmEvent.REGISTERED, RmState.RUNNING),
-        (RmEvent.ALL_STREAMS_CLOSED, RmState.PAUSED),
+        (RmEvent.ALL_STREAMS_CLOSED, RmState.DISCONNECTED),
         (RmEvent.STREAM_OPENED, RmState.RUNNING),
-        (RmEvent.LEASE_EXPIRED, RmState.PAUSED),
+        (RmEvent.LEASE_EXPIRED, RmState.DISCONNECTED),
         (RmEvent.PAUSE_TIMEOUT, RmState.STOPPED),
         (RmEvent.REGISTERED, RmState.RUNNING),
         (RmEvent.SHUTDOWN, RmState.STOPPED),
@@ -41,9 +41,9 @@ def test_what_is_not_in_the_table_tells_the_story(state: RmState, event: RmEvent
     assert event.value in str(caught.value)
 
 
-def test_only_a_registration_leads_out_of_stopped() -> None:
+def test_only_a_registration_or_an_operator_leads_out_of_stopped() -> None:
     leaving = {event for (state, event), after in TRANSITIONS.items() if state is RmState.STOPPED is not after}
-    assert leaving == {RmEvent.REGISTERED}
+    assert leaving == {RmEvent.REGISTERED, RmEvent.FORGOTTEN}
 
 
 def test_numbers_are_the_wires() -> None:

@@ -12,7 +12,7 @@ from muster_gateway.errors import OverLimit, ViewSilent
 from muster_gateway.http_front import Target
 from muster_gateway.http_target import HttpTarget
 from muster_gateway.view_client import PIECE_BYTES, ViewAnswer, ViewClient, path_of
-from muster_service.http_server import HttpServer
+from muster_runtime.http_server import HttpServer
 from starlette.types import Receive, Scope, Send
 
 MAX_BYTES = 300_000

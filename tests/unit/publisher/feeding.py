@@ -49,7 +49,7 @@ class Feeder:
     """The scheduler's side of ``si.events``."""
 
     def __init__(self, log: Log, topics: Topics) -> None:
-        self._log, self._topics = log, topics
+        self._log, self.topics = log, topics
         self._owners: dict[int, PartitionOwner] = {}
 
     async def events(
@@ -68,11 +68,11 @@ class Feeder:
 
     async def write(self, rm_id: str, items: Sequence[tuple[bytes, tuple[tuple[str, bytes], ...]]]) -> None:
         """One transaction with these values and headers."""
-        partition = self._topics.partition_of(rm_id)
+        partition = self.topics.partition_of(rm_id)
         owner = self._owners.get(partition)
         if owner is None:
-            owner = await self._log.take_over("scheduler", self._topics.requests, partition)
+            owner = await self._log.take_over("scheduler", self.topics.requests, partition)
             self._owners[partition] = owner
         key = rm_id.encode()
-        records = [OutRecord(self._topics.events, partition, key, value, given) for value, given in items]
+        records = [OutRecord(self.topics.events, partition, key, value, given) for value, given in items]
         await owner.commit(records, None)

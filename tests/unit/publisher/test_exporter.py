@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from muster_bus.backends.memory import MemoryLog, MemoryStore
 from muster_bus.clock import SystemClock
@@ -51,7 +51,7 @@ class CountingSink(MemorySink):
             self.given += range(run.first_id, run.last_id + 1)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25)
 @given(
     rounds=st.lists(
         st.tuples(st.integers(0, 60), st.sampled_from(["crash", "stop"]), st.booleans()), min_size=1, max_size=6

@@ -1,34 +1,53 @@
-"""What stands between us and Faust: names that are not ours, settings, and liveness. (Kafka: tests/integration.)"""
+"""What stands between us and Faust: settings, liveness, batches, what is mended. (Kafka: tests/integration.)"""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from dataclasses import dataclass, field
-from typing import Any
+from collections import deque
+from collections.abc import Iterable, Sequence
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
-import faust
 import pytest
+from faust.tables.base import Collection as Table
+from faust.tables.recovery import Recovery
 from faust.transport.consumer import Consumer as BaseConsumer
+from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread
+from faust.transport.drivers.aiokafka import Consumer as KafkaConsumer
+from faust.types import TP
 from muster_bus.backends.memory import MemoryLog
 from muster_bus.clock import ManualClock, SystemClock
 from muster_bus.errors import LogUnavailable
-from muster_bus.log import LogReader
+from muster_bus.log import OutRecord
 from muster_bus.settings import LogSettings
-from muster_event_publisher.derive import faust_app as faust_module
-from muster_event_publisher.derive.faust_app import FaustDerive, _Work, faust_app
+from muster_event_publisher.derive.faust_app import FaustDerive, faust_app
 from muster_event_publisher.derive.settings import DeriveSettings
+from muster_event_publisher.derive.steady import (
+    SteadyConsumer,
+    SteadyProducer,
+    SteadyStream,
+    SteadyTable,
+    SteadyTransport,
+)
 from unit.publisher.feeding import Feeder
 
 LOG_SETTINGS = LogSettings(backend="memory", partitions=1, kafka_bootstrap_servers="a:1, b:2", topic_prefix="x.")
 
 
-def test_the_private_names_that_are_used_still_exist() -> None:
+def test_what_is_mended_is_still_there() -> None:
+    for name in ("perform_seek", "pause_partitions", "resume_partitions", "resume_flow", "_getmany", "_add_gap"):
+        assert name in vars(BaseConsumer), name
     assert "_committed_offset" in BaseConsumer.perform_seek.__code__.co_names
-    assert "_commit" in vars(BaseConsumer)
-    assert list(inspect.signature(BaseConsumer.commit).parameters) == ["self", "topics", "start_new_transaction"]
     assert "_add_gap" in inspect.getsource(BaseConsumer._drain_messages)
-    assert "_new_transport" in vars(faust.App)
+    assert "wait_first(" in inspect.getsource(BaseConsumer._drain_messages)
+    assert "in_transaction" in AIOKafkaConsumerThread._create_worker_consumer.__code__.co_names
+    assert "_new_consumer_thread" in vars(KafkaConsumer)
+    assert "consumer.topic_partitions" in inspect.getsource(Table._verify_source_topic_partitions)
+    # The order that is wrong. (Where it is another one, the mend may go: tests/integration/test_faust_starts.py.)
+    source = inspect.getsource(Recovery.on_recovery_completed)
+    steps = ["resume_partitions", "perform_seek", "flow_control.resume", "resume_flow"]
+    assert sorted(steps, key=source.index) == steps
 
 
 def test_the_app_has_no_doors_and_no_topics_of_its_own() -> None:
@@ -39,17 +58,12 @@ def test_the_app_has_no_doors_and_no_topics_of_its_own() -> None:
     assert (conf.id, conf.consumer_group_instance_id) == ("x.muster-derive", "x.muster-derive-7")
     assert (conf.web_enabled, conf.topic_allow_declare, conf.topic_disable_leader) == (False, False, True)
     assert (conf.worker_redirect_stdouts, conf.autodiscover) == (False, False)
+    assert conf.Stream is SteadyStream
+    assert conf.Table is SteadyTable
+    assert isinstance(app.transport, SteadyTransport)
     assert conf.broker_heartbeat_interval * 3 <= conf.broker_session_timeout + 0.001
     assert conf.broker_credentials.username == "me"
     assert "s3cret" not in repr(conf.broker_credentials)
-
-
-@dataclass
-class Taking:
-    """An agent that stands where it stands."""
-
-    name: str = "usage"
-    positions: dict[int, int] = field(default_factory=dict)
 
 
 class Stalled(Exception):
@@ -64,7 +78,7 @@ class Watched(FaustDerive):
 async def watched(log: MemoryLog, position: int, clock: Any) -> Watched:
     derive = Watched(DeriveSettings(stall_s=0.05), LOG_SETTINGS, log, clock)
     derive._recovered = True
-    derive._work = [Taking(positions={0: position})]  # type: ignore[list-item]
+    derive.positions[0] = position
     return derive
 
 
@@ -79,7 +93,7 @@ async def log() -> MemoryLog:
 
 async def test_who_takes_nothing_although_there_is_something_ends(log: MemoryLog) -> None:
     derive = await watched(log, 2, SystemClock())
-    with pytest.raises(Stalled, match="usage took nothing of partition 0 from 2 on"):
+    with pytest.raises(Stalled, match="nothing was taken of partition 0 from 2 on"):
         await asyncio.wait_for(derive._look(), 30)
 
 
@@ -100,51 +114,373 @@ async def test_states_that_are_never_read_back_end_it(log: MemoryLog) -> None:
         await asyncio.wait_for(look, 30)
 
 
-class Written:
-    """What stands where Faust's app stands: it keeps what was sent."""
+class Sent:
+    """What stands where Faust's app and table stand: what was written, and what was acknowledged, in order."""
 
     def __init__(self) -> None:
         self.producer = self
-        self.sent: list[tuple[str, bytes | None]] = []
+        self.said: list[str] = []
+        self.states: dict[bytes, bytes] = {}
 
-    async def send(self, topic: str, key: bytes | None, value: bytes | None, *_: object) -> asyncio.Future[None]:
-        self.sent.append((topic, value))
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        done.set_result(None)
-        return done
+    async def send_all(self, records: Iterable[OutRecord]) -> None:
+        self.said += [one.topic.split(".")[2] for one in records]
+
+    def __setitem__(self, key: bytes, value: bytes) -> None:
+        self.states[key] = value
+
+    async def written(self) -> None:
+        self.said.append("states")
 
 
-class Away(MemoryLog):
-    """Does not answer the first time."""
+class Got(NamedTuple):
+    """An event as Faust gives it."""
 
-    asked = 0
+    message: Any
+    said: list[str]
 
-    async def reader(self, topic: str, partition: int, start: int | None = None) -> LogReader:
-        self.asked += 1
-        if self.asked == 1:
+    def ack(self) -> None:
+        self.said.append("ack")
+
+
+async def got(log: MemoryLog, said: list[str]) -> list[Got]:
+    found = await (await log.reader(LOG_SETTINGS.topics().events, 0)).read(100, 1.0)
+    return [
+        Got(SimpleNamespace(**one._asdict() | {"timestamp": 1.5, "headers": list(one.headers)}), said) for one in found
+    ]
+
+
+async def test_a_batch_is_acknowledged_when_its_records_and_then_its_states_are_written(log: MemoryLog) -> None:
+    sent = Sent()
+    derive = FaustDerive(DeriveSettings(), LOG_SETTINGS, log, SystemClock())
+    derive._app = derive._states = sent  # type: ignore[assignment]
+    await derive._batch(await got(log, sent.said))
+    assert sent.said == ["events"] * 3 + ["usage"] * 4 + ["states"] + ["ack"] * 3
+    assert derive.positions == {0: 3}
+    # What is known already goes to its topic again, and into no sum.
+    before = dict(sent.states)
+    sent.said.clear()
+    await derive._batch(await got(log, sent.said))
+    assert sent.said == ["events"] * 3 + ["states"] + ["ack"] * 3
+    assert sent.states == before
+
+
+async def test_what_is_not_written_is_not_acknowledged(log: MemoryLog) -> None:
+    class Refusing(Sent):
+        async def written(self) -> None:
             raise LogUnavailable("nobody there")
-        return await super().reader(topic, partition, start)
+
+    sent = Refusing()
+    derive = FaustDerive(DeriveSettings(), LOG_SETTINGS, log, SystemClock())
+    derive._app = derive._states = sent  # type: ignore[assignment]
+    with pytest.raises(LogUnavailable):
+        await derive._batch(await got(log, sent.said))
+    assert "ack" not in sent.said
+    assert not derive.positions
 
 
-@pytest.mark.parametrize(("place", "expected"), [(None, 3), (1, 2), (3, 0)])
-async def test_a_partition_is_derived_from_the_groups_place_on(
-    place: int | None, expected: int, monkeypatch: pytest.MonkeyPatch
+# ---- what is mended --------------------------------------------------------------------------------------------------
+
+EVENTS, STATES = TP("events", 0), TP("states", 0)
+
+
+@pytest.fixture
+async def consumer(monkeypatch: pytest.MonkeyPatch) -> SteadyConsumer:
+    app = faust_app(DeriveSettings(), LOG_SETTINGS, {})
+    monkeypatch.setattr(type(app.tables), "changelog_topics", {"states"})
+    found = app.consumer
+    assert isinstance(found, SteadyConsumer)
+    return found
+
+
+def broker(consumer: SteadyConsumer, monkeypatch: pytest.MonkeyPatch, committed: int | None, oldest: int) -> list[Any]:
+    """Says where the group is; gives what was sought beyond that."""
+    sought: list[Any] = []
+
+    async def seek_to_committed() -> dict[TP, int | None]:
+        return {EVENTS: committed, STATES: None}
+
+    async def earliest_offsets(*tps: TP) -> dict[TP, int]:
+        return dict.fromkeys(tps, oldest)
+
+    async def seek_wait(partitions: dict[TP, int]) -> None:
+        sought.append(partitions)
+
+    for fake in (seek_to_committed, earliest_offsets, seek_wait):
+        monkeypatch.setattr(consumer, fake.__name__, fake)
+    return sought
+
+
+async def test_a_stream_is_not_fetched_before_it_is_sought_and_the_queues_are_empty(
+    consumer: SteadyConsumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(faust_module, "_AWAY_S", 0.0)
-    topics = LOG_SETTINGS.topics()
-    log = Away(topics.specs(), SystemClock())
-    await log.start()
-    await Feeder(log, topics).events("rm", range(3))
-    app = Written()
-    work = _Work("fan-out", DeriveSettings(batch_wait_s=0.0), log, topics, app)  # type: ignore[arg-type]
-    running = asyncio.create_task(work.run(0, place))
-    async with asyncio.timeout(10):
-        while work.positions.get(0) != 3:  # noqa: ASYNC110 - a question, not an event
-            await asyncio.sleep(0)
-    assert len(app.sent) == expected
-    assert log.asked == 2
-    await work.finish()
-    await Feeder(log, topics).events("rm", range(3, 5))
-    await asyncio.sleep(0.05)
-    assert (len(app.sent), work.positions[0]) == (expected, 3)  # nothing begins behind the end
-    running.cancel()
+    broker(consumer, monkeypatch, 7, 0)
+    consumer.pause_partitions({EVENTS, STATES})
+    consumer.resume_partitions({STATES})  # while the tables are read back
+    consumer.resume_flow()
+    assert consumer._get_active_partitions() == {STATES}
+    consumer.resume_partitions({EVENTS})  # and then as on_recovery_completed goes
+    assert consumer._get_active_partitions() == {STATES}
+    await consumer.perform_seek()
+    assert consumer._get_active_partitions() == {STATES}
+    consumer.resume_flow()
+    assert consumer._get_active_partitions() == {STATES, EVENTS}
+    consumer.pause_partitions({EVENTS})  # another member came
+    consumer.resume_partitions({EVENTS})
+    consumer.resume_flow()
+    assert consumer._get_active_partitions() == {STATES}
+
+
+@pytest.mark.parametrize(
+    ("committed", "oldest", "place"), [(7, 0, 7), (None, 0, 0), (None, 5, 5), (7, 9, 9), (0, 0, 0), (7, 7, 7)]
+)
+async def test_a_stream_begins_at_its_place_or_at_the_oldest_record(
+    consumer: SteadyConsumer, monkeypatch: pytest.MonkeyPatch, committed: int | None, oldest: int, place: int
+) -> None:
+    sought = broker(consumer, monkeypatch, committed, oldest)
+    consumer.resume_partitions({EVENTS})
+    await consumer.perform_seek()
+    assert consumer.places == {EVENTS: place}
+    assert sought == ([] if place and place == committed else [{EVENTS: place}])
+
+
+async def test_the_place_passes_every_hole_at_once(consumer: SteadyConsumer) -> None:
+    consumer._committed_offset[EVENTS] = 10
+    before = 10
+    for offset in (12, 13, 20, 22):
+        await consumer._add_gap(EVENTS, before + 1, offset)
+        consumer._acked[EVENTS].append(offset)
+        before = offset
+    assert consumer._new_offset(EVENTS) == 23
+
+
+async def test_a_topic_that_is_being_made_has_no_known_number_of_partitions(
+    consumer: SteadyConsumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = {"new": 0, "events": 2}
+    monkeypatch.setattr(consumer._thread, "topic_partitions", known.get)
+    assert [consumer.topic_partitions(topic) for topic in ("new", "events", "none")] == [None, 2, None]
+
+
+async def test_a_fetch_keeps_the_partitions_that_it_began_with(
+    consumer: SteadyConsumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[set[TP]] = []
+
+    async def getmany(active_partitions: set[TP], timeout: float) -> dict[TP, Any]:  # noqa: ASYNC109 - Faust's
+        consumer.pause_partitions({STATES})
+        asked.append(active_partitions)
+        return {}
+
+    monkeypatch.setattr(consumer._thread, "getmany", getmany)
+    consumer.resume_partitions({STATES})
+    await consumer._getmany(consumer._get_active_partitions(), 1.0)
+    assert asked == [{STATES}]
+
+
+async def test_who_has_nothing_to_fetch_goes_on_as_soon_as_a_queue_has_room(
+    consumer: SteadyConsumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def getmany(active_partitions: set[TP], timeout: float) -> dict[TP, Any]:  # noqa: ASYNC109 - Faust's
+        return {tp: [] for tp in active_partitions}
+
+    monkeypatch.setattr(consumer._thread, "getmany", getmany)
+    consumer.resume_partitions({STATES})
+    consumer.on_buffer_full(STATES)
+    waiting = asyncio.create_task(consumer._wait_next_records(3_600))
+    await asyncio.sleep(0.01)
+    assert not waiting.done()
+    consumer.on_buffer_drop(STATES)
+    assert (await asyncio.wait_for(waiting, 30))[0] == {STATES: []}
+
+
+async def test_only_committed_records_are_read_though_we_write_at_least_once(consumer: SteadyConsumer) -> None:
+    read = consumer._thread._create_worker_consumer(consumer.transport)
+    assert read._isolation_level == "read_committed"
+    assert not consumer.in_transaction
+
+
+async def test_a_tables_changes_are_sent_in_order_when_it_is_asked_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = faust_app(DeriveSettings(), LOG_SETTINGS, {})
+    table: Any = app.Table("states", use_partitioner=True)
+    sent: list[Any] = []
+    arrived = asyncio.Event()
+
+    async def send_all(messages: Iterable[Any]) -> None:
+        sent.extend(messages)
+        await arrived.wait()
+
+    async def producer() -> Any:
+        return SimpleNamespace(send_all=send_all)
+
+    monkeypatch.setattr(app, "maybe_start_producer", producer)
+    monkeypatch.setattr(type(table), "partition_for_key", lambda *_: 1)
+    for number in range(5):
+        table[b"k%d" % number] = b"v"
+    del table[b"k0"]
+    assert not sent
+    writing = asyncio.create_task(table.written())
+    await asyncio.sleep(0.01)
+    topic = table.changelog_topic.get_topic_name()
+    assert sent == [*((topic, 1, b"k%d" % n, b"v", ()) for n in range(5)), (topic, 1, b"k0", None, ())]
+    assert not writing.done()
+    arrived.set()
+    await asyncio.wait_for(writing, 10)
+
+
+# ---- what it costs ---------------------------------------------------------------------------------------------------
+
+
+async def test_what_needs_no_waiting_is_done_without_a_task(consumer: SteadyConsumer) -> None:
+    async def at_once() -> int:
+        seen.append(asyncio.current_task())
+        return 7
+
+    async def never() -> None:
+        await asyncio.Event().wait()
+
+    seen: list[Any] = []
+    result = await consumer.wait_first(at_once(), never())
+    assert (result.results, result.stopped) == ([7], False)
+    assert seen == [asyncio.current_task()]
+
+
+async def test_what_has_to_wait_goes_on_where_it_began(consumer: SteadyConsumer) -> None:
+    steps: list[str] = []
+    room = asyncio.Event()
+
+    async def later() -> str:
+        steps.append("began")
+        await room.wait()
+        await asyncio.sleep(0)
+        steps.append("ended")
+        return "done"
+
+    waiting = asyncio.create_task(consumer.wait_first(later(), asyncio.Event().wait()))
+    await asyncio.sleep(0.01)
+    assert steps == ["began"]
+    room.set()
+    assert (await asyncio.wait_for(waiting, 10)).results == ["done"]
+    assert steps == ["began", "ended"]
+
+
+async def test_what_waits_is_told_when_another_one_is_first(consumer: SteadyConsumer) -> None:
+    told: list[str] = []
+
+    async def later() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            told.append("cancelled")
+            raise
+
+    suspended = asyncio.Event()
+    waiting = asyncio.create_task(consumer.wait_first(later(), suspended.wait()))
+    await asyncio.sleep(0.01)
+    suspended.set()
+    await asyncio.wait_for(waiting, 10)
+    await asyncio.sleep(0.01)
+    assert told == ["cancelled"]
+
+
+@pytest.mark.parametrize("waits", [False, True])
+async def test_what_fails_says_so(consumer: SteadyConsumer, waits: bool) -> None:
+    async def failing() -> None:
+        if waits:
+            await asyncio.sleep(0.001)
+        raise ValueError("no room")
+
+    with pytest.raises(ValueError, match="no room"):
+        await consumer.wait_first(failing(), asyncio.Event().wait())
+
+
+async def test_holes_that_do_not_meet_are_not_merged(consumer: SteadyConsumer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each small transaction leaves one: merging all of them for each takes the square of their number."""
+    gaps = consumer._gap[EVENTS]
+    merged: list[int] = []
+    monkeypatch.setattr(gaps, "merge_overlaps", lambda: merged.append(len(gaps)))
+    consumer._committed_offset[EVENTS] = 10
+    for offset in range(12, 112, 2):
+        await consumer._add_gap(EVENTS, offset - 1, offset)
+    assert (len(gaps), merged) == (50, [])
+    await consumer._add_gap(EVENTS, 11, 20)  # it was sought anew
+    assert merged
+
+
+async def test_a_batch_has_what_is_there_and_nothing_of_an_earlier_assignment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    app = faust_app(DeriveSettings(), LOG_SETTINGS, {})
+    app.flow_control.resume()
+    stream: Any = app.stream(app.topic("events", key_type=bytes, value_type=bytes))
+    queue = stream.channel.queue
+
+    async def events() -> Any:
+        while True:
+            yield await queue.get()
+
+    monkeypatch.setattr(stream, "noack", lambda: SimpleNamespace(events=events))
+    batches = stream.batches(2, 5, 0.05)
+    generation = app.consumer_generation_id
+    for number in range(8):
+        old = generation - 1 if number in (2, 3) else generation
+        queue.put_nowait(SimpleNamespace(message=SimpleNamespace(generation_id=old), number=number))
+    assert [event.number for event in await anext(batches)] == [0, 1, 4, 5, 6]
+    assert [event.number for event in await anext(batches)] == [7]
+    more = asyncio.ensure_future(anext(batches))
+    await asyncio.sleep(0)
+    for number in (8, 9):
+        queue.put_nowait(SimpleNamespace(message=SimpleNamespace(generation_id=generation), number=number))
+    assert [event.number for event in await more] == [8, 9]
+
+
+class Batch:
+    """As aiokafka's: it has room for two."""
+
+    def __init__(self) -> None:
+        self.keys: list[bytes] = []
+        self.closed = False
+
+    def append(self, *, timestamp: None, key: bytes, value: bytes, headers: list[Any]) -> object | None:
+        assert isinstance(headers, list)
+        if len(self.keys) == 2:
+            return None
+        self.keys.append(key)
+        return object()
+
+    def close(self) -> None:
+        self.closed = True
+
+
+async def test_what_is_sent_together_goes_out_in_batches_by_partition_in_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    app = faust_app(DeriveSettings(), LOG_SETTINGS, {})
+    producer: Any = app.producer
+    assert isinstance(producer, SteadyProducer)
+    sent: list[tuple[str, int, Sequence[bytes]]] = []
+    answers: deque[asyncio.Future[None]] = deque()
+
+    async def send_batch(batch: Batch, topic: str, *, partition: int) -> asyncio.Future[None]:
+        assert batch.closed
+        sent.append((topic, partition, batch.keys))
+        answers.append(asyncio.get_running_loop().create_future())
+        return answers[-1]
+
+    kafka = SimpleNamespace(create_batch=Batch, send_batch=send_batch)
+    monkeypatch.setattr(producer, "_ensure_producer", lambda: kafka)
+    messages: list[Any] = [("a", 0, b"1", b"", ()), ("b", 1, b"2", None, ())]
+    messages += [("a", 0, b"%d" % n, b"", ()) for n in (3, 4, 5, 6)]
+    sending = asyncio.create_task(producer.send_all(messages))
+    await asyncio.sleep(0.01)
+    assert sent == [("a", 0, [b"1", b"3"]), ("a", 0, [b"4", b"5"]), ("a", 0, [b"6"]), ("b", 1, [b"2"])]
+    for answer in answers:
+        assert not sending.done()
+        answer.set_result(None)
+        await asyncio.sleep(0)
+    await asyncio.wait_for(sending, 10)
+    await producer.send_all([])
+    refused = asyncio.create_task(producer.send_all(messages[:1]))
+    await asyncio.sleep(0.01)
+    answers[-1].set_exception(LogUnavailable("no"))
+    with pytest.raises(LogUnavailable):
+        await refused

@@ -97,7 +97,7 @@ def pieces_of(record: EventRecord) -> list[bytes]:
     return [EventRecord(**{field.name: value}).SerializeToString() for field, value in record.ListFields()]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.lists(records, min_size=1, max_size=3), st.data())
 def test_the_quick_way_writes_what_the_slow_one_writes(of: list[EventRecord], data: st.DataObject) -> None:
     # Fields of one or more records in any order, some twice, some not at all; then bytes changed, cut, or put in.

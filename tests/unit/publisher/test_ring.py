@@ -30,7 +30,7 @@ steps = st.lists(
 capacities = st.one_of(st.integers(0, 30), st.integers(0, 12 * BLOCK))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     capacities,
     st.sampled_from([0, 1, BLOCK - 3, BLOCK, 5 * BLOCK - 1]),

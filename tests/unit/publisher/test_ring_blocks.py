@@ -6,7 +6,7 @@ import uuid
 from random import Random
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from muster_event_publisher.ring_blocks import pack, unpack
 from muster_proto.si.v1.si_pb2 import EventRecord
@@ -35,7 +35,6 @@ spoilt = st.builds(
 )
 
 
-@settings(deadline=None)
 @given(st.lists(st.one_of(records, spoilt, st.binary(max_size=60), st.none()), min_size=1, max_size=40), st.data())
 @example([b""], None)
 @example([None], None)

@@ -15,8 +15,8 @@ from muster_event_publisher.app import PublisherService
 from muster_event_publisher.rm_settings import REGISTRATION
 from muster_event_publisher.settings import PublisherSettings
 from muster_proto.muster.bus.v1.state_pb2 import RegistrationObject
-from muster_scheduler import state_codec
-from muster_service.go_json import error_body
+from muster_runtime.go_json import error_body
+from muster_state import state_codec
 from structlog.testing import capture_logs
 from unit.publisher.feeding import INSTANCE, Feeder
 from unit.publisher.running import TOPICS, Running, eventually, running, until_next
@@ -209,6 +209,24 @@ class _Deaf(MemoryLog):
 
             reader.read = read  # type: ignore[method-assign]
         return reader
+
+
+@pytest.mark.parametrize(("extra", "status"), [({}, 404), ({"event.trackingEventsEnabled": "false"}, 500)])
+async def test_the_default_rm_without_events_is_not_answered_with_those_of_another(
+    extra: dict[str, str], status: int
+) -> None:
+    async with running() as publisher:
+        await say(publisher.log, "mine", extra)
+        await say(publisher.log, "other", {})
+        await publisher.feeder.events("other", range(2))
+        await publisher.service.start()
+        await until_next(publisher, "other", 2)
+        for path in ("batch", "stream"):
+            answer = await publisher.http.get(f"/ws/v1/events/{path}", headers={"X-Muster-Default-Rm": "mine"})
+            assert answer.status_code == status
+        # one that is not there means nothing
+        answer = await publisher.http.get("/ws/v1/events/batch", headers={"X-Muster-Default-Rm": "nobody"})
+        assert batch_of(answer) == (0, 1, 2)
 
 
 async def test_a_log_that_does_not_tell_the_settings_does_not_hold_the_start_up() -> None:

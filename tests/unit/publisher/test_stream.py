@@ -6,22 +6,25 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from muster_bus.clock import ManualClock
+from muster_bus.log import OutRecord
+from muster_bus.topics import state_key
 from muster_event_publisher import metrics
 from muster_event_publisher.errors import RequestRefused
 from muster_event_publisher.render import event_json
 from muster_event_publisher.ring import Rings
 from muster_event_publisher.source import EventSource
 from muster_event_publisher.streams import EventStream, EventStreams, StreamLimits
-from muster_service.event_settings import EventSettings
+from muster_proto.muster.bus.v1.state_pb2 import ForgottenObject
+from muster_runtime.event_settings import EventSettings
 from unit.publisher.feeding import INSTANCE, event, headers
 from unit.publisher.running import TOPICS, Running, eventually, running, until_next
 
@@ -142,6 +145,20 @@ async def test_a_start_of_nobody_s_events_is_refused() -> None:
 
 async def test_a_stream_opened_before_any_event_begins_with_the_first() -> None:
     async with running(listen=True) as publisher:
+        await publisher.service.start()
+        async with opened(publisher) as lines:
+            await publisher.feeder.events("rm", range(3))
+            assert await lines.take(4) == [FIRST_LINE, *lines_of(range(3))]
+
+
+async def test_a_stream_that_waits_for_any_rm_does_not_begin_with_a_forgotten_one() -> None:
+    async with running(listen=True) as publisher:
+        key, value = state_key("gone", "forgotten", "-"), ForgottenObject(rm_id="gone").SerializeToString()
+        partition = TOPICS.partition_of("gone")
+        writer = await publisher.log.writer("scheduler")
+        await writer.append(OutRecord(TOPICS.state, partition, key, value))
+        await writer.close()
+        await publisher.feeder.events("gone", range(2))
         await publisher.service.start()
         async with opened(publisher) as lines:
             await publisher.feeder.events("rm", range(3))
@@ -323,7 +340,7 @@ class SlowClient:
         return {"type": "http.disconnect"}
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 @given(
     before=st.integers(0, 700),
     count=st.integers(0, 900),
@@ -539,6 +556,9 @@ async def test_a_stream_that_waits_for_any_rm_begins_when_tracking_of_one_is_tur
 
         def registered(self) -> list[str]:
             return ["other"]
+
+        def lives(self, rm_ids: Iterable[str]) -> dict[str, bool]:
+            return dict.fromkeys(rm_ids, False)
 
     streams = EventStreams(StreamLimits(10, 10, 100, 3600.0, 0), ManualClock())
     client = Collector(stalled=False)

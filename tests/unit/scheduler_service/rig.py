@@ -6,18 +6,22 @@ import random
 from collections.abc import Callable
 from itertools import count
 
+from event_books import EventBooks
+from event_books_shown import of_core
 from muster_bus.log import OutRecord, Record
-from muster_bus.topics import HEADER_ERROR, HEADER_EVENT_ID, Topics
+from muster_bus.topics import HEADER_ERROR, HEADER_EVENT_ID, HEADER_RM_ID, Topics
+from muster_core import invariants
+from muster_core.external.external import ExternalChange, ExternalKind, ExternalObject, SourceState, id_of, kind_of
+from muster_core.model.outcome import Outcome
+from muster_core.scheduler import SchedulerCore
+from muster_informers.gate import Gate
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.muster.v1 import callbacks_pb2
 from muster_proto.si.v1 import si_pb2 as si
-from muster_scheduler.core import invariants
-from muster_scheduler.core.external import ExternalChange, ExternalKind, ExternalObject, SourceState, id_of, kind_of
-from muster_scheduler.core.scheduler import SchedulerCore
-from muster_scheduler.external import codec
-from muster_scheduler.external.codec import SourceNote
-from muster_scheduler.external.gate import Gate
-from muster_scheduler.service.machine import SchedulerMachine
+from muster_runtime import event_settings
+from muster_scheduler.machine import SchedulerMachine
+from muster_state import source_codec as codec
+from muster_state.source_codec import SourceNote
 
 RM = "rm-1"
 SECOND_NS = 1_000_000_000
@@ -44,6 +48,7 @@ class Rig:
     :ivar state: the state topic, compacted, in the order of last writing.
     :ivar responses: every SI response, decoded, in order, with its sequence.
     :ivar events: (id, event) of every event, in order.
+    :ivar books: by RM, what its events add up to: after each batch compared with what there is.
     """
 
     def __init__(
@@ -57,6 +62,8 @@ class Rig:
         self.events: list[tuple[int, si.EventRecord]] = []
         self.dead: list[tuple[bytes | None, str]] = []
         self.written: list[OutRecord] = []
+        self.books: dict[str, EventBooks] = {}
+        self._untold: set[str] = set()
         self._offset = 0
         uuids = count(1)
         self.gate = gate if gate is not None else Gate()
@@ -65,6 +72,8 @@ class Rig:
         )
         self.machine = self._factory()
         self.machine.folded(self.now_ns)
+        # Asked before each batch, as by the worker.
+        self.consult: Callable[[SchedulerMachine, list[Record]], None] | None = None
 
     @property
     def core(self) -> SchedulerCore:
@@ -79,6 +88,8 @@ class Rig:
             value = body if isinstance(body, bytes) else envelope(body, rm_id).SerializeToString()
             records.append(Record(self.topics.requests, 0, self._offset, 0, rm_id.encode(), value))
             self._offset += 1
+        if self.consult is not None:
+            self.consult(self.machine, records)
         return self._take(self.machine.apply(records, self.now_ns))
 
     def tick(self) -> list[OutRecord]:
@@ -129,15 +140,31 @@ class Rig:
             elif record.topic == topics.events:
                 headers = dict(record.headers)
                 if HEADER_EVENT_ID not in headers:
-                    continue  # for the RM only (seed 002)
-                event_id = int(headers[HEADER_EVENT_ID])
-                self.events.append((event_id, si.EventRecord.FromString(record.value or b"")))
+                    continue  # for the RM only (the event history design)
+                event = si.EventRecord.FromString(record.value or b"")
+                self.events.append((int(headers[HEADER_EVENT_ID]), event))
+                self.books.setdefault(headers[HEADER_RM_ID].decode(), EventBooks()).take_record(event)
             else:
                 assert record.topic == topics.dead_letters, record.topic
                 self.dead.append((record.value, dict(record.headers)[HEADER_ERROR].decode()))
         for state in self.machine.rms.values():
             invariants.check(state.core, exhausted=self._is_exhausted(state.core))
+        self._check_books()
         return outputs
+
+    def _check_books(self) -> None:
+        """Counts add up to what there is; and so do events, as long as all were made."""
+        for rm_id, state in self.machine.rms.items():
+            tally, waiting = state.info.tally, self.machine._outcomes.get(rm_id, Outcome())
+            began = tally.allocated + tally.reported + waiting.made + waiting.reported
+            ended = tally.ended + waiting.ended
+            assert began - ended == sum(each.running for each in state.core.partitions.values()), (tally, began, ended)
+            assert ended >= tally.released + tally.dropped, tally
+            if not event_settings.read(state.info.extra_config)[0].tracks:
+                self._untold.add(rm_id)
+            # (What was decided and is told with the next tick is not told yet.)
+            if rm_id not in self._untold and rm_id not in self.machine._outcomes:
+                self.books.setdefault(rm_id, EventBooks()).compare(of_core(state.core))
 
     @staticmethod
     def _is_exhausted(core: SchedulerCore) -> bool:
@@ -217,6 +244,10 @@ def resource(**quantities: int) -> si.Resource:
     return si.Resource(resources={name: si.Quantity(value=value) for name, value in quantities.items()})
 
 
+def quantities(resource: si.Resource) -> dict[str, int]:
+    return {name: quantity.value for name, quantity in resource.resources.items()}
+
+
 def node(
     node_id: str, action: si.NodeInfo.ActionFromRM.ValueType = si.NodeInfo.CREATE, **capacity: int
 ) -> si.NodeRequest:
@@ -259,13 +290,13 @@ def asks(*items: si.Allocation) -> si.AllocationRequest:
     return si.AllocationRequest(allocations=items, rmID=RM)
 
 
-def old_ask(app_id: str, key: str, repeats: int = 1, **quantities: int) -> si.AllocationRequest:
-    """Seed 001's form."""
+def old_ask(app_id: str, key: str, repeats: int = 1, **wants: int) -> si.AllocationRequest:
+    """The previous generation's form."""
     ask = si.AllocationAsk(
         allocationKey=key,
         applicationID=app_id,
         partitionName="default",
-        resourceAsk=resource(**quantities),
+        resourceAsk=resource(**wants),
         maxAllocations=repeats,
     )
     return si.AllocationRequest(asks=[ask], rmID=RM)
@@ -290,7 +321,7 @@ def release(
 
 
 def ask_release(app_id: str, key: str = "") -> si.AllocationRequest:
-    """Seed 001's release of asks."""
+    """The previous generation's release of asks."""
     item = si.AllocationAskRelease(partitionName="default", applicationID=app_id, allocationKey=key)
     return si.AllocationRequest(releases=si.AllocationReleasesRequest(allocationAsksToRelease=[item]), rmID=RM)
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import pytest
+from muster_core.model.resources import INT64_MAX
+from muster_core.model.scopes import SECOND_NS, CallbackPolicy
 from muster_proto.muster.bus.v1 import envelope_pb2 as bus
 from muster_proto.muster.v1 import callbacks_pb2 as pb
-from muster_scheduler.core.inquiries import SECOND_NS, CallbackPolicy
-from muster_scheduler.core.resources import INT64_MAX
-from muster_scheduler.follower import CALLBACKS_ABSENT_KEY, RmInfo
-from muster_scheduler.service import generation
-from muster_scheduler.service.callback_stream import (
+from muster_scheduler import generation
+from muster_scheduler.callback_stream import (
     GRACE_KEY,
     RETRY_KEY,
     TIMEOUT_KEY,
     policy_of,
     problems_of,
 )
+from muster_state.follower import CALLBACKS_ABSENT_KEY, RmInfo
 from unit.scheduler_service.rig import RM, Rig, allocation, application, asks, node, registration
 
 DEFAULT = CallbackPolicy()

@@ -8,16 +8,18 @@ from typing import Any
 import pytest
 from builders import snapshot
 from muster_bus.log import Record
+from muster_core.model.application import Ask
+from muster_core.model.pending import ask_reason
+from muster_core.model.reasons import ReasonCode
+from muster_core.model.scopes import SECOND_NS, CallbackPolicy
+from muster_core.predicates import questions
+from muster_core.predicates.questions import Questions
 from muster_proto.muster.bus.v1 import envelope_pb2 as bus
 from muster_proto.muster.v1 import callbacks_pb2 as pb
 from muster_proto.si.v1 import si_pb2 as si
-from muster_scheduler.core.inquiries import SECOND_NS, CallbackPolicy
-from muster_scheduler.core.objects import Ask
-from muster_scheduler.core.questions import Questions
-from muster_scheduler.core.reasons import ReasonCode
-from muster_scheduler.follower import StateFolder
-from muster_scheduler.service.callback_stream import policy_of
-from muster_scheduler.service.emit import RESPONSE_BYTES_MAX
+from muster_scheduler.callback_stream import policy_of
+from muster_scheduler.emit import RESPONSE_BYTES_MAX
+from muster_state.follower import StateFolder
 from unit.scheduler_service.rig import (
     CONFIG,
     RM,
@@ -246,7 +248,7 @@ def _refused(rig: AskedRig) -> None:
 def _refused_by_all(rig: AskedRig) -> None:
     _refused(rig)
     rig.answer((rig.questions[-1], False))
-    assert rig.the_ask("k").reason.code is ReasonCode.REFUSED_BY_RM  # type: ignore[union-attr]
+    assert ask_reason(rig.the_ask("k")).code is ReasonCode.REFUSED_BY_RM  # type: ignore[union-attr]
 
 
 def _unanswered(rig: AskedRig) -> None:
@@ -378,7 +380,8 @@ def test_a_stopped_rm_is_asked_nothing_and_a_yes_from_before_places_nothing() ->
 # ---- messages ------------------------------------------------------------------------------------------------------
 
 
-def test_thousands_of_questions_are_split_into_messages_that_every_hop_takes() -> None:
+def test_thousands_of_questions_are_split_into_messages_that_every_hop_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(questions, "OPEN_FIRST", 1 << 30)
     rig = AskedRig(nodes=0)
     rig.send(node("n", vcore=1_000_000))
     rig.responses.clear()
@@ -443,8 +446,8 @@ def test_a_follower_sees_what_the_scheduler_does() -> None:
                 theirs = core.partitions["default"].apps[app.app_id].asks[key]
                 assert (theirs.pending, theirs.asked) == (ask.pending, ask.asked)
                 assert _refusals(theirs) == _refusals(ask)
-                if ask.asked is not None or not ask.inquiries:
-                    assert theirs.reason == ask.reason
+                if ask.asked is not None or not ask.asking:
+                    assert ask_reason(theirs) == ask_reason(ask)
         if not rig.of_core().open:
             theirs, ours = snapshot(core)["default"], snapshot(rig.core)["default"]
             assert {what: theirs[what] for what in ("nodes", "apps")} == {  # type: ignore[index]

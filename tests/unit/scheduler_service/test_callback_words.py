@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from muster_proto.muster.bus.v1 import envelope_pb2 as bus
-from muster_proto.muster.v1 import callbacks_pb2 as pb
-from muster_proto.si.v1 import si_pb2 as si
-from muster_scheduler.core.outcome import (
+from muster_core.model.outcome import (
     PredicatesAsked,
     PreemptionPredicatesAsked,
     SchedulingState,
     SchedulingStateChanged,
     TooSmallCluster,
 )
-from muster_scheduler.service import callback_words
-from muster_scheduler.service.callback_words import TOO_SMALL_MESSAGE, CallbackFact
+from muster_proto.muster.bus.v1 import envelope_pb2 as bus
+from muster_proto.muster.v1 import callbacks_pb2 as pb
+from muster_proto.si.v1 import si_pb2 as si
+from muster_scheduler import callback_words
+from muster_scheduler.callback_words import TOO_SMALL_MESSAGE, CallbackFact
 from unit.scheduler_service.rig import CONFIG, RM, Rig, allocation, application, asks, node
 
 State = si.UpdateContainerSchedulingStateRequest

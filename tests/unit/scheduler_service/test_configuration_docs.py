@@ -3,33 +3,20 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
+import documents
 import pytest
-from muster_scheduler import queue_yaml, queue_yaml_rules, yaml_reader
-from muster_scheduler.core import acl, config, patterns, placement, properties, resources
-from muster_scheduler.service import users
+from muster_core.config import acl, config, patterns, properties
+from muster_core.model import resources
+from muster_core.nodes.policies.registry import SHIPPED
+from muster_core.queues import placement
+from muster_queue_config import queue_yaml, queue_yaml_rules, yaml_reader
+from muster_scheduler import users
 
-DOC = Path(__file__).parents[3] / "docs/configuration.md"
-
-
-def _tables() -> dict[str, list[list[list[str]]]]:
-    """Heading → its tables → rows (without the head) → cells."""
-    found: dict[str, list[list[list[str]]]] = {}
-    heading, before = "", ""
-    for line in DOC.read_text(encoding="utf-8").splitlines():
-        if line.startswith("## "):
-            heading = line.removeprefix("## ")
-            found[heading] = []
-        elif re.fullmatch(r"(\|-+)+\|", line):
-            found[heading].append([])
-        elif line.startswith("|") and before.startswith("|"):
-            found[heading][-1].append([cell.strip() for cell in line.strip("|").split("|")])
-        before = line
-    return found
-
-
-TABLES = _tables()
+TEXT = documents.page("configuration.md")
+# Heading → its tables.
+HEADINGS = re.findall("^## (.*)$", TEXT, re.MULTILINE)
+TABLES = {heading: documents.tables(documents.section(TEXT, heading)) for heading in HEADINGS}
 
 
 def _first(rows: list[list[str]]) -> list[str]:
@@ -69,7 +56,7 @@ def test_every_property_has_a_row_with_its_default() -> None:
 def test_every_rule_and_policy_is_named() -> None:
     assert _first(TABLES["Keys of a placement rule"][1]) == list(config.RULES)
     kinds = next(row for row in TABLES["Keys of nodesortpolicy"][0] if row[0] == "`type`")[2]
-    assert [f"`{policy}`" in kinds for policy in config.NodeSortPolicy] == [True] * len(config.NodeSortPolicy)
+    assert [f"`{policy.name}`" in kinds for policy in SHIPPED] == [True] * len(SHIPPED)
     resolvers = TABLES["Keys of usergroupresolver"][0][0][2]
     assert all(f"`{name}`" in resolvers for name in queue_yaml.USER_GROUP_RESOLVERS if name)
 
@@ -77,7 +64,7 @@ def test_every_rule_and_policy_is_named() -> None:
 def test_every_secret_has_a_row() -> None:
     (rows,) = TABLES["LDAP"]
     assert sorted(_first(rows)) == sorted([*users._NEEDED, *users._DEFAULTS])
-    needed = {row[0].strip("`") for row in rows if row[1] == "must be there"}
+    needed = {row[0].strip("`") for row in rows if row[1] == "required"}
     assert needed == set(users._NEEDED)
 
 
@@ -98,7 +85,7 @@ def test_the_bounds_are_the_codes() -> None:
 
 
 def test_the_example_is_a_configuration_without_problems() -> None:
-    (example,) = re.findall("```yaml\n(.*?)```", DOC.read_text(encoding="utf-8"), re.DOTALL)
+    (example,) = re.findall("```yaml\n(.*?)```", TEXT, re.DOTALL)
     loaded, problems = queue_yaml.load_queue_config(example)
     assert loaded is not None, problems
     assert problems == []

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 
 import pytest
+from muster_core.model.outcome import Change, Detail, Event, EventType
+from muster_core.model.resources import Types
 from muster_proto.si.v1 import si_pb2 as si
-from muster_scheduler.core.outcome import Change, Detail, Event, EventType
-from muster_scheduler.core.resources import Types
-from muster_scheduler.service.event_wire import MESSAGE_CHARACTERS_MAX, encode_event, resource_of
+from muster_scheduler.event_wire import MESSAGE_CHARACTERS_MAX, encode_event, resource_of
 
 TEXTS = ("", "a", "root.b.c", "x" * 127, "y" * 128, "z" * 70_000, "größe-日本", "\x00", "\U0001f600" * 40)
 TIMES = (0, 1, 127, 128, 1_763_780_000_000_000_000, 2**63 - 1, -1)

@@ -6,8 +6,9 @@ import random
 from dataclasses import replace
 
 import pytest
-from muster_proto.muster.bus.v1 import envelope_pb2 as pb
-from muster_scheduler.core.external import (
+from muster_core.external.checks import QUANTITY_MAX, REASON_CHARACTERS_MAX, plain, problem_of
+from muster_core.external.errors import BadDocument
+from muster_core.external.external import (
     ExternalAllocation,
     ExternalApplication,
     ExternalChange,
@@ -23,11 +24,10 @@ from muster_scheduler.core.external import (
     id_of,
     kind_of,
 )
-from muster_scheduler.external import codec
-from muster_scheduler.external.checks import QUANTITY_MAX, REASON_CHARACTERS_MAX, plain, problem_of
-from muster_scheduler.external.codec import SourceNote
-from muster_scheduler.external.errors import BadDocument
-from muster_scheduler.service import ingest
+from muster_proto.muster.bus.v1 import envelope_pb2 as pb
+from muster_scheduler import ingest
+from muster_state import source_codec as codec
+from muster_state.source_codec import SourceNote
 
 
 def changed(what: ExternalObject) -> ExternalChange:

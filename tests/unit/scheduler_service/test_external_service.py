@@ -12,9 +12,15 @@ from muster_bus.backends.memory import MemoryLog
 from muster_bus.clock import SystemClock
 from muster_bus.log import LogWriter, OutRecord
 from muster_bus.topics import Topics
-from muster_proto.muster.bus.v1 import envelope_pb2 as pb
-from muster_scheduler import state_codec
-from muster_scheduler.core.external import (
+from muster_core.external.errors import (
+    InformerSettingsWrong,
+    NameTwice,
+    NotSynced,
+    SettingsWrong,
+    SourceUnavailable,
+    UnknownName,
+)
+from muster_core.external.external import (
     ExternalChange,
     ExternalKind,
     ExternalNode,
@@ -24,10 +30,10 @@ from muster_scheduler.core.external import (
     SourceState,
     UpdateExternal,
 )
-from muster_scheduler.core.external_books import ExternalBooks
-from muster_scheduler.external import registry
-from muster_scheduler.external import service as service_module
-from muster_scheduler.external.contract import (
+from muster_core.external.external_books import ExternalBooks
+from muster_informers import registry
+from muster_informers import service as service_module
+from muster_informers.contract import (
     ChangeType,
     Delta,
     Document,
@@ -37,23 +43,17 @@ from muster_scheduler.external.contract import (
     Listing,
     Options,
 )
-from muster_scheduler.external.errors import (
-    InformerSettingsWrong,
-    NameTwice,
-    NotSynced,
-    SettingsWrong,
-    SourceUnavailable,
-    UnknownName,
-)
-from muster_scheduler.external.handlers.default import DefaultEventHandler
-from muster_scheduler.external.informer import SharedIndexInformer
-from muster_scheduler.external.process import ExternalProcess
-from muster_scheduler.external.registry import Registry
-from muster_scheduler.external.service import ExternalService
-from muster_scheduler.external.settings import ExternalSettings
-from muster_scheduler.service import ingest
-from muster_scheduler.service.app import SchedulerService
-from muster_scheduler.service.settings import SchedulerSettings
+from muster_informers.handlers.default import DefaultEventHandler
+from muster_informers.informer import SharedIndexInformer
+from muster_informers.process import ExternalProcess
+from muster_informers.registry import Registry
+from muster_informers.service import ExternalService
+from muster_informers.settings import ExternalSettings
+from muster_proto.muster.bus.v1 import envelope_pb2 as pb
+from muster_scheduler import ingest
+from muster_scheduler.app import SchedulerService
+from muster_scheduler.settings import SchedulerSettings
+from muster_state import state_codec
 
 RM = "rm-1"
 WITHIN_S = 20.0
@@ -331,7 +331,7 @@ async def test_an_informer_that_is_not_required_is_given_up_and_may_come_later(b
     async with bench.running(informers=tables, sync_timeout_s=0.5) as service:
         await synced(service)
         assert service.synced
-        assert service.problems() == ["informer vms (vms): connection refused; its nodes take nothing new"]
+        assert service.problems() == ["informer vms (vms): connection refused; its nodes take no new allocations"]
         found = await bench.heard(lambda found: SourceState.STALE in states(found))
         (given_up,) = [each for each in found if isinstance(each, SetSource) and each.state is SourceState.STALE]
         assert given_up.reason == "not synced after 0.5 s: connection refused"

@@ -6,7 +6,7 @@ import pytest
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.muster.bus.v1 import state_pb2
 from muster_proto.si.v1 import si_pb2 as si
-from muster_scheduler.service import generation
+from muster_scheduler import generation
 from unit.scheduler_service import rig as make
 from unit.scheduler_service.rig import RM, Rig
 
@@ -149,7 +149,7 @@ def test_an_rm_of_the_previous_generation_hears_that_an_application_starts_once(
     rig.send(make.release("x", "k"))
     rig.send(make.old_ask("x", "again", 1, vcore=1))
     assert _states(rig) == ["Accepted", "Starting", "Running", "Completing", "Running"]
-    assert [state for _, state in rig.core.partitions["default"].apps["x"].story][1:4] == [
+    assert [state for _, state in rig.core.partitions["default"].apps["x"].state_log][1:4] == [
         "Accepted",
         "Starting",
         "Running",

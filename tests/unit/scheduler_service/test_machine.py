@@ -7,12 +7,12 @@ import random
 import pytest
 from muster_bus.log import OutRecord, Record
 from muster_bus.topics import Topics
+from muster_core.model.outcome import Outcome, PreemptionPredicatesAsked
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.muster.v1 import callbacks_pb2
 from muster_proto.si.v1 import si_pb2 as si
-from muster_scheduler.core.outcome import Outcome, PreemptionPredicatesAsked
-from muster_scheduler.service.emit import ITEM_BYTES_MAX, MESSAGE_CHARACTERS_MAX, RESPONSE_BYTES_MAX, Emitter
-from muster_scheduler.service.machine import SchedulerMachine
+from muster_scheduler.emit import ITEM_BYTES_MAX, MESSAGE_CHARACTERS_MAX, RESPONSE_BYTES_MAX, Emitter
+from muster_scheduler.machine import SchedulerMachine
 from unit.scheduler_service import rig as make
 from unit.scheduler_service.rig import CONFIG, RM, SECOND_NS, Rig
 
@@ -269,7 +269,7 @@ def test_too_many_resource_types_are_refused_and_leave_none_behind(rig: Rig) -> 
 
 
 def test_existing_allocations_are_on_the_node_that_they_come_with_or_rejected(rig: Rig) -> None:
-    """Seed 001: NodeInfo.existingAllocations; the message may say the node once more."""
+    """The previous generation: NodeInfo.existingAllocations; the message may say the node once more."""
     existing = [make.allocation("x", "unsaid", vcore=1), make.allocation("x", "here", "n3", vcore=1)]
     existing.append(make.allocation("x", "elsewhere", "n1", vcore=1))
     info = si.NodeInfo(nodeID="n3", action=si.NodeInfo.CREATE, existingAllocations=existing)
@@ -453,7 +453,7 @@ def test_invariants_are_looked_at_now_and_then() -> None:
 
 
 def test_a_stopped_rm_gets_no_decisions_until_it_lives_again(rig: Rig) -> None:
-    rig.send(make.life(pb.RmLifecycle.PAUSED), make.asks(make.allocation("x", "paused", vcore=1)))
+    rig.send(make.life(pb.RmLifecycle.DISCONNECTED), make.asks(make.allocation("x", "paused", vcore=1)))
     assert rig.keys("new") == ["paused"]
     rig.send(make.life(pb.RmLifecycle.STOPPED))
     rig.send(make.asks(make.allocation("x", "stopped", vcore=1)), make.asks(make.allocation("y", "bad", vcore=1)))

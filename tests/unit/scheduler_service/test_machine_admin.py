@@ -8,13 +8,13 @@ import random
 import pytest
 from builders import SECOND_NS
 from muster_bus.log import Record
+from muster_core import invariants
+from muster_core.external.external import ExternalNode, SourceState
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.muster.v1 import callbacks_pb2
 from muster_proto.si.v1 import si_pb2 as si
-from muster_scheduler.core import invariants
-from muster_scheduler.core.external import ExternalNode, SourceState
-from muster_scheduler.follower import Pause, StateFolder
-from muster_scheduler.service.admin_commands import DUMP_BYTES_MAX, DUMP_WAITS_NS, DUMPS_WAITING_MAX, NO_CALLBACK
+from muster_scheduler.admin_commands import DUMP_BYTES_MAX, DUMP_WAITS_NS, DUMPS_WAITING_MAX, NO_CALLBACK
+from muster_state.follower import Pause, StateFolder
 from unit.scheduler_service import rig as make
 from unit.scheduler_service.rig import CONFIG, RM, Rig
 

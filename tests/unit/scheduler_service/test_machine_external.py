@@ -7,17 +7,17 @@ import random
 import pytest
 from muster_bus.log import Record
 from muster_bus.topics import HEADER_ERROR, Topics, parse_state_key
-from muster_proto.muster.bus.v1 import envelope_pb2 as pb
-from muster_proto.muster.bus.v1 import state_pb2
-from muster_scheduler.core.external import (
+from muster_core.external.external import (
     NOT_CONFIGURED,
     ExternalKind,
     ExternalNode,
     ExternalPool,
     SourceState,
 )
-from muster_scheduler.external.gate import Gate, life_again
-from muster_scheduler.service.machine import SchedulerMachine
+from muster_informers.gate import Gate, life_again
+from muster_proto.muster.bus.v1 import envelope_pb2 as pb
+from muster_proto.muster.bus.v1 import state_pb2
+from muster_scheduler.machine import SchedulerMachine
 from unit.scheduler_service.rig import (
     CONFIG,
     RM,
@@ -294,7 +294,7 @@ def test_an_operators_pause_and_a_stop_outlast_the_gate() -> None:
 def test_neither_a_resume_nor_a_life_opens_the_gate() -> None:
     rig = furnished(Rig(gate=gate("vms")))
     rig.send(pb.AdminCommand(pause="maintenance"), pb.AdminCommand(resume=True))
-    rig.send(life(pb.RmLifecycle.PAUSED), life(pb.RmLifecycle.RUNNING))
+    rig.send(life(pb.RmLifecycle.DISCONNECTED), life(pb.RmLifecycle.RUNNING))
     assert not decides(rig, "k1")
 
 

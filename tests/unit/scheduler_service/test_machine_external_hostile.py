@@ -10,8 +10,8 @@ import os
 
 import pytest
 from google.protobuf.message import Message
+from muster_core.external.checks import QUANTITY_MAX
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
-from muster_scheduler.external.checks import QUANTITY_MAX
 from unit.scheduler_service.rig import RM
 from unit.scheduler_service.test_machine_external_merge import of_books
 from unit.scheduler_service.test_machine_hostile import _KEYS, _STRANGE, _VALUES, OTHER, Hostile, _furnished, _state

@@ -15,8 +15,7 @@ import pytest
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from muster_proto.si.v1 import si_pb2 as si
-from muster_scheduler import state_codec
-from muster_scheduler.service.machine import _published
+from muster_scheduler.leaving import published
 from muster_si.constants import (
     APP_CREATION_TIME_TAG,
     APP_NAMESPACE_TAG,
@@ -29,6 +28,7 @@ from muster_si.constants import (
     NODE_READY_ATTRIBUTE,
     REQUIRED_NODE_TAG,
 )
+from muster_state import state_codec
 from unit.scheduler_service.rig import CONFIG, RM, Rig, allocation, application, asks, node, old_ask
 
 OTHER = "rm-2"
@@ -159,7 +159,7 @@ def _furnished() -> Rig:
 def _state(rig: Rig, rm_id: str) -> dict[bytes, bytes]:
     return {
         state_codec.key_of(rm_id, partition, what): state_codec.encode(partition, what)
-        for partition, what in _published(rig.machine.rms[rm_id].core)
+        for partition, what in published(rig.machine.rms[rm_id].core)
     }
 
 

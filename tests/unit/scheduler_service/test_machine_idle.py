@@ -1,6 +1,6 @@
 """What waits costs nothing while nothing changes: 20,000 asks that cannot fit, and a machine that has nothing to do.
 
-(The real core looks at each of them on each node ten times a second.) Counted in deadlines and lines, not in seconds.
+(YuniKorn looks at each of them on each node ten times a second.) Counted in deadlines and lines, not in seconds.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from types import FrameType
 import pytest
 from muster_bus.log import Record
 from muster_bus.topics import Topics
+from muster_core import invariants
 from muster_proto.si.v1 import si_pb2 as si
-from muster_scheduler.core import invariants
-from muster_scheduler.service.machine import SchedulerMachine
+from muster_scheduler.machine import SchedulerMachine
 from unit.scheduler_service import rig as make
 from unit.scheduler_service.rig import RM, SECOND_NS
 

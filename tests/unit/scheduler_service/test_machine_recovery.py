@@ -12,16 +12,17 @@ import random
 import pytest
 from builders import snapshot
 from muster_bus.log import Record
+from muster_core import invariants
+from muster_core.model.outcome import Outcome
+from muster_core.model.pending import group_reason
+from muster_core.scheduler import SchedulerCore
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.si.v1 import si_pb2 as si
-from muster_scheduler.core import invariants
-from muster_scheduler.core.outcome import Outcome
-from muster_scheduler.core.scheduler import SchedulerCore
-from muster_scheduler.follower import StateFolder
+from muster_state.follower import StateFolder
 from unit.scheduler_service import rig as make
 from unit.scheduler_service.rig import RM, Rig
 
-SEEDS = range(int(os.environ.get("MUSTER_SIMULATION_SEEDS", "40")))
+SEEDS = range(int(os.environ.get("MUSTER_SIMULATION_SEEDS", "12")))
 STEPS = 50
 LEAVES = ("root.a", "root.b.x", "root.b.y", "root.c")
 
@@ -81,7 +82,9 @@ class Requests:
                 tags = {"foreign": "static"}
                 return make.asks(make.allocation("", f"f{dice.randint(1, 4)}", node, tags, **self.quantities()))
             case "life":
-                return make.life(dice.choice([pb.RmLifecycle.PAUSED, pb.RmLifecycle.RUNNING, pb.RmLifecycle.STOPPED]))
+                return make.life(
+                    dice.choice([pb.RmLifecycle.DISCONNECTED, pb.RmLifecycle.RUNNING, pb.RmLifecycle.STOPPED])
+                )
             case "garbage":
                 return dice.choice([b"\xff\xff", b"", make.asks(), make.node("")])
         return make.registration(self.config)
@@ -169,7 +172,7 @@ def _snapshot(core: SchedulerCore) -> dict[str, object]:
                 for each, values in shown[part].items()
             }
         shown["pending"] = {
-            (app.app_id, key): ask.group is not None and ask.group.reason is not None
+            (app.app_id, key): ask.group is not None and group_reason(ask.group) is not None
             for app in partition.apps.values()
             for key, ask in app.asks.items()
         }

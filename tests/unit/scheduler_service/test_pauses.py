@@ -9,15 +9,15 @@ from typing import NamedTuple
 import pytest
 from builders import SECOND_NS
 from muster_bus.log import Record
+from muster_core.external.external import SourceState
+from muster_informers.gate import Gate
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.muster.bus.v1 import state_pb2 as pb_state
 from muster_proto.si.v1 import si_pb2 as si
-from muster_scheduler import follower
-from muster_scheduler.core.external import SourceState
-from muster_scheduler.external.gate import Gate
-from muster_scheduler.follower import PauseKind, RmState, StateFolder
-from muster_scheduler.view import explain
-from muster_scheduler.view.explain_dao import PastDao, PendingDao
+from muster_rest.shapes.explain import PastDao, PendingDao
+from muster_state import follower
+from muster_state.follower import PauseKind, RmState, StateFolder
+from muster_view.explain import explain
 from unit.scheduler_service import rig as make
 from unit.scheduler_service.rig import RM, Rig
 
@@ -90,7 +90,7 @@ def test_what_waited_for_the_callback_stream_says_from_when_to_when() -> None:
     world.rig.wait(5)
     assert world.told() == [Told("RM_ABSENT", 0, 10), Told("LARGER_THAN_ANY_NODE", 10)]
     assert [each.message for each in world.asked().history] == [
-        "The resource manager wants to be asked before anything is placed, and its callback stream was not open."
+        "The resource manager wants predicate calls before placements, but its callback stream was closed."
     ]
     world.stream(2, connected=False)
     world.rig.wait(20)
@@ -175,7 +175,7 @@ def test_what_waited_for_a_source_says_from_when_to_when(ends: SourceState) -> N
     after = [Told("SOURCE_LISTING", 0, 20), Told("LARGER_THAN_ANY_NODE", 20)]
     assert world.told() == after
     assert [each.message for each in world.asked().history] == [
-        "Nothing was decided before source vms had listed everything that it has."
+        "Nothing was scheduled until source vms had listed all its objects."
     ]
     world.rig.rebuild()
     world.rig.wait(5)

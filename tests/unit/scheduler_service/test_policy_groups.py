@@ -1,4 +1,4 @@
-"""RMs whose configuration is the same name one policy group (seed 000)."""
+"""RMs whose configuration is the same name one policy group (the scheduler interface)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.si.v1 import si_pb2 as si
-from muster_scheduler.service.machine import SchedulerMachine
-from muster_scheduler.service.policy_groups import PolicyGroups
+from muster_scheduler.machine import SchedulerMachine
+from muster_scheduler.policy_groups import PolicyGroups
 from unit.scheduler_service import rig as make
 from unit.scheduler_service.rig import Rig
 
@@ -84,37 +84,28 @@ def test_another_rm_of_the_group_lends_its_configuration_where_the_operator_want
         assert leaves(rig, "rm") == [leaf]
 
 
-def test_another_configuration_than_the_others_of_the_group_is_taken_with_a_warning_that_names_them() -> None:
-    rig = started(PolicyGroups(shared=True))
-    assert not register(rig, "rm-1", "batch", config("a")).problems
-    assert not register(rig, "rm-2", "batch", config("a")).problems
-    assert not register(rig, "rm-3", "other", config("z")).problems
-    answer = register(rig, "rm-2", "batch", config("b"))
-    assert answer.accepted
-    (problem,) = answer.problems
-    assert (problem.severity, problem.path) == (pb.ConfigProblem.WARNING, "policyGroup")
-    assert (
-        problem.message == "'batch': rm-1 of this group registered with another configuration, expected identical ones"
-    )
-    assert leaves(rig, "rm-2") == ["b"]
-    rig.send(si.UpdateConfigurationRequest(rmID="rm-1", config=config("b"), policyGroup="batch"), rm_id="rm-1")
-    assert not rig.registrations[-1].problems  # the rollout is through
+def test_an_answer_says_what_an_rm_of_a_group_is_compared_by() -> None:
+    """(The gateway compares: it knows the RMs of all partitions.)"""
+    for shared in (True, False):
+        rig = started(PolicyGroups(config("default"), shared=shared))
+        first, same, other = (register(rig, f"rm-{n}", "batch", config(leaf)) for n, leaf in enumerate("aab"))
+        assert [each.policy_group.group for each in (first, same, other)] == ["batch"] * 3
+        assert [each.policy_group.named for each in (first, same, other)] == [shared] * 3
+        assert first.policy_group == same.policy_group != other.policy_group
+        assert not first.problems
+        assert not other.problems
+        assert not register(rig, "rm-3", "", config("a")).HasField("policy_group")
+        assert not register(rig, "rm-4", "batch", "partitions: [").HasField("policy_group")
+        rig.send(si.UpdateConfigurationRequest(rmID="rm-0", config=config("b")), rm_id="rm-0")
+        assert rig.registrations[-1].policy_group == other.policy_group
+        rig.send(si.UpdateConfigurationRequest(rmID="rm-0", config="partitions: ["), rm_id="rm-0")
+        assert not rig.registrations[-1].HasField("policy_group")
 
 
-@pytest.mark.parametrize(
-    ("shared", "others", "named"),
-    [
-        (False, 1, "1 other resource manager of this group"),
-        (False, 7, "7 other resource managers of this group"),
-        (True, 7, "cluster-0, cluster-1, cluster-2, cluster-3, cluster-4 and 2 more of this group"),
-    ],
-)
-def test_the_warning_names_other_clusters_only_where_groups_are_shared(shared: bool, others: int, named: str) -> None:
-    rig = started(PolicyGroups(shared=shared))
-    for number in range(others):
-        register(rig, f"cluster-{number}", "queues", config("a"))
-    (problem,) = register(rig, "rm", "queues", config("b")).problems
-    assert problem.message.startswith(f"'queues': {named} registered with another configuration")
+def test_what_came_from_a_file_or_the_default_is_compared_like_what_was_sent(directory: Path) -> None:
+    rig = started(PolicyGroups(config("default"), directory))
+    assert register(rig, "a", "batch").policy_group == register(rig, "b", "batch", config("from-file")).policy_group
+    assert register(rig, "c", "g").policy_group == register(rig, "d", "g", config("default")).policy_group
 
 
 def test_an_update_that_names_another_group_is_taken_with_a_warning() -> None:

@@ -7,14 +7,12 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from muster_scheduler.core import invariants
-from muster_scheduler.core.commands import AppItem, UpdateApplications
-from muster_scheduler.core.config import (
+from muster_core import invariants
+from muster_core.config.config import (
     ChildTemplateConfig,
     ClusterConfig,
     FilterConfig,
     LimitConfig,
-    NodeSortPolicy,
     PartitionConfig,
     PlacementRuleConfig,
     PreemptionConfig,
@@ -22,12 +20,14 @@ from muster_scheduler.core.config import (
     ReservationConfig,
     quantity_text,
 )
-from muster_scheduler.core.config_diff import diff
-from muster_scheduler.core.outcome import AcceptedApplication, RejectedApplication
-from muster_scheduler.core.properties import KEYS, duration_text
-from muster_scheduler.core.resources import INT64_MAX
-from muster_scheduler.core.scheduler import SchedulerCore
-from muster_scheduler.queue_yaml import load_queue_config
+from muster_core.config.config_diff import diff
+from muster_core.config.properties import KEYS, duration_text
+from muster_core.model.commands import AppItem, UpdateApplications
+from muster_core.model.outcome import AcceptedApplication, RejectedApplication
+from muster_core.model.resources import INT64_MAX
+from muster_core.nodes.policies.registry import SHIPPED
+from muster_core.scheduler import SchedulerCore
+from muster_queue_config.queue_yaml import load_queue_config
 
 # ---- writing (JSON is YAML) ------------------------------------------------------------------------------------------
 
@@ -176,7 +176,7 @@ def _partitions(draw: st.DrawFn, name: str) -> PartitionConfig:
         name,
         root,
         tuple(draw(st.lists(_rules(), min_size=1, max_size=3))),
-        draw(st.sampled_from(NodeSortPolicy)),
+        draw(st.sampled_from([policy.name for policy in SHIPPED])),
         draw(st.dictionaries(TYPES, st.floats(0, 1e9))),
         draw(st.builds(PreemptionConfig, st.booleans(), st.booleans(), st.booleans())),
         draw(st.builds(ReservationConfig, st.booleans(), st.integers(0, 10**18), st.integers(1, 10**18))),
@@ -187,7 +187,7 @@ def _partitions(draw: st.DrawFn, name: str) -> PartitionConfig:
 CONFIGS = st.tuples(_partitions("default"), _partitions("gpu")).map(ClusterConfig)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(CONFIGS)
 def test_what_is_written_is_read_back(config: ClusterConfig) -> None:
     read, problems = load_queue_config(_written(config))
@@ -195,7 +195,7 @@ def test_what_is_written_is_read_back(config: ClusterConfig) -> None:
     assert read == config
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(CONFIGS, st.sampled_from(["", "root", "root.a.b", "x.y", "root.@recovery@"]), st.sampled_from(["", "true"]))
 def test_what_is_read_can_be_activated(config: ClusterConfig, queue: str, forced: str) -> None:
     core = SchedulerCore(config)
@@ -207,7 +207,7 @@ def test_what_is_read_can_be_activated(config: ClusterConfig, queue: str, forced
     invariants.check(core)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(CONFIGS, CONFIGS)
 def test_a_difference_is_one_both_ways(old: ClusterConfig, new: ClusterConfig) -> None:
     forth = {(change.partition, change.path, change.what): (change.old, change.new) for change in diff(old, new)}

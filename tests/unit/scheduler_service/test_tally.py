@@ -11,10 +11,10 @@ from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.muster.bus.v1 import state_pb2
 from muster_proto.muster.v1.callbacks_pb2 import FromResourceManager, PredicatesAnswer
 from muster_proto.si.v1 import si_pb2 as si
-from muster_scheduler.follower import TALLIED, StateFolder, Tally
-from muster_scheduler.service.machine import SchedulerMachine
-from muster_scheduler.service.metrics import Metric, allocated, deciding_seconds
-from muster_scheduler.service.tally import Stopwatch
+from muster_scheduler.machine import SchedulerMachine
+from muster_scheduler.metrics import Metric, allocated, deciding_seconds
+from muster_scheduler.tally import Stopwatch
+from muster_state.follower import TALLIED, StateFolder, Tally
 from unit.scheduler_service import rig as make
 from unit.scheduler_service.rig import RM, SECOND_NS, Rig
 
@@ -51,9 +51,9 @@ def recorded(rig: Rig) -> state_pb2.TallyObject:
 
 
 def counts(rig: Rig) -> dict[str, int]:
-    """What is not 0, without how often was decided."""
+    """What is not 0, without decisions, and all ends, which the rig compares with what runs."""
     found = {name: getattr(tally(rig), name) for name in TALLIED}
-    return {name: count for name, count in found.items() if count and name != "decisions"}
+    return {name: count for name, count in found.items() if count and name not in ("decisions", "ended")}
 
 
 BEGUN = {"nodes_accepted": 1, "applications_accepted": 1}
@@ -75,7 +75,7 @@ def test_what_waits_does_not_count_until_it_is_allocated(rig: Rig) -> None:
 def test_an_allocation_that_the_rm_reported_is_no_decision(rig: Rig) -> None:
     rig.send(make.asks(make.allocation("app", "theirs", "n1", vcore=1_000)))
     assert rig.keys("new") == ["theirs"]
-    assert counts(rig) == BEGUN
+    assert counts(rig) == {**BEGUN, "reported": 1}
 
 
 def test_what_ends_at_the_rms_word_is_released(rig: Rig) -> None:
@@ -173,8 +173,8 @@ def test_a_registration_again_keeps_the_tally(rig: Rig) -> None:
     rig.send(make.asks(make.allocation("app", "k", vcore=1_000)))
     before = counts(rig)
     rig.register(CONFIG)
-    assert counts(rig) == before
-    assert recorded(rig).allocated == 1
+    assert counts(rig) == {**before, "dropped": 1}
+    assert (recorded(rig).allocated, recorded(rig).ended, recorded(rig).dropped) == (1, 1, 1)
     rig.send(make.node("n1", vcore=1_000))
     assert tally(rig).nodes_accepted == 2
 
@@ -200,6 +200,44 @@ def test_a_record_without_a_tally_is_one_that_begins_at_0(rig: Rig) -> None:
     rig.state[key] = old.SerializeToString()
     rig.rebuild()
     assert tally(rig) == Tally()
+
+
+def test_what_a_registration_drops_has_ended(rig: Rig) -> None:
+    rig.send(make.asks(make.allocation("app", "theirs", "n1", vcore=1), make.allocation("app", "k", vcore=1_000)))
+    # In the same batch one more is reported, which nobody hears of.
+    rig.send(make.asks(make.allocation("app", "late", "n1", vcore=1)), make.registration(CONFIG))
+    assert counts(rig) == {**BEGUN, "allocated": 1, "reported": 2, "dropped": 3}
+    assert tally(rig).ended == 3
+    rig.rebuild()
+    assert tally(rig).ended == 3
+
+
+@pytest.mark.parametrize("term", [si.TIMEOUT, si.PREEMPTED_BY_SCHEDULER, si.STOPPED_BY_RM])
+def test_each_end_counts_once_whatever_the_rm_calls_it(rig: Rig, term: si.TerminationType.ValueType) -> None:
+    rig.send(make.asks(make.allocation("app", "k", vcore=1_000)))
+    rig.send(make.release("app", "k", term))
+    assert (tally(rig).allocated, tally(rig).ended) == (1, 1)
+
+
+def test_another_size_of_an_allocation_is_neither_an_end_nor_a_report(rig: Rig) -> None:
+    rig.send(make.asks(make.allocation("app", "k", vcore=1_000)))
+    rig.send(make.asks(make.allocation("app", "k", "n1", vcore=2_000)))
+    assert (tally(rig).allocated, tally(rig).reported, tally(rig).ended) == (1, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("counted", "closed"), [((9, 0, 0), (9, 0, 7)), ((1, 0, 0), (1, 1, 0)), ((2, 5, 5), (2, 5, 5))]
+)
+def test_what_an_earlier_version_did_not_count_is_made_up_for(
+    rig: Rig, counted: tuple[int, int, int], closed: tuple[int, int, int]
+) -> None:
+    rig.send(make.asks(*(make.allocation("app", f"k{number}", vcore=1_000) for number in range(2))))
+    (key,) = (key for key in rig.state if key.startswith(f"{RM}/rm/".encode()))
+    old = state_pb2.RmObject.FromString(rig.state[key])
+    old.tally.allocated, old.tally.reported, old.tally.ended = counted
+    rig.state[key] = old.SerializeToString()
+    rig.rebuild()
+    assert (tally(rig).allocated, tally(rig).reported, tally(rig).ended) == closed
 
 
 # ---- exactly once ----------------------------------------------------------------------------------------------------

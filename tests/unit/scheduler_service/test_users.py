@@ -1,4 +1,4 @@
-"""The groups of users who come without any (core-features §2.6)."""
+"""The groups of users who come without any."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from muster_scheduler.service import users
-from muster_scheduler.service.errors import BadLdapConfig, SourceUnavailable, UnknownUser
-from muster_scheduler.service.settings import UserSettings
-from muster_scheduler.service.users import (
+from muster_scheduler import users
+from muster_scheduler.errors import BadLdapConfig, SourceUnavailable, UnknownUser
+from muster_scheduler.settings import UserSettings
+from muster_scheduler.users import (
     KNOWN_NS,
     LOOKUPS_MAX,
     SECRET_BYTES_MAX,

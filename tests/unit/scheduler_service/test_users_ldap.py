@@ -1,4 +1,4 @@
-"""Groups from a directory, played by ldap3's own server without a network (core-features §2.6)."""
+"""Groups from a directory, played by ldap3's own server without a network."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from muster_scheduler.service.errors import SourceUnavailable, UnknownUser
-from muster_scheduler.service.settings import UserSettings
-from muster_scheduler.service.users import LdapConfig, LdapSource, UserGroups
+from muster_scheduler.errors import SourceUnavailable, UnknownUser
+from muster_scheduler.settings import UserSettings
+from muster_scheduler.users import LdapConfig, LdapSource, UserGroups
 
 BASE = "dc=example,dc=com"
 READER = f"cn=reader,{BASE}"
@@ -66,7 +66,7 @@ def _source(directory: Path, **changed: str) -> LdapSource:
         ("ann", ("ann", "ops", "dev team")),
         ("bob", ("bob", "ops")),
         ("zoe", ("zoe",)),  # in no group
-        ("nobody", ("nobody",)),  # not in the directory: as the real core has it
+        ("nobody", ("nobody",)),  # not in the directory: as YuniKorn has it
         ("eve", ("eve", "a,b+c", "fünf")),
         ("a*", ("a*", "star")),  # a star in a name is no wildcard
         ("ann)(uid=bob", ("ann)(uid=bob",)),  # nor do brackets leave the filter

@@ -7,10 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 from google.protobuf.message import Message
-from muster_proto.muster.bus.v1 import envelope_pb2
-from muster_proto.muster.bus.v1 import state_pb2 as pb
-from muster_scheduler import state_codec, wire
-from muster_scheduler.core.external import (
+from muster_core.external.external import (
     ExternalAllocation,
     ExternalApplication,
     ExternalChange,
@@ -24,21 +21,17 @@ from muster_scheduler.core.external import (
     id_of,
     kind_of,
 )
-from muster_scheduler.core.external_books import ExternalEntry, SourceEntry
-from muster_scheduler.core.objects import (
-    Allocation,
-    Application,
-    Ask,
-    Demand,
-    Node,
-    NodeReport,
-    Preempted,
-    PreemptionRule,
-    Queue,
-    Replaced,
-)
-from muster_scheduler.core.resources import Types, saturated
-from muster_scheduler.external import codec
+from muster_core.external.external_books import ExternalEntry, SourceEntry
+from muster_core.model.allocation import Preempted, Replaced
+from muster_core.model.application import Allocation, Application, Ask
+from muster_core.model.demand import Demand
+from muster_core.model.node import Node, NodeReport
+from muster_core.model.queue import Queue
+from muster_core.model.resources import Types, saturated
+from muster_proto.muster.bus.v1 import envelope_pb2
+from muster_proto.muster.bus.v1 import state_pb2 as pb
+from muster_state import source_codec as codec
+from muster_state import state_codec, wire
 
 SEEDS = 200
 TEXTS = ("", "a", "rack/12", "x" * 127, "y" * 128, "z" * 5_000, "größe-日本", "\x00", "\U0001f600" * 40)
@@ -128,17 +121,24 @@ def an_allocation(dice: random.Random) -> Allocation:
         app = Application(types, dice.choice(TEXTS[1:]), Queue(types, "root", None, leaf=True, managed=True), 1, 1)
     priority = dice.choice((0, 1, -1, 2**31 - 1, -(2**31)))
     shape, tags, key = types.shape(amounts(dice)), texts(dice), dice.choice(TEXTS[1:])
-    demand = Demand(key, shape, priority, dice.choice(AMOUNTS), dice.choice(TIMES), tags)
+    demand = Demand(
+        key=key,
+        shape=shape,
+        priority=priority,
+        submission=dice.choice(AMOUNTS),
+        created_ns=dice.choice(TIMES),
+        tags=tags,
+    )
     demand.task_group, demand.placeholder, demand.originator = dice.choice(TEXTS), flag(), flag()
     demand.allow_preempt_self, demand.allow_preempt_other, demand.has_preemption_policy = flag(), flag(), flag()
     demand.execution_timeout_ms, demand.changed_ns = dice.choice(TIMES), dice.choice(TIMES)
     demand.previous_generation = flag()
     node_id, ordinal = dice.choice(TEXTS), dice.choice((0, 0, 7, 300))
     allocation = Allocation(app, demand, node_id, dice.choice(TIMES), ordinal, dice.choice(TEXTS))
-    allocation.timed_out, allocation.told_ns = flag(), dice.choice(TIMES) if flag() else 0
+    allocation.timed_out, allocation.releasing_since_ns = flag(), dice.choice(TIMES) if flag() else 0
     allocation.replaced_by = dice.choice(TEXTS) if flag() else None
     if flag():
-        allocation.preempted = Preempted(PreemptionRule.REVOKED, "a", "k", "root.a", 3, 0.5, 0.25, 0.0, 1.0)
+        allocation.preempted = Preempted("REVOKED", "a", "k", "root.a", 3, 0.5, 0.25, 0.0, 1.0)
     if flag():
         allocation.replaces = Replaced(dice.choice(TEXTS), dice.choice(TIMES))
     allocation.source = dice.choice(TEXTS)
@@ -172,7 +172,7 @@ def test_asks(seed: int) -> None:
     demand, types = an_allocation(dice).demand, Types()
     app = Application(types, dice.choice(TEXTS[1:]), Queue(types, "root", None, leaf=True, managed=True), 1, 1)
     ask = Ask(app, demand, 3)
-    ask.told = 4
+    ask.notified = 4
     expected = pb.AskObject(
         demand=demanded(demand, app.app_id), pending=3, previous_generation=demand.previous_generation, told=4
     )
@@ -206,7 +206,7 @@ def test_allocations(seed: int) -> None:
         ),
         timed_out=what.timed_out,
         replaced_by=what.replaced_by,
-        told_ns=what.told_ns,
+        told_ns=what.releasing_since_ns,
         replaces=None
         if replaces is None
         else pb.ReplacedObject(allocation_key=replaces.key, created_ns=replaces.created_ns),

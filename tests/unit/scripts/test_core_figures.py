@@ -56,7 +56,8 @@ def copy(tmp_path: Path) -> Path:
     (tmp_path / "scripts").mkdir()
     (tmp_path / "tests").symlink_to(ROOT / "tests")
     (tmp_path / "scripts/core-figures").write_text((ROOT / "scripts/core-figures").read_text())
-    (tmp_path / "README.md").write_text((ROOT / "README.md").read_text())
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs/performance.md").write_text((ROOT / "docs/performance.md").read_text())
     return tmp_path
 
 
@@ -78,10 +79,10 @@ def _parts(text: str) -> tuple[str, str, str]:
 
 
 def test_both_tables_are_written_between_their_marks(copy: Path) -> None:
-    before = _parts((copy / "README.md").read_text())
+    before = _parts((copy / "docs/performance.md").read_text())
     done = _figures(copy, ORDINARY, GANGS, HELD, ROOM)
     assert done.returncode == 0, done.stderr
-    core, gangs, rest = _parts((copy / "README.md").read_text())
+    core, gangs, rest = _parts((copy / "docs/performance.md").read_text())
     assert rest == before[2]
     assert "| single | 10 | 50,000 | 34,568 (1,440) | - (1,324) | - (912) |" in core
     assert "1 runs by" in core
@@ -93,19 +94,19 @@ def test_both_tables_are_written_between_their_marks(copy: Path) -> None:
 
 
 def test_a_table_without_lines_stays(copy: Path) -> None:
-    before = _parts((copy / "README.md").read_text())
+    before = _parts((copy / "docs/performance.md").read_text())
     assert _figures(copy, GANGS).returncode == 0
-    after = _parts((copy / "README.md").read_text())
+    after = _parts((copy / "docs/performance.md").read_text())
     assert (after[0], after[2]) == (before[0], before[2])
     assert after[1] != before[1]
     assert _figures(copy, ORDINARY).returncode == 0
-    assert _parts((copy / "README.md").read_text())[1] == after[1]
+    assert _parts((copy / "docs/performance.md").read_text())[1] == after[1]
 
 
-def test_a_readme_without_marks_is_refused_and_not_written(copy: Path) -> None:
-    without = (copy / "README.md").read_text().replace("<!-- end of gang figures -->", "")
-    (copy / "README.md").write_text(without)
+def test_a_page_without_marks_is_refused_and_not_written(copy: Path) -> None:
+    without = (copy / "docs/performance.md").read_text().replace("<!-- end of gang figures -->", "")
+    (copy / "docs/performance.md").write_text(without)
     done = _figures(copy, ORDINARY, GANGS)
     assert done.returncode == 1
     assert "not exactly one pair of marks: <!-- gang figures" in done.stderr
-    assert (copy / "README.md").read_text() == without
+    assert (copy / "docs/performance.md").read_text() == without

@@ -1,4 +1,4 @@
-"""README's figures come from bench's JSON, between two marks, and nothing else changes."""
+"""The pages' figures come from bench's JSON, between two marks, and nothing else changes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ def _result(**trace: Any) -> dict[str, Any]:
 def copy(tmp_path: Path) -> Path:
     (tmp_path / "scripts").mkdir()
     (tmp_path / "scripts/figures").write_text((ROOT / "scripts/figures").read_text())
-    (tmp_path / "README.md").write_text((ROOT / "README.md").read_text())
+    (tmp_path / "docs").mkdir()
+    for page in ("docs/performance.md", "docs/callbacks.md"):
+        (tmp_path / page).write_text((ROOT / page).read_text())
     return tmp_path
 
 
@@ -48,9 +50,9 @@ def _figures(copy: Path, result: dict[str, Any], *more: str) -> int:
 
 
 def test_the_table_is_written_between_the_marks_and_found_again(copy: Path) -> None:
-    before = (copy / "README.md").read_text()
+    before = (copy / "docs/performance.md").read_text()
     assert _figures(copy, _result()) == 0
-    written = (copy / "README.md").read_text()
+    written = (copy / "docs/performance.md").read_text()
     assert "| 10,000 asks up front: allocations/s | 4,322 | 8,772 |" in written
     assert "openb trace at 3,000/s: ask to allocation, p50 | 62.5 ms | - |" in written
     assert "onto 1,000 nodes: until all placeholders are placed | 1.3 s | - |" in written
@@ -63,14 +65,38 @@ def test_the_table_is_written_between_the_marks_and_found_again(copy: Path) -> N
     assert _figures(copy, _result(), "--check") == 0
     assert _figures(copy, _result(placed=1), "--check") == 1
     assert _figures(copy, _result(placed=1)) == 0
-    assert (copy / "README.md").read_text().count("10,000 asks up front") == 1
+    assert (copy / "docs/performance.md").read_text().count("10,000 asks up front") == 1
 
 
 def test_a_wrong_replay_is_not_hidden(copy: Path) -> None:
     assert _figures(copy, _result(good=False, complaints=["allocated twice: a"])) == 0
-    assert "but: allocated twice: a" in (copy / "README.md").read_text()
+    assert "but: allocated twice: a" in (copy / "docs/performance.md").read_text()
 
 
-def test_a_readme_without_marks_is_refused(copy: Path) -> None:
-    (copy / "README.md").write_text("nothing\n")
+def test_a_page_without_marks_is_refused(copy: Path) -> None:
+    (copy / "docs/performance.md").write_text("nothing\n")
     assert _figures(copy, _result()) == 1
+
+
+def test_what_turns_cost_is_written_where_they_are_explained(copy: Path) -> None:
+    """By a run of those scenarios alone, too: docs/performance.md stays as it is."""
+    modes = ("all", "node", "task_group", "application", "one")
+    one = {"asks": 400, "asks_per_s": 40.0, "allocations_per_s": 1234.5, "questions_each": 1.5, "violations": 0}
+    scenario = {**one, "latency_p50_ms": 12.5, "latency_p99_ms": 99.0}
+    stateful = {f"stateful_{mode}": {**scenario, "violations": 12 * (mode == "all")} for mode in modes}
+    result = {**_result(), "medians": {"embedded": stateful, "kafka": stateful}, "runs": []}
+    page = (copy / "docs/performance.md").read_text()
+    before = (copy / "docs/callbacks.md").read_text()
+    assert _figures(copy, result, "--check") == 1
+    assert _figures(copy, result) == 0
+    written = (copy / "docs/callbacks.md").read_text()
+    assert "| | | `all` | `node` | `task-group` | `application` | `one` |" in written
+    assert "| embedded | 400 asks at once: allocations/s | 1,234 | 1,234 | 1,234 | 1,234 | 1,234 |" in written
+    assert "| kafka | 40 asks/s, one by one: ask to allocation, p50 | 12.5 ms | 12.5 ms |" in written
+    assert "| kafka | two of a kind on one node | 12 | 0 | 0 | 0 | 0 |" in written
+    assert written.startswith(before.partition("<!-- figures of turns")[0])
+    assert written.endswith(before.partition("<!-- end of figures of turns -->")[2])
+    assert _figures(copy, result, "--check") == 0
+    assert (copy / "docs/performance.md").read_text() == page
+    assert _figures(copy, _result()) == 0
+    assert (copy / "docs/callbacks.md").read_text() == written

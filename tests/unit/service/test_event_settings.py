@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 
 import pytest
-from muster_service.event_settings import DEFAULT, KEYS, EventSettings, keys_of, merged, read
+from muster_runtime.event_settings import DEFAULT, KEYS, EventSettings, keys_of, merged, read
 
 NAMES = [field.name for field in fields(EventSettings) if field.name != "given"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import exposed
-from muster_service.exposition import merged
+from muster_runtime.exposition import merged
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.process_collector import ProcessCollector
 

@@ -7,7 +7,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from muster_service.go_json import error_body, go_json, go_text
+from muster_runtime.go_json import error_body, go_json, go_text
 
 
 def test_json_is_compact_with_sorted_keys() -> None:

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from muster_service.http_server import HttpServer
+from muster_runtime.http_server import HttpServer
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
@@ -137,7 +137,7 @@ async def test_who_takes_an_answer_slowly_is_not_cut_and_who_takes_nothing_of_it
 
 _SERVES = """
 import asyncio, resource, sys
-from muster_service.http_server import HttpServer
+from muster_runtime.http_server import HttpServer
 resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
 async def serve():
     told = []

@@ -5,8 +5,8 @@ from __future__ import annotations
 import socket
 
 import pytest
-from muster_service.addresses import is_loopback, on_loopback
-from muster_service.identity import GATEWAY, LOOPBACK, NOBODY, RESERVED_NAMES, Identity, Role, identity_of
+from muster_runtime.addresses import is_loopback, on_loopback
+from muster_runtime.identity import GATEWAY, LOOPBACK, NOBODY, RESERVED_NAMES, Identity, Role, identity_of
 
 
 @pytest.mark.parametrize(

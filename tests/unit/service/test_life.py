@@ -6,7 +6,7 @@ import asyncio
 import re
 
 import pytest
-from muster_service.life import Life, together, until
+from muster_runtime.life import Life, together, until
 
 
 async def _for_ever() -> None:

@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 
 import httpx
 import pytest
-from muster_service.addresses import ListenAddress, OptionalListenAddress, host_of_peer, listen, parse_address
-from muster_service.http_server import HttpServer
+from muster_runtime.addresses import ListenAddress, OptionalListenAddress, host_of_peer, listen, parse_address
+from muster_runtime.http_server import HttpServer
 from pydantic import BaseModel, ValidationError
 from starlette.applications import Starlette
 from starlette.requests import Request

@@ -8,7 +8,7 @@ import logging
 
 import pytest
 import structlog
-from muster_service import logs
+from muster_runtime import logs
 
 
 class Terminal(io.StringIO):

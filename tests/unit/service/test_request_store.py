@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from muster_service import request_store
-from muster_service.request_store import RequestReader, RequestStore, capacity_of
+from muster_runtime import request_store
+from muster_runtime.request_store import RequestReader, RequestStore, capacity_of
 
 MANY, MUCH = 10_000, 1 << 30
 

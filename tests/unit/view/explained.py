@@ -1,4 +1,4 @@
-"""One small cluster for each reason, each "no" of preemption and each rule of preemption: decided by a real core.
+"""One small cluster for each reason, each "no" of preemption and each rule of preemption: decided by a whole core.
 
 docs/explain.md shows what is said of them.
 """
@@ -12,8 +12,17 @@ from typing import Any
 
 import pytest
 from builders import SECOND_NS, nodes
-from muster_scheduler.core import preemption
-from muster_scheduler.core.commands import (
+from muster_core.config.config import PreemptionConfig
+from muster_core.external.external import (
+    ExternalChange,
+    ExternalKind,
+    ExternalNode,
+    ExternalOffer,
+    SetSource,
+    SourceState,
+    UpdateExternal,
+)
+from muster_core.model.commands import (
     Answer,
     Answers,
     AppItem,
@@ -26,25 +35,15 @@ from muster_scheduler.core.commands import (
     UpdateApplications,
     UpdateNodes,
 )
-from muster_scheduler.core.config import PreemptionConfig
-from muster_scheduler.core.external import (
-    ExternalChange,
-    ExternalKind,
-    ExternalNode,
-    ExternalOffer,
-    SetSource,
-    SourceState,
-    UpdateExternal,
-)
-from muster_scheduler.core.inquiries import CallbackPolicy
-from muster_scheduler.core.objects import PreemptionRule
-from muster_scheduler.core.outcome import Outcome, PredicatesAsked
-from muster_scheduler.core.reasons import PreemptionNo, ReasonCode
-from muster_scheduler.core.states import QueueEvent
-from muster_scheduler.follower import CALLBACKS_ABSENT_KEY, Pause, RmInfo, RmState
-from muster_scheduler.view import explain, explain_node, explain_queue
-from muster_service.go_json import go_json
+from muster_core.model.outcome import Outcome, PredicatesAsked
+from muster_core.model.reasons import PreemptionNo, ReasonCode
+from muster_core.model.scopes import CallbackPolicy, Scope
+from muster_core.model.states import QueueEvent
+from muster_core.preemption import preemption
+from muster_runtime.go_json import go_json
 from muster_si.constants import NODE_READY_ATTRIBUTE
+from muster_state.follower import CALLBACKS_ABSENT_KEY, Pause, RmInfo, RmState
+from muster_view.explain import explain, explain_node, explain_queue
 from preempting import Arena, item
 
 GIB = 1 << 30
@@ -191,7 +190,22 @@ def required_node_full() -> Explained:
 def gang(arena: Arena, app: str, total: int, *, style: str = "", timeout_ms: int = 0) -> None:
     """An application of ann's whose placeholders take so many vcores (in thousandths) in all."""
     asked = {"vcore": total}
-    arena.do(UpdateApplications((AppItem(app, "root.a", "default", "ann", ("dev",), {}, timeout_ms, asked, style),)))
+    arena.do(
+        UpdateApplications(
+            (
+                AppItem(
+                    app,
+                    "root.a",
+                    "default",
+                    "ann",
+                    ("dev",),
+                    execution_timeout_ms=timeout_ms,
+                    placeholder_ask=asked,
+                    gang_style=style,
+                ),
+            )
+        )
+    )
 
 
 def member(
@@ -266,6 +280,16 @@ def rm_asked() -> Explained:
     return Explained(arena)
 
 
+def rm_turn() -> Explained:
+    """The RM wants to be asked about one proposal at a time on each node, and is asked about another one."""
+    arena = one_queue()
+    policy = CallbackPolicy(predicates=True, connected=True, since_ns=arena.now_ns, alone=Scope.NODE)
+    arena.do(SetCallbacks(policy))
+    arena.want("app", "earlier", preempts=False, vcore=1_000)
+    arena.want("app", "ask", preempts=False, vcore=1_000)
+    return Explained(arena)
+
+
 def refused_by_rm() -> Explained:
     """Two nodes have room, and the RM wants neither for the ask."""
     arena = one_queue()
@@ -321,6 +345,7 @@ REASONS: dict[ReasonCode, Callable[[], Explained]] = {
     ReasonCode.PLACEHOLDER_LEAVING: placeholder_leaving,
     ReasonCode.PLACEHOLDER_STUCK: placeholder_stuck,
     ReasonCode.RM_ASKED: rm_asked,
+    ReasonCode.RM_TURN: rm_turn,
     ReasonCode.REFUSED_BY_RM: refused_by_rm,
     ReasonCode.RM_ABSENT: rm_absent,
     ReasonCode.QUEUE_STOPPED: queue_stopped,
@@ -461,12 +486,12 @@ def wanted_back() -> dict[str, Any]:
     return told(arena)
 
 
-RULES: dict[PreemptionRule, Callable[[], dict[str, Any]]] = {
-    PreemptionRule.GUARANTEE: by_guarantee,
-    PreemptionRule.PRIORITY: by_priority,
-    PreemptionRule.REQUIRED_NODE: for_a_daemon,
-    PreemptionRule.QUOTA: by_quota,
-    PreemptionRule.REVOKED: wanted_back,
+RULES: dict[str, Callable[[], dict[str, Any]]] = {
+    "GUARANTEE": by_guarantee,
+    "PRIORITY": by_priority,
+    "REQUIRED_NODE": for_a_daemon,
+    "QUOTA": by_quota,
+    "REVOKED": wanted_back,
 }
 
 

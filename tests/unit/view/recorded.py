@@ -7,15 +7,16 @@ from contextlib import asynccontextmanager
 
 import httpx
 from builders import Cluster
+from contract import openapi
 from muster_bus.clock import Clock, SystemClock
 from muster_bus.log import Log, OutRecord, PartitionOwner
 from muster_bus.topics import Topics, state_key
-from muster_scheduler import state_codec
-from muster_scheduler.core.commands import Command
-from muster_scheduler.core.outcome import Outcome
-from muster_scheduler.follower import RmInfo, encode_registration, encode_rm
-from muster_scheduler.view import ViewService
-from muster_scheduler.view.settings import ViewSettings
+from muster_core.model.commands import Command
+from muster_core.model.outcome import Outcome
+from muster_state import state_codec
+from muster_state.follower import RmInfo, encode_registration, encode_rm
+from muster_view import ViewService
+from muster_view.settings import ViewSettings
 
 LEAVES = "{name: root, submitacl: '*', queues: [{name: a, resources: {max: {vcore: 4}}}, {name: b}]}"
 
@@ -111,5 +112,6 @@ class Bench:
 
 @asynccontextmanager
 async def client_of(view: ViewService) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(view.asgi), base_url="http://view") as client:
+    transport, hooks = httpx.ASGITransport(view.asgi), {"response": [openapi.holds]}
+    async with httpx.AsyncClient(transport=transport, base_url="http://view", event_hooks=hooks) as client:
         yield client

@@ -1,12 +1,12 @@
-"""The configuration in the real core's shape, and judging one (core-features §2.19)."""
+"""The configuration in YuniKorn's shape, and judging one."""
 
 from __future__ import annotations
 
 import hashlib
 
-from muster_scheduler.core.config import DEFAULT_CONFIG
-from muster_scheduler.queue_yaml import TEXT_BYTES_MAX, load_queue_config
-from muster_scheduler.view import configured
+from muster_core.config.config import DEFAULT_CONFIG
+from muster_queue_config.queue_yaml import TEXT_BYTES_MAX, load_queue_config
+from muster_view.rest import configured
 from ruamel.yaml import YAML
 from unit.view.recorded import Bench, client_of
 
@@ -143,6 +143,19 @@ def test_no_text_is_the_built_in_configuration() -> None:
     assert load_queue_config(configured.DEFAULT_TEXT) == (DEFAULT_CONFIG, [])
     (partition,) = configured.shown("", {}, go=True)["Partitions"]
     assert [rule["Name"] for rule in partition["PlacementRules"]] == ["tag", "provided"]
+
+
+def test_root_is_a_parent_and_the_time_out_of_locks_is_the_cores_default() -> None:
+    queues = "{name: root, submitacl: '*', queues: [{name: a}, {name: b, parent: true}]}"
+    text = f"partitions: [{{name: default, queues: [{queues}]}}]"
+    for go, key in ((True, str), (False, str.lower)):
+        shown = configured.shown(text, {}, go=go)
+        (root,) = shown[key("Partitions")][0][key("Queues")]
+        assert list(root)[:2] == [key("Name"), key("Parent")]
+        assert root[key("Parent")] is True
+        assert [each.get(key("Parent")) for each in root[key("Queues")]] == [None, True]
+        assert (shown[key("DeadlockDetectionEnabled")], shown[key("DeadlockTimeoutSeconds")]) == (False, 60)
+    assert "deadlocktimeoutseconds: 60" in configured.as_yaml(text, {}).decode()
 
 
 def test_validating() -> None:

@@ -1,4 +1,4 @@
-"""``/ws/v1/metrics``: the real core's families, and what they say of a cluster."""
+"""``/ws/v1/metrics``: YuniKorn's families, and what they say of a cluster."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import httpx
 import pytest
 from builders import nodes
 from exposed import Family, parse
-from muster_scheduler.core.commands import AskItem, NodeAction, Termination, UpdateAllocations, UpdateApplications
-from muster_scheduler.core.states import AppState
-from muster_scheduler.follower import DECIDING_LIMITS_US, Tally
-from muster_scheduler.view import core_metrics
-from muster_scheduler.view.census import Census, PartitionCensus
+from muster_core.model.commands import AskItem, NodeAction, Termination, UpdateAllocations, UpdateApplications
+from muster_core.model.states import AppState
+from muster_state.follower import DECIDING_LIMITS_US, Tally
+from muster_view.metrics import core_metrics
+from muster_view.metrics.census import Census, PartitionCensus
 from unit.view.recorded import Bench, Recorded, client_of
 
 METRICS = "/ws/v1/metrics"
-# As core-features §2.20 lists them: name, type, labels, and the values that a label may have.
+# As YuniKorn has them: name, type, labels, and the values that a label may have.
 STATES = {"new", "accepted", "rejected", "running", "failing", "failed", "resuming", "completing", "completed"}
 REFERENCE: dict[str, tuple[str, tuple[str, ...], dict[str, set[str]]]] = {
     "yunikorn_scheduler_container_allocation_attempt_total": (
@@ -388,6 +388,9 @@ async def test_the_tally_s_figures_outlive_the_view(bench: Bench) -> None:
         preempted=1,
         timed_out=1,
         replaced=1,
+        reported=2,
+        ended=5,
+        dropped=1,
         asks_rejected=4,
         applications_accepted=7,
         applications_rejected=2,
@@ -401,7 +404,7 @@ async def test_the_tally_s_figures_outlive_the_view(bench: Bench) -> None:
         async with bench.view() as view, client_of(view) as client:
             found = await scraped(client)
         attempts = found["yunikorn_scheduler_container_allocation_attempt_total"]
-        assert attempts.values("state") == {"allocated": 9, "rejected": 4, "error": 0, "released": 6}
+        assert attempts.values("state") == {"allocated": 11, "rejected": 4, "error": 0, "released": 5}
         submitted = found["yunikorn_scheduler_application_submission_total"]
         assert submitted.values("result") == {"new": 9, "accepted": 7, "rejected": 2}
         assert found["yunikorn_scheduler_node"].value(state="failed") == 5
@@ -472,7 +475,7 @@ async def test_what_is_counted_bit_by_bit_is_what_is_there(bench: Bench, seed: i
         assert counted(follower.census.of(partition)) == counted(anew.of(partition))
         containers = follower.census.counts["rm1"].containers
         held = {
-            path: sum(len(app.allocations) for app in queue.applications.values())
+            path: sum(len(app.allocations) for app in partition.apps_in(queue))
             for path, queue in partition.queues.items()
             if queue.leaf
         }

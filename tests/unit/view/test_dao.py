@@ -1,4 +1,4 @@
-"""The shapes, byte for byte: names, order, what is always there and what is left out (core-features §2.19)."""
+"""The shapes, byte for byte: names, order, what is always there and what is left out."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from builders import Cluster, nodes
-from muster_scheduler.core.commands import (
+from muster_core.model.commands import (
     AppItem,
     AskItem,
     NodeAction,
@@ -16,12 +16,12 @@ from muster_scheduler.core.commands import (
     UpdateApplications,
     UpdateNodes,
 )
-from muster_scheduler.core.states import AppState, QueueState
-from muster_scheduler.follower import RmInfo
-from muster_scheduler.view import dao, render
-from muster_scheduler.view.render import Pieces
-from muster_service.go_json import go_json
+from muster_core.model.states import AppState, QueueState
+from muster_runtime.go_json import go_json
 from muster_si.constants import REQUIRED_NODE_TAG
+from muster_state.follower import RmInfo
+from muster_view.rest import dao, render
+from muster_view.rest.render import Pieces
 
 LEAVES = "{name: root, submitacl: '*', queues: [{name: a, resources: {max: {vcore: 4}}}, {name: b}]}"
 T = 1_000_000_000_000  # Cluster's clock at its start, in nanoseconds
@@ -151,7 +151,7 @@ def test_delays_are_shown_where_they_have_an_effect() -> None:
     cluster = Cluster(queues, partition="placementrules: [{name: provided, create: true}],")
     cluster.app("x", "root.p.made")
     tails = {
-        path: dao.queue_tail(cluster.partition, queue, dao.INT32_MIN, [])
+        path: dao.queue_tail(cluster.partition, queue, dao.INT32_MIN, dao.Allocating([], 0))
         for path, queue in cluster.partition.queues.items()
     }
     assert {path: (tail.preemption_delay, tail.quota_preemption_delay) for path, tail in tails.items()} == {
@@ -179,7 +179,7 @@ def test_preemption_can_be_disabled_and_bad_values_mean_the_default() -> None:
         " preemption.delay: soon, priority.offset: '99999999999', quota.preemption.delay: -5s}}]}"
     )
     partition = Cluster(queues).partition
-    tail = dao.queue_tail(partition, partition.queues["root.a"], dao.INT32_MIN, [])
+    tail = dao.queue_tail(partition, partition.queues["root.a"], dao.INT32_MIN, dao.Allocating([], 0))
     assert not tail.preemption_enabled
     assert (tail.preemption_delay, tail.quota_preemption_delay, tail.priority_offset) == ("30s", "0s", 0)
 
@@ -192,9 +192,11 @@ def test_priorities_are_offset_on_the_way_up_and_saturate() -> None:
     cluster = Cluster(queues)
     cluster.app("x", "root.p.a")
     cluster.ask("x", "k", vcore=1, priority=1)
-    assert [dao.current_priority(cluster.queue(path)) for path in ("root.p.a", "root.p", "root")] == [6, 16, 16]
+    assert [
+        dao.current_priority(cluster.partition, cluster.queue(path)) for path in ("root.p.a", "root.p", "root")
+    ] == [6, 16, 16]
     cluster.ask("x", "k2", vcore=1, priority=dao.INT32_MAX - 3)
-    assert dao.current_priority(cluster.queue("root")) == dao.INT32_MAX
+    assert dao.current_priority(cluster.partition, cluster.queue("root")) == dao.INT32_MAX
 
 
 def test_a_priority_fence_lends_its_offset_while_something_is_pending() -> None:
@@ -204,12 +206,12 @@ def test_a_priority_fence_lends_its_offset_while_something_is_pending() -> None:
     )
     cluster = Cluster(queues)
     paths = ("root.p.a", "root.p", "root")
-    assert [dao.current_priority(cluster.queue(path)) for path in paths] == [dao.INT32_MIN] * 3
+    assert [dao.current_priority(cluster.partition, cluster.queue(path)) for path in paths] == [dao.INT32_MIN] * 3
     cluster.app("x", "root.p.a")
     cluster.ask("x", "k", vcore=1, priority=100)
-    assert [dao.current_priority(cluster.queue(path)) for path in paths] == [100, 3, 3]
+    assert [dao.current_priority(cluster.partition, cluster.queue(path)) for path in paths] == [100, 3, 3]
     cluster.node("n", vcore=1)
-    assert [dao.current_priority(cluster.queue(path)) for path in paths] == [dao.INT32_MIN] * 3
+    assert [dao.current_priority(cluster.partition, cluster.queue(path)) for path in paths] == [dao.INT32_MIN] * 3
 
 
 def test_in_a_tree_each_queue_has_the_priority_that_it_has_alone() -> None:
@@ -231,7 +233,7 @@ def test_in_a_tree_each_queue_has_the_priority_that_it_has_alone() -> None:
             walk(child)
 
     walk(json.loads(text(render.queue(partition, partition.root, tree=True))))
-    assert shown == {path: dao.current_priority(queue) for path, queue in partition.queues.items()}
+    assert shown == {path: dao.current_priority(partition, queue) for path, queue in partition.queues.items()}
     assert len(set(shown.values())) >= 5
     assert b'"children":[]' not in text(render.queue(partition, cluster.queue("root.e"), tree=True))
 
@@ -343,10 +345,10 @@ def test_application_with_asks_and_allocations() -> None:
         b'"queueName":"root.a","submissionTime":1000000000000,'
         b'"requests":[{"allocationKey":"k2","requestTime":1000000000001,"resource":{"vcore":2000},"priority":"0",'
         b'"applicationId":"x","allocationLog":[{"message":"Queue root.a uses 3 cores of its max of 4 cores; '
-        b'2 cores more would go over.","lastOccurrence":1000000000001,"count":1}],"schedulingAttempted":true,'
+        b'2 cores more would exceed it.","lastOccurrence":1000000000001,"count":1}],"schedulingAttempted":true,'
         b'"pendingCount":3,"pendingReason":{"code":"QUEUE_MAX","queue":"root.a","resourceType":"vcore","asked":2000,'
         b'"used":3000,"limit":4000,"message":"Queue root.a uses 3 cores of its max of 4 cores; '
-        b'2 cores more would go over.","since":1000000000001}}],'
+        b'2 cores more would exceed it.","since":1000000000001}}],'
         b'"allocations":[{"allocationKey":"k1","allocationTags":{"t":"\\u003cv"},"requestTime":1000000000000,'
         b'"allocationTime":1000000000000,"resource":{"pods":0,"vcore":3000},"priority":"-1","nodeId":"n1",'
         b'"applicationId":"x","bindTime":1000000000000}],'
@@ -431,7 +433,9 @@ def test_a_previous_generations_allocation_carries_its_uuid() -> None:
 def test_node_with_allocations_and_what_others_hold() -> None:
     cluster = Cluster(LEAVES)
     attributes = {"si/hostname": "h", "si/rackname": "r"}
-    item = NodeItem("n1", NodeAction.CREATE, attributes, {"vcore": 10_000, "memory": 10}, {"vcore": 500})
+    item = NodeItem(
+        "n1", NodeAction.CREATE, attributes, capacity={"vcore": 10_000, "memory": 10}, occupied={"vcore": 500}
+    )
     cluster.do(UpdateNodes((item,)))
     cluster.app("x", "root.b")
     cluster.ask("x", "k", vcore=9_000)
@@ -440,7 +444,8 @@ def test_node_with_allocations_and_what_others_hold() -> None:
         cluster.do(UpdateAllocations([foreign]))
     cluster.do(nodes(NodeAction.DRAIN_NODE, {"n1": None}))
     assert text(render.node(cluster.partition, cluster.the_node("n1"))) == (
-        b'{"nodeID":"n1","hostName":"h","rackName":"r","attributes":{"si/hostname":"h","si/rackname":"r"},'
+        b'{"nodeID":"n1","hostName":"h","rackName":"r","attributes":'
+        b'{"si/hostname":"h","si/node-partition":"[]default","si/rackname":"r"},'
         b'"capacity":{"memory":10,"vcore":10000},"allocated":{"vcore":9000},"occupied":{"memory":10,"vcore":500},'
         b'"available":{"vcore":500},"utilized":{"vcore":90},'
         b'"allocations":[{"allocationKey":"k","requestTime":1000000000000,"allocationTime":1000000000000,'
@@ -453,11 +458,11 @@ def test_node_with_allocations_and_what_others_hold() -> None:
     assert dao.partition_info(INFO, cluster.partition).total_containers == 1
 
 
-def test_an_empty_nodes_attributes_are_an_object_all_the_same() -> None:
+def test_a_node_without_attributes_has_its_partition() -> None:
     cluster = Cluster(LEAVES)
     cluster.node("n1", vcore=1)
     assert text(render.node(cluster.partition, cluster.the_node("n1"))) == (
-        b'{"nodeID":"n1","attributes":{},"capacity":{"vcore":1},"available":{"vcore":1},'
+        b'{"nodeID":"n1","attributes":{"si/node-partition":"[]default"},"capacity":{"vcore":1},"available":{"vcore":1},'
         b'"schedulable":true,"isReserved":false}'
     )
 

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 from builders import SECOND_NS, Cluster, ask, nodes
-from muster_scheduler.core.commands import (
+from muster_core.external.external import ExternalChange, ExternalPool, ExternalQueue, UpdateExternal, id_of, kind_of
+from muster_core.model.allocation import Preempted
+from muster_core.model.commands import (
     AppItem,
     AskItem,
     NodeAction,
@@ -18,12 +20,10 @@ from muster_scheduler.core.commands import (
     UpdateAllocations,
     UpdateApplications,
 )
-from muster_scheduler.core.external import ExternalChange, ExternalPool, ExternalQueue, UpdateExternal, id_of, kind_of
-from muster_scheduler.core.objects import Preempted, PreemptionRule
-from muster_scheduler.core.states import QueueEvent
-from muster_scheduler.follower import Pause, RmInfo, RmState
-from muster_scheduler.view import explain
-from muster_service.go_json import go_json
+from muster_core.model.states import QueueEvent
+from muster_runtime.go_json import go_json
+from muster_state.follower import Pause, RmInfo, RmState
+from muster_view.explain import explain
 from unit.view.recorded import Bench, Recorded, client_of
 
 E = "/ws/v1/explain"
@@ -69,7 +69,8 @@ async def test_pending_has_every_figure_and_the_counts(bench: Bench) -> None:
     rm.cluster.core.apply(UpdateAllocations([ask("x", "k3", vcore=1)]), since, rm.cluster.outcomes[-1])
     await bench.write(rm)
     assert await get(bench, f"{E}/summary") == {
-        "rm": "rm1", "life": "RUNNING", "allocated": 1, "pending": 5,
+        "rm": "rm1", "life": "RUNNING", "lifeSince": 0, "held": False, "description": "It is connected.",
+        "allocated": 1, "pending": 5,
         "counts": {"QUEUE_MAX": 4, "WAITING_FOR_TURN": 1},
     }  # fmt: skip
     explained = await get(bench, f"{E}/pending?rm=rm1")
@@ -79,7 +80,7 @@ async def test_pending_has_every_figure_and_the_counts(bench: Bench) -> None:
     at, sentence = limited.pop("at"), limited.pop("sentence")
     assert at > since
     assert sentence.startswith("Ask k2 of application x has waited for ")
-    assert sentence.endswith(" because queue root.a uses 3 cores of its max of 4 cores; 2 cores more would go over.")
+    assert sentence.endswith(" because queue root.a uses 3 cores of its max of 4 cores; 2 cores more would exceed it.")
     assert limited == {
         "partition": "default", "applicationID": "x", "allocationKey": "k2", "queue": "root.a", "count": 4,
         "priority": 0, "resource": {"vcore": 2_000}, "placeholder": False, "taskGroup": "", "reason": "QUEUE_MAX",
@@ -91,7 +92,7 @@ async def test_pending_has_every_figure_and_the_counts(bench: Bench) -> None:
         "gang": None, "reservation": None,
         "preemption": {"state": "NO", "no": "NOT_ALLOWED", "mayAt": 0, "victims": []},
         "refusals": [], "refusedUntil": 0, "scaledUp": False,
-        "message": "Queue root.a uses 3 cores of its max of 4 cores; 2 cores more would go over.",
+        "message": "Queue root.a uses 3 cores of its max of 4 cores; 2 cores more would exceed it.",
     }  # fmt: skip
     assert (waiting["allocationKey"], waiting["reason"], waiting["since"]) == ("k3", "WAITING_FOR_TURN", since)
     assert waiting["preemption"]["state"] == "NONE"
@@ -108,8 +109,8 @@ async def test_who_must_go_and_for_whom(bench: Bench) -> None:
     assert [each.pop("since") for each in victims] == [now_ns, now_ns]
     assert asked["preemption"] == {"state": "CHOSEN", "no": "", "mayAt": 0, "victims": victims}
     assert asked["reservation"] == {"node": "n1", "since": now_ns}
-    assert "2 allocations were told " in asked["message"]
-    assert asked["message"].endswith(" ago to go for it; they have not gone yet. Node n1 is kept free for it.")
+    assert "2 allocations were preempted for it " in asked["message"]
+    assert asked["message"].endswith(" ago and have not ended yet. Node n1 is reserved for it.")
     told = await get(bench, f"{E}/preempted")
     assert told["rm"] == "rm1"
     assert [
@@ -129,8 +130,8 @@ async def test_who_must_go_and_for_whom(bench: Bench) -> None:
         "victimShareAfter": 0.3, "askerShareBefore": 0.0, "askerShareAfter": 0.75,
     }  # fmt: skip
     assert message == (
-        "It must go for k of application x, whose queue is under its guarantee: root.a goes from 0% to 75% of its "
-        "share, root.b goes from 50% to 30% of its share."
+        "It was preempted for k of application x, whose queue is below its guarantee: root.a goes from 0% to 75% of "
+        "its share, root.b goes from 50% to 30% of its share."
     )
     app = await get(bench, f"{E}/application/y")
     assert [each["allocationKey"] for each in app["preempted"]] == [each["allocationKey"] for each in victims]
@@ -146,7 +147,7 @@ async def test_what_has_gone_is_no_victim_any_more(bench: Bench) -> None:
     await bench.write(rm)
     asked = await get(bench, f"{E}/ask/x/k")
     assert [each["allocationKey"] for each in asked["preemption"]["victims"]] == keys[1:]
-    assert " ago to go for it; it has not gone yet." in asked["message"]
+    assert " ago and has not ended yet." in asked["message"]
     assert len((await get(bench, f"{E}/preempted"))["preempted"]) == 1
 
 
@@ -200,7 +201,7 @@ async def test_a_queue_with_its_guarantee_and_its_fences(bench: Bench) -> None:
     poor, fenced = await get(bench, f"{E}/queue/root.a"), await get(bench, f"{E}/queue/root.B")
     since = rm.cluster.now_ns - 2_000_000_000
     assert poor.pop("message").startswith(
-        "It is under its guarantee by 0.004 cores. No vcore is left in its headroom. "
+        "It is below its guarantee by 0.004 cores. No vcore is left in its headroom. "
         "1 ask waits for room on a node (vcore), for "
     )
     assert timeless(poor) == {
@@ -254,7 +255,7 @@ async def test_guarantees_count_up_to_the_fence_and_the_nearest_word_protects(be
     ]
     assert open_["protectedBy"] == "root.top.open", "inherited: the property stands at each of them"
     assert open_["message"].startswith("It has no guarantee of its own.")
-    assert "Nothing in it is preempted for others." in open_["message"]
+    assert "Its allocations are protected from preemption." in open_["message"]
 
 
 async def test_a_queue_that_a_source_restricts(bench: Bench) -> None:
@@ -265,11 +266,11 @@ async def test_a_queue_that_a_source_restricts(bench: Bench) -> None:
     both, one, root = [await get(bench, f"{E}/queue/{path}") for path in ("root.a", "root.b", "root")]
     assert (both["maximum"], both["sources"]) == ({"vcore": 6}, ["quota"])
     assert both["disputed"] == "vcore: the configuration says 9, source quota says 6: the smaller counts"
-    assert f"Of its max more than one speak ({both['disputed']}). " in both["message"]
+    assert f"Several reports set its max ({both['disputed']}). " in both["message"]
     assert (one["sources"], one["disputed"]) == (["quota"], "")
     assert "Its max is set by source quota. " in one["message"]
     assert (root["sources"], root["disputed"]) == (["quota"], "")
-    assert "What pools have is said by source quota. " in root["message"]
+    assert "Its pools are reported by source quota. " in root["message"]
 
 
 async def test_a_draining_queue_and_one_whose_quota_is_due(bench: Bench) -> None:
@@ -285,9 +286,9 @@ async def test_a_draining_queue_and_one_whose_quota_is_due(bench: Bench) -> None
     found = await get(bench, f"{E}/queue/root.a")
     assert (found["state"], found["quotaAt"]) == ("Draining", 7)
     assert found["message"] == (
-        "It is draining: what is in it runs on, nothing new comes in. It has no guarantee of its own. No vcore is left "
-        "in its headroom. What is above its max is going to be cut back. It runs as many applications "
-        "as it may, 1. Nothing waits in it."
+        "It is draining: its applications continue, and no new ones enter. It has no guarantee of its own. No vcore is "
+        "left in its headroom. Preemption will remove the usage above its max. It runs its maximum of "
+        "1 application. It has no pending asks."
     )
 
 
@@ -299,7 +300,7 @@ async def test_for_a_stopped_rm_that_is_the_reason_whatever_was_before(bench: Be
     await bench.write(rm)
     assert (await get(bench, f"{E}/summary"))["counts"] == {"RM_STOPPED": 1}
     (asked,) = (await get(bench, f"{E}/pending"))["pending"]
-    assert asked["message"] == "The resource manager is stopped; it must register again."
+    assert asked["message"] == ("The resource manager is stopped; start it so that it registers again, or forget it.")
     assert (await get(bench, f"{E}/queue/root.a"))["asks"] == {"RM_STOPPED": 1}
     assert (await get(bench, f"{E}/application/x"))["counts"] == {"RM_STOPPED": 1}
 
@@ -352,8 +353,8 @@ async def test_pauses_that_are_over_stay_in_the_history_and_part_what_was_waited
     past = [("NO_NODES", 0, 10), ("RM_HELD", 10, 30), ("NO_NODES", 30, 40), ("RM_HELD", 40, 60)]
     assert told(asked["history"]) == past
     assert [each["message"] for each in asked["history"] if each["reason"] == "RM_HELD"] == [
-        "An operator had paused the resource manager (new racks); nothing was decided for it until it was resumed.",
-        "An operator had paused the resource manager; nothing was decided for it until it was resumed.",
+        "An operator had paused the resource manager (new racks); nothing was scheduled until it was resumed.",
+        "An operator had paused the resource manager; nothing was scheduled until it was resumed.",
     ]
     assert told((await get(bench, f"{E}/ask/x/later"))["history"]) == [("RM_HELD", 50, 60)]
     for what in ("application/x", "queue/root.a", "queue/root"):
@@ -406,7 +407,7 @@ async def test_a_preempted_allocation_whose_key_several_applications_have(bench:
         cluster.app(app, "root.b")
         cluster.do(UpdateAllocations([AskItem("v", app, "default", {"vcore": 5}, allow_preempt_self=True)]))
         held = cluster.application(app).allocations["v"]
-        why = Preempted(PreemptionRule.QUOTA, "", "", "root.b", cluster.now_ns)
+        why = Preempted("QUOTA", "", "", "root.b", cluster.now_ns)
         cluster.partition.releases.preempt(held, why, "", cluster.outcomes[-1], cluster.now_ns)
     await bench.write(rm)
     answer = await get(bench, f"{E}/preemption/v", 400)
@@ -417,7 +418,7 @@ async def test_a_preempted_allocation_whose_key_several_applications_have(bench:
 @pytest.mark.parametrize(
     ("path", "status", "message"),
     [
-        ("ask/x/nope", 404, "Ask not found: nothing is allocated under its key either; it was never asked for, or is gone"),  # noqa: E501
+        ("ask/x/nope", 404, "Ask not found: there is no allocation with its key either; the ask is unknown or gone"),
         ("ask/nope/k", 404, "Application not found"),
         ("ask/x/k2?partition=nope", 404, "Partition not found"),
         ("ask/x/k2?partition=default", 200, None),

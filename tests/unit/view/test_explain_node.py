@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import pytest
 from builders import nodes
-from muster_gateway.view_client import ViewClient, path_of
-from muster_scheduler.core.commands import (
+from muster_core.external.external import ExternalChange, ExternalOffer, UpdateExternal, kind_of
+from muster_core.model.commands import (
     AppItem,
     AskItem,
     NodeAction,
@@ -21,11 +21,11 @@ from muster_scheduler.core.commands import (
     UpdateApplications,
     UpdateNodes,
 )
-from muster_scheduler.core.external import ExternalChange, ExternalOffer, UpdateExternal, kind_of
-from muster_scheduler.follower import RmState
-from muster_scheduler.view import explain_node
-from muster_scheduler.view.explain import halt_of
+from muster_gateway.view_client import ViewClient, path_of
 from muster_si.constants import REQUIRED_NODE_TAG
+from muster_state.follower import RmState
+from muster_view.explain import explain_node
+from muster_view.explain.explain import halt_of
 from unit.view.recorded import Bench, client_of
 
 E = "/ws/v1/explain"
@@ -61,7 +61,7 @@ async def test_a_node_with_work_and_with_asks_that_wait(bench: Bench) -> None:
     (runs,) = found["allocations"]
     assert (runs["applicationID"], runs["allocationKey"], runs["told"]) == ("x", "runs", "")
     assert found["message"] == (
-        "It has 1 allocation. Of 3 asks that wait it has room for none; for 1 it has too little memory, "
+        "It has 1 allocation. Of 3 pending asks it has room for none; for 1 it has too little memory, "
         "for 2 it has too little vcore."
     )
 
@@ -89,8 +89,8 @@ async def test_offers_that_are_wanted_back_say_until_when(bench: Bench) -> None:
     assert [each["offer"] for each in found["wantedBack"]] == ["o1", "o2"]
     until = datetime.fromtimestamp(deadline // 10**9, tz=UTC)
     assert (
-        "Offer o1 of source mesos and 1 more are wanted back: what has no room without them is told to go from "
-        f"{until:%Y-%m-%d %H:%M:%S} UTC on." in found["message"]
+        "Offer o1 of source mesos and 1 more were revoked: allocations that do not fit without them are "
+        f"preempted from {until:%Y-%m-%d %H:%M:%S} UTC." in found["message"]
     )
 
 
@@ -110,7 +110,7 @@ async def test_what_has_room_and_waits_all_the_same_says_for_what(bench: Bench) 
         await bench.write(rm)
         found = await get(http, f"{E}/node/n1")
     assert found["waiting"]["reasons"] == {"RM_HELD": 2}
-    assert found["message"].startswith("An operator paused the resource manager (new racks); nothing is decided")
+    assert found["message"].startswith("An operator paused the resource manager (new racks); nothing is scheduled")
 
 
 async def test_drained_and_not_ready_and_full(bench: Bench) -> None:
@@ -124,12 +124,12 @@ async def test_drained_and_not_ready_and_full(bench: Bench) -> None:
     found = _of(rm, "n1")
     assert (found["schedulable"], found["ready"]) == (False, False)
     assert found["message"] == (
-        "It is drained by the resource manager: nothing new goes there but what can run on no other node. "
+        "It is drained by the resource manager: only asks that require this node can start on it. "
         "It has 1 allocation. "
-        "No vcore is free. Nothing waits in its partition."
+        "No vcore is free. Its partition has no pending asks."
     )
     cluster.do(nodes(NodeAction.DRAIN_TO_SCHEDULABLE, {"n1": None}))
-    said = "It is not ready: nothing new goes there but what can run on no other node."
+    said = "It is not ready: only asks that require this node can start on it."
     assert _of(rm, "n1")["message"].startswith(said)
     cluster.do(UpdateNodes((NodeItem("n1", NodeAction.UPDATE, capacity={"vcore": 2}),)))
     daemon = AskItem("daemon", "y", "default", {"vcore": 1}, tags={REQUIRED_NODE_TAG: "n1"})
@@ -145,7 +145,7 @@ def test_what_is_not_the_schedulers_is_apart(bench: Bench) -> None:
     assert [each["allocationKey"] for each in found["foreign"]] == ["f1"]
     assert found["allocations"] == []
     assert found["occupied"] == {"vcore": 1}
-    assert "Nothing is allocated on it, and 1 that is not the scheduler's." in found["message"]
+    assert "It has no allocation, and 1 foreign allocation." in found["message"]
 
 
 def test_many_that_wait_are_looked_at_in_many_small_steps(bench: Bench) -> None:

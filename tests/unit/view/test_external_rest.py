@@ -7,8 +7,7 @@ from json import loads
 import httpx
 import pytest
 from muster_bus.log import OutRecord
-from muster_scheduler import state_codec
-from muster_scheduler.core.external import (
+from muster_core.external.external import (
     NOT_CONFIGURED,
     ExternalAllocation,
     ExternalApplication,
@@ -26,8 +25,9 @@ from muster_scheduler.core.external import (
     id_of,
     kind_of,
 )
-from muster_scheduler.core.external_books import ExternalBooks
-from muster_scheduler.view.external import sources
+from muster_core.external.external_books import ExternalBooks
+from muster_state import state_codec
+from muster_view.rest.external import sources
 from unit.view.recorded import Bench, client_of
 
 LISTING, LIVE, STALE = SourceState.LISTING, SourceState.LIVE, SourceState.STALE
@@ -262,14 +262,14 @@ async def test_explain_says_which_source_restricts_a_node(bench: Bench) -> None:
         assert found["rm"]["capacity"] == {"vcore": 9000}
         assert found["closed"] == ""
         assert found["message"].startswith(
-            "Beside the resource manager source vms speaks of it. They differ (vcore: the resource manager says 9000, "
-            "source vms says 7000: the smaller counts). Nothing is allocated on it."
+            "Besides the resource manager, source vms reports it. The reports differ (vcore: the resource manager says "
+            "9000, source vms says 7000: the smaller counts). It has no allocation."
         )
         found = await json(client, "/ws/v1/explain/node/n2")
         assert isinstance(found, dict)
         assert found["rm"] is None
         assert found["closed"] == "source other is lost: connection refused"
         assert found["message"].startswith(
-            "Nothing new goes there but what can run on no other node: source other is lost: connection refused. "
-            "Not the resource manager, but source other speaks of it."
+            "Only asks that require this node can start on it: source other is lost: connection refused. "
+            "Only source other reports it."
         )

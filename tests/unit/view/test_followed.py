@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 import pytest
-from muster_scheduler.core.commands import AskItem, UpdateAllocations
-from muster_scheduler.view import dao, render
+from muster_core.model.commands import AskItem, UpdateAllocations
+from muster_view.rest import dao, render
 from unit.view.recorded import Bench, Recorded, client_of
 
 QUEUES = """

@@ -16,12 +16,12 @@ from muster_bus.errors import LogUnavailable, OffsetGone
 from muster_bus.log import Log, Record
 from muster_bus.settings import LogSettings
 from muster_bus.topics import Topics
-from muster_scheduler import follower as folding
-from muster_scheduler.core import invariants
-from muster_scheduler.follower import Pause, PauseKind, encode_registration
-from muster_scheduler.view.following import PartitionFollower
-from muster_scheduler.view.settings import ViewSettings
-from muster_scheduler.view.turns import FoldGate
+from muster_core import invariants
+from muster_state import follower as folding
+from muster_state.follower import Pause, PauseKind, encode_registration
+from muster_view.following import PartitionFollower
+from muster_view.settings import ViewSettings
+from muster_view.turns import FoldGate
 from unit.view.recorded import Bench, ClockOf, client_of
 
 QUICK = {"retry_min_s": 0.01, "retry_max_s": 0.02}

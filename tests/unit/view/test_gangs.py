@@ -1,4 +1,4 @@
-"""Gangs in REST and in explain (core-features §2.19, seed 003): placeholders, who replaced them, who waits for what.
+"""Gangs in REST and in explain: placeholders, who replaced them, who waits for what.
 
 Each step of a gang's life is shown by the view, which only folds the records, as the scheduler's own core shows it.
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from builders import Cluster
-from muster_scheduler.core.commands import (
+from muster_core.model.commands import (
     AppItem,
     AskItem,
     NodeAction,
@@ -21,11 +21,14 @@ from muster_scheduler.core.commands import (
     UpdateApplications,
     UpdateNodes,
 )
-from muster_scheduler.core.outcome import Detail
-from muster_scheduler.follower import RmInfo, RmState
-from muster_scheduler.view import dao, explain, explain_queue, render, usage
-from muster_service.go_json import go_json
+from muster_core.model.outcome import Detail
+from muster_core.model.pending import ask_reason
+from muster_core.model.states import AppState
+from muster_runtime.go_json import go_json
 from muster_si.constants import REQUIRED_NODE_TAG
+from muster_state.follower import RmInfo, RmState
+from muster_view.explain import explain, explain_queue
+from muster_view.rest import dao, render, usage
 from unit.view import explained
 from unit.view.recorded import Bench, ClockOf, Recorded, client_of
 
@@ -40,7 +43,7 @@ QUEUES = """
 
 def gang(cluster: Cluster, app: str, queue: str = "root.a", *, total: int = 0, style: str = "") -> None:
     asked = {"vcore": total} if total else None
-    cluster.do(UpdateApplications((AppItem(app, queue, "default", "ann", (), {}, 0, asked, style),)))
+    cluster.do(UpdateApplications((AppItem(app, queue, "default", "ann", placeholder_ask=asked, gang_style=style),)))
 
 
 def placeholders(cluster: Cluster, app: str, count: int, vcore: int, group: str = "workers") -> None:
@@ -154,10 +157,42 @@ def test_a_forming_gang_is_allocating_in_its_queues_and_running_in_none() -> Non
     real(cluster, "formed", "w", 2)
     confirm(cluster, "formed", "workers-p0")
     assert shown("root.p.b") == (1, [])
-    # What a user runs is what counts against the user's limit, as in the real core: a gang that forms too.
+    # What a user runs is what counts against the user's limit, as in YuniKorn: a gang that forms too.
     users = usage.of_user(cluster.partition, "ann", usage.by_user(cluster.partition)["ann"])
     assert users.queues is not None
     assert users.queues.running_applications == ["forms", "formed"]
+
+
+def test_an_accepted_application_with_a_reserved_node_is_allocating_in_its_queues() -> None:
+    cluster = Cluster("{name: root, submitacl: '*', queues: [{name: a, maxapplications: 5}, {name: b}]}")
+    cluster.node("n1", vcore=4)
+    cluster.app("runs", "root.a")
+    cluster.ask("runs", "k", vcore=3)
+    cluster.app("waits", "root.a")
+    cluster.ask("waits", "large", vcore=2)
+    cluster.wait(3)
+    assert cluster.application("waits").asks["large"].reserved_node
+    tree = json.loads(text(render.queue(cluster.partition, cluster.partition.root, tree=True)))
+    (leaf,) = [each for each in tree["children"] if each["queuename"] == "root.a"]
+    for shown in (tree, leaf):
+        assert (shown["allocatingAcceptedApps"], shown["runningApps"]) == (["waits"], 1)
+    cluster.release("runs", "k")
+    leaf = json.loads(text(render.queue(cluster.partition, cluster.queue("root.a"), tree=False)))
+    assert (cluster.application("waits").state, leaf.get("allocatingAcceptedApps")) == (AppState.RUNNING, None)
+
+
+def test_a_placeholder_that_was_replaced_at_once_is_in_the_history_of_a_running_gang() -> None:
+    cluster = Cluster(QUEUES)
+    cluster.node("n1", vcore=10)
+    gang(cluster, "x", total=2)
+    placeholders(cluster, "x", 1, 2)
+    real(cluster, "x", "w", 2)
+    confirm(cluster, "x", "workers-p0")
+    said = said_of(cluster, "x")
+    assert (said["applicationState"], said["resourceHistory"]) == (
+        "Running",
+        {"placeholderResource": {"UNKNOWN": {"vcore": 0}}},
+    )
 
 
 def test_a_reason_in_rest_has_the_reason_of_the_rest_in_it() -> None:
@@ -224,7 +259,7 @@ def test_a_queue_that_is_full_of_gangs_says_so() -> None:
     placeholders(cluster, "x", 1, 2)
     shown = explain_queue.explained(cluster.partition, cluster.queue("root.a"), cluster.now_ns, halt=None)
     assert (shown.running_applications, shown.forming_applications) == (1, 1)
-    assert "It runs as many applications as it may, 2 (1 of them by their placeholders)." in shown.message
+    assert "It runs its maximum of 2 applications (1 of them with a forming gang)." in shown.message
 
 
 def test_a_users_limit_without_room_for_the_gang_names_the_user() -> None:
@@ -234,7 +269,7 @@ def test_a_users_limit_without_room_for_the_gang_names_the_user() -> None:
     placeholders(cluster, "x", 1, 4)
     gang(cluster, "y", total=2)
     placeholders(cluster, "y", 1, 2)
-    waiting = dao.reason_of(cluster.application("y").asks["workers-p0"].reason)  # type: ignore[arg-type]
+    waiting = dao.reason_of(ask_reason(cluster.application("y").asks["workers-p0"]))  # type: ignore[arg-type]
     assert (waiting.code, waiting.who, waiting.queue, waiting.promised) == ("GANG_ROOM", "ann", "root.a", 5)
     assert (
         "User ann uses 0.004 cores of its limit of 0.009 cores in queue root.a; 0.005 cores are promised"
@@ -249,8 +284,9 @@ def test_announced_and_never_asked_for_says_what_is_missing() -> None:
     placeholders(cluster, "x", 2, 2)
     real(cluster, "x", "w", 1)
     wanted = cluster.application("x").asks["w"]
-    assert wanted.reason is not None
-    shown = dao.reason_of(wanted.reason)
+    reason = ask_reason(wanted)
+    assert reason is not None
+    shown = dao.reason_of(reason)
     assert (shown.code, shown.resource_type, shown.asked, shown.used) == ("GANG_FORMING", "vcore", 6, 4)
     assert "announced placeholders of 0.006 cores; 0.004 cores are placed" in shown.message
 
@@ -265,9 +301,8 @@ def test_the_phases_in_words() -> None:
         )["message"]
         return found
 
-    assert (
-        said()
-        == "It is new. It has no allocation, and wants no more. Its gang waits to start. No placeholder was asked for."
+    assert said() == (
+        "It is new. It has no allocation, and wants no more. Its gang waits to start. It has asked for no placeholder."
     )
     placeholders(cluster, "x", 2, 2)
     assert said().startswith(
@@ -280,9 +315,8 @@ def test_the_phases_in_words() -> None:
     assert "Its gang is formed. Of 2 placeholders 2 hold room." in said()
     cluster.wait(15 * 60 + 1)
     assert said() == (
-        "It is failing. It has 2 allocations, all of which were told to go, and wants no more. "
-        "The time of its placeholders was up before anything "
-        "real was allocated. Of 2 placeholders 2 were told to go."
+        "It is failing. It has 2 allocations, all of which are being released, and wants no more. "
+        "Its placeholders timed out before any real allocation. Of 2 placeholders 2 are being released."
     )
 
 
@@ -292,7 +326,18 @@ def test_who_must_go_with_its_whole_gang_says_so() -> None:
     arena.node("n1", vcore=4_000)
     explained.gang(arena, "x", 4_000)
     placeholders = [
-        AskItem(f"p{number}", "x", "default", {"vcore": 1_000}, 1, 0, {}, "workers", True, allow_preempt_self=True)
+        AskItem(
+            f"p{number}",
+            "x",
+            "default",
+            {"vcore": 1_000},
+            wanted=1,
+            priority=0,
+            tags={},
+            task_group="workers",
+            placeholder=True,
+            allow_preempt_self=True,
+        )
         for number in range(4)
     ]
     arena.do(UpdateAllocations(placeholders))
@@ -303,7 +348,7 @@ def test_who_must_go_with_its_whole_gang_says_so() -> None:
     assert [(each["allocationKey"], each["placeholder"], each["taskGroup"], each["withGang"]) for each in told] == [
         (f"p{number}", True, "workers", True) for number in range(4)
     ]
-    assert all(each["message"].endswith(" Its gang goes as a whole.") for each in told)
+    assert all(each["message"].endswith(" Its whole gang is preempted.") for each in told)
 
 
 def test_the_event_of_a_replacement_names_the_real_ask() -> None:
@@ -364,7 +409,7 @@ def life(cluster: Cluster) -> Iterator[str]:
 
 def test_the_life_below_meets_every_reason_that_gangs_have() -> None:
     cluster = Cluster(QUEUES)
-    seen = {code for _ in life(cluster) for code in explain.summary(_state(cluster)).counts}
+    seen = {code for _ in life(cluster) for code in explain.summary(_state(cluster), 0).counts}
     assert seen >= {"GANG_ROOM", "GANG_FORMING", "PLACEHOLDER_LEAVING", "PLACEHOLDER_STUCK"}
 
 
@@ -377,7 +422,7 @@ def expected(rm: Recorded, now_ns: int) -> dict[str, Callable[[], bytes]]:
     return {
         f"{P}/queues": lambda: text(render.queue(partition, partition.root, tree=True, shown_partition=partition.name)),
         f"{E}/pending": lambda: text(explain.pending(state, now_ns)),
-        f"{E}/summary": lambda: go_json(explain.summary(state)),
+        f"{E}/summary": lambda: go_json(explain.summary(state, now_ns)),
         **{f"{E}/queue/{path}": lambda path=path: of_queue(path) for path in partition.queues},  # type: ignore[misc]
         **{
             f"{P}/application/{app.app_id}": lambda app=app: text(render.application(partition, app))  # type: ignore[misc]

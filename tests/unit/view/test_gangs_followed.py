@@ -11,71 +11,65 @@ from typing import Any
 
 import pytest
 from muster_bus.log import Record
-from muster_scheduler import state_codec
-from muster_scheduler.core.commands import Command, UpdateConfiguration
-from muster_scheduler.core.outcome import Outcome
-from muster_scheduler.core.partition import Partition
-from muster_scheduler.core.scheduler import SchedulerCore
-from muster_scheduler.follower import RmInfo, RmState, StateFolder
-from muster_scheduler.view import explain, explain_gang, explain_queue, render
-from muster_service.go_json import go_json
-from simulation import gangs_life
-from simulation.gangs_life import RM, GangLife, GangRun
+from muster_core.model.commands import Command, UpdateConfiguration
+from muster_core.model.outcome import Event, Fact, Outcome
+from muster_core.partition import Partition
+from muster_core.scheduler import SchedulerCore
+from muster_runtime.go_json import go_json
+from muster_state.follower import RmInfo, RmState, StateFolder
+from muster_view.explain import explain, explain_gang, explain_queue
+from muster_view.rest import render
+from simulation.life import Life
+from simulation.manager import GANGS
+from simulation.records import RM
+from simulation.run import Law, Run
 
 SEEDS, STEPS = (0, 1, 9, 18, 19, 25, 31, 56, 84), 150
 
 
-class FollowedRun(GangRun):
-    """A run with a follower beside it.
+class Followed(Law):
+    """What a follower of the records says, compared with what the core says, after each cycle that ran to its end."""
 
-    :ivar follower: None: it begins anew after this step (the configuration is not in the records of a run).
-    """
+    def __init__(self) -> None:
+        self._follower: StateFolder | None = None
 
-    follower: StateFolder | None = None
+    def registers(self, run: Run) -> None:
+        self._follower = None
 
-    def _register(self) -> None:
-        self.follower = None
-        super()._register()
+    def taken(self, run: Run, command: Command, facts: list[Fact], events: list[Event]) -> None:
+        if isinstance(command, UpdateConfiguration):  # (which is not in the records of a run)
+            self._follower = None
 
-    def _apply(self, command: Command, *rest: Any) -> None:
-        if isinstance(command, UpdateConfiguration):
-            self.follower = None
-        super()._apply(command, *rest)
+    def record(self, key: bytes, value: bytes | None) -> None:
+        if self._follower is not None:
+            self._follower.take(Record("state", 0, 0, 0, key, value))
 
-    def _write(self, out: Outcome) -> None:
-        for partition, what, alive in out.objects():
-            key = state_codec.key_of(RM, partition, what)
-            value = state_codec.encode(partition, what) if alive else None
-            if value is None:
-                self.topic.pop(key, None)
-            else:
-                self.topic[key] = value
-            if self.follower is not None:
-                self.follower.take(Record("state", 0, 0, 0, key, value))
+    def restarted(self, run: Run, info: RmInfo) -> None:
+        self._follower = None
 
-    def execute(self, *step: Any, **more: Any) -> None:
-        super().execute(*step, **more)
-        if self.follower is None or more.get("restart"):
-            self.follower = StateFolder()
-            self.follower.settle()
-            self.follower.rms[RM] = RmState(RmInfo(RM), self.folded())
-        if self.core.exhausted:
-            where = f"step {len(self.steps)}"
-            decided, followed = self.all_that_is_said(self.core), self.all_that_is_said(self.follower.rms[RM].core)
+    def wrote(self, run: Run, out: Outcome) -> None:
+        if self._follower is None:
+            self._follower = StateFolder()
+            self._follower.settle()
+            self._follower.rms[RM] = RmState(RmInfo(RM), run.folded())
+        if run.core.exhausted:
+            where = f"step {len(run.steps)}"
+            decided, followed = all_that_is_said(run.core, run), all_that_is_said(self._follower.rms[RM].core, run)
             for (what, said), (again, found) in zip(decided, followed, strict=True):
                 assert (where, what, unordered(said)) == (where, again, unordered(found))
 
-    def all_that_is_said(self, core: SchedulerCore) -> Iterator[tuple[str, Any]]:
-        state = RmState(RmInfo("rm", life="RUNNING"), core)
-        for partition in core.partitions.values():
-            for path, queue in sorted(partition.queues.items()):
-                yield path, json.loads(go_json(explain_queue.explained(partition, queue, self.now_ns, halt=None)))
-            yield "queues", json.loads(b"".join(render.queue(partition, partition.root, tree=True)))
-            for app_id, app in sorted(partition.apps.items()):
-                yield app_id, json.loads(b"".join(render.application(partition, app)))
-                yield app_id, json.loads(b"".join(explain.application(state, partition, app, self.now_ns)))
-            for node_id, node in sorted(partition.nodes.items()):
-                yield node_id, json.loads(b"".join(render.node(partition, node)))
+
+def all_that_is_said(core: SchedulerCore, run: Run) -> Iterator[tuple[str, Any]]:
+    state = RmState(RmInfo("rm", life="RUNNING"), core)
+    for partition in core.partitions.values():
+        for path, queue in sorted(partition.queues.items()):
+            yield path, json.loads(go_json(explain_queue.explained(partition, queue, run.now_ns, halt=None)))
+        yield "queues", json.loads(b"".join(render.queue(partition, partition.root, tree=True)))
+        for app_id, app in sorted(partition.apps.items()):
+            yield app_id, json.loads(b"".join(render.application(partition, app)))
+            yield app_id, json.loads(b"".join(explain.application(state, partition, app, run.now_ns)))
+        for node_id, node in sorted(partition.nodes.items()):
+            yield node_id, json.loads(b"".join(render.node(partition, node)))
 
 
 def unordered(value: Any) -> Any:
@@ -96,9 +90,8 @@ def promised(partition: Partition) -> dict[str, dict[str, int]]:
 
 
 @pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: f"seed-{seed}")
-def test_what_is_said_of_gangs_is_said_by_a_follower_too(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    monkeypatch.setattr(gangs_life, "GangRun", FollowedRun)
-    life = GangLife(seed, check_core=False)
+def test_what_is_said_of_gangs_is_said_by_a_follower_too(seed: int) -> None:
+    life = Life(seed, {GANGS}, check_core=False, more=[Followed()])
     for _ in range(STEPS):
         life.step()
         for partition in life.run.core.partitions.values():
@@ -109,8 +102,8 @@ def test_what_is_said_of_gangs_is_said_by_a_follower_too(monkeypatch: pytest.Mon
 def test_these_lives_meet_what_gangs_wait_for() -> None:
     seen: set[str] = set()
     for seed in SEEDS[:4]:
-        life = GangLife(seed, check_core=False)
+        life = Life(seed, {GANGS}, check_core=False)
         for _ in range(STEPS):
             life.step()
-            seen |= explain.summary(RmState(RmInfo("rm", life="RUNNING"), life.run.core)).counts.keys()
+            seen |= explain.summary(RmState(RmInfo("rm", life="RUNNING"), life.run.core), 0).counts.keys()
     assert seen >= {"GANG_ROOM", "GANG_FORMING", "PLACEHOLDER_LEAVING", "QUEUE_MAX"}

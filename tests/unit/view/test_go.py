@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from muster_scheduler.core.properties import parse_duration_ns
-from muster_scheduler.view import go
-from muster_service.go_json import go_json
+from muster_core.config.properties import parse_duration_ns
+from muster_runtime.go_json import go_json
+from muster_view.rest import go
 
 
 @pytest.mark.parametrize(("value", "shown"), [(1.0, b"1"), (0.5, b"0.5"), (0.0, b"0"), (-3.0, b"-3")])

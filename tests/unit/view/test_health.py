@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 from builders import Cluster
-from muster_scheduler.core.commands import NodeAction, NodeItem, UpdateNodes
-from muster_scheduler.core.partition import Partition
-from muster_scheduler.follower import RmInfo, RmState
-from muster_scheduler.view import dao
-from muster_scheduler.view.health import HealthCheck
+from muster_core.model.commands import NodeAction, NodeItem, UpdateNodes
+from muster_core.partition import Partition
+from muster_rest.shapes.measures import HealthDao
+from muster_state.follower import RmInfo, RmState
+from muster_view.health import HealthCheck
 
 NAMES = [
     "Scheduling errors",
@@ -39,14 +39,14 @@ def cluster_in_use() -> Cluster:
 
 def checked(
     cluster: Cluster, problems: tuple[str, ...] = (), lagging: str = "", lost: tuple[str, ...] = ()
-) -> dao.HealthDao:
+) -> HealthDao:
     check = HealthCheck([RmState(RmInfo("rm1"), cluster.core)], problems, lagging, lost)
     for _ in check.steps():
         pass
     return check.result()
 
 
-def failed(health: dao.HealthDao) -> dict[int, str]:
+def failed(health: HealthDao) -> dict[int, str]:
     return {place: check.diagnosis_message for place, check in enumerate(health.health_checks) if not check.succeeded}
 
 
@@ -66,7 +66,7 @@ def test_rejected_items_do_not_make_it_unhealthy() -> None:
 
 def test_a_node_that_its_rm_shrank_is_named_but_not_unhealthy() -> None:
     cluster = cluster_in_use()
-    cluster.do(UpdateNodes((NodeItem("n1", NodeAction.UPDATE, {}, {"vcore": 1}),)))
+    cluster.do(UpdateNodes((NodeItem("n1", NodeAction.UPDATE, capacity={"vcore": 1}),)))
     health = checked(cluster)
     assert health.healthy
     assert health.health_checks[3].diagnosis_message == "over-committed from outside: rm1/default n1"
@@ -139,7 +139,7 @@ def _reserved() -> Cluster:
     cluster = cluster_in_use()
     cluster.ask("x", "large", vcore=9)
     cluster.wait(3)
-    assert cluster.application("x").asks["large"].reserved is not None
+    assert cluster.application("x").asks["large"].reserved_node
     return cluster
 
 
@@ -147,11 +147,10 @@ def test_a_reservation_has_its_node_and_its_ask() -> None:
     assert checked(_reserved()).healthy
     forgotten = _reserved()
     ask = forgotten.application("x").asks["large"]
-    ask.reserved = None
+    ask.reserved_node = ""
     assert failed(checked(forgotten)) == {6: "large of application rm1/default x"}
     lost = _reserved()
-    node = lost.application("x").asks["large"].reserved
-    assert node is not None
+    node = lost.the_node(lost.application("x").asks["large"].reserved_node)
     node.reservations.clear()
     assert failed(checked(lost)) == {6: "large of application rm1/default x"}
 

@@ -1,13 +1,13 @@
-"""Samples of how many applications and allocations there were (core-features §2.19)."""
+"""Samples of how many applications and allocations there were."""
 
 from __future__ import annotations
 
 import asyncio
 
 from builders import Cluster
-from muster_scheduler.core.commands import AskItem, UpdateAllocations
-from muster_scheduler.follower import RmInfo, RmState
-from muster_scheduler.view.history import SAMPLES_MAX, History
+from muster_core.model.commands import AskItem, UpdateAllocations
+from muster_state.follower import RmInfo, RmState
+from muster_view.rest.history import SAMPLES_MAX, History
 from unit.view.recorded import Bench, client_of
 
 OPEN = "{name: root, submitacl: '*', queues: [{name: a}]}"

@@ -7,8 +7,8 @@ from typing import Any
 
 from builders import nodes
 from muster_bus.topics import Topics
-from muster_scheduler.core.commands import NodeAction, UpdateApplications
-from muster_scheduler.view import ids
+from muster_core.model.commands import NodeAction, UpdateApplications
+from muster_view.rest import ids
 from unit.view.recorded import Bench, Recorded, client_of
 
 P = "/ws/v1/partition/default"

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 import structlog
-from muster_scheduler.view import inside
+from muster_view.rest import inside
 from structlog.testing import LogCapture
 from unit.view.recorded import Bench, client_of
 
@@ -29,7 +29,7 @@ async def test_stacks_name_threads_and_tasks_and_show_no_values(bench: Bench) ->
         answer = await client.get("/debug/stack")
         same = await client.get("/debug/pprof/goroutine")
     task.cancel()
-    assert answer.headers["content-type"] == "application/json; charset=UTF-8"  # as the real core has it
+    assert answer.headers["content-type"] == "application/json; charset=UTF-8"  # as YuniKorn has it
     assert same.headers["content-type"] == "text/plain; charset=utf-8"
     for text in (answer.text, same.text):
         assert "thread MainThread\n" in text

@@ -9,7 +9,7 @@ from collections.abc import MutableMapping
 from typing import Any
 
 import pytest
-from muster_scheduler.view import ViewService
+from muster_view import ViewService
 from unit.view.recorded import Bench, Recorded
 
 P = "/ws/v1/partition/default"

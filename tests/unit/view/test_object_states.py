@@ -8,9 +8,9 @@ from typing import Any
 import httpx
 import pytest
 from builders import nodes
-from muster_scheduler.core.commands import NodeAction, UpdateApplications
-from muster_scheduler.view import object_states
-from muster_scheduler.view.object_states import WANTED_MAX
+from muster_core.model.commands import NodeAction, UpdateApplications
+from muster_view.rest import object_states
+from muster_view.rest.object_states import WANTED_MAX
 from unit.view.recorded import Bench, client_of
 
 P = "/ws/v1/partition/default"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 
-from muster_scheduler.core.partition import Partition
-from muster_scheduler.queue_yaml import load_queue_config
-from muster_scheduler.view import placement_rules
-from muster_service.go_json import go_json
+from muster_core.partition import Partition
+from muster_queue_config.queue_yaml import load_queue_config
+from muster_runtime.go_json import go_json
+from muster_view.rest import placement_rules
 
 RECOVERY = {"name": "recovery", "parameters": {"queue": "root.@recovery@"}}
 

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
-from muster_service.secrets import MASK, is_secret, masked, masked_json, masked_text, masked_yaml
+from muster_runtime.secrets import MASK, is_secret, masked, masked_json, masked_text, masked_yaml
 from unit.view.recorded import Bench, client_of
 
 RMS = "/ws/v1/resource-managers"
@@ -36,7 +36,12 @@ async def test_each_with_what_it_registered_with(bench: Bench) -> None:
         await get(http, f"{RMS}?rm=rm3", 404)
     registered = first.info.registered_ns
     assert found[0] == {
-        "rmID": "rm1", "life": "RUNNING", "held": True, "heldReason": "new racks",
+        "rmID": "rm1", "life": "RUNNING", "lifeSince": 0, "held": True, "heldReason": "new racks", "heldSince": 0,
+        "description": (
+            "It is connected. An operator paused it (new racks): Muster schedules nothing for it until "
+            "`muster admin resume`."
+        ),
+        "default": False,
         "version": "0.9", "policyGroup": "queues", "buildInfo": {"buildVersion": "1.0"},
         "extraConfig": {"log.level": "DEBUG", "db.password": MASK, "apiKey": MASK},
         "generation": "previous",

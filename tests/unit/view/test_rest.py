@@ -1,4 +1,4 @@
-"""Every route with its statuses, headers and quirks (core-features §2.19), over a log in memory."""
+"""Every route with its statuses, headers and quirks, over a log in memory."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import gzip
 
 import httpx
 import pytest
-from muster_scheduler.core.commands import AskItem, UpdateAllocations
-from muster_scheduler.view import dao, render
-from muster_service.go_json import go_json
+from muster_core.model.commands import AskItem, UpdateAllocations
+from muster_runtime.go_json import go_json
+from muster_view.rest import dao, render
 from unit.view.recorded import Bench, client_of
 
 HEADERS = {
@@ -33,7 +33,7 @@ TABLE = [
     (f"{P}/queue/root.a?subtree", 200, None),
     (f"{P}/queue/root.nope", 404, "Queue not found"),
     ("/ws/v1/partition/nope/queue/root", 404, "Partition not found"),
-    # Of two errors the one is told that the real core's endpoint looks for first.
+    # Of two errors the one is told that YuniKorn's endpoint looks for first.
     ("/ws/v1/partition/nope/queue/root.a%21", 404, "Partition not found"),
     ("/ws/v1/partition/nope/queue/root.%25zz", 404, "Partition not found"),
     ("/ws/v1/partition/nope/queue/root.a%21/applications/active", 404, "Partition not found"),
@@ -179,14 +179,14 @@ async def test_an_id_with_a_slash_is_found_by_its_escaped_path(bench: Bench) -> 
         node = await client.get(f"{P}/node/rack%2F1%20%C3%BC")
         assert (node.status_code, node.json()["nodeID"]) == (200, "rack/1 ü")
         assert (await client.get(f"{P}/application/2026%2f11")).json()["applicationID"] == "2026/11"
-        for queue in ("root.a%2Fb@c", "root.a%252Fb@c"):  # the latter as the real core wants it
+        for queue in ("root.a%2Fb@c", "root.a%252Fb@c"):  # the latter as YuniKorn wants it
             assert (await client.get(f"{P}/queue/{queue}")).json()["queuename"] == "root.a/b@c"
             apps = await client.get(f"{P}/queue/{queue}/applications/active")
             assert [app["applicationID"] for app in apps.json()] == ["2026/11"]
             assert (await client.get(f"{P}/queue/{queue}/application/2026%2F11")).status_code == 200
         for user in ("team%2Fx", "team%252Fx"):
             assert (await client.get(f"{P}/usage/user/{user}")).json()["userName"] == "team/x"
-        # What is a path of the real core's as it is unescaped is that path.
+        # What is a path of YuniKorn's as it is unescaped is that path.
         assert (await client.get(f"{P}/queue/root.a%2Fapplications")).json() == []
         for nowhere in ("node/rack/1", "node/rack%252F1", "queue/root.a/b@c"):
             assert (await client.get(f"{P}/{nowhere}")).status_code == 404
@@ -338,6 +338,7 @@ async def test_compression_from_1400_bytes_for_who_takes_it(bench: Bench) -> Non
         rm.cluster.node(f"n{number}", vcore=1)
     await bench.write(rm)
     async with bench.view() as view, client_of(view) as client:
+        client.event_hooks = {}  # (they would read the body)
         async with client.stream("GET", f"{P}/nodes", headers={"Accept-Encoding": "br, gzip"}) as answer:
             raw = b"".join([part async for part in answer.aiter_raw()])
             assert answer.headers["content-encoding"] == "gzip"
@@ -399,7 +400,7 @@ async def test_metrics_and_health_of_the_process(filled: Bench) -> None:
         assert (health.status_code, health.json()) == (200, {"healthy": True, "problems": []})
         for path in ("/metrics", "/ws/v1/metrics"):
             metrics = await client.get(path)
-            # The real core's: readers in Go take no text format of another version that they do not know.
+            # YuniKorn's: readers in Go take no text format of another version that they do not know.
             assert metrics.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
             assert 'muster_view_requests_total{route="/health",status="200"}' in metrics.text
             assert "muster_view_lag_records" in metrics.text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from muster_scheduler.view.routes import Routes
+from muster_view.rest.routes import Routes
 
 ROUTES = Routes([("/ws/v1/clusters", "clusters"), ("/ws/v1/partition/{p}/queue/{q}", "queue"), ("/ws/v1/a/{p}/b", "b")])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from muster_scheduler.view.settings import ViewSettings
+from muster_view.settings import ViewSettings
 from pydantic import ValidationError
 
 
@@ -16,6 +16,17 @@ def test_addresses(text: str) -> None:
 def test_what_is_no_address_is_named_with_what_was_expected(text: str) -> None:
     with pytest.raises(ValidationError, match=r"http_address .* expected host:port"):
         ViewSettings(http_address=text)
+
+
+@pytest.mark.parametrize("url", ["", "http://event-publisher:9082", "https://[::1]:9082", "http://publisher/"])
+def test_where_the_publisher_is(url: str) -> None:
+    assert ViewSettings(publisher_url=url).publisher_url == url
+
+
+@pytest.mark.parametrize("url", ["event-publisher:9082", "http://publisher:port", "http://[::1", "http://:9082", "/"])
+def test_a_publisher_that_cannot_be_asked_is_refused_at_start_and_not_in_each_dump(url: str) -> None:
+    with pytest.raises(ValidationError, match=r"publisher_url\n.*expected http://host:port"):
+        ViewSettings(publisher_url=url)
 
 
 def test_an_unknown_setting_is_refused() -> None:

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from builders import ask
 from google.protobuf import json_format
-from muster_proto.muster.v1 import metrics_pb2
-from muster_scheduler.core.commands import (
+from muster_core.model.commands import (
     AppItem,
     AskItem,
     NodeAction,
@@ -20,9 +19,10 @@ from muster_scheduler.core.commands import (
     UpdateApplications,
     UpdateNodes,
 )
-from muster_scheduler.follower import RmState, Tally
-from muster_scheduler.view import render, snapshot
-from muster_scheduler.view.snapshot import Lag, Section, Wanted
+from muster_proto.muster.v1 import metrics_pb2
+from muster_state.follower import RmState, Tally
+from muster_view.rest import render, snapshot
+from muster_view.rest.snapshot import Lag, Section, Wanted
 from unit.view.recorded import Bench, Recorded, client_of
 
 S = "/ws/v1/metrics/snapshot"
@@ -52,7 +52,7 @@ def made(bench: Bench) -> Recorded:
     )
     rm.do(UpdateAllocations([ask("x", f"k{number}", vcore=1_500, memory=10) for number in range(4)]))
     rm.do(UpdateAllocations([ask("y", "huge", vcore=50_000)]))
-    rm.info.tally = Tally(*range(1, 16))
+    rm.info.tally = Tally(*range(1, 19))
     rm.info.next_event_id = 99
     return rm
 
@@ -70,6 +70,10 @@ async def test_the_scheduler_in_figures(bench: Bench) -> None:
     assert found.pop("takenNs") > 0
     assert found == {
         "rmId": "rm1",
+        "state": "RUNNING",
+        "stateSinceNs": 0,
+        "paused": False,
+        "description": "It is connected.",
         "scheduler": {
             "applications": {"Accepted": 1, "New": 1, "Running": 1},
             "nodes": 2,
@@ -79,10 +83,10 @@ async def test_the_scheduler_in_figures(bench: Bench) -> None:
             "reservations": 0,
             "pendingByReason": {"QUEUE_MAX": 2, "LARGER_THAN_ANY_NODE": 1},
             "tally": {
-                "allocated": 1, "released": 2, "preempted": 3, "timedOut": 4, "replaced": 5, "asksRejected": 6,
-                "applicationsAccepted": 7, "applicationsRejected": 8, "nodesAccepted": 9, "nodesRejected": 10,
-                "questions": 11, "questionsRefused": 12, "questionsUnanswered": 13, "events": 99, "decisions": 14,
-                "decidingUs": 15,
+                "allocated": 1, "released": 2, "preempted": 3, "timedOut": 4, "replaced": 5, "reported": 6,
+                "ended": 7, "dropped": 8, "asksRejected": 9, "applicationsAccepted": 10, "applicationsRejected": 11,
+                "nodesAccepted": 12, "nodesRejected": 13, "questions": 14, "questionsRefused": 15,
+                "questionsUnanswered": 16, "events": 99, "decisions": 17, "decidingUs": 18,
             },
             "capacity": {"memory": 100, "vcore": 14_000},
             "allocated": {"memory": 20, "vcore": 3_000},
@@ -182,7 +186,7 @@ async def test_everything_is_the_interfaces_message(bench: Bench) -> None:
         del process["host"], process["pid"]
     parsed = json_format.ParseDict(found, metrics_pb2.MetricsSnapshot())
     assert [field.name for field, _ in parsed.ListFields()] == [
-        "taken_ns", "rm_id", "scheduler", "queues", "nodes", "runtime",
+        "taken_ns", "rm_id", "scheduler", "queues", "nodes", "runtime", "state", "description",
     ]  # fmt: skip
     for one in (parsed.scheduler.tally, parsed.scheduler):
         told = {field.name for field, _ in one.ListFields()}

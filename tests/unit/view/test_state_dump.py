@@ -1,14 +1,14 @@
-"""The whole state in one answer: what history servers begin with (core-features §2.19, rest-readers)."""
+"""The whole state in one answer: what history servers begin with."""
 
 from __future__ import annotations
 
 import json
 
 from builders import Cluster, nodes
-from muster_scheduler.core.commands import NodeAction, UpdateApplications
-from muster_scheduler.follower import RmInfo, RmState
-from muster_scheduler.view import state_dump
-from muster_scheduler.view.history import History
+from muster_core.model.commands import NodeAction, UpdateApplications
+from muster_state.follower import RmInfo, RmState
+from muster_view.rest import state_dump
+from muster_view.rest.history import History
 from unit.view.recorded import Bench, client_of
 
 P = "/ws/v1/partition/default"
@@ -135,3 +135,16 @@ async def test_a_type_that_comes_after_a_refusal(bench: Bench) -> None:
         (refused,) = (await client.get(f"{P}/applications/rejected")).json()
         assert "pendingResource" not in refused
         assert (await client.get("/debug/fullstatedump")).json()["applications"] == [refused]
+
+
+def test_its_two_histories_are_of_one_moment() -> None:
+    cluster = Cluster("{name: root, submitacl: '*', queues: [{name: a}]}")
+    states, history = {"rm1": RmState(RmInfo("rm1"), cluster.core)}, History()
+    history.take(states, 1)
+    dump = b""
+    for piece in state_dump.pieces(states["rm1"], history, {}, 7):
+        dump += piece
+        history.take(states, 2 + len(dump))  # time goes on while it is sent
+    said = json.loads(dump)
+    assert [each["timestamp"] for each in said["appHistory"]] == [1]
+    assert [each["timestamp"] for each in said["containerHistory"]] == [1]

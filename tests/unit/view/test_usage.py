@@ -1,4 +1,4 @@
-"""What users and groups use: queue by queue, with their limits, and the statuses of core-features §2.19."""
+"""What users and groups use: queue by queue, with their limits, and the statuses of YuniKorn"""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from builders import Cluster
-from muster_scheduler.core.commands import AppItem, UpdateApplications
-from muster_scheduler.view import usage
-from muster_service.go_json import go_json
+from muster_core.model.commands import AppItem, UpdateApplications
+from muster_runtime.go_json import go_json
+from muster_view.rest import usage
 from unit.view.recorded import Bench, client_of
 
 QUEUES = """
@@ -114,7 +114,7 @@ NAMED = """
 
 
 def test_whom_a_limit_names_is_there_without_an_application() -> None:
-    """As in the real core, whose trackers are made of the configuration; what a type's limit of 0 forbids is shown."""
+    """As in YuniKorn, whose trackers are made of the configuration; what a type's limit of 0 forbids is shown."""
     cluster = Cluster(NAMED)
     cluster.node("n1", vcore=10_000)
     cluster.do(UpdateApplications((AppItem("x", "root.free", "default", "ann", ("ops",)),)))

@@ -1,9 +1,9 @@
-"""Ten buckets of nodes for each type (core-features §2.19)."""
+"""Ten buckets of nodes for each type."""
 
 from __future__ import annotations
 
 import pytest
-from muster_scheduler.view.utilization import bucket_of
+from muster_view.rest.utilization import bucket_of
 from unit.view.recorded import Bench, client_of
 
 

@@ -22,10 +22,15 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from muster_scheduler.core.external import ExternalAllocation, ExternalNode
-from muster_scheduler.external.contract import EventHandler, ExternalCache, HandlerContext
-from muster_scheduler.external.errors import HandlerSettingsWrong
-from muster_scheduler.external.handlers.default import DefaultEventHandler
+from muster_informers.plugin import (
+    DefaultEventHandler,
+    EventHandler,
+    ExternalAllocation,
+    ExternalCache,
+    ExternalNode,
+    HandlerContext,
+    HandlerSettingsWrong,
+)
 
 from muster_example_vmhosts.informer import MAINTENANCE
 

@@ -20,18 +20,16 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 import httpx
-from muster_scheduler.external.contract import (
+from muster_informers.plugin import (
     ChangeType,
+    CursorExpired,
     Delta,
     Document,
     InformerContext,
+    InformerSettingsWrong,
     Listing,
     ListWatch,
     Options,
-)
-from muster_scheduler.external.errors import (
-    CursorExpired,
-    InformerSettingsWrong,
     SourceSaysNonsense,
     SourceUnavailable,
 )

@@ -1,4 +1,4 @@
-"""Time as an argument: nothing in Muster asks the operating system for the time directly."""
+"""Clocks. Muster gets the time from a clock object, never directly from the operating system."""
 
 from __future__ import annotations
 
@@ -7,19 +7,23 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Where time comes from."""
+    """A source of time."""
 
     def now_ns(self) -> int:
-        """Wall-clock time, nanoseconds since 1970 in UTC. Never less than what this clock said before."""
+        """Returns wall-clock time in nanoseconds since 1970, UTC. Never less than an earlier result of the same
+        clock.
+        """
         ...
 
     def monotonic(self) -> float:
-        """Seconds since some fixed moment, for measuring how long something takes."""
+        """Returns seconds since some fixed moment. For measuring durations."""
         ...
 
 
 class SystemClock:
-    """The operating system's time. A wall clock that is set back stands still until it is passed again."""
+    """The operating system's time. If the wall clock is set back, ``now_ns`` stands still until the old time is
+    passed.
+    """
 
     def __init__(self) -> None:
         self._last_ns = 0
@@ -36,7 +40,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """Time that moves only when told: for tests and simulation.
+    """A clock for tests and simulation. Its time moves only with :meth:`advance`.
 
     :param start_ns: first value of ``now_ns``; by default 2024-01-01T00:00:00Z.
     """
@@ -52,7 +56,7 @@ class ManualClock:
         return self._elapsed_ns / 1e9
 
     def advance(self, seconds: float) -> None:
-        """Moves both clocks forward; never back."""
+        """Moves both clocks forward by ``seconds``. Raises ValueError if ``seconds`` is negative."""
         if seconds < 0:
             raise ValueError(f"seconds {seconds}: time does not go back")
         step_ns = round(seconds * 1e9)

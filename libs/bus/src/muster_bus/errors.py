@@ -1,19 +1,19 @@
-"""Everything that the bus raises, in one tree.
+"""All errors of the bus, in one tree.
 
 * BusError
-  x LogError                the log, or the way to it
-    - LogUnavailable        not reachable now; try again with backoff
-    - TopicMismatch         a topic exists, but not as this configuration needs it; a person must decide
-    - LogIncompatible       the log was written by another version or another program; a person must decide
+  x LogError                the log, or the connection to it, failed
+    - LogUnavailable        not reachable now; retry with backoff
+    - TopicMismatch         a topic exists, but not as this configuration needs it; an operator must decide
+    - LogIncompatible       another version or another program wrote the log; an operator must decide
     - RecordTooLarge        the record is over the log's limit; never retried
-    - BadRecord             no log takes it: unknown topic or partition, no key where one is needed; never retried
-    - OffsetGone            the asked offset was deleted by retention; carries what still exists
+    - BadRecord             no log accepts it: unknown topic or partition, missing key; never retried
+    - OffsetGone            retention deleted the offset; carries the range that exists
     - LogClosed             used after close
-  x Fenced                  another owner took the partition over: drop all in-memory state and start again, or end
-  x TransactionFailed       the outcome of a commit is unknown or negative: in-memory state is ahead of the log, drop it
+  x Fenced                  another owner took the partition over; drop all in-memory state, restart or end
+  x TransactionFailed       a commit failed or its outcome is unknown; drop the in-memory state, it is ahead of the log
     - TransactionTimeout    no answer before the deadline
-  x MachineFailed           a partition's machine fails again and again, and no single input record is to blame
-  x CodecError              bytes that are not what their topic promises; the record goes to the dead letters
+  x MachineFailed           a partition's machine fails repeatedly, and no single input record is to blame
+  x CodecError              bytes that do not fit their topic; the record goes to the dead letters
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ class BusError(Exception):
 
 
 class LogError(BusError):
-    """The log, or the way to it, failed."""
+    """The log, or the connection to it, failed."""
 
 
 class LogUnavailable(LogError):
-    """Not reachable now. Safe to retry with backoff."""
+    """The log is not reachable now. A retry with backoff is safe."""
 
 
 class TopicMismatch(LogError):
-    """A topic exists with other partitions or cleanup than configured."""
+    """A topic exists, but its partitions or its cleanup differ from the configuration."""
 
 
 class LogIncompatible(LogError):
-    """Written by another version of Muster, or not a log of Muster at all. Nothing was changed."""
+    """Another version of Muster wrote the log, or it is no log of Muster. Nothing was changed."""
 
 
 class BadRecord(LogError):
-    """A record that no log takes. A defect of the caller."""
+    """A record that no log accepts. The caller has a defect."""
 
 
 class RecordTooLarge(LogError):
     """A record over the log's limit.
 
-    :param topic: where it was to go.
+    :param topic: topic of the record.
     :param size_bytes: its size.
-    :param limit_bytes: what the topic takes.
+    :param limit_bytes: the topic's limit.
     """
 
     def __init__(self, topic: str, size_bytes: int, limit_bytes: int) -> None:
@@ -57,7 +57,7 @@ class RecordTooLarge(LogError):
 
 
 class OffsetGone(LogError):
-    """The asked offset is not there any more (or not yet).
+    """The offset no longer exists, or does not exist yet.
 
     :param asked: the offset asked for.
     :param first: lowest offset that exists.
@@ -74,11 +74,11 @@ class LogClosed(LogError):
 
 
 class Fenced(BusError):
-    """Another owner took the partition over. What this one holds in memory is void."""
+    """Another owner took the partition over. The in-memory state of this owner is void."""
 
 
 class TransactionFailed(BusError):
-    """A commit did not (or may not have) come through. What is in memory is ahead of the log: drop it."""
+    """A commit failed, or its outcome is unknown. The in-memory state is ahead of the log: drop it."""
 
 
 class TransactionTimeout(TransactionFailed):
@@ -90,4 +90,4 @@ class MachineFailed(BusError):
 
 
 class CodecError(BusError):
-    """Bytes that do not decode as their topic promises."""
+    """Bytes that do not decode as their topic requires."""

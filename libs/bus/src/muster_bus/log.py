@@ -1,39 +1,32 @@
-"""The log: what Muster needs of Kafka, in words that three backends keep.
+"""The log: the contract that three backends keep. It has what Muster needs of Kafka.
 
-The words first.
+The terms:
 
 topic, partition, offset
     A *topic* is a set of *partitions*; a partition is a sequence of records in one order. A record's *offset* is its
-    place there. Offsets grow; they may have holes (Kafka's transaction markers, compaction), so "the next offset" is
-    what a reader says, never ``offset + 1`` of something counted.
-
+    place there. Offsets grow, but there may be holes (Kafka's transaction markers, compaction). So only a reader knows
+    the next offset; never compute it as ``offset + 1``.
 visible
     A record is visible once the transaction that wrote it is committed. Readers see visible records only, in offset
     order, each once per reading.
-
 position
     The offset that a reader reads next. It lives in memory and moves with each read.
-
 staged
-    What a transaction carries before its commit: records, and the input position that they answer. Nobody sees it; a
-    crash forgets it.
-
+    The content of a transaction before its commit: records, and the input position that they answer. No reader sees
+    it. A crash loses it.
 committed
     The input position that the last committed transaction of a *group* carried for a partition. It is durable, and it
-    always belongs to exactly the output that was committed with it. That is what "exactly once" means here.
-
+    always belongs to exactly the output that was committed with it. This is the meaning of "exactly once" here.
 owner, fencing
-    At most one owner writes transactions for an input partition. Taking over fences the previous owner: its later
-    commits fail with :class:`~muster_bus.errors.Fenced`, and those that were under way are finished or undone *before*
-    take-over returns. Hence the only right order: take over, then ask ``committed``, then seek, then fold, then read.
-
+    At most one owner writes transactions for an input partition. A take-over fences the previous owner: its later
+    commits fail with :class:`~muster_bus.errors.Fenced`, and its open ones are finished or undone *before* the
+    take-over returns. So the only right order is: take over, ask for ``committed``, seek, fold, read.
 end offset
-    One past the highest visible record. Reading up to it and finding nothing more means: caught up with that moment.
-
+    One past the highest visible record. A reader that reaches it has caught up with the moment of the question.
 backends
     ``backends.kafka`` is the distributed engine, ``backends.sqlite`` the embedded default (durable, one process),
-    ``backends.memory`` for tests and simulation. ``pipe.following`` is the embedded one in a child of the process that
-    has it. ``tests/contract`` runs the same tests over all of them.
+    ``backends.memory`` is for tests and simulation. ``pipe.following`` is the embedded log in a child of the process
+    that owns it. ``tests/contract`` runs the same tests over all of them.
 """
 
 from __future__ import annotations
@@ -45,7 +38,7 @@ Headers = tuple[tuple[str, bytes], ...]
 
 
 class Record(NamedTuple):
-    """A visible record. ``value is None`` is a tombstone: the key's object is gone."""
+    """A visible record. ``value is None`` is a tombstone: the key's object was deleted."""
 
     topic: str
     partition: int
@@ -57,7 +50,7 @@ class Record(NamedTuple):
 
 
 class OutRecord(NamedTuple):
-    """A record to be written."""
+    """A record to write."""
 
     topic: str
     partition: int
@@ -67,28 +60,29 @@ class OutRecord(NamedTuple):
 
 
 class LogWriter(Protocol):
-    """Appends single records outside of any transaction (the gateway's way to ``si.requests``).
+    """Appends single records outside of any transaction. The gateway writes ``si.requests`` in this way.
 
-    Records appended by one writer to one partition keep their order. An append is durable when its awaitable is done;
-    a writer's retries never double a record while the writer lives.
+    Records that one writer appends to one partition keep their order. An append is durable when its awaitable is done.
+    A living writer's retries never duplicate a record.
     """
 
     def append(self, record: OutRecord) -> Awaitable[int]:
-        """Queues a record at once (the order is fixed here); the awaitable gives its offset when it is durable.
+        """Queues a record at once, which fixes the order. The awaitable gives the record's offset when the record is
+        durable.
 
         Raises (when awaited): RecordTooLarge, LogUnavailable, LogClosed.
         """
         ...
 
     async def ready(self) -> None:
-        """Returns when there is room for more. Callers wait here before each ``append``: that is the back-pressure."""
+        """Returns when there is room for more. Callers wait here before each ``append``; this is the back-pressure."""
         ...
 
     async def close(self) -> None: ...
 
 
 class LogReader(Protocol):
-    """Reads one partition from a position on. Not shared between tasks."""
+    """Reads one partition from a position on. Tasks must not share a reader."""
 
     @property
     def position(self) -> int: ...
@@ -98,41 +92,41 @@ class LogReader(Protocol):
         ...
 
     def known_end(self) -> int:
-        """One past the highest record that is known to be visible, without asking anybody: at least the position."""
+        """Returns one past the highest record that this process knows to be visible. Never less than the position."""
         ...
 
     async def read(self, max_records: int, timeout_s: float) -> Sequence[Record]:
-        """Up to ``max_records`` visible records from the position on; empty when none came within ``timeout_s``.
+        """Returns up to ``max_records`` visible records from the position on; none if none came within ``timeout_s``.
 
         Raises: OffsetGone, LogUnavailable, LogClosed.
         """
         ...
 
     async def first_offset(self) -> int:
-        """Lowest offset that still exists (the end offset when the partition is empty)."""
+        """Returns the lowest offset that exists; for an empty partition the end offset."""
         ...
 
     async def end_offset(self) -> int:
-        """One past the highest visible record, now."""
+        """Returns one past the highest visible record, as of now."""
         ...
 
     async def close(self) -> None: ...
 
 
 class PartitionOwner(Protocol):
-    """The one writer of transactions that answer an input partition."""
+    """The only writer of transactions that answer an input partition."""
 
     async def committed(self) -> int | None:
-        """The group's committed input position; ``None`` when nothing was ever committed."""
+        """Returns the group's committed input position; None if the group never committed."""
         ...
 
     async def commit(self, records: Sequence[OutRecord], input_position: int | None) -> None:
-        """Writes the records and the input position in one transaction: all of it or nothing.
+        """Writes the records and the input position in one transaction: all or nothing.
 
-        ``input_position`` None commits records only (decisions that time alone caused). Commits are called one after
-        the other, never at the same time.
+        ``input_position`` None commits records only (for decisions that time alone caused). The caller awaits each
+        commit before the next one.
 
-        Raises: Fenced; TransactionFailed, TransactionTimeout (then the owner is of no further use); RecordTooLarge.
+        Raises: Fenced; TransactionFailed, TransactionTimeout (the owner is then of no further use); RecordTooLarge.
         """
         ...
 
@@ -141,10 +135,10 @@ class PartitionOwner(Protocol):
 
 @runtime_checkable
 class Log(Protocol):
-    """A connection to a log. One per process; everything else comes from it."""
+    """A connection to a log. A process has one, which makes all writers, readers and owners."""
 
     async def start(self) -> None:
-        """Connects; creates absent topics; checks existing ones.
+        """Connects, creates absent topics, and checks the existing ones.
 
         Raises: LogUnavailable, TopicMismatch.
         """
@@ -153,23 +147,25 @@ class Log(Protocol):
     async def close(self) -> None: ...
 
     async def healthy(self) -> bool:
-        """Whether the log answers now (bounded in time)."""
+        """Tells whether the log answers now. Bounded in time."""
         ...
 
     async def writer(self, name: str) -> LogWriter:
-        """A writer; ``name`` is for logs and metrics."""
+        """Returns a writer; ``name`` is for logs and metrics."""
         ...
 
     async def reader(
         self, topic: str, partition: int, start: int | None = None, *, fetch_max_bytes: int | None = None
     ) -> LogReader:
-        """A reader at ``start``; ``None`` is the first offset that exists.
+        """Returns a reader at ``start``; None is the first offset that exists.
 
-        :param fetch_max_bytes: what it fetches ahead at most, beside a record that is larger: for who looks here and
-            there and throws the rest away. None: as the settings say. (Logs that fetch nothing ahead need not know.)
+        :param fetch_max_bytes: limit of read-ahead, for a caller that reads single places; a larger record still comes.
+            None: as the settings say. Logs without read-ahead ignore it.
         """
         ...
 
     async def take_over(self, group: str, topic: str, partition: int) -> PartitionOwner:
-        """Becomes the owner of an input partition; fences the previous one. See the module's words for the order."""
+        """Becomes the owner of an input partition and fences the previous one. The module's docstring has the order of
+        a take-over.
+        """
         ...

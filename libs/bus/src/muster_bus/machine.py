@@ -1,7 +1,7 @@
-"""What a partition worker drives: a state machine fed by one input partition.
+"""The state machine that a partition worker feeds from one input partition.
 
-The worker (``partition_worker.py``) owns the I/O; the machine owns the meaning. The machine is synchronous: it gets
-records and the time, and gives records back.
+The worker (``partition_worker.py``) does the I/O; the machine decides. The machine is synchronous: it takes records and
+the time, and returns records.
 """
 
 from __future__ import annotations
@@ -13,28 +13,30 @@ from muster_bus.log import OutRecord, Record
 
 
 class Machine(Protocol):
-    """A deterministic consumer of one input partition. Built new for each take-over; never used after an error."""
+    """A deterministic consumer of one input partition. Each take-over makes a new one. No machine is used after an
+    error.
+    """
 
     def fold(self, record: Record) -> None:
-        """Takes one record of the state topic during recovery (tombstones too), oldest first."""
+        """Takes one record of the state topic during recovery. The records come oldest first and include tombstones."""
         ...
 
     def folded(self, now_ns: int) -> None:
-        """The state topic is read to its end: sums and indexes can be made."""
+        """The state topic is read to its end. The machine can now build sums and indexes."""
         ...
 
     def apply(self, records: Sequence[Record], now_ns: int) -> list[OutRecord]:
-        """Takes input records in order, decides, and gives what one transaction is to carry.
+        """Takes input records in order, decides, and returns the records of one transaction.
 
-        Never raises for a record's content: what cannot be read goes to the dead letters, as an output record.
+        Never raises for a record's content: a record that cannot be read becomes an output record to the dead letters.
         An exception here is a defect: the worker drops the machine and starts again from the log.
         """
         ...
 
     def tick(self, now_ns: int) -> list[OutRecord]:
-        """Decides what time alone causes, or what the last budget left over."""
+        """Makes the decisions that time alone causes, or that the last budget left over."""
         ...
 
     def next_deadline_ns(self) -> int | None:
-        """When ``tick`` wants to be called next; ``None``: not before there is input. In the past: at once."""
+        """Returns the time of the next ``tick``. None: not before there is input. A past time: at once."""
         ...

@@ -1,6 +1,6 @@
-"""The bus's metrics: every name, once.
+"""The bus's metrics. Every name appears here once.
 
-The objects live in prometheus-client's default registry, so a process that imports the bus exposes them.
+The objects are in prometheus-client's default registry, so a process that imports the bus exposes them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from prometheus_client import Counter, Gauge, Histogram
 
 @unique
 class Metric(StrEnum):
-    """Names as they appear at ``/metrics``; counters get ``_total`` from the client library."""
+    """Names as they appear at ``/metrics``. The client library appends ``_total`` to counters."""
 
     RECORDS_WRITTEN = "muster_bus_records_written"
     RECORDS_READ = "muster_bus_records_read"
@@ -34,33 +34,35 @@ class Metric(StrEnum):
 _COMMIT_BUCKETS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _SIZE_BUCKETS = (1, 2, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10000)
 
-records_written = Counter(Metric.RECORDS_WRITTEN, "Records made durable.", ["topic"])
-records_read = Counter(Metric.RECORDS_READ, "Records given to readers.", ["topic"])
+records_written = Counter(Metric.RECORDS_WRITTEN, "Durable records.", ["topic"])
+records_read = Counter(Metric.RECORDS_READ, "Records delivered to readers.", ["topic"])
 transaction_seconds = Histogram(
-    Metric.TRANSACTION_SECONDS, "From commit's call to its answer.", ["backend"], buckets=_COMMIT_BUCKETS
+    Metric.TRANSACTION_SECONDS, "Time from the call of commit to its answer.", ["backend"], buckets=_COMMIT_BUCKETS
 )
 transaction_records = Histogram(
     Metric.TRANSACTION_RECORDS, "Records in one transaction.", ["backend"], buckets=_SIZE_BUCKETS
 )
 transactions_failed = Counter(
-    Metric.TRANSACTIONS_FAILED, "Commits with a negative or unknown outcome, fencing included.", ["backend", "reason"]
+    Metric.TRANSACTIONS_FAILED,
+    "Commits that failed or whose outcome is unknown, including fencing.",
+    ["backend", "reason"],
 )
-append_queue_bytes = Gauge(Metric.APPEND_QUEUE_BYTES, "Bytes appended and not yet durable.")
-fenced = Counter(Metric.FENCED, "Times that a partition was taken over from this process.", ["partition"])
+append_queue_bytes = Gauge(Metric.APPEND_QUEUE_BYTES, "Appended bytes that are not yet durable.")
+fenced = Counter(Metric.FENCED, "Times that another process took over a partition of this process.", ["partition"])
 rebuilds = Counter(
-    Metric.REBUILDS, "Times that a partition's machine was dropped and built anew.", ["partition", "reason"]
+    Metric.REBUILDS, "Times that a partition's machine was dropped and built again.", ["partition", "reason"]
 )
 quarantined = Counter(Metric.QUARANTINED, "Input records put aside because the machine fails on them.", ["partition"])
 fold_seconds = Histogram(
     Metric.FOLD_SECONDS,
-    "From take-over to the first read.",
+    "Time from taking over a partition to the first read.",
     ["partition"],
     buckets=(0.01, 0.1, 0.5, 1, 2, 5, 10, 30, 60),
 )
 lag_records = Gauge(Metric.LAG_RECORDS, "Input offsets between the position and the end.", ["partition"])
 apply_seconds = Histogram(
     Metric.APPLY_SECONDS,
-    "One call of the machine's apply or tick.",
+    "Duration of one call of the machine's apply or tick.",
     ["partition"],
     buckets=(0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1),
 )

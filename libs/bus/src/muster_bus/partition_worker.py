@@ -1,16 +1,17 @@
 """The partition worker: drives one machine from one input partition, exactly once.
 
-The rules that it keeps, and why:
+Its rules, and the reasons:
 
-- Crash-only. After any failure (a commit without a good answer, an exception of the machine, a log that is away) the
-  machine in memory may be ahead of the log. It is dropped and built anew from the log; nothing is repaired.
-- A fenced worker ends. Another owner has the partition; to take it back would start a fight that neither wins.
-  ``run`` raises Fenced, the process exits with an error, and its supervisor starts it again with its own patience.
-- One commit in flight. The next batch is applied while the last one commits, and takes in what has arrived by then: a
-  slow log makes larger transactions, not a longer queue.
-- An input record that the machine fails on again and again is put aside (dead letters) and passed over, so that one
-  record cannot stop the partition for all RMs in it. The same when the answer to a record is over the log's size
-  limit. A machine that fails without one record to blame (in ``tick``, while folding) ends ``run`` with MachineFailed.
+- Crash-only. After any failure (a commit without a good answer, an exception of the machine, an unreachable log) the
+  machine in memory may be ahead of the log. The worker drops the machine and builds a new one from the log; it repairs
+  nothing.
+- A fenced worker ends. Another owner has the partition; two owners that take it back from each other would never
+  finish. ``run`` raises Fenced, the process exits with an error, and its supervisor decides when to restart it.
+- One commit in flight. The worker applies the next batch while the last one commits. The next batch takes all input
+  that arrives meanwhile: a slow log makes larger transactions, not a longer queue.
+- The worker moves an input record to the dead letters if the machine fails on it repeatedly, so that one record cannot
+  stop the partition for all its RMs. It does the same if the answer to a record is over the log's size limit. If the
+  machine fails without one record to blame (in ``tick``, while folding), ``run`` raises MachineFailed.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import structlog
 from pydantic import BaseModel, ConfigDict, Field
@@ -46,18 +47,18 @@ from muster_bus.topics import HEADER_ERROR, HEADER_ORIGIN, Topics
 
 log = structlog.get_logger(__name__)
 
-_END_OFFSET_INTERVAL_S = 1.0  # how old the lag in progress() may be
-_FOLD_READ_S = 1.0  # wait for the rest of the state; only a slow broker makes it wait at all
-_CLOSE_TIMEOUT_S = 5.0  # an owner or reader that does not close by then is left behind
+_END_OFFSET_INTERVAL_S = 1.0  # greatest age of the lag in progress()
+_FOLD_READ_S = 1.0  # wait for the rest of the state; needed only with a slow broker
+_CLOSE_TIMEOUT_S = 5.0  # the worker abandons an owner or reader that does not close in this time
 
 
 class WorkerSettings(BaseModel):
-    """How a partition worker paces itself."""
+    """Limits of a partition worker's batches, waits and retries."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     max_records_batch: int = Field(
-        default=1000, ge=1, description="Input records that one transaction answers at most."
+        default=1000, ge=1, description="Limit of the input records that one transaction answers."
     )
     max_records_apply: int = Field(
         default=128, ge=1, description="Input records per call of the machine; other tasks run between calls."
@@ -65,13 +66,13 @@ class WorkerSettings(BaseModel):
     max_bytes_apply: int = Field(
         default=32 << 10,
         ge=1,
-        description="Input bytes per call of the machine, at least one record: they differ in size a thousandfold.",
+        description="Input bytes per call of the machine, but at least one record.",
     )
     max_output_records: int = Field(
-        default=20_000, ge=1, description="Output records from which on a transaction takes no more input."
+        default=20_000, ge=1, description="A transaction with this many output records takes no more input."
     )
     max_output_bytes: int = Field(
-        default=8 << 20, ge=1024, description="Output bytes from which on a transaction takes no more input."
+        default=8 << 20, ge=1024, description="A transaction with this many output bytes takes no more input."
     )
     max_record_bytes: int = Field(
         default=1 << 20,
@@ -84,12 +85,14 @@ class WorkerSettings(BaseModel):
         description="The input position is committed again after so long without a commit: Kafka forgets a group's "
         "offsets after a week without.",
     )
-    idle_wait_s: float = Field(default=0.25, gt=0, description="Longest wait for input before looking around.")
+    idle_wait_s: float = Field(
+        default=0.25, gt=0, description="Longest wait for input before the worker checks its other duties."
+    )
     empty_tick_wait_s: float = Field(
-        default=0.005, gt=0, description="Pause after a tick that gave nothing while its deadline is still past."
+        default=0.005, gt=0, description="Pause after a tick without output whose deadline has still passed."
     )
     max_records_fold: int = Field(default=2000, ge=1, description="State records per read while folding.")
-    fold_stall_s: float = Field(default=30.0, gt=0, description="A fold that reads nothing for so long has failed.")
+    fold_stall_s: float = Field(default=30.0, gt=0, description="A fold that reads nothing for this long has failed.")
     backoff_first_s: float = Field(
         default=0.1, ge=0, description="Wait before the first rebuild; doubles with each failure."
     )
@@ -97,20 +100,20 @@ class WorkerSettings(BaseModel):
     quarantine_after: int = Field(
         default=2,
         ge=1,
-        description="An input record that the machine fails on alone so often goes to the dead letters.",
+        description="An input record goes to the dead letters after the machine has failed on it alone this often.",
     )
     max_machine_failures: int = Field(
         default=5,
         ge=1,
-        description="Failures of the machine in a row, with no input record to blame, that end the worker.",
+        description="The worker ends after this many failures in a row that no input record caused.",
     )
     stall_after_s: float = Field(
-        default=15.0, gt=0, description="No progress for so long, with input waiting: the worker is not serving."
+        default=15.0, gt=0, description="The worker is not serving after this long without progress while input waits."
     )
 
 
 class WorkerState(StrEnum):
-    """starting → folding → running; after a failure backing_off → folding; at the end stopped or failed."""
+    """starting → folding → running; after a failure backing_off → folding; finally stopped or failed."""
 
     STARTING = "starting"
     FOLDING = "folding"
@@ -122,15 +125,15 @@ class WorkerState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A worker at one moment.
+    """A worker's state at one moment.
 
     :param position: input offset up to which the machine has applied.
     :param committed: input offset up to which outputs are committed.
     :param end_offset: end of the input when last asked (about once a second).
-    :param idle_s: seconds since the worker last folded, committed, or found that there is nothing to do.
-    :param failures: since the last commit.
+    :param idle_s: seconds since the worker last folded, committed, or had nothing to do.
+    :param failures: number since the last commit.
     :param last_error: one line, or "".
-    :param serving: folded, and not stalled.
+    :param serving: the worker has folded and is not stalled.
     """
 
     partition: int
@@ -145,14 +148,14 @@ class Progress:
 
     @property
     def lag(self) -> int:
-        """Input offsets that are not answered yet."""
+        """Input offsets without committed output."""
         return max(0, self.end_offset - self.committed)
 
 
 class _MachineError(Exception):
-    """A failure of the machine (``__cause__``), told from those of the log.
+    """A failure of the machine (``__cause__``), as opposed to one of the log.
 
-    :param blamed: it is due to certain input, and the worker's suspicion says what happens to that.
+    :param blamed: certain input caused the failure, and the worker's suspicion records it.
     """
 
     def __init__(self, blamed: bool) -> None:
@@ -162,14 +165,18 @@ class _MachineError(Exception):
 
 @dataclass(slots=True)
 class _Suspicion:
-    """What a worker remembers of input that its machines failed on; outlives each of them."""
+    """Input that machines failed on. The worker keeps it when it drops a machine."""
 
     until: int = -1  # input before this offset is applied and committed one record at a time
-    failures: dict[int, int] = field(default_factory=dict)  # by offset, on this record alone
+    failures: dict[int, int] = field(default_factory=dict)  # failures on this record alone, by offset
     put_aside: dict[int, str] = field(default_factory=dict)  # offset → why
 
     def blame(self, first: int, after: int, why: str, quarantine_after: int) -> None:
-        """Notes a failure on the input ``[first, after)``: look closer, or pass the one record over."""
+        """Records a failure on the input ``[first, after)``.
+
+        The worker then applies this input one record at a time. A single record with ``quarantine_after`` failures is
+        put aside.
+        """
         self.until = max(self.until, after)
         if after - first == 1:
             count = self.failures.get(first, 0) + 1
@@ -178,7 +185,7 @@ class _Suspicion:
                 self.put_aside[first] = why
 
     def forget_before(self, offset: int) -> None:
-        """Input before ``offset`` is committed."""
+        """Forgets input before ``offset``, which is committed."""
         if self.failures or self.put_aside:
             self.failures = {at: count for at, count in self.failures.items() if at >= offset}
             self.put_aside = {at: why for at, why in self.put_aside.items() if at >= offset}
@@ -189,6 +196,8 @@ class PartitionWorker:
 
     :param group: name under which the input position is committed.
     :param machine_factory: builds an empty machine; called for each take-over.
+    :param consult: called, in bounded time, with the machine and its next input. It asks others about the input and
+        tells the machine. A BusError counts as a failure of the log, any other error as one of the machine.
     """
 
     def __init__(
@@ -200,7 +209,9 @@ class PartitionWorker:
         machine_factory: Callable[[], Machine],
         clock: Clock,
         settings: WorkerSettings | None = None,
+        consult: Callable[[Any, Sequence[Record]], Awaitable[None]] | None = None,
     ) -> None:
+        self.consult = consult
         self.log, self.topics, self.group, self.partition = log, topics, group, partition
         self.clock = clock
         self.settings = settings or WorkerSettings()
@@ -215,14 +226,14 @@ class PartitionWorker:
         self._moved_s = self._committed_s = clock.monotonic()
         self._last_error = ""
         self._failures = 0  # since the last commit
-        self._blameless_failures = 0  # of them, the machine's own without input to blame
+        self._blameless_failures = 0  # those of the machine that no input record caused
 
-    # ---- the outside ----------------------------------------------------------------------------------------------
+    # ---- public interface -------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Works until :meth:`stop`.
 
-        Raises: Fenced (another owner took over); MachineFailed; whatever a new start from the log does not cure.
+        Raises: Fenced (another owner took over); MachineFailed; any error that a restart from the log does not cure.
         """
         try:
             while not self.stopping.is_set():
@@ -230,7 +241,7 @@ class PartitionWorker:
                     await self._live()
                 except (TransactionFailed, LogUnavailable) as error:
                     await self._back_off(error, "log")
-                except OffsetGone as error:  # retention overtook the fold, which a new start cures; or the group
+                except OffsetGone as error:  # retention overtook the fold (a restart cures that) or the group
                     self._count_blameless(error)
                     await self._back_off(error, "offset")
                 except _MachineError as error:
@@ -250,11 +261,11 @@ class PartitionWorker:
         self._state = WorkerState.STOPPED
 
     def stop(self) -> None:
-        """Ends :meth:`run` after what was applied is committed."""
+        """Makes :meth:`run` commit everything applied so far and return."""
         self.stopping.set()
 
     def progress(self) -> Progress:
-        """Where the worker stands; cheap, for health checks and metrics."""
+        """Returns the worker's progress. Cheap; for health checks and metrics."""
         idle_s = self.clock.monotonic() - self._moved_s
         stalled = self.end_offset > self.committed and idle_s > self.settings.stall_after_s
         return Progress(
@@ -277,7 +288,8 @@ class PartitionWorker:
         started_s = self.clock.monotonic()
         requests = self.topics.requests
         async with contextlib.AsyncExitStack() as stack:
-            owner = await self.log.take_over(self.group, requests, self.partition)  # 1 take over: this fences
+            # 1 take over, which fences the previous owner
+            owner = await self.log.take_over(self.group, requests, self.partition)
             stack.push_async_callback(_close, owner.close)
             committed = await owner.committed()  # 2
             reader = await self.log.reader(requests, self.partition)  # 3 seek
@@ -297,12 +309,13 @@ class PartitionWorker:
             await _Life(self, machine, owner, reader).run()  # 6, 7, 8
 
     async def _fold(self, machine: Machine, is_new: bool) -> bool:
-        """4 fold the state topic to its end, 5 tell the machine that this is all. False: told to stop meanwhile."""
+        """Folds the state topic to its end (4), then calls the machine's ``folded`` (5). False: stopped meanwhile."""
         reader = await self.log.reader(self.topics.state, self.partition)
         try:
             end = await reader.end_offset()
             if is_new and end > 0:
-                # Each life's first commit carries the position, so this group wrote none of it, or the log forgot.
+                # The first commit carries the input position. So another group wrote this state, or the log lost the
+                # position.
                 log.warning("worker.state_without_position", partition=self.partition, group=self.group)
             while reader.position < end:
                 before = reader.position
@@ -313,7 +326,7 @@ class PartitionWorker:
                     state = f"{self.topics.state}[{self.partition}]"
                     raise LogUnavailable(f"{state}: nothing came from offset {before} on; its end is {end}")
                 _guard(_fold_all, machine, records)
-                await asyncio.sleep(0)  # let others run
+                await asyncio.sleep(0)  # let other tasks run
                 if self.stopping.is_set():
                     return False
         finally:
@@ -322,7 +335,7 @@ class PartitionWorker:
         return True
 
     async def _back_off(self, error: BaseException, reason: str) -> None:
-        """Takes note of a failure and waits; the caller then builds anew."""
+        """Records a failure and waits. The caller then builds a new machine."""
         self._state = WorkerState.BACKING_OFF
         self._failures += 1
         self._last_error = _one_line(error)
@@ -347,18 +360,18 @@ class PartitionWorker:
                 f"the last time: {_one_line(error)}"
             ) from error
 
-    # ---- what a life reports --------------------------------------------------------------------------------------
+    # ---- reports of a life ------------------------------------------------------------------------------------------
 
     def moved(self) -> None:
-        """There was progress, or nothing to do."""
+        """Records that there was progress, or nothing to do."""
         self._moved_s = self.clock.monotonic()
 
     def is_recommit_due(self) -> bool:
-        """The position was not committed for long."""
+        """Tells whether the last commit of the position is too long ago."""
         return self.clock.monotonic() - self._committed_s >= self.settings.recommit_after_s
 
     def was_committed(self, position: int) -> None:
-        """Outputs up to ``position`` are durable."""
+        """Records that outputs up to ``position`` are durable."""
         self.committed = position
         self._committed_s = self.clock.monotonic()
         self._failures = self._blameless_failures = 0
@@ -368,17 +381,17 @@ class PartitionWorker:
 
 
 class _Life:
-    """The main loop over one machine's life. All that it holds dies with the machine."""
+    """The main loop over one machine's life. Its state dies with the machine."""
 
     def __init__(self, worker: PartitionWorker, machine: Machine, owner: PartitionOwner, reader: LogReader) -> None:
         self._worker, self._machine, self._owner, self._reader = worker, machine, owner, reader
         self._settings, self._clock = worker.settings, worker.clock
         self._in_flight: asyncio.Task[None] | None = None
-        self._outputs: list[OutRecord] = []  # of the next transaction, like the three below
+        self._outputs: list[OutRecord] = []  # of the next transaction, as are the next three
         self._output_bytes = 0
         self._inputs = 0
         self._dirty = False  # there is something to commit
-        self._kept: Sequence[Record] = ()  # read, and too much for one call of the machine
+        self._kept: Sequence[Record] = ()  # read, but beyond the limits of one call of the machine
         self._is_position_new = True  # the next transaction carries the input position
         self._tick_was_empty = False
         self._end_asked_s = self._clock.monotonic()
@@ -386,11 +399,11 @@ class _Life:
     async def run(self) -> None:
         try:
             while not self._worker.stopping.is_set():
-                await self._commit_if_free()  # 8 one transaction; its end is not waited for
+                await self._commit_if_free()  # 8 one transaction; the loop does not wait for its end
                 if self._is_full():
                     await self._finish_commit()
                     continue
-                records = await self._next()  # 6 read, or the deadline comes
+                records = await self._next()  # 6 read until records arrive or the deadline passes
                 if records:
                     await self._apply(records)  # 7 apply, tick
                 self._tick_if_due()
@@ -409,7 +422,7 @@ class _Life:
     # ---- 6 read ---------------------------------------------------------------------------------------------------
 
     def _is_careful(self) -> bool:
-        """One input record, one transaction, nothing beside it: a machine failed hereabouts."""
+        """Tells whether a machine failed on input near here. Then each transaction answers one input record."""
         return self._worker.position < self._worker.suspicion.until
 
     def _appetite(self) -> int:
@@ -418,7 +431,7 @@ class _Life:
         return min(self._settings.max_records_apply, self._settings.max_records_batch - self._inputs)
 
     async def _next(self) -> Sequence[Record]:
-        """What one call of the machine gets; nothing when nothing came in time."""
+        """Returns the input of one call of the machine; empty if none came in time."""
         if not self._kept:
             self._kept = await self._reader.read(self._appetite(), self._wait_s())
         appetite, size_bytes = self._appetite(), 0
@@ -431,7 +444,7 @@ class _Life:
         return taken
 
     def _is_full(self) -> bool:
-        """The next transaction takes no more."""
+        """Tells whether the next transaction has reached its limits."""
         settings = self._settings
         return (
             self._inputs >= settings.max_records_batch
@@ -441,7 +454,9 @@ class _Life:
         )
 
     def _wait_s(self) -> float:
-        """How long the read may wait: not at all with something to commit, else until the machine's deadline."""
+        """Returns how long a read may wait (seconds): 0 if there is something to commit, else until the machine's
+        deadline.
+        """
         if self._dirty:
             return 0.0
         deadline_ns = _guard(self._machine.next_deadline_ns)
@@ -452,7 +467,7 @@ class _Life:
         return max(least_s, min(self._settings.idle_wait_s, left_s))
 
     async def _look_at_end(self) -> None:
-        """Keeps the end offset, and so the lag, fresh."""
+        """Updates the end offset, and with it the lag."""
         worker, now_s = self._worker, self._clock.monotonic()
         if worker.position > worker.end_offset:
             worker.end_offset = worker.position
@@ -471,6 +486,8 @@ class _Life:
             self._take([self._dead_letter(records[0], why)])
         else:
             try:
+                if worker.consult is not None:
+                    await self._consult(worker.consult, records)
                 self._take(self._decide(self._machine.apply, records, self._clock.now_ns()))
             except _MachineError as error:
                 why = f"the machine fails on this record ({_kind(error.__cause__)})"
@@ -480,10 +497,20 @@ class _Life:
         worker.position = after if self._kept else self._reader.position
         self._inputs += len(records)
         self._dirty = self._is_position_new = True
-        await asyncio.sleep(0)  # a batch may be long: let others run
+        await asyncio.sleep(0)  # a batch may take long: let other tasks run
+
+    async def _consult(
+        self, consult: Callable[[Any, Sequence[Record]], Awaitable[None]], records: Sequence[Record]
+    ) -> None:
+        try:
+            await consult(self._machine, records)
+        except BusError:
+            raise
+        except Exception as error:
+            raise _MachineError(blamed=False) from error
 
     def _decide(self, call: Callable[..., list[OutRecord]], *arguments: object) -> list[OutRecord]:
-        """Calls the machine's apply or tick, and measures it."""
+        """Calls the machine's ``apply`` or ``tick`` and measures its duration."""
         started_s = self._clock.monotonic()
         try:
             return _guard(call, *arguments)
@@ -502,8 +529,11 @@ class _Life:
         self._dirty = self._dirty or bool(outputs)
 
     def _take(self, outputs: Sequence[OutRecord]) -> None:
-        """Puts outputs into the next transaction. One that no log takes is the machine's failure, found here so that
-        the input that led to it is known."""
+        """Adds outputs to the next transaction.
+
+        An output that no log accepts is the machine's failure. It is detected here, while the input that caused it is
+        known.
+        """
         limit = self._settings.max_record_bytes
         for record in outputs:
             try:
@@ -522,7 +552,7 @@ class _Life:
         log.error("worker.put_aside", origin=origin, why=why)
         headers = (*record.headers, (HEADER_ERROR, why.encode()), (HEADER_ORIGIN, origin.encode()))
         letter = OutRecord(worker.topics.dead_letters, record.partition, record.key or b"", record.value, headers)
-        if size_of(letter) > self._settings.max_record_bytes:  # the origin still says where the whole of it is
+        if size_of(letter) > self._settings.max_record_bytes:  # the origin header tells where the whole record is
             letter = letter._replace(value=b"", headers=headers[-2:])
         return letter
 
@@ -537,26 +567,26 @@ class _Life:
         self._is_position_new = False
         self._outputs, self._output_bytes, self._inputs, self._dirty = [], 0, 0, False
         self._in_flight = asyncio.create_task(self._commit(outputs, position))
-        await asyncio.sleep(0)  # so that it is on its way before the machine takes the loop again
+        await asyncio.sleep(0)  # starts the commit before the machine occupies the loop again
 
     async def _commit(self, outputs: Sequence[OutRecord], position: int | None) -> None:
         await self._owner.commit(outputs, position)
         self._worker.was_committed(self._worker.committed if position is None else position)
 
     async def _finish_commit(self) -> None:
-        """Waits for the commit in flight. Raises what it raises."""
+        """Waits for the commit in flight, and raises its error."""
         if self._in_flight is None:
             return
         try:
             await asyncio.shield(self._in_flight)
-        except (RecordTooLarge, BadRecord) as error:  # not seen in _take: the log's rules are stricter than ours
+        except (RecordTooLarge, BadRecord) as error:  # the log's rules are stricter than those of _take
             raise _MachineError(blamed=False) from error
         finally:
             if self._in_flight.done():
                 self._in_flight = None
 
     async def _settle(self) -> None:
-        """Lets the commit in flight end, so that the owner is not closed under it. Being fenced outranks all else."""
+        """Waits until the commit in flight ends, so that the owner is not closed during it. Raises only Fenced."""
         task = self._in_flight
         if task is None:
             return
@@ -572,7 +602,7 @@ T = TypeVar("T")
 
 
 def _guard(call: Callable[..., T], *arguments: object) -> T:
-    """Calls the machine; what it raises becomes _MachineError."""
+    """Calls the machine. Raises _MachineError for any exception."""
     try:
         return call(*arguments)
     except Exception as error:
@@ -585,7 +615,7 @@ def _fold_all(machine: Machine, records: Sequence[Record]) -> None:
 
 
 async def _close(close: Callable[[], Awaitable[None]]) -> None:
-    """Closes, in bounded time and without covering the error that led here."""
+    """Closes in bounded time. Does not raise, so that the error that led here stays visible."""
     try:
         async with asyncio.timeout(_CLOSE_TIMEOUT_S):
             await close()
@@ -598,8 +628,9 @@ def _kind(error: BaseException | None) -> str:
 
 
 def _one_line(error: BaseException) -> str:
-    """What may be logged: the bus's own errors in full; of others the kind and the place, as the text may quote a
-    request."""
+    """Returns the loggable form of an error: the bus's own errors in full, of others only kind and place. Their text
+    may quote a request.
+    """
     if isinstance(error, BusError):
         return f"{_kind(error)}: {error}"
     frames = traceback.extract_tb(error.__traceback__)

@@ -1,4 +1,4 @@
-"""What is configurable about the log, and the way from settings to a log."""
+"""Settings of the log."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
-from muster_bus.clock import Clock
-from muster_bus.log import Log
 from muster_bus.topics import Topics
 
 _HOUR_S = 3600.0
@@ -16,14 +14,16 @@ _DAY_S = 24 * _HOUR_S
 
 
 class LogSettings(BaseModel):
-    """Which log, where, and its limits. Fields starting with ``kafka_`` or ``sqlite_`` concern that backend only."""
+    """The log's engine, its place and its limits. Fields that start with ``kafka_`` or ``sqlite_`` concern only that
+    backend.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     backend: Literal["kafka", "sqlite", "memory"] = Field(default="sqlite", description="The log's engine.")
 
     topic_prefix: str = Field(
-        default="", description="Put before each topic's name, with its own separator ('staging.')."
+        default="", description="Prefix of each topic's name, including a separator ('staging.')."
     )
     partitions: int = Field(default=4, ge=1, le=4096, description="Partitions of each topic; never changed afterwards.")
     replication: int = Field(default=1, ge=1, le=32, description="Copies of each partition (Kafka; 3 in production).")
@@ -36,7 +36,7 @@ class LogSettings(BaseModel):
 
     usage_retention_s: float = Field(default=30 * _DAY_S, gt=0, description="Age at which usage is deleted.")
     derived_topics: bool = Field(
-        default=True, description="Whether si.events.app.v1 and the like, and si.usage.v1, are made (docs/usage.md)."
+        default=True, description="Whether si.events.app.v1 and the like, and si.usage.v1, are created (docs/usage.md)."
     )
 
     max_record_bytes: int = Field(
@@ -45,12 +45,12 @@ class LogSettings(BaseModel):
     max_queued_bytes: int = Field(
         default=16 << 20,
         ge=1 << 16,
-        description="Bytes a process may have appended and not yet durable; then ready() waits.",
+        description="Appended bytes of a process that are not yet durable; above this ready() waits.",
     )
     transaction_deadline_s: float = Field(
         default=8.0,
         gt=0,
-        description="A commit without an answer by then has failed; the partition is rebuilt from the log.",
+        description="A commit without an answer in this time has failed; the partition is rebuilt from the log.",
     )
     health_timeout_s: float = Field(
         default=2.0, gt=0, description="A log that does not answer in this time is not healthy."
@@ -60,7 +60,7 @@ class LogSettings(BaseModel):
         default="127.0.0.1:9092", description="host:port[,host:port...] of Kafka brokers."
     )
     kafka_security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
-        default="PLAINTEXT", description="How to speak to the brokers."
+        default="PLAINTEXT", description="Protocol of the brokers."
     )
     kafka_sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = Field(
         default="SCRAM-SHA-512", description="SASL mechanism, with a SASL protocol."
@@ -72,14 +72,14 @@ class LogSettings(BaseModel):
     )
     kafka_client_cert_file: Path | None = Field(default=None, description="PEM file with the client's certificate.")
     kafka_client_key_file: Path | None = Field(default=None, description="PEM file with the client's key.")
-    kafka_start_timeout_s: float = Field(default=20.0, gt=0, description="Start and take-over give up after this long.")
+    kafka_start_timeout_s: float = Field(default=20.0, gt=0, description="Start and take-over fail after this long.")
     kafka_transaction_timeout_s: float = Field(
         default=10.0,
         ge=1,
-        description="The broker undoes a transaction of a dead owner after this; readers wait behind it.",
+        description="The broker undoes a dead owner's transaction after this long; readers wait for it.",
     )
     kafka_linger_ms: float = Field(
-        default=2.0, ge=0, le=1000, description="How long a writer waits for company for a record."
+        default=2.0, ge=0, le=1000, description="How long a writer collects records for one batch."
     )
     kafka_fetch_max_wait_ms: int = Field(
         default=250, ge=1, description="How long a broker holds a fetch without records."
@@ -90,13 +90,13 @@ class LogSettings(BaseModel):
     )
 
     kafka_silence_s: float = Field(
-        default=15.0, gt=0, description="A reader whose broker says nothing for so long gives up."
+        default=15.0, gt=0, description="A reader fails after its broker was silent for this long."
     )
 
     sqlite_path: Path = Field(default=Path("muster-data/log.db"), description="The embedded log's file.")
     sqlite_synchronous: Literal["full", "normal"] = Field(
         default="full",
-        description="'full' survives power loss; 'normal' may lose the last commits then, never tears them.",
+        description="'full' survives power loss; 'normal' may then lose the last commits, but stays consistent.",
     )
     sqlite_tail_bytes: int = Field(
         default=64 << 20, ge=0, description="Recent records kept in memory; older ones are read from the file."
@@ -107,18 +107,18 @@ class LogSettings(BaseModel):
     sqlite_compaction_min_records: int = Field(
         default=10_000,
         ge=1,
-        description="A state partition is compacted when this many, and as many as it keeps, are new.",
+        description="A state partition is compacted when this many records are new, and as many as it keeps.",
     )
     sqlite_tombstone_grace_s: float = Field(
         default=_HOUR_S,
         ge=0,
-        description="Age at which tombstones may go; a follower slower than this must start anew.",
+        description="Age at which tombstones may be removed; a slower follower must start afresh.",
     )
 
     @model_validator(mode="after")
     def _is_consistent(self) -> LogSettings:
         if self.transaction_deadline_s >= self.kafka_transaction_timeout_s:
-            # Else the broker would end a slow transaction first, and the owner would believe that it was fenced.
+            # Otherwise the broker would end a slow transaction first, and the owner would think that it was fenced.
             raise ValueError(
                 f"transaction_deadline_s {self.transaction_deadline_s}: less than kafka_transaction_timeout_s "
                 f"({self.kafka_transaction_timeout_s})"
@@ -130,7 +130,7 @@ class LogSettings(BaseModel):
         return self
 
     def topics(self) -> Topics:
-        """The topics that these settings name."""
+        """Returns the topics that these settings define."""
         return Topics(
             prefix=self.topic_prefix,
             partitions=self.partitions,
@@ -142,19 +142,3 @@ class LogSettings(BaseModel):
             usage_retention_ms=round(self.usage_retention_s * 1000),
             derived=self.derived_topics,
         )
-
-
-def make_log(settings: LogSettings, clock: Clock) -> Log:
-    """The log that the settings ask for, not yet started. One per process."""
-    specs = settings.topics().specs()
-    if settings.backend == "memory":
-        from muster_bus.backends.memory import MemoryLog
-
-        return MemoryLog(specs, clock, max_record_bytes=settings.max_record_bytes)
-    if settings.backend == "sqlite":
-        from muster_bus.backends.sqlite import SqliteLog
-
-        return SqliteLog(specs, settings, clock)
-    from muster_bus.backends.kafka import KafkaLog
-
-    return KafkaLog(specs, settings, clock)

@@ -1,4 +1,4 @@
-"""The topics: the one place that knows their names, keys, partitions and retention."""
+"""The topics. Only this module knows their names, keys, partitions and retention."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Literal
 Cleanup = Literal["delete", "compact", "compact,delete"]
 EventKind = Literal["app", "node", "queue", "request", "usergroup"]
 
-# The kinds of events that have a derived topic each.
+# Each kind of event has a derived topic.
 EVENT_KINDS: tuple[EventKind, ...] = ("app", "node", "queue", "request", "usergroup")
 
 _DAY_MS = 24 * 60 * 60 * 1000
@@ -19,10 +19,10 @@ _PREFIX = re.compile(r"^[a-zA-Z0-9._-]{0,100}$")
 
 @dataclass(frozen=True, slots=True)
 class TopicSpec:
-    """How a topic must be.
+    """The required properties of a topic.
 
-    :param cleanup: ``compact,delete`` keeps the newest record of a key, and that one until its age is reached.
-    :param retention_ms: age at which records go; -1: never (compacted topics).
+    :param cleanup: ``compact,delete`` keeps the newest record of a key until the record reaches the age limit.
+    :param retention_ms: age at which records are deleted; -1: never (compacted topics).
     """
 
     name: str
@@ -36,12 +36,12 @@ class TopicSpec:
 class Topics:
     """The topics of one Muster.
 
-    All of them have the same number of partitions, and a record's partition follows from its RM's id alone: partition
-    p of the requests is answered in partition p of the others. So an RM has one total order, and its owner one place.
+    All topics have the same number of partitions. A record's partition depends only on its RM's id: partition p of the
+    other topics answers partition p of the requests. So each RM has one total order, and one owner.
 
-    :param prefix: put before each name, for several Musters on one Kafka; with its own separator ("staging.").
-    :param partitions: of each topic; never changed once records exist.
-    :param derived: whether the derived topics are among them (docs/usage.md).
+    :param prefix: precedes each name, for several Musters on one Kafka; includes a separator ("staging.").
+    :param partitions: of each topic; must not change once there are records.
+    :param derived: whether :meth:`specs` includes the derived topics (docs/usage.md).
     """
 
     prefix: str = ""
@@ -64,45 +64,45 @@ class Topics:
 
     @property
     def requests(self) -> str:
-        """One SI request per record. Written by gateways, read by the scheduler."""
+        """One SI request per record. Gateways write it; the scheduler reads it."""
         return f"{self.prefix}si.requests.v1"
 
     @property
     def responses(self) -> str:
-        """One SI response per record, numbered per RM. Written in the scheduler's transaction."""
+        """One SI response per record, numbered per RM. The scheduler writes it in its transaction."""
         return f"{self.prefix}si.responses.v1"
 
     @property
     def events(self) -> str:
-        """One si.v1.EventRecord per record. Written in the scheduler's transaction."""
+        """One si.v1.EventRecord per record. The scheduler writes it in its transaction."""
         return f"{self.prefix}si.events.v1"
 
     @property
     def state(self) -> str:
-        """One object's whole new state per record, compacted. Written in the scheduler's transaction."""
+        """One object's whole new state per record, compacted. The scheduler writes it in its transaction."""
         return f"{self.prefix}si.state.v1"
 
     @property
     def dead_letters(self) -> str:
-        """Records that could not be read, and why."""
+        """Records that could not be read, with the reason."""
         return f"{self.prefix}si.dead-letters.v1"
 
     def events_of(self, kind: EventKind) -> str:
-        """The events of one kind, as they are on ``si.events``. Written by whoever derives, at least once."""
+        """The events of one kind, as they are on ``si.events``. A derive process writes them at least once."""
         return f"{self.prefix}si.events.{kind}.v1"
 
     @property
     def usage(self) -> str:
-        """Resource-seconds in windows, as JSON. Written by whoever derives, at least once."""
+        """Resource-seconds in windows, as JSON. A derive process writes them at least once."""
         return f"{self.prefix}si.usage.v1"
 
     @property
     def usage_state(self) -> str:
-        """What a deriver goes on from after a restart; for nobody else."""
+        """The state with which a derive process resumes after a restart. No other process reads it."""
         return f"{self.prefix}si.usage-state.v1"
 
     def specs(self) -> tuple[TopicSpec, ...]:
-        """Every topic that must exist."""
+        """Returns every topic that must exist."""
         n, r = self.partitions, self.replication
         specs = (
             TopicSpec(self.requests, n, "delete", self.requests_retention_ms, r),
@@ -121,7 +121,9 @@ class Topics:
         )
 
     def partition_of(self, rm_id: str) -> int:
-        """The partition of everything that concerns an RM: what Kafka's default partitioner gives for the key."""
+        """Returns the partition of an RM's records. Kafka's default partitioner gives the same one for the RM's id as
+        key.
+        """
         return (_murmur2(rm_id.encode()) & 0x7FFFFFFF) % self.partitions
 
 
@@ -129,19 +131,19 @@ class Topics:
 HEADER_EVENT_ID = "id"  # decimal, from 0, gap-free per RM
 HEADER_RM_ID = "rm"
 HEADER_INSTANCE = "instance"  # the RM's InstanceUUID
-HEADER_TRACKING = "tracking"  # b"1": for history, REST and streams; b"0": for the shim only (seed 002)
-HEADER_STORE_CAPACITY = "store"  # of untracked events: how many of them the RM wants to be kept; decimal
+HEADER_TRACKING = "tracking"  # b"1": for history, REST and streams; b"0": for the shim only (the event history design)
+HEADER_STORE_CAPACITY = "store"  # on untracked events: how many of them the RM wants kept; decimal
 
-# Ids are signed 64-bit numbers where they are stored. A longer decimal is not converted at all.
+# Stores keep ids as signed 64-bit numbers. A decimal that is too long for one is not converted.
 _EVENT_ID_LIMIT, _EVENT_ID_DIGITS_MAX = 2**63, 19
 
-# Headers of si.dead-letters.v1; the derived topics of events have the origin too.
+# Headers of si.dead-letters.v1. The derived topics of events have the origin, too.
 HEADER_ERROR = "error"  # one sentence; never the record's content
 HEADER_ORIGIN = "origin"  # topic/partition/offset
 
 
 def event_id_of(header: bytes | None) -> int | None:
-    """The number in HEADER_EVENT_ID; None for what is none, whatever it holds."""
+    """Returns the number in HEADER_EVENT_ID; None if the header holds no valid number."""
     if header is None or len(header) > _EVENT_ID_DIGITS_MAX or not header.isdigit():
         return None
     number = int(header)
@@ -149,15 +151,17 @@ def event_id_of(header: bytes | None) -> int | None:
 
 
 def state_key(rm_id: str, kind: str, *parts: str) -> bytes:
-    """Key of an object on ``si.state``: rmID/kind/part/part, with '%' and '/' in each part percent-encoded."""
+    """Returns the key of an object on ``si.state``: rmID/kind/part/part, with '%' and '/' in each part
+    percent-encoded.
+    """
     key = "/".join((rm_id, kind, *parts))
-    if "%" in key or key.count("/") > len(parts) + 1:  # (rarely; and every object of every transaction has a key)
+    if "%" in key or key.count("/") > len(parts) + 1:  # rare; this function runs for every object of every transaction
         key = "/".join((_escape(rm_id), kind, *map(_escape, parts)))
     return key.encode()
 
 
 def state_key_in(rm_id: str, kind: str, group: tuple[str, ...], last: str) -> bytes:
-    """:func:`state_key` of the parts ``(*group, last)``; the group is that of many keys, as a partition is."""
+    """Returns :func:`state_key` of the parts ``(*group, last)``. Many keys share a group, such as a partition."""
     return _beginning(rm_id, kind, group) + _escape(last).encode()
 
 
@@ -167,13 +171,25 @@ def _beginning(rm_id: str, kind: str, group: tuple[str, ...]) -> bytes:
 
 
 def rm_state_key(rm_id: str) -> bytes:
-    """Key of an RM's own object on ``si.state``: the first record of every transaction that concerns the RM."""
+    """Returns the key of an RM's own object on ``si.state``: the first record of every transaction that concerns the
+    RM.
+    """
     return state_key(rm_id, "rm", "-")
 
 
+def is_forgotten_state_key(key: bytes | None) -> bool:
+    """Tells whether a key is that of the record kept for an RM that an operator has removed."""
+    return key is not None and key.endswith(b"/forgotten/-") and key.count(b"/") == 2
+
+
 def is_rm_state_key(key: bytes | None) -> bool:
-    """Whether a key is some RM's own object's."""
+    """Tells whether a key is that of an RM's own object."""
     return key is not None and key.endswith(b"/rm/-") and key.count(b"/") == 2  # ids have no bare '/'
+
+
+def is_registration_key(key: bytes | None) -> bool:
+    """Tells whether a key is that of an RM's registration."""
+    return key is not None and key.endswith(b"/reg/-") and key.count(b"/") == 2
 
 
 def parse_state_key(key: bytes) -> tuple[str, str, tuple[str, ...]]:
@@ -191,7 +207,9 @@ def _unescape(text: str) -> str:
 
 
 def _murmur2(data: bytes) -> int:
-    """Kafka's partitioning hash (murmur2, seed 0x9747b28c), so that any Kafka producer finds the same partition."""
+    """Returns Kafka's partitioning hash (murmur2, seed 0x9747b28c), so that any Kafka producer finds the same
+    partition.
+    """
     length, m, r = len(data), 0x5BD1E995, 24
     h = (0x9747B28C ^ length) & 0xFFFFFFFF
     whole = length - length % 4

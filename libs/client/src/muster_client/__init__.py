@@ -1,4 +1,4 @@
-"""The resource manager's side of the scheduler interface, in asyncio: :class:`RmClient` and what goes with it."""
+"""The resource manager's side of the scheduler interface, in asyncio: :class:`RmClient` and its helpers."""
 
 from muster_client.admin import AdminClient
 from muster_client.builders import (

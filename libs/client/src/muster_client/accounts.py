@@ -1,4 +1,4 @@
-"""What became of each task: the books of a replay. Pure."""
+"""The books of a replay: the outcome of each task. Pure."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ Resources = Mapping[str, int]
 
 @dataclass(slots=True)
 class Accounts:
-    """One line for each task: asked, then allocated or rejected; and what should not happen.
+    """One entry for each task: asked, then allocated or rejected; and all defects.
 
-    :param demands: task → what it asks for.
-    :param capacities: node → what it has.
+    :param demands: task → the resources that it asks for.
+    :param capacities: node → its resources.
     """
 
     demands: Mapping[str, Resources]
@@ -29,12 +29,12 @@ class Accounts:
     last_placed_at: float = 0.0
 
     def asked(self, keys: Iterable[str], at: float) -> None:
-        """The asks are about to be handed to the stream."""
+        """Records asks just before they are given to the stream."""
         for key in keys:
             self.asked_at.setdefault(key, at)
 
     def allocated(self, key: str, node: str, at: float) -> None:
-        """An allocation came. A second one for the same task is a defect, on whatever node."""
+        """Records an allocation. A second one for the same task is a defect, on whatever node."""
         if key in self.placed_on:
             self.placed_twice.append(key)
             return
@@ -46,19 +46,19 @@ class Accounts:
         self.last_placed_at = at
 
     def refused(self, key: str, reason: str) -> None:
-        """A rejection came."""
+        """Records a rejection."""
         self.rejected[key] = reason
 
     def ended(self, key: str) -> None:
-        """A release came, though the replay releases nothing."""
+        """Records a release, though the replay releases nothing."""
         self.released.append(key)
 
     def open(self) -> set[str]:
-        """Tasks that are neither allocated nor rejected."""
+        """Returns the tasks that are neither allocated nor rejected."""
         return self.demands.keys() - self.placed_on.keys() - self.rejected.keys()
 
     def overcommitted(self) -> list[str]:
-        """Nodes with more on them than they have, or that nobody added."""
+        """Returns the nodes whose allocations exceed their capacity, and unknown nodes."""
         used: dict[str, dict[str, int]] = {}
         for key, node in self.placed_on.items():
             on_node = used.setdefault(node, {})
@@ -71,7 +71,7 @@ class Accounts:
         )
 
     def used(self) -> dict[str, int]:
-        """Sum of what is allocated, by type."""
+        """Returns the sum of all allocations, by type."""
         sums: dict[str, int] = {}
         for key in self.placed_on:
             for name, quantity in self.demands[key].items():
@@ -80,7 +80,7 @@ class Accounts:
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """The value that ``percent`` of all values do not exceed (nearest rank); 0 without values."""
+    """Returns the value that ``percent`` of all values do not exceed (nearest rank); 0 without values."""
     if not values:
         return 0.0
     ordered = sorted(values)

@@ -1,4 +1,4 @@
-"""The operator's side of muster.v1.Admin (proto/muster/v1/admin.proto)."""
+"""A client of muster.v1.Admin for operators (proto/muster/v1/admin.proto)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from muster_proto.si.v1 import si_pb2 as si
 
 from muster_client.gateway_client import GatewayClient, refusal
 
-# Above what a gateway waits for the scheduler (GatewaySettings.registration_timeout_s), so that its words arrive.
+# Longer than a gateway waits for the scheduler (GatewaySettings.registration_timeout_s), so that its answer arrives.
 DEFAULT_TIMEOUT_S = 15.0
 _SERVICE = "/muster.v1.Admin/"
 _SEVERITIES = {
@@ -24,7 +24,7 @@ _SEVERITIES = {
 
 @dataclass(frozen=True, slots=True)
 class ConfigurationProblem:
-    """What is wrong in a configuration.
+    """A problem in a configuration.
 
     :param severity: error or warning.
     :param path: of the key, such as partitions[0].queues[1].resources.max.memory; "": of the whole.
@@ -40,10 +40,10 @@ class ConfigurationProblem:
 
 @dataclass(frozen=True, slots=True)
 class ConfigurationAnswer:
-    """What became of a configuration.
+    """The outcome of a configuration update.
 
-    :param accepted: it is in force; else the old one is.
-    :param changes: what it changed, a line each.
+    :param accepted: True: the configuration is in force; False: the old one is.
+    :param changes: the changes, one line each.
     """
 
     accepted: bool
@@ -52,7 +52,7 @@ class ConfigurationAnswer:
 
 
 def configuration_answer(response: admin_pb2.UpdateConfigurationResponse) -> ConfigurationAnswer:
-    """The wire's answer in the client's words."""
+    """Converts the answer's message."""
     problems = (
         ConfigurationProblem(_SEVERITIES.get(each.severity, "unknown"), each.path, each.line, each.column, each.message)
         for each in response.problems
@@ -65,9 +65,9 @@ class OpenStream:
     """A stream of an RM.
 
     :param kind: allocation, application, node or callback.
-    :param gateway_id: where it is open.
-    :param epoch: how many of its kind there were, this one included.
-    :param sent_sequence: the last response that was sent on it; 0: none.
+    :param gateway_id: the gateway that serves it.
+    :param epoch: number of streams of its kind so far, with this one.
+    :param sent_sequence: number of the last response sent on it; 0: none.
     """
 
     kind: str
@@ -78,13 +78,15 @@ class OpenStream:
 
 @dataclass(frozen=True, slots=True)
 class ResourceManager:
-    """What is known of an RM (muster.v1.ResourceManager).
+    """An RM (muster.v1.ResourceManager).
 
-    :param state: INIT, RUNNING, PAUSED (every stream is lost) or STOPPED, since ``since_ns``, and why.
-    :param held: an operator paused it, and why.
+    :param state: INIT, RUNNING, DISCONNECTED (every stream is lost) or STOPPED, since ``since_ns``, with ``reason``.
+    :param held: an operator paused the RM; ``held_reason`` has the reason.
     :param extra_config: values of keys that may be secret are masked.
-    :param generation: in whose words it is answered: current or previous.
-    :param callbacks: what its callback stream wants.
+    :param generation: the generation of its answers: current or previous.
+    :param callbacks: the questions and messages that its callback stream wants.
+    :param description: the meaning of its state, and what to do.
+    :param is_default: a request that names no RM means this one.
     """
 
     rm_id: str
@@ -103,14 +105,46 @@ class ResourceManager:
     registrations: int
     instance_uuid: str
     callbacks: tuple[str, ...]
+    description: str = ""
+    is_default: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Paused:
+    """The outcome of a pause or resume. True if something changed.
+
+    :param changed: False: the RM was already paused, or not paused.
+    :param state: of the RM, since ``since_ns``.
+    :param description: the meaning of its state, and what to do.
+    """
+
+    changed: bool
+    state: str
+    since_ns: int
+    description: str
+
+    def __bool__(self) -> bool:
+        return self.changed
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """The outcome of forgetting an RM.
+
+    :param changed: False: the RM was already forgotten.
+    :param allocations: number of allocations that ended with it.
+    """
+
+    changed: bool
+    allocations: int
 
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """What became of a node.
+    """The outcome of draining a node.
 
-    :param changed: False: it was so already.
-    :param allocations: that are on it.
+    :param changed: False: the node was already in this state.
+    :param allocations: number of allocations on it.
     """
 
     changed: bool
@@ -119,7 +153,7 @@ class Drained:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why something is as it is.
+    """The explanation of a state.
 
     :param json: as the REST endpoint under /ws/v1/explain gives it (docs/explain.md).
     :param sentences: the same for people.
@@ -130,7 +164,7 @@ class Explanation:
 
     @property
     def value(self) -> Any:
-        """The JSON, read."""
+        """The parsed JSON."""
         return json.loads(self.json)
 
 
@@ -147,7 +181,7 @@ class AdminClient(GatewayClient):
 
     Parameters as of :class:`GatewayClient`.
 
-    Every method raises AdminRefused when the gateway says no, AdminFailed when there is no answer in time.
+    Every method raises AdminRefused if the gateway refuses the call, and AdminFailed if no answer comes in time.
     """
 
     async def update_configuration(
@@ -159,7 +193,7 @@ class AdminClient(GatewayClient):
         extra_config: Mapping[str, str] | None = None,
         timeout_s: float = DEFAULT_TIMEOUT_S,
     ) -> ConfigurationAnswer:
-        """Gives an RM another configuration while it runs: whole, or not at all.
+        """Gives an RM another configuration at run time, as a whole or not at all.
 
         :param config: YAML text; empty: the scheduler's default.
         """
@@ -172,7 +206,7 @@ class AdminClient(GatewayClient):
     async def validate_configuration(
         self, rm_id: str, config: str, *, policy_group: str = "", timeout_s: float = DEFAULT_TIMEOUT_S
     ) -> ConfigurationAnswer:
-        """What :meth:`update_configuration` would answer now; changes nothing."""
+        """Returns the answer that :meth:`update_configuration` would give now. Changes nothing."""
         request = si.UpdateConfigurationRequest(rmID=rm_id, policyGroup=policy_group, config=config)
         response = admin_pb2.UpdateConfigurationResponse.FromString
         return configuration_answer(await self._call("ValidateConfiguration", request, response, timeout_s))
@@ -182,7 +216,7 @@ class AdminClient(GatewayClient):
     async def list_resource_managers(
         self, rm_id: str = "", *, timeout_s: float = DEFAULT_TIMEOUT_S
     ) -> list[ResourceManager]:
-        """The RMs that registered once.
+        """Returns the RMs that have registered.
 
         :param rm_id: only this one; "": all.
         """
@@ -191,20 +225,32 @@ class AdminClient(GatewayClient):
         found = await self._call("ListResourceManagers", request, response, timeout_s)
         return [_resource_manager(each) for each in found.resource_managers]
 
-    async def pause(self, rm_id: str, reason: str = "", *, timeout_s: float = DEFAULT_TIMEOUT_S) -> bool:
-        """Nothing more is decided for the RM until it is resumed. Whether that changed anything.
+    async def pause(self, rm_id: str, reason: str = "", *, timeout_s: float = DEFAULT_TIMEOUT_S) -> Paused:
+        """Pauses an RM: Muster schedules nothing for it until it is resumed. The result is true if that changed
+        anything.
 
-        :param reason: for people; shown in explanations.
+        :param reason: for people; explanations show it.
         """
         request = admin_pb2.PauseResourceManagerRequest(rm_id=rm_id, reason=reason)
         response = admin_pb2.ResourceManagerAnswer.FromString
-        return (await self._call("PauseResourceManager", request, response, timeout_s)).changed
+        return _paused(await self._call("PauseResourceManager", request, response, timeout_s))
 
-    async def resume(self, rm_id: str, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> bool:
-        """Ends a pause. Whether there was one."""
+    async def resume(self, rm_id: str, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> Paused:
+        """Lifts a pause. The result is true if there was one. A disconnected RM stays disconnected."""
         request = admin_pb2.ResumeResourceManagerRequest(rm_id=rm_id)
         response = admin_pb2.ResourceManagerAnswer.FromString
-        return (await self._call("ResumeResourceManager", request, response, timeout_s)).changed
+        return _paused(await self._call("ResumeResourceManager", request, response, timeout_s))
+
+    async def forget(self, rm_id: str, *, force: bool = False, timeout_s: float = DEFAULT_TIMEOUT_S) -> Forgotten:
+        """Forgets an RM that will not come back: its applications and allocations end. Refused for an RM that is not
+        stopped.
+
+        :param force: forgets also an RM that is not stopped.
+        """
+        request = admin_pb2.ForgetResourceManagerRequest(rm_id=rm_id, force=force)
+        response = admin_pb2.ForgetResourceManagerResponse.FromString
+        found = await self._call("ForgetResourceManager", request, response, timeout_s)
+        return Forgotten(found.changed, found.allocations)
 
     async def drain_node(
         self,
@@ -215,17 +261,18 @@ class AdminClient(GatewayClient):
         schedulable: bool = False,
         timeout_s: float = DEFAULT_TIMEOUT_S,
     ) -> Drained:
-        """Lets no more allocations on a node; or, with ``schedulable``, lets them again. What runs there stays."""
+        """Stops new allocations on a node; with ``schedulable``, allows them again. Running allocations stay."""
         request = admin_pb2.DrainNodeRequest(rm_id=rm_id, partition=partition, node_id=node_id, schedulable=schedulable)
         found = await self._call("DrainNode", request, admin_pb2.DrainNodeResponse.FromString, timeout_s)
         return Drained(found.changed, found.allocations)
 
     async def dump_state(self, rm_id: str, *, timeout_s: float | None = None) -> AsyncGenerator[bytes, None]:
-        """Everything that is known of the RM, as pieces of one JSON text (docs/admin.md).
+        """Yields the RM's whole state, as pieces of one JSON text (docs/admin.md).
 
-        A dump that breaks off raises: what came of it is no whole text. It ends early when its reader does.
+        Raises if the dump breaks off; the pieces so far are no whole text. The dump ends early if the caller stops
+        reading.
 
-        :param timeout_s: for all of it; None: as long as it takes.
+        :param timeout_s: for the whole dump; None: no limit.
         """
         call = self._channel.unary_stream(
             f"{_SERVICE}DumpState",
@@ -240,7 +287,7 @@ class AdminClient(GatewayClient):
         finally:
             call.cancel()
 
-    # ---- why -------------------------------------------------------------------------------------------------------
+    # ---- explanations -----------------------------------------------------------------------------------------------
 
     async def explain_ask(
         self,
@@ -251,21 +298,21 @@ class AdminClient(GatewayClient):
         partition: str = "",
         timeout_s: float = DEFAULT_TIMEOUT_S,
     ) -> Explanation:
-        """Why an ask is pending."""
+        """Explains why an ask is pending."""
         ask = admin_pb2.AskId(application_id=application_id, allocation_key=allocation_key)
         return await self._explain(admin_pb2.ExplainRequest(rm_id=rm_id, partition=partition, ask=ask), timeout_s)
 
     async def explain_application(
         self, rm_id: str, application_id: str, *, partition: str = "", timeout_s: float = DEFAULT_TIMEOUT_S
     ) -> Explanation:
-        """Where an application stands, and what its asks wait for."""
+        """Explains an application's state, and why its asks are pending."""
         request = admin_pb2.ExplainRequest(rm_id=rm_id, partition=partition, application_id=application_id)
         return await self._explain(request, timeout_s)
 
     async def explain_queue(
         self, rm_id: str, queue: str, *, partition: str = "", timeout_s: float = DEFAULT_TIMEOUT_S
     ) -> Explanation:
-        """Where a queue stands against its guarantee and its max.
+        """Compares a queue's usage with its guarantee and its max.
 
         :param queue: its path.
         """
@@ -274,7 +321,7 @@ class AdminClient(GatewayClient):
     async def explain_node(
         self, rm_id: str, node_id: str, *, partition: str = "", timeout_s: float = DEFAULT_TIMEOUT_S
     ) -> Explanation:
-        """Whether anything goes to a node, who is on it, and what it would have room for."""
+        """Explains whether a node takes allocations, which ones it has, and which pending asks would fit."""
         return await self._explain(
             admin_pb2.ExplainRequest(rm_id=rm_id, partition=partition, node_id=node_id), timeout_s
         )
@@ -288,7 +335,9 @@ class AdminClient(GatewayClient):
         partition: str = "",
         timeout_s: float = DEFAULT_TIMEOUT_S,
     ) -> Explanation:
-        """Why an allocation must go, and for whom. ``application_id`` "": the key, or the UUID, says which."""
+        """Explains why an allocation must go, and for which ask. ``application_id`` "": the key, or the UUID,
+        identifies it.
+        """
         held = admin_pb2.AskId(application_id=application_id, allocation_key=allocation_key)
         request = admin_pb2.ExplainRequest(rm_id=rm_id, partition=partition, preemption=held)
         return await self._explain(request, timeout_s)
@@ -328,4 +377,10 @@ def _resource_manager(found: admin_pb2.ResourceManager) -> ResourceManager:
         registrations=found.registrations,
         instance_uuid=found.instance_uuid,
         callbacks=tuple(found.callbacks),
+        description=found.description,
+        is_default=found.is_default,
     )
+
+
+def _paused(found: admin_pb2.ResourceManagerAnswer) -> Paused:
+    return Paused(found.changed, found.state, found.since_ns, found.description)

@@ -1,4 +1,4 @@
-"""How long to wait before trying again."""
+"""The wait before a retry."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from muster_bus.clock import Clock
 
 
 class Backoff:
-    """Doubling waits with jitter, bounded on both sides.
+    """Doubling waits with jitter, with a lower and an upper bound.
 
-    The n-th failure in a row waits between half of and the whole ``ms_min * 2**(n-1)``, at most ``ms_max``: the jitter
-    keeps a thousand clients of a gateway that comes back from knocking at the same moment.
+    The wait after the n-th failure in a row is between half of ``ms_min * 2**(n-1)`` and the whole, at most ``ms_max``.
+    When a gateway comes back, the jitter keeps a thousand clients from connecting at the same moment.
 
-    A try that held for ``settled_after_s`` ends the row by itself, so that a stream which lives for minutes between
-    losses reconnects at once, and one that is accepted and dropped at once does not.
+    A try that lasted for ``settled_after_s`` ends the row of failures. So a stream that lives for minutes reconnects at
+    once, and one that is accepted and dropped at once does not.
 
     :param ms_min: the first wait, in ms.
     :param ms_max: the longest wait, in ms.
-    :param clock: monotonic seconds come from here.
+    :param clock: source of monotonic seconds.
     :param seed: of the jitter; None: from the system.
     """
 
@@ -35,19 +35,19 @@ class Backoff:
 
     @property
     def failures(self) -> int:
-        """How many in a row."""
+        """Number of failures in a row."""
         return self._failures
 
     def started(self) -> None:
-        """A try begins now."""
+        """Records the start of a try."""
         self._started_at = self._clock.monotonic()
 
     def succeeded(self) -> None:
-        """The try was good: the next failure is the first of a new row."""
+        """Records a success: the next failure is the first of a new row."""
         self._failures = 0
 
     def failed(self) -> float:
-        """The try failed. How long to wait before the next one, in seconds."""
+        """Records a failure. Returns the wait before the next try, in seconds."""
         if self._started_at is not None and self._clock.monotonic() - self._started_at >= self._settled_after_s:
             self._failures = 0
         self._started_at = None

@@ -1,6 +1,6 @@
-"""Nodes, applications, asks and releases, in the words of both generations.
+"""Builds nodes, applications, asks and releases in the messages of both generations.
 
-Quantities are what the wire carries: int64; vcore in millicores, memory in bytes, everything else in its own unit.
+Quantities are int64, as on the wire: vcore in millicores, memory in bytes, every other type in its own unit.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Action = si.NodeInfo.ActionFromRM
 
 
 def resource(quantities: Mapping[str, int]) -> si.Resource:
-    """{"vcore": 1000, "memory": 2**30} as an si.Resource."""
+    """Builds an si.Resource from quantities like {"vcore": 1000, "memory": 2**30}."""
     return si.Resource(resources={name: si.Quantity(value=value) for name, value in quantities.items()})
 
 
@@ -35,10 +35,11 @@ def node(
     partition: str = DEFAULT_PARTITION,
     existing_allocations: Iterable[si.Allocation] = (),
 ) -> si.NodeInfo:
-    """A node to create, update, drain or decommission.
+    """Builds a node to create, update, drain or decommission.
 
-    :param occupied: held by others; None: unchanged, or nothing.
-    :param existing_allocations: [001] recovered with the node; today's RMs send them as allocations with a nodeID.
+    :param occupied: resources that others hold; None: unchanged, or nothing.
+    :param existing_allocations: (previous generation) recovered with the node; RMs of the current generation send them
+        as allocations with a nodeID.
     """
     return si.NodeInfo(
         nodeID=node_id,
@@ -62,11 +63,12 @@ def application(
     placeholder_ask: Mapping[str, int] | None = None,
     gang_scheduling_style: str = "",
 ) -> si.AddApplicationRequest:
-    """An application. ``queue`` is the full path of a leaf (root.a.b) or what the placement rules make of it.
+    """Builds an application. ``queue`` is the full path of a leaf (root.a.b), or input for the placement rules.
 
-    :param placeholder_ask: of a gang: what its placeholders take in all (seed 003).
-    :param execution_timeout_ms: of a gang: how long placeholders may wait to be replaced; 0: 15 minutes.
-    :param gang_scheduling_style: "Hard": it fails when nothing real ran by then; else it goes on without placeholders.
+    :param placeholder_ask: of a gang: the sum of its placeholders' resources (the gang design).
+    :param execution_timeout_ms: of a gang: how long placeholders may wait for their replacement; 0: 15 minutes.
+    :param gang_scheduling_style: "Hard": the application fails if no real allocation runs by then; otherwise it
+        continues without placeholders.
     """
     return si.AddApplicationRequest(
         applicationID=application_id,
@@ -93,7 +95,7 @@ def ask(
     originator: bool = False,
     preemption_policy: si.PreemptionPolicy | None = None,
 ) -> si.Allocation:
-    """An ask in the current generation's words (seed 000): an Allocation without a nodeID."""
+    """Builds an ask of the current generation: an Allocation without a nodeID."""
     return si.Allocation(
         allocationKey=key,
         applicationID=application_id,
@@ -119,10 +121,10 @@ def existing_allocation(
     placeholder: bool = False,
     partition: str = DEFAULT_PARTITION,
 ) -> si.Allocation:
-    """An allocation that runs already: recovery after a registration, in both generations.
+    """Builds an allocation that already runs: for recovery after a registration, in both generations.
 
-    :param uuid: [001] as it was told; "": the key.
-    :param placeholder: it holds room for a real one of its task group (seed 003, "Application recovery").
+    :param uuid: (previous generation) the UUID that the scheduler gave; "": the key.
+    :param placeholder: it holds room for a real ask of its task group (the gang design, "Application recovery").
     """
     return si.Allocation(
         allocationKey=key,
@@ -151,7 +153,7 @@ def previous_ask(
     originator: bool = False,
     preemption_policy: si.PreemptionPolicy | None = None,
 ) -> si.AllocationAsk:
-    """An ask in the previous generation's words (seed 001): an AllocationAsk, for up to max_allocations of a kind."""
+    """Builds an ask of the previous generation: an AllocationAsk, for up to max_allocations allocations."""
     return si.AllocationAsk(
         allocationKey=key,
         applicationID=application_id,
@@ -177,9 +179,10 @@ def release(
     message: str = "",
     partition: str = DEFAULT_PARTITION,
 ) -> si.AllocationRelease:
-    """Ends an allocation (or takes an ask back, seed 000). Without key and uuid: everything of the application.
+    """Builds the release of an allocation, or the withdrawal of an ask (the scheduler interface). Without key and uuid:
+    everything of the application.
 
-    :param uuid: [001] names one allocation of several with the same key.
+    :param uuid: (previous generation) names one of several allocations with the same key.
     """
     return si.AllocationRelease(
         partitionName=partition,
@@ -192,9 +195,9 @@ def release(
 
 
 def confirmation(told: si.AllocationRelease) -> si.AllocationRelease:
-    """Says that an allocation is gone which the scheduler told to go (preempted, timed out, replaced).
+    """Builds the confirmation that an allocation is gone which the scheduler released (preempted, timed out, replaced).
 
-    Until then it counts. A release that the RM itself asked for (STOPPED_BY_RM) needs none.
+    The allocation counts until then. A release that the RM itself asked for (STOPPED_BY_RM) needs no confirmation.
     """
     return si.AllocationRelease(
         partitionName=told.partitionName,
@@ -213,9 +216,10 @@ def previous_ask_release(
     message: str = "",
     partition: str = DEFAULT_PARTITION,
 ) -> si.AllocationAskRelease:
-    """Takes an ask back in the previous generation's words (seed 001). Without a key: all of the application.
+    """Builds the withdrawal of an ask of the previous generation. Without a key: all asks of the application.
 
-    :param termination_type: TIMEOUT confirms a placeholder ask that the scheduler dropped (seed 003); it need not be.
+    :param termination_type: TIMEOUT confirms a placeholder ask that the scheduler dropped (the gang design). This
+        confirmation is optional.
     """
     return si.AllocationAskRelease(
         partitionName=partition,
@@ -227,5 +231,5 @@ def previous_ask_release(
 
 
 def removal(application_id: str, *, partition: str = DEFAULT_PARTITION) -> si.RemoveApplicationRequest:
-    """Ends an application, with its asks and allocations."""
+    """Builds the removal of an application, with its asks and allocations."""
     return si.RemoveApplicationRequest(applicationID=application_id, partitionName=partition)

@@ -1,17 +1,16 @@
-"""The RM's callback stream: it is asked, answers, and is told (muster.v1.Callbacks, docs/callbacks.md).
+"""The RM's callback stream: takes the scheduler's questions and messages, and sends answers (muster.v1.Callbacks,
+docs/callbacks.md).
 
-It lives as the other streams do (stream.py: reconnection, backoff, what ends it), with these differences:
+It lives like the other streams (stream.py: reconnection, backoff, ends), with these differences:
 
 hello
-    Each connection begins with a hello. It names the events that were processed last, if any were.
-
+    Each connection begins with a hello. The hello names the last processed events, if any.
 questions
-    They are answered at the same time, up to ``questions_at_once`` of them; then nothing more is read. An answer is
-    written as soon as it is there, several in one message when they are there together.
-
+    Up to ``questions_at_once`` questions are answered at the same time; above this the stream reads no more. It writes
+    an answer as soon as there is one, and several that are ready together in one message.
 lost connections
-    Nothing proves that an answer arrived. So the answers of the last ten seconds are sent again on the next
-    connection, which does no harm; so are configurations that have no result yet.
+    Nothing proves that an answer arrived. So the next connection sends the answers of the last ten seconds again, which
+    does no harm, and also the configurations that have no result yet.
 """
 
 from __future__ import annotations
@@ -41,15 +40,16 @@ from muster_client.stream import Metadata, RmStream
 log = structlog.get_logger(__name__)
 
 NAME = "callback"
-# A question's deadline, by default: no answer is of use for longer.
+ALLOCATION = "allocation"
+# The default deadline of a question; a later answer is of no use.
 _SENT_AGAIN_S = 10.0
 _SENT_KEPT = 50_000
-# In one message: a question that is answered now should not wait long for those before it to be written.
+# Limits of one message, so that an answer does not wait long for earlier ones to be written.
 _ANSWERS_AT_ONCE, _BYTES_AT_ONCE = 1_000, 1 << 20
-# What the gateway takes.
+# The gateway's limits.
 _MAX_REASON_CHARS = 1_024
 _MAX_DUMP_BYTES = 512 * 1024
-# Plain functions keep everything else waiting; after so many others get their turn.
+# Plain functions block all other tasks. After this many, other tasks get a turn.
 _PLAIN_IN_A_ROW = 50
 
 Answer = pb.PredicatesAnswer | pb.PreemptionPredicatesAnswer | pb.StateDumpAnswer
@@ -57,13 +57,13 @@ Q = TypeVar("Q", pb.PredicatesQuestion, pb.PreemptionPredicatesQuestion, pb.Stat
 
 
 def wants_callbacks(callbacks: Callbacks) -> bool:
-    """Whether there is anything that needs the stream."""
+    """Tells whether any callback needs the stream."""
     hello = _hello(callbacks)
     return hello != pb.Hello()
 
 
 class CallbackStream(RmStream[Any]):
-    """See the module's words."""
+    """See the module's docstring."""
 
     def __init__(
         self,
@@ -98,9 +98,9 @@ class CallbackStream(RmStream[Any]):
     async def update_configuration(
         self, request: si.UpdateConfigurationRequest, timeout_s: float
     ) -> admin_pb2.UpdateConfigurationResponse:
-        """Puts a configuration to the scheduler, over as many connections as it takes.
+        """Puts a configuration to the scheduler, over as many connections as needed.
 
-        Raises: AdminFailed; ClientClosed, and what ended the stream.
+        Raises: AdminFailed; ClientClosed, and the error that ended the stream.
         """
         self._must_be_usable(self._generation)
         self._update_count += 1
@@ -145,13 +145,15 @@ class CallbackStream(RmStream[Any]):
             await self._room.wait()
 
     async def proven(self) -> None:
-        """Nothing proves that an answer arrived: what was written just now gets all the time that there is."""
+        """Waits ``linger_s`` after a recent answer, because nothing proves that an answer arrived."""
         linger_s = self._settings.linger_s
         if self._written and self._clock.monotonic() - self._written[-1][0] < linger_s:
             await asyncio.sleep(linger_s)
 
     async def welcomed(self) -> None:
-        """Returns once the stream is open, and the log has it: what is sent from then on is asked about."""
+        """Returns when the stream is open and on the log: the scheduler then sends questions about everything sent
+        later.
+        """
         await self._welcome.wait()
 
     async def _connection(self) -> None:
@@ -160,17 +162,19 @@ class CallbackStream(RmStream[Any]):
         await super()._connection()
 
     async def _watch(self, call: Any) -> None:
-        """The stream is open when the gateway says so; its headers come before the hello was looked at."""
+        """Marks the stream as open at the gateway's Welcome. The call's headers come before the gateway has checked the
+        hello.
+        """
         await self._welcome.wait()
         self._is_open = True
         await self._indicate(self.name, True)
 
     async def _write(self, call: Any) -> None:
         try:
-            # 1. who it is, and what may have been lost
+            # 1. the hello, and the messages that may be lost
             await call.write(pb.FromResourceManager(hello=self._hello()).SerializeToString())
             self._rewind()
-            # 2. what comes
+            # 2. new messages
             while True:
                 if (message := self._next_message()) is not None:
                     now_s = self._clock.monotonic()
@@ -187,7 +191,7 @@ class CallbackStream(RmStream[Any]):
                     self._changed.clear()
                     await self._changed.wait()
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError):
-            return  # the connection is over; the reader says why
+            return  # the connection is over; the reader reports the reason
 
     def _hello(self) -> pb.Hello:
         hello = _hello(self._callbacks)
@@ -207,7 +211,7 @@ class CallbackStream(RmStream[Any]):
         self._updates_unwritten = deque(self._updates)
 
     def _next_message(self) -> pb.FromResourceManager | None:
-        """What is there to be written; a message that breaks off in writing is part of what is sent again."""
+        """Returns the next message to write. A message that breaks off during the write is among those sent again."""
         message, size = pb.FromResourceManager(), 0
         for _ in range(min(len(self._unwritten), _ANSWERS_AT_ONCE)):
             if size >= _BYTES_AT_ONCE:
@@ -220,15 +224,15 @@ class CallbackStream(RmStream[Any]):
                 message.preemption_predicates.append(answer)
             else:
                 message.state_dumps.append(answer)
-                break  # they are large
+                break  # dumps are large
         while self._updates_unwritten:
             update = self._updates.get(self._updates_unwritten.popleft())
             if update is not None:
                 message.configurations.append(update[0])
-                break  # likewise
+                break  # configurations are large, too
         return message if message.ByteSize() else None
 
-    # ---- what it hears --------------------------------------------------------------------------------------------
+    # ---- messages of the gateway ------------------------------------------------------------------------------------
 
     async def _take(self, response: Any) -> None:
         # The gateway's own messages have no number.
@@ -245,9 +249,11 @@ class CallbackStream(RmStream[Any]):
         calls = self._callbacks
         if message.HasField("welcome"):
             self._welcome.set()
-        # 1. questions: answered beside what follows
-        for predicates in message.predicates:
-            await self._ask(predicates, self._predicates)
+        # 1. questions: answered while later messages are handled
+        after = max((predicates.after_response for predicates in message.predicates), default=0)
+        if not after or await self._told(after):
+            for predicates in message.predicates:
+                await self._ask(predicates, self._predicates)
         for preemption in message.preemption_predicates:
             await self._ask(preemption, self._preemption_predicates)
         for dump in message.state_dumps:
@@ -257,7 +263,7 @@ class CallbackStream(RmStream[Any]):
             update = self._updates.get(result.id)
             if update is not None and not update[1].done():
                 update[1].set_result(result)
-        # 3. news: in their order, one after the other
+        # 3. news: in order, one after the other
         if message.scheduling_states and calls.on_scheduling_states:
             told = calls.on_scheduling_states
             await self._guard(lambda: _settled(told(message.scheduling_states)))
@@ -270,8 +276,18 @@ class CallbackStream(RmStream[Any]):
             if message.events.HasField("request_position"):
                 self._request_position = message.events.request_position
 
+    async def _told(self, after: int) -> bool:
+        """Waits until the client has handled the earlier allocations. Returns False if that took too long."""
+        try:
+            async with asyncio.timeout(_SENT_AGAIN_S):
+                await self._sequences.reached(ALLOCATION, after)
+        except TimeoutError:
+            log.warning("questions not answered: what was told before them is missing", rm=self._rm_id, after=after)
+            return False
+        return True
+
     async def _ask(self, question: Q, answer: Callable[[Q], Answer | Coroutine[Any, Any, Answer]]) -> None:
-        """Answers at once if the RM's function is a plain one, else in a task; waits while too many are answered."""
+        """Answers a question: at once if the RM's function is plain, else in a task. Waits while too many are open."""
         await self._places.acquire()
         result = answer(question)
         if isinstance(result, Coroutine):
@@ -347,7 +363,7 @@ class CallbackStream(RmStream[Any]):
         answer: Callable[[Any], Answer],
         no: Callable[[str], Answer],
     ) -> Answer | Coroutine[Any, Any, Answer]:
-        """The function's answer; an exception of it is a "no" with the exception's text."""
+        """Calls an RM's function. If it raises, the answer is "no" with the exception's text."""
 
         def failed(error: Exception) -> Answer:
             self._metrics.questions_failed += 1
@@ -370,7 +386,7 @@ class CallbackStream(RmStream[Any]):
 
 
 def _printable(reason: str) -> str:
-    """As it can be sent: an exception's text may be long, or hold what UTF-8 has no bytes for."""
+    """Makes a reason fit for sending: an exception's text may be long, or hold characters that UTF-8 cannot encode."""
     cut = reason if len(reason) <= _MAX_REASON_CHARS else f"{reason[: _MAX_REASON_CHARS - 1]}…"
     return cut.encode(errors="backslashreplace").decode()
 
@@ -389,6 +405,7 @@ def _hello(callbacks: Callbacks) -> pb.Hello:
         state_dump=callbacks.state_dump is not None,
         events=callbacks.on_events is not None,
         request_events_only=callbacks.on_events is not None and callbacks.request_events_only,
+        open_proposals=callbacks.open_proposals if callbacks.predicates is not None else pb.OPEN_PROPOSALS_ALL,
     )
 
 

@@ -1,4 +1,4 @@
-"""What the client calls when the scheduler has decided something, or asks."""
+"""The functions that the client calls for the scheduler's decisions and questions."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from muster_proto.si.v1 import si_pb2 as si
 
 
 class Rejection(NamedTuple):
-    """A rejected ask or allocation, in either generation's message.
+    """A rejected ask or allocation, from either generation's message.
 
-    :param previous_generation: it came as RejectedAllocationAsk (seed 001), the answer to an AllocationAsk.
+    :param previous_generation: it came as RejectedAllocationAsk (previous generation), the answer to an AllocationAsk.
     """
 
     allocation_key: str
@@ -34,38 +34,43 @@ OnApplication = Callable[
 
 @dataclass(frozen=True, slots=True)
 class Callbacks:
-    """What an RM wants to hear. Every one is optional, plain or async.
+    """An RM's callback functions. Each is optional, plain or async.
 
-    They are called in the order of the stream, one at a time per stream; a response counts as processed when all of
-    them have returned, and an exception ends the client (CallbackFailed). A slow callback holds its stream up: that is
-    the back-pressure.
+    The client calls them in the order of the stream, one at a time per stream. A response counts as processed when all
+    of them have returned; an exception ends the client (CallbackFailed). A slow callback delays its stream: that is the
+    back-pressure.
 
     :param on_allocated: allocations made: key, node, application; also the echo of existing ones.
-    :param on_released: allocations that ended, as the RM asked for (STOPPED_BY_RM), and those that the scheduler tells
-        to go: the latter count until the RM sends a :func:`confirmation`. A second word about one is a reminder.
-        Also asks of the current generation that the scheduler gave up (placeholders that timed out), by their key.
-    :param on_released_asks: [001] the same asks in the previous generation's words.
+    :param on_released: allocations that ended at the RM's wish (STOPPED_BY_RM), and those that the scheduler releases.
+        The latter count until the RM sends a :func:`confirmation`; a repeated release is a reminder. Also asks of the
+        current generation that the scheduler gave up (placeholders that timed out), by their key.
+    :param on_released_asks: (previous generation) the same asks in the previous generation's messages.
     :param on_rejected_allocation: asks and allocations that were refused.
     :param on_application: accepted, rejected, updated.
     :param on_node: accepted, rejected.
-    :param on_stream: name of the stream; True: opened, False: lost. For logs and indicators; may come a second late,
-        and an exception in it is only logged.
-    :param on_reregister_needed: the gateway does not know the RM; with its words. Register, then report everything.
-    :param on_registered: after each registration the client made by itself; report everything here.
+    :param on_stream: name of the stream; True: opened, False: lost. For logs and indicators. The call may come a second
+        late, and its exceptions are only logged.
+    :param on_reregister_needed: the gateway does not know the RM; with the gateway's text. Register, then report
+        everything.
+    :param on_registered: called after each registration that the client made by itself; report everything here.
 
-    The following five open a fourth stream, on which the scheduler asks (docs/callbacks.md). Questions are answered
-    beside everything else, up to ``questions_at_once``; a plain function must be quick, an async one may wait. One that
-    raises says no, with the exception's text. News come in their order, one call at a time; a slow one holds the
-    questions up that come behind it.
+    The following five open a fourth stream, for the scheduler's questions (docs/callbacks.md). The client answers up to
+    ``questions_at_once`` questions beside everything else. A plain function must be quick; an async one may wait. A
+    function that raises answers no, with the exception's text. News come in order, one call at a time; a slow call
+    delays later questions.
 
-    :param predicates: may this ask go to this node? True, False, or the reason for a no, which explanations show.
-    :param preemption_predicates: would the ask fit once some of ``args.preemptAllocationKeys`` were gone? The index of
-        the last one that must go, at least ``args.startIndex``; None or a reason: no.
-    :param on_scheduling_states: asks that were skipped, reserved for, or fit on no node.
-    :param on_events: events of the RM; ``id`` is absent in events of asks, which come by themselves at an interval.
-        After a reconnection both go on behind the last ones that were processed.
-    :param request_events_only: of the events those of asks only.
-    :param state_dump: the RM's own state as JSON text, when an operator wants a dump; at most 512 KiB.
+    :param predicates: whether this ask may go to this node: True, False, or the reason of a no, which explanations
+        show.
+    :param preemption_predicates: whether the ask would fit after some of ``args.preemptAllocationKeys`` are gone.
+        Returns the index of the last one that must go, at least ``args.startIndex``; None or a reason: no.
+    :param on_scheduling_states: asks that were skipped, got a reservation, or fit on no node.
+    :param on_events: events of the RM; ``id`` is absent in events of asks, which come separately at an interval. After
+        a reconnection both continue after the last processed ones.
+    :param open_proposals: which proposals may be open at the same time: all, or one of each node, task group or
+        application, or one at all. Unless it is all, a question comes to ``predicates`` after ``on_allocated`` has
+        returned for all earlier allocations.
+    :param request_events_only: only events of asks.
+    :param state_dump: returns the RM's own state as JSON text for an operator's dump; at most 512 KiB.
     """
 
     on_allocated: Callable[[Sequence[si.Allocation]], Result] | None = None
@@ -83,3 +88,4 @@ class Callbacks:
     on_events: Callable[[Sequence[pb.Event]], Result] | None = None
     state_dump: Callable[[], str | Awaitable[str]] | None = None
     request_events_only: bool = False
+    open_proposals: pb.OpenProposals.ValueType = pb.OPEN_PROPOSALS_ALL

@@ -1,4 +1,4 @@
-"""The resource manager's side of the scheduler interface."""
+"""The client for resource managers."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ from muster_client.stream import Metadata, RmStream
 
 log = structlog.get_logger(__name__)
 
-RM_ID_METADATA = "muster-rm-id"  # whose stream it is, said before the first message
-WARNING_METADATA = "muster-warning-bin"  # what is odd about a registration that was taken
+RM_ID_METADATA = "muster-rm-id"  # names the stream's RM before the first message
+WARNING_METADATA = "muster-warning-bin"  # warnings about an accepted registration
 
 _SERVICE = "/si.v1.Scheduler/"
 _CALLBACKS = "/muster.v1.Callbacks/Connect"
@@ -63,20 +63,20 @@ class RmClient:
             await rm.register()
             await rm.send_nodes([node("n1", {"vcore": 8000, "memory": 32 << 30})])
 
-    Every ``send_…`` makes one message of what it is given and returns when there is room for it: that is the
-    back-pressure. Answers come through the callbacks. What happens after a lost connection stands in the README.md
-    beside this package.
+    Every ``send_…`` makes one message of its arguments and returns when there is room for it: that is the
+    back-pressure. Answers come through the callbacks. The README.md beside this package explains lost connections.
 
     :param address: a gRPC target: host:port, or ipv4:host:port,host:port for several gateways.
-    :param rm_id: names the RM's cluster (seed 000: rmID). Printable ASCII: it travels in metadata as well.
+    :param rm_id: names the RM's cluster (the scheduler interface: rmID). Printable ASCII, because it also travels in
+        metadata.
     :param config: the queue configuration, as YAML text; empty: the gateway's default.
-    :param callbacks: what to call; see :class:`Callbacks`.
+    :param callbacks: the functions to call; see :class:`Callbacks`.
     :param credentials: of the channel; None: plain text.
-    :param metadata: sent with every call (a token, say).
-    :ivar warnings: what the scheduler found odd about the last registration, a configuration's key without effect, say;
-        logged, too.
+    :param metadata: sent with every call (a token, for example).
+    :ivar warnings: the scheduler's warnings about the last registration, such as a configuration's key without effect;
+        the client also logs them.
 
-    Raises: ClientError for an rm_id that no call can carry.
+    Raises: ClientError for an rm_id that metadata cannot carry.
     """
 
     def __init__(
@@ -123,13 +123,14 @@ class RmClient:
         self._asked = self._callback_stream() if wants_callbacks(self._callbacks) else None
         if self._asked is not None:
             self._streams += (self._asked,)
-        # By node, what has no answer yet, in order: True for a creation (which the journal knows), False for a change.
+        # For each node, its unanswered items in order: True for a creation (which the journal knows), False for a
+        # change.
         self._node_items: defaultdict[str, deque[bool]] = defaultdict(deque)
         self._register_lock = asyncio.Lock()
         self._supervisor: asyncio.Task[None] | None = None
         self._recovery: asyncio.Task[None] | None = None
         self._stream_tasks: set[asyncio.Task[None]] = set()
-        self._unknown = ""  # the gateway's words, while it does not know the RM
+        self._unknown = ""  # the gateway's text, while it does not know the RM
         self._failure: ClientError | None = None
         self._finished = asyncio.Event()
         self._closed = False
@@ -145,12 +146,12 @@ class RmClient:
     # ---- registration and life -----------------------------------------------------------------------------------
 
     async def register(self) -> None:
-        """Registers the RM and opens its streams. Again: the scheduler starts afresh, and so does this client.
+        """Registers the RM and opens its streams. A repeated call starts the scheduler's and the client's state afresh.
 
-        An RM with callbacks is asked about everything that it sends after this returned.
+        The scheduler sends questions about everything that an RM with callbacks sends after this method has returned.
 
-        Tries for ``register_timeout_s`` while no gateway answers. Not to be called from a stream's callback (it would
-        wait for itself); from ``on_reregister_needed`` it is.
+        Retries for ``register_timeout_s`` while no gateway answers. Do not call it from a stream's callback (it would
+        wait for itself); ``on_reregister_needed`` may call it.
 
         Raises: RegistrationFailed, RegistrationRejected, ClientClosed.
         """
@@ -165,9 +166,9 @@ class RmClient:
             await self._welcomed()
 
     async def attach(self) -> None:
-        """Opens the streams of an RM that is registered already (by a member of its HA pair, say).
+        """Opens the streams of an RM that is already registered (for example by another member of its HA pair).
 
-        Responses begin where the RM's streams left off. Raises: ClientClosed.
+        Responses continue where the RM's streams ended. Raises: ClientClosed.
         """
         async with self._register_lock:
             self._must_be_open()
@@ -176,18 +177,18 @@ class RmClient:
             await self._welcomed()
 
     async def wait(self) -> None:
-        """Returns when the client is closed. Raises what ended it: StreamRefused, CallbackFailed, RegistrationRejected,
-        ReregistrationNeeded (when there is no callback for it).
+        """Returns when the client is closed. Raises the error that ended it: StreamRefused, CallbackFailed,
+        RegistrationRejected, ReregistrationNeeded (without a callback for it).
         """
         await self._finished.wait()
         if self._failure is not None:
             raise self._failure
 
     async def close(self) -> None:
-        """Writes what waits, half-closes the streams, lingers until it is known as taken, and ends.
+        """Writes the waiting messages, half-closes the streams, waits until the messages are known as taken, and ends.
 
-        Bounded by ``close_timeout_s`` and ``linger_s``. A gateway goes on sending on a half-closed stream, so the end
-        is this side's to make.
+        Bounded by ``close_timeout_s`` and ``linger_s``. A gateway keeps sending on a half-closed stream, so this side
+        must end it.
         """
         if self._closed:
             return
@@ -205,25 +206,25 @@ class RmClient:
     # ---- sending -------------------------------------------------------------------------------------------------
 
     async def send_nodes(self, nodes: Sequence[si.NodeInfo]) -> None:
-        """Nodes to create, update, drain or decommission. Each is answered through on_node."""
+        """Sends nodes to create, update, drain or decommission. The answers come to on_node."""
         message = si.NodeRequest(nodes=nodes, rmID=self.rm_id)
         items = [(item.nodeID, item.action in _CREATIONS) for item in nodes]
         await self._send(self._nodes, message, [node_id for node_id, creation in items if creation])
-        for node_id, creation in items:  # (the writer is another task: no answer has come yet)
+        for node_id, creation in items:  # the writer is another task, so no answer has come yet
             self._node_items[node_id].append(creation)
 
     async def send_applications(
         self, new: Sequence[si.AddApplicationRequest] = (), remove: Sequence[si.RemoveApplicationRequest] = ()
     ) -> None:
-        """Applications to add and to remove. Additions are answered through on_application.
+        """Sends applications to add and to remove. The answers to additions come to on_application.
 
-        Send an application's asks after it was accepted: the streams are independent of each other.
+        Send an application's asks after it was accepted, because the streams are independent of each other.
         """
         message = si.ApplicationRequest(new=new, remove=remove, rmID=self.rm_id)
         await self._send(self._applications, message, [item.applicationID for item in new])
 
     async def send_asks(self, asks: Sequence[si.Allocation | si.AllocationAsk]) -> None:
-        """Asks, in either generation's words; also existing allocations (with a nodeID)."""
+        """Sends asks of either generation, and existing allocations (with a nodeID)."""
         message = si.AllocationRequest(
             rmID=self.rm_id,
             asks=[item for item in asks if isinstance(item, si.AllocationAsk)],
@@ -234,7 +235,7 @@ class RmClient:
     async def send_releases(
         self, allocations: Sequence[si.AllocationRelease] = (), asks: Sequence[si.AllocationAskRelease] = ()
     ) -> None:
-        """Allocations to end, asks to take back."""
+        """Ends allocations, and withdraws asks."""
         releases = si.AllocationReleasesRequest(allocationsToRelease=allocations, allocationAsksToRelease=asks)
         hints = [("released", item.applicationID, item.allocationKey) for item in allocations if item.allocationKey]
         await self._send(self._allocations, si.AllocationRequest(rmID=self.rm_id, releases=releases), (), hints)
@@ -247,12 +248,13 @@ class RmClient:
         extra_config: Mapping[str, str] | None = None,
         timeout_s: float = DEFAULT_TIMEOUT_S,
     ) -> ConfigurationAnswer:
-        """Gives this RM another configuration while it runs, whole or not at all, over its callback stream.
+        """Gives this RM another configuration at run time, as a whole or not at all, over its callback stream.
 
         An RM without that stream (see :class:`Callbacks`) uses :meth:`AdminClient.update_configuration`.
 
         :param config: YAML text; empty: the scheduler's default.
-        Raises: AdminFailed when there is no answer (the same call may be made again), ClientClosed.
+
+        Raises: AdminFailed if there is no answer (the call may be repeated), ClientClosed.
         """
         self._must_be_open()
         if self._asked is None:
@@ -265,9 +267,9 @@ class RmClient:
         return configuration_answer(await self._asked.update_configuration(request, timeout_s))
 
     async def nodes_answered(self) -> None:
-        """Returns when every node sent is accepted or rejected: created, updated, drained, taken out.
+        """Returns when every sent node item is accepted or rejected: creations, updates, drains, removals.
 
-        Bound it with asyncio.timeout. After a lost stream a change may be answered twice: the second answer may then
+        Bound it with asyncio.timeout. After a lost stream a change may be answered twice. The second answer may then
         count for a later change of the same node.
         """
         await self._nodes.all_answered(lambda: bool(self._node_items))
@@ -277,27 +279,27 @@ class RmClient:
         await self._applications.all_answered()
 
     def unanswered_asks(self) -> int:
-        """Asks that are neither allocated nor rejected, nor released."""
+        """Returns the number of asks that are neither allocated nor rejected nor released."""
         return self._allocations.journal.unanswered
 
     def missing_sequences(self) -> list[int]:
-        """Response numbers that no stream has brought (yet): a gap, if it stays."""
+        """Returns response numbers that no stream has brought yet. One that stays is a gap."""
         return self._sequences.missing()
 
     def last_sequence(self, stream: Literal["allocation", "application", "node", "callback"]) -> int:
-        """The last response number processed on a stream."""
+        """Returns the number of the last response processed on a stream."""
         return self._sequences.last(stream)
 
     # ---- responses -----------------------------------------------------------------------------------------------
 
     async def _on_allocation(self, response: si.AllocationResponse) -> None:
         numbered, answered, calls = response.responseSequence > 0, self._allocations.answered, self._callbacks
-        # An allocation or a refusal is never kept back, not even a second one: it would be a defect worth seeing.
+        # Even a second allocation or rejection is never kept back: it would be a defect that the RM should see.
         for item in response.new:
             answered((item.applicationID, item.allocationKey), numbered=numbered)
         gone = [(item.applicationID, item.allocationKey) for item in response.released]
         gone += [(item.applicationID, item.allocationKey) for item in response.releasedAsks]
-        for ask in gone:  # one that ends so is not going to be allocated
+        for ask in gone:  # such an ask will not be allocated
             self._allocations.journal.withdrawn(ask, numbered=numbered)
         if numbered:
             for ended in response.released:
@@ -334,11 +336,13 @@ class RmClient:
             await _settle(self._callbacks.on_node(accepted, rejected))
 
     def _first_of_node(self, node_id: str, numbered: bool, *, rejected: bool) -> bool:
-        """The same of a node's item: its oldest one without an answer; admission's answer overtakes, so its newest."""
+        """Tells whether an answer is the first for its node item. A numbered answer is for the oldest unanswered item;
+        admission's answer overtakes others, so it is for the newest.
+        """
         items = self._node_items.get(node_id)
         creation = items is None or (items[0] if numbered else items[-1])
         if not creation and rejected and self._nodes.journal.is_repeated(node_id):
-            # A creation that was sent twice is rejected the second time: it is there.
+            # A creation that was sent twice is rejected the second time, because the node exists.
             return self._first(self._nodes, node_id, numbered)
         if items is not None:
             items.popleft() if numbered else items.pop()
@@ -414,7 +418,7 @@ class RmClient:
             return
         try:
             await _settle(self._callbacks.on_stream(stream, opened))
-        except Exception:  # an indicator is not worth a scheduler's connection
+        except Exception:  # an indicator's error must not end the connection
             log.exception("on_stream raised", rm=self.rm_id, stream=stream)
 
     async def _send(self, stream: RmStream[Any], message: Any, keys: Iterable[Any], hints: Iterable[Any] = ()) -> None:
@@ -464,9 +468,10 @@ class RmClient:
         self._supervisor = asyncio.create_task(self._supervise(), name=f"muster client {self.rm_id}")
 
     async def _welcomed(self) -> None:
-        """Waits for the callback stream: the streams are independent, and an ask must not overtake who is to be asked.
+        """Waits for the callback stream, because the streams are independent: an ask must not reach the scheduler
+        earlier.
 
-        Not for ever: without it the RM is as one without callbacks, and the stream goes on trying.
+        The wait is bounded. Without the stream, the RM counts as one without callbacks, and the stream keeps trying.
         """
         if self._asked is None:
             return
@@ -508,7 +513,7 @@ class RmClient:
             stream.end(failure if isinstance(failure, ClientError) else ClientClosed("the client is closed"))
 
     async def _recover(self, needed: ReregistrationNeeded) -> None:
-        """What the settings say about an RM that the gateway does not know (any more)."""
+        """Follows the settings for an RM that the gateway does not know any more."""
         try:
             if self._settings.reregister == "automatic":
                 while True:
@@ -539,7 +544,7 @@ class RmClient:
         self._finished.set()
 
     async def _bounded(self, steps: Iterable[Coroutine[Any, Any, None]], timeout_s: float) -> None:
-        """Awaits the steps together, as long as the streams run and time allows."""
+        """Awaits the steps together, at most until the streams end or the time is over."""
         together = asyncio.ensure_future(asyncio.gather(*steps))
         if self._supervisor is not None:
             either: set[asyncio.Future[Any]] = {together, self._supervisor}
@@ -570,18 +575,18 @@ def _text(value: str | bytes) -> str:
 
 
 def _seed(seed: int | None, name: str) -> int | None:
-    """A seed of its own for each user of jitter, the same in every run."""
+    """Returns a separate seed for each user of jitter, the same in every run."""
     return None if seed is None else seed * 31 + sum(name.encode())
 
 
 def _channel(address: str, credentials: grpc.ChannelCredentials | None, settings: ClientSettings) -> grpc.aio.Channel:
     options = [
-        # gRPC's own waits before it connects again grow to two minutes; the streams' backoff is the one that counts.
+        # gRPC's own reconnection waits grow to two minutes. The streams' backoff replaces them.
         ("grpc.initial_reconnect_backoff_ms", settings.backoff_min_ms),
         ("grpc.min_reconnect_backoff_ms", settings.backoff_min_ms),
         ("grpc.max_reconnect_backoff_ms", settings.backoff_max_ms),
         ("grpc.max_receive_message_length", settings.max_message_bytes),
-        ("grpc.max_send_message_length", -1),  # the gateway's limit is the one that counts
+        ("grpc.max_send_message_length", -1),  # the gateway's limit counts
     ]
     if credentials is not None:
         return grpc.aio.secure_channel(address, credentials, options)

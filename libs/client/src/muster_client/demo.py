@@ -1,4 +1,4 @@
-"""`muster demo`: a Muster of its own in a new directory, and the openb trace played through it."""
+"""`muster demo`: starts a Muster in a new directory, and plays the openb trace through it."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def main_demo(
     keep: bool = False,
     timeout_s: float = 120.0,
 ) -> int:
-    """`muster demo`. Gives the exit code: that of the replay; 2 when Muster does not come up.
+    """Runs `muster demo`. Returns the exit code: the replay's, or 2 if Muster does not start.
 
     :param directory: of the trace.
-    :param data_dir: where Muster keeps its log and history; None: a new temporary directory, which stays.
+    :param data_dir: directory of Muster's log and history; None: a new temporary directory, which stays.
     :param json_file: as :func:`~muster_client.replay.main_replay` takes it.
-    :param keep: leave Muster running until interrupted, to look around.
+    :param keep: keep Muster running until interrupted.
     """
     console = Console(stderr=is_standard_output(json_file))
     data_dir = data_dir or Path(tempfile.mkdtemp(prefix="muster-demo-"))
@@ -60,7 +60,7 @@ def main_demo(
 
 
 def _where_to_look(data_dir: Path, http_address: str, log_file: Path, keep: bool) -> dict[str, str]:
-    """Places for the report: this Muster ends with the demo unless it is kept; its data stay."""
+    """Returns the report's places. This Muster ends with the demo unless it is kept; its data stay."""
     front = f"http://{http_address if keep else '127.0.0.1:9080'}/ws/v1"
     places = {
         "REST" if keep else "REST, then": f"{front}/partition/default/queues",
@@ -71,7 +71,7 @@ def _where_to_look(data_dir: Path, http_address: str, log_file: Path, keep: bool
 
 
 def show_history(data_dir: Path, console: Console) -> None:
-    """Says where the history is, and how to read it."""
+    """Prints where the history is, and how to read it."""
     files = sorted(data_dir.rglob("*.parquet"))
     if not files:
         console.print(f"[bold red]wrong:[/] there is no history under {data_dir}", highlight=False)

@@ -1,18 +1,18 @@
-"""Everything that the client raises, in one tree.
+"""All errors of the client, in one tree.
 
 * ClientError
   x RegistrationFailed      the gateway did not answer the registration in time; try again
-  x RegistrationRejected    the registration itself is wrong (configuration, rmID, rights); a person must act
-  x StreamRefused           a stream ended with a status that trying again does not cure
-  x Superseded              another connection of the same RM took the streams over; two must not fight for them
+  x RegistrationRejected    the registration is wrong (configuration, rmID, rights); a person must act
+  x StreamRefused           a stream ended with a status that a retry does not cure
+  x Superseded              another connection of the same RM took the streams over; a retry would start a fight
   x ReregistrationNeeded    the gateway does not know the RM (any more): register, then report everything
-  x CallbackFailed          a callback raised; the client stops rather than lose what it was given
+  x CallbackFailed          a callback raised; the client stops rather than lose the response
   x ClientClosed            used after close
-  x BadAddress              an address that cannot be used; names field, value and what was expected
-  x AdminFailed             a gateway did not answer an operator's call; the same call may be made again
+  x BadAddress              an unusable address; names field, value and expectation
+  x AdminFailed             a gateway did not answer an operator's call; the call may be repeated
   x AdminRefused            a gateway refused an operator's call; a person must act
-  x TraceError              a trace file is not what it should be
-  x ReplayFailed            a replay could not be carried to its end
+  x TraceError              a trace file is invalid
+  x ReplayFailed            a replay could not be completed
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ class ClientError(Exception):
 
 
 class RegistrationFailed(ClientError):
-    """No answer to the registration within its time."""
+    """The gateway did not answer the registration in time."""
 
 
 class RegistrationRejected(ClientError):
     """The gateway refused the registration.
 
     :param code: the gRPC status.
-    :param details: the gateway's words: field, value, what was expected.
+    :param details: the gateway's text: field, value, expectation.
     """
 
     def __init__(self, code: grpc.StatusCode, details: str) -> None:
@@ -41,7 +41,7 @@ class RegistrationRejected(ClientError):
 
 
 class StreamRefused(ClientError):
-    """A stream ended with a status that another try does not cure.
+    """A stream ended with a status that a retry does not cure.
 
     :param stream: allocation, application, node or callback.
     """
@@ -56,11 +56,11 @@ class Superseded(ClientError):
 
 
 class ReregistrationNeeded(ClientError):
-    """The gateway does not know this RM, has stopped it, or has lost responses that it was not sent."""
+    """The gateway does not know this RM, has stopped it, or has lost responses before it sent them."""
 
 
 class CallbackFailed(ClientError):
-    """A callback raised; its exception is the cause. What it was given counts as not processed."""
+    """A callback raised; its exception is the cause. The response counts as not processed."""
 
 
 class ClientClosed(ClientError):
@@ -72,10 +72,10 @@ class BadAddress(ClientError):
 
 
 class AdminFailed(ClientError):
-    """No answer to an operator's call.
+    """The gateway did not answer an operator's call.
 
     :param code: the gRPC status.
-    :param details: the gateway's words, or gRPC's.
+    :param details: the gateway's text, or gRPC's.
     """
 
     def __init__(self, code: grpc.StatusCode, details: str) -> None:
@@ -84,10 +84,10 @@ class AdminFailed(ClientError):
 
 
 class AdminRefused(ClientError):
-    """An operator's call was refused.
+    """The gateway refused an operator's call.
 
     :param code: the gRPC status.
-    :param details: the gateway's words: field, value, what was expected.
+    :param details: the gateway's text: field, value, expectation.
     """
 
     def __init__(self, code: grpc.StatusCode, details: str) -> None:
@@ -96,8 +96,8 @@ class AdminRefused(ClientError):
 
 
 class TraceError(ClientError):
-    """A trace file is not readable as a trace. The message names file, line, column and value."""
+    """A trace file cannot be read as a trace. The message names file, line, column and value."""
 
 
 class ReplayFailed(ClientError):
-    """The replay could not be carried to its end; the message says in which step and why."""
+    """The replay could not be completed; the message names the step and the reason."""

@@ -1,6 +1,6 @@
-"""Events: muster.v1.Events (proto/muster/v1/events.proto), once or as they come. docs/events-grpc.md has examples.
+"""A client of muster.v1.Events (proto/muster/v1/events.proto): one batch, or a watch. docs/events-grpc.md has examples.
 
-A watch goes on over lost connections, gateways and publishers that restart: each event is given once, in order.
+A watch continues over lost connections and restarts of gateways and publishers: it gives each event once, in order.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ log = structlog.get_logger(__name__)
 DEFAULT_TIMEOUT_S = 30.0
 _SERVICE = "/muster.v1.Events/"
 _BACKOFF_MIN_MS, _BACKOFF_MAX_MS = 50, 2_000
-# Once a watch was open these pass as well: the old call may still hold its place, a proxy may have gone.
+# After a watch was open, these statuses are temporary, too: the old call may still hold its place, or a proxy may have
+# gone.
 _PASSING = frozenset({grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN})
 
 _ENUMS = {
@@ -38,10 +39,11 @@ _ENUMS = {
 
 @dataclass(frozen=True, slots=True)
 class EventFilter:
-    """Which events. All that is set must be so; of several one is enough. Names as in EventRecord: ``APP``, ``ADD`` …
+    """Selects events. All set fields must match; within one field, one value is enough. Names as in EventRecord:
+    ``APP``, ``ADD`` …
 
-    :param application_id: events of the application, and those that refer to it, NODE_ALLOC of its allocations too.
-    :param queue: a full path; with what is below it, and the applications in it.
+    :param application_id: events of the application, and those that refer to it, also NODE_ALLOC of its allocations.
+    :param queue: a full path; includes the queues below it, and their applications.
 
     Raises ValueError for a name that EventRecord does not have.
     """
@@ -62,11 +64,11 @@ class EventFilter:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where to begin: one of them, or none: a batch at the oldest event that is left, a watch now.
+    """The first event: at most one field is set. None: a batch begins at the oldest event left, a watch at the present.
 
-    :param id: with this event.
-    :param time_ns: with the first event of this time or later, ns since the epoch.
-    :param newest: so many events before the end.
+    :param id: the event with this id.
+    :param time_ns: the first event of this time or later, ns since the epoch.
+    :param newest: this many events before the end.
     """
 
     id: int | None = None
@@ -81,14 +83,14 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An event; ``id`` is None for an event of an ask, which stands in no tracked order."""
+    """An event; ``id`` is None for an event of an ask, which has no place in the tracked order."""
 
     id: int | None
     record: EventRecord
 
     @property
     def names(self) -> tuple[str, str, str]:
-        """Type, change type and change detail; what a newer interface has is a number."""
+        """Type, change type and change detail; a value of a newer interface is a number."""
         record = self.record
         return (
             _name(EventRecord.Type, record.type),
@@ -98,12 +100,12 @@ class Event:
 
     @property
     def resource(self) -> dict[str, int]:
-        """By type of resource."""
+        """The quantities by type of resource."""
         found = self.record.resource.resources
         return {name: found[name].value for name in sorted(found)}
 
     def as_json(self) -> dict[str, Any]:
-        """For ``json.dumps``: REST's names of the fields, enumerations by name; what is empty is left out."""
+        """Returns a form for ``json.dumps``: REST's field names, enumerations by name, no empty fields."""
         record = self.record
         found: dict[str, Any] = {} if self.id is None else {"id": self.id}
         found |= dict(zip(("type", "eventChangeType", "eventChangeDetail"), self.names, strict=True))
@@ -117,12 +119,12 @@ class Event:
 class EventBatch:
     """Some events.
 
-    :param next_id: all events with lower ids were looked at: where to go on.
-    :param end_id: the id of the RM's next event; the same as ``next_id``: there is no more now.
-    :param missing: first and last ids that are nowhere any more.
-    :param source: of the oldest: RING, LOG or HISTORY; "" in a watch.
-    :param request_position: where the request events go on; None: none has come.
-    :param requests_dropped: so many request events were pushed out of their full store since the call began.
+    :param next_id: the next event to read; all events with lower ids were examined.
+    :param end_id: id of the RM's next event; equal to ``next_id``: there are no more now.
+    :param missing: first and last ids that no store has any more.
+    :param source: of the oldest event: RING, LOG or HISTORY; "" in a watch.
+    :param request_position: where request events continue; None: none has come.
+    :param requests_dropped: number of request events that their full store has dropped since the call began.
     """
 
     rm_id: str
@@ -138,7 +140,7 @@ class EventBatch:
 
 @dataclass(slots=True)
 class _Resume:
-    """Where a watch goes on."""
+    """The place where a watch continues."""
 
     place: Place
     instance: str
@@ -158,8 +160,8 @@ class EventsClient(GatewayClient):
 
     Parameters as of :class:`GatewayClient`.
 
-    Every method raises AdminRefused when the call is refused (no such RM, an id that is not there yet, an instance that
-    is gone), and AdminFailed when there is no answer.
+    Every method raises AdminRefused if the call is refused (unknown RM, an id that does not exist yet, an instance that
+    is gone), and AdminFailed if there is no answer.
     """
 
     async def batch(
@@ -172,11 +174,12 @@ class EventsClient(GatewayClient):
         instance: str = "",
         timeout_s: float = DEFAULT_TIMEOUT_S,
     ) -> EventBatch:
-        """The next events, at most ``count``; fewer do not mean that there are no more: ``next_id`` does.
+        """Returns the next events, at most ``count``. Fewer events do not mean the end; compare ``next_id`` with
+        ``end_id``.
 
         :param rm_id: "": the only one.
         :param count: 0: 1,000.
-        :param instance: whose ids are meant; "": the present one's.
+        :param instance: the instance of the ids; "": the present one.
         """
         call = self._channel.unary_unary(
             f"{_SERVICE}Batch",
@@ -212,13 +215,14 @@ class EventsClient(GatewayClient):
         resume: bool = True,
         clock: Clock | None = None,
     ) -> AsyncGenerator[EventBatch, None]:
-        """Events as they come, history first, until the caller leaves the loop. An empty batch says how far it is.
+        """Yields events as they come, history first, until the caller leaves the loop. An empty batch shows the
+        progress.
 
-        :param request_events: events of asks, too.
-        :param request_position: of the last batch that was taken, to go on.
-        :param tracked_events: False: those of asks only.
-        :param resume: goes on over lost connections, once it was open; what was given counts as taken when the next
-            batch is asked for. False: raises AdminFailed.
+        :param request_events: also events of asks.
+        :param request_position: that of the last batch that was taken, to continue.
+        :param tracked_events: False: only events of asks.
+        :param resume: True: continues over lost connections, after the watch was open; a batch counts as taken when the
+            caller asks for the next one. False: raises AdminFailed.
         """
         at = _Resume(place or Place(), instance, request_position)
         backoff = Backoff(_BACKOFF_MIN_MS, _BACKOFF_MAX_MS, clock or SystemClock())
@@ -313,5 +317,5 @@ def _put_place(request: Any, place: Place | None) -> None:
     for name in ("id", "time_ns", "newest"):
         value = getattr(place, name)
         if value is not None:
-            # (`from` is a word of Python.)
+            # `from` is a keyword of Python.
             setattr(getattr(request, "from"), name, value)

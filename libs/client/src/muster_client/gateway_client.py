@@ -1,4 +1,4 @@
-"""What clients of a gateway's services beside SI share: one channel, its metadata, the errors."""
+"""The base of the clients of a gateway's services other than SI: one channel, its metadata, the errors."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import grpc.aio
 from muster_client.errors import AdminFailed, AdminRefused
 from muster_client.stream import Metadata
 
-# As large as a gateway gives it: ten thousand nodes with long names, an application with very many asks.
+# As large as a gateway's largest answer: ten thousand nodes with long names, an application with very many asks.
 _MESSAGE_BYTES_MAX = 64 << 20
 _KEEPALIVE_MS, _KEEPALIVE_TIMEOUT_MS = 30_000, 10_000
-# Nothing is wrong with the request: the same one may be sent again.
+# The request is valid; the client may send it again.
 _TRY_AGAIN = frozenset(
     {
         grpc.StatusCode.UNAVAILABLE,
@@ -26,22 +26,22 @@ _TRY_AGAIN = frozenset(
 
 
 class GatewayClient:
-    """Asks one gateway, or several in turn; a context manager that closes its connection.
+    """Asks one gateway, or several in turn. A context manager that closes its connection.
 
     :param address: a gRPC target, as of :class:`RmClient`.
     :param credentials: of the channel; None: plain text.
-    :param metadata: sent with every call (a token, say).
+    :param metadata: sent with every call (a token, for example).
     """
 
     def __init__(
         self, address: str, *, credentials: grpc.ChannelCredentials | None = None, metadata: Metadata = ()
     ) -> None:
         self._metadata = metadata
-        # The gateway's limits are those that count.
+        # The gateway's limits count.
         options = [
             ("grpc.max_send_message_length", -1),
             ("grpc.max_receive_message_length", _MESSAGE_BYTES_MAX),
-            # A call that watches would not notice that the other side is gone without a word.
+            # Otherwise a watch would not notice that the other side has vanished.
             ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
             ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
         ]
@@ -67,6 +67,6 @@ class GatewayClient:
 
 
 def refusal(error: grpc.aio.AioRpcError) -> AdminFailed | AdminRefused:
-    """A call's bad end: AdminFailed when the same call may be made again, else AdminRefused."""
+    """Returns the error for a failed call: AdminFailed if the call may be repeated, else AdminRefused."""
     code, details = error.code(), error.details() or ""
     return (AdminFailed if code in _TRY_AGAIN else AdminRefused)(code, details)

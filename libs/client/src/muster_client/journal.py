@@ -1,16 +1,14 @@
-"""What one stream has been given to send: the unsent, the perhaps not taken, and the unanswered.
-
-The words:
+"""The messages of one stream: unsent, perhaps not taken, and unanswered. The terms:
 
 sent
-    written to the gRPC stream. It may be lost with the stream.
+    Written to the gRPC stream. The message may be lost with the stream.
 taken
-    on the log: durable. Nobody says so; a numbered answer to an item proves it for the item's message and for every
-    message before it on the same stream, because the order is kept from the stream to the log.
+    On the log: durable. No message reports this. A numbered answer to an item proves it for the item's message and for
+    every earlier message of the same stream, because the order is kept from the stream to the log.
 answered
-    an answer to the item itself has come.
+    An answer to the item itself has come.
 
-After a lost stream everything that is not known to be taken is sent again, in the same order.
+After a lost stream, the client sends everything that is not known to be taken again, in the same order.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from collections import OrderedDict, deque
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
-_KEYS_KEPT = 1_000_000  # asks may stay pending for ever; beyond this the oldest no longer serve as proof
+_KEYS_KEPT = 1_000_000  # asks may stay pending for ever; beyond this number the oldest no longer serve as proof
 
 
 @dataclass(slots=True)
@@ -27,7 +25,7 @@ class Entry:
     """One message.
 
     :param index: its place in the stream's order, over reconnections.
-    :param payload: serialised: what the caller does with its message later changes nothing.
+    :param payload: serialised, so that later changes of the caller's message have no effect.
     :param keys: of the items that get an answer.
     :param sent_at: monotonic seconds of the last sending.
     """
@@ -40,10 +38,10 @@ class Entry:
 
 
 class Journal:
-    """See the module's words. Not shared between tasks of different event loops.
+    """See the module's docstring. Belongs to one event loop.
 
-    :param messages: how many sent messages are kept.
-    :param size_bytes: how many bytes of them.
+    :param messages: greatest number of sent messages that are kept.
+    :param size_bytes: greatest size of them.
     :param window_s: a message sent longer ago counts as taken.
     """
 
@@ -55,28 +53,29 @@ class Journal:
         self._sent_bytes = 0
         self._unanswered: OrderedDict[Hashable, int] = OrderedDict()  # key → index of its first message
         self._repeated: OrderedDict[Hashable, None] = OrderedDict()  # keys that were sent more than once
-        self._hints: OrderedDict[Hashable, int] = OrderedDict()  # what may be confirmed → index of its message
+        self._hints: OrderedDict[Hashable, int] = OrderedDict()  # item that may be confirmed → index of its message
 
     @property
     def unsent(self) -> int:
-        """Messages that wait for the network."""
+        """Number of messages that wait for the network."""
         return len(self._unsent)
 
     @property
     def kept(self) -> int:
-        """Messages sent and not known to be taken."""
+        """Number of messages sent and not known to be taken."""
         return len(self._sent)
 
     @property
     def unanswered(self) -> int:
-        """Items sent, or to be sent, that have no answer."""
+        """Number of items sent, or to be sent, without an answer."""
         return len(self._unanswered)
 
     def append(self, payload: bytes, keys: Iterable[Hashable], hints: Iterable[Hashable] = ()) -> Entry:
-        """Puts a message at the end of the order.
+        """Appends a message to the order.
 
         :param keys: of the items that get an answer.
-        :param hints: of items that may be confirmed; nobody waits for that, but it proves the message to be taken.
+        :param hints: of items that may be confirmed. No caller waits for that, but it proves that the message was
+            taken.
         """
         entry = Entry(self._next_index, payload, tuple(keys))
         self._next_index += 1
@@ -94,17 +93,19 @@ class Journal:
         return self._unsent[0] if self._unsent else None
 
     def has_room(self, now: float) -> bool:
-        """Whether one more message may be sent and kept. Needing space, forgets what is older than the window."""
+        """Tells whether one more message may be sent and kept. If space is needed, forgets messages older than the
+        window.
+        """
         while self._is_full() and self._sent and now - self._sent[0].sent_at >= self._window_s:
             self._sent_bytes -= len(self._sent.popleft().payload)
         return not self._is_full()
 
     def room_in_s(self, now: float) -> float:
-        """When the oldest kept message leaves its window, seconds from now; 0 when there is room."""
+        """Returns the seconds until the oldest kept message leaves its window; 0 if there is room."""
         return max(0.0, self._sent[0].sent_at + self._window_s - now) if self._is_full() and self._sent else 0.0
 
     def sent(self, entry: Entry, now: float) -> None:
-        """The message, first of the unsent when its writing began, was written."""
+        """Records that a message was written. It was the first unsent one when the writing began."""
         if not self._unsent or self._unsent[0] is not entry:
             return  # proven as taken meanwhile, by an answer to its first sending
         self._unsent.popleft()
@@ -114,7 +115,7 @@ class Journal:
         self._sent_bytes += len(entry.payload)
 
     def lost(self) -> int:
-        """The stream is lost: what may not have been taken is unsent again. Gives how many messages that are."""
+        """The stream is lost: messages that may not have been taken are unsent again. Returns their number."""
         for entry in self._sent:
             for key in entry.keys:
                 self._repeated[key] = None
@@ -127,10 +128,11 @@ class Journal:
         return count
 
     def answered(self, key: Hashable, *, numbered: bool) -> bool:
-        """An answer for the item has come. False: it is a second one, caused by the second sending; keep it back.
+        """Records an answer for the item. Returns False for a second answer, caused by the second sending; keep it
+        back.
 
-        :param numbered: a response with a number comes from the log, and so proves that the message was taken; an
-            unnumbered one (admission) proves nothing about messages before it.
+        :param numbered: a response with a number comes from the log, and so proves that the message was taken. An
+            unnumbered one (admission's) proves nothing about earlier messages.
         """
         index = self._unanswered.pop(key, None)
         if index is None:
@@ -143,23 +145,23 @@ class Journal:
         return True
 
     def is_repeated(self, key: Hashable) -> bool:
-        """Whether the item has its answer, and was sent twice: another answer may come."""
+        """Tells whether the item was sent twice and has an answer: another answer may come."""
         return key in self._repeated and key not in self._unanswered
 
     def withdrawn(self, key: Hashable, *, numbered: bool) -> None:
-        """The item will get no answer any more, if it had none: it was taken back, or given up."""
+        """The item was withdrawn or given up, and will get no answer any more."""
         index = self._unanswered.pop(key, None)
         if index is not None and numbered:
             self._taken(index)
 
     def confirmed(self, hint: Hashable) -> None:
-        """A numbered response has confirmed an item."""
+        """Records that a numbered response has confirmed an item."""
         index = self._hints.pop(hint, None)
         if index is not None:
             self._taken(index)
 
     def clear(self) -> None:
-        """A registration: nothing sent before it counts any more."""
+        """Drops everything, at a registration: earlier messages do not count any more."""
         self._unsent.clear()
         self._sent.clear()
         self._sent_bytes = 0
@@ -171,7 +173,7 @@ class Journal:
         while self._sent and self._sent[0].index <= index:
             self._sent_bytes -= len(self._sent.popleft().payload)
         while not self._sent and self._unsent and self._unsent[0].times_sent and self._unsent[0].index <= index:
-            self._unsent.popleft()  # about to be sent again, and no longer needed
+            self._unsent.popleft()  # due to be sent again, and no longer needed
 
     def _is_full(self) -> bool:
         return len(self._sent) >= self._limit_messages or self._sent_bytes >= self._limit_bytes

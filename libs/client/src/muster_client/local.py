@@ -1,9 +1,11 @@
-"""Muster's own processes on this machine: started, waited for, ended by pid."""
+"""Starts Muster's own processes on this machine, waits for them, and ends them by pid."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -24,30 +26,39 @@ _LOG_TAIL_BYTES = 2_000
 
 
 def muster_command(*arguments: str) -> list[str]:
-    """The `muster` command of this Python's environment."""
+    """Returns the `muster` command of this Python's environment."""
     script = Path(sys.executable).with_name("muster")
     start = [str(script)] if script.exists() else [sys.executable, "-c", "from muster_cli.main import main; main()"]
     return [*start, *arguments]
 
 
+# Linux takes ports of its own choice from 32,768 on (net.ipv4.ip_local_port_range), others from 49,152 on.
+_PORTS = (20_000, 32_000)
+
+
 def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that nobody listens on now, all different."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
+    """Returns different free ports of 127.0.0.1.
+
+    They are below the range from which systems take ports for outgoing connections and for port 0. So a process that
+    restarts on its port finds it free again.
+    """
+    found: list[int] = []
+    chance = random.SystemRandom()  # (processes that begin at one time try different ones)
+    while len(found) < count:
+        port = chance.randrange(*_PORTS)
+        with socket.socket() as one, contextlib.suppress(OSError):
+            one.bind(("127.0.0.1", port))
+            if port not in found:
+                found.append(port)
+    return found
 
 
 class LocalProcess:
-    """A process that logs to a file. It is not started by the constructor, and may be started again after its end.
+    """A process that logs to a file. ``start`` starts it, also again after its end.
 
     :param command: program and arguments.
-    :param log_file: standard output and error go there, appended.
-    :param environment: on top of this process's own.
+    :param log_file: standard output and error are appended to it.
+    :param environment: added to this process's own.
     """
 
     def __init__(self, command: Sequence[str], log_file: Path, environment: Mapping[str, str] | None = None) -> None:
@@ -57,7 +68,7 @@ class LocalProcess:
 
     @property
     def pid(self) -> int:
-        """Of the running or last run process; 0 before the first start."""
+        """Pid of the running or last process; 0 before the first start."""
         return self._process.pid if self._process else 0
 
     @property
@@ -65,7 +76,7 @@ class LocalProcess:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Starts it, in a process group of its own: a Ctrl-C at the terminal does not reach it before its parent."""
+        """Starts the process in a group of its own, so that a Ctrl-C at the terminal reaches only its parent."""
         assert not self.running, "started twice"
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
@@ -78,13 +89,13 @@ class LocalProcess:
             )
 
     def kill(self) -> None:
-        """kill -9, and waits until the system has taken it away."""
+        """Kills the process with SIGKILL, and waits until it is gone."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
 
     def stop(self, timeout_s: float = 15.0) -> int:
-        """Asks it to end, kills it after the time allowed; gives its exit code."""
+        """Asks the process to end, kills it after the time allowed, and returns its exit code."""
         if self._process is None:
             return 0
         if self.running:
@@ -96,16 +107,16 @@ class LocalProcess:
             return -signal.SIGKILL
 
     def log_tail(self) -> str:
-        """The end of its log."""
+        """Returns the end of its log."""
         try:
             return self.log_file.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace")
         except OSError:
             return ""
 
     async def serving(self, grpc_address: str, timeout_s: float = 60.0) -> float:
-        """Returns when its gRPC health says SERVING; gives the seconds that took.
+        """Waits until the process's gRPC health is SERVING. Returns the seconds that this took.
 
-        Raises: ReplayFailed, with the end of the log, when it ends or does not serve in time.
+        Raises: ReplayFailed, with the end of the log, if the process ends or does not serve in time.
         """
         began = time.monotonic()
         while time.monotonic() - began < timeout_s:
@@ -118,7 +129,7 @@ class LocalProcess:
 
 
 async def is_serving(grpc_address: str) -> bool:
-    """Whether the gRPC health service there says SERVING, now."""
+    """Tells whether the gRPC health service there answers SERVING."""
     async with grpc.aio.insecure_channel(grpc_address) as channel:
         check = channel.unary_unary(
             "/grpc.health.v1.Health/Check",

@@ -1,4 +1,4 @@
-"""What the client counts. Plain numbers: an RM decides itself which metrics system gets them."""
+"""The client's counts. They are plain numbers: an RM chooses the metrics system for them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class ClientMetrics:
-    """Counts since the client was made. All of them only grow."""
+    """Counts since the client was made. They only grow."""
 
     messages_sent: int = 0
     messages_sent_again: int = 0
@@ -18,5 +18,5 @@ class ClientMetrics:
     streams_lost: int = 0
     registrations: int = 0
     questions_answered: int = 0  # on the callback stream
-    questions_failed: int = 0  # those of them where the RM's function raised
-    sequence_numbers_missing: int = 0  # seen as missing at some time; they may have come since
+    questions_failed: int = 0  # those in which the RM's function raised
+    sequence_numbers_missing: int = 0  # missing at some time; they may have come since

@@ -1,165 +1,55 @@
-"""The state in figures: muster.v1.Metrics (proto/muster/v1/metrics.proto) for users and RMs. docs/metrics.md explains
-every field.
+"""A client of muster.v1.Metrics for users and RMs: the state in figures (proto/muster/v1/metrics.proto).
+
+docs/metrics.md explains every field.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import AsyncGenerator, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Iterable
 from enum import StrEnum
-from typing import Any, TypeVar, get_type_hints
+from typing import Any
 
 import grpc.aio
 from google.protobuf.message import Message
 from muster_proto.muster.v1 import metrics_pb2 as pb
+from muster_proto.muster.v1.metrics_pb2 import (
+    MetricsSnapshot,
+    NodeMetrics,
+    ProcessMetrics,
+    QueueMetrics,
+    RuntimeMetrics,
+    SchedulerMetrics,
+    Tally,
+)
 
 from muster_client.gateway_client import GatewayClient, refusal
 
-# Above what a gateway waits for its view (GatewaySettings.view_timeout_s), so that its words arrive.
+__all__ = [
+    "MetricsClient",
+    "MetricsSnapshot",
+    "NodeMetrics",
+    "ProcessMetrics",
+    "QueueMetrics",
+    "RuntimeMetrics",
+    "SchedulerMetrics",
+    "Section",
+    "Tally",
+    "as_json",
+]
+
+# Longer than a gateway waits for its view (GatewaySettings.view_timeout_s), so that its answer arrives.
 DEFAULT_TIMEOUT_S = 15.0
 DEFAULT_INTERVAL_S = 1.0
 _SERVICE = "/muster.v1.Metrics/"
 
-Quantities = dict[str, int]
-
 
 class Section(StrEnum):
-    """What a snapshot may show."""
+    """A section of a snapshot."""
 
     SCHEDULER = "SCHEDULER"
     QUEUES = "QUEUES"
     NODES = "NODES"
     RUNTIME = "RUNTIME"
-
-
-@dataclass(frozen=True, slots=True)
-class Tally:
-    """How often since the RM was first registered.
-
-    :param released: at the RM's word; preempted, timed_out and replaced are those that were told to go.
-    :param decisions: rounds in which something was decided, which took ``deciding_us`` in all.
-    """
-
-    allocated: int
-    released: int
-    preempted: int
-    timed_out: int
-    replaced: int
-    asks_rejected: int
-    applications_accepted: int
-    applications_rejected: int
-    nodes_accepted: int
-    nodes_rejected: int
-    questions: int
-    questions_refused: int
-    questions_unanswered: int
-    events: int
-    decisions: int
-    deciding_us: int
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulerMetrics:
-    """One partition; the tally is the RM's.
-
-    :param applications: by state.
-    :param pending_by_reason: asks, by reason code.
-    """
-
-    applications: dict[str, int]
-    nodes: int
-    nodes_draining: int
-    asks_pending: int
-    allocations: int
-    reservations: int
-    pending_by_reason: dict[str, int]
-    tally: Tally
-    capacity: Quantities
-    allocated: Quantities
-    pending: Quantities
-
-
-@dataclass(frozen=True, slots=True)
-class QueueMetrics:
-    """A queue.
-
-    :param max: of root the cluster's capacity; a type that is not there is not limited here.
-    :param applications: in it and below; ``applications_max`` 0: any number may run.
-    """
-
-    path: str
-    state: str
-    leaf: bool
-    guaranteed: Quantities
-    max: Quantities
-    allocated: Quantities
-    pending: Quantities
-    preempting: Quantities
-    applications: int
-    applications_running: int
-    applications_max: int
-
-
-@dataclass(frozen=True, slots=True)
-class NodeMetrics:
-    """A node.
-
-    :param used_percent: of the type that is used most, allocated and occupied.
-    """
-
-    node_id: str
-    schedulable: bool
-    capacity: Quantities
-    allocated: Quantities
-    occupied: Quantities
-    available: Quantities
-    allocations: int
-    used_percent: int
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessMetrics:
-    """A process.
-
-    :param memory_bytes: resident.
-    :param streams_open: of a gateway.
-    """
-
-    name: str
-    cpu_seconds: float
-    memory_bytes: int
-    garbage_collections: int
-    uptime_seconds: float
-    streams_open: int
-
-
-@dataclass(frozen=True, slots=True)
-class RuntimeMetrics:
-    """The gateway that answers, and its view, which is so far behind the scheduler."""
-
-    processes: tuple[ProcessMetrics, ...]
-    view_lag_records: int
-    view_lag_seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class MetricsSnapshot:
-    """One moment's figures; a section that was not asked for is None or empty.
-
-    :param queues: parents before their children; ``nodes``: fullest first.
-    """
-
-    taken_ns: int
-    rm_id: str
-    scheduler: SchedulerMetrics | None
-    queues: tuple[QueueMetrics, ...]
-    nodes: tuple[NodeMetrics, ...]
-    runtime: RuntimeMetrics | None
-
-    def as_json(self) -> dict[str, Any]:
-        """For ``json.dumps``: by the names of the fields."""
-        return dataclasses.asdict(self)
 
 
 class MetricsClient(GatewayClient):
@@ -173,8 +63,8 @@ class MetricsClient(GatewayClient):
 
     Parameters as of :class:`GatewayClient`.
 
-    Every method raises AdminRefused when the gateway says no (no such RM, queue or partition; too many watch), and
-    AdminFailed when there is no answer, or no more: the same call may be made again.
+    Every method raises AdminRefused if the gateway refuses the call (unknown RM, queue or partition; too many
+    watchers), and AdminFailed if there is no answer or the answers end; the call may be repeated.
     """
 
     async def get(
@@ -187,12 +77,12 @@ class MetricsClient(GatewayClient):
         nodes_max: int = 0,
         timeout_s: float = DEFAULT_TIMEOUT_S,
     ) -> MetricsSnapshot:
-        """A snapshot, now.
+        """Returns a snapshot of the present.
 
         :param rm_id: "": the only one that is registered.
-        :param sections: none: all.
-        :param partition: "": default. ``queue``: with what is below it; "": root.
-        :param nodes_max: the fullest so many; 0: 1,000.
+        :param sections: empty: all.
+        :param partition: "": default. ``queue``: includes the queues below it; "": root.
+        :param nodes_max: number of the fullest nodes; 0: 1,000.
         """
         call = self._channel.unary_unary(
             f"{_SERVICE}Get",
@@ -204,7 +94,7 @@ class MetricsClient(GatewayClient):
             answer = await call(request, timeout=timeout_s, metadata=self._sent())
         except grpc.aio.AioRpcError as error:
             raise refusal(error) from error
-        return _snapshot(answer)
+        return answer
 
     async def watch(
         self,
@@ -216,9 +106,9 @@ class MetricsClient(GatewayClient):
         nodes_max: int = 0,
         interval_s: float = DEFAULT_INTERVAL_S,
     ) -> AsyncGenerator[MetricsSnapshot, None]:
-        """A snapshot at once, then one each interval (at least 0.1 s), until the caller leaves the loop.
+        """Yields a snapshot at once, then one per interval (at least 0.1 s), until the caller leaves the loop.
 
-        Parameters as of :meth:`get`. Who takes longer than the interval gets fewer, and always the newest.
+        Parameters as of :meth:`get`. A caller that takes longer than the interval gets fewer, and always the newest.
         """
         call = self._channel.unary_stream(
             f"{_SERVICE}Watch",
@@ -230,7 +120,7 @@ class MetricsClient(GatewayClient):
         stream = call(request, metadata=self._sent())
         try:
             async for answer in stream:
-                yield _snapshot(answer)
+                yield answer
         except grpc.aio.AioRpcError as error:
             raise refusal(error) from error
         finally:
@@ -242,49 +132,17 @@ def _request(rm_id: str, sections: Iterable[Section], partition: str, queue: str
     return pb.MetricsRequest(rm_id=rm_id, sections=numbers, partition=partition, queue=queue, nodes_max=nodes_max)
 
 
-# ---- the wire's messages in the client's words: fields have the same names -------------------------------------------
-
-D = TypeVar("D")
-
-
-def _snapshot(message: pb.MetricsSnapshot) -> MetricsSnapshot:
-    return MetricsSnapshot(
-        message.taken_ns,
-        message.rm_id,
-        _scheduler(message.scheduler) if message.HasField("scheduler") else None,
-        tuple(_taken(QueueMetrics, queue) for queue in message.queues),
-        tuple(_taken(NodeMetrics, node) for node in message.nodes),
-        _runtime(message.runtime) if message.HasField("runtime") else None,
-    )
+def as_json(message: Message) -> dict[str, Any]:
+    """Returns a snapshot, or a part of one, for ``json.dumps``: every field by its name; None for an absent section."""
+    return {field.name: _json_of(message, field) for field in message.DESCRIPTOR.fields}
 
 
-def _scheduler(message: pb.SchedulerMetrics) -> SchedulerMetrics:
-    return _taken(SchedulerMetrics, message, tally=_taken(Tally, message.tally))
-
-
-def _runtime(message: pb.RuntimeMetrics) -> RuntimeMetrics:
-    return _taken(
-        RuntimeMetrics, message, processes=tuple(_taken(ProcessMetrics, process) for process in message.processes)
-    )
-
-
-_PLAIN = (int, float, str, bool)
-
-
-def _fields(kind: type[Any]) -> tuple[tuple[str, bool], ...]:
-    """A dataclass's fields, and whether each is a map."""
-    return tuple((name, hint not in _PLAIN) for name, hint in get_type_hints(kind).items())
-
-
-_FIELDS: dict[type[Any], tuple[tuple[str, bool], ...]] = {
-    kind: _fields(kind) for kind in (SchedulerMetrics, Tally, QueueMetrics, NodeMetrics, ProcessMetrics, RuntimeMetrics)
-}
-
-
-def _taken(kind: type[D], message: Message, **own: Any) -> D:
-    values: Mapping[str, Any] = {
-        name: dict(getattr(message, name)) if is_map else getattr(message, name)
-        for name, is_map in _FIELDS[kind]
-        if name not in own
-    }
-    return kind(**values, **own)
+def _json_of(message: Message, field: Any) -> Any:
+    value = getattr(message, field.name)
+    if field.message_type is None:
+        return value
+    if field.message_type.GetOptions().map_entry:
+        return dict(value)
+    if field.is_repeated:
+        return [as_json(each) for each in value]
+    return as_json(value) if message.HasField(field.name) else None

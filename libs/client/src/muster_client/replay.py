@@ -1,8 +1,8 @@
 """Plays a trace through a gateway and accounts for every task.
 
-The steps, in order: register → nodes → applications → asks → wait until nothing moves → ask why → report. A task's
-latency runs from the moment before its ask is handed to the stream (waiting for room counts) until its allocation is
-received.
+The steps: register → nodes → applications → asks → wait until nothing changes → ask for reasons → report. A task's
+latency runs from the moment before its ask is given to the stream (waiting for room counts) until its allocation
+arrives.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from muster_client.trace import GPU, Trace, read_trace
 
 log = structlog.get_logger(__name__)
 
-_UNDECIDED = "WAITING_FOR_TURN"  # the scheduler has not come to it yet: not a reason to stop waiting
+_UNDECIDED = "WAITING_FOR_TURN"  # the scheduler has not tried the ask yet, so the replay keeps waiting
 _POLL_S = 0.1
-_PAUSE_S = 0.5  # before a question is asked again that had no answer
+_PAUSE_S = 0.5  # before an unanswered question is repeated
 
-# What another try does not cure.
+# Errors that a retry does not cure.
 _WRONG_CALL = (BadAddress, RegistrationRejected, StreamRefused, TraceError)
 
 T = TypeVar("T")
@@ -55,19 +55,19 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ReplayOptions:
-    """How a trace is played.
+    """How to play a trace.
 
     :param chunk: items per message.
     :param asks_per_s: pace of the asks; 0: as fast as the gateway takes them.
-    :param quiet_s: without any movement for so long, with the streams open, the reasons are asked for.
-    :param answer_timeout_s: for nodes and applications to be accepted.
-    :param settle_timeout_s: for all tasks to be placed or to have a reason, from the last ask on.
+    :param quiet_s: the replay asks for reasons after so long without a change, with all streams open.
+    :param answer_timeout_s: limit for nodes and applications to be accepted.
+    :param settle_timeout_s: limit for all tasks to be placed or to have a reason, from the last ask on.
     :param http: of the REST front; ``host:port`` alone is http.
-    :param token: for the REST front, where it asks for one.
-    :param rest_timeout_s: for the REST front to answer at all before anything is sent, and afterwards for the view and
-        the publisher, which follow the log, to show what the client was told.
-    :param rest_silence_s: without any answer of the REST front for so long, while reasons are asked for, the replay is
-        given up. Longer than a restart takes.
+    :param token: for the REST front, if it needs one.
+    :param rest_timeout_s: limit for the REST front's first answer before anything is sent; later, limit for the view
+        and the publisher, which follow the log, to catch up with this client.
+    :param rest_silence_s: the replay gives up if the REST front gives no answer for so long while the replay asks for
+        reasons. Longer than a restart takes.
     """
 
     gateway: str = "127.0.0.1:9090"
@@ -95,17 +95,19 @@ async def replay(
 ) -> ReplayReport:
     """Plays the trace in ``directory`` (nodes.csv.gz, pods.csv.gz, queues.yaml).
 
-    :param progress: where bars are shown; None: nowhere.
-    :param on_sent: called after each message of asks with how many were sent so far (chaos tests end services here).
+    :param progress: shows progress bars; None: none.
+    :param on_sent: called after each message of asks with the number sent so far (chaos tests end services here).
     :param afterwards: called at the end, while the RM is still connected.
-    Raises: BadAddress, TraceError, RegistrationFailed, RegistrationRejected, ReplayFailed, and what ended the client.
+
+    Raises: BadAddress, TraceError, RegistrationFailed, RegistrationRejected, ReplayFailed, and the error that ended the
+    client.
     """
     trace = read_trace(directory)
     return await _Replay(trace, options or ReplayOptions(), progress, clock or SystemClock(), on_sent, afterwards).run()
 
 
 class _Replay:
-    """One run. The callbacks keep the books; the steps wait on what the books say."""
+    """One run. The callbacks keep the books; the steps wait until the books show their result."""
 
     def __init__(
         self,
@@ -148,7 +150,7 @@ class _Replay:
     async def run(self) -> ReplayReport:
         began = self._clock.monotonic()
         try:
-            # 0. whether REST answers: found out before anything is sent, not after minutes
+            # 0. check that REST answers before anything is sent, not after minutes
             events_before = await self._events_before()
             # 1. register
             await self._client.register()
@@ -158,10 +160,10 @@ class _Replay:
             applications_s = await self._timed(self._send_applications())
             # 4. asks
             asks_s = await self._timed(self._send_asks())
-            # 5. until nothing moves
+            # 5. wait until nothing changes
             reasons = await self._settle()
             total_s = self._clock.monotonic() - began
-            # 6. the figures
+            # 6. the report
             report = await self._report(reasons, events_before, (nodes_s, applications_s, asks_s, total_s))
             if self._afterwards:
                 await self._afterwards(report, self._client)
@@ -210,9 +212,10 @@ class _Replay:
             raise ReplayFailed(f"{what}: {some(self._complaints)}")
 
     async def _settle(self) -> dict[str, Pending]:
-        """Waits until every task is placed, rejected or pending with a reason that lasts; gives the reasons.
+        """Waits until every task is placed, rejected or pending with a lasting reason. Returns the reasons.
 
-        It is over when REST lists just the asks that this client has no answer for, and nothing moved meanwhile.
+        The wait ends when REST lists exactly the asks for which this client has no answer, and nothing changed
+        meanwhile.
         """
         deadline = self._clock.monotonic() + self._options.settle_timeout_s
         while True:
@@ -223,7 +226,7 @@ class _Replay:
             if reasons is not None and reasons.keys() == waiting == lasting and moved_at == self._moved_at:
                 return reasons
             now = self._clock.monotonic()
-            if not waiting:  # the scheduler is done; only the view has to follow
+            if not waiting:  # the scheduler is done; only the view must catch up
                 deadline = min(deadline, now + self._options.rest_timeout_s)
             if now >= deadline:
                 self._complaints.append("in the time allowed, REST did not show just the unanswered asks as pending")
@@ -231,7 +234,7 @@ class _Replay:
             await asyncio.sleep(_POLL_S)
 
     async def _quiet(self, deadline: float) -> None:
-        """Returns when nothing has moved for quiet_s with every stream open, or nothing is waited for any more."""
+        """Returns after quiet_s without a change and with every stream open, or when all tasks have their answer."""
         while self._books.open():
             now = self._clock.monotonic()
             still_s = now - self._moved_at if len(self._open_streams) == 3 else 0.0
@@ -250,10 +253,10 @@ class _Replay:
         return reasons
 
     def _rest_failed(self, error: Exception) -> None:
-        """Raises ReplayFailed when the front has given no answer of any kind for too long."""
+        """Raises ReplayFailed if the front has given no answer of any kind for too long."""
         now, why = self._clock.monotonic(), _in_words(error)
         if not isinstance(error, httpx.TransportError):
-            self._rest_silent_since = None  # it answers, if not this
+            self._rest_silent_since = None  # the front answers, though with an error
             log.info("no reasons yet", error=why)
         elif self._rest_silent_since is None:
             self._rest_silent_since = now
@@ -317,7 +320,7 @@ class _Replay:
         )
 
     async def _utilisation(self) -> tuple[dict[str, Utilisation], str]:
-        """As REST says, once its containers are as many as were placed; else as this client counts."""
+        """Returns REST's figures once REST counts as many containers as were placed; else this client's figures."""
         counted = self._books.used()
 
         async def in_step() -> dict[str, Utilisation] | None:
@@ -340,7 +343,9 @@ class _Replay:
         return {name: Utilisation(counted.get(name, 0), capacity.get(name, 0)) for name in (CPU, MEMORY, GPU)}, "client"
 
     async def _events_before(self) -> Events | None:
-        """The RM's event ids before the replay; None when REST answers otherwise. Raises ReplayFailed if not at all."""
+        """Returns the RM's event ids before the replay; None if REST's answer has none. Raises ReplayFailed if REST is
+        silent.
+        """
         limit_s = self._options.rest_timeout_s
         error: Exception = TimeoutError("it takes no connection, or gives no answer")
         try:
@@ -361,7 +366,9 @@ class _Replay:
             ) from error
 
     async def _events_written(self, before: Events | None) -> int | None:
-        """Ids given since the start. Asked for until two answers in a row agree: the publisher follows the log."""
+        """Returns the number of ids given since the start. Asks until two answers agree, because the publisher follows
+        the log.
+        """
         last: list[Events] = []
 
         async def still() -> Events | None:
@@ -428,7 +435,7 @@ class _Replay:
     # ---- inside --------------------------------------------------------------------------------------------------
 
     async def _or_failure(self, step: Any) -> None:
-        """Awaits a step, unless the client fails first."""
+        """Awaits a step. Raises the client's error if the client fails first."""
         working, failing = asyncio.ensure_future(step), asyncio.ensure_future(self._client.wait())
         try:
             await asyncio.wait({working, failing}, return_when=asyncio.FIRST_COMPLETED)
@@ -469,11 +476,11 @@ def main_replay(
     next_places: dict[str, str] | None = None,
     console: Console | None = None,
 ) -> int:
-    """`muster replay-trace`. Gives the exit code: 0 only if every task is accounted for exactly once, 1 if not, 2 if it
-    cannot work as called.
+    """Runs `muster replay-trace`. Returns the exit code: 0 only if every task is accounted for exactly once, 1 if not,
+    2 if the arguments do not work.
 
     :param keep: stay connected after the report, until interrupted; otherwise the RM leaves.
-    :param json_file: where the report is also written; "-" as its name: to standard output, without tables.
+    :param json_file: the report is also written to this file; "-": to standard output, without tables.
     """
     machine = is_standard_output(json_file)
     console = console or Console(stderr=machine)
@@ -483,7 +490,7 @@ def main_replay(
             wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
             logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         )
-    code = 130  # of an interruption before there is a report
+    code = 130  # exit code of an interruption before the report
     progress = replay_progress(console)
 
     async def present(report: ReplayReport, client: RmClient) -> None:
@@ -520,19 +527,19 @@ def main_replay(
 
 
 def is_standard_output(json_file: Path | None) -> bool:
-    """Whether the report goes to standard output; then nothing else does."""
+    """Tells whether the report goes to standard output. Then nothing else does."""
     return json_file is not None and str(json_file) == "-"
 
 
 def replay_progress(console: Console) -> Progress:
-    """Bars for nodes, applications, asks and placements."""
+    """Returns progress bars for nodes, applications, asks and placements."""
     return Progress(
         TextColumn("{task.description:>12}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console
     )
 
 
 def _raise_if_refused(error: Exception, front: str) -> None:
-    """Raises ReplayFailed when an answer says that REST is not for who asks: it will not be later either."""
+    """Raises ReplayFailed if REST refuses this caller: it would also do so later."""
     if isinstance(error, httpx.HTTPStatusError) and error.response.status_code in (401, 403):
         raise ReplayFailed(
             f"the REST front at {front} answers {error.response.status_code} {error.response.reason_phrase}: expected "

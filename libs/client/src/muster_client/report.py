@@ -1,4 +1,4 @@
-"""What a replay found, as data and as tables."""
+"""A replay's result, as data and as tables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SHOWN = 5  # names in a complaint; the JSON has all of them
 
 @dataclass(slots=True)
 class Utilisation:
-    """Of one resource type, in its unit on the wire."""
+    """The use of one resource type, in its unit on the wire."""
 
     used: int
     capacity: int
@@ -30,15 +30,15 @@ class Utilisation:
 class ReplayReport:
     """A replay's result.
 
-    :param placed: tasks allocated exactly once.
-    :param pending: typed reason → tasks.
+    :param placed: number of tasks allocated exactly once.
+    :param pending: typed reason → number of tasks.
     :param examples: typed reason → one of its messages.
-    :param rejected: the scheduler's words → tasks.
-    :param unaccounted: tasks that are none of these, or more than one.
-    :param complaints: everything that should not be; empty when the replay is good.
-    :param asks_per_s: the pace asked for; 0: all at once.
-    :param placement_rate_per_s: placed, from the first ask to the last allocation.
-    :param utilisation: type → as REST says; as the client counts when REST has none.
+    :param rejected: the scheduler's text → number of tasks.
+    :param unaccounted: tasks in none of these groups, or in more than one.
+    :param complaints: all defects; empty after a good replay.
+    :param asks_per_s: the requested pace; 0: as fast as possible.
+    :param placement_rate_per_s: placed tasks, from the first ask to the last allocation.
+    :param utilisation: by type, from REST; from the client if REST has none.
     :param utilisation_source: "REST" or "client".
     :param events_written: by this replay.
     """
@@ -71,11 +71,11 @@ class ReplayReport:
 
     @property
     def good(self) -> bool:
-        """Whether every task is accounted for exactly once, and nothing else is wrong."""
+        """Whether every task is accounted for exactly once, and there are no complaints."""
         return not self.unaccounted and not self.complaints
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Returns a form for JSON."""
         result = asdict(self)
         result["good"] = self.good
         for name, item in self.utilisation.items():
@@ -84,7 +84,7 @@ class ReplayReport:
 
 
 def print_report(report: ReplayReport, console: Console | None = None) -> None:
-    """The tables, and where to look next."""
+    """Prints the tables, and places with more information."""
     console = console or Console()
     title = f"Replay: {report.tasks:,} tasks on {report.nodes:,} nodes"
     table = Table(title=title, title_justify="left", show_header=False)
@@ -131,7 +131,7 @@ def print_report(report: ReplayReport, console: Console | None = None) -> None:
 
 
 def some(names: list[str]) -> str:
-    """The first names of a list."""
+    """Returns the first names of a list as text."""
     return ", ".join(names[:_SHOWN]) + (f" … and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
 
 

@@ -1,4 +1,4 @@
-"""What a replay asks the gateway's HTTP front: reasons, utilisation, events."""
+"""A replay's questions to the gateway's HTTP front: reasons, utilisation, events."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import httpx
 
 from muster_client.errors import BadAddress
 
-_ANSWER_TIMEOUT_S = 10.0  # eight thousand reasons in one answer, on a busy machine
+_ANSWER_TIMEOUT_S = 10.0  # for eight thousand reasons in one answer, on a busy machine
 
 
 def rest_url(text: str) -> str:
-    """The URL of a REST front; ``host:port`` alone is http. Raises BadAddress."""
+    """Returns the URL of a REST front; ``host:port`` alone is http. Raises BadAddress."""
     url = text if "://" in text else f"http://{text}"
     try:
         parsed = httpx.URL(url)
@@ -24,9 +24,9 @@ def rest_url(text: str) -> str:
 
 
 class Pending(NamedTuple):
-    """Why an ask is pending.
+    """The reason why an ask is pending.
 
-    :param reason: its type (muster_scheduler.core.reasons.ReasonCode).
+    :param reason: its type (muster_core.model.reasons.ReasonCode).
     """
 
     reason: str
@@ -35,7 +35,7 @@ class Pending(NamedTuple):
 
 
 class Events(NamedTuple):
-    """The RM's event ids; both None: there is none."""
+    """The RM's lowest and highest event ids; None without events."""
 
     lowest: int | None
     highest: int | None
@@ -44,10 +44,10 @@ class Events(NamedTuple):
 class RestFront:
     """The gateway's HTTP front, for one RM.
 
-    :param address: a URL as :func:`rest_url` gives it.
-    :param token: with the role read, where the front asks for one (docs/security.md).
+    :param address: a URL as :func:`rest_url` returns it.
+    :param token: with the role read, if the front needs one (docs/security.md).
 
-    Every method raises httpx.HTTPError when there is no answer, or not this one.
+    Every method raises httpx.HTTPError if there is no answer, or an error answer.
     """
 
     def __init__(self, address: str, rm_id: str, token: str = "") -> None:
@@ -56,7 +56,7 @@ class RestFront:
         self._rm_id = rm_id
 
     async def pending(self) -> dict[str, Pending]:
-        """allocationKey → why it is pending."""
+        """Returns AllocationKey → why the ask is pending."""
         answer = await self._get("/ws/v1/explain/pending", rm=self._rm_id)
         return {
             item["allocationKey"]: Pending(item["reason"], item.get("message", ""), item.get("queue", ""))
@@ -64,7 +64,7 @@ class RestFront:
         }
 
     async def partition(self, name: str = "default") -> dict[str, Any] | None:
-        """The RM's partition in YuniKorn's shape (seed: core-features 2.19); None while the view has none."""
+        """Returns the RM's partition in YuniKorn's shape; None while the view has none."""
         for item in await self._get("/ws/v1/partitions", rm=self._rm_id) or []:
             if item["clusterId"] == self._rm_id and item["name"].rpartition("]")[2] == name:
                 found: dict[str, Any] = item
@@ -72,10 +72,10 @@ class RestFront:
         return None
 
     async def events(self) -> Events:
-        """The RM's event ids at this moment."""
+        """Returns the RM's present event ids."""
         answer = await self._get("/ws/v1/events/batch", rm=self._rm_id, count="1")
         lowest, highest = int(answer.get("LowestID", 0)), int(answer.get("HighestID", 0))
-        if not answer.get("EventRecords"):  # none at all, or the ring has dropped the first ones
+        if not answer.get("EventRecords"):  # no events, or the ring has dropped the first ones
             answer = await self._get("/ws/v1/events/batch", rm=self._rm_id, count="1", start=str(highest))
         return Events(lowest, highest) if answer.get("EventRecords") else Events(None, None)
 

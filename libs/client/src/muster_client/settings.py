@@ -8,25 +8,23 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class ClientSettings(BaseModel):
-    """How an RmClient behaves. The reason for each number stands beside it."""
+    """The settings of an RmClient, with the reason for each number."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    register_timeout_s: float = Field(
-        default=30.0, gt=0, description="Until a registration must be answered, tries included."
-    )
+    register_timeout_s: float = Field(default=30.0, gt=0, description="Time for a registration, including retries.")
     backoff_min_ms: int = Field(
         default=50, ge=1, description="First wait before a reconnection: a gateway's restart takes about a second."
     )
     backoff_max_ms: int = Field(
         default=2_000, ge=1, description="Longest wait: a gateway that is back is found within two seconds."
     )
-    backoff_seed: int | None = Field(default=None, description="Of the backoff's jitter; unset: from the system.")
+    backoff_seed: int | None = Field(default=None, description="Seed of the backoff's jitter; unset: from the system.")
     unsent_messages: int = Field(
         default=64, ge=1, description="Messages that a stream keeps for the network before send waits."
     )
     journal_messages: int = Field(
-        default=10_000, ge=1, description="Sent messages per stream that are kept to be sent again."
+        default=10_000, ge=1, description="Sent messages that a stream keeps, to send them again."
     )
     journal_bytes: int = Field(default=64 << 20, ge=1, description="Their size; whichever limit is reached first.")
     resend_window_s: float = Field(
@@ -39,16 +37,18 @@ class ClientSettings(BaseModel):
         "RESOURCE_EXHAUSTED) counts as final. UNAVAILABLE never does.",
     )
     questions_at_once: int = Field(
-        default=256, ge=1, description="Questions of the scheduler that are answered at the same time; more wait."
+        default=256, ge=1, description="Questions of the scheduler that are answered at the same time; others wait."
     )
     welcome_timeout_s: float = Field(
-        default=5.0, gt=0, description="At a registration, for the callback stream to be open; then it goes on without."
+        default=5.0,
+        gt=0,
+        description="Wait for the callback stream at a registration; afterwards the registration continues without it.",
     )
-    close_timeout_s: float = Field(default=5.0, gt=0, description="At close, for what is unsent to be written.")
+    close_timeout_s: float = Field(default=5.0, gt=0, description="Time for unsent messages to be written at close.")
     linger_s: float = Field(
-        default=0.5, ge=0, description="At close, for what was written to be known as taken; not everything ever is."
+        default=0.5, ge=0, description="Wait at close until written messages are known as taken; some never are."
     )
-    max_message_bytes: int = Field(default=64 << 20, ge=1 << 10, description="Largest response taken.")
+    max_message_bytes: int = Field(default=64 << 20, ge=1 << 10, description="Largest response that is accepted.")
     reregister: Literal["callback", "automatic"] = Field(
-        default="callback", description="What to do when the gateway does not know the RM: say so, or register again."
+        default="callback", description="If the gateway does not know the RM: report it, or register again."
     )

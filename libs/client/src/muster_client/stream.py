@@ -1,13 +1,13 @@
-"""One of the RM's three streams: open, write, read, and open again.
+"""One of the RM's three streams: opens, writes, reads, and opens again.
 
 Its life, as a table:
 
 | state | what happens | next |
 |---|---|---|
-| opening | the call is made, with rmID and resume position | open, lost |
+| opening | the client makes the call, with rmID and resume position | open, lost |
 | open | the writer empties the journal, the reader gives responses to the client | lost, refused, unknown, closed |
 | lost | the journal is rewound; a backoff | opening |
-| refused | a status that another try does not cure: StreamRefused ends the client | – |
+| refused | a status that a retry does not cure: StreamRefused ends the client | – |
 | unknown | FAILED_PRECONDITION or DATA_LOSS: ReregistrationNeeded goes to the client | – |
 | taken over | ABORTED more than three times: Superseded ends the client | – |
 | closed | the RM closed: half-close, then the gateway's end | – |
@@ -51,17 +51,17 @@ _UNKNOWN = frozenset({_Code.FAILED_PRECONDITION, _Code.DATA_LOSS})
 _SUSPECT = frozenset({_Code.INTERNAL, _Code.UNKNOWN, _Code.RESOURCE_EXHAUSTED, _Code.ALREADY_EXISTS})
 
 
-# What gRPC's client itself calls a stream that ended while a message was being written.
+# The text of gRPC's client for a stream that ended during a write.
 _NOT_WRITTEN = "Internal error from Core"
-# A stream of our own that the gateway believed alive may be the other side of a take-over; a fight lasts longer.
+# One take-over may be due to an own stream that the gateway believed alive. A fight between two clients lasts longer.
 _TAKEN_OVER_AT_MOST = 3
-# Muster's gateway sends its headers when a stream has its place. gRPC lets a server keep them until its first response,
-# which may be long in coming; one that refuses a stream, or is not there, says so sooner than this.
+# Muster's gateway sends its headers when a stream has its place. gRPC allows a server to send them with its first
+# response, which may come much later. A server that refuses the stream or is absent answers sooner than this.
 _OPEN_AFTER_S = 1.0
 
 
 class Response(Protocol):
-    """What the three responses have in common."""
+    """The common part of the three responses."""
 
     @property
     def responseSequence(self) -> int: ...  # noqa: N802 - the field's name on the wire
@@ -72,7 +72,7 @@ Metadata = tuple[tuple[str, str], ...]
 
 
 class _Lost(Exception):
-    """The connection's end, whatever it was."""
+    """The end of a connection, for any reason."""
 
     def __init__(self, code: grpc.StatusCode, details: str) -> None:
         super().__init__(f"{code.name}: {details}")
@@ -85,7 +85,7 @@ class RmStream(Generic[R]):
     :param name: allocation, application or node.
     :param open_call: makes the gRPC call with the given metadata; requests are bytes.
     :param deliver: takes a response to the callbacks; returns when they have processed it.
-    :param indicate: told when the stream is opened (True) and lost (False).
+    :param indicate: called when the stream is opened (True) and lost (False).
     """
 
     def __init__(
@@ -106,20 +106,21 @@ class RmStream(Generic[R]):
         self._sequences, self._settings, self._metrics, self._clock = sequences, settings, metrics, clock
         self._backoff = backoff
         self._changed = asyncio.Event()  # the writer has something to do
-        self._room = asyncio.Event()  # send may have room again
+        self._room = asyncio.Event()  # ``send`` may have room again
         self._answer = asyncio.Event()  # something was answered
         self._closing = asyncio.Event()
         self._ended: ClientError | None = None
-        self._generation = 0  # of registrations: what waits during one belongs to the one before
+        self._generation = 0  # number of registrations: a call that waits during one belongs to the earlier one
         self._opened_before = self._is_open = False
-        self._fruitless = 0  # losses in a row without a response between them
-        self._taken_over = 0  # how often another connection took this stream's place, since the registration
+        self._fruitless = 0  # losses in a row without a response in between
+        self._taken_over = 0  # take-overs by another connection since the registration
 
     async def send(self, payload: bytes, keys: Iterable[Hashable], hints: Iterable[Hashable] = ()) -> None:
-        """Puts a message into the stream's order; waits while the network or the journal has no room.
+        """Appends a message to the stream's order. Waits while the network or the journal has no room.
 
         Keys and hints: see :meth:`Journal.append`.
-        Raises: ClientClosed; ReregistrationNeeded when a new registration made the message void while it waited.
+
+        Raises: ClientClosed; ReregistrationNeeded if a new registration made the message void while it waited.
         """
         generation = self._generation
         while True:
@@ -128,15 +129,15 @@ class RmStream(Generic[R]):
             if self.journal.unsent < self._settings.unsent_messages and self.journal.has_room(now):
                 break
             self._room.clear()
-            with contextlib.suppress(TimeoutError):  # room also comes with time alone: see Journal.has_room
+            with contextlib.suppress(TimeoutError):  # room also comes with time: see Journal.has_room
                 await asyncio.wait_for(self._room.wait(), timeout=self.journal.room_in_s(now) + 1.0)
         self.journal.append(payload, keys, hints)
         self._changed.set()
 
     async def all_answered(self, waits: Callable[[], bool] = lambda: False) -> None:
-        """Returns when every answerable item given to this stream has its answer. Raises: as send.
+        """Returns when every answerable item of this stream has its answer. Raises as :meth:`send`.
 
-        :param waits: whether there is something beside what the journal knows.
+        :param waits: tells whether there are further items that the journal does not know.
         """
         generation = self._generation
         while self.journal.unanswered or waits():
@@ -150,19 +151,19 @@ class RmStream(Generic[R]):
         return self.journal.answered(key, numbered=numbered)
 
     async def written(self) -> None:
-        """Returns when nothing waits for the network."""
+        """Returns when no message waits for the network."""
         while self.journal.unsent:
             self._room.clear()
             await self._room.wait()
 
     async def proven(self) -> None:
-        """Returns when everything that was written is known to be taken."""
+        """Returns when all written messages are known to be taken."""
         while self.journal.kept:
             self._room.clear()
             await self._room.wait()
 
     def begin(self) -> None:
-        """A registration: nothing from before counts."""
+        """Drops the earlier state, at a registration."""
         self.journal.clear()
         self._opened_before = self._sequences.last(self.name) > 0
         self._fruitless = 0
@@ -177,14 +178,14 @@ class RmStream(Generic[R]):
         self._changed.set()
 
     def end(self, error: ClientError) -> None:
-        """Nothing more will happen here (until the next registration): whoever waits gets the error."""
+        """Ends the stream until the next registration. Waiting callers get the error."""
         self._ended = error
         self._wake()
 
     async def run(self) -> None:
         """Keeps the stream open until it is closed.
 
-        Raises: StreamRefused, Superseded, ReregistrationNeeded, and what ``deliver`` raises (CallbackFailed).
+        Raises: StreamRefused, Superseded, ReregistrationNeeded, and the errors of ``deliver`` (CallbackFailed).
         """
         while True:
             # 1. open and use the connection until it ends
@@ -195,12 +196,12 @@ class RmStream(Generic[R]):
                 ending = lost
             else:
                 return
-            # 2. decide whether another try makes sense
+            # 2. decide whether a retry makes sense
             if self._closing.is_set():
                 return
             self._metrics.streams_lost += 1
             self._raise_if_final(ending)
-            # 3. wait, then rewind what may be lost
+            # 3. wait, then rewind the messages that may be lost
             wait_s = self._backoff.failed()
             again = self.journal.lost()
             self._metrics.messages_sent_again += again
@@ -228,7 +229,8 @@ class RmStream(Generic[R]):
                 await self._indicate(self.name, False)
 
     def _metadata(self) -> Metadata:
-        # Without a position the gateway begins where the RM's stream left off, which after a registration is there.
+        # Without a position, the gateway begins where the RM's stream ended; after a registration, that is just behind
+        # it.
         last = self._sequences.last(self.name)
         return ((RESUME_METADATA, str(last)),) if self._opened_before else ()
 
@@ -248,10 +250,10 @@ class RmStream(Generic[R]):
                     self._changed.clear()
                     await self._changed.wait()
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError):
-            return  # the connection is over; the reader says why
+            return  # the connection is over; the reader reports the reason
 
     async def _watch(self, call: Any) -> None:
-        """Tells when the call is open: at the gateway's headers, or when it has not been refused for a while."""
+        """Marks the call as open: at the gateway's headers, or if it has not been refused for a while."""
         headers = asyncio.ensure_future(call.initial_metadata())
         await asyncio.wait({headers}, timeout=_OPEN_AFTER_S)
         if not call.done():
@@ -270,11 +272,12 @@ class RmStream(Generic[R]):
             task = asyncio.current_task()
             if not call.done() or (task is not None and task.cancelling()):
                 raise
-            code, details = _Code.CANCELLED, "cancelled by the gateway"  # grpc.aio gives that status as CancelledError
+            # grpc.aio raises CancelledError for this status
+            code, details = _Code.CANCELLED, "cancelled by the gateway"
         if code is _Code.OK and self._closing.is_set():
             return
         if code is _Code.INTERNAL and details == _NOT_WRITTEN:
-            code = _Code.UNAVAILABLE  # nobody refused anything
+            code = _Code.UNAVAILABLE  # the gateway did not refuse anything
         raise _Lost(code, details)
 
     async def _take(self, response: R) -> None:

@@ -1,4 +1,4 @@
-"""The openb trace: nodes and tasks from CSV, as nodes, applications and asks."""
+"""The openb trace: reads nodes and tasks from CSV, as nodes, applications and asks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class TraceNode:
     gpu_model: str
 
     def as_node(self) -> si.NodeInfo:
-        """A node to create."""
+        """Returns a node to create."""
         attributes = {HOST_NAME: self.name, RACK_NAME: "/rack-default"}
         if self.gpu_model:
             attributes[INSTANCE_TYPE] = self.gpu_model
@@ -43,7 +43,7 @@ class TraceNode:
 class TraceTask:
     """A line of pods.csv.
 
-    :param application_id: of the tasks of the same shape, class of service and day.
+    :param application_id: of the tasks with the same shape, class of service and day.
     """
 
     name: str
@@ -53,7 +53,7 @@ class TraceTask:
     application_id: str
 
     def as_ask(self) -> si.Allocation:
-        """An ask in the current generation's words."""
+        """Returns an ask of the current generation."""
         return ask(self.name, self.application_id, self.resources)
 
 
@@ -67,11 +67,11 @@ class Trace:
     applications: dict[str, TraceTask] = field(default_factory=dict)
 
     def capacity(self) -> Resources:
-        """Sum over the nodes."""
+        """Returns the sum over the nodes."""
         return total(item.resources for item in self.nodes)
 
     def as_applications(self) -> list[si.AddApplicationRequest]:
-        """One for each applicationID, in order of its first task."""
+        """Returns one application for each applicationID, in order of its first task."""
         return [
             application(application_id, queue_of(task), user="openb", groups=["openb"])
             for application_id, task in self.applications.items()
@@ -79,12 +79,12 @@ class Trace:
 
 
 def queue_of(task: TraceTask) -> str:
-    """The leaf for the task's class of service."""
+    """Returns the leaf for the task's class of service."""
     return f"root.openb.{task.quality_of_service.lower()}"
 
 
 def total(items: Iterator[Resources] | Sequence[Resources]) -> Resources:
-    """Sum by type."""
+    """Returns the sum by type."""
     sums: Resources = {}
     for resources in items:
         for name, quantity in resources.items():
@@ -129,7 +129,7 @@ class _Row:
         return self.text(column)
 
     def number(self, column: str) -> int:
-        """A count from 0; empty is 0."""
+        """Returns a count from 0; empty is 0."""
         text = self.text(column)
         if text and not text.isdecimal():
             raise TraceError(f"{self.path} line {self.line}: column {column} is {text!r}, expected a count")

@@ -1,4 +1,4 @@
-"""The service: followers, rings, REST and exporters, put together."""
+"""The event publisher as a service: it builds the followers, rings, REST, gRPC and exporters, and runs them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import structlog
 from muster_bus.clock import Clock
 from muster_bus.log import Log
 from muster_bus.topics import Topics
-from muster_service.http_server import HttpServer
-from muster_service.life import Life, together
+from muster_runtime.http_server import HttpServer
+from muster_runtime.life import Life, together
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
@@ -36,7 +36,7 @@ from muster_event_publisher.watch import EventHub, WatchLimits
 
 log = structlog.get_logger(__name__)
 
-# Time that open answers have at stop; event streams are told before, and end at once.
+# At stop, open REST answers get this long to end. Event streams are stopped before and end at once.
 _HTTP_STOP_S = 5.0
 _HEALTH_INTERVAL_S = 1.0
 
@@ -46,16 +46,18 @@ class _Closable(Protocol):
 
 
 class PublisherService:
-    """Follows every partition of ``si.events`` and publishes what comes.
+    """Follows every partition of ``si.events`` and publishes each event.
 
-    One plain reader per partition; no group, no offsets kept anywhere: the rings are filled from the log at start, and
-    each sink knows its own progress. Any number of publishers can run on one log.
+    Each partition has one plain reader, without a consumer group. The publisher stores no offsets: it fills the rings
+    from the log at start, and each sink knows its own progress. Any number of publishers can run on one log.
 
-    :param log: started; closed by whoever started it.
-    :param sinks: stores for history with their policies; None: those that the settings ask for.
-    :param extra_routes: what REST serves beside the events.
+    :param log: started by the caller, who also closes it.
+    :param sinks: stores for history with their policies; None: those that the settings name.
+    :param extra_routes: routes that REST serves beside those of the events.
     :param view: an application in this process that answers in place of ``settings.view_url``.
-    :ivar old_reads: who reads events older than the rings, and who waits.
+    :param default_rm: ``gateway.default_rm``, where callers of muster.v1.Events reach this process directly; None: the
+        gateway sends it with each call.
+    :ivar old_reads: the reads of events older than the rings: those that run, and those that wait.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class PublisherService:
         sinks: Sequence[SinkPlan] | None = None,
         extra_routes: Sequence[BaseRoute] = (),
         view: ASGIApp | None = None,
+        default_rm: str | None = None,
     ) -> None:
         self.settings = settings
         self._log, self._topics, self._clock = log, topics, clock
@@ -101,7 +104,7 @@ class PublisherService:
             settings.request_push_interval_s,
         )  # fmt: skip
         self._hub = EventHub(source, self.requests, watch_limits, clock, self.rm_settings.app_queues)
-        self.events_service = EventsService(self._hub, settings.trusted_proxies)
+        self.events_service = EventsService(self._hub, settings.trusted_proxies, default_rm)
         self._door: EventsDoor | None = None
         plans = sinks if sinks is not None else sinks_of(settings, topics, clock)
         retry = Retry(
@@ -140,12 +143,12 @@ class PublisherService:
         return len(self._streams.open)
 
     async def start(self) -> None:
-        """Fills the rings and begins; REST answers when this returns. Raises what the log raises, and OSError."""
+        """Fills the rings and begins to follow; REST answers when this returns. Raises LogError and OSError."""
         self._life.begin()
-        # 1. rings first, as large as each RM wants its own: who asks at once gets the history
+        # 1. rings first, in the size that each RM wants: a caller that asks at once gets the history
         await self.rm_settings.start()
         await together(feed.start() for feed in self._feeds)
-        # 2. then what follows the log
+        # 2. then the tasks that follow the log
         self._follow_tasks = [self._life.watch(feed.follow(), f"follow-{feed.partition}") for feed in self._feeds]
         self._export_tasks = [self._life.watch(exporter.run(), "export") for exporter in self._exporters]
         for feed in self._feeds:
@@ -153,7 +156,7 @@ class PublisherService:
         self._life.watch(self._streams.watch(), "streams")
         self._life.watch(self._hub.look_after(), "watches")
         self._life.watch(self._measure(), "measure")
-        # 3. then the doors
+        # 3. then gRPC and REST open
         if self.settings.grpc_address:
             self._door = EventsDoor(self.events_service, self.settings.grpc_address, self.healthy)
             await self._door.start()
@@ -169,7 +172,7 @@ class PublisherService:
         await self._life.wait()
 
     async def stop(self) -> None:
-        """Takes and exports what is in the log now, within ``stop_timeout_s``; the rest is read again next time."""
+        """Exports the events that are on the log now, within ``stop_timeout_s``; the next start reads the rest."""
         if not self._life.begin_stop():
             return
         try:
@@ -183,7 +186,7 @@ class PublisherService:
             log.warning("stopped before everything was exported; the rest will be read from the log")
         except Exception as error:
             log.warning("stopped with an error", error=str(error))
-        # 2. the door closes last, so that streams could take the last events
+        # 2. gRPC and REST close last, so that streams can take the last events
         self._streams.stopping = True
         self._hub.stop()
         self.rings.wake_all()
@@ -195,7 +198,7 @@ class PublisherService:
         self._life.end()
 
     async def abandon(self) -> None:
-        """Ends at once and writes nothing more, as a crash would. For tests."""
+        """Ends at once without writing anything, like a crash. For tests."""
         self._life.begin_stop()
         self._streams.stopping = True
         if self._server is not None:
@@ -205,11 +208,11 @@ class PublisherService:
         await self._close()
 
     async def healthy(self) -> bool:
-        """Whether everything works; :meth:`problems` says what does not."""
+        """Whether everything works; :meth:`problems` names each fault."""
         return not await self.problems()
 
     async def problems(self) -> list[str]:
-        """What does not work now, one sentence each."""
+        """The faults of this moment, one sentence each."""
         problems = [] if await self._log.healthy() else ["the log does not answer"]
         problems += [f"partition {feed.partition} is not followed" for feed in self._feeds if not feed.healthy]
         problems += self.rm_settings.problems
@@ -218,7 +221,7 @@ class PublisherService:
 
     async def _stop_following(self, feed: PartitionFeed, task: asyncio.Task[None]) -> None:
         if await feed.stop_at_end():
-            task.cancel()  # it only waits for what nobody writes any more
+            task.cancel()  # it waits for events that nobody writes any more
         await asyncio.wait({task})
 
     async def _close(self) -> None:
@@ -244,7 +247,7 @@ class PublisherService:
         return settings.max_streams, settings.max_streams_per_host
 
     async def _measure(self) -> None:
-        """The lag figures, now and then: asking for the end costs a round trip."""
+        """Measures the lag every 5 s only: the end offset costs a round trip to the log."""
         while True:
             await asyncio.sleep(5.0)
             for feed in self._feeds:

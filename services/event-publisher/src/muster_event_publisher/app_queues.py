@@ -1,7 +1,7 @@
-"""Which queue each application is in, by the objects on ``si.state``.
+"""Which queue each application is in, from the application objects on ``si.state``.
 
-Events say it once, when the application comes. Whoever asks for a queue's events after a restart of the publisher may
-ask for those of an application whose coming is older than what is in memory: its object still tells.
+An event names an application's queue only once, when the application is added. After a restart of the publisher, that
+event may be older than the ring. The application's object still names the queue, so a caller can filter by it.
 """
 
 from __future__ import annotations
@@ -11,12 +11,15 @@ from collections import OrderedDict, defaultdict
 from muster_event_publisher.codec import queue_of_application
 from muster_event_publisher.filters import APPLICATIONS_KEPT
 
-# The kind of the records, in their keys; the scheduler's name for it.
+# The kind of an application's record on si.state, as the scheduler writes it into the key.
 APPLICATION = "app"
 
 
 class AppQueues:
-    """The queues of all RMs' applications; of an RM at most ``applications_max``: those that are gone go first."""
+    """The queues of all RMs' applications.
+
+    :param applications_max: how many are kept of each RM; ended applications are dropped first.
+    """
 
     def __init__(self, applications_max: int = APPLICATIONS_KEPT) -> None:
         self._max = applications_max
@@ -24,19 +27,19 @@ class AppQueues:
         self._gone: defaultdict[str, set[str]] = defaultdict(set)
 
     def queue_of(self, rm_id: str, application_id: str) -> str:
-        """Where it is, or was last; "": not known."""
+        """The application's queue, or its last one; "": not known."""
         queues = self._queues.get(rm_id)
         return queues.get(application_id, "") if queues is not None else ""
 
     def take(self, rm_id: str, application_id: str, value: bytes | None) -> None:
-        """An application's object; None: it is gone. What it says of its queue stays true of its events."""
+        """Takes an application's object; None: it ended. Its queue is kept, because its older events refer to it."""
         queues, gone = self._queues[rm_id], self._gone[rm_id]
         if value is None:
             if application_id in queues:
                 gone.add(application_id)
                 queues.move_to_end(application_id, last=False)
             return
-        # (An application stays in its queue: of its many records one is read.)
+        # (An application never changes its queue, so one of its records is enough.)
         if application_id in queues and application_id not in gone:
             return
         queue = queue_of_application(value)

@@ -1,4 +1,4 @@
-"""Who has a stream or a Watch open: counted for the limits, and how far behind each of them may be."""
+"""The callers that have a stream or a Watch open: counts for the limits, and how far behind each caller may be."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from prometheus_client import Gauge
 
 
 class Caller(Protocol):
-    """Both as they were when it came."""
+    """The RM and the host of a caller, as they were when it came."""
 
     rm_id: str
     host: str
@@ -21,9 +21,9 @@ C = TypeVar("C", bound=Caller)
 
 
 class Callers(Generic[C]):
-    """Those that are open.
+    """The open callers, counted by RM and by host.
 
-    :param gauge: shows how many they are.
+    :param gauge: the metric of their number.
     """
 
     def __init__(self, gauge: Gauge) -> None:
@@ -36,15 +36,15 @@ class Callers(Generic[C]):
         return len(self._open)
 
     def __iter__(self) -> Iterator[C]:
-        """Those of now: they may come and go meanwhile."""
+        """A copy: callers may come and go during the iteration."""
         return iter(list(self._open))
 
     def of_rm(self, rm_id: str) -> int:
-        """How many have opened it for an RM's events."""
+        """How many callers read the RM's events."""
         return self._of_rm[rm_id]
 
     def of_host(self, rm_id: str, host: str) -> int:
-        """How many of them from a host."""
+        """How many callers on the host read the RM's events."""
         return self._of_host[rm_id, host]
 
     def enter(self, caller: C) -> None:
@@ -52,7 +52,7 @@ class Callers(Generic[C]):
         self._count(caller, 1)
 
     def leave(self, caller: C) -> None:
-        """Also for one that has left."""
+        """Takes the caller out; a second call does nothing."""
         if caller in self._open:
             self._open.discard(caller)
             self._count(caller, -1)
@@ -60,7 +60,7 @@ class Callers(Generic[C]):
     def _count(self, caller: C, change: int) -> None:
         self._of_rm.update({caller.rm_id: change})
         self._of_host.update({(caller.rm_id, caller.host): change})
-        if change < 0:  # nobody who left is kept in mind
+        if change < 0:  # drops the counts that are 0 now
             self._of_rm, self._of_host = +self._of_rm, +self._of_host
         self._gauge.set(len(self._open))
 
@@ -68,8 +68,8 @@ class Callers(Generic[C]):
 class Patience:
     """How far behind a caller may be, and how long it may read nothing.
 
-    :param behind: events that it asked for beyond those to come: they may be more than the lag allowed, and count until
-        it has caught up once.
+    :param behind: how many past events the caller asked for. They may be more than the allowed lag, and raise it until
+        the caller has caught up once.
     """
 
     def __init__(self, lag_records: int, stall_s: float, clock: Clock, behind: int = 0) -> None:
@@ -78,22 +78,22 @@ class Patience:
         self._sending_since: float | None = None
 
     def caught_up(self) -> None:
-        """It has all that there is."""
+        """The caller has taken every event there is."""
         self._allowed_lag = self._lag_records
 
     def sending(self, now: bool) -> None:
-        """Whether it is being written to."""
+        """Notes whether a write to the caller is under way."""
         self._sending_since = self._clock.monotonic() if now else None
 
     @property
     def stalled_s(self) -> float | None:
-        """How long it has read nothing that was written to it; None: nothing is under way."""
+        """How long the current write has waited for the caller to read; None: no write is under way."""
         return None if self._sending_since is None else self._clock.monotonic() - self._sending_since
 
     def over(self, lag: int) -> tuple[str, str] | None:
-        """Which limit it is over, ``lag`` or ``stall``, and in words; None: neither.
+        """The limit that the caller exceeds, ``lag`` or ``stall``, with a sentence; None: no limit is exceeded.
 
-        :param lag: events that it has not taken.
+        :param lag: how many events the caller has not taken.
         """
         stalled_s = self.stalled_s
         if stalled_s is None:

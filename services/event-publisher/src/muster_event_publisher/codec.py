@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from google.protobuf.message import DecodeError
-from muster_proto.muster.bus.v1.state_pb2 import ApplicationObject, RegistrationObject
+from muster_proto.muster.bus.v1.envelope_pb2 import RmLifecycle
+from muster_proto.muster.bus.v1.state_pb2 import ApplicationObject, RegistrationObject, RmObject
 from muster_proto.si.v1.si_pb2 import EventRecord, Resource
 
 from muster_event_publisher import metrics
 
 __all__ = [
     "CHANGE_DETAIL_NAMES", "CHANGE_TYPE_NAMES", "TYPE_NAMES", "UNREADABLE_MESSAGE", "EventRecord", "Resource",
-    "decode", "decodes", "enum_name", "queue_of_application", "registered_extra_config",
+    "decode", "decodes", "enum_name", "is_stopped", "queue_of_application", "registered_extra_config",
 ]  # fmt: skip
 
-# What stands for a record whose bytes do not decode: nothing is left out silently.
+# Stands for a record whose bytes do not decode, so that no event is left out silently.
 UNREADABLE_MESSAGE = "the event record cannot be read"
 _UNREADABLE = EventRecord(message=UNREADABLE_MESSAGE)
 
@@ -23,7 +24,7 @@ CHANGE_DETAIL_NAMES: dict[int, str] = {number: name for name, number in EventRec
 
 
 def decode(value: bytes) -> EventRecord:
-    """The record; one that says so when the bytes do not decode."""
+    """The record. Bytes that do not decode give a record with UNREADABLE_MESSAGE."""
     try:
         return EventRecord.FromString(value)
     except DecodeError:
@@ -48,6 +49,14 @@ def registered_extra_config(value: bytes) -> dict[str, str] | None:
         return None
 
 
+def is_stopped(value: bytes) -> bool:
+    """Whether an RM on ``si.state`` is stopped. False when the bytes do not decode."""
+    try:
+        return RmObject.FromString(value).state == RmLifecycle.STOPPED
+    except DecodeError:
+        return False
+
+
 def queue_of_application(value: bytes) -> str:
     """The queue of an application on ``si.state``; "" when it has none, or the bytes do not decode."""
     try:
@@ -57,5 +66,5 @@ def queue_of_application(value: bytes) -> str:
 
 
 def enum_name(names: dict[int, str], number: int) -> str:
-    """The name of an enum's number; numbers of a newer interface get a name of their own."""
+    """The name of an enum's number; ``UNKNOWN_n`` for a number of a newer interface."""
     return names.get(number) or f"UNKNOWN_{number}"

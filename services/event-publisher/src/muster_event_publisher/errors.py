@@ -35,12 +35,12 @@ _SHOWN_CHARACTERS, _SHOWN_RMS = 60, 10
 
 
 def shown(text: str) -> str:
-    """A text that somebody sent, as it stands in an error: in ASCII, and not all of a long one."""
+    """A caller's text, for an error message: in ASCII, a long one cut."""
     return ascii(text) if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]!a}… ({len(text)} characters)"
 
 
 def known_rms(rm_ids: Sequence[str], what: str = "events") -> str:
-    """What an error about an RM ends with: which there are, or that none has any of ``what``."""
+    """The end of an error message about an RM: the known RMs, or that none has any ``what``."""
     if not rm_ids:
         return f"; no RM has {what} yet"
     more = f" and {len(rm_ids) - _SHOWN_RMS} more" if len(rm_ids) > _SHOWN_RMS else ""
@@ -69,70 +69,70 @@ class CallRefused(PublisherError):
 
 
 class BadRequest(CallRefused):
-    """A field of the request is not as it must be."""
+    """A field of the request is not valid."""
 
     code = grpc.StatusCode.INVALID_ARGUMENT
 
 
 class NoEvents(CallRefused):
-    """No events of this RM."""
+    """The RM has no events."""
 
     code = grpc.StatusCode.NOT_FOUND
 
 
 class NotThereYet(CallRefused):
-    """The id is still to come."""
+    """The event with this id does not exist yet."""
 
     code = grpc.StatusCode.OUT_OF_RANGE
 
 
 class NotAsThingsAre(CallRefused):
-    """Another instance, or no tracking."""
+    """The RM has another instance now, or its events are not tracked."""
 
     code = grpc.StatusCode.FAILED_PRECONDITION
 
 
 class TooManyWatchers(CallRefused):
-    """A limit of the service."""
+    """The limit of Watch calls is reached."""
 
     code = grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 class TooManyReaders(CallRefused):
-    """Nothing is wrong with the request: later."""
+    """Too many calls read old events now; the same call may succeed later."""
 
     code = grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 class WatchEnded(CallRefused):
-    """The caller may go on where it was."""
+    """The publisher ends a Watch; the caller may continue where it was."""
 
     code = grpc.StatusCode.ABORTED
 
 
 class NotNow(CallRefused):
-    """Nothing is wrong with the request."""
+    """The publisher cannot answer now; the same call may succeed later."""
 
     code = grpc.StatusCode.UNAVAILABLE
 
 
 class OldEventsAway(PublisherError):
-    """Events older than the ring cannot be read now. ``str(error)`` is what the asker reads: it names no hosts."""
+    """Events older than the ring cannot be read now. The caller reads ``str(error)``, so it names no hosts."""
 
     def __init__(self, why: str) -> None:
         super().__init__(f"older events cannot be read now: {why}")
 
 
 class TooManyOldReads(OldEventsAway):
-    """A limit of the service: as many as may be read old events already, and as many wait."""
+    """The limits of answers that read old events, and of those that wait for it, are reached."""
 
 
 class ViewSilent(PublisherError):
-    """The view gives no answer, or none that can be read."""
+    """The view does not answer, or its answer cannot be read."""
 
 
 class SearchTooLong(PublisherError):
-    """Looking for an event id in the log read more records than one request may cost.
+    """The search for an event id read more records of the log than one request may.
 
     :param records: how many were read.
     """
@@ -143,15 +143,15 @@ class SearchTooLong(PublisherError):
 
 
 class DeriveError(PublisherError):
-    """What is derived from the events cannot go on."""
+    """Deriving from the events cannot continue."""
 
 
 class UsageMismatch(DeriveError):
-    """Usage on the log was summed in windows of another length.
+    """The usage on the log is in windows of another length than the setting.
 
-    :param window_s: the length that is set.
+    :param window_s: the length in the settings.
     :param found_s: the length on the log.
-    :param topics: where it is.
+    :param topics: the topics with that usage.
     """
 
     def __init__(self, window_s: int, found_s: int, *topics: str) -> None:
@@ -163,7 +163,7 @@ class UsageMismatch(DeriveError):
 
 
 class DeriveStalled(DeriveError):
-    """Events are there, and for a while none was taken. The process ends, and its supervisor starts it again."""
+    """Events wait, but none was taken for a while. The process ends, and its supervisor starts it again."""
 
 
 class SinkError(PublisherError):
@@ -178,19 +178,19 @@ class SinkError(PublisherError):
 
 
 class SinkUnavailable(SinkError):
-    """Not reachable now. Safe to try again: a sink is idempotent."""
+    """The store is not reachable now. A retry is safe, because a sink is idempotent."""
 
 
 class SinkUnfit(SinkError):
-    """Reachable, but not usable by this program. Trying again helps once a person has acted."""
+    """The store is reachable, but this program cannot use it. A retry helps once a person has acted."""
 
 
 class SinkRefused(SinkError):
-    """The target took the call and refused its content."""
+    """The store refuses the content of a write."""
 
 
 class SinkSettingsWrong(PublisherError):
-    """Stores for history cannot be made as the settings say.
+    """The settings of a store for history are not valid.
 
     :param problems: one sentence each, without secrets.
     """

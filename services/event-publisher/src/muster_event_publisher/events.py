@@ -1,19 +1,20 @@
-"""Events as the publisher passes them on: bytes, ids and offsets; nothing is parsed here.
+"""Events as the publisher passes them on: bytes, ids and offsets, which stay unparsed here. The terms:
 
 tracking event
-    An event for history, REST and streams (header ``tracking`` is ``1``). It carries ``id``, ``rm`` and ``instance``.
-    Ids are decimal, from 0, without gap *per RM*.
+    An event for history, REST and streams (header ``tracking`` is ``1``). Its headers are ``id``, ``rm`` and
+    ``instance``. Ids are decimal, begin at 0 and have no gap *per RM*.
 
 shim event
-    REQUEST with change type NONE (seed 002, shim events): for the RM's shim only. ``tracking`` is ``0``; it takes no
-    id of the tracking order, so passing it over leaves no gap. An ``id`` header on it is ignored.
+    A REQUEST event with change type NONE (the event history design, shim events), for the RM's shim only. Its header
+    ``tracking`` is ``0``. It has no id in the order of tracking events, so leaving it out makes no gap. An ``id``
+    header on it is ignored.
 
 run
     Tracking events of one RM and one instance with consecutive ids, in log order.
 
 batch
-    What one reading of a partition gave: its runs, and the positions before and after. Positions are the reader's:
-    everything in ``[start, end)`` was seen, whatever holes the offsets have.
+    The result of one read of a partition: its runs, and the positions before and after. The positions are the
+    reader's: every record in ``[start, end)`` was read, whatever holes the offsets have.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from typing import NamedTuple
 from muster_bus.log import Headers, Record
 from muster_bus.topics import HEADER_EVENT_ID, HEADER_INSTANCE, HEADER_RM_ID, HEADER_TRACKING, event_id_of
 
-# In place of an id.
+# Stand in place of an id.
 _MALFORMED, _SHIM = -1, -2
 
 
@@ -68,10 +69,10 @@ class EventRun:
 
 @dataclass(slots=True)
 class EventBatch:
-    """Runs in log order, and what they cover: positions ``start`` (inclusive) to ``end`` (exclusive).
+    """Runs in log order, and the positions that they cover: ``start`` (inclusive) to ``end`` (exclusive).
 
     :param shim: shim events, in log order.
-    :param malformed: records that are no event and were passed over.
+    :param malformed: how many records were skipped because they are no events.
     """
 
     partition: int
@@ -99,7 +100,7 @@ class EventBatch:
 
 
 def batch_of(partition: int, records: Sequence[Record], start: int, end: int) -> EventBatch:
-    """Sorts what a read gave into runs. Never raises for a record's content: what is no event is counted."""
+    """Sorts the records of a read into runs. Never raises for a record's content: malformed records are counted."""
     runs: list[EventRun] = []
     offsets: list[int] = []
     values: list[bytes] = []
@@ -136,7 +137,7 @@ def batch_of(partition: int, records: Sequence[Record], start: int, end: int) ->
 
 
 def _event_of(record: Record) -> tuple[str, str, int]:
-    """RM, instance and id; the id is _SHIM for a shim event, _MALFORMED for what is no event."""
+    """RM, instance and id; the id is _SHIM for a shim event, _MALFORMED for a record that is no event."""
     headers = dict(record.headers)
     try:
         rm_id, instance = headers[HEADER_RM_ID].decode(), headers[HEADER_INSTANCE].decode()

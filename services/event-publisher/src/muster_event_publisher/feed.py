@@ -1,4 +1,4 @@
-"""One partition of ``si.events``, followed: it feeds the rings, and keeps a short tail for the exporters."""
+"""Follows one partition of ``si.events``: fills the rings, and keeps a short tail for the exporters."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ log = structlog.get_logger(__name__)
 
 
 class PartitionFeed:
-    """Follows a partition from its end on, after the rings are filled from its tail.
+    """Fills the rings from the end of the partition at start, then follows the partition.
 
     tail
-        The newest batches, covering the positions ``[tail_start, tail_end)``. An exporter whose position is inside
-        takes from memory; one that is behind reads the log itself until it is inside. Positions alone decide, so
-        nothing is lost or doubled where the two ways meet.
+        The newest batches; they cover the positions ``[tail_start, tail_end)``. An exporter whose position is inside
+        reads from memory. An exporter that is behind reads the log until its position is inside. Only positions
+        decide, so no event is lost or doubled between the two.
 
-    :param take_shim: is given the shim events, those of the tail at start too; it must not raise.
-    :param registered: gives the partition's RMs: each gets its ring at start, however long ago its events are.
+    :param take_shim: receives the shim events, also those that are read at start; it must not raise.
+    :param registered: gives the partition's RMs: each gets its ring at start, however old its events are.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class PartitionFeed:
         self._stop_at: int | None = None
 
     async def start(self) -> None:
-        """Fills the rings with the newest events of the log, and stands where following begins."""
+        """Fills the rings with the newest events of the log, and seeks the position where following begins."""
         self._reader = reader = await self._bus.reader(self._topic, self.partition)
         end = await reader.end_offset()
         limit = self._settings.backfill_records_max
@@ -68,7 +68,7 @@ class PartitionFeed:
         self.healthy = True
 
     async def follow(self) -> None:
-        """Takes what comes, until :meth:`stop_at_end` says so. Raises what cannot be waited out."""
+        """Takes new events until :meth:`stop_at_end` ends it. Raises LogError that no retry can solve."""
         assert self._reader is not None, "start comes first"
         pause_s = self._settings.retry_min_s
         while self._stop_at is None or self.tail_end < self._stop_at:
@@ -78,7 +78,7 @@ class PartitionFeed:
                 timeout_s = self._settings.poll_s if self._stop_at is None else 0.05
                 records = await self._reader.read(self._settings.read_records_max, timeout_s)
             except OffsetGone as gone:
-                # Retention was faster than this follower; the ids will show the gap.
+                # Retention deleted events before this follower read them; the ids will show the gap.
                 log.warning("events were deleted before they were read", partition=self.partition, error=str(gone))
                 self._jump(gone.first)
                 continue
@@ -91,24 +91,24 @@ class PartitionFeed:
                 continue
             self.healthy, pause_s = True, self._settings.retry_min_s
             if records or self._reader.position != start:
-                # 2. rings first: REST and streams are waiting
+                # 2. the rings first, because REST and streams are waiting
                 batch = batch_of(self.partition, records, start, self._reader.position)
                 self._into_rings(batch)
                 # 3. then the tail, for the exporters
                 self._into_tail(batch, len(records))
-                # 4. then the rings' old blocks, when nobody waits for it
+                # 4. then pack the rings' old blocks, which no caller waits for
                 await self._pack(batch)
             elif self._stop_at is not None:
                 break  # the end that was seen at stop may lie behind holes
 
     async def stop_at_end(self) -> bool:
-        """Lets :meth:`follow` return once it has read what is visible now. True when it has already."""
+        """Lets :meth:`follow` return once it has read all that is visible now. True: it has already."""
         assert self._reader is not None, "start comes first"
         self._stop_at = await self._reader.end_offset()
         return self.tail_end >= self._stop_at
 
     async def lag(self) -> int:
-        """Offsets that are visible and not yet taken; 0 when the log does not say."""
+        """How many visible offsets are not taken yet; 0 when the log does not answer."""
         assert self._reader is not None, "start comes first"
         try:
             return max(await self._reader.end_offset() - self.tail_end, 0)
@@ -120,15 +120,15 @@ class PartitionFeed:
             await self._reader.close()
 
     def take(self, position: int, records_max: int) -> EventBatch | None:
-        """What the tail has from ``position`` on (possibly nothing yet); None when that is older than the tail.
+        """The tail's events from ``position`` on (perhaps none yet); None when the position is older than the tail.
 
-        The answer's ``end`` is the position to go on from.
+        The next call continues at the answer's ``end``.
         """
         if position < self.tail_start:
             return None
         taken = EventBatch(self.partition, position, position, [])
         count = 0
-        # From the new end: an exporter that keeps up looks at what is new, not at the whole tail.
+        # From the newest batch backwards: an exporter that keeps up looks at the new batches only.
         newer = list(takewhile(lambda entry: entry[0].end > position, reversed(self._tail)))
         for batch, records in reversed(newer):
             newer_part = batch.since(position)
@@ -160,7 +160,7 @@ class PartitionFeed:
                 log.error("event ids are repeated in the log", rm=run.rm_id, first=run.first_id, count=repeated)
 
     async def _pack(self, batch: EventBatch) -> None:
-        """Packs what the batch made old; others get a turn after each block."""
+        """Packs the blocks that are old now; other tasks run after each block."""
         await asyncio.sleep(0)
         for rm_id in {run.rm_id for run in batch.runs}:
             ring = self._rings.get(rm_id)

@@ -1,6 +1,6 @@
-"""Which events a caller of ``muster.v1.Events`` wants. Pure: what is known of an event comes as :class:`Seen`.
+"""Filters of ``muster.v1.Events``. Pure: each event comes as a :class:`Seen`.
 
-An event names one object and at most one reference, so whose event it is follows from a few rules:
+An event names one object and at most one reference. These rules find the application that it belongs to:
 
 =================================  ================================================================================
 event                              belongs to the application
@@ -14,9 +14,10 @@ NODE, NODE_ALLOC                   the object of the APP event before it with th
 any other                          none
 =================================  ================================================================================
 
-An event belongs to a queue when the queue, or one below it, is its object (QUEUE) or reference (USERGROUP), and when
-its application is in it; an application's first two events (ADD, and SET with APP_NEW) come before that, and do not.
-So who goes on in the middle sees what who was there all along sees.
+An event belongs to a queue when its object (QUEUE) or reference (USERGROUP) is the queue or one below it, or when its
+application is in such a queue. An application's first two events (ADD, and SET with APP_NEW) do not belong to a queue,
+because they come before the application is in one. So a caller that resumes sees the same events as a caller that
+never left.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ from typing import NamedTuple
 
 from muster_event_publisher.codec import EventRecord
 
-# NODE_ALLOC is looked for among so many events before it.
+# The APP event of a NODE_ALLOC event is one of so many events before it.
 LOOK_BACK = 16
-# Applications of an RM whose queue is remembered; of so many the newest.
+# Applications of an RM whose queue is remembered; beyond that, the oldest are forgotten.
 APPLICATIONS_KEPT = 100_000
 
 _REQUEST, _APP, _NODE = int(EventRecord.REQUEST), int(EventRecord.APP), int(EventRecord.NODE)
@@ -44,7 +45,7 @@ _BEFORE_QUEUE = frozenset({(_ADD, int(EventRecord.DETAILS_NONE)), (int(EventReco
 
 
 class Seen(NamedTuple):
-    """What filters look at. Numbers are the wire's."""
+    """The fields of an event that filters compare. Numbers are the wire's."""
 
     type: int
     change: int
@@ -56,7 +57,7 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EventFilter:
-    """All that is set must be so; of a set one is enough.
+    """An event passes when it matches every field that is set; a set matches when it contains the event's value.
 
     :param application_id: "": any. ``queue``: a full path; "": any.
     """
@@ -79,7 +80,7 @@ class EventFilter:
         return bool(self.application_id or self.queue)
 
     def passes_plain(self, seen: Seen) -> bool:
-        """What the event says by itself."""
+        """Whether the event passes as far as its own fields tell."""
         return (
             (not self.types or seen.type in self.types)
             and (not self.changes or seen.change in self.changes)
@@ -92,24 +93,24 @@ _OPEN = EventFilter()
 
 
 class QueueIndex:
-    """Which queue an RM's applications are in at which event: learnt from QUEUE_APP events, in any order.
+    """The queue of each application at each event, learnt from QUEUE_APP events, which may come in any order.
 
-    :param queue_of_object: where an application is by its object on ``si.state``; "": not known. It is asked about
-        those whose events are older than all that was looked at here.
+    :param queue_of_object: gives an application's queue from its object on ``si.state``; "": not known. It serves
+        applications whose QUEUE_APP event is older than all events seen here.
     """
 
     def __init__(
         self, applications_max: int = APPLICATIONS_KEPT, queue_of_object: Callable[[str], str] = lambda _: ""
     ) -> None:
         self._max, self._queue_of_object = applications_max, queue_of_object
-        # (id, whether it came, the queue), ascending: an application that ended may come again elsewhere.
+        # (event id, whether it entered, queue), ascending: an ended application's id may enter another queue later.
         self._marks: OrderedDict[str, list[tuple[int, bool, str]]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._marks)
 
     def note(self, event_id: int, seen: Seen) -> None:
-        """Learns from an event; most teach nothing."""
+        """Learns from a QUEUE_APP event; ignores others."""
         if seen.detail != _QUEUE_APP or seen.type != _QUEUE or seen.change not in (_ADD, _REMOVE):
             return
         marks = self._marks.setdefault(seen.reference_id, [])
@@ -128,7 +129,7 @@ class QueueIndex:
         index = bisect_left(marks, (event_id + 1,))
         came, queue = marks[index - 1][1:] if index else (False, "")
         if not came and index < len(marks) and not marks[index][1]:
-            return marks[index][2]  # it leaves later, so it came before, unseen
+            return marks[index][2]  # it leaves later, so it entered earlier, which was not seen
         return queue
 
 
@@ -137,8 +138,8 @@ def passing(
 ) -> Iterator[int]:
     """Indices, from ``start`` on, of the events that pass.
 
-    :param seen: events with consecutive ids, ``seen[0]`` has ``first_id``; None: missing. Those before ``start`` are
-        there to be looked back at: LOOK_BACK of them are enough.
+    :param seen: events with consecutive ids; ``seen[0]`` has ``first_id``; None: missing. The filter looks back at the
+        events before ``start``: LOOK_BACK of them are enough.
     """
     if wanted.is_open:
         yield from (index for index in range(start, len(seen)) if seen[index] is not None)
@@ -157,9 +158,9 @@ def passing(
 
 
 def passes_request(wanted: EventFilter, seen: Seen, next_id: int, queues: QueueIndex) -> bool:
-    """The same for an event of an ask, which has no id.
+    """Whether an event of an ask passes, which has no id.
 
-    :param next_id: of the RM's next tracked event.
+    :param next_id: the id of the RM's next tracked event.
     """
     return any(True for _ in passing(wanted, (seen,), 0, next_id, queues))
 

@@ -1,7 +1,7 @@
-"""muster.v1.Events in bytes: requests are read and judged here, answers written.
+"""The bytes of muster.v1.Events: reads and checks requests, and writes answers.
 
-An answer is a row of parts, each a serialised message of the answer's type; protobuf merges what stands side by side.
-So an event is encoded once, whoever it goes to.
+An answer is a sequence of parts, each a serialised message of the answer's type; protobuf merges adjacent ones. So each
+event is encoded once for all callers.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Place:
 class Query:
     """A request that may be answered.
 
-    :param place: None: where the method begins by itself.
-    :param count: of a batch, at most so many; 0: not said.
+    :param place: None: the method's default place.
+    :param count: the most events of a batch; 0: not set.
     :param requests_after: position of the last request event that the caller took.
     """
 
@@ -163,7 +163,7 @@ def _check_text(name: str, text: str, limit: int) -> None:
 class Decoded:
     """An event as filters and answers need it.
 
-    :param part: of an EventBatch (the same bytes, with ``watched`` for its number, are one of a WatchedEvents).
+    :param part: a part of an EventBatch, whose bytes are also a part of a WatchedEvents.
     """
 
     seen: Seen
@@ -191,7 +191,7 @@ def seen_of(record: EventRecord) -> Seen:
 
 
 def request_event(value: bytes) -> Decoded | None:
-    """A request event as a part of a WatchedEvents; None when the bytes are none."""
+    """A request event as a part of a WatchedEvents; None when the bytes do not decode."""
     record = decode(value)
     if record.message == UNREADABLE_MESSAGE and not record.type:
         return None

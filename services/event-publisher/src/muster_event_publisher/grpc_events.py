@@ -1,6 +1,6 @@
 """muster.v1.Events on grpc.aio: bytes in and bytes out (proto/muster/v1/events.proto, docs/events-grpc.md).
 
-One class, two doors: in a process of its own the publisher listens (:class:`EventsDoor`); where everything is one
+One class, two servers: a publisher with its own process listens itself (:class:`EventsDoor`); when all services share a
 process, the gateway adds the same handlers to its server.
 
 ``CancelledError`` is always raised again: a handler that swallows it makes grpc.aio send a status on a dead call and
@@ -22,8 +22,9 @@ from grpc_health.v1.health import SERVICE_NAME as HEALTH_SERVICE
 from grpc_health.v1.health import aio as grpc_health_aio
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from grpc_reflection.v1alpha import reflection
-from muster_service.addresses import host_of_peer
-from muster_service.life import until
+from muster_runtime import whose
+from muster_runtime.addresses import host_of_peer
+from muster_runtime.life import until
 from prometheus_client import Counter
 
 from muster_event_publisher import metrics
@@ -33,7 +34,7 @@ from muster_event_publisher.watch import EventHub, EventWatch
 
 log = structlog.get_logger(__name__)
 
-# Says that the publisher itself ended a call, not something on the way to it.
+# The metadata key that marks an end by the publisher itself, not by a proxy on the way.
 SOURCE_METADATA = ("muster-source", "event-publisher")
 # Whom a trusted proxy calls for.
 FORWARDED_METADATA = "x-forwarded-for"
@@ -48,10 +49,12 @@ class EventsService:
     """The methods of muster.v1.Events.
 
     :param trusted_proxies: peers whose metadata x-forwarded-for names the caller.
+    :param default_rm: the RM that is meant when there are several and the call names none; None: the gateway sends it
+        in metadata.
     """
 
-    def __init__(self, hub: EventHub, trusted_proxies: tuple[str, ...] = ()) -> None:
-        self._hub, self._trusted = hub, trusted_proxies
+    def __init__(self, hub: EventHub, trusted_proxies: tuple[str, ...] = (), default_rm: str | None = None) -> None:
+        self._hub, self._trusted, self._default_rm = hub, trusted_proxies, default_rm
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """Generic handlers without serialisers."""
@@ -67,7 +70,7 @@ class EventsService:
 
     async def _batch(self, raw: bytes, context: Any) -> bytes:
         try:
-            answer = await self._hub.batch(read_batch(raw))
+            answer = await self._hub.batch(read_batch(raw), self._default(context))
         except asyncio.CancelledError:
             metrics.BATCHES.labels("CANCELLED").inc()
             raise
@@ -79,7 +82,7 @@ class EventsService:
     async def _watch(self, raw: bytes, context: Any) -> None:
         watch: EventWatch | None = None
         try:
-            watch = self._hub.watch(read_watch(raw), self._peer(context))
+            watch = self._hub.watch(read_watch(raw), self._peer(context), self._default(context))
             await _serve(watch, context)
         except asyncio.CancelledError:
             metrics.WATCHES_ENDED.labels("CANCELLED").inc()
@@ -87,15 +90,21 @@ class EventsService:
         except Exception as error:
             places = watch.places if watch is not None else ()
             if watch is not None:
-                watch.close()  # its place is free before the caller knows: it may come again at once
+                watch.close()  # first the place is free, then the caller hears of the end: it may come again at once
             await _refuse(context, error, metrics.WATCHES_ENDED, places)
         finally:
             if watch is not None:
                 watch.close()
 
+    def _default(self, context: Any) -> str:
+        if self._default_rm is not None:
+            return self._default_rm
+        return whose.default_in(context.invocation_metadata() or ())
+
     def _peer(self, context: Any) -> str:
-        """The caller's address; through a trusted proxy, what the proxy says: so on a Unix socket, where only the
-        gateway is."""
+        """The caller's address; through a trusted proxy, the one that the proxy names. On a Unix socket the gateway is
+        that proxy.
+        """
         peer: str = context.peer()
         host = host_of_peer(peer)
         if host in self._trusted or peer.startswith("unix:"):
@@ -106,7 +115,7 @@ class EventsService:
 
 
 async def _serve(watch: EventWatch, context: Any) -> None:
-    """Writes until the caller leaves, or the call has to end. Raises CallRefused."""
+    """Writes until the caller leaves or the call must end. Raises CallRefused."""
     await until(_write(watch, context), watch.ended.wait())
     if watch.error is not None:
         raise watch.error
@@ -123,7 +132,7 @@ async def _write(watch: EventWatch, context: Any) -> None:
 async def _refuse(
     context: Any, error: Exception, counter: Counter, places: tuple[tuple[str, str], ...] = ()
 ) -> NoReturn:
-    """Ends a call with the status of an error; an unexpected one with INTERNAL and a number to ask for."""
+    """Ends a call with the status of an error; an unexpected one gives INTERNAL and a number for the operator."""
     if isinstance(error, CallRefused):
         code, story = error.code, str(error)
     else:
@@ -175,7 +184,7 @@ class EventsDoor:
         await server.start()
 
     async def say_health(self) -> None:
-        """Asks how the publisher is and lets gRPC's health service say it."""
+        """Checks the publisher's health regularly and sets it in gRPC's health service."""
         good = self._server is not None and await self._healthy()
         status = health_pb2.HealthCheckResponse.SERVING if good else health_pb2.HealthCheckResponse.NOT_SERVING
         for name in ("", SERVICE):

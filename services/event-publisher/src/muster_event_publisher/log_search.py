@@ -15,33 +15,33 @@ from muster_event_publisher import metrics
 from muster_event_publisher.errors import SearchTooLong
 from muster_event_publisher.events import EventBatch, EventRun, batch_of
 
-# Below so many offsets reading on is cheaper than another step of the search.
+# With fewer offsets left, reading on is cheaper than another step of the search.
 _NEAR = 512
-# Records per read while scanning: about two milliseconds, so that others get their turn. More than _NEAR: a guess that
-# is right within half of that has the event in the piece it reads.
+# Records per read while scanning: about two milliseconds of work, so that other tasks can run. Larger than _NEAR, so
+# that a guess that is off by at most half of _NEAR finds the event in the piece that it reads.
 _SCAN = 600
-# Records per read where the search only wants to know which id is there.
+# Records per read when the search only needs the id at an offset.
 _LOOK = 16
-# What is fetched ahead at most: some pieces; the rest of more would be thrown away at the next step.
+# Bytes that the reader fetches ahead: a few pieces. The next step of a search would throw more away.
 _FETCH_MAX_BYTES = 1 << 20
-# Pieces that were read are remembered, about 0.2 MB each: as many as the largest answer has, and some for streams.
+# Remembered pieces, about 0.2 MB each: as many as the largest answer has, and some for streams.
 _PIECES_KEPT = 32
-# (rm, id) -> offset of places where a reading began or ended: a stream that goes on needs no search.
+# Remembered offsets where a read began or ended, by (rm, id): a stream that continues there needs no search.
 _PLACES_KEPT = 1_000
-# Marks per RM and instance, and of how many RMs: where ids are, for the searches to come.
+# Remembered pairs of id and offset per RM and instance, and for how many RMs: they narrow later searches.
 _MARKS_KEPT, _MARKED_KEPT = 1_024, 64
-# Longest wait for records that are known to be there.
+# Longest wait for records that the log has.
 _READ_TIMEOUT_S = 5.0
 # Records per read, and most offsets per step, while the rings are filled.
 _PIECE, _STEP_MAX = 5_000, 200_000
-# So many such waits without a record: the log does not answer.
+# After so many such waits without a record, the log counts as unavailable.
 _ATTEMPTS = 6
 
 
 class OldEvents(NamedTuple):
     """Events that are older than the ring: consecutive ids from ``first_id`` on.
 
-    :param source: where they were found: ``log`` or ``history``.
+    :param source: ``log`` or ``history``.
     """
 
     first_id: int
@@ -52,12 +52,12 @@ class OldEvents(NamedTuple):
 class LogSearch:
     """Finds events of one partition by id.
 
-    Ids of an RM grow with the offsets, so a search over offsets finds an id; other RMs' records in between are passed
-    over. One reader, one search at a time: old events are the exception, and must not weigh on the log.
+    An RM's ids grow with the offsets, so a search over the offsets finds an id; it skips other RMs' records. There is
+    one reader, and one search at a time: reads of old events are rare and must not burden the log.
 
-    What costs is to begin at another offset: on Kafka each such step fetches anew and lets go what was fetched
-    ahead. So reading goes on where it was, the newest pieces are remembered, and where ids were seen narrows the next
-    search. A search guesses before it halves: an RM's ids are spread evenly, mostly.
+    A jump to another offset is expensive: Kafka fetches again and drops the records that were fetched ahead. So the
+    search continues where the reader is if it can, remembers the newest pieces, and remembers ids with their offsets
+    to narrow later searches. A search guesses before it halves, because an RM's ids are mostly spread evenly.
 
     :param records_max: records that one search may read before it raises SearchTooLong.
     """
@@ -66,9 +66,9 @@ class LogSearch:
         self._bus, self._topic, self._partition, self._records_max = bus, topic, partition, records_max
         self._lock = asyncio.Lock()
         self._reader: LogReader | None = None
-        # Where the reader is for sure; None: a read was broken off.
+        # The reader's position; None: not known, because a read was broken off.
         self._reader_at: int | None = None
-        # First offset and end, asked once for each read; and those of the read before.
+        # First offset and end offset, measured once for each call of read(); and those of the call before.
         self._limits: tuple[int, int] | None = None
         self._limits_before = (0, 0)
         self._pieces: OrderedDict[int, EventBatch] = OrderedDict()
@@ -79,7 +79,7 @@ class LogSearch:
     async def read(self, rm_id: str, instance: str, start: int, count: int) -> OldEvents | None:
         """Up to ``count`` consecutive events of the RM from the first id at or after ``start``.
 
-        None when the log has no such event (any more). Raises SearchTooLong, and what the log raises.
+        None when the log has no such event (any more). Raises SearchTooLong and LogError.
         """
         async with self._lock:
             self._records_read, self._limits = 0, None
@@ -96,7 +96,7 @@ class LogSearch:
             await self._reader.close()
 
     async def _read(self, rm_id: str, instance: str, start: int, count: int) -> OldEvents | None:
-        # 1. where it may begin
+        # 1. the offset to begin at
         offset = self._places.get((rm_id, instance, start))
         if offset is None or (self._known(offset) is None and offset < (await self._ends())[0]):
             offset = await self._search(rm_id, instance, start)
@@ -125,7 +125,7 @@ class LogSearch:
 
     async def _search(self, rm_id: str, instance: str, start: int) -> int:
         """An offset at or before the RM's first event with an id of at least ``start``, and near it."""
-        # 1. between which places it is, and which ids are there
+        # 1. the offsets that enclose it, with their ids
         low, high = await self._ends()
         marks = self._marks.get((rm_id, instance))
         low_id, high_id = 0, None
@@ -135,8 +135,8 @@ class LogSearch:
                 low_id, low = below
             if above is not None and low <= above[1] < high:
                 high_id, high = above[0], above[1] + 1
-        # 2. which id is last, unless it is known; then a guess a little before the event, one a little behind it, and
-        # half: three times the steps of halving at worst
+        # 2. the last id, unless it is known; then in turn a guess a little before the event, a guess a little behind
+        # it, and the middle: at worst three times the steps of halving
         step = 0 if high_id is not None else -1
         while high - low > _NEAR:
             looked, size = (low + high) // 2, _LOOK
@@ -171,13 +171,13 @@ class LogSearch:
         return None
 
     async def _ends(self) -> tuple[int, int]:
-        """The first offset and the end, as they are when a search begins."""
+        """The first offset and the end offset, as they were when the search began."""
         if self._limits is None:
             if self._reader is None:
                 self._reader = await self._bus.reader(self._topic, self._partition, fetch_max_bytes=_FETCH_MAX_BYTES)
             first, end = self._limits = await self._reader.first_offset(), await self._reader.end_offset()
             if first < self._limits_before[0] or end < self._limits_before[1]:
-                # Another log in the place of the one that was known.
+                # Another log has taken the place of the one that was searched before.
                 self._pieces.clear()
                 self._places.clear()
                 self._marks.clear()
@@ -187,7 +187,7 @@ class LogSearch:
     async def _piece(self, rm_id: str, start: int, offset: int, size: int = _SCAN) -> EventBatch | None:
         """Events from ``offset`` on, remembered or read; None: the log ends there.
 
-        Raises SearchTooLong, and what the log raises.
+        Raises SearchTooLong and LogError.
         """
         if self._records_read > self._records_max:
             raise SearchTooLong(rm_id, start, self._records_read)
@@ -207,12 +207,12 @@ class LogSearch:
             self._pieces[offset] = piece
             if len(self._pieces) > _PIECES_KEPT:
                 self._pieces.popitem(last=False)
-        # (A log in this process gives records without a pause.)
+        # (A log in this process answers without a pause, so other tasks run here.)
         await asyncio.sleep(0)
         return piece
 
     async def _records(self, offset: int, end: int, size: int) -> tuple[list[Record], int]:
-        """The next records, and where to go on; none where transactions left nothing to see."""
+        """The next records and the position behind them; no records where transactions left only holes."""
         assert self._reader is not None, "made in _ends"
         if self._reader_at != offset:
             metrics.LOG_LOOKUP_SEEKS.inc()
@@ -251,7 +251,7 @@ class LogSearch:
 
 
 class _Marks:
-    """Where some ids of one RM are, in their order."""
+    """Some ids of one RM with their offsets, in order."""
 
     def __init__(self) -> None:
         self._ids: list[int] = []
@@ -267,7 +267,7 @@ class _Marks:
             del self._ids[1::2], self._offsets[1::2]
 
     def around(self, event_id: int) -> tuple[tuple[int, int] | None, tuple[int, int] | None]:
-        """The last one with at most this id, and the first one with at least it."""
+        """The last entry with at most this id, and the first entry with at least this id."""
         below, above = bisect_right(self._ids, event_id) - 1, bisect_left(self._ids, event_id)
         return (
             (self._ids[below], self._offsets[below]) if below >= 0 else None,
@@ -283,10 +283,10 @@ async def tail_start(
     registered: Sequence[str],
     records_max: int,
 ) -> int:
-    """Where reading forward to ``end`` has to begin to fill the rings of the partition's RMs.
+    """The offset from which reading forward to ``end`` fills the rings of the partition's RMs.
 
-    It reads backwards until every RM that is registered or was seen has ``capacity_of`` events, or id 0, or until the
-    log or ``records_max`` ends. What is read is not kept: a ring may be larger than what memory takes twice.
+    It reads backwards until each registered or seen RM has ``capacity_of`` events or its id 0, or until the log or
+    ``records_max`` ends. It keeps no records, because a ring may be too large to be in memory twice.
     """
     first = await reader.first_offset()
     missing = {rm_id: capacity_of(rm_id) for rm_id in registered}
@@ -307,7 +307,7 @@ async def tail_start(
 
 
 async def read_range(reader: LogReader, start: int, end: int) -> AsyncIterator[list[Record]]:
-    """The visible records in ``[start, end)``, in pieces; those that retention has left by the time they are read."""
+    """The visible records in ``[start, end)``, in pieces, without those that retention deletes meanwhile."""
     reader.seek(start)
     attempts = 0
     while reader.position < end:
@@ -315,7 +315,7 @@ async def read_range(reader: LogReader, start: int, end: int) -> AsyncIterator[l
             records = list(await reader.read(_PIECE, _READ_TIMEOUT_S))
         except OffsetGone as gone:
             if gone.first <= reader.position:
-                raise  # not retention: the log has lost its end
+                raise  # not retention: the end of the log is lost
             reader.seek(gone.first)
             continue
         attempts = 0 if records else attempts + 1

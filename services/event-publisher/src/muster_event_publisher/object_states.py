@@ -1,10 +1,12 @@
-"""What the object of an event is like, as ``state`` in the event's JSON: for history servers (docs/history-servers.md).
+"""Adds the state of its object to each event's JSON as ``state``, for history servers (docs/history-servers.md).
 
-The scheduler writes events without it: it would cost every decision, for readers that there seldom are. The view knows
-it, so who opens a stream pays: the view is asked once for all objects of a chunk of events, and again while it has not
-seen the last of them. What it says is what an object is like when the event goes out, never before the event.
+The scheduler writes events without the state, because it would slow every decision for few readers. The view knows it,
+so only streams pay for it: the publisher asks the view once for all objects of a chunk of events, and again while the
+view has not read the last of these events. The state is the object's when the event is sent, never from before the
+event.
 
-An object that is gone is sent as it was last seen. What is not known at all goes out without ``state``, and is counted.
+The state of an object that is gone is the last one seen. An event of an unknown object is sent without ``state``, and
+counted.
 """
 
 from __future__ import annotations
@@ -18,7 +20,10 @@ import httpx
 import msgspec
 import structlog
 from muster_bus.clock import Clock
-from muster_service.go_json import go_text
+from muster_rest.shapes.objects import ObjectStateDao, ObjectStatesDao
+from muster_rest.view import OBJECT_STATES
+from muster_runtime.go_json import go_text
+from muster_runtime.sibling import Sibling
 from starlette.types import ASGIApp
 
 from muster_event_publisher import metrics
@@ -27,14 +32,13 @@ from muster_event_publisher.errors import ViewSilent
 
 log = structlog.get_logger(__name__)
 
-PATH = "/ws/v1/object-states"
 _KINDS = {EventRecord.APP: "application", EventRecord.NODE: "node", EventRecord.QUEUE: "queue"}
-# Of objects that are gone: so many are remembered as they were last seen.
+# Bytes of the last states of objects that are gone.
 _KEPT_BYTES = 32 * 1024 * 1024
-# The view follows the log, as this service does, and may be a moment behind: so much later it is asked again.
+# The view follows the log like this service and may be a moment behind: after this time it is asked again.
 _TRY_AGAIN_S = 0.02
-# One that does not answer, or stays behind, is waited for, because a history server has no other way to what it missed;
-# then events go out with what there is, and it is tried again so much later.
+# The publisher waits _PATIENCE_S for a view that does not answer or stays behind, because a history server cannot ask
+# for missed states later. Then it sends events with the states it has, and asks the view again after _AWAY_S.
 _PATIENCE_S, _PAUSE_S, _AWAY_S = 30.0, 0.5, 5.0
 _TIMEOUT_S = 10.0
 # Chunks of streams with their states.
@@ -49,29 +53,16 @@ class ObjectKey(NamedTuple):
     object_id: str
 
 
-class _State(msgspec.Struct, rename="camel"):
-    """As the view has it (there: ObjectStateDao)."""
-
-    created_nano: int
-    state: str
-
-
-class _Answer(msgspec.Struct):
-    instance: str = msgspec.field(name="instanceUUID")
-    next_event_id: int = msgspec.field(name="nextEventID")
-    states: list[list[_State]]
-
-
-_ANSWERS = msgspec.json.Decoder(_Answer)
-_Found = dict[ObjectKey, list[_State]]
+_ANSWERS = msgspec.json.Decoder(ObjectStatesDao)
+_Found = dict[ObjectKey, list[ObjectStateDao]]
 
 
 class Events(NamedTuple):
-    """Some events of one RM, one after the other.
+    """Consecutive events of one RM.
 
     :param lines: as JSON objects, without line feeds.
-    :param values: as they are in the log; None: the line is no event.
-    :param first_id: of the first; the last one's is so many more as there are others behind it.
+    :param values: as the log has them; None: the line is no event.
+    :param first_id: the id of the first event; the others follow without a gap.
     """
 
     rm_id: str
@@ -82,16 +73,16 @@ class Events(NamedTuple):
 
 
 class ObjectStates:
-    """Asks the view, and remembers.
+    """Asks the view for states, and caches them.
 
-    :param view: its address, or the view itself where it is in this process.
-    :param stopping: whether the publisher is: then nobody is waited for.
+    :param view: its address, or the view itself when it runs in this process.
+    :param stopping: whether the publisher stops: then it does not wait for the view.
     """
 
     def __init__(self, view: str | ASGIApp, clock: Clock, stopping: Callable[[], bool] = lambda: False) -> None:
-        self._view, self._clock, self._stopping = view, clock, stopping
-        self._client: httpx.AsyncClient | None = None
-        self._seen: OrderedDict[ObjectKey, _State] = OrderedDict()
+        self._clock, self._stopping = clock, stopping
+        self._sibling = Sibling(view, _TIMEOUT_S)
+        self._seen: OrderedDict[ObjectKey, ObjectStateDao] = OrderedDict()
         self._seen_bytes = 0
         self._chunks: OrderedDict[tuple[str, str, int, int], bytes] = OrderedDict()
         self._asking = asyncio.Lock()
@@ -99,8 +90,7 @@ class ObjectStates:
 
     async def close(self) -> None:
         """Ends the connections."""
-        if self._client is not None:
-            await self._client.aclose()
+        await self._sibling.close()
 
     async def chunk(self, events: Events) -> bytes:
         """A stream's lines; streams at the same place share them. See :meth:`add`."""
@@ -115,7 +105,7 @@ class ObjectStates:
         return body
 
     async def add(self, events: Events) -> list[bytes]:
-        """The lines with the states of their objects, as far as these are known."""
+        """The lines with the states of their objects, if these are known."""
         async with self._asking:
             return await self._add(events)
 
@@ -133,7 +123,7 @@ class ObjectStates:
             return list(events.lines)
         # 2. what they are like
         found = await self._find(wanted, events)
-        # 3. each event with the object that it was about, not with a later one of the same name
+        # 3. match each event with its own object, not with a later one of the same name
         full: list[bytes] = []
         for line, record, key in zip(events.lines, records, keys, strict=True):
             state = None
@@ -150,7 +140,7 @@ class ObjectStates:
         return full
 
     async def _find(self, wanted: Mapping[ObjectKey, Mapping[str, None]], events: Events) -> _Found:
-        """What the view knows as soon as it has seen all of the events."""
+        """The view's states of the objects, once it has read all of the events."""
         since_s = self._clock.monotonic()
         found: _Found = {}
         behind = events.first_id + len(events.values)
@@ -162,7 +152,7 @@ class ObjectStates:
                 story, pause_s = str(error), _PAUSE_S
             else:
                 found = dict(zip(wanted, answer.states, strict=False))
-                if answer.instance != events.instance or answer.next_event_id >= behind:
+                if answer.instance_uuid != events.instance or answer.next_event_id >= behind:
                     break
                 story = f"it has seen the events before {answer.next_event_id} only, wanted before {behind}"
             if self._stopping() or self._clock.monotonic() - since_s >= _PATIENCE_S:
@@ -172,11 +162,13 @@ class ObjectStates:
             await asyncio.sleep(pause_s)
         return found
 
-    async def _ask(self, rm_id: str, wanted: Mapping[ObjectKey, Mapping[str, None]]) -> _Answer:
-        """Raises ViewSilent, also where the view does not know the RM (yet)."""
+    async def _ask(self, rm_id: str, wanted: Mapping[ObjectKey, Mapping[str, None]]) -> ObjectStatesDao:
+        """Raises ViewSilent, also when the view does not know the RM (yet)."""
         body = [{"kind": key.kind, "id": key.object_id, "keys": [*keys]} for key, keys in wanted.items()]
         try:
-            answer = await self._open().post(PATH, params={"rm": rm_id}, content=msgspec.json.encode(body))
+            answer = await self._sibling.client.post(
+                OBJECT_STATES.path, params={"rm": rm_id}, content=msgspec.json.encode(body)
+            )
             if answer.status_code != 200:
                 raise ViewSilent(f"status {answer.status_code}")
             return _ANSWERS.decode(answer.content)
@@ -185,18 +177,7 @@ class ObjectStates:
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise ViewSilent("its answer cannot be read") from error
 
-    def _open(self) -> httpx.AsyncClient:
-        if self._client is None:
-            here = not isinstance(self._view, str)
-            self._client = httpx.AsyncClient(
-                transport=httpx.ASGITransport(self._view) if not isinstance(self._view, str) else None,
-                base_url="http://view" if here else str(self._view),
-                timeout=_TIMEOUT_S,
-                trust_env=False,  # a proxy of the environment is not for traffic between our own services
-            )
-        return self._client
-
-    def _remember(self, key: ObjectKey, state: _State) -> None:
+    def _remember(self, key: ObjectKey, state: ObjectStateDao) -> None:
         before = self._seen.pop(key, None)
         self._seen_bytes += len(state.state) - (len(before.state) if before is not None else 0)
         self._seen[key] = state
@@ -205,11 +186,11 @@ class ObjectStates:
             self._seen_bytes -= len(oldest.state)
 
 
-def _meant(candidates: Sequence[_State], record: EventRecord) -> _State | None:
-    """The one that an event was about; ``candidates``: of its name, the latest first.
+def _meant(candidates: Sequence[ObjectStateDao], record: EventRecord) -> ObjectStateDao | None:
+    """The object of an event; ``candidates``: the objects with its name, the latest first.
 
-    An RM that registers anew ends all of the old world and makes the new one in one, so at one time: what is removed
-    at the very time at which one of its name was made is the older one, if one is known.
+    An RM that registers again ends all old objects and creates the new ones at one time. So an object that is removed
+    at the time when another one of its name was created is the older one, if it is known.
     """
     then_ns = record.timestampNano
     if record.eventChangeType == EventRecord.REMOVE:

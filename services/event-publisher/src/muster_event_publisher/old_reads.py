@@ -1,17 +1,18 @@
-"""Whose turn it is to read events older than the ring.
+"""Bounds how many reads of events older than the ring run at once.
 
-Old events cost a hundred times what events of the ring cost: they are fetched from the log or a store, decoded, and
-rendered for one reader alone. So few answers do that at once; the others stand in one of two lines, which take turns:
+An old event costs a hundred times as much as an event of the ring: it is fetched from the log or a store, decoded and
+rendered for one reader alone. So only a few answers read old events at once. The others wait in two lines, from which
+the next ones are taken alternately:
 
-==============  ======================================  ==============================================
-line            who                                     when it is long
-==============  ======================================  ==============================================
-batches         an answer, from its first old event on  refused: the client asks again
-walks           streams and Watches, a turn per read    waits: they are few (maxStreams), and have begun
-==============  ======================================  ==============================================
+==============  =======================================  ==================================================
+line            waiting                                  when it is long
+==============  =======================================  ==================================================
+batches         an answer, from its first old event on   refuses; the client asks again
+walks           streams and Watches, for each read       lets them wait: they are few (maxStreams)
+==============  =======================================  ==================================================
 
-Who is answered from the ring stands in neither. Who leaves (its client is gone) leaves its line, or gives back its
-turn: a turn lasts as long as an ``async with``.
+An answer from the ring never waits. When a client leaves, its answer leaves the line or gives its turn back: a turn
+lasts as long as an ``async with``.
 """
 
 from __future__ import annotations
@@ -29,21 +30,21 @@ _Line = deque[asyncio.Future[None]]
 
 
 class Turns(Protocol):
-    """How somebody gets their turns."""
+    """Gives turns to one caller."""
 
     def turn(self) -> AbstractAsyncContextManager[None]:
-        """For one read. Raises TooManyOldReads."""
+        """A turn for one read. Raises TooManyOldReads."""
         ...
 
 
 class OldReads:
     """The turns. Belongs to one event loop.
 
-    :param running_max: turns at once.
-    :param waiting_max: batches in their line.
-    :param wait_s: longest wait of a batch.
-    :ivar running: turns now.
-    :ivar running_most: the most there ever were.
+    :param running_max: the most turns at once.
+    :param waiting_max: the most batches in their line.
+    :param wait_s: the longest wait of a batch.
+    :ivar running: the turns that are taken now.
+    :ivar running_most: the most turns that were ever taken at once.
     """
 
     def __init__(self, running_max: int = 2, waiting_max: int = 16, wait_s: float = 5.0) -> None:
@@ -55,12 +56,12 @@ class OldReads:
 
     @property
     def waiting(self) -> int:
-        """How many stand in the lines."""
+        """How many wait in both lines."""
         return len(self._batches) + len(self._walks)
 
     @asynccontextmanager
     async def batch(self) -> AsyncIterator[Turns]:
-        """For one answer: its first read takes a turn, or is refused; the turn lasts until the answer is made."""
+        """For one answer: its first read takes a turn or is refused; the turn lasts until the answer is complete."""
         visit = _Visit(self)
         try:
             yield visit
@@ -77,7 +78,7 @@ class OldReads:
             self.give_back()
 
     async def take_for_batch(self) -> None:
-        """To be given back. Raises TooManyOldReads."""
+        """Takes a turn, which the caller gives back. Raises TooManyOldReads."""
         if self.running >= self._running_max and len(self._batches) >= self._waiting_max:
             metrics.OLD_READS_REFUSED.labels("waiting").inc()
             raise TooManyOldReads(f"{self.running} answers read them and {len(self._batches)} wait")
@@ -89,12 +90,12 @@ class OldReads:
             raise TooManyOldReads(f"{self.running} answers read them, and none came to its end in time") from None
 
     def give_back(self) -> None:
-        """A turn that was taken."""
+        """Gives back a turn."""
         self.running -= 1
         self._call()
 
     async def _take(self, line: _Line) -> None:
-        if self.running < self._running_max:  # then nobody waits
+        if self.running < self._running_max:  # then both lines are empty
             self._begin()
             return
         called: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -104,14 +105,14 @@ class OldReads:
             await called
         except asyncio.CancelledError:
             if called.done() and not called.cancelled():
-                self.give_back()  # it was called in the same moment
+                self.give_back()  # it got its turn in the same moment
             elif called in line:
                 line.remove(called)
                 self._say()
             raise
 
     def _call(self) -> None:
-        """Gives free turns to who waits: the lines take turns."""
+        """Gives free turns to those that wait, from both lines alternately."""
         while self.waiting and self.running < self._running_max:
             from_walks = bool(self._walks) and (self._walk_is_next or not self._batches)
             self._walk_is_next = not from_walks
@@ -132,7 +133,7 @@ class OldReads:
 
 
 class _Visit:
-    """One answer."""
+    """The turn of one answer."""
 
     def __init__(self, reads: OldReads) -> None:
         self._reads = reads

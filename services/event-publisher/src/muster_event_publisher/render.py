@@ -10,20 +10,21 @@ import re
 from collections import OrderedDict
 from typing import TypeVar
 
-from muster_service.go_json import go_text
+from muster_runtime.go_json import go_text
+from muster_state.event_layout import CHANGE, DETAIL, OBJECT, REFERENCE, RESOURCE, TIMESTAMP, TYPE
 
 from muster_event_publisher.codec import EventRecord, decode, decodes
 
 T = TypeVar("T")
 
-# Pieces of records rendered before, by their bytes: the same objects, details and resources come again and again.
+# A cache of rendered pieces of records by their bytes: the same objects, details and resources repeat.
 _FRONTS: dict[bytes, bytes | None] = {}
 _DETAILS: dict[bytes, bytes | None] = {}
 _BACKS: dict[bytes, bytes | None] = {}
 # Upper parts of time stamps: 34 s each.
 _UPPER_TIMES: dict[bytes, int | None] = {}
 _PIECES_MAX = 8_192
-# A longer resource is not rendered from its bytes, and not remembered.
+# A longer resource is not rendered from its bytes, and not cached.
 _BACK_BYTES_MAX = 2 + 127
 # Chunks of streams: some 60 KB each.
 _CHUNKS_KEPT = 16
@@ -34,7 +35,7 @@ _PLAIN = re.compile(rb"[ !#-%\'-;=?-\[\]-~]*").fullmatch
 def event_json(value: bytes) -> bytes:
     """One serialised event as a JSON object, without a line feed.
 
-    Shape (core-features §2.18): type?, objectID?, message?, timestampNano?, eventChangeType?, eventChangeDetail?,
+    Shape: type?, objectID?, message?, timestampNano?, eventChangeType?, eventChangeDetail?,
     referenceID?, resource (``{}`` when there is none).
     """
     return _quick(value) or event_json_by_field(value)
@@ -47,11 +48,11 @@ def event_json_by_field(value: bytes) -> bytes:
 
 
 def _quick(value: bytes) -> bytes | None:
-    """The JSON of a record that is written as the scheduler writes nearly all; None for any other.
+    """The JSON of a record in the scheduler's usual form; None for any other form.
 
-    Field by field in the order of their numbers: type, object (no message), time, change, detail, reference or none,
-    resource or none. A part of a message that begins and ends at fields is itself a message, so pieces that come
-    again are rendered once, as messages.
+    The usual form has the fields in the order of their numbers: type, object (no message), time, change, detail,
+    reference or none, resource or none. A part of a message that begins and ends at fields is itself a message, so a
+    repeated piece is rendered once, as a message.
     """
     try:
         # 1. type and object, each with one byte of length
@@ -62,7 +63,7 @@ def _quick(value: bytes) -> bytes | None:
         upper_bytes = value[position + 6 : position + 10]
         upper = _UPPER_TIMES.get(upper_bytes) or _remember(_UPPER_TIMES, upper_bytes, _upper_time(upper_bytes))
         b0, b1, b2, b3, b4 = value[position + 1 : position + 6]
-        if front is None or upper is None or value[position] != 0x30 or not b0 & b1 & b2 & b3 & b4 & 0x80:
+        if front is None or upper is None or value[position] != TIMESTAMP or not b0 & b1 & b2 & b3 & b4 & 0x80:
             return None
         time_ns = upper | (b4 & 127) << 28 | (b3 & 127) << 21 | (b2 & 127) << 14 | (b1 & 127) << 7 | b0 & 127
         # 3. change and detail
@@ -71,7 +72,7 @@ def _quick(value: bytes) -> bytes | None:
         details = _DETAILS[piece] if piece in _DETAILS else _remember(_DETAILS, piece, _details(piece))
         # 4. the reference
         reference = b""
-        if position < len(value) and value[position] == 0x4A:
+        if position < len(value) and value[position] == REFERENCE:
             begin = position + 2
             position = begin + value[position + 1]
             reference = value[begin:position]
@@ -93,7 +94,7 @@ def _quick(value: bytes) -> bytes | None:
 
 def _front(piece: bytes) -> bytes | None:
     """Type and object, as the JSON object's beginning."""
-    if not (piece[0] == 0x08 and 0 < piece[1] < 128 and piece[2] == 0x12 and 0 < piece[3] < 128):
+    if not (piece[0] == TYPE and 0 < piece[1] < 128 and piece[2] == OBJECT and 0 < piece[3] < 128):
         return None
     if len(piece) != 4 + piece[3] or not decodes(piece):
         return None
@@ -108,14 +109,14 @@ def _upper_time(piece: bytes) -> int | None:
 
 def _details(piece: bytes) -> bytes | None:
     """A change of one byte and a detail of two, with a comma before each."""
-    if not (piece[0] == 0x38 and 0 < piece[1] < 128 and piece[2] == 0x40 and piece[3] > 127 and 0 < piece[4] < 128):
+    if not (piece[0] == CHANGE and 0 < piece[1] < 128 and piece[2] == DETAIL and piece[3] > 127 and 0 < piece[4] < 128):
         return None
     return "".join([f",{field}" for field in _fields(decode(piece))]).encode()
 
 
 def _back(piece: bytes) -> bytes | None:
     """One resource or none, as the JSON object's end."""
-    if piece and not (len(piece) > 1 and piece[0] == 0x52 and piece[1] < 128 and len(piece) == 2 + piece[1]):
+    if piece and not (len(piece) > 1 and piece[0] == RESOURCE and piece[1] < 128 and len(piece) == 2 + piece[1]):
         return None
     return b"%b}" % _resource(decode(piece)).encode() if decodes(piece) else None
 
@@ -148,7 +149,7 @@ def _fields(record: EventRecord) -> list[str]:
 
 
 def missing_json(event_id: int) -> bytes:
-    """What holds the place of an event that the log does not have, so that positions in a batch remain ids."""
+    """The stand-in for an event that the log does not have, so that positions in a batch remain ids."""
     return b'{"message":"event %d is missing from the log","resource":{}}' % event_id
 
 
@@ -165,16 +166,16 @@ def instance_line(instance: str) -> bytes:
 
 
 def resync_line(instance: str, first_missing: int, next_id: int) -> bytes:
-    """Says in a stream that events are missing, and which id the next event line has."""
+    """The line of a stream that reports missing events and the id of the next event line."""
     text = go_text(f"events {first_missing} to {next_id - 1} are missing from the log")
     return f'{{"InstanceUUID":{go_text(instance)},"NextID":{next_id},"message":{text}}}\n'.encode()
 
 
 class EventLines:
-    """Renders events of one RM by id, and remembers the newest ones rendered.
+    """Renders events of one RM by id, and caches the newest renderings.
 
-    Every stream asks for the same events at about the same time, so each is rendered once. Direct-mapped: memory is
-    bounded by ``slots`` whatever ids are asked.
+    All streams ask for the same events at about the same time, so each event is rendered once. The cache is
+    direct-mapped: ``slots`` bounds its memory for any ids.
     """
 
     def __init__(self, slots: int) -> None:
@@ -182,7 +183,7 @@ class EventLines:
         self._chunks: OrderedDict[tuple[int, int], bytes] = OrderedDict()
 
     def get(self, event_id: int, value: bytes | None) -> bytes:
-        """The event's JSON without a line feed; a stand-in for one that is missing."""
+        """The event's JSON without a line feed; a stand-in for a missing event."""
         if value is None:
             return missing_json(event_id)
         place = event_id % len(self._slots)

@@ -1,10 +1,10 @@
-"""The request events of all RMs: one store for each (``muster_service.request_store`` has the rules)."""
+"""The request events of all RMs: one store for each (``muster_runtime.request_store`` has the rules)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from muster_service.request_store import RequestStore
+from muster_runtime.request_store import RequestStore
 
 from muster_event_publisher import metrics
 from muster_event_publisher.events import ShimEvent
@@ -31,7 +31,7 @@ class RequestStores:
         return store
 
     def resize(self, rm_id: str) -> None:
-        """The RM's capacity may be another one now; the newest events stay."""
+        """Applies the RM's present capacity; the newest events stay."""
         store = self._stores.get(rm_id)
         if store is not None:
             before = store.dropped
@@ -39,7 +39,7 @@ class RequestStores:
             self._count_dropped(rm_id, store.dropped - before)
 
     def take(self, events: Iterable[ShimEvent]) -> None:
-        """Events of one partition, in its order. Never raises for what they hold."""
+        """Takes events of one partition, in order. It never raises for their content."""
         for event in events:
             store = self.store_for(event.rm_id)
             dropped, empty = store.dropped, store.empty

@@ -1,24 +1,25 @@
-"""REST: ``/ws/v1/events/batch`` and ``/ws/v1/events/stream`` as YuniKorn's core answers them (core-features §2.19).
+"""REST: ``/ws/v1/events/batch`` and ``/ws/v1/events/stream`` as YuniKorn's core answers them.
 
-What Muster adds is in headers, in further parameters and in one field:
+Muster adds headers, parameters and one field:
 
 ``?rm=``
-    whose events; needed only where several RMs have some.
+    the RM of the events; needed only when several RMs have events.
 ``?start=`` of a stream
-    the id of the first event: a client that lost its stream goes on where it was.
+    the id of the first event: a client that lost its stream continues where it was.
 ``?state=``
-    whether each event says what its object is like (``state``, docs/history-servers.md): true or false. Without it a
-    stream does where the publisher knows a view, because history servers ask for nothing; a batch does not.
+    true or false: whether each event carries the state of its object (``state``, docs/history-servers.md). The default
+    is true for a stream of a publisher that knows a view, because history servers send no parameters; it is false for
+    a batch.
 ``X-Muster-Events-Source``
-    batch: where the records are from: ``ring``; ``log`` or ``history`` (the exported events) when they are older.
+    batch: the source of the records: ``ring``; ``log`` or ``history`` (the exported events) when they are older.
 ``X-Muster-Next-ID``
     batch: the ``start`` for the next request; stream: the id of its first event line.
 ``X-Muster-Events-Missing``
-    ids (first-last, comma-separated) that are nowhere. In a batch each has a stand-in record with a message where
-    others surround it, so that the n-th record always has the id ``start + n``.
+    ids (first-last, comma-separated) that ring, log and history do not have. A batch has a stand-in record with a
+    message for each one between two others, so that the n-th record always has the id ``start + n``.
 ``X-Muster-Events-Note``
-    batch: one sentence when the answer is not all that was asked for: an id that is not present yet, events that are
-    gone, a count above the limit.
+    batch: one sentence when the answer is shorter than requested: an id that is not present yet, events that are gone,
+    a count above the limit.
 """
 
 from __future__ import annotations
@@ -27,13 +28,16 @@ import asyncio
 import gzip
 import json
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
-from muster_service.go_json import error_body
-from muster_service.life import until
+from muster_rest.publisher import BATCH, OPEN_STREAMS, PUBLISHER, STREAM
+from muster_runtime import whose
+from muster_runtime.go_json import error_body
+from muster_runtime.life import until
 from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.applications import Starlette
@@ -51,26 +55,25 @@ from muster_event_publisher.settings import PublisherSettings
 from muster_event_publisher.source import EventSource
 from muster_event_publisher.streams import EventStream, EventStreams
 
-BATCH_PATH = "/ws/v1/events/batch"
-STREAM_PATH = "/ws/v1/events/stream"
-
 _HEADERS = {
     "Content-Type": "application/json; charset=UTF-8",
     "Access-Control-Allow-Origin": "*",
     "Access-Control-Allow-Methods": "GET, OPTIONS",
     "Access-Control-Allow-Headers": "X-Requested-With,Content-Type,Accept,Origin",
-    # Else scripts of other origins cannot read them.
+    # Without this header, scripts of other origins cannot read them.
     "Access-Control-Expose-Headers": ",".join(
         ["X-Muster-Next-ID", "X-Muster-Events-Source", "X-Muster-Events-Missing", "X-Muster-Events-Note"]
     ),
 }
-# With every 503: what is full now has room soon.
+# A request for nearly one of these paths (letter case, a slash at the end) is redirected there.
+_NEAR = frozenset({BATCH.path, STREAM.path, OPEN_STREAMS.path})
+# With every 503: a full limit has room again soon.
 _TRY_AGAIN = {"Retry-After": "1"}
-# The core compresses from this size on.
+# YuniKorn's core compresses answers from this size on.
 _GZIP_FROM_BYTES = 1400
-# Above this, compressing is done in a thread.
+# Larger answers are compressed in a thread.
 _GZIP_IN_THREAD_BYTES = 32 * 1024
-# Events rendered before the event loop gets a turn: about a millisecond.
+# Events that are rendered between two pauses for other tasks: about a millisecond of work.
 _SLICE = 200
 
 Handler = Callable[[Request], Awaitable[ASGIApp]]
@@ -78,10 +81,10 @@ HealthCheck = Callable[[], Awaitable[list[str]]]
 
 
 class _Asked(NamedTuple):
-    """What a batch request is about.
+    """A batch request.
 
-    :param wanted: events that the client wants, of which ``limit`` may be in an answer.
-    :param states: to be added to the events; None: not.
+    :param wanted: how many events the client wants; an answer holds at most ``limit``.
+    :param states: adds the objects' states to the events; None: no states.
     """
 
     ring: EventRing
@@ -93,13 +96,13 @@ class _Asked(NamedTuple):
 
     @property
     def most(self) -> int:
-        """Events that the answer may have."""
+        """The most events that the answer may have."""
         return min(self.wanted, self.limit)
 
 
 @dataclass(slots=True)
 class _Batch:
-    """An answer while it is made; ``lowest``, ``highest`` and ``next_id`` are of the ring as it was asked."""
+    """An answer in the making; ``lowest``, ``highest`` and ``next_id`` are the ring's at the time of the request."""
 
     lowest: int
     highest: int
@@ -137,10 +140,10 @@ class _Batch:
 
 
 class EventsRest:
-    """The endpoints. ``app`` is the whole as one ASGI application.
+    """The endpoints. ``app`` serves all of them as one ASGI application.
 
-    :param states: what objects are like; None: there is no view to ask.
-    :param extra_routes: what else is served beside the events; :func:`get_endpoint` gives them the same manners.
+    :param states: gives the states of objects; None: the publisher knows no view.
+    :param extra_routes: further routes; :func:`get_endpoint` makes endpoints that answer like those of the events.
     """
 
     def __init__(
@@ -154,14 +157,15 @@ class EventsRest:
     ) -> None:
         self._source, self._streams, self._settings, self._problems = source, streams, settings, problems
         self._states = states
+        endpoints: dict[str, Callable[..., Any]] = {
+            "events.batch": _Get(self._batch),
+            "events.stream": _Get(self._stream),
+            "events.open_streams": _Get(self._open_streams),
+            "process.health": self._health,
+            "process.metrics": _own_metrics,
+        }
         self.app = Starlette(
-            routes=[
-                Route(BATCH_PATH, _Get(self._batch)),
-                Route(STREAM_PATH, _Get(self._stream)),
-                Route("/health", self._health),
-                Route("/metrics", _own_metrics),
-                *extra_routes,
-            ],
+            routes=[*routes_of(endpoints), *extra_routes],
             exception_handlers={404: _not_found},
         )
         self.app.router.redirect_slashes = False  # the core's redirects have another status; see _not_found
@@ -169,14 +173,14 @@ class EventsRest:
     async def _batch(self, request: Request) -> ASGIApp:
         began_s = time.monotonic()
         query = _query(request)
-        # 1. what is asked
-        ring = self._source.choose(query.get("rm") or None)
+        # 1. the parameters
+        ring = self._source.choose(query.get("rm") or None, whose.default_of(request.headers.raw))
         limit = self._source.settings.of(ring.rm_id if ring is not None else "").rest_response_size
         wanted, start = _number(query, "count", limit, lowest=1), _number(query, "start", 0)
         states = self._states_of(query, usually=False)
         if ring is None:
             return await _answer(request, render.batch_json("", 0, 0, None), {"X-Muster-Next-ID": "0"})
-        # 2. from the ring, or from behind it when it is older: for one who is still there
+        # 2. the answer from the ring; or from the log and history, which ends when the client leaves
         asked = _Asked(ring, start, wanted, limit, states, began_s)
         if ring.lowest <= start or not asked.most:
             return await self._found(request, asked)
@@ -190,16 +194,16 @@ class EventsRest:
         return made[0]
 
     async def _found(self, request: Request, asked: _Asked, turns: Turns | None = None) -> ASGIApp:
-        """The answer to a batch request; ``turns`` to read what is older than the ring."""
+        """The answer to a batch request; ``turns`` is the right to read events older than the ring."""
         ring, start, wanted, limit, states, began_s = asked
         count = asked.most
-        # 1. the events. (The ring goes on while they are rendered.)
+        # 1. the events (the ring grows while they are rendered)
         found = _Batch(ring.lowest, ring.highest, ring.next_id, "ring")
         if ring.lowest <= start:
             await self._render(found, ring, ring.pieces(start, count), states)
         elif count:
             await self._render_old(found, asked, turns)
-        # 2. and what there is to say about them
+        # 2. the headers about them
         headers = {"X-Muster-Events-Source": found.source, "X-Muster-Next-ID": str(found.go_on_at(start))}
         if found.missing:
             headers["X-Muster-Events-Missing"] = ",".join(f"{first}-{last}" for first, last in found.missing)
@@ -212,7 +216,7 @@ class EventsRest:
     async def _render(
         self, found: _Batch, ring: EventRing, pieces: Sequence[Piece], states: ObjectStates | None
     ) -> None:
-        """Renders in slices, so that others get their turn. The newest are rendered once for all who ask."""
+        """Renders in slices, so that other tasks can run. The newest events are rendered once for all requests."""
         lines, plain_from = self._source.lines(ring).get, ring.plain_from
         for piece in pieces:
             values = piece.values()
@@ -240,7 +244,7 @@ class EventsRest:
             raise RequestRefused(503, str(error)) from error
         first_id = min(old.first_id, ring.lowest) if old is not None else ring.lowest
         if old is None or old.first_id != start:
-            # Gone, or lost: say which is the first that exists, and leave it to the client to go on there.
+            # Deleted or lost: the answer names the first event that exists, and the client decides to continue there.
             found.missing = [(start, first_id - 1)]
             return
         found.source = old.source
@@ -255,12 +259,12 @@ class EventsRest:
 
     async def _stream(self, request: Request) -> ASGIApp:
         query = _query(request)
-        # 1. what is asked
+        # 1. the parameters
         count = _number(query, "count", 0)
         start = _number(query, "start", 0) if query.get("start") else None
         states = self._states_of(query, usually=True)
-        ring = self._source.choose(query.get("rm") or None)
-        # 2. where it begins
+        ring = self._source.choose(query.get("rm") or None, whose.default_of(request.headers.raw))
+        # 2. the first event
         next_id = ring.next_id if ring is not None else 0
         if start is not None and start > next_id:
             raise RequestRefused(
@@ -269,7 +273,7 @@ class EventsRest:
         cursor = 0
         if ring is not None:
             cursor = start if start is not None else max(ring.next_id - count, ring.lowest)
-        # 3. whether there is room
+        # 3. the limits of streams
         host = self._peer(request)
         self._streams.check_room(host, ring.rm_id if ring is not None else "")
         headers = [(name.lower().encode(), value.encode()) for name, value in _HEADERS.items()]
@@ -277,8 +281,16 @@ class EventsRest:
             headers.append((b"x-muster-next-id", str(cursor).encode()))
         return EventStream(self._streams, self._source, ring, cursor, host, headers, states)
 
+    async def _open_streams(self, request: Request) -> ASGIApp:
+        """The open streams of an RM's events, and those that wait for the first RM with events; without ``rm`` all."""
+        wanted = _query(request).get("rm") or ""
+        found = [each for each in self._streams.open if not wanted or each.rm_id in (wanted, "")]
+        found.sort(key=lambda each: each.opened_ns)
+        body = [{"Name": each.host, "CreatedAt": _rfc3339(each.opened_ns)} for each in found]
+        return await _answer(request, f"{json.dumps(body, separators=(',', ':'))}\n".encode(), {})
+
     def _states_of(self, query: dict[str, str], *, usually: bool) -> ObjectStates | None:
-        """What to add states with, or None for events without; ``usually``: when the request does not say."""
+        """The source of states; None: events without states. ``usually``: the default of the parameter."""
         text = query.get("state", "")
         wanted = {"": usually, "true": True, "false": False}.get(text.lower())
         if wanted is None:
@@ -292,7 +304,7 @@ class EventsRest:
         peer = request.client.host if request.client is not None else ""
         trusted = self._settings.trusted_proxies
         if peer in trusted:
-            # (A proxy may add a line of its own behind what the client has sent.)
+            # (A proxy may add a header of its own after the client's.)
             forwarded = ",".join(request.headers.getlist("x-forwarded-for"))
             for address in reversed(forwarded.split(",")):
                 peer = address.strip() or peer
@@ -306,21 +318,26 @@ class EventsRest:
         return Response(body, 503 if problems else 200, media_type="application/json")
 
 
-def get_endpoint(handler: Handler) -> ASGIApp:
-    """An endpoint for a route: answers GET by ``handler``, and all else as the core does.
+def routes_of(endpoints: Mapping[str, Callable[..., Any]]) -> list[BaseRoute]:
+    """The publisher's routes whose handlers are among these."""
+    return [Route(each.path, endpoints[each.handler]) for each in PUBLISHER if each.handler in endpoints]
 
-    ``handler`` may raise RequestRefused. Use :func:`answer_json` for what it gives.
+
+def get_endpoint(handler: Handler) -> ASGIApp:
+    """An endpoint for a route: ``handler`` answers GET; other methods are answered as YuniKorn's core does.
+
+    ``handler`` may raise RequestRefused. It makes its answer by :func:`answer_json`.
     """
     return _Get(handler)
 
 
 async def answer_json(request: Request, body: bytes, headers: dict[str, str] | None = None) -> Response:
-    """A JSON body with the core's headers; compressed when it is large and the client wants it so."""
+    """A JSON answer with the headers of YuniKorn's core; compressed when it is large and the client accepts that."""
     return await _answer(request, body, headers or {})
 
 
 class _Get:
-    """A GET endpoint with the core's answers to other methods and to refused requests."""
+    """A GET endpoint that answers other methods and refused requests as YuniKorn's core does."""
 
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
@@ -356,10 +373,10 @@ async def _answer(request: Request, body: bytes, headers: dict[str, str]) -> Res
 
 
 async def _not_found(request: Request, _error: Exception) -> Response:
-    """The core's router: another letter case or a slash at the end is sent to the right path; the rest is unknown."""
+    """Answers like the router of YuniKorn's core: redirects other letter case or a slash at the end; else 404."""
     path = request.url.path
     canonical = path.rstrip("/").lower()
-    if canonical in (BATCH_PATH, STREAM_PATH) and canonical != path and request.method == "GET":
+    if canonical in _NEAR and canonical != path and request.method == "GET":
         target = canonical + (f"?{request.url.query}" if request.url.query else "")
         link = target.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&#34;")
         headers = {"Location": target, "Content-Type": "text/html; charset=utf-8"}
@@ -368,13 +385,13 @@ async def _not_found(request: Request, _error: Exception) -> Response:
 
 
 async def _gone(request: Request) -> None:
-    """Returns when the client is."""
+    """Returns when the client has left."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
 async def _nothing(scope: Scope, receive: Receive, send: Send) -> None:
-    """For nobody."""
+    """Answers nothing: the client has left."""
 
 
 def _plain(body: str, status: int, headers: dict[str, str]) -> Response:
@@ -386,8 +403,15 @@ async def _own_metrics(request: Request) -> Response:
     return Response(generate_latest(), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
 
 
+def _rfc3339(at_ns: int) -> str:
+    """A moment as Go writes it in JSON, in UTC."""
+    seconds, rest_ns = divmod(at_ns, 1_000_000_000)
+    fraction = f".{rest_ns:09d}".rstrip("0") if rest_ns else ""
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}{fraction}Z"
+
+
 def _query(request: Request) -> dict[str, str]:
-    """Parameters; the first of a name counts, as in Go."""
+    """The parameters; of several with one name the first counts, as in Go."""
     query: dict[str, str] = {}
     for name, value in parse_qsl(request.url.query, keep_blank_values=True):
         query.setdefault(name, value)
@@ -395,12 +419,12 @@ def _query(request: Request) -> dict[str, str]:
 
 
 def _number(query: dict[str, str], name: str, default: int, lowest: int = 0) -> int:
-    """An unsigned 64-bit decimal, as Go's ParseUint takes it. Raises RequestRefused (400)."""
+    """An unsigned 64-bit decimal, in the form that Go's ParseUint accepts. Raises RequestRefused (400)."""
     text = query.get(name, "")
     if not text:
         return default
     digits = text.lstrip("0")
-    # (Python refuses to read thousands of digits; twenty are enough to know.)
+    # (Python refuses to read thousands of digits; twenty are enough to decide.)
     if text.isascii() and text.isdigit() and len(digits) <= 20 and lowest <= int(digits or "0") < 2**64:
         return int(digits or "0")
     raise RequestRefused(

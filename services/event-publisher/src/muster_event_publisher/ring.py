@@ -1,4 +1,4 @@
-"""The ring: the newest events of one RM in memory (seed 002, event storage)."""
+"""The ring: the newest events of one RM in memory (the event history design, event storage)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 from muster_event_publisher import metrics, ring_blocks
 
-# Events per block. Larger ones pack a little better, but each look at an old event unpacks a whole one: about 1.5 ms.
+# Events per block. Larger blocks pack a little better, but each read of an old event unpacks a whole one: about 1.5 ms.
 BLOCK = 2048
-# Newest full blocks that stay as they came: who follows reads only these.
+# The newest full blocks stay unpacked: followers read only these.
 _PLAIN_BLOCKS = 3
-# A burst of more unpacked blocks than this waits in extend() while they are packed; else it would take the memory.
+# With more unpacked blocks than this, extend() packs some before it returns; else a burst would fill the memory.
 _UNPACKED_MAX = 64
-# Unpacked blocks that are remembered, of all rings together: about 0.4 MB each.
+# Blocks that are kept unpacked after a read, of all rings together: about 0.4 MB each.
 _REMEMBERED_BLOCKS = 32
 # Gaps that are remembered for answers; older ones remain in the log file and the metric.
 _GAPS_KEPT = 100
@@ -25,10 +25,10 @@ _Values = Sequence[bytes | None]
 
 
 class Taken(NamedTuple):
-    """What :meth:`EventRing.extend` found.
+    """The result of :meth:`EventRing.extend`.
 
-    :param missing: first and last id that should have come before these events, None when none.
-    :param repeated: how many of the given events had been taken before (passed over).
+    :param missing: first and last id that are missing before these events; None: none is missing.
+    :param repeated: how many of the events the ring had already (and ignored).
     """
 
     missing: tuple[int, int] | None
@@ -36,7 +36,7 @@ class Taken(NamedTuple):
 
 
 class UnpackedBlocks:
-    """Blocks that were unpacked for a reader, for the next one: those used last stay."""
+    """A cache of blocks that a reader has unpacked; the blocks used last stay."""
 
     def __init__(self, blocks_max: int = _REMEMBERED_BLOCKS) -> None:
         self._blocks_max = blocks_max
@@ -46,7 +46,7 @@ class UnpackedBlocks:
         return len(self._known)
 
     def open(self, block: bytes) -> _Values:
-        """The block's events. By content, which the block is immutable for; its hash is computed once."""
+        """The block's events. The block's bytes are the key: they never change, and their hash is computed once."""
         values = self._known.get(block)
         if values is not None:
             self._known.move_to_end(block)
@@ -61,7 +61,7 @@ class UnpackedBlocks:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Events with consecutive ids in one block; it stays readable when the ring has let the block go."""
+    """Events with consecutive ids in one block; they stay readable after the ring has dropped the block."""
 
     first_id: int
     count: int
@@ -70,7 +70,7 @@ class Piece:
     _unpacked: UnpackedBlocks
 
     def values(self) -> _Values:
-        """The events; None for those that the log does not have. Unpacks at most one block."""
+        """The events; None for an id that the log does not have. Unpacks at most one block."""
         if self._block is None:
             return [None] * self.count
         values = self._unpacked.open(self._block) if isinstance(self._block, bytes) else self._block
@@ -80,12 +80,12 @@ class Piece:
 class EventRing:
     """The newest events of one RM, by id.
 
-    It holds the ids from ``lowest`` to ``next_id - 1``: the newest ``capacity`` ids. An id that the log does not have
-    (a gap) holds its place as None, so positions and ids stay the same thing. Appending costs O(1) per event; reading
-    n events costs O(n) wherever they are.
+    The ring holds the ids from ``lowest`` to ``next_id - 1``: the newest ``capacity`` ids. An id that the log does not
+    have (a gap) takes its place as None, so an id gives its position. Appending costs O(1) per event; reading n events
+    costs O(n) wherever they are.
 
-    Values are serialised ``si.v1.EventRecord``. The newest are kept as they came; full blocks of older ones are packed
-    (:mod:`~muster_event_publisher.ring_blocks`), one with each call of :meth:`pack`, so that nobody waits long.
+    Values are serialised ``si.v1.EventRecord``. The newest values stay as they are; full blocks of older ones are
+    packed (:mod:`~muster_event_publisher.ring_blocks`), one block per call of :meth:`pack`, so that no task waits long.
 
     :param unpacked: shared by the rings of a publisher.
     """
@@ -95,7 +95,7 @@ class EventRing:
         self.changed = Signal()
         self._capacity = capacity
         self._unpacked = unpacked if unpacked is not None else UnpackedBlocks()
-        # By number; bytes are packed. A block that is not there holds none of its events (a gap).
+        # By number; a packed block is bytes. A block is absent when the log has none of its events (a gap).
         self._blocks: dict[int, bytes | list[bytes | None]] = {}
         self._full: deque[int] = deque()
         self._lowest = 0
@@ -112,12 +112,12 @@ class EventRing:
 
     @property
     def next_id(self) -> int:
-        """The id that the next event has."""
+        """The id of the next event."""
         return 0 if self._next is None else self._next
 
     @property
     def highest(self) -> int:
-        """The highest id held; 0 when there was never an event (seed 002's answer)."""
+        """The highest id held; 0 when there was never an event (the event history design's answer)."""
         return max(self.next_id - 1, 0)
 
     @property
@@ -126,14 +126,14 @@ class EventRing:
 
     @property
     def plain_from(self) -> int:
-        """From this id on events are kept as they came: reading them costs nothing."""
+        """Events from this id on are not packed: reading them costs nothing."""
         full = [number for number in self._full if number in self._blocks]
         oldest = full[0] if full else self.next_id // BLOCK
         return max(oldest * BLOCK, self._lowest)
 
     @property
     def size_bytes(self) -> int:
-        """What the events take, without what Python adds to each object. Costs a walk over all blocks."""
+        """The size of the events, without Python's overhead per object. Walks over all blocks."""
         size = 0
         for block in self._blocks.values():
             size += len(block) if isinstance(block, bytes) else sum(len(value) for value in block if value is not None)
@@ -145,7 +145,7 @@ class EventRing:
         self._evict()
 
     def extend(self, first_id: int, values: list[bytes]) -> Taken:
-        """Takes events with the ids ``first_id``, ``first_id + 1`` … and wakes who waits."""
+        """Takes events with the ids ``first_id``, ``first_id + 1`` … and wakes the waiting readers."""
         missing, repeated = None, 0
         if self._next is None:
             self._begin_at(first_id)
@@ -180,8 +180,10 @@ class EventRing:
         return False
 
     def pieces(self, start: int, count: int) -> list[Piece]:
-        """Up to ``count`` events from id ``start`` on, to be read one piece after the other; none when ``start`` is
-        outside of what is held."""
+        """Up to ``count`` events from id ``start`` on, as pieces to be read one by one.
+
+        There are none when the ring does not hold ``start``.
+        """
         if not self._lowest <= start < self.next_id or count <= 0:
             return []
         end = min(start + count, self.next_id)
@@ -197,7 +199,7 @@ class EventRing:
         return out
 
     def slice(self, start: int, count: int) -> list[bytes | None]:
-        """Up to ``count`` events from id ``start`` on; empty when ``start`` is outside of what is held."""
+        """Up to ``count`` events from id ``start`` on; empty when the ring does not hold ``start``."""
         out: list[bytes | None] = []
         for piece in self.pieces(start, count):
             out += piece.values()
@@ -214,7 +216,7 @@ class EventRing:
         self._lowest = self._next = event_id
 
     def _pass_over(self, event_id: int) -> None:
-        """Leaves the ids before ``event_id`` empty; blocks in between are not made at all."""
+        """Leaves the ids before ``event_id`` empty; it creates no blocks in between."""
         number, index = divmod(self.next_id, BLOCK)
         last, last_index = divmod(event_id, BLOCK)
         if index:
@@ -258,7 +260,7 @@ class EventRing:
 
 
 class Signal:
-    """Wakes everyone who waits. Who checks, then waits without an await in between, misses nothing."""
+    """Wakes all waiting tasks. A task that checks and then waits, without an await in between, misses nothing."""
 
     def __init__(self) -> None:
         self._future: asyncio.Future[None] | None = None
@@ -279,7 +281,7 @@ class Signal:
 class Rings:
     """The rings of all RMs, by rmID.
 
-    :param capacity: of each ring, or what says it for an RM.
+    :param capacity: of each ring, or a function that gives it for an RM.
     """
 
     def __init__(self, capacity: int | Callable[[str], int]) -> None:
@@ -301,7 +303,7 @@ class Rings:
         return list(self._rings.values())
 
     def ring_for(self, rm_id: str, instance: str) -> EventRing:
-        """The RM's ring; a new one for a new RM, and for a new instance of a known one (its ids begin anew)."""
+        """The RM's ring; a new ring for a new RM, and for a new instance of a known RM (its ids begin again at 0)."""
         ring = self._rings.get(rm_id)
         if ring is None or ring.instance != instance:
             previous, ring = ring, EventRing(rm_id, instance, self.capacity_of(rm_id), self._unpacked)
@@ -312,7 +314,7 @@ class Rings:
         return ring
 
     def resize(self, rm_id: str) -> None:
-        """Gives the RM's ring the capacity that is said now, and wakes who reads it, or waits for one to read."""
+        """Gives the RM's ring its present capacity, and wakes its readers and those that wait for a ring."""
         ring = self._rings.get(rm_id)
         if ring is not None:
             ring.resize(self.capacity_of(rm_id))
@@ -320,7 +322,7 @@ class Rings:
             self.changed.notify()
 
     def wake_all(self) -> None:
-        """Wakes all who wait, so that they see that the service stops."""
+        """Wakes all waiting tasks, so that they see that the service stops."""
         self.changed.notify()
         for ring in self._rings.values():
             ring.changed.notify()

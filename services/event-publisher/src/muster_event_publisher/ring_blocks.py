@@ -1,6 +1,6 @@
-"""Blocks of events in a small form (what seed 002 calls an internal record, with its strings kept once).
+"""Packs blocks of events (the event history design calls the form an internal record, with each string kept once).
 
-A serialised ``si.v1.EventRecord`` is cut at four places into five pieces, and each piece goes to a column:
+Each serialised ``si.v1.EventRecord`` is cut into five pieces, and each piece goes to a column:
 
 ======  ==================================================  =====================================================
 front   type, object, message, tag of the time stamp        distinct ones once, and which one each record has
@@ -10,10 +10,11 @@ ref     the reference                                       as front; UUIDs as 1
 back    the resource, and whatever else there is            as front
 ======  ==================================================  =====================================================
 
-Where the cuts are is a matter of size alone: the pieces joined are the record, byte for byte, whatever it holds. So
-records need not be valid, and nothing is lost of those that are not. The columns are then compressed (zstd).
+The cuts only affect the size: the joined pieces are the record, byte for byte, whatever it contains. So an invalid
+record is kept without loss. The columns are then compressed (zstd).
 
-On the mix of seed 002 a record of 142 bytes takes about 15; plain zstd over records takes 23 (see the README).
+With the mix of the event history design, a record of 142 bytes takes about 15; plain zstd over records takes 23 (see
+the README).
 """
 
 from __future__ import annotations
@@ -25,8 +26,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import zstandard
+from muster_state import event_layout
+from muster_state.event_layout import TIMESTAMP_BYTES
 
-# Levels above cost more time than they save space: what remains is UUIDs and time stamps, which have no pattern.
+# Higher levels cost more time than they save space: the rest is UUIDs and time stamps, which have no pattern.
 _LEVEL = 3
 _compress = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=False).compress
 _decompress = zstandard.ZstdDecompressor().decompress
@@ -35,11 +38,7 @@ _Ints = npt.NDArray[np.int64]
 _Bools = npt.NDArray[np.bool_]
 _Bytes = npt.NDArray[np.uint8]
 
-# Tags of the fields of EventRecord (number and wire type).
-_TYPE, _OBJECT, _MESSAGE, _TIME, _CHANGE, _DETAIL, _REFERENCE = 0x08, 0x12, 0x2A, 0x30, 0x38, 0x40, 0x4A
-# A time stamp of our age in nanoseconds takes nine bytes as a varint: 63 bits, so int64 holds every one.
-_TIME_BYTES = 9
-# Zeros behind the last record: looking at a tag never leaves the buffer.
+# Zeros after the last record, so that reading a tag never leaves the buffer.
 _PAD = bytes(16)
 
 _UUID_LENGTH = 36
@@ -56,9 +55,10 @@ _IS_UUID = np.uint32(2**32 - 1)
 class _Packed(msgspec.Struct, array_like=True):
     """A packed block. All but ``count`` is compressed.
 
-    :param absent: bits, one per record: the log has no such record; empty when all are there.
-    :param codes: which front, middle, ref and back each record has; and bits: whether it has a time.
-    :param lengths: of the distinct fronts, middles, refs and backs, which ``texts`` holds one behind the other.
+    :param absent: one bit per record: the log has no such record; empty when it has all.
+    :param codes: the front, middle, ref and back of each record by number; and bits: whether it has a time.
+    :param lengths: the lengths of the distinct fronts, middles, refs and backs, which ``texts`` holds one after the
+        other.
     """
 
     count: int
@@ -99,7 +99,7 @@ def pack(values: Sequence[bytes | None]) -> bytes:
         uuids=_compress(uuids),
         texts=_compress(texts),
     )
-    # (A copy: what the encoder gives has grown and was cut, and leaves holes in the memory behind it.)
+    # (A copy: the encoder's buffer grew and was cut, and would leave holes in the memory.)
     return bytes(memoryview(_encode(packed)))
 
 
@@ -129,9 +129,10 @@ def unpack(packed: bytes) -> list[bytes | None]:
 
 
 def _cut(records: list[bytes]) -> tuple[list[tuple[_Ints, _Ints]], _Bools, _Ints]:
-    """Begin and end of front, middle, ref and back in the joined records; which have a time, and it (else 0).
+    """The begin and end of front, middle, ref and back in the joined records; which records have a time, and the time
+    (else 0).
 
-    It walks all records at once, field by field, as far as they look as the scheduler writes them.
+    It walks through all records at once, field by field, while they have the scheduler's form.
     """
     lengths = np.fromiter(map(len, records), np.int64, len(records))
     end = np.cumsum(lengths)
@@ -152,23 +153,23 @@ def _cut(records: list[bytes]) -> tuple[list[tuple[_Ints, _Ints]], _Bools, _Ints
         return after
 
     # 1. front: up to and with the tag of the time
-    position = skip(2, here(_TYPE))
-    position = skip(2 + at(1), here(_OBJECT))
-    position = skip(2 + at(1), here(_MESSAGE))
-    has_time = here(_TIME) & (position + 1 + _TIME_BYTES <= end) & (at(_TIME_BYTES) < 128)
-    for place in range(1, _TIME_BYTES):
+    position = skip(2, here(event_layout.TYPE))
+    position = skip(2 + at(1), here(event_layout.OBJECT))
+    position = skip(2 + at(1), here(event_layout.MESSAGE))
+    has_time = here(event_layout.TIMESTAMP) & (position + 1 + TIMESTAMP_BYTES <= end) & (at(TIMESTAMP_BYTES) < 128)
+    for place in range(1, TIMESTAMP_BYTES):
         has_time &= at(place) >= 128
     front_end = skip(1, has_time)
     # 2. the time: seven bits of each byte
     times = np.zeros(len(records), np.int64)
-    for place in range(_TIME_BYTES):
+    for place in range(TIMESTAMP_BYTES):
         times |= (at(1 + place) & 127) << (7 * place)
-    position = skip(1 + _TIME_BYTES, has_time)
+    position = skip(1 + TIMESTAMP_BYTES, has_time)
     middle_begin = position
     # 3. the middle: up to and with the length of the reference
-    position = skip(2, here(_CHANGE))
-    position = skip(2 + (at(1) >= 128), here(_DETAIL))
-    has_reference = here(_REFERENCE)
+    position = skip(2, here(event_layout.CHANGE))
+    position = skip(2 + (at(1) >= 128), here(event_layout.DETAIL))
+    has_reference = here(event_layout.REFERENCE)
     reference_length = at(1)
     middle_end = skip(2, has_reference)
     # 4. reference, and the rest
@@ -179,30 +180,31 @@ def _cut(records: list[bytes]) -> tuple[list[tuple[_Ints, _Ints]], _Bools, _Ints
 
 
 def _pack_times(times: _Ints, has_time: _Bools) -> bytes:
-    """Differences of those that are there, small in absolute value as small numbers (zigzag)."""
+    """The differences between present times, as small numbers for small absolute values (zigzag)."""
     steps = np.diff(times[has_time], prepend=np.int64(0))
     return _planes((steps << 1) ^ (steps >> 63))
 
 
 def _unpack_times(packed: bytes, has_time: _Bools) -> list[bytes]:
-    """The nine bytes of each record's time; nothing where it has none."""
+    """The nine bytes of each record's time; none for a record without a time."""
     zigzag = _from_planes(packed, np.uint64)
     steps = (zigzag >> np.uint64(1)).astype(np.int64) ^ -(zigzag & np.uint64(1)).astype(np.int64)
     times = np.cumsum(steps)
-    wire = np.empty((len(times), _TIME_BYTES), np.uint8)
-    for place in range(_TIME_BYTES):
+    wire = np.empty((len(times), TIMESTAMP_BYTES), np.uint8)
+    for place in range(TIMESTAMP_BYTES):
         wire[:, place] = (times >> (7 * place)) & 127
     wire[:, :-1] |= 128
-    pieces = iter(_split(wire.tobytes(), _TIME_BYTES))
+    pieces = iter(_split(wire.tobytes(), TIMESTAMP_BYTES))
     if has_time.all():
         return list(pieces)
     return [next(pieces) if there else b"" for there in has_time.tolist()]
 
 
 def _as_recent(pieces: list[bytes]) -> tuple[npt.NDArray[np.uint16], list[bytes]]:
-    """The distinct pieces in order of first use; and for each piece 0 when it is new, else how long ago it was new.
+    """The distinct pieces in the order of first use; and for each piece 0 when it is new, else how many new pieces ago
+    it first came.
 
-    So what repeats within a moment has a small number, which compresses better than its index.
+    So a piece that soon repeats has a small number, which compresses better than its index.
     """
     known: dict[bytes, int] = {}
     index = np.fromiter([known.setdefault(piece, len(known)) for piece in pieces], np.int64, len(pieces))
@@ -225,7 +227,7 @@ def _pack_words(words: list[bytes]) -> tuple[bytes, bytes, bytes]:
     letters = np.frombuffer(b"".join([words[place] for place in places.tolist()]), np.uint8)
     letters = letters.reshape(-1, _UUID_LENGTH)
     digits = _DIGIT_OF[letters[:, _UUID_DIGITS]]
-    # Lower case and dashes only: what is written differently must come back as it was.
+    # Only lower case with dashes: any other spelling must be restored as it was.
     is_uuid = (digits != _NO_DIGIT).all(axis=1) & (letters[:, _UUID_DASHES] == ord("-")).all(axis=1)
     digits = digits[is_uuid]
     lengths[places[is_uuid]] = _IS_UUID

@@ -1,43 +1,43 @@
-"""What each RM wants of its events: the publisher follows the RMs' registrations on ``si.state``.
+"""The event settings of each RM: the publisher follows the RMs' registrations on ``si.state``.
 
-An RM says it in its ``extraConfig`` (``muster_service.event_settings`` has the keys); the scheduler records it with
-the RM's registration. What an RM does not say is as the publisher's own settings say. Of applications, whose objects
-are on the same topic, the queues are noted (``app_queues``).
+An RM sends its settings in ``extraConfig`` (``muster_runtime.event_settings`` has the keys), and the scheduler records
+them with the RM's registration. For the others the publisher's own settings apply. The same reader notes the queues of
+applications (``app_queues``), whose objects are on the same topic.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import structlog
 from muster_bus.errors import LogError, LogUnavailable, OffsetGone
 from muster_bus.log import Log, LogReader
-from muster_bus.topics import Topics, parse_state_key
-from muster_service import event_settings
-from muster_service.event_settings import EventSettings
-from muster_service.life import together
+from muster_bus.topics import Topics, is_forgotten_state_key, is_rm_state_key, parse_state_key
+from muster_runtime import event_settings
+from muster_runtime.event_settings import EventSettings
+from muster_runtime.life import together
 
 from muster_event_publisher.app_queues import APPLICATION, AppQueues
-from muster_event_publisher.codec import registered_extra_config
+from muster_event_publisher.codec import is_stopped, registered_extra_config
 from muster_event_publisher.settings import PublisherSettings
 
 log = structlog.get_logger(__name__)
 
-# The kind of the records that are read, in their keys; the scheduler's name for it.
+# The kind of a registration's record, as the scheduler writes it into the key.
 REGISTRATION = "reg"
 _MARK, _APPLICATION_MARK = f"/{REGISTRATION}/".encode(), f"/{APPLICATION}/".encode()
 _READ_RECORDS = 10_000
 _READ_TIMEOUT_S = 5.0
-# Between two reads that gave something: registrations are rare among what is written there, and not urgent.
+# Pause after a read that gave records: registrations are rare on this topic, and not urgent.
 _REST_S = 0.25
 
 
 class RmSettings:
     """The settings in force, by RM.
 
-    :param changed: is called with the id of an RM whose settings have changed since :meth:`start`.
+    :param changed: called with the id of an RM whose settings have changed since :meth:`start`.
     """
 
     def __init__(self, bus: Log, topics: Topics, own: PublisherSettings, changed: Callable[[str], None]) -> None:
@@ -54,12 +54,14 @@ class RmSettings:
         )
         self.app_queues = AppQueues()
         self._said: dict[str, EventSettings] = {}
+        self._stopped: set[str] = set()
+        self._forgotten: set[str] = set()
         self._problems_said: dict[str, list[str]] = {}
         self._readers: dict[int, LogReader] = {}
         self._late: set[int] = set()
 
     def of(self, rm_id: str) -> EventSettings:
-        """The RM's settings; the publisher's own for an RM that is not known."""
+        """The RM's settings; the publisher's own for an unknown RM."""
         said = self._said.get(rm_id)
         if said is None:
             return self._own
@@ -67,7 +69,9 @@ class RmSettings:
         return replace(self._own, **{name: getattr(said, name) for name in names}, given=names)
 
     def tracks(self, rm_id: str) -> bool:
-        """Whether the RM's events are collected and given out (seed 002: a ring of size 0 turns it off as well)."""
+        """Whether the RM's events are collected and given out (the event history design: a ring of size 0 turns it off
+        as well).
+        """
         settings = self.of(rm_id)
         return settings.tracking_enabled and settings.ring_buffer_capacity > 0
 
@@ -76,26 +80,30 @@ class RmSettings:
         return self.of(rm_id).ring_buffer_capacity if self.tracks(rm_id) else 0
 
     def registered(self, partition: int | None = None) -> list[str]:
-        """The RMs that are registered: all, or those of a partition."""
+        """The registered RMs: all, or those of a partition."""
         wanted = [rm for rm in self._said if partition is None or self._topics.partition_of(rm) == partition]
         return sorted(wanted)
 
+    def lives(self, rm_ids: Iterable[str]) -> dict[str, bool]:
+        """Whether each RM is stopped; without the RMs that an operator made the scheduler forget."""
+        return {rm_id: rm_id in self._stopped for rm_id in rm_ids if rm_id not in self._forgotten}
+
     @property
     def problems(self) -> list[str]:
-        """What does not work now."""
+        """The faults of this moment, one sentence each."""
         return [
             f"the settings of the RMs of partition {partition} are not read yet" for partition in sorted(self._late)
         ]
 
     async def start(self) -> None:
-        """Reads what is registered now, for at most ``rm_settings_timeout_s``: then it goes on without, and says so."""
+        """Reads the present registrations, for at most ``rm_settings_timeout_s``; then it warns and goes on."""
         partitions = range(self._topics.partitions)
         self._late = set(partitions)
         for partition in partitions:
             self._readers[partition] = await self._bus.reader(self._topics.state, partition)
         try:
             async with asyncio.timeout(self._start_s):
-                # (All have ended by then: follow() goes on with the same readers.)
+                # (All reads have ended by then: follow() continues with the same readers.)
                 await together(map(self._read_all, partitions))
         except (TimeoutError, LogError) as error:
             log.warning(
@@ -106,7 +114,7 @@ class RmSettings:
             )
 
     async def follow(self, partition: int) -> None:
-        """Takes what is registered from now on, for ever."""
+        """Takes the registrations from now on; never returns."""
         reader, (pause_s, pause_max_s) = self._readers[partition], self._retry_s
         end = await self._end_to_be_read(partition)
         while True:
@@ -144,21 +152,28 @@ class RmSettings:
             return 0
 
     async def _read(self, reader: LogReader, timeout_s: float) -> int:
-        """Takes the registrations among the next records; how many records there were."""
+        """Takes the registrations among the next records; gives the number of records."""
         position = reader.position
         try:
             records = await reader.read(_READ_RECORDS, timeout_s)
         except OffsetGone as gone:
-            reader.seek(gone.first)  # compacted: what was there has a newer record, or is gone
+            reader.seek(gone.first)  # compacted: the missing records have newer ones, or their objects are gone
             return 1
         except asyncio.CancelledError:
-            reader.seek(position)  # the time at start is up: follow() goes on here
+            reader.seek(position)  # the time at start is up: follow() continues here
             raise
+        lives: dict[bytes, bytes | None] = {}
         for record in records:
-            # Nearly everything here is something else: only keys are looked at.
+            # Nearly all records here are other objects: the keys tell, without decoding.
             key = record.key
-            if key is not None and (_MARK in key or _APPLICATION_MARK in key):
+            if is_rm_state_key(key):
+                lives[key or b""] = record.value  # (each transaction writes one: the last one counts)
+            elif is_forgotten_state_key(key):
+                self._take_forgotten(key or b"", record.value)
+            elif key is not None and (_MARK in key or _APPLICATION_MARK in key):
                 self._take(key, record.value)
+        for key, value in lives.items():
+            self._take_life(key, value)
         return len(records)
 
     def _take(self, key: bytes, value: bytes | None) -> None:
@@ -170,6 +185,20 @@ class RmSettings:
             self._take_registration(rm_id, value)
         elif kind == APPLICATION and len(parts) == 2:
             self.app_queues.take(rm_id, parts[1], value)
+
+    def _take_life(self, key: bytes, value: bytes | None) -> None:
+        rm_id = parse_state_key(key)[0]
+        if value is not None and is_stopped(value):
+            self._stopped.add(rm_id)
+        else:
+            self._stopped.discard(rm_id)
+
+    def _take_forgotten(self, key: bytes, value: bytes | None) -> None:
+        rm_id = parse_state_key(key)[0]
+        if value is None:
+            self._forgotten.discard(rm_id)  # it registers again
+        else:
+            self._forgotten.add(rm_id)
 
     def _take_registration(self, rm_id: str, value: bytes | None) -> None:
         before = self.of(rm_id)
@@ -183,7 +212,7 @@ class RmSettings:
                 return
             said, problems = event_settings.read(extra_config, self._said.get(rm_id, event_settings.DEFAULT))
             self._said[rm_id] = said
-            # The record is written again with every configuration: what was said of it is not said again.
+            # The scheduler writes the record again with every configuration: a known problem is not logged again.
             for problem in problems:
                 if problem not in self._problems_said.get(rm_id, ()):
                     log.warning("an event setting of an RM is not in force", rm=rm_id, problem=problem)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from muster_service.addresses import OptionalListenAddress
+from muster_runtime.addresses import OptionalListenAddress
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
 _ADDRESS = "127.0.0.1:9082"
-# A store's option. Any text may be a secret, so all texts are kept as such; only the store's factory sees them.
+# A store's option. Any text may be a secret, so all texts are stored as secrets; only the store's factory sees them in
+# clear.
 SinkOption = bool | int | float | SecretStr
 
 
 class PublisherSettings(BaseModel):
-    """What can be set. Names follow the keys of seed 002 and of the core (``event.*``) where these exist."""
+    """The publisher's settings. Their names follow the keys of the event history design and of YuniKorn's core
+    (``event.*``).
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -32,7 +35,7 @@ class PublisherSettings(BaseModel):
         description='the view, for what objects of streamed events are like (history servers); "": events without it',
     )
 
-    # The ring and REST (service.event.* of seed 002).
+    # The ring and REST (service.event.* of the event history design).
     tracking_enabled: bool = Field(True, description="false: no ring, no REST answers (the log and history go on)")
     ring_capacity: int = Field(
         100_000, ge=0, le=2**32 - 1, description="newest events kept per RM (ringBufferCapacity)"
@@ -44,8 +47,9 @@ class PublisherSettings(BaseModel):
     log_search_records_max: int = Field(
         1_000_000, ge=1, description="records that one look-up of an old event id may read"
     )
-    # Two: while one waits for the log or a store, the other is decoded and rendered. More would not be faster, because
-    # that is one thread's work, which answers from the ring need as well. The line is what they do in a second or two.
+    # Two: while one read waits for the log or a store, the other is decoded and rendered. More would not be faster,
+    # because one thread decodes and renders, also for answers from the ring. The line's length is what two reads handle
+    # in a second or two.
     old_reads_max: int = Field(2, ge=1, description="answers that read events older than the ring at once")
     old_reads_waiting_max: int = Field(
         16, ge=0, description="batches that wait for it; more get a 503 (RESOURCE_EXHAUSTED). Streams wait besides"
@@ -119,7 +123,7 @@ class PublisherSettings(BaseModel):
 
 
 def plain_schema(value: str) -> str:
-    """A schema's name that can go into statements, where parameters cannot stand. Raises ValueError."""
+    """A schema's name that is safe in a statement, which takes no parameter there. Raises ValueError."""
     if not (value.isascii() and value.isidentifier() and value == value.lower() and len(value) <= 63):
         raise ValueError(f"schema {value!r}: expected lower-case letters, digits and '_', at most 63")
     return value

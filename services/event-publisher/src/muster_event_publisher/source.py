@@ -1,14 +1,15 @@
-"""Where events are read: the rings, behind them the log, and behind it the exported history."""
+"""Reads events by id: from the rings, then from the log, then from the exported history."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 import structlog
 from muster_bus.errors import LogError
 from muster_bus.topics import Topics
-from muster_service.event_settings import DEFAULT, EventSettings
+from muster_runtime import whose
+from muster_runtime.event_settings import DEFAULT, EventSettings
 
 from muster_event_publisher.errors import OldEventsAway, RequestRefused, SearchTooLong, SinkError, known_rms, shown
 from muster_event_publisher.history.reader import HistoryReader
@@ -19,23 +20,24 @@ from muster_event_publisher.ring import EventRing, Rings
 
 log = structlog.get_logger(__name__)
 
-# Rendered events kept per RM: about what streams and pollers ask for again within a second or two.
+# Rendered events kept per RM: about as many as streams and pollers ask for again within a second or two.
 _LINES_KEPT = 10_000
-# Events of one look-up behind the ring, whatever size of an answer an RM allows: they are read into memory as a whole.
+# Events of one read older than the ring, whatever size of answer an RM allows: they are all in memory at once.
 _OLD_EVENTS_MAX = 10_000
 _DISABLED = "Event tracking is disabled"
 
 
 class SettingsOfRms(Protocol):
-    """What RMs want of their events (``rm_settings.RmSettings``)."""
+    """The RMs' event settings (``rm_settings.RmSettings``)."""
 
     def of(self, rm_id: str) -> EventSettings: ...
     def tracks(self, rm_id: str) -> bool: ...
     def registered(self) -> list[str]: ...
+    def lives(self, rm_ids: Iterable[str]) -> Mapping[str, bool]: ...
 
 
 class _Defaults:
-    """Where nobody says anything."""
+    """The defaults, for a source without RM settings."""
 
     def of(self, rm_id: str) -> EventSettings:
         return DEFAULT
@@ -46,13 +48,16 @@ class _Defaults:
     def registered(self) -> list[str]:
         return []
 
+    def lives(self, rm_ids: Iterable[str]) -> Mapping[str, bool]:
+        return dict.fromkeys(rm_ids, False)
+
 
 class EventSource:
     """The events of all RMs, by id.
 
-    :param searches: per partition; empty: events older than the ring are not looked up in the log.
-    :param history: asked in this order for what the log does not have either.
-    :ivar old_reads: whose turn it is to read what is older than the ring.
+    :param searches: one per partition; empty: the log is not searched for events older than the ring.
+    :param history: the stores, in the order in which they are asked for events that the log does not have.
+    :ivar old_reads: bounds how many reads of events older than the ring run at once.
     """
 
     def __init__(
@@ -70,14 +75,21 @@ class EventSource:
         self._searches, self._topics, self._history = searches, topics, history
         self._lines: dict[str, tuple[str, EventLines]] = {}
 
-    def choose(self, rm_id: str | None) -> EventRing | None:
+    def choose(self, rm_id: str | None, default_rm: str = "") -> EventRing | None:
         """The ring that a request means; None when no RM has events yet.
 
-        Raises RequestRefused: 500 when events are not tracked; 404 for an RM without events; 400 when several have
-        some and none is named.
+        :param default_rm: the RM that is meant when there are several and the request names none.
+
+        Raises RequestRefused: 500 when events are not tracked; 404 for an RM without events; 400 when several RMs have
+        events, the request names none and no default decides.
         """
         tracks = self.settings.tracks
         known = [known_id for known_id in self.rings.rm_ids() if tracks(known_id)]
+        if rm_id is None and default_rm:
+            # (The default counts even if only another RM has events: the caller would mistake those for its own.)
+            everybody = self.settings.lives({*self.rings.rm_ids(), *self.settings.registered()})
+            if default_rm in everybody and len(everybody) > 1:
+                rm_id = default_rm
         if rm_id is not None:
             ring = self.rings.get(rm_id)
             if not tracks(rm_id):
@@ -85,15 +97,23 @@ class EventSource:
             if ring is None:
                 raise RequestRefused(404, f'parameter "rm": no events of {shown(rm_id)}{known_rms(known)}')
             return ring
-        if len(known) > 1:
-            raise RequestRefused(400, f'parameter "rm" is needed{known_rms(known)}')
-        if known:
-            return self.rings.get(known[0])
-        # Nobody's events are to be had: is there somebody who might still have some?
+        there = self.settings.lives(known)
+        meant = whose.meant(there, default_rm)
+        if meant is not None:
+            return self.rings.get(meant)
+        if there:
+            raise RequestRefused(400, f'parameter "rm" is needed{known_rms(list(there))}')
+        # No RM has events: an error, unless some RM is tracked and may have events later.
         others = {*self.rings.rm_ids(), *self.settings.registered()} or {""}
         if not any(map(tracks, others)):
             raise RequestRefused(500, _DISABLED)
         return None
+
+    def first(self) -> EventRing | None:
+        """The ring of the first RM with events that is not forgotten, for a request that came before any had some."""
+        tracks = self.settings.tracks
+        there = self.settings.lives([rm_id for rm_id in self.rings.rm_ids() if tracks(rm_id)])
+        return self.rings.get(next(iter(there), ""))
 
     def lines(self, ring: EventRing) -> EventLines:
         """The renderer of the RM's events; it belongs to the RM's present instance."""
@@ -103,12 +123,12 @@ class EventSource:
         return known[1]
 
     async def old(self, ring: EventRing, start: int, count: int, turns: Turns | None = None) -> OldEvents | None:
-        """Events from ``start`` on, or from the first id behind it that exists; None: there are none. At most 10,000.
+        """Events from ``start`` on, or from the next id that exists; None: there are none. At most 10,000.
 
-        The log is asked first, then the history. Raises OldEventsAway: one of them cannot say now, and none has the
-        event ``start`` itself. (To go on with a later one then would hide events.)
+        The log is read first, then the history. Raises OldEventsAway when one of them does not answer and none has the
+        event ``start`` itself. (To continue with a later event would then hide events.)
 
-        :param turns: of who asks; None: it waits for a turn for this read. See :mod:`old_reads`.
+        :param turns: the caller's right to read; None: the read waits for its turn. See :mod:`old_reads`.
         """
         async with (turns or self.old_reads).turn():
             return await self._old(ring, start, min(count, _OLD_EVENTS_MAX))

@@ -1,4 +1,4 @@
-"""Event streams: one cursor per client over ring and log (seed 002, streaming).
+"""Event streams: one cursor per client over ring and log (the event history design, streaming).
 
 A stream has no buffer of events. It has a cursor, the next id to send: while the cursor is in the ring, events come
 from there; when it is older, from the log; at the end it waits for more. History and live events are the same walk, so
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import structlog
 from muster_bus.clock import Clock
-from muster_service.go_json import error_body
-from muster_service.http_server import cut
+from muster_runtime.go_json import error_body
+from muster_runtime.http_server import cut
 from starlette.types import Receive, Scope, Send
 
 from muster_event_publisher import metrics, render
@@ -29,20 +29,20 @@ log = structlog.get_logger(__name__)
 
 # Events per chunk sent: some 60 KB, about a millisecond to render.
 _CHUNK = 256
-# Events older than the ring that are read at once, because beginning to read costs as much as some thousand of them.
+# Events older than the ring in one read: to begin a read costs as much as reading some thousand events.
 _OLD_CHUNK = 8 * _CHUNK
-# A stream that has caught up rests so long for each stream that is open, before it sends again: what a hundred clients
-# cost does not grow with the rate of decisions, because more events go into one chunk instead.
+# A stream that has caught up pauses for this time, times the number of open streams, before it sends again. So the cost
+# of a hundred clients does not grow with the rate of decisions: more events go into one chunk instead.
 _REST_S, _REST_MAX_S = 0.0002, 0.05
-# How often lag and stall of all streams are looked at.
+# How often the lag and stall of all streams are checked.
 _LOOK_S = 1.0
-# A client whose stream ends has at least so long to take the line that says why.
+# A client whose stream ends has at least this long to read the last line, which gives the reason.
 _LAST_LINE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class StreamLimits:
-    """See the settings of the same names. ``total`` and ``per_host`` are those of an RM that says nothing else."""
+    """See the settings of the same names. ``total`` and ``per_host`` apply to RMs without settings of their own."""
 
     total: int
     per_host: int
@@ -63,7 +63,7 @@ class EventStreams:
         self.open: Callers[EventStream] = Callers(metrics.STREAMS)
 
     def check_room(self, host: str, rm_id: str = "") -> None:
-        """Raises RequestRefused (503) when a limit of the RM's is reached; no id: no RM has events yet."""
+        """Raises RequestRefused (503) when a limit of the RM is reached; without an id: no RM has events yet."""
         total, per_host = self._room_of(rm_id)
         limit = "total" if self.open.of_rm(rm_id) >= total else ""
         if self.open.of_host(rm_id, host) >= per_host:
@@ -73,7 +73,7 @@ class EventStreams:
             raise RequestRefused(503, "Too many streaming connections" if limit else "The event publisher is stopping")
 
     async def watch(self) -> None:
-        """Drops streams that are too far behind or stalled, for ever."""
+        """Regularly ends the streams that are too far behind or stalled; never returns."""
         while True:
             await asyncio.sleep(_LOOK_S)
             for stream in self.open:
@@ -83,13 +83,15 @@ class EventStreams:
 class EventStream:
     """One client's stream; an ASGI application that answers one request.
 
-    Lines: ``{"InstanceUUID":…}`` first and whenever nothing else came for ``keepalive_s``; then one event per line,
-    ids without gap. Where ids are missing in the log, a line with InstanceUUID, NextID and a message says so. When the
-    publisher ends the stream, the last line is an error object whose message says why and where to go on.
+    The first line is ``{"InstanceUUID":…}``; it comes again after ``keepalive_s`` without another line. Then each event
+    has a line, and their ids have no gap. Where ids are missing in the log, a line with InstanceUUID, NextID and a
+    message says so. When the publisher ends the stream, the last line is an error object whose message gives the reason
+    and the id to continue with.
 
-    :param ring: None when no RM has events yet: the stream begins with the first RM that has some.
+    :ivar opened_ns: when the client connected.
+    :param ring: None: no RM has events yet, and the stream begins with the first RM that has some.
     :param cursor: id of the first event to send.
-    :param states: adds to each event what its object is like; None: as the real core has them.
+    :param states: adds the state of its object to each event; None: events as YuniKorn sends them.
     """
 
     def __init__(
@@ -103,7 +105,8 @@ class EventStream:
         states: ObjectStates | None = None,
     ) -> None:
         self.host = host
-        # As it was at first, for the limits.
+        self.opened_ns = streams.clock.now_ns()
+        # The RM at the time of the request, for the limits.
         self.rm_id = ring.rm_id if ring is not None else ""
         self.cursor = cursor
         self._streams, self._source, self._ring, self._headers = streams, source, ring, headers
@@ -132,7 +135,7 @@ class EventStream:
                 await cut(scope)
         except asyncio.CancelledError:
             if not self._gone:
-                raise  # else it left while its beginning or its last line was under way: an end like any other
+                raise  # (a client that leaves during its first or last line ends like any other)
         finally:
             watcher.cancel()
             self._streams.open.leave(self)
@@ -149,13 +152,12 @@ class EventStream:
                 self._task.cancel()
 
     async def _run(self, send: Send) -> None:
-        # 1. whose events
+        # 1. the RM
         while self._ring is None:
             if self._streams.stopping:
                 self._finish("stopping", "the event publisher is stopping")
                 return
-            tracks = self._source.settings.tracks
-            self._ring = next((ring for ring in self._source.rings.all() if tracks(ring.rm_id)), None)
+            self._ring = self._source.first()
             if self._ring is None:
                 await self._source.rings.changed.wait(None)
             else:
@@ -165,10 +167,10 @@ class EventStream:
         while self._end is None:
             if not self._source.settings.tracks(ring.rm_id):
                 self._finish("disabled", "event tracking is disabled")
-            # 2. what is older than the ring comes from the log
+            # 2. events older than the ring come from the log
             elif self.cursor < ring.lowest:
                 await self._send_old(send, ring)
-            # 3. what the ring has
+            # 3. newer events come from the ring
             elif self.cursor < ring.next_id:
                 await self._send_ring(send, ring, lines)
                 if self.cursor == ring.next_id and not self._streams.stopping:
@@ -222,12 +224,12 @@ class EventStream:
         self._patience.sending(False)
 
     async def _last_line(self, send: Send) -> bool:
-        """Says why it ends; False: the client did not take it in time."""
+        """Sends the reason of the end; False: the client did not read it in time."""
         body = error_body(503, f"{self._end}; go on with ?start={self.cursor}")
         wait_s = _LAST_LINE_S
         stalled_s = self._patience.stalled_s
         if stalled_s is not None and not self._streams.stopping:
-            # One that reads nothing now is told when it reads again, within the time that it may stall altogether.
+            # A stalled client gets the rest of its allowed stall to read the line.
             wait_s = max(wait_s, self._limits.stall_s - stalled_s)
         try:
             async with asyncio.timeout(wait_s):
@@ -257,7 +259,7 @@ def _chunk(ring: EventRing, lines: EventLines, start: int, end: int) -> bytes:
 
 
 def _events(ring: EventRing, lines: EventLines, start: int, end: int) -> tuple[list[bytes], list[bytes | None]]:
-    """The same as lines without line feeds, and as they are in the log (None: a line that is no event)."""
+    """The events as lines without line feeds, and as the log has them (None: a line that is no event)."""
     texts: list[bytes] = []
     values: list[bytes | None] = []
 
@@ -275,7 +277,7 @@ def _events(ring: EventRing, lines: EventLines, start: int, end: int) -> tuple[l
         if missing_from is not None:
             resync(event_id)
             missing_from = None
-        # What is old is not remembered: it would push out what all others ask for.
+        # Old lines are not cached: they would push out the lines that most clients need.
         texts.append(lines.get(event_id, value) if live else render.event_json(value))
         values.append(value)
     if missing_from is not None:

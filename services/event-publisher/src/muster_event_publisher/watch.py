@@ -1,8 +1,9 @@
-"""What ``muster.v1.Events`` does: one cursor per caller over ring, log and history, through a filter.
+"""Answers ``muster.v1.Events``: one cursor per caller over ring, log and history, through a filter.
 
-A caller has no buffer of events. It has a cursor, the next id to look at: where the ring has it, events come from
-there; where it is older, from the log or the history; at the end it waits. So history and what comes live are one walk,
-and a slow caller costs nobody anything but its lag. An event is decoded and encoded once for all callers of the moment.
+A caller has no buffer of events. It has a cursor, which is the next id to read. Newer events come from the ring, older
+ones from the log or from history; at the end the caller waits. So a caller reads old and live events in one walk, and a
+slow caller costs the others nothing. An event is decoded and encoded once for all callers that read it at about the
+same time.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import NamedTuple
 
 import structlog
 from muster_bus.clock import Clock
-from muster_service.request_store import RequestReader
+from muster_runtime import whose
+from muster_runtime.request_store import RequestReader
 
 from muster_event_publisher import metrics
 from muster_event_publisher.app_queues import AppQueues
@@ -53,19 +55,19 @@ from muster_event_publisher.source import EventSource
 
 log = structlog.get_logger(__name__)
 
-# Events that are looked at in one go, and bytes that go into one message: well under gRPC's 4 MiB.
+# Events of one step, and bytes of one message: well under gRPC's 4 MiB.
 _CHUNK, _CHUNK_BYTES = 256, 512 * 1024
-# Events older than the ring that are read at once, because beginning to read costs as much as some thousand of them.
+# Events older than the ring in one read: to begin a read costs as much as reading some thousand events.
 _OLD_CHUNK = 8 * _CHUNK
 _BATCH_BYTES = 3 * 1024 * 1024
-# A batch looks at so many events at most: a filter that lets nothing pass must not make one call read everything.
+# A batch examines at most so many events: a filter that no event passes must not make one call read everything.
 _BATCH_LOOKS = 100_000
 _REQUESTS, _REQUESTS_BYTES = 250, 128 * 1024
-# Decoded events kept per RM: about what several callers look at within a second or two.
+# Decoded events kept per RM: about as many as several callers read within a second or two.
 _DECODED_KEPT = 8_192
-# How often lag and stall of all callers are looked at.
+# How often the lag and stall of all callers are checked.
 _LOOK_S = 1.0
-# Events that are looked at for a time before a missing one is taken as "no time".
+# Events that are examined to find the time of a missing one, before its time counts as unknown.
 _PROBE = 64
 
 
@@ -83,11 +85,11 @@ class WatchLimits:
 
 
 class Step(NamedTuple):
-    """What a look at the next events gave.
+    """The result of examining the next events.
 
-    :param parts: those that passed, encoded.
-    :param missing: ids (first and last) that are nowhere.
-    :param looked_at: how many ids.
+    :param parts: the events that passed, encoded.
+    :param missing: ranges of ids (first and last) that ring, log and history do not have.
+    :param looked_at: how many ids were examined.
     """
 
     parts: list[bytes]
@@ -105,7 +107,7 @@ class Read(NamedTuple):
 
 
 class Known:
-    """What is known of an RM's events beside their bytes; it belongs to one instance."""
+    """Decoded events of one instance of an RM, and its applications' queues."""
 
     def __init__(self, ring: EventRing, queue_of_object: Callable[[str], str]) -> None:
         self.instance = ring.instance
@@ -125,7 +127,7 @@ class Known:
         return made
 
     async def index(self, ring: EventRing) -> None:
-        """Learns the applications' queues from what the ring has and was not looked at yet."""
+        """Learns the applications' queues from the ring's events that it has not seen yet."""
         if self._indexed >= ring.next_id:
             return
         async with self._indexing:
@@ -143,9 +145,9 @@ class Known:
 
 
 class Walk:
-    """A cursor over the events of an RM, through a filter. ``cursor``: the next id to look at.
+    """A cursor over the events of an RM, through a filter. ``cursor``: the next id to examine.
 
-    :param turns: to read what is older than the ring; None: it waits for a turn for each read.
+    :param turns: the right to read events older than the ring; None: each such read waits for its turn.
     """
 
     def __init__(
@@ -164,9 +166,9 @@ class Walk:
         self._before_end = -1
 
     async def step(self, parts_max: int = _CHUNK, bytes_max: int = _CHUNK_BYTES) -> Step | None:
-        """Looks at the next events; None: there are no more now.
+        """Examines the next events; None: there are no more now.
 
-        It stops behind ``parts_max`` events that pass, or ``bytes_max`` bytes of them (and one).
+        It stops after ``parts_max`` events that pass, or when the next one would exceed ``bytes_max`` bytes.
         Raises NotNow: older events cannot be read now.
         """
         if self.cursor >= self.ring.next_id:
@@ -188,7 +190,7 @@ class Walk:
             for event_id, each in enumerate(seen, first_id):
                 if each is not None:
                     self._known.queues.note(event_id, each)
-        # 2. those that pass, as many as there is room for
+        # 2. the events that pass, as many as there is room for
         parts: list[bytes] = []
         size, end = 0, read.first_id + len(found)
         for index in passing(self._wanted, seen, len(before), first_id, self._known.queues):
@@ -199,7 +201,7 @@ class Walk:
                 break
             parts.append(each_found.part)
             size += len(each_found.part)
-        # 3. what is missing among them
+        # 3. the missing ids among them
         missing += _ranges(found[: end - read.first_id], read.first_id)
         self.cursor = end
         kept = seen[: end - first_id][-LOOK_BACK:]
@@ -207,7 +209,7 @@ class Walk:
         return Step(parts, missing, end - start, read.source)
 
     async def _next(self, start: int) -> Read:
-        """The next events. Of those older than the ring more are read than are needed, once there is a second time."""
+        """The next events. From the second read of events older than the ring on, it reads more than needed, ahead."""
         ahead = self._ahead
         index = start - ahead.first_id if ahead is not None else -1
         if ahead is None or not 0 <= index < len(ahead.values):
@@ -222,7 +224,7 @@ class Walk:
         return Read(start, ahead.values[index : index + _CHUNK], ahead.source)
 
     async def _look_back(self, first_id: int) -> list[Seen | None]:
-        """What was before an id: up to LOOK_BACK events."""
+        """Up to LOOK_BACK events before an id."""
         if self._before_end == first_id:
             return self._before
         start = max(0, first_id - LOOK_BACK)
@@ -239,10 +241,10 @@ class Walk:
 
 
 class EventHub:
-    """Answers batches, and holds those who watch. The RMs' own limits count, as at REST.
+    """Answers Batch, and holds the open calls of Watch. The RMs' own limits apply, as in REST.
 
     :param requests: the RMs' request events.
-    :param app_queues: where applications are whose events do not tell any more.
+    :param app_queues: the queues of applications whose QUEUE_APP events are too old.
     """
 
     def __init__(
@@ -261,10 +263,13 @@ class EventHub:
 
     # ---- once ------------------------------------------------------------------------------------------------------
 
-    async def batch(self, query: Query) -> bytes:
-        """An EventBatch. Raises CallRefused."""
+    async def batch(self, query: Query, default_rm: str = "") -> bytes:
+        """An EventBatch. Raises CallRefused.
+
+        :param default_rm: the RM that is meant when there are several and the call names none.
+        """
         self.check_open()
-        rm_id, ring = self._whose(query)
+        rm_id, ring = self._whose(query, default_rm)
         if ring is None:
             raise NoEvents(f"rm_id: no events of {rm_id!a} yet")
         _check_instance(ring, query)
@@ -283,7 +288,7 @@ class EventHub:
             if step is None:
                 break
             parts += step.parts
-            # (Without a place the oldest that is left is the first: nothing is missing before it.)
+            # (Without a place the batch begins with the oldest event left: nothing is missing before it.)
             missing += step.missing if query.place or looked_at else [m for m in step.missing if m[0]]
             source, looked_at = source or step.source, looked_at + step.looked_at
             size += sum(map(len, step.parts))
@@ -294,35 +299,35 @@ class EventHub:
 
     # ---- again and again -------------------------------------------------------------------------------------------
 
-    def watch(self, query: Query, host: str) -> EventWatch:
-        """A call of Watch, which has its place until it is closed. Raises CallRefused.
+    def watch(self, query: Query, host: str, default_rm: str = "") -> EventWatch:
+        """A call of Watch, which counts until it is closed. Raises CallRefused.
 
-        :param host: who calls, for the limits.
+        :param host: the caller's address, for the limits; ``default_rm``: as for :meth:`batch`.
         """
         self.check_open()
-        rm_id, ring = self._whose(query)
+        rm_id, ring = self._whose(query, default_rm)
         if ring is not None:
             _check_instance(ring, query)
         settings = self.source.settings.of(rm_id)
-        for count, most, whose in (
+        for count, most, of in (
             (self.open.of_rm(rm_id), settings.max_streams, ""),
             (self.open.of_host(rm_id, host), settings.max_streams_per_host, f" of {host}"),
         ):
             if count >= most:
-                raise TooManyWatchers(f"{count} calls{whose} watch events of {rm_id!a}, expected at most {most}")
+                raise TooManyWatchers(f"{count} calls{of} watch events of {rm_id!a}, expected at most {most}")
         watch = EventWatch(self, query, host, rm_id, ring)
         self.open.enter(watch)
         return watch
 
     async def look_after(self) -> None:
-        """Ends calls that are too far behind or stalled, for ever."""
+        """Regularly ends the calls that are too far behind or stalled; never returns."""
         while True:
             await asyncio.sleep(_LOOK_S)
             for watch in self.open:
                 watch.check()
 
     def stop(self) -> None:
-        """Refuses new calls and ends those that watch."""
+        """Refuses new calls and ends the open ones."""
         self.stopping = True
         for watch in self.open:
             watch.end(_stopping())
@@ -335,21 +340,23 @@ class EventHub:
     # ---- what both need --------------------------------------------------------------------------------------------
 
     def known(self, ring: EventRing) -> Known:
-        """What is known of the RM's present instance."""
+        """The decoded events and queues of the RM's present instance."""
         known = self._known.get(ring.rm_id)
         if known is None or known.instance != ring.instance:
             known = self._known[ring.rm_id] = Known(ring, partial(self._app_queues.queue_of, ring.rm_id))
         return known
 
-    def _whose(self, query: Query) -> tuple[str, EventRing | None]:
+    def _whose(self, query: Query, default_rm: str) -> tuple[str, EventRing | None]:
         """The RM that is meant, and its ring, if it has one. Raises CallRefused."""
         settings, rings = self.source.settings, self.source.rings
         known = sorted({*rings.rm_ids(), *settings.registered()})
         rm_id = query.rm_id
         if not rm_id:
-            if len(known) != 1:
-                raise BadRequest(f"rm_id: empty, expected an RM's id{known_rms(known)}")
-            rm_id = known[0]
+            there = settings.lives(known)
+            meant = whose.meant(there, default_rm)
+            if meant is None:
+                raise BadRequest(f"rm_id: empty, expected an RM's id{known_rms(list(there))}")
+            rm_id = meant
         is_known = rm_id in known or self.requests.get(rm_id) is not None
         if not query.requests:
             self.check_tracked(rm_id)
@@ -368,7 +375,7 @@ class EventHub:
 
     async def _begin(self, ring: EventRing, place: Place, query: Query, turns: Turns | None) -> int:
         if place.id is not None:
-            # Who names the instance has seen it: another publisher may only be further behind, though not by much.
+            # A caller that names the instance has seen it, perhaps at another publisher that is a little ahead.
             if place.id > ring.next_id + (self.limits.lag_records if query.instance else 0):
                 raise NotThereYet(f"from.id: {place.id} is not there yet, the next event has the id {ring.next_id}")
             return place.id
@@ -398,7 +405,7 @@ class EventWatch:
 
     @property
     def places(self) -> tuple[tuple[str, str], ...]:
-        """Where to go on, as metadata."""
+        """The places to continue from, as gRPC metadata."""
         found = []
         if self._walk is not None:
             found += [("muster-next-id", str(self._walk.cursor)), ("muster-instance", self._walk.ring.instance)]
@@ -407,19 +414,19 @@ class EventWatch:
         return tuple(found)
 
     def close(self) -> None:
-        """Gives its place back."""
+        """Frees the call's place in the limits."""
         if self._reader is not None:
             self._reader.close()
         self._hub.open.leave(self)
 
     def end(self, error: CallRefused) -> None:
-        """Ends it; the first reason counts."""
+        """Ends the call; the first reason counts."""
         if self.error is None:
             self.error = error
         self.ended.set()
 
     def check(self) -> None:
-        """Ends it when its caller is too far behind, or has read nothing for too long."""
+        """Ends the call when its caller is too far behind, or has read nothing for too long."""
         walk = self._walk
         over = self._patience.over(walk.ring.next_id - walk.cursor if walk is not None else 0)
         if over is not None:
@@ -428,7 +435,7 @@ class EventWatch:
             self.end(WatchEnded(f"the caller {words}: {where}"))
 
     async def messages(self) -> AsyncGenerator[bytes, None]:
-        """WatchedEvents, the first one at once. What is given counts as sent when the next one is asked for.
+        """WatchedEvents, the first one at once. A message counts as sent when the next one is requested.
 
         Raises CallRefused.
         """
@@ -453,7 +460,7 @@ class EventWatch:
                 async for message in self._push(self._reader):
                     yield message
                     said = True
-            # 3. a sign of life, and of how far it has looked
+            # 3. a sign of life with the cursor
             if not said and self._is_quiet():
                 yield self._message([])
             # 4. nothing left: wait for more
@@ -464,11 +471,11 @@ class EventWatch:
                 await asyncio.sleep(0)
 
     def sending(self, now: bool) -> None:
-        """Whether the caller is being written to."""
+        """Notes whether a write to the caller is under way."""
         self._patience.sending(now)
 
     async def _first(self) -> bytes:
-        """Says that the call is open, and where it begins."""
+        """The first message: the call is open, with the place where it begins."""
         ring = self._ring
         if ring is not None and self.query.tracked:
             cursor = await self._hub.begin(ring, self.query)
@@ -532,7 +539,7 @@ class EventWatch:
         return bool(keepalive_s) and self._hub.clock.monotonic() - self._said_at >= keepalive_s
 
     async def _wait(self) -> None:
-        """Until there may be something to say."""
+        """Waits until there may be a message to send."""
         hub = self._hub
         rings = hub.source.rings
         self._follow_ring(rings.get(self.rm_id))
@@ -553,12 +560,12 @@ class EventWatch:
             raise WatchEnded("the RM's event ids begin anew with another instance: call again without one")
         began, self._ring = self._ring is not None, ring
         if self.query.tracked:
-            # (Its first event: this call has waited for it, so it begins with it.)
+            # (This call has waited for the RM's first event, so it begins with it.)
             self._begin_at(ring, self._walk.cursor if began and self._walk is not None else ring.lowest)
 
 
 def joined(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The same ranges, neighbours as one."""
+    """The ranges, with adjacent ones joined."""
     found: list[tuple[int, int]] = []
     for first, last in ranges:
         if found and found[-1][1] + 1 == first:
@@ -584,9 +591,9 @@ def _check_instance(ring: EventRing, query: Query) -> None:
 
 
 async def _read(source: EventSource, ring: EventRing, start: int, count: int, turns: Turns | None) -> Read:
-    """Events from an id on, or from the first one behind it that exists. Raises NotNow, TooManyReaders.
+    """Events from an id on, or from the next id that exists. Raises NotNow, TooManyReaders.
 
-    :param turns: to read what is older than the ring; None: it waits for a turn for this read.
+    :param turns: the right to read events older than the ring; None: the read waits for its turn.
     """
     if start < ring.lowest:
         try:
@@ -602,10 +609,10 @@ async def _read(source: EventSource, ring: EventRing, start: int, count: int, tu
 
 
 async def _first_since(source: EventSource, ring: EventRing, time_ns: int, turns: Turns | None) -> int:
-    """The id of the first event of a time or later; ids grow with time, so it is found by halving."""
+    """The id of the first event at or after a time; ids grow with time, so a binary search finds it."""
 
     async def is_before(event_id: int, end: int) -> tuple[bool, int]:
-        """Whether the first event from an id on is too early, and its id."""
+        """Whether the first event from an id on is before the time, and its id."""
         read = await _read(source, ring, event_id, _PROBE, turns)
         for number, value in enumerate(read.values, read.first_id):
             if number >= end:
@@ -624,5 +631,5 @@ async def _first_since(source: EventSource, ring: EventRing, time_ns: int, turns
             low = number + 1
         else:
             high = middle
-    # (Before it may be ids that are nowhere: it begins with one that exists.)
+    # (Ids before it may be missing: the result is an id that exists.)
     return (await _read(source, ring, low, 1, turns)).first_id if low < ring.next_id else low

@@ -1,8 +1,8 @@
-"""muster.v1.Admin on grpc.aio: what an operator asks (proto/muster/v1/admin.proto). Bytes in and bytes out.
+"""muster.v1.Admin on grpc.aio: the operator's methods (proto/muster/v1/admin.proto). Bytes in and bytes out.
 
-It stands beside the RMs' streams and touches none of them: an RM that is away is administered all the same. What
-changes something, or needs the scheduler's judgement, goes to it by the log; what is only looked at is the session
-store's and the view's to say.
+The service does not touch the RMs' streams, so an operator can administer a disconnected RM. Calls that change
+something, or that the scheduler must judge, go to the scheduler over the log. Calls that only read go to the session
+store and the view.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -29,6 +30,7 @@ from muster_gateway.codec import (
 from muster_gateway.errors import GatewayStopping, NotPossible, NotRegistered, NotThere, OverLimit, ViewSilent, shown
 from muster_gateway.explanations import explain
 from muster_gateway.life_keeper import LifeKeeper
+from muster_gateway.policy_groups import PolicyGroups
 from muster_gateway.questions import Questions
 from muster_gateway.rm_life import RmState
 from muster_gateway.servicer import refuse
@@ -41,9 +43,9 @@ log = structlog.get_logger(__name__)
 
 SERVICE = "muster.v1.Admin"
 _OK, _NOT_FOUND = 200, 404
-# At once: each makes the view render all that it has. (The real core makes one at a time.)
+# Dumps at the same time. Each makes the view render its whole state. (YuniKorn allows one at a time.)
 _DUMPS_MAX = 4
-# Sessions whose cursors are asked for at once: each takes one of the store's connections, which the streams need too.
+# Sessions whose cursors are read at the same time. Each read takes a connection to the store, which streams also need.
 _SESSIONS_AT_ONCE = 8
 Call = Callable[[bytes], Awaitable[bytes]]
 
@@ -60,19 +62,22 @@ class AdminServicer:
         questions: Questions,
         sessions: SessionStore,
         view: ViewClient,
+        groups: PolicyGroups,
     ) -> None:
         self._settings, self._clock, self._codec = settings, clock, codec
         self._life, self._questions, self._sessions, self._view = life, questions, sessions, view
+        self._groups = groups
         self.stopping = False
         self._dumps = 0
 
     def handlers(self) -> grpc.GenericRpcHandler:
-        """Generic handlers without serialisers."""
+        """Returns generic handlers without serialisers."""
         calls: dict[str, Call] = {
             "ValidateConfiguration": self.validate_configuration,
             "ListResourceManagers": self.list_resource_managers,
             "PauseResourceManager": self.pause,
             "ResumeResourceManager": self.resume,
+            "ForgetResourceManager": self.forget,
             "DrainNode": self.drain_node,
             "Explain": self.explain,
         }
@@ -119,18 +124,23 @@ class AdminServicer:
         return encode_configuration_answer(answer)
 
     async def update_configuration(self, raw: bytes) -> ConfigurationAnswer:
-        """A si.v1.UpdateConfigurationRequest, put to the scheduler; its answer, be it yes or no.
+        """Puts a si.v1.UpdateConfigurationRequest to the scheduler. Returns the scheduler's answer, positive or
+        negative.
 
         Raises InvalidRequest, OverLimit, NotRegistered, RmStopped, LogDown, SchedulerSilent, SessionsDown.
         """
         # 1. admission
         rm_id = admit_configuration(raw, self._settings.limits)
-        # 2. whose it is: of an RM that is not there the scheduler has nothing to say
+        # 2. the RM: the scheduler has no answer for an RM that is not registered
         await self._life.must_live(rm_id)
-        # 3. the log, and the scheduler's answer on it
+        # 3. the log, and the scheduler's answer
         request_id = self._codec.new_configuration_id()
         record = self._codec.configuration(rm_id, request_id, raw, self._clock.now_ns())
-        answer, _ = await self._questions.ask(ConfigurationAnswer, rm_id, request_id, record)
+        answer, at = await self._questions.ask(ConfigurationAnswer, rm_id, request_id, record)
+        # 4. the RM's entry for comparison, and the others of its policy group
+        if answer.accepted:
+            await self._life.configured(rm_id, at, answer.member)
+            answer = replace(answer, problems=answer.problems + await self._groups.warnings(rm_id, answer.member))
         log.info(
             "configuration update",
             rm_id=rm_id,
@@ -141,21 +151,62 @@ class AdminServicer:
         return answer
 
     async def validate_configuration(self, raw: bytes) -> bytes:
-        """What the same would be answered, applying nothing. Raises as :meth:`update_configuration`."""
+        """Returns what :meth:`update_configuration` would answer, and applies nothing. Raises as that method."""
         rm_id = admit_configuration(raw, self._settings.limits)
-        return admin_codec.encode_validated(await self._command(admin_codec.validate_command(rm_id, raw)))
+        answer = await self._command(admin_codec.validate_command(rm_id, raw))
+        others = await self._groups.warnings(rm_id, answer.member) if answer.accepted else ()
+        return admin_codec.encode_validated(replace(answer, problems=answer.problems + others))
 
     # ---- commands --------------------------------------------------------------------------------------------------
 
     async def pause(self, raw: bytes) -> bytes:
-        """PauseResourceManager. Raises what :meth:`_command` raises, and InvalidRequest; as the next two."""
+        """PauseResourceManager. Raises InvalidRequest and the errors of :meth:`_command`, as do the next two."""
         command = admin_codec.decode_pause(raw, self._settings.limits)
-        return admin_codec.encode_changed(await self._command(command))
+        return await self._changed(command, held=True)
 
     async def resume(self, raw: bytes) -> bytes:
         """ResumeResourceManager."""
         command = admin_codec.decode_resume(raw, self._settings.limits)
-        return admin_codec.encode_changed(await self._command(command))
+        return await self._changed(command, held=False)
+
+    async def _changed(self, command: Command, *, held: bool) -> bytes:
+        """Sets or lifts a pause. Answers with the RM's state, because a lifted pause alone does not make an RM run."""
+        answer = await self._command(command)
+        session = await self._life.session(command.rm_id)
+        return admin_codec.encode_changed(answer, session, self._clock.now_ns(), held=held)
+
+    async def forget(self, raw: bytes) -> bytes:
+        """ForgetResourceManager. Raises as :meth:`_command`; but a stopped or forgotten RM is allowed."""
+        command = admin_codec.decode_forget(raw, self._settings.limits)
+        await self._life.forgetting(command.rm_id, force=command.words.forget.force)
+        answer = await self._forget(command)
+        if answer.code is CommandCode.NOT_FOUND:
+            raise NotThere(answer.message)
+        if answer.code is not CommandCode.OK:
+            raise NotPossible(answer.message)
+        return admin_codec.encode_forgotten(answer)
+
+    async def finish_forgetting(self, rm_id: str) -> None:
+        """Finishes a forgetting that a gateway began before it died. The scheduler decides the outcome.
+
+        (An RM that has registered meanwhile is not stopped, so it stays.) Raises OverLimit, LogDown, SchedulerSilent,
+        SessionsDown.
+        """
+        await self._forget(admin_codec.forget_command(rm_id))
+
+    async def _forget(self, command: Command) -> CommandAnswer:
+        """Puts the command to the scheduler, then updates the session. If this gateway dies in between, a sweep asks
+        again.
+        """
+        request_id = self._codec.new_request_id()
+        record = self._codec.command(command.rm_id, request_id, command.words, self._clock.now_ns())
+        answer, at = await self._questions.ask(CommandAnswer, command.rm_id, request_id, record)
+        log.info("command", what=command.what, rm_id=command.rm_id, code=answer.code.name, changed=answer.changed)
+        if answer.code is CommandCode.NOT_POSSIBLE:
+            await self._life.not_forgotten(command.rm_id)
+        else:
+            await self._life.forgotten(command.rm_id, at)
+        return answer
 
     async def drain_node(self, raw: bytes) -> bytes:
         """DrainNode."""
@@ -163,7 +214,7 @@ class AdminServicer:
         return admin_codec.encode_drained(await self._command(command))
 
     async def _command(self, command: Command) -> CommandAnswer:
-        """Puts it to the scheduler. Raises NotRegistered, RmStopped, NotThere, NotPossible, OverLimit, LogDown,
+        """Puts a command to the scheduler. Raises NotRegistered, RmStopped, NotThere, NotPossible, OverLimit, LogDown,
         SchedulerSilent, SessionsDown.
         """
         await self._life.must_live(command.rm_id)
@@ -181,7 +232,7 @@ class AdminServicer:
         answer, _ = await self._questions.ask(CommandAnswer, command.rm_id, request_id, record)
         return answer
 
-    # ---- looking ---------------------------------------------------------------------------------------------------
+    # ---- reads ------------------------------------------------------------------------------------------------------
 
     async def list_resource_managers(self, raw: bytes) -> bytes:
         """ListResourceManagers. Raises InvalidRequest, NotRegistered, SessionsDown, ViewSilent, OverLimit."""
@@ -197,9 +248,9 @@ class AdminServicer:
         return admin_codec.encode_explained(found, sentences)
 
     async def _shown(self, sessions: list[Session], rm_id: str) -> list[dict[str, Any]]:
-        """What is known of the RMs.
+        """Describes RMs from their sessions and the view's answer.
 
-        :param rm_id: the one that is wanted; "": all.
+        :param rm_id: the wanted RM; "": all.
         """
         answer = await self._view.get(path_of("resource-managers"), rm_id)
         if answer.status not in (_OK, _NOT_FOUND):
@@ -207,11 +258,12 @@ class AdminServicer:
         registered = {each["rmID"]: each for each in answer.json()} if answer.status == _OK else {}
         living = await self._sessions.living()
         found: list[dict[str, Any]] = []
+        now_ns = self._clock.now_ns()
         for start in range(0, len(sessions), _SESSIONS_AT_ONCE):
             some = sessions[start : start + _SESSIONS_AT_ONCE]
             cursors = await asyncio.gather(*(self._sessions.cursors(session.rm_id) for session in some))
             found += (
-                admin_codec.resource_manager(session, sent, living, registered.get(session.rm_id))
+                admin_codec.resource_manager(session, sent, living, registered.get(session.rm_id), now_ns)
                 for session, sent in zip(some, cursors, strict=True)
             )
         return found
@@ -241,7 +293,7 @@ class AdminServicer:
             self._dumps -= 1
 
     async def dump_state(self, raw: bytes) -> AsyncIterator[bytes]:
-        """DumpState's text, in pieces. Raises InvalidRequest, NotThere, SessionsDown, ViewSilent, OverLimit."""
+        """Yields DumpState's text in pieces. Raises InvalidRequest, NotThere, SessionsDown, ViewSilent, OverLimit."""
         rm_id = admin_codec.decode_dump(raw, self._settings.limits)
         try:
             session = await self._life.session(rm_id)

@@ -1,4 +1,4 @@
-"""muster.v1.Admin in bytes: what is asked for, judged field by field, and what is answered.
+"""Decodes muster.v1.Admin's requests, with a check of each field, and encodes its answers.
 
 A request that is refused here reaches neither the log nor the view.
 """
@@ -11,6 +11,7 @@ from typing import Any
 
 from muster_proto.muster.bus.v1 import envelope_pb2
 from muster_proto.muster.v1 import admin_pb2 as pb
+from muster_runtime import rm_words
 
 from muster_gateway.admission import name_problem, parsed, text_problem
 from muster_gateway.codec import CommandAnswer, ConfigurationAnswer, encode_configuration_answer
@@ -26,10 +27,10 @@ _DEFAULT_PARTITION = "default"
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """Something that goes to the scheduler.
+    """A command for the scheduler.
 
-    :param what: for the log and the metrics.
-    :param words: as the log's record has them.
+    :param what: its name for the log and the metrics.
+    :param words: the command in the form of the log's record.
     """
 
     rm_id: str
@@ -39,7 +40,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """What is to be explained, as parts of the view's path, and how the request's fields call them."""
+    """The object to explain: the parts of the view's path, and the name of the request's field."""
 
     rm_id: str
     partition: str
@@ -52,7 +53,7 @@ class Explained:
 
 
 def decode_pause(raw: bytes, limits: AdmissionLimits) -> Command:
-    """A PauseResourceManagerRequest. Raises InvalidRequest, as all of these."""
+    """Decodes a PauseResourceManagerRequest. Raises InvalidRequest, as do all these functions."""
     request = parsed(pb.PauseResourceManagerRequest, raw)
     rm_id = _name(request.rm_id, "rm_id", limits)
     _refuse(text_problem(request.reason, "reason", REASON_CHARACTERS_MAX))
@@ -60,13 +61,25 @@ def decode_pause(raw: bytes, limits: AdmissionLimits) -> Command:
 
 
 def decode_resume(raw: bytes, limits: AdmissionLimits) -> Command:
-    """A ResumeResourceManagerRequest."""
+    """Decodes a ResumeResourceManagerRequest."""
     request = parsed(pb.ResumeResourceManagerRequest, raw)
     return Command(_name(request.rm_id, "rm_id", limits), "resume", envelope_pb2.AdminCommand(resume=True))
 
 
+def decode_forget(raw: bytes, limits: AdmissionLimits) -> Command:
+    """Decodes a ForgetResourceManagerRequest."""
+    request = parsed(pb.ForgetResourceManagerRequest, raw)
+    return forget_command(_name(request.rm_id, "rm_id", limits), force=request.force)
+
+
+def forget_command(rm_id: str, *, force: bool = False) -> Command:
+    """Returns the command that forgets an RM."""
+    words = envelope_pb2.AdminCommand(forget=envelope_pb2.AdminCommand.Forget(force=force))
+    return Command(rm_id, "forget", words)
+
+
 def decode_drain(raw: bytes, limits: AdmissionLimits) -> Command:
-    """A DrainNodeRequest."""
+    """Decodes a DrainNodeRequest."""
     request = parsed(pb.DrainNodeRequest, raw)
     rm_id = _name(request.rm_id, "rm_id", limits)
     wanted = envelope_pb2.AdminCommand.DrainNode(
@@ -78,28 +91,28 @@ def decode_drain(raw: bytes, limits: AdmissionLimits) -> Command:
 
 
 def validate_command(rm_id: str, raw: bytes) -> Command:
-    """An UpdateConfigurationRequest that was admitted as one, only to be looked at."""
+    """Returns the command that validates an UpdateConfigurationRequest. The request has passed admission."""
     return Command(rm_id, "validate", envelope_pb2.AdminCommand(validate=raw))
 
 
 def dump_command(rm_id: str) -> Command:
-    """What the RM itself says of its state."""
+    """Returns the command that asks an RM for its own state."""
     return Command(rm_id, "dump", envelope_pb2.AdminCommand(dump_rm_state=True))
 
 
 def decode_list(raw: bytes, limits: AdmissionLimits) -> str:
-    """A ListResourceManagersRequest: the RM; "": all."""
+    """Decodes a ListResourceManagersRequest. Returns the RM; "": all."""
     rm_id: str = parsed(pb.ListResourceManagersRequest, raw).rm_id
     return _name(rm_id, "rm_id", limits) if rm_id else ""
 
 
 def decode_dump(raw: bytes, limits: AdmissionLimits) -> str:
-    """A DumpStateRequest: the RM."""
+    """Decodes a DumpStateRequest. Returns the RM."""
     return _name(parsed(pb.DumpStateRequest, raw).rm_id, "rm_id", limits)
 
 
 def decode_explain(raw: bytes, limits: AdmissionLimits) -> Explained:
-    """An ExplainRequest."""
+    """Decodes an ExplainRequest."""
     request = parsed(pb.ExplainRequest, raw)
     rm_id = _name(request.rm_id, "rm_id", limits)
     partition = _partition(request.partition, limits)
@@ -144,35 +157,47 @@ def _refuse(problem: str | None) -> None:
 # ---- answers ---------------------------------------------------------------------------------------------------------
 
 
-def encode_changed(answer: CommandAnswer) -> bytes:
-    """As ResourceManagerAnswer."""
-    return pb.ResourceManagerAnswer(changed=answer.changed).SerializeToString()
+def encode_changed(answer: CommandAnswer, session: Session, now_ns: int, *, held: bool) -> bytes:
+    """Encodes a ResourceManagerAnswer.
+
+    :param held: whether an operator's pause is now in force.
+    """
+    state = RmState(session.state).name
+    told = rm_words.description(state, session.since_ns, now_ns, paused=held, rm_id=session.rm_id)
+    return pb.ResourceManagerAnswer(
+        changed=answer.changed, state=state, since_ns=session.since_ns, description=told
+    ).SerializeToString()
+
+
+def encode_forgotten(answer: CommandAnswer) -> bytes:
+    """Encodes a ForgetResourceManagerResponse."""
+    return pb.ForgetResourceManagerResponse(changed=answer.changed, allocations=answer.allocations).SerializeToString()
 
 
 def encode_drained(answer: CommandAnswer) -> bytes:
-    """As DrainNodeResponse."""
+    """Encodes a DrainNodeResponse."""
     return pb.DrainNodeResponse(changed=answer.changed, allocations=answer.allocations).SerializeToString()
 
 
 def encode_validated(answer: CommandAnswer) -> bytes:
-    """As UpdateConfigurationResponse."""
+    """Encodes an UpdateConfigurationResponse."""
     return encode_configuration_answer(
         ConfigurationAnswer(answer.request_id, answer.accepted, answer.problems, answer.changes)
     )
 
 
 def encode_explained(json: bytes, sentences: Sequence[str]) -> bytes:
-    """As ExplainResponse."""
+    """Encodes an ExplainResponse."""
     return pb.ExplainResponse(json=json, sentences=sentences).SerializeToString()
 
 
 def encode_piece(json: bytes) -> bytes:
-    """As DumpStateResponse."""
+    """Encodes a DumpStateResponse."""
     return pb.DumpStateResponse(json=json).SerializeToString()
 
 
 def encode_resource_managers(managers: Iterable[Mapping[str, Any]]) -> bytes:
-    """As ListResourceManagersResponse; each as :func:`resource_manager` makes it."""
+    """Encodes a ListResourceManagersResponse. Each element is a result of :func:`resource_manager`."""
     listed = [
         pb.ResourceManager(**{**each, "streams": [pb.Stream(**stream) for stream in each["streams"]]})
         for each in managers
@@ -185,16 +210,28 @@ def resource_manager(
     cursors: Mapping[StreamKind, Cursor],
     living: frozenset[str],
     registered: Mapping[str, Any] | None,
+    now_ns: int,
 ) -> dict[str, Any]:
-    """What is known of an RM, by the names of muster.v1.ResourceManager.
+    """Describes an RM, by the field names of muster.v1.ResourceManager.
 
-    :param living: the gateways; the streams of another one are nobody's any more.
-    :param registered: what the view says of it; None: it does not know it yet.
+    :param living: the living gateways; only their streams are shown.
+    :param registered: the view's answer about the RM; None: the view does not know it yet.
     """
     known = registered if registered is not None else {}
+    state = RmState(session.state).name
     return {
         "rm_id": session.rm_id,
-        "state": RmState(session.state).name,
+        "state": state,
+        "description": rm_words.description(
+            state,
+            session.since_ns,
+            now_ns,
+            paused=known.get("held", False),
+            paused_reason=known.get("heldReason", ""),
+            paused_since_ns=known.get("heldSince", 0),
+            rm_id=session.rm_id,
+        ),
+        "is_default": known.get("default", False),
         "since_ns": session.since_ns,
         "reason": session.why,
         "streams": [
@@ -222,7 +259,7 @@ def resource_manager(
 
 
 def _sent(session: Session, cursor: Cursor | None) -> int:
-    """The last response that was sent; of a cursor from before the registration in force: none yet."""
+    """Returns the number of the last response sent; 0 if the cursor is older than the registration in force."""
     if cursor is None or cursor.offset < session.registered_at.offset:
         return 0
     return max(cursor.last_sent, 0)

@@ -1,22 +1,22 @@
-"""Admission: what is wrong with a request by itself is said at once, and never reaches the log. Pure.
+"""Admission: rejects at once what is invalid in itself, so that it never reaches the log. Pure.
 
-An *item* is one element of a repeated field (an ask, an allocation, a release, an application, a node). A bad item is
-answered on its own stream with the SI's rejection for it, in the generation it came in; the others go on. A message
-that cannot be attributed (no protobuf, another rmID, over a limit as a whole) raises, and ends its stream.
+An *item* is one element of a repeated field (an ask, an allocation, a release, an application, a node). The gateway
+answers a bad item on the item's stream with the SI's rejection, in the item's generation; the other items go on. A
+message that belongs to no RM (no protobuf, another rmID, over a limit as a whole) raises and ends its stream.
 
-Here only what a message says by itself is judged. Whether a node, application, partition or queue exists, whether a
-user is given, and what a release without applicationID means is the scheduler's business. So is an allocationKey that
-a message has twice: the later ask is an update of the former (seed 001), and a refusal of it would read as the end of
-what runs. A terminationType that only a newer interface knows is let through as well: the
-release ends what it names, as one of type UNKNOWN does.
+Each item is judged by itself: the other items of its message make no difference. Only the limits on items and bytes
+count for the whole message, because they are limits of the transport. The scheduler judges everything else: whether a
+node, application, partition or queue exists, whether a user is given, what a release without applicationID means, and
+what a repeated id means. Admission also accepts an unknown terminationType of a newer interface: the release then ends
+its allocation like one of type UNKNOWN.
 
 item                                     answer
-AllocationRequest.asks [001]             RejectedAllocationAsk in ``rejected``
+AllocationRequest.asks (previous)        RejectedAllocationAsk in ``rejected``
 AllocationRequest.allocations            RejectedAllocation in ``rejectedAllocations``
-releases.allocationsToRelease            RejectedAllocation in ``rejectedAllocations`` (SI has no other word for it)
-releases.allocationAsksToRelease [001]   RejectedAllocationAsk in ``rejected``
+releases.allocationsToRelease            RejectedAllocation in ``rejectedAllocations`` (SI has no better message)
+releases.allocationAsksToRelease (prev.) RejectedAllocationAsk in ``rejected``
 ApplicationRequest.new, .remove          RejectedApplication
-NodeRequest.nodes                        RejectedNode (an existing allocation in it that is bad condemns the node)
+NodeRequest.nodes                        RejectedNode (a bad existing allocation in a node condemns the node)
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError, Message
 from muster_proto.si.v1 import si_pb2
-from muster_si.constants import FOREIGN
+from muster_si.tags import is_forced
 
 from muster_gateway.errors import InvalidRequest, OverLimit, shown
 from muster_gateway.settings import AdmissionLimits
@@ -43,23 +43,22 @@ REQUEST_TYPES: dict[StreamKind, type[Request]] = {
     StreamKind.NODE: si_pb2.NodeRequest,
 }
 
-# A rejection repeats the item's id so that the RM finds it again; nobody needs more of an over-long one.
+# A rejection repeats the item's id, so that the RM recognises the item. This much of an over-long id is enough.
 _ECHO_CHARS = 4_096
 # Characters that break a log line or a terminal: controls, lone surrogates, line and paragraph separators.
 _FORBIDDEN_CATEGORIES = frozenset({"Cc", "Cs", "Zl", "Zp"})
 _KNOWN_ACTIONS = frozenset(si_pb2.NodeInfo.ActionFromRM.values()) - {si_pb2.NodeInfo.UNKNOWN_ACTION_FROM_RM}
-_CREATIONS = frozenset({si_pb2.NodeInfo.CREATE, si_pb2.NodeInfo.CREATE_DRAIN})
 
 
 @dataclass(slots=True)
 class Admitted:
-    """What is left of a request.
+    """The rest of a request after admission.
 
-    :param payloads: what goes to the log, in order: nothing, the bytes as received, or several parts of a message
-        that is too large for one record.
-    :param answer: the rejections as a serialised SI response; ``None`` when there are none.
-    :param items: how many items the message had.
-    :param rejected: how many of them are answered here.
+    :param payloads: for the log, in order: nothing, the bytes as received, or several parts of a message that is too
+        large for one record.
+    :param answer: the rejections as a serialised SI response; ``None`` if there are none.
+    :param items: number of items in the message.
+    :param rejected: number of items that ``answer`` rejects.
     """
 
     payloads: list[bytes]
@@ -69,14 +68,14 @@ class Admitted:
 
 
 def rm_id_of(kind: StreamKind, raw: bytes, limits: AdmissionLimits) -> str:
-    """The rmID that a stream's first message names. Raises InvalidRequest."""
+    """Returns the rmID in a stream's first message. Raises InvalidRequest."""
     rm_id: str = parsed(REQUEST_TYPES[kind], raw).rmID
     check_rm_id(rm_id, limits)
     return rm_id
 
 
 def check_rm_id(rm_id: str, limits: AdmissionLimits, field: str = "rmID") -> None:
-    """Raises InvalidRequest for an rmID that cannot name an RM."""
+    """Raises InvalidRequest if ``rm_id`` cannot name an RM."""
     if problem := name_problem(rm_id, field, limits.max_id_chars):
         raise InvalidRequest(problem)
     if not rm_id.strip():
@@ -92,7 +91,7 @@ def admit(kind: StreamKind, raw: bytes, rm_id: str, limits: AdmissionLimits) -> 
 
 
 def admit_registration(raw: bytes, limits: AdmissionLimits) -> str:
-    """Judges a registration; returns its rmID. What the configuration means is the scheduler's to judge.
+    """Judges a registration and returns its rmID. The scheduler judges the configuration itself.
 
     Raises InvalidRequest, OverLimit.
     """
@@ -147,17 +146,17 @@ def _admit_allocation(message: si_pb2.AllocationRequest, raw: bytes, limits: Adm
     def allocation(item: si_pb2.Allocation, path: str, limits: AdmissionLimits) -> str | None:
         return _allocation_problem(item, path, limits, measure)
 
-    measure = len(raw) > limits.max_tags_bytes  # otherwise no item can be over it
+    measure = _may_be_large(raw, limits)
     bad = _Bad()
-    bad.find(message.asks, "asks", ask, limits)
-    bad.answer_asks(answer.rejected)
-    bad.find(message.allocations, "allocations", allocation, limits)
-    bad.answer_asks(answer.rejectedAllocations)
     if message.HasField("releases"):
         bad.find(releases.allocationsToRelease, "releases.allocationsToRelease", _release_problem, limits)
         bad.answer_asks(answer.rejectedAllocations)
         bad.find(releases.allocationAsksToRelease, "releases.allocationAsksToRelease", _release_problem, limits)
         bad.answer_asks(answer.rejected)
+    bad.find(message.allocations, "allocations", allocation, limits)
+    bad.answer_asks(answer.rejectedAllocations)
+    bad.find(message.asks, "asks", ask, limits)
+    bad.answer_asks(answer.rejected)
     return bad.admitted(message, raw, answer, count, limits)
 
 
@@ -165,17 +164,10 @@ def _admit_application(message: si_pb2.ApplicationRequest, raw: bytes, limits: A
     count = len(message.new) + len(message.remove)
     _check_count("ApplicationRequest", count, limits)
     answer = si_pb2.ApplicationResponse()
-    ids: set[tuple[str, str]] = set()
-    measure = len(raw) > limits.max_tags_bytes
+    measure = _may_be_large(raw, limits)
 
     def application(item: si_pb2.AddApplicationRequest, path: str, limits: AdmissionLimits) -> str | None:
-        if problem := _application_problem(item, path, limits, measure):
-            return problem
-        key = (item.partitionName, item.applicationID)
-        if key in ids:
-            return _twice(f"{path}.applicationID", item.applicationID)
-        ids.add(key)
-        return None
+        return _application_problem(item, path, limits, measure)
 
     bad = _Bad()
     bad.find(message.new, "new", application, limits)
@@ -189,17 +181,10 @@ def _admit_node(message: si_pb2.NodeRequest, raw: bytes, limits: AdmissionLimits
     count = len(message.nodes)
     _check_count("NodeRequest", count + sum(len(node.existingAllocations) for node in message.nodes), limits)
     answer = si_pb2.NodeResponse()
-    created: set[str] = set()
-    measure = len(raw) > limits.max_tags_bytes
+    measure = _may_be_large(raw, limits)
 
     def node(item: si_pb2.NodeInfo, path: str, limits: AdmissionLimits) -> str | None:
-        if problem := _node_problem(item, path, limits, measure):
-            return problem
-        if item.action in _CREATIONS:
-            if item.nodeID in created:
-                return _twice(f"{path}.nodeID", item.nodeID)
-            created.add(item.nodeID)
-        return None
+        return _node_problem(item, path, limits, measure)
 
     bad = _Bad()
     bad.find(message.nodes, "nodes", node, limits)
@@ -215,7 +200,7 @@ _ADMIT: dict[StreamKind, Callable[[Any, bytes, AdmissionLimits], Admitted]] = {
 
 
 class _Bad:
-    """The bad items of one message: found list by list, answered, and left out of what goes on."""
+    """The bad items of one message. Finds them in each list, answers them, and removes them from the message."""
 
     def __init__(self) -> None:
         self._dropped: list[tuple[MutableSequence[Any], list[int]]] = []
@@ -269,7 +254,7 @@ class _Bad:
 def _ask_problem(ask: si_pb2.AllocationAsk, path: str, limits: AdmissionLimits, measure: bool) -> str | None:
     return (
         name_problem(ask.allocationKey, f"{path}.allocationKey", limits.max_id_chars)
-        or name_problem(ask.applicationID, f"{path}.applicationID", limits.max_id_chars)
+        or text_problem(ask.applicationID, f"{path}.applicationID", limits.max_id_chars)
         or text_problem(ask.partitionName, f"{path}.partitionName", limits.max_id_chars)
         or text_problem(ask.taskGroupName, f"{path}.taskGroupName", limits.max_id_chars)
         or _resource_problem(ask.resourceAsk, f"{path}.resourceAsk", limits, some=True)
@@ -281,10 +266,12 @@ def _ask_problem(ask: si_pb2.AllocationAsk, path: str, limits: AdmissionLimits, 
 
 
 def _allocation_problem(item: si_pb2.Allocation, path: str, limits: AdmissionLimits, measure: bool) -> str | None:
-    """Of an ask [000], or of an allocation that exists. Foreign ones belong to no application: it may be empty."""
+    """Returns the problem of an ask, or of an existing allocation. Foreign and independent ones belong to no
+    application.
+    """
     return (
         name_problem(item.allocationKey, f"{path}.allocationKey", limits.max_id_chars)
-        or _application_of_allocation(item, path, limits)
+        or text_problem(item.applicationID, f"{path}.applicationID", limits.max_id_chars)
         or text_problem(item.nodeID, f"{path}.nodeID", limits.max_id_chars)
         or text_problem(item.UUID, f"{path}.UUID", limits.max_id_chars)
         or text_problem(item.partitionName, f"{path}.partitionName", limits.max_id_chars)
@@ -293,13 +280,6 @@ def _allocation_problem(item: si_pb2.Allocation, path: str, limits: AdmissionLim
         or _tags_problem(item.allocationTags, f"{path}.allocationTags", limits, measure)
         or (_size_problem(item, path, limits) if measure else None)
     )
-
-
-def _application_of_allocation(item: si_pb2.Allocation, path: str, limits: AdmissionLimits) -> str | None:
-    """An ask needs an application; what is on a node, or has the tag, may be foreign: the scheduler judges that."""
-    if (item.nodeID or FOREIGN in item.allocationTags) and not item.applicationID:
-        return None
-    return name_problem(item.applicationID, f"{path}.applicationID", limits.max_id_chars)
 
 
 def _release_problem(
@@ -321,16 +301,25 @@ def _release_problem(
 def _application_problem(
     item: si_pb2.AddApplicationRequest, path: str, limits: AdmissionLimits, measure: bool
 ) -> str | None:
+    """Returns an application's problem. A forced application already runs, so its queue and user are accepted in any
+    form.
+    """
     return (
         name_problem(item.applicationID, f"{path}.applicationID", limits.max_id_chars)
-        or text_problem(item.queueName, f"{path}.queueName", limits.max_queue_chars)
         or text_problem(item.partitionName, f"{path}.partitionName", limits.max_id_chars)
-        or text_problem(item.gangSchedulingStyle, f"{path}.gangSchedulingStyle", limits.max_id_chars)
-        or _user_problem(item.ugi, f"{path}.ugi", limits)
+        or (None if is_forced(item.tags) else _placement_problem(item, path, limits))
         or _timeout_problem(item.executionTimeoutMilliSeconds, f"{path}.executionTimeoutMilliSeconds", limits)
         or _resource_problem(item.placeholderAsk, f"{path}.placeholderAsk", limits, some=False)
         or _tags_problem(item.tags, f"{path}.tags", limits, measure)
         or (_size_problem(item, path, limits) if measure else None)
+    )
+
+
+def _placement_problem(item: si_pb2.AddApplicationRequest, path: str, limits: AdmissionLimits) -> str | None:
+    return (
+        text_problem(item.queueName, f"{path}.queueName", limits.max_queue_chars)
+        or text_problem(item.gangSchedulingStyle, f"{path}.gangSchedulingStyle", limits.max_id_chars)
+        or _user_problem(item.ugi, f"{path}.ugi", limits)
     )
 
 
@@ -375,7 +364,7 @@ def _node_problem(node: si_pb2.NodeInfo, path: str, limits: AdmissionLimits, mea
 
 
 def name_problem(value: str, path: str, limit: int) -> str | None:
-    """Of a text that must be there."""
+    """Returns the problem of a required text."""
     if value and len(value) <= limit and value.isprintable():
         return None
     if not value:
@@ -384,7 +373,7 @@ def name_problem(value: str, path: str, limit: int) -> str | None:
 
 
 def text_problem(value: str, path: str, limit: int) -> str | None:
-    """Of a text that may be empty."""
+    """Returns the problem of a text that may be empty."""
     if len(value) <= limit and value.isprintable():
         return None
     if len(value) > limit:
@@ -395,7 +384,7 @@ def text_problem(value: str, path: str, limit: int) -> str | None:
 
 
 def _resource_problem(resource: si_pb2.Resource, path: str, limits: AdmissionLimits, *, some: bool) -> str | None:
-    """Of a resource; with ``some`` at least one quantity must be positive."""
+    """Returns the problem of a resource. With ``some``, at least one quantity must be positive."""
     quantities = resource.resources
     if len(quantities) > limits.max_resource_types:
         return f"{path}: {len(quantities)} types, expected at most {limits.max_resource_types}"
@@ -426,7 +415,7 @@ def _tags_problem(tags: Mapping[str, str], path: str, limits: AdmissionLimits, m
 
 
 def _repeats_problem(value: int, path: str, limits: AdmissionLimits) -> str | None:
-    """0 is what an RM sends that does not set the field: one."""
+    """Returns the problem of a repeat count. 0 is an unset field and means one."""
     if 0 <= value <= limits.max_repeats:
         return None
     return f"{path}: {value}, expected 0 to {limits.max_repeats}"
@@ -439,21 +428,27 @@ def _timeout_problem(value: int, path: str, limits: AdmissionLimits) -> str | No
 
 
 def _size_problem(item: Message, path: str, limits: AdmissionLimits) -> str | None:
-    # Room for the fields around it: the message's rmID and lengths.
-    limit = limits.max_record_bytes - 4 * limits.max_id_chars - 64
-    size = item.ByteSize()
+    size, limit = item.ByteSize(), _max_item_bytes(limits)
     return None if size <= limit else f"{path}: {size} bytes, expected at most {limit}"
 
 
-def _twice(path: str, value: str) -> str:
-    return f"{path}: {shown(value)} a second time in one message; the first one stands"
+def _max_item_bytes(limits: AdmissionLimits) -> int:
+    # Leaves room for the message's other fields: the rmID and lengths.
+    return limits.max_record_bytes - 4 * limits.max_id_chars - 64
+
+
+def _may_be_large(raw: bytes, limits: AdmissionLimits) -> bool:
+    """Tells whether an item of the message can be over a limit of bytes. If not (the usual case), no item is
+    measured.
+    """
+    return len(raw) > min(limits.max_tags_bytes, _max_item_bytes(limits))
 
 
 # ---- the whole message -------------------------------------------------------------------------------------------
 
 
 def parsed(message_type: type[Any], raw: bytes) -> Any:
-    """The message of the type that the bytes are; InvalidRequest: they are none."""
+    """Parses the bytes as a message of the type. Raises InvalidRequest."""
     try:
         return message_type.FromString(raw)
     except DecodeError:
@@ -467,7 +462,10 @@ def _check_count(name: str, count: int, limits: AdmissionLimits) -> None:
 
 
 def split(message: Request, max_bytes: int) -> list[bytes]:
-    """Parts of a message, in its items' order, each at most ``max_bytes`` large. Single items fit."""
+    """Splits a message into parts of at most ``max_bytes`` each, in the order in which the scheduler takes the items.
+
+    A single item fits.
+    """
     whole = message.SerializeToString()
     if len(whole) <= max_bytes:
         return [whole]
@@ -483,17 +481,21 @@ def split(message: Request, max_bytes: int) -> list[bytes]:
             field_of(second).extend(items[cut:])
         taken += len(items)
     if half == 0:
-        return [whole]  # one item: the log says whether it takes it
+        return [whole]  # one item: the log decides whether it is too large
     return split(first, max_bytes) + split(second, max_bytes)
 
 
 def _item_lists(message: Request) -> list[tuple[Any, Callable[[Any], Any]]]:
+    """Returns a message's lists in the order in which the scheduler takes them, each with a getter for another message.
+
+    (muster_core.model.commands defines the order; a test compares the two.)
+    """
     if isinstance(message, si_pb2.AllocationRequest):
         return [
-            (message.allocations, lambda m: m.allocations),
-            (message.asks, lambda m: m.asks),
             (message.releases.allocationsToRelease, lambda m: m.releases.allocationsToRelease),
             (message.releases.allocationAsksToRelease, lambda m: m.releases.allocationAsksToRelease),
+            (message.allocations, lambda m: m.allocations),
+            (message.asks, lambda m: m.asks),
         ]
     if isinstance(message, si_pb2.ApplicationRequest):
         return [(message.new, lambda m: m.new), (message.remove, lambda m: m.remove)]

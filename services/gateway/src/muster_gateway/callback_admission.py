@@ -1,15 +1,15 @@
-"""Admission of what an RM sends on its callback stream: hello, answers, configurations. Pure.
+"""Admission of an RM's messages on its callback stream: hello, answers, configurations. Pure.
 
-A message that is no FromResourceManager, a hello that is missing, second or another RM's, raises and ends the stream.
-Everything else is judged item by item, and the stream goes on:
+A message that is no FromResourceManager ends the stream. So does a hello that is missing, repeated, or of another RM.
+Everything else is judged item by item, and the stream continues:
 
-item                       when it is bad
+item                       if it is bad
 predicates                 dropped: the question counts as unanswered at its deadline
 preemption_predicates      dropped likewise
-state_dumps                goes on as an error, so that who asked for the dump need not wait
-configurations             answered with a ConfigurationResult that says why
+state_dumps                goes on as an error, so that the caller who wants the dump need not wait
+configurations             answered with a ConfigurationResult that gives the reason
 
-A reason or an error is a text for people, often an exception's: one that is too long is cut, and says so.
+A reason or an error is a text for people, often an exception's. An over-long one is cut and marked as cut.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _ECHO_CHARS = 4_096
 
 @dataclass(slots=True)
 class AdmittedCallbacks:
-    """What is left of a message.
+    """The rest of a message after admission.
 
     :param payloads: FromResourceManager messages with answers only, for the log, in order.
-    :param updates: configurations to put to the scheduler: the RM's id for each, and the request's bytes.
-    :param refused: those that cannot be: the RM's id, and why.
-    :param items: how many answers and configurations the message had.
-    :param problems: what was wrong, item by item.
+    :param updates: configurations for the scheduler: the RM's id of each, and the request's bytes.
+    :param refused: refused configurations: the RM's id of each, and the reason.
+    :param items: number of answers and configurations in the message.
+    :param problems: the problems, item by item.
     """
 
     payloads: list[bytes]
@@ -50,7 +50,9 @@ class AdmittedCallbacks:
 
 
 def hello_of(raw: bytes, rm_id: str | None, limits: AdmissionLimits) -> tuple[str, Wishes]:
-    """The rmID and the wishes of a stream's first message; ``rm_id`` as the metadata says it. Raises InvalidRequest."""
+    """Returns the rmID and the wishes in a stream's first message. ``rm_id`` is the metadata's. Raises
+    InvalidRequest.
+    """
     message = parsed(Message, raw)
     if not message.HasField("hello"):
         raise InvalidRequest("hello: absent, expected in the stream's first message")
@@ -66,7 +68,7 @@ def hello_of(raw: bytes, rm_id: str | None, limits: AdmissionLimits) -> tuple[st
 def admit_callbacks(raw: bytes, rm_id: str, limits: AdmissionLimits, *, first: bool) -> AdmittedCallbacks:
     """Judges one message of a stream that belongs to ``rm_id``. Raises InvalidRequest.
 
-    :param first: it is the one with the hello, which :func:`hello_of` has judged.
+    :param first: the message has the hello, which :func:`hello_of` has judged.
     """
     message = parsed(Message, raw)
     if message.HasField("hello") and not first:
@@ -78,7 +80,7 @@ def admit_callbacks(raw: bytes, rm_id: str, limits: AdmissionLimits, *, first: b
         + len(message.configurations)
     )
     admitted = AdmittedCallbacks([], [], [], items)
-    # 1. answers: in place; what is left is forwarded as received if nothing had to be changed
+    # 1. answers, changed in place; an unchanged message is forwarded as received
     changed = first
     for name, judge in (
         ("predicates", _judge_predicates),
@@ -100,7 +102,7 @@ def admit_callbacks(raw: bytes, rm_id: str, limits: AdmissionLimits, *, first: b
 
 
 def _keep_good(items: Any, name: str, judge: Any, limits: AdmissionLimits, problems: list[str]) -> bool:
-    """Takes the bad items out of the list, and mends what can be mended; whether anything was changed."""
+    """Removes the bad items from the list and repairs items where possible. Returns whether anything was changed."""
     bad: list[int] = []
     changed = False
     for index, item in enumerate(items):
@@ -139,7 +141,7 @@ def _judge_preemption(
 def _judge_dump(answer: callbacks_pb2.StateDumpAnswer, limits: AdmissionLimits) -> tuple[str | None, bool]:
     if not 0 < len(answer.id) <= limits.max_id_chars:
         return f"id: {shown(answer.id)}, expected 1 to {limits.max_id_chars} characters", False
-    # (In UTF-8 a character has at most four bytes.)
+    # In UTF-8 a character has at most four bytes.
     if len(answer.json) * 4 > MAX_DUMP_BYTES and (size := len(answer.json.encode())) > MAX_DUMP_BYTES:
         problem = f"json: {size} bytes, expected at most {MAX_DUMP_BYTES}"
         answer.ClearField("json")
@@ -172,7 +174,7 @@ def _judge_configurations(message: Message, rm_id: str, limits: AdmissionLimits,
 
 
 def _split(message: Message, limits: AdmissionLimits) -> list[bytes]:
-    """Parts of a message, in order, each small enough for a record. Single answers are."""
+    """Splits a message into parts that each fit a record, in order. A single answer fits."""
     whole = message.SerializeToString()
     if len(whole) <= limits.max_record_bytes:
         return [whole]

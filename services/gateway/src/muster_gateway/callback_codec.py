@@ -1,4 +1,4 @@
-"""Between a callback stream's messages and plain data."""
+"""Converts between a callback stream's messages and plain data."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from muster_gateway.codec import ConfigurationAnswer, encode_configuration_answe
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What an RM wants to be asked and told.
+    """The questions and messages that an RM wants.
 
-    :param events_after: events with a higher id; None: those from now on.
-    :param request_events_only: of the events those of asks.
-    :param request_events_after: of these, those behind this position.
+    :param events_after: send events with a higher id; None: only new ones.
+    :param request_events_only: send only events of asks.
+    :param request_events_after: send request events after this position.
+    :param open_proposals: which proposals may be open at the same time: a number of ``OpenProposals``, from the hello.
     """
 
     predicates: bool
@@ -30,10 +31,11 @@ class Wishes:
     events_after: int | None
     request_events_only: bool = False
     request_events_after: int | None = None
+    open_proposals: int = 0
 
 
 def wishes_of(hello: callbacks_pb2.Hello) -> Wishes:
-    """What a hello says."""
+    """Reads the wishes from a hello."""
     return Wishes(
         hello.predicates,
         hello.preemption_predicates,
@@ -43,11 +45,12 @@ def wishes_of(hello: callbacks_pb2.Hello) -> Wishes:
         hello.events_after if hello.HasField("events_after") else None,
         hello.request_events_only,
         hello.request_events_after if hello.HasField("request_events_after") else None,
+        hello.open_proposals,
     )
 
 
 def connected_note(wishes: Wishes, epoch: int) -> envelope_pb2.CallbackStream:
-    """For the scheduler: the stream has its seat."""
+    """Returns the note to the scheduler that the stream has its seat."""
     return envelope_pb2.CallbackStream(
         connected=True,
         predicates=wishes.predicates,
@@ -56,22 +59,23 @@ def connected_note(wishes: Wishes, epoch: int) -> envelope_pb2.CallbackStream:
         state_dump=wishes.state_dump,
         events=wishes.events,
         epoch=epoch,
+        open_proposals=wishes.open_proposals,
     )
 
 
 def gone_note(epoch: int) -> envelope_pb2.CallbackStream:
-    """For the scheduler: the stream is gone; ``epoch``: of its empty seat."""
+    """Returns the note to the scheduler that the stream is gone; ``epoch`` is that of the empty seat."""
     return envelope_pb2.CallbackStream(connected=False, epoch=epoch)
 
 
 def encode_welcome(gateway_id: str) -> bytes:
-    """The stream is open."""
+    """Encodes the message that the stream is open."""
     welcome = callbacks_pb2.Welcome(gateway_id=gateway_id)
     return callbacks_pb2.ToResourceManager(welcome=welcome).SerializeToString()
 
 
 def encode_result(number: str, answer: ConfigurationAnswer | None, error: str = "") -> bytes:
-    """What became of a ConfigurationUpdate."""
+    """Encodes the outcome of a ConfigurationUpdate."""
     result = callbacks_pb2.ConfigurationResult(id=number, error=error)
     if answer is not None:
         encoded = encode_configuration_answer(answer)
@@ -80,7 +84,9 @@ def encode_result(number: str, answer: ConfigurationAnswer | None, error: str = 
 
 
 def encode_events(events: Iterable[tuple[bytes, int | None]]) -> tuple[bytes | None, int]:
-    """Events in order, each with its id, if it has one; None: there are none. And how many of them were no events."""
+    """Encodes events in order, each with its id if it has one; None without events. Also returns the number of
+    unreadable ones.
+    """
     message = callbacks_pb2.ToResourceManager()
     unreadable = _add_events(message, events)
     return (message.SerializeToString() if message.events.events else None), unreadable
@@ -89,10 +95,10 @@ def encode_events(events: Iterable[tuple[bytes, int | None]]) -> tuple[bytes | N
 def encode_requests(
     events: Iterable[tuple[bytes, int | None]], position: int, dropped: int
 ) -> tuple[bytes | None, int]:
-    """The same of request events.
+    """Encodes request events as :func:`encode_events` does.
 
     :param position: of the last one.
-    :param dropped: how many were pushed out unsent so far.
+    :param dropped: number of events that the store has dropped unsent so far.
     """
     message = callbacks_pb2.ToResourceManager()
     message.events.request_position = position

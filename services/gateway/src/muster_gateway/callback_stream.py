@@ -1,27 +1,26 @@
-"""One open callback stream of an RM: what the scheduler asks and tells goes out, answers go to the log.
+"""One open callback stream of an RM. It carries the scheduler's questions and messages out, and answers to the log.
 
-It is a stream like SI's three (stream.py): a seat with an epoch, a feed from si.responses with its cursor, resume, flow
-control. What is different:
+Like SI's three streams (stream.py), it has a seat with an epoch, a feed from si.responses with a cursor, resume and
+flow control. The differences:
 
 hello
-    The first message says what the RM wants. It is read before the seat is taken, and so the call's headers are sent at
-    once; ``Welcome`` says that the stream is open.
-
-notes
-    When it is seated, a note with the hello and the seat's epoch goes to the scheduler; when it is gone, whoever
-    vacates the seat (this stream, a sweep, a registration) notes that: life_keeper.py. The greeting follows the note.
-
+    The first message says what the RM wants. The stream reads it before it takes the seat. So it sends the call's
+    headers at once; ``Welcome`` then says that the stream is open.
+notes to the scheduler
+    When the stream has its seat, it sends the scheduler a note with the hello and the seat's epoch. The one that
+    vacates the seat (this stream, a sweep, a registration) notes the end: life_keeper.py. Welcome follows the note.
 beginning
-    The RM's first callback stream since its registration begins now: nothing was asked before. A later one goes on
-    where the last one was, but never further back than ``callback_resume_s``: older questions have passed their
-    deadlines, and the scheduler has given them up.
-
+    The RM's first callback stream since its registration begins at the present: there were no questions before. A
+    later stream resumes where the last one ended, but at most ``callback_resume_s`` back: older questions have passed
+    their deadlines, and the scheduler has given them up.
 three sources
     In this order: answers of the gateway itself, the feed, events. Events wait for everything else.
-
+request events
+    The session holds the position at which they resume. A written event counts as sent. If a gateway is killed between
+    writing and recording, the next one repeats the last events, unless the RM names its position.
 updates
-    Another configuration is put to the scheduler as Admin/UpdateConfiguration does it, one after the other, a bounded
-    number of them waiting. One that was under way when the stream broke may be in force.
+    The stream puts a new configuration to the scheduler as Admin/UpdateConfiguration does: one after the other, with a
+    bounded queue. If the stream breaks during an update, the configuration may be in force.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ from muster_gateway.codec import ConfigurationAnswer
 from muster_gateway.errors import GatewayError, InvalidRequest, LogDown
 from muster_gateway.event_feed import EventFeed, Wanted
 from muster_gateway.life_keeper import Taken
-from muster_gateway.sessions.contract import Advance, Cursor
+from muster_gateway.sessions.contract import UNKNOWN, Advance, Cursor
 from muster_gateway.stream import Context, Parts, RmStream, count_request, unexpected
 from muster_gateway.stream_kind import StreamKind
 
@@ -57,7 +56,7 @@ _MAX_UPDATES = 16
 
 
 class CallbackStream(RmStream):
-    """See the module's words."""
+    """See the module's docstring."""
 
     def __init__(self, parts: Parts, context: Context, update: Update) -> None:
         super().__init__(parts, StreamKind.CALLBACK, context)
@@ -65,6 +64,8 @@ class CallbackStream(RmStream):
         self._wishes: Wishes | None = None
         self._hello_taken = False
         self._events: EventFeed | None = None
+        self._requests_sent = UNKNOWN  # the session's value
+        self._requests_written = asyncio.Event()
         self._updates: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue(_MAX_UPDATES)
         self._beside: list[asyncio.Task[None]] = []
 
@@ -95,6 +96,7 @@ class CallbackStream(RmStream):
 
     async def _find_start(self, registered_at: Cursor, taken: Taken, resume_after: int | None) -> tuple[Cursor, int]:
         parts = self._parts
+        self._requests_sent = taken.requests_sent
         since_ms = round(parts.clock.now_ns() / 1e6 - parts.settings.callback_resume_s * 1e3)
         return await parts.starting_point.find_callbacks(
             self.rm_id, registered_at, taken.stored, resume_after, since_ms
@@ -103,14 +105,15 @@ class CallbackStream(RmStream):
     async def _seated(self) -> None:
         parts, wishes = self._parts, self._wishes
         assert wishes is not None, "the hello is read before the seat is taken"
-        # 1. where responses and events begin is fixed before the scheduler knows of the stream
+        # 1. fix where responses and events begin before the scheduler knows of the stream
         move = self.pending_move()
         if move is not None:
             (moved,) = await parts.sessions.advance([Advance(self.rm_id, self.kind, self.epoch, move.cursor)])
             self.stored = move.cursor if moved else self.stored
         if wishes.events:
             timeout_s = parts.settings.registration_timeout_s
-            wanted = Wanted(wishes.events_after, wishes.request_events_after, wishes.request_events_only)
+            sent = self._requests_sent if self._requests_sent != UNKNOWN else None
+            wanted = Wanted(wishes.events_after, wishes.request_events_after, wishes.request_events_only, sent)
             interval_s = parts.settings.request_push_interval_s
             self._events = EventFeed(
                 parts.bus,
@@ -127,14 +130,15 @@ class CallbackStream(RmStream):
         await self._note(wishes)
         # 3. the RM
         self._answer(encode_welcome(parts.gateway_id))
-        # 4. what goes on beside reading and writing
+        # 4. the tasks beside reading and writing
         self._start(self._put_updates(), "updates")
         if self._events is not None:
             self._start(self._events.run(), "events")
             self._start(self._events.push(), "request events")
+            self._start(self._keep_requests_place(), "place of request events")
 
     async def _note(self, wishes: Wishes) -> None:
-        """Tells the scheduler of the stream; durable when it returns. Raises LogDown."""
+        """Tells the scheduler of the stream. The note is durable when this returns. Raises LogDown."""
         parts = self._parts
         note = connected_note(wishes, self.epoch)
         record = parts.codec.callback_stream(self.rm_id, note, parts.clock.now_ns())
@@ -158,7 +162,34 @@ class CallbackStream(RmStream):
 
         self._beside.append(asyncio.create_task(until_done(), name=f"callback {name}"))
 
-    # ---- what the RM says -----------------------------------------------------------------------------------------
+    # ---- the position of request events -----------------------------------------------------------------------------
+
+    async def _keep_requests_place(self) -> None:
+        # Also checks the stream: a library of the store may swallow the cancellation that ends this task.
+        while self._error is None:
+            await self._requests_written.wait()
+            self._requests_written.clear()
+            await self._store_requests_place()
+
+    async def _store_requests_place(self) -> None:
+        """Stores the position. If the session store fails, a later call stores it, at the latest when the stream
+        ends.
+        """
+        place = self._events.requests_place if self._events is not None else None
+        if place is None or place == self._requests_sent:
+            return
+        try:
+            await self._parts.life.requests_sent(self.rm_id, self.epoch, place)
+        except GatewayError as error:
+            log.warning("place of request events not stored", rm_id=self.rm_id, error=str(error))
+        else:
+            self._requests_sent = place
+
+    async def _leave(self) -> None:
+        await self._store_requests_place()
+        await super()._leave()
+
+    # ---- messages of the RM -----------------------------------------------------------------------------------------
 
     async def _take(self, raw: bytes) -> None:
         parts = self._parts
@@ -170,12 +201,12 @@ class CallbackStream(RmStream):
             log.warning(
                 "callback answers dropped", rm_id=self.rm_id, count=len(admitted.problems), first=admitted.problems[0]
             )
-        # 2. answers: the log, as soon as it has room
+        # 2. answers to the log, as soon as it has room
         for payload in admitted.payloads:
             if self._inflight_bytes:
                 await self._wait_for_room(lambda: self._inflight_bytes < parts.settings.inflight_bytes)
             await self._append(payload)
-        # 3. configurations: the scheduler, one after the other
+        # 3. configurations to the scheduler, one after the other
         for number, problem in admitted.refused:
             await self._answer_update(number, None, problem)
         for number, request in admitted.updates:
@@ -208,12 +239,13 @@ class CallbackStream(RmStream):
         self._answers.append(message)
         self._wake.set()
 
-    # ---- what the RM hears ----------------------------------------------------------------------------------------
+    # ---- messages to the RM -----------------------------------------------------------------------------------------
 
     async def _write_due(self) -> None:
         await super()._write_due()
         events = self._events
         while events is not None and self._error is None and (batch := events.next_batch()) is not None:
             await self._context.write(batch)
-            events.sent()
+            if events.sent():
+                self._requests_written.set()
             await super()._write_due()

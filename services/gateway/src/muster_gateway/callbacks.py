@@ -1,7 +1,8 @@
-"""muster.v1.Callbacks on grpc.aio: the stream on which the scheduler asks and tells an RM (docs/callbacks.md).
+"""muster.v1.Callbacks on grpc.aio: the stream of the scheduler's questions and messages to an RM (docs/callbacks.md).
 
-Bytes in and bytes out, as the streams of SI. An open callback stream counts as one of the RM's streams: it alone keeps
-the RM RUNNING. An RM that still answers questions is there, and its answers would be of no use if it were paused.
+Bytes in and bytes out, as on SI's streams. An open callback stream counts as one of the RM's streams: it alone keeps
+the RM RUNNING. An RM that answers questions is alive, and its answers would be useless if Muster scheduled nothing for
+it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class CallbackServicer:
         self._parts, self._calls, self._update = parts, calls, update
 
     def handlers(self) -> grpc.GenericRpcHandler:
-        """A generic handler without serialisers."""
+        """Returns a generic handler without serialisers."""
         methods: dict[str, Any] = {"Connect": grpc.stream_stream_rpc_method_handler(self._connect)}
         return grpc.method_handlers_generic_handler(SERVICE, methods)
 

@@ -1,4 +1,4 @@
-"""Between SI bytes and the log's records. The SI message inside an envelope stays as it came."""
+"""Converts between SI bytes and the log's records. The SI message inside an envelope stays as received."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from muster_gateway.rm_life import RmState
 from muster_gateway.stream_kind import StreamKind
 
 KIND_RM = "rm"
-# Begins the last part of the id of a request that updates a configuration. The scheduler answers it as it answers a
-# registration, but the RM lives on under its old one: whoever reads the answer tells the two apart by their ids.
+# Prefix of the last part of a configuration update's request id. The scheduler answers an update as it answers a
+# registration, but an update does not start the RM's life afresh. Readers of the answer distinguish the two by this
+# prefix.
 _CONFIGURATION = "configuration-"
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is wrong in a registration or a configuration; ``line`` and ``column`` from 1, 0 without a place in a text.
+    """A problem in a registration or a configuration. ``line`` and ``column`` count from 1; 0: no place in a text.
 
     :param severity: error or warning.
     """
@@ -36,29 +37,48 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupMember:
+    """An RM of a policy group.
+
+    :param group: its name; "": the RM is in no group.
+    :param config_checksum: the value that is compared within the group.
+    :param named: RMs of the group may know each other's ids.
+    """
+
+    group: str = ""
+    config_checksum: str = ""
+    named: bool = False
+
+
+NO_GROUP = GroupMember()
+
+
+@dataclass(frozen=True, slots=True)
 class Registration:
     """The scheduler's answer to a registration."""
 
     request_id: str
     accepted: bool
     problems: tuple[Problem, ...]
+    member: GroupMember = NO_GROUP
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigurationAnswer:
     """The scheduler's answer to a configuration update.
 
-    :param changes: what it changed, a line each; none when it was not accepted.
+    :param changes: the changes, one line each; empty if the update was not accepted.
     """
 
     request_id: str
     accepted: bool
     problems: tuple[Problem, ...]
     changes: tuple[str, ...] = ()
+    member: GroupMember = NO_GROUP
 
 
 class CommandCode(IntEnum):
-    """Same numbers as ``muster.bus.v1.AdminResult.Code``."""
+    """The numbers are those of ``muster.bus.v1.AdminResult.Code``."""
 
     OK = 0
     NOT_FOUND = 1
@@ -69,11 +89,11 @@ class CommandCode(IntEnum):
 class CommandAnswer:
     """The scheduler's answer to an operator's command.
 
-    :param message: why not, unless ``code`` is OK.
-    :param changed: False: it was so already.
+    :param message: the reason, unless ``code`` is OK.
+    :param changed: False: the state was already as wanted.
     :param allocations: of the node that the command is about.
-    :param accepted: of a configuration that was only looked at, as ``problems`` and ``changes``.
-    :param json: what the RM says of its own state.
+    :param accepted: for a validation only, as ``problems`` and ``changes``.
+    :param json: the RM's own state, for a dump.
     """
 
     request_id: str
@@ -85,6 +105,7 @@ class CommandAnswer:
     problems: tuple[Problem, ...] = ()
     changes: tuple[str, ...] = ()
     json: str = ""
+    member: GroupMember = NO_GROUP
 
 
 Answer = Registration | ConfigurationAnswer | CommandAnswer
@@ -92,8 +113,9 @@ Answer = Registration | ConfigurationAnswer | CommandAnswer
 
 @dataclass(slots=True)
 class Response:
-    """One record of si.responses. ``kind`` None: the answer to a registration, a configuration update or a command, or
-    something that a later version knows."""
+    """One record of si.responses. ``kind`` is None for the answer to a registration, a configuration update or a
+    command, and for a kind of a later version.
+    """
 
     rm_id: str
     sequence: int
@@ -105,14 +127,14 @@ class Response:
 
     @property
     def answer(self) -> Answer | None:
-        """What a waiting call is answered with."""
+        """The answer for a waiting call."""
         return self.registration or self.configuration or self.command
 
 
 class RequestCodec:
     """Makes the records of si.requests.
 
-    :param gateway_id: stands in each envelope.
+    :param gateway_id: written into each envelope.
     """
 
     def __init__(self, topics: Topics, gateway_id: str) -> None:
@@ -120,17 +142,17 @@ class RequestCodec:
         self._count = 0
 
     def new_request_id(self) -> str:
-        """Unique for this gateway's life, and so for ever: gateway ids are."""
+        """Returns an id that is unique in this gateway's life, and so for ever, because gateway ids are unique."""
         self._count += 1
         return f"{self._gateway_id}/{self._count}"
 
     def new_configuration_id(self) -> str:
-        """The same for a configuration update, whose answer is known by it."""
+        """Returns a unique id of a configuration update. The answer is recognised by it."""
         self._count += 1
         return f"{self._gateway_id}/{_CONFIGURATION}{self._count}"
 
     def request(self, rm_id: str, partition: int, kind: StreamKind, payload: bytes, now_ns: int) -> OutRecord:
-        """One SI request of a stream."""
+        """Makes the record of one SI request of a stream."""
         envelope = self._envelope(rm_id, now_ns)
         if kind is StreamKind.ALLOCATION:
             envelope.allocation = payload
@@ -141,38 +163,38 @@ class RequestCodec:
         return self._record(rm_id, partition, envelope)
 
     def registration(self, rm_id: str, request_id: str, payload: bytes, now_ns: int) -> OutRecord:
-        """A RegisterResourceManagerRequest."""
+        """Makes the record of a RegisterResourceManagerRequest."""
         envelope = self._envelope(rm_id, now_ns, request_id)
         envelope.register = payload
         return self._record(rm_id, self._topics.partition_of(rm_id), envelope)
 
     def configuration(self, rm_id: str, request_id: str, payload: bytes, now_ns: int) -> OutRecord:
-        """An UpdateConfigurationRequest; ``request_id`` from :meth:`new_configuration_id`."""
+        """Makes the record of an UpdateConfigurationRequest; ``request_id`` is from :meth:`new_configuration_id`."""
         envelope = self._envelope(rm_id, now_ns, request_id)
         envelope.configuration = payload
         return self._record(rm_id, self._topics.partition_of(rm_id), envelope)
 
     def command(self, rm_id: str, request_id: str, command: envelope_pb2.AdminCommand, now_ns: int) -> OutRecord:
-        """What an operator asks."""
+        """Makes the record of an operator's command."""
         envelope = self._envelope(rm_id, now_ns, request_id)
         envelope.admin.CopyFrom(command)
         return self._record(rm_id, self._topics.partition_of(rm_id), envelope)
 
     def lifecycle(self, rm_id: str, state: RmState, reason: str, now_ns: int) -> OutRecord:
-        """What became of an RM's life."""
+        """Makes the note of a change in an RM's life."""
         envelope = self._envelope(rm_id, now_ns)
         envelope.lifecycle.state = int(state)  # type: ignore[assignment]
         envelope.lifecycle.reason = reason
         return self._record(rm_id, self._topics.partition_of(rm_id), envelope)
 
     def callback_answers(self, rm_id: str, partition: int, payload: bytes, now_ns: int) -> OutRecord:
-        """A muster.v1.FromResourceManager with answers only."""
+        """Makes the record of a muster.v1.FromResourceManager with answers only."""
         envelope = self._envelope(rm_id, now_ns)
         envelope.callback_answers = payload
         return self._record(rm_id, partition, envelope)
 
     def callback_stream(self, rm_id: str, note: envelope_pb2.CallbackStream, now_ns: int) -> OutRecord:
-        """A callback stream has its seat, or is gone."""
+        """Makes the note that a callback stream has its seat, or is gone."""
         envelope = self._envelope(rm_id, now_ns)
         envelope.callback_stream.CopyFrom(note)
         return self._record(rm_id, self._topics.partition_of(rm_id), envelope)
@@ -190,7 +212,7 @@ class RequestCodec:
 
 
 def read_response(record: Record) -> Response:
-    """Opens the envelope; the SI response inside stays bytes. Raises CodecError."""
+    """Decodes the envelope; the SI response inside stays bytes. Raises CodecError."""
     try:
         envelope = envelope_pb2.ResponseEnvelope.FromString(record.value or b"")
     except DecodeError as error:
@@ -204,7 +226,7 @@ def read_response(record: Record) -> Response:
 
 
 def encode_configuration_answer(answer: ConfigurationAnswer) -> bytes:
-    """As muster.v1.UpdateConfigurationResponse."""
+    """Encodes a muster.v1.UpdateConfigurationResponse."""
     problems = [
         admin_pb2.ConfigurationProblem(
             severity=_SEVERITIES.get(problem.severity, admin_pb2.ConfigurationProblem.SEVERITY_UNKNOWN),
@@ -225,9 +247,10 @@ def _answer_in(envelope: envelope_pb2.ResponseEnvelope, result: envelope_pb2.Reg
     problems = tuple(_problem(problem) for problem in result.problems)
     response = Response(envelope.rm_id, envelope.sequence, None, b"", None)
     if request_id.rpartition("/")[2].startswith(_CONFIGURATION):
-        response.configuration = ConfigurationAnswer(request_id, accepted, problems, tuple(result.changes))
+        changes, member = tuple(result.changes), _member(result.policy_group)
+        response.configuration = ConfigurationAnswer(request_id, accepted, problems, changes, member)
     else:
-        response.registration = Registration(request_id, accepted, problems)
+        response.registration = Registration(request_id, accepted, problems, _member(result.policy_group))
     return response
 
 
@@ -243,6 +266,7 @@ def _command_answer_in(envelope: envelope_pb2.ResponseEnvelope, result: envelope
         tuple(_problem(problem) for problem in result.problems),
         tuple(result.changes),
         result.json,
+        _member(result.policy_group),
     )
     return response
 
@@ -261,9 +285,13 @@ def _problem(problem: envelope_pb2.ConfigProblem) -> Problem:
     return Problem(severity, problem.path, problem.line, problem.column, problem.message)
 
 
+def _member(member: envelope_pb2.PolicyGroupMember) -> GroupMember:
+    return GroupMember(member.group, member.config_checksum, member.named) if member.group else NO_GROUP
+
+
 @dataclass(frozen=True, slots=True)
 class KnownRm:
-    """What si.state says about an RM."""
+    """An RM's entry on si.state."""
 
     rm_id: str
     state: RmState
@@ -272,8 +300,20 @@ class KnownRm:
     callbacks_connected: bool = False
 
 
+def read_forgotten(record: Record) -> KnownRm:
+    """Reads the entry that is kept of an RM that an operator removed. Raises CodecError."""
+    try:
+        rm_id, _, _ = parse_state_key(record.key or b"")
+        value = state_pb2.ForgottenObject.FromString(record.value or b"")
+    except (ValueError, DecodeError) as error:
+        raise CodecError(f"{record.topic}[{record.partition}]@{record.offset} is no ForgottenObject") from error
+    return KnownRm(rm_id, RmState.INIT, value.registrations, value.callbacks_epoch)
+
+
 def read_known_rm(record: Record) -> KnownRm | None:
-    """The RM in a state record; ``None`` for other kinds of objects. A tombstone: INIT. Raises CodecError."""
+    """Reads the RM in a state record; ``None`` for other kinds of objects. A tombstone gives INIT. Raises
+    CodecError.
+    """
     try:
         rm_id, kind, _ = parse_state_key(record.key or b"")
     except ValueError as error:
@@ -288,3 +328,15 @@ def read_known_rm(record: Record) -> KnownRm | None:
         raise CodecError(f"{record.topic}[{record.partition}]@{record.offset} is no RmObject") from error
     state = RmState(value.state) if value.state in _STATES else RmState.RUNNING
     return KnownRm(rm_id, state, value.registrations, value.callbacks.epoch, value.callbacks.connected)
+
+
+def read_group_member(record: Record) -> tuple[str, GroupMember]:
+    """Reads an RM and its policy group from a registration's record. Raises CodecError."""
+    try:
+        rm_id, _, _ = parse_state_key(record.key or b"")
+        value = state_pb2.RegistrationObject.FromString(record.value or b"")
+    except (ValueError, DecodeError) as error:
+        raise CodecError(f"{record.topic}[{record.partition}]@{record.offset} is no RegistrationObject") from error
+    if not value.config_checksum:  # an old record without a checksum: not compared until the RM registers again
+        return rm_id, NO_GROUP
+    return rm_id, GroupMember(value.policy_group, value.config_checksum)

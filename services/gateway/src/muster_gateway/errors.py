@@ -1,38 +1,38 @@
-"""Everything that the gateway raises, in one tree. Each carries the gRPC status that its client sees.
+"""All errors of the gateway, in one tree. Each carries the gRPC status that its client sees.
 
 NotIdentified and RoleTooLow belong to HTTP, where they are 401 and 403.
 
 * GatewayError
   x RequestRefused           the client is at fault; nothing of the message reached the log
-    - InvalidRequest         INVALID_ARGUMENT: names the field, its value and what was expected
+    - InvalidRequest         INVALID_ARGUMENT: names the field, its value and the expectation
     - RegistrationRefused    INVALID_ARGUMENT: the scheduler's problems, with line and column
     - NotRegistered          FAILED_PRECONDITION: no registration of this RM is in force
     - RmStopped              FAILED_PRECONDITION: it was shut down or away for too long; it must register again
-    - NotThere               NOT_FOUND: what the request is about: an RM, a node, an ask ...
-    - NotPossible            FAILED_PRECONDITION: not as things are; the text says why
+    - NotThere               NOT_FOUND: the subject of the request: an RM, a node, an ask ...
+    - NotPossible            FAILED_PRECONDITION: not in the present state; the text gives the reason
     - OverLimit              RESOURCE_EXHAUSTED: size, number of items or number of streams
-    - NotIdentified          UNAUTHENTICATED: no token, or nobody's
-    - RoleTooLow             PERMISSION_DENIED: known, but not allowed to do this
-  x StreamEnded              the stream cannot go on, whatever the client sent
+    - NotIdentified          UNAUTHENTICATED: no token, or an unknown one
+    - RoleTooLow             PERMISSION_DENIED: the caller is known, but its role is too low
+  x StreamEnded              the stream cannot continue, whatever the client sent
     - Superseded             ABORTED: a newer stream or a newer registration of the RM took its place
     - ResponsesLost          DATA_LOSS: retention deleted responses that were not sent; the RM must register again
-    - RmShutDown             OK: the RM said that it leaves
-  x NotNow                   UNAVAILABLE: safe to try again with backoff
-    - GatewayStopping        this gateway is going down; another one takes the RM
-    - LogDown                the log took no record; what was not answered must be sent again
+    - RmShutDown             OK: the RM announced that it leaves
+  x NotNow                   UNAVAILABLE: a retry with backoff is safe
+    - GatewayStopping        this gateway is stopping; another one takes the RM
+    - LogDown                the log took no record; the client must send unanswered items again
     - SchedulerSilent        no answer within the time allowed
     - SessionsDown           the session store does not answer
     - ViewSilent             the view gives no answer: it is away, slow, or broke off
-  x SettingsWrong            it cannot start with these settings; trying again does not help
-    - OpenToAll              others could reach the HTTP front, and nobody would be asked who they are
-    - TokenUnusable          a token cannot be read, is none, or is somebody else's too
+  x SettingsWrong            the gateway cannot start with these settings; a retry does not help
+    - OpenToAll              others could reach the HTTP front without authentication
+    - TokenUnusable          a token cannot be read, is malformed, or is configured twice
   x IllegalTransition        INTERNAL: an RM's life took a step that the table in rm_life.py does not have
 """
 
 from __future__ import annotations
 
 import grpc
-from muster_service.identity import Role
+from muster_runtime.identity import Role
 
 
 class GatewayError(Exception):
@@ -48,7 +48,7 @@ class RequestRefused(GatewayError):
 
 
 class InvalidRequest(RequestRefused):
-    """A field of the message, or of the call's metadata, is not as it must be."""
+    """A field of the message, or of the call's metadata, is invalid."""
 
 
 class RegistrationRefused(RequestRefused):
@@ -66,7 +66,7 @@ class NotRegistered(RequestRefused):
 
 
 class RmStopped(RequestRefused):
-    """The RM's life ended; it starts again with a registration."""
+    """The RM is stopped; it may register again."""
 
     code = grpc.StatusCode.FAILED_PRECONDITION
 
@@ -76,38 +76,38 @@ class RmStopped(RequestRefused):
 
 
 class NotThere(RequestRefused):
-    """What the request is about."""
+    """The subject of the request does not exist."""
 
     code = grpc.StatusCode.NOT_FOUND
 
 
 class NotPossible(RequestRefused):
-    """Not as things are."""
+    """The present state does not allow the request."""
 
     code = grpc.StatusCode.FAILED_PRECONDITION
 
 
 class OverLimit(RequestRefused):
-    """More than this gateway takes at once."""
+    """The request exceeds a limit of this gateway."""
 
     code = grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 class NotIdentified(RequestRefused):
-    """Nobody knows who asks.
+    """The request is not authenticated.
 
-    :ivar reason: in one word, for the metric.
+    :ivar reason: one word, for the metric.
     """
 
     code = grpc.StatusCode.UNAUTHENTICATED
 
     def __init__(self, reason: str, story: str) -> None:
-        super().__init__(f"who asks is not known: {story} (docs/security.md)")
+        super().__init__(f"not authenticated: {story} (docs/security.md)")
         self.reason = reason
 
 
 class RoleTooLow(RequestRefused):
-    """Who asks is known, but may not do this."""
+    """The role of the request is too low."""
 
     code = grpc.StatusCode.PERMISSION_DENIED
 
@@ -123,7 +123,7 @@ class StreamEnded(GatewayError):
 
 
 class Superseded(StreamEnded):
-    """A newer stream or registration of the same RM took this stream's place."""
+    """A newer stream or registration of the same RM replaced this stream."""
 
 
 class ResponsesLost(StreamEnded):
@@ -136,26 +136,26 @@ class ResponsesLost(StreamEnded):
 
 
 class RmShutDown(StreamEnded):
-    """The RM said that it leaves: not an error."""
+    """The RM shut down. This is no error."""
 
     code = grpc.StatusCode.OK
 
 
 class NotNow(GatewayError):
-    """Nothing is wrong with the request; try again with backoff."""
+    """The request is valid; try again with backoff."""
 
     code = grpc.StatusCode.UNAVAILABLE
 
 
 class GatewayStopping(NotNow):
-    """This gateway is going down."""
+    """The gateway is going down."""
 
     def __init__(self) -> None:
-        super().__init__("this gateway is stopping: connect again, to any gateway; nothing that was taken is lost")
+        super().__init__("this gateway is stopping: connect again, to any gateway; no accepted request is lost")
 
 
 class LogDown(NotNow):
-    """The log took no record."""
+    """The log accepted no record."""
 
 
 class SchedulerSilent(NotNow):
@@ -171,17 +171,17 @@ class ViewSilent(NotNow):
 
 
 class SettingsWrong(GatewayError):
-    """The gateway cannot start like this; the message names the setting, its value and what was expected."""
+    """The gateway cannot start. The message names the setting, its value and the expectation."""
 
 
 class OpenToAll(SettingsWrong):
-    """Others could reach the HTTP front, and nobody would be asked who they are."""
+    """Other machines could reach the HTTP front without authentication."""
 
     def __init__(self, address: str, open_role: str) -> None:
         super().__init__(
-            f"gateway.http_address {address}: others reach it, and no token is configured to tell them apart. "
-            "Ways out: an address on the loopback (127.0.0.1:9080); a token (gateway.http_tokens.NAME: role, and token "
-            f'or token_file); or gateway.http_open=true, which gives everybody the role "{open_role}" '
+            f"gateway.http_address {address}: other machines can reach this address, and no token is configured. Use "
+            "an address on the loopback (127.0.0.1:9080), or a token (gateway.http_tokens.NAME: role, and token or "
+            f'token_file), or gateway.http_open=true, which gives everybody the role "{open_role}" '
             "(gateway.http_open_role); see docs/security.md"
         )
 
@@ -191,9 +191,11 @@ class TokenUnusable(SettingsWrong):
 
 
 class IllegalTransition(GatewayError):
-    """A step that the table of an RM's life does not have."""
+    """The table of an RM's states does not have this step."""
 
 
 def shown(value: str, limit: int = 60) -> str:
-    """A client's text as it may stand in a message: quoted, control characters escaped, cut to ``limit`` characters."""
+    """Returns a client's text in a form for messages: quoted, control characters escaped, cut to ``limit``
+    characters.
+    """
     return ascii(value) if len(value) <= limit else f"{value[:limit]!a}… ({len(value)} characters)"

@@ -1,24 +1,25 @@
-"""The events of one RM, for its callback stream, out of the RM's partition of si.events.
+"""The events of one RM for its callback stream, from the RM's partition of si.events.
 
 reading
-    With a reader of its own until it has caught up, then together with all others that have (event_tail.py).
-
+    A feed reads with a reader of its own until it has caught up, then together with all others that have
+    (event_tail.py).
 place
-    From the end of the log on, or behind the event with a given id, which is found by halving: an RM's ids grow with
-    offsets, without gaps. An id that retention has deleted begins at what is left; the RM sees it by the ids.
-
+    The feed begins at the end of the log, or after the event with a given id. It finds that event by bisection: an RM's
+    ids grow with offsets, without gaps. If retention has deleted the event, the feed begins at the oldest event left;
+    the RM notices the gap in the ids.
 room
-    What was read and not yet written is bounded; then it falls behind the others, and its own reader waits for the
-    stream's writer. So a slow RM costs this much memory and no more, and loses nothing that the log keeps.
-
+    The events that were read and not yet written are bounded. At the limit the feed falls behind the others, and its
+    own reader waits for the stream's writer. So a slow RM uses this much memory and no more, and loses nothing that the
+    log keeps.
 batches
-    The writer takes what is there when it is free. An idle stream sends an event as soon as it is read; a busy one
+    The writer takes all waiting events when it is free. An idle stream sends an event as soon as it is read; a busy one
     sends many together.
-
 request events
-    Those of asks (REQUEST, NONE) have no id. They wait in a store of their own, which keeps the newest when it is full,
-    until the push interval (seed 002, "SHIM events"); sent, they are gone from it. Their offset is their position: an
-    RM that names the last one that it had gets what came since, and nothing twice.
+    Events of asks (REQUEST, NONE) have no id; their offset is their position. They wait for the push interval in a
+    store of their own, which keeps the newest ones when it is full. Sending removes them from the store. A stream
+    begins with the request events that the RM lacks: after the position that the RM names, else after the place where
+    its last stream ended (``requests_place``), else with those that a store would have kept. So events that occur
+    without an open stream wait in the log. The next stream reads them into its store.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ import structlog
 from muster_bus.errors import BusError, LogUnavailable, OffsetGone
 from muster_bus.log import Log, LogReader, Record
 from muster_bus.topics import HEADER_EVENT_ID, HEADER_STORE_CAPACITY, HEADER_TRACKING, Topics, event_id_of
-from muster_service.request_store import RequestStore, capacity_of
+from muster_runtime.request_store import RequestStore, capacity_of
 
 from muster_gateway import metrics
 from muster_gateway.callback_codec import encode_events, encode_requests
@@ -43,15 +44,17 @@ from muster_gateway.event_tail import EventTail
 
 log = structlog.get_logger(__name__)
 
-# A question that comes while a batch is written waits for it: so batches stay small.
+# A question that arrives while a batch is being written waits for the batch, so batches are small.
 BATCH_EVENTS, BATCH_BYTES = 250, 128 * 1024
 _WAITING_EVENTS, _WAITING_BYTES = 4 * BATCH_EVENTS, 4 * BATCH_BYTES
 _READ_RECORDS = 500
 _READ_WAIT_S = 1.0
 _PROBE_WAIT_S = 0.2
 _RETRY_MIN_S, _RETRY_MAX_S = 0.05, 2.0
-# The search stops halving at this distance: one read covers it.
+# The search ends at this distance: one read covers it.
 _SEARCH_SPAN = 500
+# A stream looks back at most this many records of the partition for request events: about one second of reading.
+_REQUESTS_LOOK_BACK = 100_000
 
 
 class _Waiting(NamedTuple):
@@ -61,25 +64,27 @@ class _Waiting(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a stream wants to hear of its RM's events.
+    """The events that a stream wants of its RM.
 
-    :param after: events with a higher id; None: those that are written from now on.
-    :param requests_after: request events behind this position; None: those behind ``after``, or from now on.
-    :param requests_only: nothing but request events.
+    :param after: events with a higher id; None: only new ones.
+    :param requests_after: the RM has request events up to this position; None: it names none.
+    :param requests_only: request events only.
+    :param requests_sent: position of the last request event that earlier streams sent; None: not known.
     """
 
     after: int | None
     requests_after: int | None = None
     requests_only: bool = False
+    requests_sent: int | None = None
 
 
 class EventFeed:
-    """See the module's words. ``start``, then ``run`` and ``push`` in tasks, then ``close``.
+    """See the module's docstring. Call ``start``, then ``run`` and ``push`` in tasks, then ``close``.
 
     :param tail: of the RM's partition.
     :param wake: called when there is a batch to write.
-    :param search_timeout_s: a search for the place that takes longer goes on by reading from where it is.
-    :param push_interval_s: how often request events are given.
+    :param search_timeout_s: a search for the place that takes longer ends; the feed then reads on from where it is.
+    :param push_interval_s: interval between batches of request events.
     """
 
     def __init__(
@@ -99,7 +104,8 @@ class EventFeed:
         self._search_timeout_s, self._push_interval_s = search_timeout_s, push_interval_s
         self._reader: LogReader | None = None
         self._end_at_start = 0
-        self._passed = wanted.after is None  # whether the place of the tracked events lies behind
+        self._passed = wanted.after is None  # whether the place of the tracked events is behind the reader
+        self._seen = -1  # records up to this offset are taken, or belong to other RMs
         self._waiting: deque[_Waiting] = deque()
         self._waiting_bytes = 0
         self._room = asyncio.Event()
@@ -110,7 +116,7 @@ class EventFeed:
         self._push_due = False
 
     async def start(self) -> None:
-        """Notes what "now" is. Raises LogDown."""
+        """Records the present end of the log. Raises LogDown."""
         try:
             self._reader = await self._bus.reader(self._topic, self._partition)
             self._end_at_start = await self._reader.end_offset()
@@ -118,17 +124,31 @@ class EventFeed:
             raise LogDown(f"the event log does not answer: {type(error).__name__}") from error
 
     async def run(self) -> None:
-        """Reads until cancelled. The log's absence is waited out."""
+        """Reads until cancelled. Waits while the log is unreachable."""
         position: int | None = None
         while True:
-            # 1. by itself, until it has caught up
+            # 1. alone, until it has caught up
             await self._read_alone(position)
-            # 2. with the others, for as long as it has room
+            # 2. with the others, as long as it has room
             await self._left_behind.wait()
             position = self._behind_at
 
+    @property
+    def requests_place(self) -> int | None:
+        """Request events up to this position were sent, or dropped by the store; None: not yet known."""
+        waiting = self._store.first_position
+        after = self._requests_after()
+        place = max(self._seen if waiting is None else waiting - 1, -1 if after is None else after)
+        return place if place >= 0 else None
+
     def offer(self, record: Record) -> bool:
-        """Takes a record of the RM's; False: there is no room for it, and nothing has happened."""
+        """Takes a record of the RM. Returns False, and changes nothing, if there is no room."""
+        taken = self._offer(record)
+        if taken:
+            self._seen = max(self._seen, record.offset)
+        return taken
+
+    def _offer(self, record: Record) -> bool:
         number = _id_of(record)
         if number is None:
             self._take_request(record)
@@ -145,14 +165,14 @@ class EventFeed:
         return True
 
     def left_behind(self, offset: int) -> None:
-        """It has to read by itself from there on."""
+        """The tail calls this when the feed had no room. The feed must read by itself from ``offset`` on."""
         self._behind_at = offset
         self._left_behind.set()
 
     async def _read_alone(self, position: int | None) -> None:
-        """Returns when the tail gives what comes next.
+        """Returns when the tail gives the next records.
 
-        :param position: None: it is to be found.
+        :param position: None: the feed must find it.
         """
         retry_s = _RETRY_MIN_S
         while True:
@@ -168,6 +188,7 @@ class EventFeed:
                     while record.key == self.key and not self.offer(record):
                         self._room.clear()
                         await self._room.wait()
+                self._seen = max(self._seen, reader.position - 1)
                 retry_s = _RETRY_MIN_S
                 self._left_behind.clear()
                 if self._has_caught_up(reader.position, len(records)):
@@ -185,13 +206,13 @@ class EventFeed:
                 retry_s = min(retry_s * 2, _RETRY_MAX_S)
 
     def _has_caught_up(self, position: int, records: int) -> bool:
-        """Joins the tail if it can. One that is nearly full would be left behind again at once."""
+        """Joins the tail if possible. A nearly full feed does not: the tail would leave it behind at once."""
         if 2 * len(self._waiting) > _WAITING_EVENTS or 2 * self._waiting_bytes > _WAITING_BYTES:
             return False
         return self._tail.join(self, position, at_end=records < _READ_RECORDS)
 
     async def push(self) -> None:
-        """Gives request events, interval after interval, until cancelled."""
+        """Releases request events at each interval, until cancelled."""
         while True:
             await asyncio.sleep(self._push_interval_s)
             if self._requests:
@@ -204,7 +225,7 @@ class EventFeed:
             await self._reader.close()
 
     def next_batch(self) -> bytes | None:
-        """A muster.v1.ToResourceManager with the next events; None: there are none."""
+        """Returns a muster.v1.ToResourceManager with the next events; None: there are none."""
         while self._push_due:
             batch = self._requests.take(BATCH_EVENTS, BATCH_BYTES)
             self._push_due = bool(self._requests)
@@ -220,9 +241,11 @@ class EventFeed:
                 return encoded
         return None
 
-    def sent(self) -> None:
-        """What :meth:`next_batch` gave was written."""
+    def sent(self) -> bool:
+        """Records that the batch of :meth:`next_batch` was written. Returns whether it had request events."""
+        waiting = len(self._store)
         self._requests.sent()
+        return len(self._store) < waiting
 
     def _encoded(self, batch: Sequence[object], made: tuple[bytes | None, int]) -> bytes | None:
         encoded, unreadable = made
@@ -251,7 +274,7 @@ class EventFeed:
         return record.offset >= self._end_at_start if after is None else number > after
 
     def _take_request(self, record: Record) -> None:
-        """Never raises, whatever the record holds."""
+        """Takes a request event. Never raises, whatever the record holds."""
         if not self._is_wanted_request(record.offset):
             return
         store = self._store
@@ -267,20 +290,27 @@ class EventFeed:
         if offset >= self._end_at_start:
             return True
         after = self._requests_after()
-        if after is not None:
-            return offset > after
-        return self._passed and self._wanted.after is not None
+        return offset > after if after is not None else self._passed
 
     def _requests_after(self) -> int | None:
-        """The position that the RM names; None also for one that this log has not reached: it is another log's."""
-        after = self._wanted.requests_after
-        return after if after is not None and after < self._end_at_start else None
+        """Returns the position that the RM names, else the place where its last stream ended.
+
+        A position that this log has not reached belongs to another log and is ignored.
+        """
+        for after in (self._wanted.requests_after, self._wanted.requests_sent):
+            if after is not None and after < self._end_at_start:
+                return after
+        return None
 
     async def _place(self, reader: LogReader) -> int:
-        """Where to read from: at or before the first event that is wanted."""
+        """Returns the offset to read from: at or before the first wanted event."""
         place = await self._tracked_place(reader)
         after = self._requests_after()
-        return place if after is None else min(place, max(after + 1, await reader.first_offset()))
+        if after is None and self._wanted.after is not None:
+            return place  # an RM that names its last event and no position gets the request events after that event
+        if after is None or after != self._wanted.requests_after:
+            after = max(-1 if after is None else after, self._end_at_start - 1 - _REQUESTS_LOOK_BACK)
+        return min(place, max(after + 1, await reader.first_offset()))
 
     async def _tracked_place(self, reader: LogReader) -> int:
         after = self._wanted.after
@@ -301,7 +331,7 @@ class EventFeed:
         return low
 
     async def _first_from(self, reader: LogReader, offset: int, end: int) -> tuple[int, int] | None:
-        """Offset and id of the RM's first tracked event in [offset, end)."""
+        """Returns offset and id of the RM's first tracked event in [offset, end)."""
         reader.seek(offset)
         while reader.position < end:
             for record in await reader.read(_READ_RECORDS, _PROBE_WAIT_S):
@@ -313,6 +343,6 @@ class EventFeed:
 
 
 def _id_of(record: Record) -> int | None:
-    """None: untracked, for the RM only."""
+    """Returns the event's id; None for an untracked event, which is only for the RM."""
     headers = dict(record.headers)
     return event_id_of(headers.get(HEADER_EVENT_ID)) if headers.get(HEADER_TRACKING) != b"0" else None

@@ -1,8 +1,9 @@
-"""The newest events of a partition, read once for all callback streams that are at its end.
+"""The newest events of a partition, read once for all callback streams that have caught up.
 
-A stream begins with a reader of its own. Once it has caught up it takes part here, and its reader goes. The two meet by
-offsets alone: a stream joins with the position that it has read up to, which may be ahead of the tail's and never
-behind it. The tail waits for nobody: a stream without room is left behind at that record, and reads on by itself.
+A stream begins with a reader of its own. Once it has caught up, it joins the tail and closes its reader. Offsets alone
+connect the two: a stream joins with the position that it has read up to, which may be ahead of the tail's position but
+never behind it. The tail waits for no stream: if a stream has no room, the tail leaves it behind at that record, and
+the stream reads on by itself.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ _RETRY_MIN_S, _RETRY_MAX_S = 0.05, 2.0
 
 
 class Taker(Protocol):
-    """A stream's feed. ``key``: of its RM's records."""
+    """A stream's feed. ``key`` is the key of its RM's records."""
 
     key: bytes
 
     def offer(self, record: Record) -> bool:
-        """Takes a record of its key, in order; False: there is no room."""
+        """Takes a record of its key, in order. Returns False if there is no room."""
         ...
 
     def left_behind(self, offset: int) -> None:
-        """It takes part no more; the record at ``offset`` is the next one that it needs."""
+        """The feed no longer takes part. It next needs the record at ``offset``."""
         ...
 
 
@@ -42,18 +43,19 @@ class _Place(NamedTuple):
 
 
 class EventTail:
-    """See the module's words. It reads while somebody takes part."""
+    """See the module's docstring. The tail reads while it has members."""
 
     def __init__(self, bus: Log, topic: str, partition: int) -> None:
         self._bus, self._topic, self._partition = bus, topic, partition
-        self._position: int | None = None  # None: it does not read
+        self._position: int | None = None  # None: the tail does not read
         self._places: dict[bytes, list[_Place]] = {}
         self._task: asyncio.Task[None] | None = None
 
     def join(self, taker: Taker, position: int, *, at_end: bool) -> bool:
-        """Whether ``taker`` gets the records from ``position`` on from now.
+        """Joins a feed at ``position``. Returns False if the tail cannot give it the records from there on.
 
-        :param at_end: nothing is known behind the position. (Nobody begins the tail in the middle of history.)
+        :param at_end: the feed knows of no record after the position. (No feed starts the tail in the middle of
+            history.)
         """
         if self._position is None:
             if not at_end:
@@ -66,7 +68,7 @@ class EventTail:
         return True
 
     def leave(self, taker: Taker) -> None:
-        """Without effect when it takes no part."""
+        """Removes a feed. Has no effect if the feed is no member."""
         left = [place for place in self._places.pop(taker.key, []) if place.taker is not taker]
         if left:
             self._places[taker.key] = left
@@ -79,13 +81,14 @@ class EventTail:
         retry_s = _RETRY_MIN_S
         own = asyncio.current_task()
         try:
-            # (The last one may leave while it is given a record; a read that need not wait would not notice.)
+            # The last member may leave while the tail gives it a record. A read that returns at once would not notice
+            # that.
             while self._task is own:
                 try:
                     if reader is None:
                         reader = await self._bus.reader(self._topic, self._partition, self._position)
                     records = await reader.read(_READ_RECORDS, _READ_WAIT_S)
-                    # (No turn for others from here on: who joins finds either all of them given or none.)
+                    # No await from here on: a feed that joins finds either all records given or none.
                     self._position = reader.position
                     for record in records:
                         self._give(record)
@@ -101,7 +104,7 @@ class EventTail:
         except asyncio.CancelledError:
             raise
         except Exception as error:
-            # Each of them finds out by itself what is wrong, and says it to its RM.
+            # Each feed finds the problem by itself and reports it to its RM.
             log.error("events are no longer read for all", partition=self._partition, exc_info=error)
             position, self._position, self._task = self._position or 0, None, None
             places, self._places = self._places, {}
@@ -119,7 +122,7 @@ class EventTail:
             try:
                 taken = place.taker.offer(record)
             except Exception as error:
-                # It meets the record again by itself, and says to its RM what is wrong; the others lose nothing.
+                # The feed meets the record again by itself and reports the problem to its RM. The others lose nothing.
                 log.error("an event was not taken", partition=self._partition, offset=record.offset, exc_info=error)
                 taken = False
             if not taken:

@@ -1,9 +1,9 @@
-"""muster.v1.Events at the gateway: calls go to the event publisher, byte for byte (proto/muster/v1/events.proto).
+"""muster.v1.Events at the gateway: passes calls to the event publisher, byte for byte (proto/muster/v1/events.proto).
 
-Nothing is parsed and nothing is kept: of a Watch one message is under way at a time, so a caller that reads slowly
-holds up the publisher's side of its own call and nothing else. The caller's metadata goes along, and its address as
-``x-forwarded-for``; the publisher's status and trailing metadata come back. Where the publisher runs in this process,
-its own handlers stand here instead.
+The proxy parses and keeps nothing. It passes a Watch's messages one at a time, so a slow caller delays only the
+publisher's side of its own call. The proxy sends the caller's metadata, the caller's address as ``x-forwarded-for``,
+and ``gateway.default_rm``; it returns the publisher's status and trailing metadata. If the publisher runs in this
+process, its own handlers take the proxy's place.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from typing import Any, Protocol
 import grpc
 import structlog
 from muster_proto.muster.v1 import events_pb2
-from muster_service.addresses import host_of_peer
-from muster_service.life import until
+from muster_runtime import whose
+from muster_runtime.addresses import host_of_peer
+from muster_runtime.life import until
 
 from muster_gateway import metrics
 from muster_gateway.errors import GatewayError, GatewayStopping
@@ -24,21 +25,21 @@ from muster_gateway.servicer import refuse
 
 log = structlog.get_logger(__name__)
 
-# (By its descriptor, which reflection needs in this process.)
+# Taken from the descriptor, which reflection needs in this process.
 SERVICE = events_pb2.DESCRIPTOR.services_by_name["Events"].full_name
-# Of the publisher's own statuses: what is without it came from the way to it.
+# The publisher's own statuses carry this metadata. A status without it comes from the connection.
 SOURCE_METADATA = "muster-source"
 _FORWARDED = "x-forwarded-for"
-# These belong to one connection, or are made anew by the library.
+# These belong to one connection, or the library makes new ones.
 _NOT_FORWARDED = ("grpc-", ":")
-_NOT_FORWARDED_NAMES = frozenset({"user-agent", "content-type", "te", _FORWARDED})
+_NOT_FORWARDED_NAMES = frozenset({"user-agent", "content-type", "te", _FORWARDED, whose.DEFAULT_RM_METADATA})
 _RECONNECT_MAX_MS = 2_000
 
 Metadata = tuple[tuple[str, Any], ...]
 
 
 class EventsDoor(Protocol):
-    """What the gateway adds to its server: this proxy, or the publisher's service in the same process."""
+    """The gateway's muster.v1.Events: this proxy, or the publisher's service in the same process."""
 
     def handlers(self) -> grpc.GenericRpcHandler: ...
 
@@ -48,7 +49,7 @@ class EventsDoor(Protocol):
 
 
 class PublisherError(GatewayError):
-    """The publisher's status, as it is."""
+    """The publisher's status, unchanged."""
 
     def __init__(self, code: grpc.StatusCode, details: str, trailing: Metadata = ()) -> None:
         super().__init__(details)
@@ -56,14 +57,15 @@ class PublisherError(GatewayError):
 
 
 class EventsProxy:
-    """Passes calls on.
+    """Passes calls to the publisher.
 
     :param url: grpc://host:port of the publisher.
+    :param default_rm: the RM of a call that names none, where there are several; "": none.
     """
 
-    def __init__(self, url: str, keepalive_time_s: float, keepalive_timeout_s: float) -> None:
-        self._url = url
-        # One for all: it connects when it is first used, and again when the connection is lost.
+    def __init__(self, url: str, keepalive_time_s: float, keepalive_timeout_s: float, default_rm: str = "") -> None:
+        self._url, self._default_rm = url, whose.metadata(default_rm)
+        # One channel for all calls. It connects at its first use, and again after a lost connection.
         self._channel = grpc.aio.insecure_channel(
             url.removeprefix("grpc://").rstrip("/"),
             options=[
@@ -78,7 +80,7 @@ class EventsProxy:
         self._stopping = asyncio.Event()
 
     def handlers(self) -> grpc.GenericRpcHandler:
-        """Generic handlers without serialisers."""
+        """Returns generic handlers without serialisers."""
         methods: dict[str, Any] = {
             "Batch": grpc.unary_unary_rpc_method_handler(self._batch),
             "Watch": grpc.unary_stream_rpc_method_handler(self._watch),
@@ -86,7 +88,7 @@ class EventsProxy:
         return grpc.method_handlers_generic_handler(SERVICE, methods)
 
     async def stop(self) -> None:
-        """Refuses new calls, and ends open ones with "connect again"."""
+        """Refuses new calls and ends open ones with "connect again"."""
         self._stopping.set()
 
     async def close(self) -> None:
@@ -98,7 +100,7 @@ class EventsProxy:
         try:
             self._check_open()
             call: Any = self._channel.unary_unary(f"/{SERVICE}/{method}")
-            call = call(raw, metadata=_forwarded(context), timeout=context.time_remaining())
+            call = call(raw, metadata=self._forwarded(context), timeout=context.time_remaining())
             try:
                 answer: bytes = await call
             except grpc.aio.AioRpcError as error:
@@ -118,7 +120,7 @@ class EventsProxy:
         try:
             self._check_open()
             opened: Any = self._channel.unary_stream(f"/{SERVICE}/{method}")
-            call = opened(raw, metadata=_forwarded(context), timeout=context.time_remaining())
+            call = opened(raw, metadata=self._forwarded(context), timeout=context.time_remaining())
             await self._pass(call, context)
         except asyncio.CancelledError:
             metrics.events_calls.labels(method, "CANCELLED").inc()
@@ -131,7 +133,7 @@ class EventsProxy:
         metrics.events_calls.labels(method, "OK").inc()
 
     async def _pass(self, call: Any, context: Any) -> None:
-        """Message by message, until either side ends it, or the gateway stops. Raises GatewayError."""
+        """Passes messages until either side ends the call, or the gateway stops. Raises GatewayError."""
         if not await until(self._pass_messages(call, context), self._stopping.wait()):
             raise GatewayStopping
 
@@ -140,10 +142,15 @@ class EventsProxy:
             while (message := await call.read()) is not grpc.aio.EOF:
                 await context.write(message)
         except grpc.aio.AioRpcError:
-            pass  # its status says the same
+            pass  # the call's status has the same error
         code = await call.code()
         if code is not grpc.StatusCode.OK:
             raise self._error(code, await call.details(), await call.trailing_metadata())
+
+    def _forwarded(self, context: Any) -> grpc.aio.Metadata:
+        """Returns the caller's metadata, the caller's address, and the default RM."""
+        given = [(name, value) for name, value in context.invocation_metadata() or () if _is_forwarded(name)]
+        return grpc.aio.Metadata(*given, (_FORWARDED, host_of_peer(context.peer())), *self._default_rm)
 
     def _check_open(self) -> None:
         if self._stopping.is_set():
@@ -155,7 +162,7 @@ class EventsProxy:
         passed = tuple((name, value) for name, value in trailing or () if _is_forwarded(name))
         if any(name == SOURCE_METADATA for name, _ in passed) or code is grpc.StatusCode.DEADLINE_EXCEEDED:
             return PublisherError(code, details or "", passed)
-        # What the library says is of no use to the caller; it names addresses.
+        # The library's text is of no use to the caller, and it names addresses.
         log.warning("event publisher away", url=self._url, status=code.name, details=details)
         return PublisherError(
             grpc.StatusCode.UNAVAILABLE, "the event publisher is not reachable, or broke off: call again", passed
@@ -167,12 +174,6 @@ async def _refuse(context: Any, error: Exception, method: str) -> None:
         metrics.events_calls.labels(method, error.code.name).inc()
         await context.abort(error.code, str(error), error.trailing)
     await refuse(context, error, lambda status: metrics.events_calls.labels(method, status))
-
-
-def _forwarded(context: Any) -> grpc.aio.Metadata:
-    """The caller's metadata, and who it is."""
-    given = [(name, value) for name, value in context.invocation_metadata() or () if _is_forwarded(name)]
-    return grpc.aio.Metadata(*given, (_FORWARDED, host_of_peer(context.peer())))
 
 
 def _is_forwarded(name: str) -> bool:

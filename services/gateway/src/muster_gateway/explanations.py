@@ -1,4 +1,4 @@
-"""Why something is as it is: the view's words (docs/explain.md), and the same for people."""
+"""Explanations from the view (docs/explain.md), as JSON and as sentences."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from muster_gateway.errors import InvalidRequest, NotThere, ViewSilent, shown
 from muster_gateway.view_client import ViewAnswer, ViewClient, path_of
 
 _OK, _BAD_REQUEST, _NOT_FOUND = 200, 400, 404
-# The JSON has all of them; a person reads so many.
+# The JSON has all sentences; the list for people has this many.
 SENTENCES_MAX = 100
-# Larger answers are read beside the event loop: a megabyte takes some ten milliseconds.
+# Larger answers are parsed in a thread: a megabyte takes some ten milliseconds.
 _LARGE_BYTES = 256 * 1024
 _NO_RM = "Resource manager not found"
-# Lists of an explanation, and what tells their elements apart.
+# An explanation's lists, and the key of their elements.
 _LISTS = {"asks": "allocationKey", "preempted": "allocationKey", "replacements": "allocationKey"}
 
 
 async def explain(view: ViewClient, wanted: Explained) -> tuple[bytes, list[str]]:
-    """The explanation as JSON, and as sentences. Raises InvalidRequest, NotThere, ViewSilent, OverLimit."""
-    # A queue's path is unescaped twice there, as in YuniKorn's own paths.
+    """Returns the explanation as JSON, and as sentences. Raises InvalidRequest, NotThere, ViewSilent, OverLimit."""
+    # The view unescapes a queue's path twice, as YuniKorn does in its own paths.
     parts = tuple(quote(part, safe="") for part in wanted.parts) if wanted.kind == "queue" else wanted.parts
     path = path_of("explain", wanted.kind, *parts)
     answer = await view.get(path, wanted.rm_id, {"partition": wanted.partition})
@@ -62,9 +62,9 @@ def _told(found: Mapping[str, Any]) -> Iterator[str]:
     yield found["message"]
     for name, key in _LISTS.items():
         listed = found.get(name)
-        for each in listed if isinstance(listed, list) else ():  # (a queue has counts there)
+        for each in listed if isinstance(listed, list) else ():  # in a queue's explanation, counts are in this place
             yield f"{each[key]}: {each['message']}"
     refusals = found.get("refusals")
-    for refusal in refusals if isinstance(refusals, list) else ():  # (a node has their number there)
+    for refusal in refusals if isinstance(refusals, list) else ():  # in a node's explanation, a number is in this place
         why = f": {refusal['reason']}" if refusal.get("reason") else ""
         yield f"The resource manager refused node {refusal['node']}{why}."

@@ -1,16 +1,11 @@
-"""The HTTP front: YuniKorn's REST port. It answers nothing itself but its own health and metrics, and the page.
+"""The HTTP front: YuniKorn's REST port. It answers only its own health, its metrics, and the page by itself.
 
-Who asks is found out here (``identity.py``), and whether they may (``http_roles.py``), before a request goes anywhere.
-What is behind is told in headers that only this front sets, and never sees a token.
+Before a request goes anywhere, the front identifies the caller (``identity.py``) and checks the caller's role
+(``http_roles.py``). It tells the services behind it the caller in headers that only this front sets. They never see a
+token. The routes (``muster_rest``) say where a request goes, and which role it needs. ``/`` and ``/page/…`` are the
+page's files (``page``). For an unknown path the front answers 404 like YuniKorn's router.
 
-path                                             goes to
-/ws/v1/events/…, /ws/v1/usage                    the event publisher
-/ws/v1/…, /debug/…                               the view
-/health, /health/live, /health/ready, /metrics   this gateway
-/, /page/…, /favicon.ico                         the page's files (``page``)
-anything else                                    404 as YuniKorn's router says it
-
-A target is a URL (``http_target.py``) or an ASGI application in this process (called as it is).
+A target is a URL (``http_target.py``) or an ASGI application in this process, which the front calls directly.
 """
 
 from __future__ import annotations
@@ -22,8 +17,11 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, Protocol
 
 import structlog
-from muster_service.go_json import error_body
-from muster_service.identity import IDENTITY_HEADERS, Identity, Role
+from muster_rest import openapi
+from muster_rest.services import GATEWAY, PUBLISHER, VIEW, Places
+from muster_runtime.go_json import error_body
+from muster_runtime.identity import IDENTITY_HEADERS, Identity, Role
+from muster_runtime.whose import DEFAULT_RM_HEADER, header
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from starlette.types import Receive, Scope, Send
 
@@ -38,36 +36,41 @@ RawHeaders = list[tuple[bytes, bytes]]
 
 _TEXT = "text/plain; charset=utf-8"
 _NOT_FOUND = b"404 page not found\n"
-# These change nothing.
+# Methods that change nothing.
 _LOOKS = ("GET", "HEAD", "OPTIONS")
 _PATH_CHARACTERS = 200
 _SLASHES = re.compile("/+")
 _JSON = "application/json; charset=UTF-8"
 
 
+_PLACES = Places()
+# The front's own handlers by path, without the page's files.
+_OWN = {route.path: route.handler for route in GATEWAY.routes if route.handler != "front.page"}
+
+
 class Target(Protocol):
-    """Something that answers HTTP requests."""
+    """An object that answers HTTP requests."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
 
 
-OWN_PATHS = ("/health", "/health/live", "/health/ready", "/metrics")
-# What a client says of itself, and what is for this front alone.
-_NOT_PASSED = IDENTITY_HEADERS | {b"authorization"}
-# Refusals are told so often; a client that tries without end would fill the log.
+# The caller's own claims, and headers for this front alone.
+_NOT_PASSED = IDENTITY_HEADERS | {b"authorization", DEFAULT_RM_HEADER}
+# Limits the log messages about refusals. A client that keeps trying would fill the log.
 _REFUSED_TOLD_S = 1.0
-# What was found of the gateway's health is said again for so long.
+# Time for which a health result is reused.
 _LOOKED_S = 0.25
 
 
 class HttpFront:
-    """An ASGI application. See the module's words.
+    """An ASGI application. See the module's docstring.
 
-    :param doorman: says who asks.
-    :param live: whether the process is worth keeping.
-    :param unready: why it cannot serve, one sentence each; none: it can.
-    :param beside: what does not work in other services of this process; it does not keep the gateway from serving.
-    :param exposition: what ``/metrics`` answers; None: this process's metrics.
+    :param doorman: identifies callers.
+    :param live: tells whether the process should be kept.
+    :param unready: returns why the gateway cannot serve, one sentence each; empty: it can.
+    :param beside: returns problems of other services in this process; they do not make the gateway unready.
+    :param exposition: returns the answer of ``/metrics``; None: this process's metrics.
+    :param default_rm: the RM of a request that names none, where there are several; "": none.
     """
 
     def __init__(
@@ -79,7 +82,9 @@ class HttpFront:
         unready: Callable[[], Awaitable[list[str]]],
         beside: Callable[[], Awaitable[list[str]]],
         exposition: Callable[[], Awaitable[bytes]] | None = None,
+        default_rm: str = "",
     ) -> None:
+        self._default_rm = header(default_rm)
         self._view, self._publisher, self._doorman = view, publisher, doorman
         self._live, self._unready, self._beside = live, unready, beside
         self._exposition = exposition
@@ -89,10 +94,10 @@ class HttpFront:
         self._page = Page()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":  # web sockets are nobody's here
+        if scope["type"] != "http":  # no service here has web sockets
             await send({"type": "websocket.close", "code": 1000})
             return
-        # 1. who, and whether they may
+        # 1. the caller and its role
         needed = http_roles.needed(scope["method"], scope["path"])
         try:
             identity = self._doorman.admit(scope, needed)
@@ -109,9 +114,10 @@ class HttpFront:
             await send(message)
 
         try:
-            await self._route({**scope, "headers": _told(scope["headers"], identity)}, identity, receive, seen)
+            headers = _told(scope["headers"], identity, self._default_rm)
+            await self._route({**scope, "headers": headers}, identity, receive, seen)
         finally:
-            # 3. the log: what may change something always, the rest for who looks closely
+            # 3. the log: requests that may change something at level info, others at debug
             tell = log.info if needed is Role.ADMIN or scope["method"] not in _LOOKS else log.debug
             tell("http request", **self._who(scope), identity=identity.name, role=str(identity.role), status=status)
 
@@ -120,19 +126,20 @@ class HttpFront:
         if _has_steps(scope):
             await respond(send, 404, _TEXT, _NOT_FOUND)
             return
-        # (In other letters, and with more slashes, as well: those behind know where to send such requests.)
+        # Ignores letter case and doubled slashes: the services behind know such paths.
         near = _SLASHES.sub("/", path).lower()
-        if near.startswith("/ws/v1/events/") or near == "/ws/v1/usage":
-            await self._pass(self._publisher, "publisher", scope, receive, send)
-        elif near.startswith(("/ws/v1/", "/debug/")):
-            await self._pass(self._view, "view", scope, receive, send)
+        service = _PLACES.of(near)
+        if service is PUBLISHER:
+            await self._pass(self._publisher, service.name, scope, receive, send)
+        elif service is VIEW:
+            await self._pass(self._view, service.name, scope, receive, send)
         else:
             await self._own(scope, identity, send)
 
     async def _refuse(self, refused: NotIdentified | RoleTooLow, scope: Scope, send: Send) -> None:
         if isinstance(refused, NotIdentified):
             reason, status = refused.reason, 401
-            # A client that sent no token is not told what is wrong with it (RFC 6750, section 3.1).
+            # A client that sent no token gets no error code (RFC 6750, section 3.1).
             wrong = refused.reason in (Refusal.UNKNOWN, Refusal.MALFORMED)
             challenge = 'Bearer realm="muster"' + (', error="invalid_token"' if wrong else "")
         else:
@@ -146,7 +153,7 @@ class HttpFront:
         await respond_error(send, status, str(refused), headers, body_wanted=scope["method"] != "HEAD")
 
     def _who(self, scope: Scope) -> dict[str, str]:
-        """Of a request what is in the log. (Not its query, nor its headers: they may hold anything.)"""
+        """Returns the request's fields for the log, without query and headers, which may hold anything."""
         return {
             "method": shown(scope["method"]),
             "path": shown(scope["path"], _PATH_CHARACTERS),
@@ -170,26 +177,32 @@ class HttpFront:
     async def _own(self, scope: Scope, identity: Identity, send: Send) -> None:
         path, method = scope["path"], scope["method"]
         file = self._page.answer(path, scope["headers"])
-        if path not in OWN_PATHS and file is None:
+        handler = _OWN.get(path)
+        if handler is None and file is None:
             await respond(send, 404, _TEXT, _NOT_FOUND)
         elif method not in ("GET", "HEAD"):
             await respond(send, 405, _TEXT, b"Method Not Allowed\n", [(b"allow", b"GET, HEAD")])
         elif file is not None:
             await respond(send, file.status, file.content_type, file.body, file.headers, body_wanted=method == "GET")
-        elif path == "/metrics":
+        elif handler == "front.metrics":
             text = generate_latest() if self._exposition is None else await self._exposition()
             await respond(send, 200, CONTENT_TYPE_PLAIN_0_0_4, text, body_wanted=method == "GET")
+        elif handler == "front.openapi":
+            document = await asyncio.to_thread(openapi.document_json)
+            await respond(
+                send, 200, _JSON, document, [(b"access-control-allow-origin", b"*")], body_wanted=method == "GET"
+            )
         else:
-            good, problems = (self._live(), []) if path == "/health/live" else await self._problems()
-            # What a probe reads is in the first line; what a person wants to know is below, for who may read.
+            good, problems = (self._live(), []) if handler == "front.live" else await self._problems()
+            # The first line is for probes. The problems below are for readers.
             problems = problems if identity.role.includes(Role.READ) else []
             text = "".join(f"{line}\n" for line in ("SERVING" if good else "NOT_SERVING", *problems)).encode()
             await respond(send, 200 if good else 503, _TEXT, text, body_wanted=method == "GET")
 
     async def _problems(self) -> tuple[bool, list[str]]:
-        """Whether the gateway can serve, and everything that does not work.
+        """Returns whether the gateway can serve, and all problems.
 
-        Looking asks servers and takes milliseconds: who comes meanwhile, or right after it, gets the same answer.
+        A check asks servers and takes milliseconds. Calls during a check, or shortly after it, get the same answer.
         """
         if self._looking is None or (self._looking.done() and time.monotonic() >= self._looked_until_s):
             self._looking = asyncio.create_task(self._look(), name="health")
@@ -225,29 +238,32 @@ async def respond(
 async def respond_error(
     send: Send, status: int, message: str, headers: RawHeaders | None = None, *, body_wanted: bool = True
 ) -> None:
-    """An error in the shape that YuniKorn's REST clients know: both texts are equal."""
+    """Sends an error in the shape that YuniKorn's REST clients expect: both texts are equal."""
     all_headers = [(b"access-control-allow-origin", b"*"), *(headers or [])]
     await respond(send, status, _JSON, error_body(status, message), all_headers, body_wanted=body_wanted)
 
 
-def _told(headers: Iterable[tuple[bytes, bytes]], identity: Identity) -> RawHeaders:
-    """A request's headers as a service behind this front gets them."""
+def _told(headers: Iterable[tuple[bytes, bytes]], identity: Identity, more: RawHeaders) -> RawHeaders:
+    """Returns a request's headers for a service behind this front."""
     kept = [(name, value) for name, value in headers if name.lower() not in _NOT_PASSED]
-    return [*kept, *identity.headers()]
+    return [*kept, *identity.headers(), *more]
 
 
 def _has_steps(scope: Scope) -> bool:
-    """Whether a path has a step up or on the spot. Who takes such steps would come out at another endpoint than the one
-    whose role was looked at; and no path of ours has any."""
+    """Tells whether a path has a step like ``.`` or ``..``.
+
+    A service that follows such steps would reach another endpoint than the one whose role was checked. No path of
+    Muster has such a step.
+    """
     raw_path: bytes = scope.get("raw_path") or scope["path"].encode()
     return any(part in (b".", b"..") for part in raw_path.split(b"/"))
 
 
 class Seldom:
-    """Lets something be said once in a while.
+    """Limits how often a message is logged.
 
-    :param every_s: in seconds.
-    :param monotonic: seconds, for tests to turn.
+    :param every_s: interval in seconds.
+    :param monotonic: a clock in seconds; tests replace it.
     """
 
     def __init__(self, every_s: float, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -255,7 +271,7 @@ class Seldom:
         self._next_s, self._left_out = float("-inf"), 0
 
     def due(self) -> int | None:
-        """How many were left out since the last that was said, when it is time for one; None: it is left out too."""
+        """Returns the number of suppressed messages if a message is due; None: this one is suppressed, too."""
         now_s = self._monotonic()
         if now_s < self._next_s:
             self._left_out += 1

@@ -1,7 +1,7 @@
-"""A service behind a URL, as an ASGI application: bodies are streamed both ways, and held up by who reads slowly.
+"""A service behind a URL, as an ASGI application. It streams bodies both ways, and a slow reader delays the sender.
 
-By aiohttp's client because its parser is compiled: a request takes a fraction of httpx's time, and a thousand a second
-is what the front must pass on (docs/rest.md).
+It uses aiohttp's client because its parser is compiled: a request takes a fraction of httpx's time. The front must pass
+on a thousand requests a second (docs/rest.md).
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from collections.abc import AsyncIterator, Iterable, Set
 import aiohttp
 import structlog
 from multidict import CIMultiDict
-from muster_service.http_server import cut
-from muster_service.identity import IDENTITY_HEADERS
-from muster_service.life import until
+from muster_runtime.http_server import cut
+from muster_runtime.identity import IDENTITY_HEADERS
+from muster_runtime.life import until
+from muster_runtime.whose import DEFAULT_RM_HEADER
 from starlette.types import Receive, Scope, Send
 from yarl import URL
 
@@ -23,7 +24,7 @@ from muster_gateway.http_front import RawHeaders, respond, respond_error
 
 log = structlog.get_logger(__name__)
 
-# RFC 9110, section 7.6.1: these concern one connection, not the message.
+# RFC 9110, section 7.6.1: headers of one connection, not of the message.
 _HOP_BY_HOP = frozenset(
     {
         b"connection",
@@ -38,41 +39,44 @@ _HOP_BY_HOP = frozenset(
     }
 )
 _MAX_CONNECTIONS = 1_000
-# Shorter than the servers behind keep a connection that nobody uses (uvicorn: 5 s), so that none is used that is gone.
+# Shorter than the servers behind keep an unused connection (uvicorn: 5 s), so that the client never uses a closed one.
 _KEEP_ALIVE_S = 4.0
-# A listener of /ws/v1/events/stream may hear nothing for hours: only connecting is bounded, not reading.
+# A listener of /ws/v1/events/stream may get nothing for hours. So only connecting is bounded, not reading.
 _READ_BYTES = 256 * 1024
 _RETRY_AFTER_S = b"1"
-# A reader that takes nothing for so long is cut: later than those behind cut theirs, who can say why.
+# A client that reads nothing for this long is cut. The services behind cut earlier, because they can give the reason.
 _STALLED_S = 60.0
-# Most answers begin before it matters whether the client is still there; for one that takes longer it is looked at.
+# Most answers begin earlier than this. For a slower one, the target checks whether the client is still there.
 _LOOK_AFTER_S = 0.1
 _HEAD_BYTES_MAX = 64 * 1024
-# Their requests have no body that means anything: none is read for who may have sent no token.
+# Bodies of these methods mean nothing. The target does not read them, because the client may have sent no token.
 _WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS"})
-# So much of a body is here, or all of it, before a connection is taken: those who send slowly cannot take them all.
+# This much of a body, or all of it, must arrive before a connection is used, so that slow senders cannot use up all
+# connections.
 _AHEAD_BYTES = 256 * 1024
-# And so much of all bodies together: who sends many and slowly cannot take all memory.
+# Limit of all bodies together, so that many slow senders cannot use up the memory.
 _AHEAD_OF_ALL_BYTES = 64 * 1024 * 1024
-# All of a body comes within this.
+# Time for a whole body.
 _BODY_S = 30.0
-# How a body is sent is each connection's own matter: what a client says of it may be wrong, or mean two things (RFC
-# 9112, section 6.3), and the next request on a connection would be taken for the rest of it.
+# The framing of a body belongs to each connection. A client's headers about it may be wrong or ambiguous (RFC 9112,
+# section 6.3), and then the connection would take the next request for the rest of the body.
 _OF_THE_BODY = (b"content-length", b"expect")
-# What the library would put in of itself.
+# A client's Connection header cannot drop these headers of the front.
+_NEVER_DROPPED = IDENTITY_HEADERS | {DEFAULT_RM_HEADER}
+# Headers that the library would add by itself.
 _NOT_MADE_UP = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 _NOT_FOUND = b"404 page not found\n"
 _TEXT = "text/plain; charset=utf-8"
 
 
 class HttpTarget:
-    """See the module's words.
+    """See the module's docstring.
 
     :param url: http://host:port.
     :param name: for messages.
-    :param socket_path: of a Unix socket that leads to it, in place of the URL's host and port.
-    :param stalled_s: a reader that takes nothing for so long is cut.
-    :param body_s: who takes longer to send a body is refused.
+    :param socket_path: a Unix socket that replaces the URL's host and port.
+    :param stalled_s: a client that reads nothing for so long is cut.
+    :param body_s: a client that takes longer to send a body is refused.
     """
 
     def __init__(
@@ -92,13 +96,13 @@ class HttpTarget:
         self._ahead = _Ahead()
 
     async def close(self) -> None:
-        """Ends all connections."""
+        """Closes all connections."""
         if self._session is not None:
             await self._session.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         raw_path: bytes = scope.get("raw_path") or scope["path"].encode()
-        if not raw_path.isascii():  # no path of ours has such characters
+        if not raw_path.isascii():  # no path of Muster has such characters
             await respond(send, 404, _TEXT, _NOT_FOUND)
             return
         body = _Body(receive, self._body_s, self._ahead) if _has_body(scope) else None
@@ -127,13 +131,13 @@ class HttpTarget:
             await self._relay(response, scope, receive, send)
         finally:
             if not response.content.at_eof():
-                response.close()  # the connection too: there is more on the way
+                response.close()  # closes the connection, too: more data is under way
             response.release()
 
     async def _ask_while_wanted(
         self, scope: Scope, receive: Receive, raw_path: bytes, body: _Body | None
     ) -> aiohttp.ClientResponse | None:
-        """The answer's head; None: the client has left meanwhile, which is passed on, so that nobody works for it."""
+        """Returns the answer's head; None: the client has left, and the request was cancelled."""
         asking, watching = asyncio.current_task(), list[asyncio.Task[None]]()
         assert asking is not None, "a coroutine runs in a task"
 
@@ -145,7 +149,7 @@ class HttpTarget:
             _LOOK_AFTER_S, lambda: watching.append(asyncio.create_task(watch(), name="http client"))
         )
         if body is not None and not body.whole:
-            timer.cancel()  # who reads the body notices
+            timer.cancel()  # the task that reads the body notices a lost client
         try:
             return await self._ask(scope, raw_path, body)
         except asyncio.CancelledError:
@@ -166,7 +170,7 @@ class HttpTarget:
         host = b""
         for name, value in given:
             host = value if name == b"host" else host
-        for name, value in end_to_end(given, also=(b"host", *_OF_THE_BODY), never=IDENTITY_HEADERS):
+        for name, value in end_to_end(given, also=(b"host", *_OF_THE_BODY), never=_NEVER_DROPPED):
             headers.add(name.decode("latin-1"), value.decode("latin-1"))
         headers.add("x-forwarded-host", host.decode("latin-1"))
         if scope.get("client"):
@@ -180,7 +184,7 @@ class HttpTarget:
         )
 
     def _opened(self) -> aiohttp.ClientSession:
-        # (It wants to be made where its event loop runs.)
+        # The session must be made in its event loop.
         if self._session is None:
             keep: float = _KEEP_ALIVE_S
             connector: aiohttp.BaseConnector
@@ -193,7 +197,7 @@ class HttpTarget:
                 timeout=self._timeout,
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,
-                trust_env=False,  # a proxy of the environment is not for traffic between our own services
+                trust_env=False,  # proxies of the environment are not for traffic between Muster's services
                 skip_auto_headers=_NOT_MADE_UP,
                 read_bufsize=_READ_BYTES,
                 max_line_size=_HEAD_BYTES_MAX,
@@ -206,11 +210,11 @@ class HttpTarget:
             {
                 "type": "http.response.start",
                 "status": response.status,
-                "headers": end_to_end(response.raw_headers, also=(b"date",)),  # this server adds its own
+                "headers": end_to_end(response.raw_headers, also=(b"date",)),  # this server adds its own date
             }
         )
         try:
-            if response.content.is_eof():  # all of it came with its head
+            if response.content.is_eof():  # the whole body came with the head
                 await send({"type": "http.response.body", "body": await response.content.read(), "more_body": False})
             else:
                 await until(self._pass_body(response, send), _client_gone(receive))
@@ -218,7 +222,7 @@ class HttpTarget:
             log.warning("http reader stalled", target=self._name, path=shown(scope["path"]), after_s=self._stalled_s)
             await cut(scope)
         except (aiohttp.ClientError, OSError) as error:
-            # Returning unfinished breaks the connection: the client sees it is cut.
+            # An unfinished return breaks the connection, so the client sees that the answer is cut.
             log.warning("http target broke off", target=self._name, error=type(error).__name__)
 
     async def _pass_body(self, response: aiohttp.ClientResponse, send: Send) -> None:
@@ -231,9 +235,10 @@ class HttpTarget:
 def end_to_end(
     headers: Iterable[tuple[bytes, bytes]], also: tuple[bytes, ...] = (), never: Set[bytes] = frozenset()
 ) -> RawHeaders:
-    """The headers without those of one connection: the standard ones, those that Connection names, and ``also``.
+    """Returns the headers without those of one connection: the standard ones, those that Connection names, and
+    ``also``.
 
-    :param never: stays, also when Connection names it.
+    :param never: headers that stay even if Connection names them.
     """
     lower = [(name.lower(), value) for name, value in headers]
     named = {part.strip().lower() for name, value in lower if name == b"connection" for part in value.split(b",")}
@@ -248,11 +253,11 @@ def _has_body(scope: Scope) -> bool:
 
 
 class _NoRoom(OSError):
-    """Too much of others' bodies is here already."""
+    """The bodies of other requests take up all room."""
 
 
 class _Ahead:
-    """What is here of all bodies.
+    """The bytes of all bodies that are held.
 
     :ivar size: in bytes.
     """
@@ -262,12 +267,12 @@ class _Ahead:
 
 
 class _Body:
-    """What a client sends with its request.
+    """The body of a client's request.
 
-    :param within_s: all of it comes within this.
-    :param of_all: counts what is read ahead, until it is let go.
-    :ivar whole: all of it is here.
-    :ivar failed: why it will never be: the client is gone, or too slow, or there is no room. None: it may be.
+    :param within_s: time for the whole body.
+    :param of_all: counts the bytes that were read ahead and are still held.
+    :ivar whole: the whole body is here.
+    :ivar failed: why the rest will never come: the client is gone or too slow, or there is no room. None: it may come.
     """
 
     def __init__(self, receive: Receive, within_s: float, of_all: _Ahead) -> None:
@@ -278,7 +283,7 @@ class _Body:
         self.failed: OSError | None = None
 
     async def read_ahead(self) -> None:
-        """The beginning, or all of it. Raises OSError, as :meth:`content` does."""
+        """Reads the beginning of the body, or all of it. Raises OSError, as :meth:`content` does."""
         while not self.whole and len(self._ahead) < _AHEAD_BYTES:
             piece = await self._next()
             self._counted += len(piece)
@@ -289,12 +294,12 @@ class _Body:
             self._ahead += piece
 
     def let_go(self) -> None:
-        """Nobody needs it any more."""
+        """Frees the room of the bytes that were read ahead."""
         self._of_all.size -= self._counted
         self._counted = 0
 
     def content(self) -> bytes | AsyncIterator[bytes]:
-        """All of it, or what is there and then the rest."""
+        """Returns the whole body, or an iterator of the bytes read ahead and of the rest."""
         return bytes(self._ahead) if self.whole else self._pieces()
 
     async def _pieces(self) -> AsyncIterator[bytes]:
@@ -307,7 +312,7 @@ class _Body:
         try:
             async with asyncio.timeout_at(self._until_s):
                 message = await self._receive()
-        except TimeoutError as error:  # (which is an OSError)
+        except TimeoutError as error:  # TimeoutError is an OSError
             self.failed = error
             raise
         if message["type"] == "http.disconnect":

@@ -1,15 +1,15 @@
-"""Who asks over HTTP: the one place that finds it out, before anything is passed on (docs/security.md).
+"""Identifies the callers of the HTTP front, before anything is passed on (docs/security.md). No other module does this.
 
-In numbered steps (:meth:`Doorman.identify`), where the first that applies decides:
+:meth:`Doorman.identify` takes the first step that applies:
 
-1. tokens are configured, and the request brings one: whoever it belongs to; nobody's is refused
-2. the front is open (``http_open``): anyone, with the role ``http_open_role``
-3. tokens are configured: refused, for it brings none
-4. else the front listens on the loopback only: a peer there is admin
+1. Tokens are configured, and the request has one: the token's owner. An unknown token is refused.
+2. The front is open (``http_open``): anyone, with the role ``http_open_role``.
+3. Tokens are configured, and the request has none: refused.
+4. Otherwise the front listens on the loopback only: a peer on this machine is admin.
 
-At 4 a web page of somebody else, which a browser of this machine shows, is not a peer on this machine; nor is who comes
-through a proxy, unless it says that all it had it from is this machine (YuniKorn's web UI is one). Any page may send
-requests to the loopback, and the answers say that all pages may read them.
+In step 4, a web page of another host in a browser of this machine is no peer on this machine. Neither is a client
+behind a proxy, unless the proxy says that the request came from this machine (as YuniKorn's web UI does). Any page may
+send requests to the loopback, and the answers allow all pages to read them.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from hashlib import sha256
 from hmac import compare_digest
 from pathlib import Path
 
-from muster_service.addresses import ip_of, is_loopback, on_loopback
-from muster_service.identity import ANYONE, LOOPBACK, NOBODY, Identity, Role
-from muster_service.pages import foreign_page, names_loopback
+from muster_runtime.addresses import ip_of, is_loopback, on_loopback
+from muster_runtime.identity import ANYONE, LOOPBACK, NOBODY, Identity, Role
+from muster_runtime.pages import foreign_page, names_loopback
 from starlette.types import Scope
 
 from muster_gateway.errors import NotIdentified, OpenToAll, RoleTooLow, TokenUnusable
 from muster_gateway.settings import TOKEN, TOKEN_CHARS_MIN, TOKEN_EXPECTED, GatewaySettings, HttpToken
 
-# More is no token's file: reading it all would only take memory.
+# A larger file holds no token. Reading all of it would waste memory.
 _TOKEN_FILE_BYTES_MAX = 16 * 1024
-# For programs that can be given an address and nothing else: http://NAME:TOKEN@host:9080 (RFC 7617).
+# Basic is for programs that accept only an address: http://NAME:TOKEN@host:9080 (RFC 7617).
 _BASIC = re.compile(r"Basic +([A-Za-z0-9+/]+={0,2})", re.IGNORECASE)
 _BEARER = re.compile(rf"Bearer +({TOKEN.pattern})", re.IGNORECASE)
-# Who sends one of these says itself that it asks for somebody else: the standard ones, and those of well-known proxies
-# and tunnels.
+# A client that sends one of these headers says that it forwards a request: the standard headers, and those of
+# well-known proxies and tunnels.
 _FORWARDED = frozenset(
     {
         b"via",
@@ -57,16 +57,16 @@ _FORWARDED = frozenset(
         b"x-envoy-external-address",
     }
 )
-# Who sends one of these is a proxy as well; whether for this machine, X-Forwarded-For says.
+# A client that sends one of these headers is a proxy, too. X-Forwarded-For says whether it acts for this machine.
 _FORWARDED_HOW = frozenset(
     {b"x-forwarded-host", b"x-forwarded-proto", b"x-forwarded-port", b"x-forwarded-server", b"x-forwarded-prefix"}
 )
-# What a client took this front's name for.
+# The names that the client used for this front.
 _HOSTS = (b"host", b"x-forwarded-host")
 
 
 class Refusal(StrEnum):
-    """Why a request was refused, for the metric."""
+    """The reason for a refusal, for the metric."""
 
     NO_TOKEN = "no_token"  # noqa: S105 - a word
     MALFORMED = "malformed_token"
@@ -76,11 +76,11 @@ class Refusal(StrEnum):
 
 
 class Tokens:
-    """What the configured tokens stand for. It keeps their digests only.
+    """The identities of the configured tokens. Keeps only the tokens' digests.
 
-    :param configured: by name. Files are read here, once: another token takes a restart.
+    :param configured: by name. Token files are read once, here: a new token takes effect after a restart.
 
-    Raises TokenUnusable, which names the setting, and never what a token or a file holds.
+    The constructor raises TokenUnusable, which names the setting and never shows a token or a file's content.
     """
 
     def __init__(self, configured: Mapping[str, HttpToken]) -> None:
@@ -98,7 +98,9 @@ class Tokens:
         return len(self._known)
 
     def find(self, token: str) -> Identity | None:
-        """Whose it is; None: nobody's. Takes the same time for every token, so that none can be guessed in parts."""
+        """Returns the token's owner; None: the token is unknown. Takes the same time for every token, so that timing
+        reveals no part of one.
+        """
         digest, found = _digest(token), None
         for known, identity in self._known:
             if compare_digest(known, digest):
@@ -107,9 +109,9 @@ class Tokens:
 
 
 class Doorman:
-    """Says who asks, and whether they may.
+    """Identifies callers and checks their roles.
 
-    Raises OpenToAll and TokenUnusable: the front cannot be opened with these settings.
+    The constructor raises OpenToAll and TokenUnusable if the front cannot be opened with these settings.
     """
 
     def __init__(self, settings: GatewaySettings) -> None:
@@ -120,7 +122,7 @@ class Doorman:
             raise OpenToAll(settings.http_address, settings.http_open_role)
 
     def identify(self, scope: Scope) -> Identity:
-        """Who sends a request; see the module's words. Raises NotIdentified."""
+        """Returns a request's caller; see the module's docstring. Raises NotIdentified."""
         headers: list[tuple[bytes, bytes]] = scope["headers"]
         given = [value for name, value in headers if name == b"authorization"]
         if self._tokens and given:
@@ -130,11 +132,11 @@ class Doorman:
         if self._tokens:
             raise NotIdentified(Refusal.NO_TOKEN, "a token is needed: send the header Authorization: Bearer TOKEN")
         if why := self._not_local(scope, headers):
-            raise NotIdentified(Refusal.NOT_LOCAL, f"{why}: without tokens only this machine is let in")
+            raise NotIdentified(Refusal.NOT_LOCAL, f"{why}: without tokens the gateway admits only this machine")
         return LOOPBACK
 
     def admit(self, scope: Scope, needed: Role) -> Identity:
-        """Who sends a request that needs a role. Raises NotIdentified, RoleTooLow."""
+        """Returns the caller of a request that needs a role. Raises NotIdentified, RoleTooLow."""
         try:
             identity = self.identify(scope)
         except NotIdentified:
@@ -146,7 +148,9 @@ class Doorman:
         return identity
 
     def client(self, scope: Scope) -> str:
-        """Where a request comes from: the peer, or whom a trusted proxy names; "" where nobody says it."""
+        """Returns the address that a request comes from: the peer, or the one that a trusted proxy names; "" if not
+        known.
+        """
         peer: str = (scope.get("client") or ("",))[0]
         if not self._is_proxy(peer):
             return peer
@@ -161,7 +165,7 @@ class Doorman:
         if (match := _BEARER.fullmatch(text)) is not None:
             token = match[1]
         elif (match := _BASIC.fullmatch(text)) is not None:
-            # A browser that was given a name and a token once sends them for every page.
+            # After its user has entered a name and a token once, a browser sends them for every page.
             if dict(reversed(headers)).get(b"sec-fetch-site", b"").lower() == b"cross-site":
                 raise NotIdentified(Refusal.MALFORMED, "another host's page: expected Authorization: Bearer TOKEN")
             name, token = _name_and_password(match[1])
@@ -169,24 +173,25 @@ class Doorman:
             raise NotIdentified(Refusal.MALFORMED, "expected one header Authorization: Bearer TOKEN")
         identity = self._tokens.find(token)
         if identity is None or name not in ("", identity.name):
-            raise NotIdentified(Refusal.UNKNOWN, "the token is nobody's")
+            raise NotIdentified(Refusal.UNKNOWN, "the token is unknown")
         return identity
 
     def _not_local(self, scope: Scope, headers: list[tuple[bytes, bytes]]) -> str:
-        """Why a request is not from a program on this machine; "": it is."""
+        """Returns why a request is not from a program on this machine; "": it is."""
         peer: str = (scope.get("client") or ("",))[0]
         if not is_loopback(peer) or not is_loopback(self.client(scope)):
             return "the client is not on the loopback"
         first = dict(reversed(headers))
-        # A proxy adds its own peer at the end, so what a client claims before it lets nobody in from elsewhere.
+        # A proxy appends its own peer, so earlier addresses that a client claims let no other machine in.
         forwarded = _forwarded_for(headers)
         if _FORWARDED & first.keys() or not all(is_loopback(address.strip()) for address in forwarded):
             return "the request comes through a proxy"
         if _FORWARDED_HOW & first.keys() and not forwarded:
-            return "the request comes through a proxy, which does not say for whom"
+            return "the request comes through a proxy, which does not name its client"
         if scope.get("http_version") == "1.0" and first.get(b"connection", b"").lower() == b"close":
-            return "the request comes through a proxy, by the looks of it"  # nginx, as it comes
-        # An attacker's name may stand for 127.0.0.1 (rebinding): then the browser takes the answer for theirs.
+            return "the request seems to come through a proxy"  # nginx's default
+        # An attacker can let a name stand for 127.0.0.1 (rebinding). The browser then gives the answer to the
+        # attacker's page.
         for name in _HOSTS:
             if (host := first.get(name)) is not None and not names_loopback(f"//{host.decode('latin-1')}"):
                 return f"the header {name.decode().title()} names another host"
@@ -198,7 +203,7 @@ class Doorman:
 
 
 def _forwarded_for(headers: list[tuple[bytes, bytes]]) -> list[str]:
-    """What proxies say they had the request from, the nearest one last."""
+    """Returns the addresses from which proxies had the request, the nearest one last."""
     values = [value for name, value in headers if name == b"x-forwarded-for"]
     return b",".join(values).decode("latin-1").split(",") if values else []
 
@@ -206,12 +211,14 @@ def _forwarded_for(headers: list[tuple[bytes, bytes]]) -> list[str]:
 def _is_private(settings: GatewaySettings) -> bool:
     try:
         return on_loopback("gateway.http_address", settings.http_address)
-    except OSError:  # nobody can listen there: whoever tries says so
+    except OSError:  # nobody can listen there; the attempt to listen reports that
         return True
 
 
 def _name_and_password(encoded: str) -> tuple[str, str]:
-    """Of Basic's credentials; empty ones where they are none, or the password could not be a token."""
+    """Returns the name and password of Basic credentials; empty ones if they are malformed or the password cannot be a
+    token.
+    """
     try:
         name, _, password = b64decode(encoded, validate=True).decode("ascii").partition(":")
     except ValueError:
@@ -226,7 +233,7 @@ def _digest(token: str) -> bytes:
 def _token(setting: str, entry: HttpToken) -> str:
     if entry.token is not None:
         return entry.token.get_secret_value()
-    assert entry.token_file is not None  # (one of them is there: the settings say so)
+    assert entry.token_file is not None  # the settings require one of the two
     text = _read(f"{setting}.token_file", entry.token_file)
     if not TOKEN.fullmatch(text) or len(text) < TOKEN_CHARS_MIN:
         raise TokenUnusable(f"{setting}.token_file {entry.token_file}: {TOKEN_EXPECTED}")
@@ -237,7 +244,7 @@ def _read(setting: str, path: Path) -> str:
     try:
         with path.open("rb") as file:
             content = file.read(_TOKEN_FILE_BYTES_MAX + 1)
-        # (What is cut off is no token, whatever its beginning looks like.)
+        # a file over the limit holds no token, whatever its beginning looks like
         return content.decode("ascii").strip() if len(content) <= _TOKEN_FILE_BYTES_MAX else ""
     except OSError as error:
         raise TokenUnusable(f"{setting} {path}: cannot be read: {error.strerror}") from None

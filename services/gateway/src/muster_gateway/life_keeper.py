@@ -1,11 +1,11 @@
-"""Takes the steps of RMs' lives: in the session store first, then to the scheduler as a note on si.requests.
+"""Takes the steps of RMs' lives: first in the session store, then as a note on si.requests to the scheduler.
 
-A step is one compare-and-set, so of several gateways exactly one takes it, and that one writes the note. Should it die
-between the two, or the log be away, the session's ``announced`` tells the next sweep that the note is owed. Notes are
-states, not changes: one too many does no harm. A callback stream's end is noted in the same way: ``callbacks_told``
-stays set until that note is durable.
+A step is one compare-and-set. So exactly one of several gateways takes it, and that gateway writes the note. If the
+gateway dies in between, or the log is unreachable, the session's ``announced`` tells the next sweep that the note is
+owed. Notes are states, not changes: a repeated note does no harm. The end of a callback stream is noted in the same
+way: ``callbacks_told`` stays set until that note is durable.
 
-Which streams keep an RM running: any of them, the callback stream too. An RM that only answers questions is there.
+Any stream keeps an RM running, also the callback stream alone: an RM that answers questions is alive.
 """
 
 from __future__ import annotations
@@ -17,9 +17,20 @@ from typing import Protocol
 
 import structlog
 from muster_bus.clock import Clock
+from muster_runtime import rm_words
 
 from muster_gateway import metrics
-from muster_gateway.errors import GatewayError, LogDown, NotRegistered, RmStopped, SessionsDown, Superseded, shown
+from muster_gateway.codec import NO_GROUP, GroupMember
+from muster_gateway.errors import (
+    GatewayError,
+    LogDown,
+    NotPossible,
+    NotRegistered,
+    RmStopped,
+    SessionsDown,
+    Superseded,
+    shown,
+)
 from muster_gateway.rm_life import RmEvent, RmState, next_state
 from muster_gateway.sessions.contract import NOBODY, NOWHERE, Cursor, Seat, Session, SessionStore
 from muster_gateway.stream_kind import StreamKind
@@ -30,34 +41,38 @@ Announce = Callable[[str, RmState, str], Awaitable[None]]
 CallbacksGone = Callable[[str, int], Awaitable[None]]
 Change = Callable[[Session | None], Session | None]
 
-# Each failed attempt means that another writer succeeded; so many in a row is no coincidence any more.
+# A failed attempt means that another writer succeeded. So many in a row mean a defect.
 _MAX_ATTEMPTS = 50
-# Fewer than the connections to the store: streams take their seats meanwhile.
+# Fewer than the connections to the store, because streams take their seats at the same time.
 _SWEPT_AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A seat that was taken, and where its responses go on."""
+    """A seat that a stream has taken, and the place where its responses continue.
+
+    :param requests_sent: position where request events continue, from the session.
+    """
 
     epoch: int
     registered_at: Cursor
     stored: Cursor
+    requests_sent: int
 
 
 class OpenStreams(Protocol):
-    """The streams of this gateway, as a sweep sees them."""
+    """The interface of this gateway's streams for a sweep."""
 
     def epoch_of(self, rm_id: str, kind: StreamKind) -> int | None:
-        """The epoch of this gateway's stream; None: it has none."""
+        """Returns the epoch of this gateway's stream; None: it has none."""
         ...
 
     def is_sitting_down(self, rm_id: str, kind: StreamKind) -> bool:
-        """Whether a stream of this gateway is about to take that seat, or has just taken it."""
+        """Tells whether a stream of this gateway is taking that seat now."""
         ...
 
     def held(self) -> list[tuple[str, StreamKind, int]]:
-        """RM, kind and epoch of those that have a seat and have not ended."""
+        """Returns RM, kind and epoch of streams that have a seat and have not ended."""
         ...
 
     def is_held(self, rm_id: str, kind: StreamKind, epoch: int) -> bool: ...
@@ -66,10 +81,10 @@ class OpenStreams(Protocol):
 
 
 class LifeKeeper:
-    """See the module's words.
+    """See the module's docstring.
 
     :param announce: writes a note to si.requests and returns when it is durable. Raises LogDown.
-    :param callbacks_gone: the same for the end of an RM's callback stream, with the epoch that its seat has now.
+    :param callbacks_gone: the same for the end of an RM's callback stream, with the seat's present epoch.
     """
 
     def __init__(
@@ -86,23 +101,36 @@ class LifeKeeper:
         self._callbacks_gone = callbacks_gone
         self._lease_ttl_s, self._pause_timeout_s = lease_ttl_s, pause_timeout_s
 
-    # ---- what streams and registrations do ------------------------------------------------------------------------
+    # ---- steps of streams and registrations -------------------------------------------------------------------------
 
-    async def registered(self, rm_id: str, at: Cursor) -> None:
-        """A registration was accepted, and answered just before ``at``. The latest one in the log's order counts."""
+    async def registered(self, rm_id: str, at: Cursor, member: GroupMember = NO_GROUP) -> None:
+        """A registration was accepted; ``at`` is just behind its answer. The latest one in the log's order counts."""
 
         def change(session: Session | None) -> Session | None:
             if session is None:
                 session = Session(rm_id, 0, RmState.INIT, 0, "", RmState.INIT, NOWHERE)
             if session.registered_at.offset >= at.offset:
                 return None
+            # ``forgetting_ns`` stays: only the scheduler knows whether the RM was forgotten before or after this.
             fresh = replace(session.without_holders(), registered_at=at)
-            return self._step(fresh, RmEvent.REGISTERED)
+            return self._step(_compared_by(fresh, at, member), RmEvent.REGISTERED)
 
         await self._tell_gone(await self._change(rm_id, change))
 
+    async def configured(self, rm_id: str, at: Cursor, member: GroupMember) -> None:
+        """The scheduler accepted a configuration update of an RM in a policy group. The latest one counts."""
+        if not member.group:  # an update does not change the group
+            return
+
+        def change(session: Session | None) -> Session | None:
+            if session is None or max(session.config_at, session.registered_at.offset) >= at.offset:
+                return None
+            return _compared_by(session, at, member)
+
+        await self._change(rm_id, change)
+
     async def take_seat(self, rm_id: str, kind: StreamKind) -> Taken:
-        """Opens a stream. Raises NotRegistered, RmStopped, SessionsDown, LogDown."""
+        """Takes the seat of a new stream. Raises NotRegistered, RmStopped, SessionsDown, LogDown."""
 
         def change(session: Session | None) -> Session:
             if session is None or session.state is RmState.INIT:
@@ -118,10 +146,11 @@ class LifeKeeper:
         session = await self._known(rm_id, change)
         assert session is not None
         cursors = await self._sessions.cursors(rm_id)
-        return Taken(session.seats[kind].epoch, session.registered_at, cursors.get(kind, NOWHERE))
+        stored = cursors.get(kind, NOWHERE)
+        return Taken(session.seats[kind].epoch, session.registered_at, stored, session.requests_sent)
 
     async def located(self, rm_id: str, at: Cursor) -> None:
-        """The place of the registration in force was found again after a rebuild."""
+        """Stores the place of the registration in force, which was found again after a rebuild."""
 
         def change(session: Session | None) -> Session | None:
             if session is None or session.registered_at != NOWHERE:
@@ -130,8 +159,20 @@ class LifeKeeper:
 
         await self._change(rm_id, change)
 
+    async def requests_sent(self, rm_id: str, epoch: int, position: int) -> None:
+        """Stores the position of the last request event that the callback stream with this epoch sent. Raises
+        SessionsDown.
+        """
+
+        def change(session: Session | None) -> Session | None:
+            if session is None or session.seats.get(StreamKind.CALLBACK) != Seat(self._gateway_id, epoch):
+                return None
+            return replace(session, requests_sent=position)
+
+        await self._change(rm_id, change)
+
     async def leave_seat(self, rm_id: str, kind: StreamKind, epoch: int) -> None:
-        """A stream ended. Of a seat that somebody else took meanwhile nothing changes."""
+        """A stream ended. Changes nothing if another stream has taken the seat meanwhile."""
 
         def change(session: Session | None) -> Session | None:
             if session is None or session.seats.get(kind) != Seat(self._gateway_id, epoch):
@@ -146,7 +187,7 @@ class LifeKeeper:
             await self._tell_gone(after)
 
     async def must_live(self, rm_id: str) -> None:
-        """For a request beside the streams. Raises NotRegistered, RmStopped, SessionsDown."""
+        """Checks that the RM may send requests outside the streams. Raises NotRegistered, RmStopped, SessionsDown."""
 
         def look(session: Session | None) -> None:
             if session is None or session.state is RmState.INIT:
@@ -157,7 +198,7 @@ class LifeKeeper:
         await self._known(rm_id, look)
 
     async def session(self, rm_id: str) -> Session:
-        """What is known of an RM that registered once, whatever its state. Raises NotRegistered, SessionsDown."""
+        """Returns the session of an RM that has registered, whatever its state. Raises NotRegistered, SessionsDown."""
 
         def look(session: Session | None) -> None:
             if session is None or session.state is RmState.INIT:
@@ -168,14 +209,16 @@ class LifeKeeper:
         return session
 
     async def all_sessions(self) -> list[Session]:
-        """All RMs that registered once, by id. Raises SessionsDown, also while the store's content is lost."""
+        """Returns the sessions of all RMs that have registered, by id. Raises SessionsDown, also while the store lacks
+        its content.
+        """
         sessions = await self._sessions.all()
         if not await self._sessions.marked():
             raise SessionsDown("the session store lost its content, which is read from the log: try again")
         return sorted((each for each in sessions if each.state is not RmState.INIT), key=lambda each: each.rm_id)
 
     async def shut_down(self, rm_id: str) -> None:
-        """The RM says that it leaves. Raises NotRegistered, SessionsDown, LogDown."""
+        """The RM announced that it leaves. Raises NotRegistered, SessionsDown, LogDown."""
 
         def change(session: Session | None) -> Session:
             if session is None or session.state is RmState.INIT:
@@ -184,20 +227,71 @@ class LifeKeeper:
 
         await self._tell_gone(await self._known(rm_id, change))
 
-    # ---- what time does -------------------------------------------------------------------------------------------
+    # ---- forgetting an RM -------------------------------------------------------------------------------------------
 
-    async def sweep(self, streams: OpenStreams) -> None:
-        """One round: sign of life, then every RM whose time has come. Raises SessionsDown."""
-        # 1. this gateway lives
+    async def forgetting(self, rm_id: str, *, force: bool) -> None:
+        """Records that the scheduler will be asked to forget the RM. If this gateway dies meanwhile, a sweep asks
+        again.
+
+        Raises SessionsDown. Raises NotPossible for an RM that is not stopped, unless ``force`` is set: otherwise, if
+        the scheduler did not answer, a later question could find the RM stopped and forget it against the operator's
+        will.
+        """
+
+        def change(session: Session | None) -> Session | None:
+            if session is None or session.state is RmState.INIT:
+                return None
+            if not force and session.state is not RmState.STOPPED:
+                now_ns = self._clock.now_ns()
+                raise NotPossible(
+                    f"rm_id {shown(rm_id)} is {session.state.name}{rm_words.ago(session.since_ns, now_ns)}, expected "
+                    f"{rm_words.STOPPED}: stop it first, or say that it is to be forgotten all the same (force)"
+                )
+            return replace(session, forgetting_ns=self._clock.now_ns())
+
+        await self._change(rm_id, change)
+
+    async def forgotten(self, rm_id: str, at: Cursor) -> None:
+        """The scheduler answered at ``at`` that it no longer knows the RM. A later registration counts.
+
+        Raises SessionsDown.
+        """
+
+        def change(session: Session | None) -> Session | None:
+            if session is None or session.state is RmState.INIT or session.registered_at.offset >= at.offset:
+                return None
+            # The seats' epochs continue, so that late notes about its streams are recognised as late.
+            left = replace(session.without_holders(), registered_at=at, forgetting_ns=0, callbacks_told=False)
+            step = self._step(left, RmEvent.FORGOTTEN)
+            return replace(step, announced=step.state)
+
+        await self._change(rm_id, change)
+
+    async def not_forgotten(self, rm_id: str) -> None:
+        """The scheduler did not forget the RM. Raises SessionsDown."""
+
+        def change(session: Session | None) -> Session | None:
+            return replace(session, forgetting_ns=0) if session is not None and session.forgetting_ns else None
+
+        await self._change(rm_id, change)
+
+    # ---- steps of time ----------------------------------------------------------------------------------------------
+
+    async def sweep(self, streams: OpenStreams) -> list[str]:
+        """Does one round: renews this gateway's lease, then takes the due steps of all RMs. Raises SessionsDown.
+
+        Returns the RMs whose forgetting has an unknown outcome: the caller must ask the scheduler again.
+        """
+        # 1. renew the lease
         await self._sessions.renew_lease(self._gateway_id, self._lease_ttl_s)
         sessions = {session.rm_id: session for session in await self._sessions.all()}
-        # (Asked after the sessions: whoever has taken a seat in them had its lease before.)
+        # Read the living gateways after the sessions: a gateway renews its lease before it takes a seat.
         living = await self._sessions.living() | {self._gateway_id}
-        # 2. its streams: those that lost their seat end, those whose seat was lost are seated again
+        # 2. own streams: end those that lost their seat; seat those again whose seat the store lost
         for rm_id, kind, epoch in streams.held():
             await self._check_seat(streams, sessions.get(rm_id), rm_id, kind, epoch)
-        # 3. RMs, several at a time: when a gateway died each of its RMs waits for the store and the log, and the next
-        #    sign of life comes behind the last one
+        # 3. RMs, several at a time: after a gateway's death each of its RMs waits for the store and the log, and this
+        # gateway renews its lease only after the last one
         rest = iter(sessions.values())
 
         async def sweep_rest() -> None:
@@ -211,6 +305,9 @@ class LifeKeeper:
         for end in ends:
             if end is not None:
                 raise end
+        # 4. RMs that another gateway began to forget without getting the answer
+        before_ns = self._clock.now_ns() - round(self._lease_ttl_s * 1e9)
+        return [session.rm_id for session in sessions.values() if 0 < session.forgetting_ns <= before_ns]
 
     async def _check_seat(
         self, streams: OpenStreams, session: Session | None, rm_id: str, kind: StreamKind, epoch: int
@@ -218,27 +315,30 @@ class LifeKeeper:
         if session is None:
             if await self._sessions.marked():
                 streams.end(rm_id, kind, NotRegistered(rm_id))
-            return  # forgotten since this sweep began: the next one fills the store first
+            return  # forgotten since this sweep began; the next sweep fills the store first
         seat = session.seats.get(kind, NOBODY)
         if session.state is RmState.STOPPED:
             streams.end(rm_id, kind, RmStopped(rm_id, session.why))
+        elif session.state is RmState.INIT:
+            streams.end(rm_id, kind, NotRegistered(rm_id))
         elif seat.epoch > epoch:
             streams.end(rm_id, kind, superseded(rm_id, kind))
         elif seat != Seat(self._gateway_id, epoch):
             await self._sit_again(streams, rm_id, kind, epoch)
 
     async def _sit_again(self, streams: OpenStreams, rm_id: str, kind: StreamKind, epoch: int) -> None:
-        """The store was rebuilt, or took this gateway for dead, while the stream lived on."""
+        """The store was rebuilt, or counted this gateway as dead, while the stream lived on."""
 
         def change(session: Session | None) -> Session | None:
             if session is None or session.state in (RmState.INIT, RmState.STOPPED):
                 return None
-            if not streams.is_held(rm_id, kind, epoch):  # it ended since the sweep began: it has left, or is leaving
+            # the stream has ended since the sweep began; it leaves its seat by itself
+            if not streams.is_held(rm_id, kind, epoch):
                 return None
             if session.seats.get(kind, NOBODY).epoch > epoch:
                 return None
             seated = session.with_seat(kind, Seat(self._gateway_id, epoch))
-            if kind is StreamKind.CALLBACK:  # what the log did not know yet when the store was filled from it
+            if kind is StreamKind.CALLBACK:  # the log may not have had this yet when the store was filled from it
                 seated = replace(seated, callbacks_told=True)
             return self._step(seated, RmEvent.STREAM_OPENED)
 
@@ -253,7 +353,7 @@ class LifeKeeper:
                 await self.leave_seat(session.rm_id, kind, seat.epoch)
         if session.state is RmState.RUNNING and not session.held_by(living) and age_s >= self._lease_ttl_s:
             await self._expire(session, living)
-        elif session.state is RmState.PAUSED and age_s >= self._pause_timeout_s:
+        elif session.state is RmState.DISCONNECTED and age_s >= self._pause_timeout_s:
             await self._change(session.rm_id, self._only_if(session, RmEvent.PAUSE_TIMEOUT))
         elif session.announced is not session.state and age_s >= self._lease_ttl_s:
             await self._tell(session)
@@ -269,9 +369,9 @@ class LifeKeeper:
         await self._tell_gone(await self._change(seen.rm_id, change))
 
     async def _end_callbacks(self, seen: Session, living: frozenset[str]) -> None:
-        """Of a callback stream whose gateway died, or of which the scheduler is still to hear that it is gone.
+        """Ends a callback stream whose gateway died, and notes ends of which the scheduler does not know yet.
 
-        (The seats of the other streams stay until the RM's last one is gone: nobody waits for them.)
+        (Seats of other streams stay until the RM's last one is gone, because the scheduler does not use them.)
         """
         seat = seen.seats.get(StreamKind.CALLBACK, NOBODY)
         if not seen.callbacks_owed and (not seat.gateway_id or seat.gateway_id in living):
@@ -303,7 +403,9 @@ class LifeKeeper:
         return replace(session, state=state, since_ns=self._clock.now_ns(), why=event.value)
 
     async def _change(self, rm_id: str, change: Change) -> Session | None:
-        """Applies ``change`` to the session as it is; None from it means: leave it. Returns what is stored."""
+        """Applies ``change`` to the present session; None from ``change`` leaves it unchanged. Returns the stored
+        session.
+        """
         for _ in range(_MAX_ATTEMPTS):
             before = await self._sessions.get(rm_id)
             after = change(before)
@@ -320,8 +422,11 @@ class LifeKeeper:
         raise SessionsDown(f"the session of rmID {shown(rm_id)} changed too often to take a step: try again")
 
     async def _known(self, rm_id: str, change: Change) -> Session | None:
-        """As ``_change``; but a store that lost its content must not make an RM believe that it is not registered:
-        it would register again, and lose all it has, for nothing."""
+        """Does the same as ``_change``, but raises SessionsDown instead of NotRegistered if the store has lost its
+        content.
+
+        Otherwise the RM would register again, and lose everything it has, without need.
+        """
         try:
             return await self._change(rm_id, change)
         except NotRegistered as error:
@@ -330,7 +435,7 @@ class LifeKeeper:
             raise SessionsDown("the session store lost its content, which is read from the log: try again") from error
 
     async def _tell(self, session: Session) -> None:
-        """Notes the state to the scheduler until the note and the session agree."""
+        """Sends the state to the scheduler until the note and the session agree."""
         for _ in range(_MAX_ATTEMPTS):
             await self._announce(session.rm_id, session.state, session.why)
             current = await self._sessions.get(session.rm_id)
@@ -339,11 +444,11 @@ class LifeKeeper:
             told = replace(current, announced=current.state)
             if current.state is session.state and await self._sessions.compare_and_set(told):
                 return
-            # Somebody took another step; its note may have been written before ours, so it is written again.
+            # Another step was taken. Its note may precede this one, so it is written again.
             session = current
 
     async def _tell_gone(self, session: Session | None) -> None:
-        """Notes to the scheduler that the callback stream is gone, if that is owed. Without the log it stays owed."""
+        """Sends an owed note that the callback stream is gone. If the log is unreachable, the note stays owed."""
         if session is None or not session.callbacks_owed:
             return
         epoch = session.seats.get(StreamKind.CALLBACK, NOBODY).epoch
@@ -362,5 +467,9 @@ class LifeKeeper:
 
 
 def superseded(rm_id: str, kind: StreamKind) -> Superseded:
-    """What the older of two streams is told."""
+    """Returns the error for the older of two streams."""
     return Superseded(f"superseded: a newer {kind.name.lower()} stream of rmID {shown(rm_id)} was opened")
+
+
+def _compared_by(session: Session, at: Cursor, member: GroupMember) -> Session:
+    return replace(session, policy_group=member.group, config_checksum=member.config_checksum, config_at=at.offset)

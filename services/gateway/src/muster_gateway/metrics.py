@@ -1,4 +1,4 @@
-"""The gateway's metrics: every name, once."""
+"""The gateway's metrics. Every name appears here once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from prometheus_client import Counter, Gauge, Histogram
 
 
 class Metric(StrEnum):
-    """Names as they appear at ``/metrics``; counters get ``_total`` from the client library."""
+    """Names as they appear at ``/metrics``. The client library appends ``_total`` to counters."""
 
     STREAMS_OPEN = "muster_gateway_streams_open"
     STREAMS_ENDED = "muster_gateway_streams_ended"
@@ -45,55 +45,55 @@ class Metric(StrEnum):
 # A registration waits for one transaction of the scheduler: milliseconds embedded, up to the time-out of seconds.
 _REGISTRATION_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 
-streams_open = Gauge(Metric.STREAMS_OPEN, "Open streams that belong to an RM.", ["kind"])
-streams_ended = Counter(Metric.STREAMS_ENDED, "Streams that ended, by gRPC status.", ["kind", "status"])
+streams_open = Gauge(Metric.STREAMS_OPEN, "Open streams of RMs.", ["kind"])
+streams_ended = Counter(Metric.STREAMS_ENDED, "Ended streams, by gRPC status.", ["kind", "status"])
 requests = Counter(Metric.REQUESTS, "Messages read from streams.", ["kind"])
 items = Counter(Metric.ITEMS, "Items in these messages.", ["kind"])
 items_rejected = Counter(
-    Metric.ITEMS_REJECTED, "Items answered by admission; on callback streams, dropped by it.", ["kind"]
+    Metric.ITEMS_REJECTED, "Items that admission rejected, or dropped on callback streams.", ["kind"]
 )
-responses = Counter(Metric.RESPONSES, "Responses written to streams, admission answers included.", ["kind"])
+responses = Counter(Metric.RESPONSES, "Responses written to streams, including those of admission.", ["kind"])
 overflows = Counter(Metric.OVERFLOWS, "Times that a slow stream left the live tail.", ["kind"])
-catch_ups = Gauge(Metric.CATCH_UPS, "Streams that read the response log on their own now.")
-waiting = Gauge(Metric.WAITING, "Responses read from the log and not yet written to their stream.", ["kind"])
-registrations = Counter(Metric.REGISTRATIONS, "Registrations answered, by gRPC status.", ["status"])
+catch_ups = Gauge(Metric.CATCH_UPS, "Streams that currently read the response log on their own.")
+waiting = Gauge(Metric.WAITING, "Responses read from the log but not yet written to their stream.", ["kind"])
+registrations = Counter(Metric.REGISTRATIONS, "Answered registrations, by gRPC status.", ["status"])
 registration_seconds = Histogram(
-    Metric.REGISTRATION_SECONDS, "From a registration's arrival to its answer.", buckets=_REGISTRATION_BUCKETS
+    Metric.REGISTRATION_SECONDS, "Time from a registration's arrival to its answer.", buckets=_REGISTRATION_BUCKETS
 )
 configurations = Counter(
-    Metric.CONFIGURATIONS, "Configuration updates answered: OK, REFUSED by the scheduler, or a gRPC status.", ["status"]
+    Metric.CONFIGURATIONS, "Answered configuration updates: OK, REFUSED by the scheduler, or a gRPC status.", ["status"]
 )
 configuration_seconds = Histogram(
-    Metric.CONFIGURATION_SECONDS, "From a configuration update's arrival to its answer.", buckets=_REGISTRATION_BUCKETS
+    Metric.CONFIGURATION_SECONDS,
+    "Time from a configuration update's arrival to its answer.",
+    buckets=_REGISTRATION_BUCKETS,
 )
 admin_calls = Counter(
-    Metric.ADMIN_CALLS, "Calls of muster.v1.Admin but for updates, by gRPC status.", ["method", "status"]
+    Metric.ADMIN_CALLS, "Calls of muster.v1.Admin except updates, by gRPC status.", ["method", "status"]
 )
-admin_seconds = Histogram(
-    Metric.ADMIN_SECONDS, "From such a call's arrival to its end.", ["method"], buckets=_REGISTRATION_BUCKETS
-)
-transitions = Counter(Metric.TRANSITIONS, "Changes of RMs' life states made here.", ["state"])
-ready = Gauge(Metric.READY, "1 while health says SERVING.")
+admin_seconds = Histogram(Metric.ADMIN_SECONDS, "Duration of these calls.", ["method"], buckets=_REGISTRATION_BUCKETS)
+transitions = Counter(Metric.TRANSITIONS, "Changes of RM states by this gateway.", ["state"])
+ready = Gauge(Metric.READY, "1 while health reports SERVING.")
 unreadable = Counter(Metric.UNREADABLE, "Records of the response log that did not decode.")
 events = Counter(Metric.EVENTS, "Events put on callback streams.")
 unreadable_events = Counter(Metric.UNREADABLE_EVENTS, "Records of the event log that did not decode.")
 request_events_dropped = Counter(
-    Metric.REQUEST_EVENTS_DROPPED, "Request events pushed out of a callback stream's full store unsent."
+    Metric.REQUEST_EVENTS_DROPPED, "Unsent request events that a callback stream's full store dropped."
 )
-request_events_empty = Counter(Metric.REQUEST_EVENTS_EMPTY, "Request events that were nil or empty, passed over.")
+request_events_empty = Counter(Metric.REQUEST_EVENTS_EMPTY, "Skipped request events that were nil or empty.")
 events_calls = Counter(
     Metric.EVENTS_CALLS, "Calls of muster.v1.Events passed to the publisher, by gRPC status.", ["method", "status"]
 )
-internal_errors = Counter(Metric.INTERNAL_ERRORS, "Defects: exceptions that nobody expected.")
-http_forwarded = Counter(Metric.HTTP_FORWARDED, "HTTP requests passed on, by target and status.", ["target", "status"])
+internal_errors = Counter(Metric.INTERNAL_ERRORS, "Unexpected exceptions (defects).")
+http_forwarded = Counter(Metric.HTTP_FORWARDED, "Forwarded HTTP requests, by target and status.", ["target", "status"])
 http_refused = Counter(
-    Metric.HTTP_REFUSED, "HTTP requests answered with 401 or 403, by why (muster_gateway.identity.Refusal).", ["reason"]
+    Metric.HTTP_REFUSED,
+    "HTTP requests answered with 401 or 403, by reason (muster_gateway.identity.Refusal).",
+    ["reason"],
 )
-metrics_calls = Counter(
-    Metric.METRICS_CALLS, "Calls of muster.v1.Metrics that ended, by gRPC status.", ["method", "status"]
-)
-metrics_watchers = Gauge(Metric.METRICS_WATCHERS, "Calls that watch metrics now.")
-snapshots_watched = Counter(Metric.SNAPSHOTS_WATCHED, "Snapshots written to those who watch.")
+metrics_calls = Counter(Metric.METRICS_CALLS, "Ended calls of muster.v1.Metrics, by gRPC status.", ["method", "status"])
+metrics_watchers = Gauge(Metric.METRICS_WATCHERS, "Current watches of metrics.")
+snapshots_watched = Counter(Metric.SNAPSHOTS_WATCHED, "Snapshots written to watches.")
 snapshot_seconds = Histogram(
-    Metric.SNAPSHOT_SECONDS, "From the question to the view to the encoded snapshot.", buckets=_REGISTRATION_BUCKETS
+    Metric.SNAPSHOT_SECONDS, "Time from the request to the view to the encoded snapshot.", buckets=_REGISTRATION_BUCKETS
 )

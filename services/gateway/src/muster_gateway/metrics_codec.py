@@ -1,24 +1,26 @@
-"""muster.v1.Metrics in bytes: what is asked for, and the view's JSON as a MetricsSnapshot.
+"""Decodes muster.v1.Metrics's requests, and encodes the view's JSON as a MetricsSnapshot.
 
-Admission is here too: a request that is refused never reaches the view.
+Admission is here, too: a request that is refused never reaches the view.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 from google.protobuf.message import DecodeError
+from msgspec.structs import asdict
 from muster_proto.muster.v1 import metrics_pb2 as pb
-from muster_service.process import ProcessFigures
+from muster_rest.shapes.figures import RuntimeDao, SnapshotDao
+from muster_runtime.process import ProcessFigures
 
 from muster_gateway.errors import InvalidRequest, ViewSilent, shown
 from muster_gateway.settings import AdmissionLimits
 
 INTERVAL_DEFAULT_MS, INTERVAL_MIN_MS = 1_000, 100
-# As the view's own limit (docs/metrics.md): its answer stays a few megabytes.
+# The view's own limit (docs/metrics.md): its answer stays at a few megabytes.
 NODES_MAX = 10_000
 
 _SECTIONS = {
@@ -27,15 +29,16 @@ _SECTIONS = {
     pb.MetricsRequest.NODES: "nodes",
     pb.MetricsRequest.RUNTIME: "runtime",
 }
-# Queues or nodes that are encoded in one go: two milliseconds.
+_SNAPSHOTS = msgspec.json.Decoder(SnapshotDao)
+# Number of queues or nodes that one step encodes: two milliseconds.
 _PER_STEP = 200
 
 
 @dataclass(frozen=True, slots=True)
 class MetricsQuery:
-    """What a snapshot shows; equal ones share it.
+    """The content of a snapshot. Equal queries share snapshots.
 
-    :param sections: names; none: all. ``nodes_max`` 0: the view's default.
+    :param sections: names; empty: all. ``nodes_max`` 0: the view's default.
     """
 
     rm_id: str = ""
@@ -45,7 +48,7 @@ class MetricsQuery:
     nodes_max: int = 0
 
     def parameters(self) -> dict[str, str]:
-        """For the view's query, beside the RM."""
+        """Returns the parameters of the view's query, without the RM."""
         given = {
             "sections": ",".join(sorted(self.sections)),
             "partition": self.partition,
@@ -56,12 +59,12 @@ class MetricsQuery:
 
 
 def decode_request(raw: bytes, limits: AdmissionLimits) -> MetricsQuery:
-    """A MetricsRequest. Raises InvalidRequest."""
+    """Decodes a MetricsRequest. Raises InvalidRequest."""
     return _query(_parsed(pb.MetricsRequest(), raw), limits, "")
 
 
 def decode_watch(raw: bytes, limits: AdmissionLimits) -> tuple[MetricsQuery, float]:
-    """A WatchMetricsRequest: what, and its interval in seconds. Raises InvalidRequest."""
+    """Decodes a WatchMetricsRequest. Returns the query and its interval in seconds. Raises InvalidRequest."""
     request = _parsed(pb.WatchMetricsRequest(), raw)
     interval_ms = request.interval_ms or INTERVAL_DEFAULT_MS
     if interval_ms < INTERVAL_MIN_MS:
@@ -100,16 +103,17 @@ def _query(request: pb.MetricsRequest, limits: AdmissionLimits, path: str) -> Me
 
 
 class Encoder:
-    """Makes one MetricsSnapshot of the view's JSON: first all of :meth:`steps`, with turns for others in between, then
-    :meth:`message`.
+    """Makes one MetricsSnapshot of the view's JSON.
 
-    :param body: what /ws/v1/metrics/snapshot answered. Raises ViewSilent when it is something else.
-    :param own: this process, added to the runtime's.
+    Call :meth:`steps` to its end, with turns for other tasks in between, then :meth:`message`.
+
+    :param body: the answer of /ws/v1/metrics/snapshot. The constructor raises ViewSilent if it is something else.
+    :param own: figures of this process, added to the runtime's.
     """
 
     def __init__(self, body: bytes, own: ProcessFigures, streams_open: int) -> None:
         try:
-            self._found: dict[str, Any] = msgspec.json.decode(body, type=dict[str, Any])
+            self._found = _SNAPSHOTS.decode(body)
         except msgspec.MsgspecError as error:
             raise ViewSilent("the view's answer is not what it should be: is it of another version?") from error
         self._own, self._streams_open = own, streams_open
@@ -118,34 +122,36 @@ class Encoder:
     def steps(self) -> Iterator[None]:
         """Fills the message."""
         found, made = self._found, self._made
-        try:
-            made.taken_ns, made.rm_id = found["takenNs"], found["rmId"]
-            if "scheduler" in found:
-                _scheduler(found["scheduler"], made.scheduler)
-            yield
-            for kind, items in (("queues", found.get("queues", ())), ("nodes", found.get("nodes", ()))):
-                add = made.queues.add if kind == "queues" else made.nodes.add
-                for number, item in enumerate(items, start=1):
-                    add(**_snake(item))
-                    if not number % _PER_STEP:
-                        yield
-            if "runtime" in found:
-                self._runtime(found["runtime"])
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ViewSilent("the view's answer is not what it should be: is it of another version?") from error
+        made.taken_ns, made.rm_id = found.taken_ns, found.rm_id
+        made.state, made.state_since_ns = found.state, found.state_since_ns
+        made.paused, made.description = found.paused, found.description
+        if found.scheduler is not None:
+            figures = asdict(found.scheduler)
+            made.scheduler.MergeFrom(pb.SchedulerMetrics(tally=pb.Tally(**asdict(figures.pop("tally"))), **figures))
+        yield
+        items: list[tuple[Callable[..., Any], Sequence[Any]]]
+        items = [(made.queues.add, found.queues), (made.nodes.add, found.nodes)]
+        for add, each in items:
+            for number, item in enumerate(each, start=1):
+                add(**asdict(item))
+                if not number % _PER_STEP:
+                    yield
+        if found.runtime is not None:
+            self._runtime(found.runtime)
 
     def message(self) -> bytes:
         """The finished message."""
         return self._made.SerializeToString()
 
-    def _runtime(self, found: Mapping[str, Any]) -> None:
+    def _runtime(self, found: RuntimeDao) -> None:
         runtime, own = self._made.runtime, self._own
         name = "gateway"
-        for process in found["processes"]:
-            if (process.pop("host"), process.pop("pid")) == (own.host, own.pid):
-                name = f"gateway, {process['name']}"  # everything runs in one process
+        for process in found.processes:
+            figures = asdict(process)
+            if (figures.pop("host"), figures.pop("pid")) == (own.host, own.pid):
+                name = f"gateway, {process.name}"  # everything runs in one process
                 continue
-            runtime.processes.add(**_snake(process))
+            runtime.processes.add(**figures)
         runtime.processes.insert(
             0,
             pb.ProcessMetrics(
@@ -157,23 +163,5 @@ class Encoder:
                 streams_open=self._streams_open,
             ),
         )
-        runtime.view_lag_records = found["viewLagRecords"]
-        runtime.view_lag_seconds = found["viewLagSeconds"]
-
-
-def _scheduler(found: Mapping[str, Any], made: pb.SchedulerMetrics) -> None:
-    rest = _snake(found)
-    tally = _snake(rest.pop("tally"))
-    made.MergeFrom(pb.SchedulerMetrics(tally=pb.Tally(**tally), **rest))
-
-
-_NAMES = {
-    field.json_name: field.name
-    for message in (pb.SchedulerMetrics, pb.Tally, pb.QueueMetrics, pb.NodeMetrics, pb.ProcessMetrics)
-    for field in message.DESCRIPTOR.fields
-}
-
-
-def _snake(item: Mapping[str, Any]) -> dict[str, Any]:
-    """By the fields' own names. Raises KeyError for a name that no field has."""
-    return {_NAMES[name]: value for name, value in item.items()}
+        runtime.view_lag_records = found.view_lag_records
+        runtime.view_lag_seconds = found.view_lag_seconds

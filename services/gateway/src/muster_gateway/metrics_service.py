@@ -1,7 +1,7 @@
-"""muster.v1.Metrics on grpc.aio: the state in figures, once or again and again (proto/muster/v1/metrics.proto).
+"""muster.v1.Metrics on grpc.aio: the state in figures, once or repeatedly (proto/muster/v1/metrics.proto).
 
-The view has the figures; this gateway asks it and adds its own process. All who watch the same with the same interval
-come at the same moments, so that one question to the view serves them all.
+The view has the figures; this gateway asks the view and adds its own process. All watchers of the same query with the
+same interval ask at the same moments, so one question to the view serves them all.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import grpc
 from muster_bus.clock import Clock
-from muster_service.process import process_figures
+from muster_runtime.process import process_figures
 
 from muster_gateway import metrics
 from muster_gateway.errors import GatewayStopping, InvalidRequest, NotThere, OverLimit, ViewSilent
@@ -27,7 +27,7 @@ from muster_gateway.view_client import ViewAnswer, ViewClient, path_of
 SERVICE = "muster.v1.Metrics"
 
 _SNAPSHOT = path_of("metrics", "snapshot")
-# A watcher's first snapshot may be one that another has just got.
+# A watcher's first snapshot may be as old as this.
 _NEW_ENOUGH_S = 0.1
 _OK = 200
 
@@ -45,7 +45,7 @@ class MetricsServicer:
         self._stopping = asyncio.Event()
 
     def handlers(self) -> grpc.GenericRpcHandler:
-        """Generic handlers without serialisers."""
+        """Returns generic handlers without serialisers."""
         methods: dict[str, Any] = {
             "Get": grpc.unary_unary_rpc_method_handler(self._get),
             "Watch": grpc.unary_stream_rpc_method_handler(self._watch),
@@ -53,12 +53,12 @@ class MetricsServicer:
         return grpc.method_handlers_generic_handler(SERVICE, methods)
 
     async def stop(self) -> None:
-        """Refuses new calls and ends the watchers, each as soon as its reader has taken what it was given."""
+        """Refuses new calls. Ends each watcher as soon as its reader has taken the last snapshot."""
         self._stopping.set()
         await self._shared.close()
 
     async def snapshot(self, query: MetricsQuery) -> bytes:
-        """A MetricsSnapshot, now. Raises InvalidRequest, NotThere, ViewSilent."""
+        """Takes a MetricsSnapshot now. Raises InvalidRequest, NotThere, ViewSilent."""
         with metrics.snapshot_seconds.time():
             answer = await self._view.get(_SNAPSHOT, query.rm_id, query.parameters())
             _check(answer)
@@ -95,10 +95,11 @@ class MetricsServicer:
             await refuse(context, error, _ended("Watch"))
 
     async def _snapshots(self, query: MetricsQuery, interval_s: float) -> AsyncIterator[bytes]:
-        """One at once, then one at each multiple of the interval; those that the reader was too slow for are left out.
+        """Yields a snapshot at once, then one at each multiple of the interval. Skips those for which the reader was
+        too slow.
 
-        A view that needs long for an answer is given as long to rest. Raises GatewayStopping at the end, and what
-        :meth:`snapshot` raises.
+        If the view needs long for an answer, the next question comes after a pause of the same length. Raises
+        GatewayStopping at the end, and the errors of :meth:`snapshot`.
         """
         with self._shared.watching(query):
             due_s = self._clock.monotonic() - _NEW_ENOUGH_S
@@ -122,7 +123,7 @@ class MetricsServicer:
 
     @contextlib.contextmanager
     def _place(self) -> Iterator[None]:
-        """One of the places for watchers."""
+        """Takes one of the places for watchers."""
         limit = self._settings.max_metrics_watchers
         if self._watchers >= limit:
             raise OverLimit(f"{self._watchers} calls watch metrics here, expected at most {limit}: try another gateway")
@@ -140,12 +141,12 @@ def _ended(method: str) -> Callable[[str], Any]:
 
 
 def _next(after_s: float, interval_s: float) -> float:
-    """The first multiple of the interval behind a moment."""
+    """Returns the first multiple of the interval after a moment."""
     return (after_s // interval_s + 1) * interval_s
 
 
 def _check(answer: ViewAnswer) -> None:
-    """The view's refusals in gRPC's words."""
+    """Raises the gRPC error for an error answer of the view."""
     if answer.status == _OK:
         return
     try:

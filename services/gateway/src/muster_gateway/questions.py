@@ -1,7 +1,7 @@
-"""Questions to the scheduler, by way of the log: a request goes in with an id, and its answer comes back with it.
+"""Questions to the scheduler over the log. A request carries an id, and its answer comes back with that id.
 
-Bounded twice: so many wait at once, and each for so long. A question that was not answered in time may have been taken
-all the same; so whatever is asked in this way may be asked again.
+The number of waiting questions and the time of each are bounded. The scheduler may have carried out a question that was
+not answered in time. So a caller must be able to repeat each of these questions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from muster_gateway.settings import GatewaySettings
 
 A = TypeVar("A", Registration, ConfigurationAnswer, CommandAnswer)
 
-# What is asked, in the words of an error, and what to do when there is no answer.
+# The name of each question in errors, and the advice if there is no answer.
 _WORDS: dict[type, tuple[str, str]] = {
     Registration: ("registration", "register again"),
     ConfigurationAnswer: ("configuration update", "update it again"),
@@ -30,14 +30,14 @@ _WORDS: dict[type, tuple[str, str]] = {
 
 
 class Questions:
-    """Asks the scheduler. See the module's words."""
+    """Asks the scheduler. See the module's docstring."""
 
     def __init__(self, settings: GatewaySettings, topics: Topics, writer: LogWriter, tails: list[ResponseTail]) -> None:
         self._settings, self._topics, self._writer, self._tails = settings, topics, writer, tails
         self._waiting = 0
 
     async def ask(self, kind: type[A], rm_id: str, request_id: str, record: OutRecord) -> tuple[A, Cursor]:
-        """Puts the request on the log; gives the answer of this kind, and the cursor behind it.
+        """Puts the request on the log. Returns the answer of this kind, and the cursor behind it.
 
         Raises OverLimit, LogDown, SchedulerSilent.
         """

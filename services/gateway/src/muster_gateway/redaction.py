@@ -1,6 +1,6 @@
-"""Messages made safe to print: fields marked with ``si_secret`` (extension 1059) are masked.
+"""Makes messages safe to print: masks the fields marked with ``si_secret`` (extension 1059).
 
-Whoever prints a message (a log line, a dead letter, an error) goes through here.
+Code that prints a message (a log line, a dead letter, an error) must use this module.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MASK = "***"
 
 
 def redacted(message: Message) -> Message:
-    """A copy without secrets: text and bytes become ``***``, other secret values their type's default."""
+    """Returns a copy without secrets: text and bytes become ``***``, other secret values their type's default."""
     copy = type(message)()
     copy.CopyFrom(message)
     if _holds_secrets(message.DESCRIPTOR):
@@ -27,7 +27,7 @@ def redacted(message: Message) -> Message:
 
 
 def printable(message: Message, limit_chars: int = 2_000) -> str:
-    """One line of text without secrets, cut to ``limit_chars``."""
+    """Returns one line of text without secrets, cut to ``limit_chars``."""
     text = text_format.MessageToString(redacted(message), as_one_line=True)
     return text if len(text) <= limit_chars else f"{text[:limit_chars]}… ({len(text)} characters)"
 
@@ -64,7 +64,9 @@ def _is_secret(field: FieldDescriptor) -> bool:
 
 @lru_cache(maxsize=512)
 def _holds_secrets(descriptor: Descriptor) -> bool:
-    """Whether a secret is anywhere below. Messages may contain themselves, hence the walk with a memory."""
+    """Tells whether a message or its inner messages hold a secret. Remembers seen types, because messages may contain
+    themselves.
+    """
     seen: set[str] = set()
     todo = [descriptor]
     while todo:

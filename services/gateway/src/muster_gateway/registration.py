@@ -1,6 +1,6 @@
-"""A registration: to the log as a request, and back when the scheduler has answered it there.
+"""A registration: goes to the log as a request; the scheduler's answer comes back over the log.
 
-Registrations of one rmID at the same time are all answered; the one that is last in the log is in force.
+Simultaneous registrations of one rmID are all answered. The last one in the log is in force.
 """
 
 from __future__ import annotations
@@ -13,26 +13,33 @@ from muster_gateway.admission import admit_registration
 from muster_gateway.codec import Problem, Registration, RequestCodec
 from muster_gateway.errors import RegistrationRefused, shown
 from muster_gateway.life_keeper import LifeKeeper
+from muster_gateway.policy_groups import PolicyGroups
 from muster_gateway.questions import Questions
 from muster_gateway.settings import GatewaySettings
 
 log = structlog.get_logger(__name__)
 
-# gRPC carries a status' message in a header; clients take 8 KiB of headers by default.
+# gRPC carries a status's message in a header. Clients accept 8 KiB of headers by default.
 _MAX_MESSAGE_CHARS = 4_000
 
 
 class Registrar:
-    """Registers RMs. See the module's words."""
+    """Registers RMs. See the module's docstring."""
 
     def __init__(
-        self, settings: GatewaySettings, clock: Clock, codec: RequestCodec, life: LifeKeeper, questions: Questions
+        self,
+        settings: GatewaySettings,
+        clock: Clock,
+        codec: RequestCodec,
+        life: LifeKeeper,
+        questions: Questions,
+        groups: PolicyGroups,
     ) -> None:
         self._settings, self._clock, self._codec = settings, clock, codec
-        self._life, self._questions = life, questions
+        self._life, self._questions, self._groups = life, questions, groups
 
     async def register(self, raw: bytes) -> tuple[Problem, ...]:
-        """Registers an RM; gives the scheduler's warnings.
+        """Registers an RM. Returns the scheduler's warnings, and those about its policy group.
 
         Raises InvalidRequest, OverLimit, RegistrationRefused, LogDown, SchedulerSilent, SessionsDown.
         """
@@ -45,20 +52,22 @@ class Registrar:
     async def _registered(self, raw: bytes) -> tuple[Problem, ...]:
         # 1. admission
         rm_id = admit_registration(raw, self._settings.limits)
-        # 2. the log, and the scheduler's answer on it
+        # 2. the log, and the scheduler's answer
         request_id = self._codec.new_request_id()
         record = self._codec.registration(rm_id, request_id, raw, self._clock.now_ns())
         result, at = await self._questions.ask(Registration, rm_id, request_id, record)
         # 3. the session
         if not result.accepted:
             raise RegistrationRefused(refusal(rm_id, result.problems))
-        await self._life.registered(rm_id, at)
-        log.info("rm registered", rm_id=rm_id, warnings=len(result.problems))
-        return result.problems
+        await self._life.registered(rm_id, at, result.member)
+        # 4. the others of its policy group
+        problems = result.problems + await self._groups.warnings(rm_id, result.member)
+        log.info("rm registered", rm_id=rm_id, warnings=len(problems))
+        return problems
 
 
 def refusal(rm_id: str, problems: tuple[Problem, ...]) -> str:
-    """One message with every problem: where in the configuration, and what; cut when it is too long for a status."""
+    """Returns one message with every problem and its place in the configuration, cut to the length of a status."""
     text = f"registration of rmID {shown(rm_id)} refused: {len(problems)} problem{'s' * (len(problems) != 1)}"
     for number, problem in enumerate(problems):
         line = f"\n{describe(problem)}"
@@ -69,6 +78,6 @@ def refusal(rm_id: str, problems: tuple[Problem, ...]) -> str:
 
 
 def describe(problem: Problem) -> str:
-    """One line: severity, path, place, message."""
+    """Returns one line: severity, path, place, message."""
     place = f" (line {problem.line}, column {problem.column})" if problem.line else ""
     return f"{problem.severity}: {problem.path}{place}: {problem.message}"

@@ -1,27 +1,23 @@
 """From si.responses to streams: one live tail per partition, and a reader of its own for a stream that lags.
 
 feed
-    What one stream is still to be sent: a bounded queue, and the place (*seen*) behind the last record that was put
-    into it or belongs to another kind. Records come in log order from one producer at a time: the live tail while the
-    feed is *attached*, else the stream's own catch-up.
-
+    The responses that one stream must still send: a bounded queue, and the place (*seen*) behind the last record that
+    the feed took. Records of other kinds move *seen*, too. Records come in log order from one producer at a time: the
+    live tail while the feed is *attached*, else the stream's own catch-up.
 attach
-    A feed may attach when it has seen everything that the tail has dispatched. Both live in one event loop and nothing
-    awaits between the comparison and the attaching, so no record falls between, and none comes twice: what the tail
-    dispatches again below *seen* is passed over.
-
+    A feed may attach when it has seen everything that the tail has dispatched. Both live in one event loop, and there
+    is no await between the comparison and the attaching. So no record is lost and none comes twice: if the tail
+    dispatches a record below *seen*, the feed skips it.
 overflow
-    A full queue detaches its feed; nothing is dropped, the stream goes on by catch-up from *seen*.
-
+    A full queue detaches its feed. Nothing is dropped: the stream continues by catch-up from *seen*.
 broken streams
-    gRPC does not tell what a client that broke off had received. So the cursor of such a stream goes back by a short
-    time (``settled``): a plain client gets some responses twice rather than one never. A client that says what it
-    processed gets each once.
-
+    gRPC does not tell which responses a broken client received. So the cursor of a broken stream goes back by a short
+    time (``settled``): a plain client gets some responses twice rather than one never. A client that names the last
+    response it processed gets each once.
 gaps
-    An RM's responses are numbered without gaps over all kinds, and a feed sees all kinds' numbers go by. A number
-    missing means that retention deleted it: ResponsesLost. Not on a callback stream: what was asked so long ago has
-    passed its deadline, so such a stream goes on with what the log still has.
+    An RM's responses of all kinds share one numbering without gaps, and a feed sees the numbers of all kinds. A missing
+    number means that retention deleted it: ResponsesLost. Callback streams are an exception: a question as old as that
+    has passed its deadline, so the stream continues with the oldest record of the log.
 """
 
 from __future__ import annotations
@@ -46,31 +42,32 @@ from muster_gateway.stream_kind import StreamKind
 
 log = structlog.get_logger(__name__)
 
-# With it a stream says which response its RM processed last (``responseSequence``): nothing up to it comes again.
+# With this metadata a stream names the last response that its RM processed (``responseSequence``). It gets only later
+# ones.
 RESUME_METADATA = "muster-resume-after"
-# Two seconds of the rate that a stream reaches.
+# Responses of two seconds at a stream's highest rate.
 _MAX_RECENT = 20_000
-# How long a read waits for records: only the pause between two looks at whether the reader is still wanted.
+# A read returns after this wait, so that the loop can check whether the reader is still needed.
 TAIL_WAIT_S = 1.0
 CATCH_UP_WAIT_S = 0.2
 _RETRY_MIN_S, _RETRY_MAX_S = 0.05, 2.0
-# A search stops halving at this distance: one read covers it.
+# The search ends at this distance: one read covers it.
 _SEARCH_SPAN = 500
 
 
 class Due(NamedTuple):
-    """A response that waits to be written, and the cursor once it is."""
+    """A response that waits to be written, and the cursor after it."""
 
     payload: bytes
     after: Cursor
 
 
 class Feed:
-    """See the module's words.
+    """See the module's docstring.
 
-    :param start: what was seen before: a cursor.
+    :param start: cursor of everything already seen.
     :param resume_after: responses up to this number are not sent again.
-    :param wake: called when there is something to do for the stream.
+    :param wake: called when the stream has something to do.
     """
 
     def __init__(
@@ -101,20 +98,20 @@ class Feed:
 
     @property
     def seen(self) -> Cursor:
-        """Behind the last record taken."""
+        """The place behind the last record taken."""
         return self._seen
 
     @property
     def delivered(self) -> Cursor:
-        """What may be stored: everything before it was written, or is not for this stream."""
+        """The cursor to store: everything before it was written, or is not for this stream."""
         return self._written if self._queue or self._writing else self._seen
 
     def has_room(self) -> bool:
-        """Whether one more response may be queued. A single one may be larger than the whole limit."""
+        """Tells whether one more response may be queued. A single one may be larger than the whole limit."""
         return not self._queue or (len(self._queue) < self._max_responses and self._queued_bytes < self._max_bytes)
 
     def take(self, offset: int, response: Response) -> None:
-        """Takes the RM's next record, whatever its kind. The caller has asked for room.
+        """Takes the RM's next record, whatever its kind. The caller has checked :meth:`has_room`.
 
         Raises Superseded for a newer registration, ResponsesLost for a gap.
         """
@@ -124,7 +121,8 @@ class Feed:
         if response.registration is not None:
             self._pass_registration(offset, sequence, response.registration)
             return
-        if response.answer is not None:  # of a configuration update: it has no number, and the stream goes on
+        # the answer to a configuration update or a command has no number, and the stream continues
+        if response.answer is not None:
             self.pass_to(offset + 1)
             return
         last = self._seen.sequence
@@ -140,7 +138,7 @@ class Feed:
             self._wake()
 
     def pass_to(self, offset: int) -> None:
-        """There is nothing of the RM before ``offset``."""
+        """Moves ``seen``: the RM has no record before ``offset``."""
         if offset > self._seen.offset:
             self._seen = self._seen._replace(offset=offset)
 
@@ -151,15 +149,15 @@ class Feed:
 
     @property
     def waiting(self) -> int:
-        """How many responses do."""
+        """The number of waiting responses."""
         return len(self._queue)
 
     def is_half_full(self) -> bool:
-        """Whether its producer should rather wait for the stream than fill it further."""
+        """Tells whether the producer should wait for the stream instead of filling the feed further."""
         return len(self._queue) * 2 > self._max_responses or self._queued_bytes * 2 > self._max_bytes
 
     def next_due(self) -> Due | None:
-        """The response to write now; ``written`` must follow when it is."""
+        """Takes the next response. The caller writes it and then calls ``written``."""
         if not self._queue:
             return None
         due = self._queue.popleft()
@@ -168,13 +166,13 @@ class Feed:
         return due
 
     def written(self, due: Due) -> None:
-        """The response went out."""
+        """Records that the response was written."""
         self._recent.append((self._now_s(), self._written))
         self._writing = False
         self._written = due.after
 
     def settled(self, window_s: float) -> Cursor:
-        """The cursor before the first write of the last ``window_s``; or the oldest one remembered."""
+        """Returns the cursor before the first write of the last ``window_s``, or the oldest one remembered."""
         since_s = self._now_s() - window_s
         for written_s, before in self._recent:
             if written_s > since_s:
@@ -182,13 +180,13 @@ class Feed:
         return self.delivered
 
     def fail(self, error: GatewayError) -> None:
-        """No record can follow; what is queued still goes out."""
+        """Ends the feed with an error. The stream still sends the queued responses."""
         self.attached = False
         self.error = error
         self._wake()
 
     def overflow(self) -> None:
-        """Leaves the tail; the stream catches up from ``seen`` once its queue is written."""
+        """Leaves the tail. The stream catches up from ``seen`` after its queue is written."""
         self.attached = False
         metrics.overflows.labels(self.kind.name.lower()).inc()
         self._wake()
@@ -196,13 +194,13 @@ class Feed:
     def _pass_registration(self, offset: int, sequence: int, registration: Registration) -> None:
         if registration.accepted:
             raise Superseded(f"superseded: rmID {shown(self.rm_id)} registered again, open new streams")
-        # A refused registration may or may not have taken a number; the next response tells.
+        # A refused registration may or may not have a number; the next response tells.
         last = self._seen.sequence
         counted = last != UNKNOWN and sequence == last + 1
         self._seen = self._seen._replace(sequence=sequence if counted else last, offset=offset + 1)
 
 
-# Counted when somebody looks: the way of a response costs nothing for it.
+# Counted only when metrics are read, so that responses pay nothing for it.
 _FEEDS: dict[StreamKind, WeakSet[Feed]] = {kind: WeakSet() for kind in StreamKind}
 
 
@@ -221,7 +219,7 @@ class _Waiting:
 
 
 class ResponseTail:
-    """Follows one partition of si.responses from its end on, and hands each record to whom it concerns."""
+    """Follows one partition of si.responses from its end, and gives each record to its feed or its waiting call."""
 
     def __init__(self, bus: Log, topics: Topics, partition: int, batch: int) -> None:
         self._bus, self._topics, self.partition, self._batch = bus, topics, partition, batch
@@ -233,18 +231,18 @@ class ResponseTail:
         self.answering = True
 
     async def start(self) -> None:
-        """Stands at the partition's end."""
+        """Opens a reader at the partition's end."""
         self._reader = await self._bus.reader(self._topics.responses, self.partition)
         self._dispatched = await self._reader.end_offset()
         self._reader.seek(self._dispatched)
 
     async def run(self) -> None:
-        """Reads and dispatches until cancelled. The log's absence is waited out."""
+        """Reads and dispatches until cancelled. Waits while the log is unreachable."""
         assert self._reader is not None
         retry_s = _RETRY_MIN_S
         while True:
             try:
-                # 1. read, 2. dispatch; nothing awaits in between
+                # 1. read, 2. dispatch; there is no await in between
                 records = await self._reader.read(self._batch, TAIL_WAIT_S)
                 self._dispatch(records, self._reader.position)
                 self.answering, retry_s = True, _RETRY_MIN_S
@@ -257,12 +255,12 @@ class ResponseTail:
                 retry_s = min(retry_s * 2, _RETRY_MAX_S)
 
     async def close(self) -> None:
-        """Ends the reader; feeds and waits are told by their owners."""
+        """Closes the reader. The owners of feeds and waits end those."""
         if self._reader is not None:
             await self._reader.close()
 
     def attach(self, feed: Feed) -> bool:
-        """Puts the feed on the live tail if it has seen all that was dispatched."""
+        """Attaches the feed if it has seen everything that was dispatched. Returns whether it did."""
         if feed.seen.offset < self._dispatched:
             return False
         self._feeds.setdefault(feed.key, {})[feed.kind] = feed
@@ -270,7 +268,7 @@ class ResponseTail:
         return True
 
     def detach(self, feed: Feed) -> None:
-        """Takes the feed off, if it is on."""
+        """Detaches the feed if it is attached."""
         feed.attached = False
         feeds = self._feeds.get(feed.key)
         if feeds is not None and feeds.get(feed.kind) is feed:
@@ -279,7 +277,9 @@ class ResponseTail:
                 del self._feeds[feed.key]
 
     def expect(self, rm_id: str, request_id: str) -> asyncio.Future[tuple[Answer, Cursor]]:
-        """A future for the answer to a request with this id, with the cursor behind it. ``forget`` must follow."""
+        """Returns a future for the answer to a request with this id, and the cursor behind it. The caller must call
+        ``forget``.
+        """
         key = rm_id.encode()
         answer: asyncio.Future[tuple[Answer, Cursor]] = asyncio.get_running_loop().create_future()
         self._waiting[request_id] = _Waiting(key, answer)
@@ -287,7 +287,7 @@ class ResponseTail:
         return answer
 
     def forget(self, request_id: str) -> None:
-        """Nobody waits for this answer any more."""
+        """Ends the wait for this answer."""
         waiting = self._waiting.pop(request_id)
         self._waiting_keys[waiting.key] -= 1
         if not self._waiting_keys[waiting.key]:
@@ -328,7 +328,7 @@ class ResponseTail:
             waiting.answer.set_result((answer, _behind_registration(offset, sequence)))
 
     def _jump(self, error: OffsetGone) -> None:
-        """Retention overtook the tail: whoever is attached finds out by its own catch-up what is lost."""
+        """Retention overtook the tail. Each attached feed finds out by its own catch-up which responses are lost."""
         assert self._reader is not None
         log.error("response log deleted before it was read", partition=self.partition, error=str(error))
         for feed in [feed for feeds in self._feeds.values() for feed in feeds.values()]:
@@ -339,7 +339,7 @@ class ResponseTail:
 
 
 class CatchUp:
-    """Brings lagging feeds to the live tail, a bounded number of them at once."""
+    """Brings lagging feeds to the live tail, a bounded number at the same time."""
 
     def __init__(self, bus: Log, topics: Topics, batch: int, max_readers: int) -> None:
         self._bus, self._topics, self._batch = bus, topics, batch
@@ -348,7 +348,8 @@ class CatchUp:
     async def run(self, feed: Feed, tail: ResponseTail, room: Callable[[], Awaitable[None]]) -> None:
         """Returns when the feed is attached.
 
-        :param room: writes out what is queued; awaited before each record that finds the queue full.
+        :param room: writes the queued responses; awaited before each record that finds the queue full.
+
         Raises Superseded, ResponsesLost, LogError.
         """
         if tail.attach(feed):
@@ -374,7 +375,7 @@ class CatchUp:
                 ) from error
             if (
                 feed.seen.sequence == UNKNOWN and not feed.may_miss
-            ):  # no number tells whether what was deleted was this RM's
+            ):  # no number tells whether the deleted records were this RM's
                 raise ResponsesLost(
                     feed.rm_id, f"responses before offset {error.first} were deleted by retention before they were sent"
                 ) from error
@@ -394,7 +395,7 @@ class CatchUp:
 
 
 class StartingPoint:
-    """Where a stream's responses begin: from what the session knows and what the RM says."""
+    """Finds where a stream's responses begin, from the session and from the RM's own number."""
 
     def __init__(self, bus: Log, topics: Topics, batch: int, timeout_s: float) -> None:
         self._bus, self._topics, self._batch, self._timeout_s = bus, topics, batch, timeout_s
@@ -402,13 +403,15 @@ class StartingPoint:
     async def find(
         self, rm_id: str, registered_at: Cursor, stored: Cursor, resume_after: int | None
     ) -> tuple[Cursor, int]:
-        """The cursor to start at, and the number up to which nothing is sent. Nothing is read in the usual case.
+        """Returns the start cursor, and the number up to which nothing is sent. Usually this reads nothing from the
+        log.
 
-        1. The stored cursor, if it belongs to the registration in force; else just behind that registration.
-        2. The RM's own number wins. A smaller one is searched backwards, a larger one must exist.
+        1. The stored cursor, if it belongs to the registration in force; else the place just behind that registration.
+        2. The RM's own number wins. A smaller one is searched backwards; a larger one must exist.
 
-        :param stored: NOWHERE when not known.
-        Raises InvalidRequest for a number that was never given, SchedulerSilent when the search takes too long.
+        :param stored: NOWHERE if not known.
+
+        Raises InvalidRequest for a number that was never given, SchedulerSilent if the search takes too long.
         """
         start = stored if stored.offset >= registered_at.offset else registered_at
         if resume_after is None:
@@ -420,7 +423,8 @@ class StartingPoint:
         highest = start
         if resume_after > start.sequence:
             highest = await self._bounded(self._highest, rm_id, start)
-            if highest.sequence == UNKNOWN:  # nothing since the registration: the number is of an earlier life
+            # no response since the registration: the number is from an earlier registration
+            if highest.sequence == UNKNOWN:
                 return start, 0
             if resume_after > highest.sequence:
                 raise InvalidRequest(
@@ -434,10 +438,10 @@ class StartingPoint:
     async def find_callbacks(
         self, rm_id: str, registered_at: Cursor, stored: Cursor, resume_after: int | None, since_ms: int
     ) -> tuple[Cursor, int]:
-        """The same for a callback stream, for which nothing is worth sending that is older than ``since_ms``.
+        """Does the same for a callback stream. It needs nothing that is older than ``since_ms``.
 
-        1. The first one since the registration: from now on. Nothing was asked before.
-        2. The stored cursor, unless the RM processed less than was sent: then as far back as ``since_ms``.
+        1. The first stream since the registration begins at the present: there were no questions before.
+        2. Otherwise the stored cursor; but if the RM processed less than was sent, back to ``since_ms`` at most.
         """
         skip = resume_after or 0
         if stored.offset < registered_at.offset:
@@ -450,7 +454,7 @@ class StartingPoint:
         return await self._bounded(self._not_before, rm_id, low, since_ms), skip
 
     async def registration(self, rm_id: str) -> Cursor:
-        """Where the registration in force was answered, when its session forgot it: the whole partition is read."""
+        """Finds the answer to the registration in force if the session lost its place. Reads the whole partition."""
         return await self._bounded(self._last_registration, rm_id)
 
     async def _bounded(self, search: Callable[..., Awaitable[Cursor]], rm_id: str, *arguments: object) -> Cursor:
@@ -468,7 +472,9 @@ class StartingPoint:
         return Cursor(UNKNOWN, await reader.end_offset(), UNKNOWN)
 
     async def _not_before(self, reader: LogReader, _key: bytes, low: Cursor, since_ms: int) -> Cursor:
-        """``low``, or the first record written at ``since_ms`` or later, by halving: time grows with offsets."""
+        """Returns ``low``, or the first record written at ``since_ms`` or later, by bisection: time grows with
+        offsets.
+        """
         first, end = await reader.first_offset(), await reader.end_offset()
         bottom, top = max(low.offset, first), end
         if low.offset <= end and await self._is_recent(reader, bottom, end, since_ms):
@@ -482,7 +488,7 @@ class StartingPoint:
         return Cursor(UNKNOWN, top, UNKNOWN)
 
     async def _is_recent(self, reader: LogReader, offset: int, end: int, since_ms: int) -> bool:
-        """Whether the first record from ``offset`` on is recent; the end of the log is."""
+        """Tells whether the first record from ``offset`` on is recent. The end of the log counts as recent."""
         reader.seek(offset)
         while reader.position < end:
             for record in await reader.read(1, CATCH_UP_WAIT_S):
@@ -490,7 +496,9 @@ class StartingPoint:
         return True
 
     async def _last_registration(self, reader: LogReader, key: bytes) -> Cursor:
-        """Behind the last accepted registration that the log still has; else at its first record, number unknown."""
+        """Returns the place behind the last accepted registration in the log; else the first record, with unknown
+        number.
+        """
         first, end = await reader.first_offset(), await reader.end_offset()
         found = Cursor(UNKNOWN, first, UNKNOWN)
         reader.seek(first)
@@ -502,7 +510,7 @@ class StartingPoint:
         return found
 
     async def _behind(self, reader: LogReader, key: bytes, sequence: int, low: Cursor, high: Cursor) -> Cursor:
-        """A cursor with everything up to ``sequence`` before it, found by halving: numbers grow with offsets."""
+        """Returns a cursor behind everything up to ``sequence``, by bisection: numbers grow with offsets."""
         first = await reader.first_offset()
         bottom, top = max(low.offset, first), high.offset
         while top - bottom > _SEARCH_SPAN:
@@ -512,27 +520,27 @@ class StartingPoint:
                 top = middle
             else:
                 bottom = found.offset
-        # Some numbers up to ``sequence`` may still follow: the feed passes over them, and sees whether any is missing.
+        # Some numbers up to ``sequence`` may still follow. The feed skips them and notices whether any is missing.
         found = await self._first_between(reader, key, bottom, top)
-        # A registration need not have a number: behind one that is still in the log nothing can be missing.
+        # A registration need not have a number. If it is still in the log, nothing after it can be missing.
         whole = bottom == low.offset and (low.offset > first or first == 0)
         known = found.sequence - 1 if found is not None and (found.sequence <= sequence or whole) else sequence
         return Cursor(known, bottom, known)
 
     async def _highest(self, reader: LogReader, key: bytes, start: Cursor) -> Cursor:
-        """The RM's last response that the log has now; ``start`` when there is none after it."""
+        """Returns the RM's last response in the log; ``start`` if there is none after it."""
         end, highest = await reader.end_offset(), start
         reader.seek(max(start.offset, await reader.first_offset()))
         while reader.position < end:
             for record in await reader.read(self._batch, CATCH_UP_WAIT_S):
                 response = _readable(record) if record.key == key else None
-                # (An answer without a number, to a refused registration say, is no response that was given.)
+                # An answer without a number (to a refused registration, for example) is no response.
                 if response is not None and response.sequence and response.sequence > highest.sequence:
                     highest = Cursor(response.sequence, record.offset + 1, response.sequence)
         return highest
 
     async def _first_between(self, reader: LogReader, key: bytes, bottom: int, top: int) -> Cursor | None:
-        """Number and offset of the RM's first record in [bottom, top)."""
+        """Returns number and offset of the RM's first record in [bottom, top)."""
         reader.seek(bottom)
         while reader.position < top:
             for record in await reader.read(self._batch, CATCH_UP_WAIT_S):

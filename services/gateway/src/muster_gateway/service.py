@@ -1,7 +1,8 @@
 """The gateway as a service: start, wait, stop, healthy.
 
-Start-up: log → sessions (filled from the log if need be) → response tails → gRPC → HTTP. Nothing is served before all
-of it stands. Stopping goes the other way; every stream is told to connect elsewhere and leaves its position stored.
+Start order: log → sessions (filled from the log if need be) → response tails → gRPC → HTTP. The gateway serves nothing
+before all of it is ready. Stopping goes the other way: the gateway tells every stream to connect elsewhere and stores
+its position.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from muster_bus.clock import Clock
 from muster_bus.errors import BusError
 from muster_bus.log import Log, LogWriter, OutRecord
 from muster_bus.topics import Topics
-from muster_service.addresses import on_loopback
-from muster_service.http_server import HttpServer
-from muster_service.life import Life
+from muster_runtime.addresses import on_loopback
+from muster_runtime.http_server import HttpServer
+from muster_runtime.life import Life
 
 from muster_gateway import admin, callbacks, events_proxy, metrics, metrics_service
 from muster_gateway.admin import AdminServicer
@@ -41,6 +42,7 @@ from muster_gateway.http_target import HttpTarget
 from muster_gateway.identity import Doorman
 from muster_gateway.life_keeper import LifeKeeper
 from muster_gateway.metrics_service import MetricsServicer
+from muster_gateway.policy_groups import PolicyGroups
 from muster_gateway.questions import Questions
 from muster_gateway.registration import Registrar
 from muster_gateway.response_reader import CatchUp, ResponseTail, StartingPoint
@@ -59,11 +61,11 @@ ProblemCheck = Callable[[], Awaitable[list[str]]]
 
 _SERVICES = (SERVICE, admin.SERVICE, callbacks.SERVICE, metrics_service.SERVICE, events_proxy.SERVICE)
 
-# Within one lease a gateway shows a sign of life this many times: two may get lost.
+# Within one lease a gateway renews the lease this many times: two renewals may be lost.
 _SWEEPS_PER_LEASE = 3
-# A log or store that needs longer to answer is no log to accept requests for.
+# A log or store that takes longer to answer counts as unhealthy.
 _HEALTH_TIMEOUT_S = 2.0
-# Smallest time between a client's pings that is not taken for an attack (gRPC's default is five minutes).
+# gRPC treats a shorter time between a client's pings as an attack (its default is five minutes).
 _MIN_PING_INTERVAL_MS = 10_000
 
 
@@ -71,16 +73,16 @@ class Gateway:
     """SI over gRPC on one side, the log on the other.
 
     :param settings: see there.
-    :param bus: a log that its owner has started, and closes after the gateway has stopped.
+    :param bus: a started log; its owner closes it after the gateway has stopped.
     :param sessions: not yet started; the gateway starts and closes it.
-    :param view: an application in this process that answers in place of ``settings.view_url``.
+    :param view: an application in this process that answers instead of ``settings.view_url``.
     :param publisher: the same for ``settings.publisher_url``.
     :param events: the same for ``settings.publisher_grpc_url``: it answers muster.v1.Events.
-    :param ready_when: further conditions of readiness, for whoever runs several services in one process.
-    :param beside: those services by name, with what does not work there now: shown in /health, whoever is ready.
-    :param exposition: what the front's /metrics answers; None: this process's metrics.
+    :param ready_when: further conditions of readiness, for a process with several services.
+    :param beside: checks of those services by name; /health shows their problems, which do not affect readiness.
+    :param exposition: returns the answer of the front's /metrics; None: this process's metrics.
 
-    Raises SettingsWrong (see errors.py): the HTTP front cannot be opened with these settings.
+    The constructor raises SettingsWrong (see errors.py) if the HTTP front cannot be opened with these settings.
     """
 
     def __init__(
@@ -102,7 +104,7 @@ class Gateway:
         self.gateway_id = settings.gateway_id or f"{socket.gethostname()}-{secrets.token_hex(4)}"
         self._bus, self._topics, self._clock = bus, topics, clock
         self._view, self._publisher, self._events = view, publisher, events
-        self._ready_when, self._beside = list(ready_when), dict(beside or {})
+        self._ready_when, self._beside = ready_when, dict(beside or {})
         self._exposition = exposition
         self._doorman = Doorman(settings)
         self._codec = RequestCodec(topics, self.gateway_id)
@@ -114,6 +116,7 @@ class Gateway:
         self._calls = StreamCalls(settings.max_streams)
         self._servicer: SchedulerServicer | None = None
         self._admin: AdminServicer | None = None
+        self._forgetting: dict[str, asyncio.Task[None]] = {}
         self._metrics: MetricsServicer | None = None
         self._health = grpc_health_aio.HealthServicer()
         self._stack = AsyncExitStack()
@@ -124,10 +127,10 @@ class Gateway:
     # ---- the service ----------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Serves when it returns. Raises LogUnavailable, SessionsDown, OSError (an address that is taken)."""
+        """Returns when the gateway serves. Raises LogUnavailable, SessionsDown, OSError (an address that is taken)."""
         self._life.begin()
         try:
-            # 1. the log's two directions
+            # 1. the writer of the log
             self._writer = await self._bus.writer(f"gateway {self.gateway_id}")
             self._stack.push_async_callback(self._writer.close)
             # 2. sessions
@@ -142,11 +145,11 @@ class Gateway:
                 await tail.start()
                 self._stack.push_async_callback(tail.close)
                 self._life.watch(tail.run(), f"response tail {tail.partition}")
-            # 4. what time does
+            # 4. periodic work
             self._life.watch(self._flush_for_ever(), "cursor flush")
             self._life.watch(self._sweep_for_ever(keeper), "sweep")
             self._life.watch(self._watch_health(), "health")
-            # 5. the doors
+            # 5. the servers
             view = await self._target(self._view, self.settings.view_url, "view")
             await self._open_grpc(keeper, view)
             await self._open_http(view)
@@ -156,11 +159,13 @@ class Gateway:
         log.info("gateway serves", gateway_id=self.gateway_id, grpc_port=self.grpc_port, http_port=self.http_port)
 
     async def wait(self) -> None:
-        """Returns when the gateway was stopped; raises what killed it otherwise."""
+        """Returns when the gateway has stopped. Raises the error that ended it."""
         await self._life.wait()
 
     async def stop(self) -> None:
-        """Ends every stream with "connect again", stores their positions, gives back what start took. Idempotent."""
+        """Ends every stream with "connect again", stores the streams' positions, and frees all resources.
+        Idempotent.
+        """
         if not self._life.begin_stop():
             return
         await self._set_health(serving=False)
@@ -176,17 +181,20 @@ class Gateway:
         if self._http is not None:
             await self._http.stop()
         await self._life.cancel_tasks()
+        for task in self._forgetting.values():
+            task.cancel()
+        await asyncio.gather(*self._forgetting.values(), return_exceptions=True)
         with contextlib.suppress(SessionsDown):
             await self.sessions.drop_lease(self.gateway_id)
         await self._stack.aclose()
         self._life.end()
 
     async def healthy(self) -> bool:
-        """Whether everything of the gateway works; :meth:`problems` says what does not."""
+        """Tells whether everything of the gateway works; :meth:`problems` has the details."""
         return not await self.problems()
 
     async def problems(self) -> list[str]:
-        """What does not work now, one sentence each. Bounded; never raises."""
+        """Returns the present problems, one sentence each. Bounded; never raises."""
         if self._life.stopping or self._writer is None:
             return ["the gateway is not running"]
         silent = [str(tail.partition) for tail in self._tails if not tail.answering]
@@ -202,24 +210,20 @@ class Gateway:
         return await self._bus.healthy()
 
     async def ready(self) -> bool:
-        """Healthy, and everything in ``ready_when`` agrees."""
+        """Tells whether the gateway is healthy and every condition in ``ready_when`` holds."""
         return not await self.unready()
 
     async def unready(self) -> list[str]:
-        """Why it is not ready, one sentence each."""
+        """Returns why the gateway is not ready, one sentence each."""
         if problems := await self.problems():
             return problems
         agreed = [await condition() for condition in self._ready_when]
         return [] if all(agreed) else ["another service of this process is not ready"]
 
     async def _said_beside(self) -> list[str]:
-        """What does not work in the other services of this process."""
+        """Returns the problems of the other services of this process."""
         answers = await asyncio.gather(*(_in_time_said(check) for check in self._beside.values()))
         return [f"{name}: {one}" for name, answer in zip(self._beside, answers, strict=True) for one in answer]
-
-    def add_ready_condition(self, condition: Ready) -> None:
-        """For conditions that are known only after this gateway was made."""
-        self._ready_when.append(condition)
 
     # ---- parts ----------------------------------------------------------------------------------------------------
 
@@ -269,10 +273,13 @@ class Gateway:
             table=self._table,
         )
         questions = Questions(settings, self._topics, self._writer, self._tails)
-        registrar = Registrar(settings, self._clock, self._codec, life, questions)
+        groups = PolicyGroups(life)
+        registrar = Registrar(settings, self._clock, self._codec, life, questions, groups)
         self._servicer = SchedulerServicer(parts, registrar, self._calls)
-        view_client = ViewClient(view, settings.view_timeout_s, settings.view_answer_bytes)
-        self._admin = AdminServicer(settings, self._clock, self._codec, life, questions, self.sessions, view_client)
+        view_client = ViewClient(view, settings.view_timeout_s, settings.view_answer_bytes, settings.default_rm)
+        self._admin = AdminServicer(
+            settings, self._clock, self._codec, life, questions, self.sessions, view_client, groups
+        )
         self._server = grpc.aio.server(options=_server_options(settings))
         self._metrics = MetricsServicer(settings, self._clock, view_client, self._calls)
         asked = CallbackServicer(parts, self._calls, self._admin.update_configuration)
@@ -296,7 +303,12 @@ class Gateway:
     def _events_door(self) -> EventsDoor:
         if self._events is None:
             settings = self.settings
-            proxy = EventsProxy(settings.publisher_grpc_url, settings.keepalive_time_s, settings.keepalive_timeout_s)
+            proxy = EventsProxy(
+                settings.publisher_grpc_url,
+                settings.keepalive_time_s,
+                settings.keepalive_timeout_s,
+                settings.default_rm,
+            )
             self._stack.push_async_callback(proxy.close)
             self._events = proxy
         return self._events
@@ -312,6 +324,7 @@ class Gateway:
             self.unready,
             self._said_beside,
             self._exposition,
+            self.settings.default_rm,
         )
         self._http = HttpServer(front, self.settings.http_address, self.settings.stop_grace_s)
         self.http_port = self._http.port
@@ -331,7 +344,7 @@ class Gateway:
         self._stack.push_async_callback(target.close)
         return target
 
-    # ---- what goes on all the time --------------------------------------------------------------------------------
+    # ---- periodic work ----------------------------------------------------------------------------------------------
 
     async def _flush_for_ever(self) -> None:
         stored = True
@@ -341,12 +354,12 @@ class Gateway:
                 await self.flush()
                 stored = True
             except SessionsDown as error:
-                if stored:  # ten lines a second would tell no more
+                if stored:  # not repeated: ten lines a second would tell no more
                     log.warning("positions not stored", error=str(error))
                 stored = False
 
     async def flush(self) -> None:
-        """Stores how far each stream was sent. A stream whose seat somebody else has ends."""
+        """Stores the delivered position of each stream. Ends a stream whose seat another stream has."""
         streams = [(stream, move) for stream in self._table.all() if (move := stream.pending_move()) is not None]
         if not streams:
             return
@@ -365,7 +378,7 @@ class Gateway:
                 stream.end(Superseded("superseded: a newer stream or registration of the RM took this one's place"))
 
     async def _is_taken(self, stream: RmStream) -> bool:
-        """Whether the seat is somebody else's; a store that lost it altogether is the sweep's to repair."""
+        """Tells whether another stream has the seat. If the store lost the seat, a sweep repairs it."""
         session = await self.sessions.get(stream.rm_id)
         seat = session.seats.get(stream.kind) if session is not None else None
         return seat is not None and seat.epoch > stream.epoch
@@ -377,9 +390,26 @@ class Gateway:
                 if not await self.sessions.marked():
                     log.warning("session store lost its content")
                     await rebuild(self._bus, self._topics, self.sessions, self._clock)
-                await life.sweep(self._table)
+                for rm_id in await life.sweep(self._table):
+                    self._finish_forgetting(rm_id)
             except (GatewayError, BusError) as error:
                 log.warning("sweep not finished", error=str(error))
+
+    def _finish_forgetting(self, rm_id: str) -> None:
+        """Runs beside the sweep, whose next lease renewal must not wait for the scheduler."""
+        admin = self._admin
+        if admin is None:
+            return
+
+        async def ask() -> None:
+            try:
+                await admin.finish_forgetting(rm_id)
+            except (GatewayError, BusError) as error:
+                log.warning("not known yet whether an rm is forgotten", rm_id=rm_id, error=str(error))
+
+        running = self._forgetting.get(rm_id)
+        if running is None or running.done():
+            self._forgetting[rm_id] = asyncio.create_task(ask(), name=f"forgetting {rm_id}")
 
     async def _watch_health(self) -> None:
         while True:
@@ -405,14 +435,14 @@ async def _in_time_said(check: ProblemCheck) -> list[str]:
     try:
         async with asyncio.timeout(_HEALTH_TIMEOUT_S):
             return await check()
-    except Exception as error:  # a check that fails is an answer
+    except Exception as error:  # a failed check is an answer
         return [f"it cannot say how it is: {type(error).__name__}"]
 
 
 def _server_options(settings: GatewaySettings) -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", settings.max_message_bytes),
-        ("grpc.max_send_message_length", -1),  # what the scheduler wrote is sent: the log's record limit bounds it
+        ("grpc.max_send_message_length", -1),  # the log's record limit bounds the messages
         ("grpc.so_reuseport", 0),  # two gateways on one port would share its connections by chance
         ("grpc.keepalive_time_ms", round(settings.keepalive_time_s * 1000)),
         ("grpc.keepalive_timeout_ms", round(settings.keepalive_timeout_s * 1000)),

@@ -1,8 +1,8 @@
 """si.v1.Scheduler on grpc.aio, with bytes in and bytes out: nothing is parsed here.
 
-Every call ends in one of three ways: normally, with the status of a GatewayError, or with INTERNAL and a number when an
-exception is a defect; no traceback ever reaches a client. ``CancelledError`` is always raised again: a handler that
-swallows it makes grpc.aio send a status on a dead call and leak (github.com/grpc/grpc/issues/43360).
+Every call ends in one of three ways: normally, with the status of a GatewayError, or, after a defect, with INTERNAL and
+a number. No traceback ever reaches a client. ``CancelledError`` is always raised again: if a handler swallows it,
+grpc.aio sends a status on a dead call and leaks (github.com/grpc/grpc/issues/43360).
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from muster_gateway.stream_kind import StreamKind
 log = structlog.get_logger(__name__)
 
 SERVICE = "si.v1.Scheduler"
-# A registration's warnings travel as trailing metadata, one entry each; it is not the place for a long list.
+# A registration's warnings travel as trailing metadata, one entry each, which has no room for a long list.
 WARNING_METADATA = "muster-warning-bin"
 _MAX_WARNINGS = 20
 _MAX_WARNING_BYTES = 200
-# Last writes, cursor and seat of every stream; a session store that is away costs its own time-out.
+# Time for the last writes, cursor and seat of every stream; an unreachable session store needs its own time-out.
 _STOP_WAIT_S = 5.0
 
 _STREAM_METHODS = {
@@ -39,7 +39,7 @@ _STREAM_METHODS = {
 
 
 class StreamCalls:
-    """The open streaming calls of a gateway, of whichever service: counted, bounded, ended together."""
+    """The open streaming calls of a gateway, of all its services: counts, limits and ends them."""
 
     def __init__(self, max_streams: int) -> None:
         self._max_streams = max_streams
@@ -51,7 +51,7 @@ class StreamCalls:
         return len(self._calls)
 
     async def serve(self, stream: RmStream, context: Any) -> None:
-        """Runs a stream to its end, whatever that is, and gives the call its status."""
+        """Runs a stream to its end, and sets the call's status."""
         name = stream.kind.name.lower()
         self._calls.add(stream)
         metrics.streams_open.labels(name).inc()
@@ -76,7 +76,7 @@ class StreamCalls:
             await context.abort(ending.code, str(ending))
 
     async def stop(self) -> None:
-        """Refuses new calls and ends the open streams; returns when all have left their seats."""
+        """Refuses new calls and ends the open streams. Returns when all have left their seats."""
         self.stopping = True
         for stream in list(self._calls):
             stream.end(GatewayStopping())
@@ -90,7 +90,7 @@ class StreamCalls:
             raise OverLimit(f"{len(self._calls) - 1} streams are open, expected at most {limit}: try another gateway")
 
     def _finish(self, stream: RmStream) -> None:
-        """In a task of its own: a cancelled handler has to end at once."""
+        """Finishes a stream in a task of its own, because a cancelled handler must end at once."""
         task = asyncio.create_task(stream.finish(), name="finish stream")
         self._finishing.add(task)
 
@@ -108,7 +108,7 @@ class SchedulerServicer:
         self._parts, self._registrar, self._calls = parts, registrar, calls
 
     def handlers(self) -> grpc.GenericRpcHandler:
-        """Generic handlers without serialisers: messages stay bytes."""
+        """Returns generic handlers without serialisers: messages stay bytes."""
         methods: dict[str, Any] = {
             "RegisterResourceManager": grpc.unary_unary_rpc_method_handler(self._register),
         }
@@ -139,7 +139,7 @@ class SchedulerServicer:
 
 
 async def refuse(context: Any, error: Exception, labels: Callable[[str], Any]) -> NoReturn:
-    """Ends a unary call with the status of an error, and counts it; an unexpected one with INTERNAL and a number."""
+    """Ends a unary call with an error's status, and counts it. An unexpected error gives INTERNAL and a number."""
     known = error if isinstance(error, GatewayError) else unexpected(error)
     labels(known.code.name).inc()
     await context.abort(known.code, str(known))

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Literal, Self
 from urllib.parse import SplitResult, urlsplit
 
-from muster_service.addresses import ListenAddress, OptionalListenAddress
-from muster_service.identity import RESERVED_NAMES
+from muster_runtime.addresses import ListenAddress, OptionalListenAddress
+from muster_runtime.identity import RESERVED_NAMES
 from pydantic import BaseModel, ConfigDict, Field, IPvAnyNetwork, SecretStr, field_validator, model_validator
 
 _MIB = 1024 * 1024
 _SESSION_SCHEMES = ("memory", "sqlite", "redis", "rediss")
 
-# What fits into a header as it is (RFC 6750, section 2.1), and is too long to be guessed or typed by chance.
+# A token fits into a header unescaped (RFC 6750, section 2.1), and is too long to be guessed or typed by chance.
 TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 TOKEN_CHARS_MIN = 16
 TOKEN_EXPECTED = f"expected {TOKEN_CHARS_MIN} characters or more, of letters, digits and . _ ~ + / -, = at the end only"
@@ -22,7 +22,7 @@ _TOKEN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 class AdmissionLimits(BaseModel):
-    """What one message may hold. Anything over is answered, never cut silently."""
+    """Limits of one message. A rejection answers everything over a limit; nothing is cut silently."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -32,7 +32,7 @@ class AdmissionLimits(BaseModel):
     max_queue_chars: int = Field(1024, ge=1, description="Length of a queue's full path.")
     max_items: int = Field(50_000, ge=1, description="Items in one message (asks, allocations, releases, nodes ...).")
     max_resource_types: int = Field(128, ge=1, description="Types in one resource.")
-    # 2^53 is exact in a double, hence in every JSON reader, and 1,024 of them still add up within an int64.
+    # 2^53 is exact in a double, hence in every JSON reader, and the sum of 1,024 of them fits an int64.
     max_quantity: int = Field(2**53, ge=1, le=2**62, description="One quantity: memory in bytes up to 8 PiB.")
     max_repeats: int = Field(100_000, ge=1, description="AllocationAsk.maxAllocations.")
     # Kubernetes allows 256 KiB of annotations per object; labels come on top.
@@ -41,29 +41,29 @@ class AdmissionLimits(BaseModel):
     )
     max_tags: int = Field(4_096, ge=1, description="Number of tags or attributes of one item.")
     max_groups: int = Field(1_024, ge=0, description="Groups of one user.")
-    # Added to now in nanoseconds it must stay an int64; a century is far from it and far beyond any use.
+    # Added to the present in nanoseconds, the time-out must stay an int64. A century is far below that limit.
     max_timeout_ms: int = Field(100 * 365 * 24 * 3600 * 1000, ge=1, description="Execution time-out.")
     # Below the log's own limit (LogSettings.max_record_bytes, 1 MiB) with room for the envelope.
     max_record_bytes: int = Field(
         960 * 1024,
         ge=1024,
-        description="One record: a registration or one item over it is refused, messages are split.",
+        description="One record. A larger registration or item is refused; a larger message is split.",
     )
 
 
 class HttpToken(BaseModel):
-    """``gateway.http_tokens.NAME``: what a program shows to the HTTP front, and what it may do then."""
+    """``gateway.http_tokens.NAME``: a program's token for the HTTP front, and the token's role."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
-    role: Literal["read", "admin"] = Field(description="What its bearer may do (docs/security.md).")
+    role: Literal["read", "admin"] = Field(description="The role of its bearer (docs/security.md).")
     token: SecretStr | None = Field(None, description="The token itself.")
-    token_file: Path | None = Field(None, description="Or a file that holds it; read at start.")
+    token_file: Path | None = Field(None, description="Or a file with the token; read at start.")
 
     @field_validator("token")
     @classmethod
     def _is_token(cls, token: SecretStr | None) -> SecretStr | None:
-        """(No message shows it.)"""
+        """The error does not show the token."""
         text = token.get_secret_value() if token is not None else None
         if text is not None and (len(text) < TOKEN_CHARS_MIN or not TOKEN.fullmatch(text)):
             raise ValueError(TOKEN_EXPECTED)
@@ -77,9 +77,9 @@ class HttpToken(BaseModel):
 
 
 class GatewaySettings(BaseModel):
-    """All that a gateway needs to know beside its log."""
+    """A gateway's settings without those of its log."""
 
-    # (A table of tokens is an input as well.)
+    # Errors would otherwise show a table of tokens.
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     grpc_address: ListenAddress = Field(
@@ -92,7 +92,7 @@ class GatewaySettings(BaseModel):
         default_factory=dict, description="Who may use the HTTP front, by name: role, and token or token_file."
     )
     http_open: bool = Field(False, description="Let everybody use the HTTP front without a token.")
-    http_open_role: Literal["read", "admin"] = Field("read", description="What they may do then.")
+    http_open_role: Literal["read", "admin"] = Field("read", description="Their role then.")
     trusted_proxies: tuple[IPvAnyNetwork, ...] = Field(
         (), description="Peers whose X-Forwarded-For names the client (addresses or networks)."
     )
@@ -101,11 +101,16 @@ class GatewaySettings(BaseModel):
     publisher_grpc_url: str = Field(
         "grpc://127.0.0.1:9091", description="The event publisher's gRPC address: muster.v1.Events goes there."
     )
-    http_connect_timeout_s: float = Field(2.0, gt=0, description="To reach the view or the publisher.")
-    view_timeout_s: float = Field(
-        10.0, gt=0, description="For the view's answer to an explanation or to figures, and for a dump's next piece."
+    http_connect_timeout_s: float = Field(
+        2.0, gt=0, description="Longest wait for a connection to the view or the publisher."
     )
-    view_answer_bytes: int = Field(16 * _MIB, ge=1024, description="Such an answer's size; dumps are streamed.")
+    view_timeout_s: float = Field(
+        10.0, gt=0, description="Longest wait for the view's explanation or figures, and for a dump's next piece."
+    )
+    view_answer_bytes: int = Field(16 * _MIB, ge=1024, description="Largest such answer; dumps are streamed.")
+    default_rm: str = Field(
+        "", max_length=256, description="The RM of a REST request that names none, if there are several."
+    )
     gateway_id: str = Field(
         "", max_length=256, description="Unique among gateways; empty: host name and a random part."
     )
@@ -114,48 +119,48 @@ class GatewaySettings(BaseModel):
         SecretStr("memory:"),
         description="Where sessions and leases live: memory:, sqlite:///path or redis://[user:password@]host:port/db.",
     )
-    sessions_prefix: str = Field("muster:", description="Put before each Redis key, for several Musters on one Redis.")
+    sessions_prefix: str = Field("muster:", description="Prefix of each Redis key, for several Musters on one Redis.")
 
-    limits: AdmissionLimits = Field(AdmissionLimits.model_validate({}), description="What one message may hold.")
+    limits: AdmissionLimits = Field(AdmissionLimits.model_validate({}), description="Limits of one message.")
     max_message_bytes: int = Field(4 * _MIB, ge=1024, description="One gRPC message; larger: RESOURCE_EXHAUSTED.")
     max_streams: int = Field(
         4_000, ge=3, description="Open streams of this gateway (three for each RM, four with a callback stream)."
     )
-    max_metrics_watchers: int = Field(100, ge=0, description="Calls of muster.v1.Metrics/Watch at once.")
+    max_metrics_watchers: int = Field(100, ge=0, description="Calls of muster.v1.Metrics/Watch at the same time.")
     max_registrations_waiting: int = Field(
-        1_000, ge=1, description="Registrations and configuration updates that wait for the scheduler at once."
+        1_000, ge=1, description="Registrations and configuration updates that wait for the scheduler at the same time."
     )
 
     registration_timeout_s: float = Field(10.0, gt=0, description="How long these wait for the scheduler.")
-    pause_timeout_s: float = Field(600.0, gt=0, description="An RM without streams for so long is stopped.")
-    lease_ttl_s: float = Field(10.0, gt=0, description="A gateway that is silent for so long counts as dead.")
+    pause_timeout_s: float = Field(600.0, gt=0, description="An RM without streams for this long is stopped.")
+    lease_ttl_s: float = Field(10.0, gt=0, description="A gateway that is silent for this long counts as dead.")
     cursor_flush_ms: float = Field(100.0, gt=0, description="How often delivered positions are stored.")
-    # A network's hiccup lasts about a second; what was written meanwhile may never have arrived.
+    # A network interruption lasts about a second. Responses written meanwhile may never have arrived.
     resend_window_s: float = Field(
-        2.0, ge=0, description="A stream that breaks off, opened again without a number, gets this much again."
+        2.0, ge=0, description="A stream that broke off and names no number gets responses of this time again."
     )
     # Far beyond a question's deadline (10 s by default) and the grace for a lost stream (30 s).
     callback_resume_s: float = Field(
-        120.0, gt=0, description="How far back a callback stream that is opened again goes on at most."
+        120.0, gt=0, description="How far back a reopened callback stream resumes at most."
     )
     request_push_interval_s: float = Field(
-        2.0, gt=0, description="How often request events are sent on callback streams (seed 002)."
+        2.0, gt=0, description="How often request events are sent on callback streams."
     )
-    health_interval_s: float = Field(1.0, gt=0, description="How often log and session store are asked.")
-    stop_grace_s: float = Field(2.0, ge=0, description="How long open calls may take to end when the gateway stops.")
+    health_interval_s: float = Field(1.0, gt=0, description="Interval of the checks of log and session store.")
+    stop_grace_s: float = Field(2.0, ge=0, description="Time for open calls to end when the gateway stops.")
 
-    # Bounds of memory per stream: with these and max_streams, all streams together stay under 4000 * 12 MiB at worst.
+    # Memory limits per stream. With these and max_streams, all streams together use at most 4000 * 12 MiB.
     inflight_bytes: int = Field(4 * _MIB, ge=1024, description="Requests of a stream that the log has not confirmed.")
     queue_responses: int = Field(2_048, ge=1, description="Responses that wait for a slow stream before it catches up.")
     queue_bytes: int = Field(8 * _MIB, ge=1024, description="The same in bytes.")
-    waiting_answers: int = Field(256, ge=1, description="Admission answers that wait; then the stream is not read.")
+    waiting_answers: int = Field(256, ge=1, description="Waiting admission answers; above this the stream is not read.")
     read_batch: int = Field(500, ge=1, description="Records per read of the response log.")
-    max_catch_up_readers: int = Field(32, ge=1, description="Streams that read the log on their own at once.")
+    max_catch_up_readers: int = Field(32, ge=1, description="Streams that read the log on their own at the same time.")
 
-    # Below the 5 minutes that gRPC servers tolerate by default and above what keeps mobile links awake needlessly.
+    # Below the 5 minutes that gRPC servers tolerate by default, and long enough not to wake mobile links needlessly.
     keepalive_time_s: float = Field(30.0, gt=0, description="Ping an idle connection after this.")
     keepalive_timeout_s: float = Field(
-        10.0, gt=0, description="No answer to a ping for so long: the connection is lost."
+        10.0, gt=0, description="The connection is lost without an answer to a ping for this long."
     )
 
     @field_validator("http_tokens")
@@ -169,6 +174,13 @@ class GatewaySettings(BaseModel):
                 )
         return tokens
 
+    @field_validator("default_rm")
+    @classmethod
+    def _is_an_id(cls, rm_id: str) -> str:
+        if rm_id and (not rm_id.strip() or any(not each.isprintable() for each in rm_id)):
+            raise ValueError(f"{rm_id!a}, expected an rmID: not blanks only, no control characters; or none")
+        return rm_id
+
     @field_validator("publisher_grpc_url")
     @classmethod
     def _grpc_address(cls, url: str) -> str:
@@ -180,7 +192,7 @@ class GatewaySettings(BaseModel):
     @field_validator("sessions_url")
     @classmethod
     def _usable(cls, url: SecretStr) -> SecretStr:
-        """No message shows the address: it may hold a password."""
+        """The error does not show the address, which may hold a password."""
         parts = _split(url.get_secret_value())
         if parts.scheme not in _SESSION_SCHEMES:
             raise ValueError(f"scheme {parts.scheme!r}, expected memory, sqlite, redis or rediss")
@@ -192,7 +204,7 @@ class GatewaySettings(BaseModel):
 def _split(url: str) -> SplitResult:
     try:
         parts = urlsplit(url)
-        _ = parts.port  # read for its check
+        _ = parts.port  # reading it checks it
     except ValueError:
         raise ValueError("not an address, expected host:port with a port from 0 to 65535") from None
     return parts

@@ -1,6 +1,4 @@
-"""Snapshots that several watchers share: at most one is being taken of the same thing, and one that is new enough is
-given again.
-"""
+"""Snapshots that several watchers share. For each query, at most one is being taken; a new enough one is reused."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ Take = Callable[[MetricsQuery], Awaitable[bytes]]
 class Taken:
     """A snapshot.
 
-    :param began_s: when it was asked for, by the monotonic clock; it shows what was true then, or a little later.
+    :param began_s: start of the snapshot, by the monotonic clock; it shows the state of that moment or a little later.
     """
 
     made: bytes
@@ -31,7 +29,7 @@ class Taken:
 
 @dataclass(slots=True)
 class _Watched:
-    """What is watched, while it is."""
+    """A query with watchers."""
 
     watchers: int = 0
     taken: Taken | None = None
@@ -39,9 +37,9 @@ class _Watched:
 
 
 class SharedSnapshots:
-    """See the module's words.
+    """See the module's docstring.
 
-    :param take: takes a snapshot; what it raises all get who wait for it.
+    :param take: takes a snapshot; all waiting callers get its exceptions.
     """
 
     def __init__(self, take: Take, clock: Clock) -> None:
@@ -51,7 +49,7 @@ class SharedSnapshots:
 
     @contextlib.contextmanager
     def watching(self, query: MetricsQuery) -> Iterator[None]:
-        """Within it, :meth:`get` may be asked for this."""
+        """Keeps a query open: :meth:`get` accepts it within the ``with`` block."""
         watched = self._watched.setdefault(query, _Watched())
         watched.watchers += 1
         try:
@@ -64,7 +62,7 @@ class SharedSnapshots:
                     watched.taking.cancel()
 
     async def get(self, query: MetricsQuery, not_before_s: float) -> Taken:
-        """A snapshot that was begun no earlier than that, or is being taken now."""
+        """Returns a snapshot that began at ``not_before_s`` or later, or one that is being taken now."""
         watched = self._watched[query]
         if watched.taken is not None and watched.taken.began_s >= not_before_s:
             return watched.taken
@@ -79,7 +77,7 @@ class SharedSnapshots:
             raise
 
     async def close(self) -> None:
-        """Ends what is being taken; who waits for it gets GatewayStopping."""
+        """Cancels the running snapshots. Their waiting callers get GatewayStopping."""
         self._closed = True
         tasks = [watched.taking for watched in self._watched.values() if watched.taking is not None]
         for task in tasks:

@@ -1,10 +1,10 @@
-"""Everything that is known of an RM, as one JSON text in pieces (muster.v1.Admin/DumpState, docs/admin.md).
+"""The whole state of an RM, as one JSON text in pieces (muster.v1.Admin/DumpState, docs/admin.md).
 
-The names and shapes are those of YuniKorn's state dump, as far as Muster has the like. It is put together from the
-view's endpoints as they are read, so that no part of it is ever in memory as a whole; each part is of one moment, all
-of it is not. The RM's own part is asked for first, and comes last.
+The names and shapes are those of YuniKorn's state dump, where Muster has the like. The dump joins the view's endpoints
+as they are read, so that memory never holds a whole part. Each part shows one moment, but the parts differ. The dump
+asks the RM for its own part first and appends it last.
 
-In numbered steps (:meth:`StateDump.pieces`): 1 the small parts, 2 the lists, 3 the RM's own words.
+The steps of :meth:`StateDump.pieces`: 1 the small parts, 2 the lists, 3 the RM's own part.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import json
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any
 
-from muster_service.go_json import go_json
-from muster_service.secrets import masked_json, masked_text
+from muster_runtime.go_json import go_json
+from muster_runtime.secrets import masked_json, masked_text
 
 from muster_gateway.codec import CommandAnswer, CommandCode
 from muster_gateway.errors import GatewayError, SchedulerSilent, ViewSilent
@@ -23,17 +23,17 @@ from muster_gateway.view_client import PIECE_BYTES, ViewClient, path_of
 
 _OK, _NOT_FOUND = 200, 404
 _STATES = ("active", "completed", "rejected")
-# As the real core says it.
+# YuniKorn's text.
 NO_CALLBACK = {"empty": "Resource Manager did not register callback"}
-# A list ends with its bracket and a line feed: so much is held back until it is known to be the end.
+# A list ends with its bracket and a line feed. This much is held back until the end is known.
 _END = b"]\n"
 
 
 class StateDump:
     """One dump.
 
-    :param resource_manager: its session and registration, shown as they are.
-    :param ask_rm: asks the RM for its own state; None: it is not there to be asked.
+    :param resource_manager: the RM's session and registration, for the output.
+    :param ask_rm: asks the RM for its own state; None: the RM cannot be asked.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class StateDump:
         self._now_ns, self._ask_rm = now_ns, ask_rm
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """The text in pieces of 1 to PIECE_BYTES bytes. Raises ViewSilent."""
+        """Yields the text in pieces of 1 to PIECE_BYTES bytes. Raises ViewSilent."""
         own = asyncio.create_task(self._ask_rm(), name="dump of the rm") if self._ask_rm is not None else None
         try:
             gathered = bytearray()
@@ -65,14 +65,14 @@ class StateDump:
                 await asyncio.wait({own})
 
     async def _parts(self, own: asyncio.Task[CommandAnswer] | None) -> AsyncIterator[bytes]:
-        # 1. what is small
+        # 1. small parts
         partitions = await self._json("partitions")
         names: list[str] = [each["name"] for each in partitions]
         configuration = await self._json("resource-manager", "configuration")
         yield b'{"timestamp":%d,"resourceManager":%b' % (self._now_ns, go_json(self._resource_manager))
         yield b',"partitions":%b,"config":%b' % (go_json(partitions), go_json(configuration["config"]))
         yield b',"clusterInfo":%b' % go_json(await self._json("clusters"))
-        # 2. what is long
+        # 2. lists
         yield b',"queues":['
         async for part in self._joined([("partition", name, "queues") for name in names], listed=False):
             yield part
@@ -95,7 +95,7 @@ class StateDump:
         yield b'],"externalSources":['
         async for part in self._joined([("external",)]):
             yield part
-        # 3. what the RM says
+        # 3. the RM's own part
         yield b'],"rmDiagnostics":%b}\n' % await _own_words(self._rm_id, own)
 
     async def _json(self, *parts: str) -> Any:
@@ -107,13 +107,13 @@ class StateDump:
         return answer.json()
 
     async def _joined(self, paths: Sequence[tuple[str, ...]], *, listed: bool = True) -> AsyncIterator[bytes]:
-        """The elements of several lists (or single objects) as those of one, without its brackets."""
+        """Yields the elements of several lists (or single objects) as those of one, without its brackets."""
         written = False
         for path in paths:
             started = False
             async with self._view.open(path_of(*path), self._rm_id) as answer:
                 if answer.status == _NOT_FOUND:
-                    continue  # a partition that went meanwhile
+                    continue  # a partition that was removed meanwhile
                 if answer.status != _OK:
                     raise ViewSilent(f"the view answers {'/'.join(path)} with HTTP status {answer.status}: try again")
                 async for part in _elements(answer.pieces) if listed else answer.pieces:
@@ -124,9 +124,9 @@ class StateDump:
 
 
 async def _elements(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """A list's text without its brackets; nothing of an empty one."""
+    """Yields a list's text without its brackets; nothing for an empty list."""
     first, held = True, b""
-    async for piece in pieces:  # (each has something in it)
+    async for piece in pieces:  # no piece is empty
         text = held + (piece[1:] if first else piece)
         if first and piece[:1] != b"[":
             raise ViewSilent("the view answers with something else than a list")
@@ -139,13 +139,13 @@ async def _elements(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 
 async def _own_words(rm_id: str, own: asyncio.Task[CommandAnswer] | None) -> bytes:
-    """What the RM says, as JSON: its dump, or why there is none."""
+    """Returns the RM's dump as JSON, or the reason why there is none."""
     if own is None:
         return go_json(NO_CALLBACK)
     try:
         answer = await own
     except SchedulerSilent:
-        # The scheduler passes the RM's answer on, and answers at once for an RM that cannot be asked.
+        # The scheduler passes the RM's answer on. For an RM that cannot be asked, it answers at once.
         return go_json(
             {"error": f"the resource manager {rm_id} did not answer, and no scheduler said why: make another dump"}
         )
@@ -157,5 +157,5 @@ async def _own_words(rm_id: str, own: asyncio.Task[CommandAnswer] | None) -> byt
     try:
         return go_json(masked_json(json.loads(answer.json)))
     except (ValueError, OverflowError, RecursionError):
-        # (Not what it is instead: of a text without a shape nobody knows where its secrets are.)
+        # The text itself is not shown: without a known shape, its secrets cannot be masked.
         return go_json({"error": f"the resource manager's dump of {len(answer.json):,} characters is no JSON"})

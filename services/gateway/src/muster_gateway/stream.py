@@ -1,13 +1,13 @@
 """One open stream of an RM: its requests go to the log, its responses come from there.
 
-Two tasks. The *reading* task takes one message after the other: admission, room in the log, append; it reads no further
-while there is no room, so the RM's own flow control stops it. The *writing* task sends admission's answers and what its
-feed holds. Either may end the stream with an error; the handler then sends the status.
+The stream has two tasks. The *reading* task takes one message after the other: admission, room in the log, append. It
+reads no further while there is no room, so the RM's own flow control stops the RM. The *writing* task sends admission's
+answers and the feed's responses. Either task may end the stream with an error; the handler then sends the status.
 
-A callback stream (callback_stream.py) is one of these with other requests, and something to say beside its feed.
+A callback stream (callback_stream.py) is a stream with other requests and with messages beside its feed.
 
-A half-closed stream (the RM sends no more) keeps its seat and goes on receiving until the RM cancels it: SI's responses
-come at any time, whoever asked for them.
+A half-closed stream (the RM sends no more) keeps its seat and receives until the RM cancels it: SI's responses come at
+any time, whichever stream asked for them.
 """
 
 from __future__ import annotations
@@ -50,19 +50,20 @@ from muster_gateway.stream_kind import StreamKind
 
 log = structlog.get_logger(__name__)
 
-# With it a stream belongs to an RM from the start, before its first message.
+# With this metadata a stream belongs to an RM from the start, before its first message.
 RM_METADATA = "muster-rm-id"
-# With it a stream says that its RM leaves for good (seed 000: "RM voluntarily shutdown", for which SI has no message).
+# With this metadata a stream announces that its RM leaves for good (the scheduler interface: "RM voluntarily shutdown",
+# for which SI has no message).
 SHUTDOWN_METADATA = "muster-shutdown"
-# What is queued when a stream ends is small; a client that does not take it by then is not waited for.
+# The queue is small when a stream ends. The gateway waits no longer for a client that does not read.
 _LAST_WRITES_S = 1.0
 _SUPERSEDE_WAIT_S = 2.0
-# 2^64 has 20.
+# Digits of 2^64.
 _MAX_DIGITS = 20
 
 
 class Context(Protocol):
-    """What is used of ``grpc.aio.ServicerContext``."""
+    """The used part of ``grpc.aio.ServicerContext``."""
 
     def read(self) -> Awaitable[Any]: ...
     def write(self, message: bytes) -> Awaitable[None]: ...
@@ -72,7 +73,7 @@ class Context(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What all streams of a gateway share."""
+    """The objects that all streams of a gateway share."""
 
     settings: GatewaySettings
     gateway_id: str
@@ -95,7 +96,7 @@ class StreamTable:
 
     def __init__(self) -> None:
         self._streams: dict[tuple[str, StreamKind], RmStream] = {}
-        # Streams that take a seat now: for a moment the store has it, and the table has not.
+        # Streams that take a seat now: for a moment the store knows them, but not yet the table.
         self._sitting_down: Counter[tuple[str, StreamKind]] = Counter()
 
     def get(self, rm_id: str, kind: StreamKind) -> RmStream | None:
@@ -116,7 +117,7 @@ class StreamTable:
 
     @contextlib.contextmanager
     def sitting_down(self, rm_id: str, kind: StreamKind) -> Iterator[None]:
-        """Around the taking of a seat."""
+        """Marks the time in which a stream takes a seat."""
         self._sitting_down[rm_id, kind] += 1
         try:
             yield
@@ -125,7 +126,7 @@ class StreamTable:
             if not self._sitting_down[rm_id, kind]:
                 del self._sitting_down[rm_id, kind]
 
-    # ---- as a sweep sees them -------------------------------------------------------------------------------------
+    # ---- the interface for a sweep ----------------------------------------------------------------------------------
 
     def is_sitting_down(self, rm_id: str, kind: StreamKind) -> bool:
         return (rm_id, kind) in self._sitting_down
@@ -148,22 +149,22 @@ class StreamTable:
 
 
 class RmStream:
-    """See the module's words. Used once: ``run``, then ``finish`` (which may go on after the handler is gone)."""
+    """See the module's docstring. Used once: ``run``, then ``finish``, which may outlive the handler."""
 
     def __init__(self, parts: Parts, kind: StreamKind, context: Context) -> None:
         self._parts, self.kind, self._context = parts, kind, context
         self.rm_id = ""
         self.epoch = 0
         self._partition = 0
-        self.stored: Cursor = NOWHERE  # what the session store has
-        self.storing: asyncio.Future[None] | None = None  # while a position is on the way there
+        self.stored: Cursor = NOWHERE  # the session store's value
+        self.storing: asyncio.Future[None] | None = None  # set while a position is being stored
         self._feed: Feed | None = None
         self._last_cursor: Cursor | None = None
         self._tail: ResponseTail | None = None
         self._said_open = False
         self._error: GatewayError | None = None
-        self._cut_off = False  # a write found the call over
-        # Its RM is about to leave: whoever notices first that the seat is gone, this is why it ends.
+        self._cut_off = False  # a write found that the call had ended
+        # Set when the RM is about to leave: the reason for the end, whoever notices first that the seat is gone.
         self._leaving: GatewayError | None = None
         self._ended = asyncio.Event()
         self._wake = asyncio.Event()
@@ -177,8 +178,8 @@ class RmStream:
     # ---- the handler's side ---------------------------------------------------------------------------------------
 
     async def run(self) -> GatewayError:
-        """Serves the stream until it has to end; gives the reason. Raises GatewayError before it is seated."""
-        # 1. whose is it, and from where on
+        """Serves the stream until it ends. Returns the reason. Raises GatewayError if it fails before it has a seat."""
+        # 1. the stream's RM, and the place where it resumes
         metadata = _metadata(self._context.invocation_metadata())
         resume_after = _resume_after(metadata.get(RESUME_METADATA))
         first = await self._bind(metadata.get(RM_METADATA))
@@ -197,7 +198,7 @@ class RmStream:
         return self._error
 
     def end(self, error: GatewayError) -> None:
-        """Ends the stream; the first reason counts."""
+        """Ends the stream. The first reason counts."""
         if self._error is None:
             self._error = self._leaving or error
         self._ended.set()
@@ -206,11 +207,11 @@ class RmStream:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it has a reason to end; it may still be leaving its seat."""
+        """Whether the stream has a reason to end. It may still have its seat."""
         return self._ended.is_set()
 
     async def finish(self) -> None:
-        """Stores the last position and leaves the seat. Never raises: the sweep repairs what does not succeed here."""
+        """Stores the last position and leaves the seat. Never raises: a sweep repairs failures here."""
         broke_off = self._error is None or self._cut_off
         self.end(StreamEnded("the call is over"))
         try:
@@ -237,14 +238,14 @@ class RmStream:
             log.warning("stream does not end", rm_id=self.rm_id, kind=self.kind.name)
 
     def pending_move(self) -> Advance | None:
-        """The cursor to store, if it moved since it was."""
+        """Returns the cursor to store, if it has moved since the last time."""
         if self._feed is None or not self.epoch:
             return None
         delivered = self._last_cursor or self._feed.delivered
         return Advance(self.rm_id, self.kind, self.epoch, delivered) if delivered != self.stored else None
 
     async def _stop_beside(self) -> None:
-        """Ends what goes on beside reading and writing. Never raises."""
+        """Ends the tasks beside reading and writing. Never raises."""
 
     async def _stop_writing(self) -> None:
         writing = self._writing
@@ -256,33 +257,33 @@ class RmStream:
             await asyncio.wait({writing})
 
     async def _leave(self) -> None:
-        if self.storing is not None:  # (the store may take two positions in any order, and the last one counts)
+        if self.storing is not None:  # the store may take two positions in any order, and the last one counts
             await asyncio.wait({self.storing})
         move = self.pending_move()
         if move is not None:
             await self._parts.sessions.advance([move])
-        # Superseded: somebody else has the seat, or is about to take it; the RM was never away.
+        # If superseded, another stream has the seat or is about to take it; the RM was never away.
         if not isinstance(self._error, Superseded):
             await self._parts.life.leave_seat(self.rm_id, self.kind, self.epoch)
 
     # ---- taking the seat ------------------------------------------------------------------------------------------
 
     async def _bind(self, rm_id: str | None) -> bytes | None:
-        """Finds out whose stream this is; gives the first message if it was needed for that."""
+        """Finds the stream's RM. Returns the first message if it was needed for that."""
         limits = self._parts.settings.limits
         if rm_id is not None:
             check_rm_id(rm_id, limits)
             self.rm_id = rm_id
             return None
-        await self._say_open()  # a client that waits for it before it writes would wait for ever
-        first = await self._first_message(None)  # (an RM may open its streams long before it has anything to say)
+        await self._say_open()  # a client that waits for the headers before it writes would wait for ever
+        first = await self._first_message(None)  # an RM may open its streams long before its first message
         if first is grpc.aio.EOF:
             raise InvalidRequest(f"the stream was closed before a message or the metadata {RM_METADATA} named its rmID")
         self.rm_id = rm_id_of(self.kind, first, limits)
         return bytes(first)
 
     async def _first_message(self, timeout_s: float | None) -> Any:
-        """The first message, or EOF. Raises what ends the stream meanwhile, TimeoutError."""
+        """Returns the first message, or EOF. Raises the error that ends the stream meanwhile, or TimeoutError."""
         reading = asyncio.ensure_future(self._context.read())
         ending = asyncio.ensure_future(self._ended.wait())
         try:
@@ -296,21 +297,24 @@ class RmStream:
                 task.cancel()
 
     async def _say_open(self) -> None:
-        """Sends the call's headers, once, instead of with the first response, which may be long in coming: a client
-        knows by them that the stream is open. One that names its RM gets them when the stream has its seat."""
+        """Sends the call's headers, once. From them a client knows that the stream is open.
+
+        Without this, gRPC would send them with the first response, which may come much later. A stream that names its
+        RM in the metadata gets them when it has its seat.
+        """
         if self._said_open:
             return
         self._said_open = True
         try:
             await self._context.send_initial_metadata(())
-        except grpc.aio.InternalError as error:  # nobody is there any more
+        except grpc.aio.InternalError as error:  # the client is gone
             raise StreamEnded("the call is over") from error
 
     async def _sit(self, resume_after: int | None) -> None:
         parts = self._parts
-        # 1. an older stream of ours ends first, so that its last position is stored before it is read here
+        # 1. an older stream of this gateway ends first, so that its last position is stored before this one reads it
         await self._replace(parts.table.get(self.rm_id, self.kind))
-        # 2. the seat; a stream that came between the two is older or newer by its epoch
+        # 2. the seat; the epoch tells whether a stream that came in between is older or newer
         with parts.table.sitting_down(self.rm_id, self.kind):
             taken = await parts.life.take_seat(self.rm_id, self.kind)
             self.epoch, self.stored = taken.epoch, taken.stored
@@ -319,7 +323,7 @@ class RmStream:
                 raise superseded(self.rm_id, self.kind)
             parts.table.put(self)
         await self._replace(between)
-        # 3. where responses go on
+        # 3. the place where responses continue
         registered_at = taken.registered_at
         if registered_at == NOWHERE:
             registered_at = await parts.starting_point.registration(self.rm_id)
@@ -343,7 +347,7 @@ class RmStream:
         return await self._parts.starting_point.find(self.rm_id, registered_at, taken.stored, resume_after)
 
     async def _seated(self) -> None:
-        """The stream has its seat and its place in the log; nothing was read or written yet."""
+        """Called when the stream has its seat and its place in the log, before anything is read or written."""
 
     async def _replace(self, older: RmStream | None) -> None:
         if older is not None:
@@ -377,8 +381,8 @@ class RmStream:
             self.end(error)
         except asyncio.CancelledError:
             raise
-        except Exception as error:  # whatever it is, this stream alone ends of it
-            if self._error is None:  # after the end a read fails as it likes
+        except Exception as error:  # any error ends this stream alone
+            if self._error is None:  # after the end, a read may fail in any way
                 self.end(unexpected(error))
 
     async def _take(self, raw: bytes) -> None:
@@ -436,17 +440,17 @@ class RmStream:
         assert self._tail is not None
         try:
             while True:
-                # 1. what is there
+                # 1. queued responses
                 self._wake.clear()
                 await self._write_due()
                 if self._error is not None:
                     return
                 if self._feed.error is not None:
                     raise self._feed.error
-                # 2. what was missed
+                # 2. missed responses
                 if not self._feed.attached:
                     await self._parts.catch_up.run(self._feed, self._tail, self._write_due)
-                # 3. what comes
+                # 3. new responses
                 elif not self._feed.has_due and not self._answers:
                     await self._wake.wait()
         except GatewayError as error:
@@ -455,7 +459,7 @@ class RmStream:
             self.end(error)
         except LogError as error:
             self.end(LogDown(f"the response log does not answer: {type(error).__name__}"))
-        except grpc.aio.InternalError:  # the RM broke off in the middle of a write; the handler hears of it, too
+        except grpc.aio.InternalError:  # the RM broke off during a write; the handler notices that, too
             self._cut_off = self._error is None
             self.end(StreamEnded("the call is over"))
         except asyncio.CancelledError:
@@ -465,7 +469,7 @@ class RmStream:
                 self.end(unexpected(error))
 
     async def _write_due(self) -> None:
-        """Writes what is queued: admission's answers first, then responses until the stream has to end."""
+        """Writes the queue: admission's answers first, then responses until the stream must end."""
         feed = self._feed
         assert feed is not None
         write, written = self._context.write, 0
@@ -487,7 +491,7 @@ class RmStream:
 
 
 def unexpected(error: Exception) -> GatewayError:
-    """A defect: told to people in the log, to the client as a number to ask for."""
+    """Logs a defect with a number. Returns the client's error, which has only the number."""
     number = uuid.uuid4().hex[:12]
     metrics.internal_errors.inc()
     log.error("internal error", number=number, exc_info=error)
@@ -495,7 +499,7 @@ def unexpected(error: Exception) -> GatewayError:
 
 
 def append_error(error: BaseException) -> GatewayError:
-    """What the client is told when the log does not take what it sent."""
+    """Returns the client's error if the log does not take a request."""
     if isinstance(error, RecordTooLarge):
         return OverLimit(f"request: {error.size_bytes} bytes as a record, expected at most {error.limit_bytes}")
     if isinstance(error, BusError):
@@ -503,7 +507,7 @@ def append_error(error: BaseException) -> GatewayError:
     return unexpected(error if isinstance(error, Exception) else RuntimeError(repr(error)))
 
 
-# Looked up once: labels() for each message costs as much as its admission.
+# Looked up once: a call of labels() per message costs as much as the message's admission.
 _REQUESTS = {kind: metrics.requests.labels(kind.name.lower()) for kind in StreamKind}
 _ITEMS = {kind: metrics.items.labels(kind.name.lower()) for kind in StreamKind}
 _ITEMS_REJECTED = {kind: metrics.items_rejected.labels(kind.name.lower()) for kind in StreamKind}
@@ -511,7 +515,7 @@ _RESPONSES = {kind: metrics.responses.labels(kind.name.lower()) for kind in Stre
 
 
 def count_request(kind: StreamKind, items: int, rejected: int) -> None:
-    """One message read from a stream."""
+    """Counts one message read from a stream."""
     _REQUESTS[kind].inc()
     _ITEMS[kind].inc(items)
     if rejected:

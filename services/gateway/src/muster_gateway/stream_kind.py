@@ -1,4 +1,4 @@
-"""The streams that an RM has: SI's three, and the one on which the scheduler asks it (docs/callbacks.md)."""
+"""The kinds of an RM's streams: SI's three, and the one for the scheduler's questions (docs/callbacks.md)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class StreamKind(IntEnum):
-    """Same numbers as ``muster.bus.v1.StreamKind``."""
+    """The numbers are those of ``muster.bus.v1.StreamKind``."""
 
     ALLOCATION = 1
     APPLICATION = 2
@@ -14,5 +14,5 @@ class StreamKind(IntEnum):
     CALLBACK = 4
 
 
-# Those of si.v1.Scheduler.
+# The kinds of si.v1.Scheduler.
 SI_KINDS = (StreamKind.ALLOCATION, StreamKind.APPLICATION, StreamKind.NODE)

@@ -1,8 +1,8 @@
-"""Asks the view: what only it knows (explanations, dumps, figures) goes from its HTTP to gRPC's callers.
+"""Asks the view over HTTP for gRPC's callers: explanations, dumps and figures, which only the view has.
 
-The view is a Target of ``http_front``: an application in this process, or a service behind a URL. Either is asked as an
-HTTP client would ask it, without compression, and bounded: an answer in its size and its time, a body that is streamed
-in the time between two pieces and in the size of each.
+The view is a Target of ``http_front``: an application in this process, or a service behind a URL. The client asks
+either as an HTTP client would, without compression. A whole answer is bounded in size and time. A streamed body is
+bounded in the size of each piece and in the time between two pieces.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 from urllib.parse import quote, unquote, urlencode
 
 import structlog
-from muster_service.identity import GATEWAY
+from muster_runtime import whose
+from muster_runtime.identity import GATEWAY
 
 from muster_gateway.errors import OverLimit, ViewSilent
 from muster_gateway.http_front import Target
@@ -25,9 +26,9 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-# What goes on as one gRPC message: well under any client's limit (4 MiB by default).
+# Size of one gRPC message: well under any client's limit (4 MiB by default).
 PIECE_BYTES = 64 * 1024
-# Of a streamed body so many messages of the view wait for their reader.
+# Number of the view's messages that wait for the reader of a streamed body.
 _AHEAD = 1
 _CANCEL_AGAIN_S = 1.0
 _UNAVAILABLE = 503
@@ -44,7 +45,7 @@ class ViewAnswer:
     body: bytes
 
     def json(self) -> Any:
-        """The body, read. Raises ViewSilent when it is no JSON."""
+        """Parses the body. Raises ViewSilent if it is no JSON."""
         try:
             return json.loads(self.body)
         except ValueError:
@@ -60,23 +61,25 @@ class ViewBody:
 
 
 class ViewClient:
-    """See the module's words.
+    """See the module's docstring.
 
     :param timeout_s: longest wait for a whole answer, and for the next piece of a streamed one.
     :param max_bytes: of a whole answer.
+    :param default_rm: the RM of a request that names none, where there are several; "": none.
     """
 
-    def __init__(self, view: Target, timeout_s: float, max_bytes: int) -> None:
+    def __init__(self, view: Target, timeout_s: float, max_bytes: int, default_rm: str = "") -> None:
         self._view, self._timeout_s, self._max_bytes = view, timeout_s, max_bytes
+        self._default_rm = default_rm
 
     async def get(self, path: str, rm_id: str = "", query: Mapping[str, str] | None = None) -> ViewAnswer:
-        """The view's answer to a GET, whatever its status.
+        """Returns the view's answer to a GET, whatever its status.
 
         :param path: from :func:`path_of`.
-        :param rm_id: whose; "": the only one's.
+        :param rm_id: the RM; "": the only one.
 
-        Raises ViewSilent: no answer in time, one that breaks off, or the view cannot be reached (503 is the word for
-        that). Raises OverLimit: the answer is over ``max_bytes``.
+        Raises ViewSilent if no answer comes in time, if it breaks off, or if the view cannot be reached (status 503).
+        Raises OverLimit if the answer is over ``max_bytes``.
         """
         try:
             async with asyncio.timeout(self._timeout_s), self.open(path, rm_id, query) as answer:
@@ -91,7 +94,7 @@ class ViewClient:
 
     @asynccontextmanager
     async def open(self, path: str, rm_id: str = "", query: Mapping[str, str] | None = None) -> AsyncIterator[ViewBody]:
-        """The same as a body in pieces: as much of it is held as one message of the view, and one that waits.
+        """Returns an answer with a body in pieces. Holds one message of the view, and one that waits.
 
         ::
 
@@ -101,7 +104,8 @@ class ViewClient:
 
         Leaving early ends the call. Raises ViewSilent, also while the pieces are read.
         """
-        call = _Call(self._view, _scope(path, {**({"rm": rm_id} if rm_id else {}), **(query or {})}))
+        asked = {**({"rm": rm_id} if rm_id else {}), **(query or {})}
+        call = _Call(self._view, _scope(path, asked, self._default_rm))
         try:
             status = await self._in_time(call.status)
             if status == _UNAVAILABLE:
@@ -125,17 +129,17 @@ class ViewClient:
 
 
 def path_of(*parts: str) -> str:
-    """A path below /ws/v1 with each part escaped, so that ids may hold any character."""
+    """Returns a path below /ws/v1 with each part escaped, so that ids may hold any character."""
     return "/ws/v1/" + "/".join(_escaped(part) for part in parts)
 
 
 def _escaped(part: str) -> str:
-    # A part of dots alone would be taken for a step up.
+    # A part of dots alone would be taken as a step up.
     return part.replace(".", "%2E") if part.strip(".") == "" else quote(part, safe="")
 
 
-def _scope(path: str, query: Mapping[str, str]) -> dict[str, Any]:
-    """What a server makes of a GET without a body."""
+def _scope(path: str, query: Mapping[str, str], default_rm: str) -> dict[str, Any]:
+    """Returns the scope that a server makes for a GET without a body."""
     return {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.3"},
@@ -146,14 +150,14 @@ def _scope(path: str, query: Mapping[str, str]) -> dict[str, Any]:
         "raw_path": path.encode("ascii"),
         "query_string": urlencode(query).encode("ascii"),
         "root_path": "",
-        "headers": [(b"accept-encoding", b"identity"), *GATEWAY.headers()],
+        "headers": [(b"accept-encoding", b"identity"), *GATEWAY.headers(), *whose.header(default_rm)],
         "client": None,
         "server": None,
     }
 
 
 class _Call:
-    """One call of the target, in a task of its own: it is held up while its reader is."""
+    """One call of the target, in a task of its own. The task waits while the reader does not read."""
 
     def __init__(self, target: Target, scope: dict[str, Any]) -> None:
         self._messages: asyncio.Queue[MutableMapping[str, Any] | None] = asyncio.Queue(_AHEAD)
@@ -163,7 +167,7 @@ class _Call:
         self._task = asyncio.create_task(self._run(target, scope), name=f"view {scope['path']}")
 
     async def status(self) -> int:
-        """The answer's status; raises ViewSilent when there is none."""
+        """Returns the answer's status. Raises ViewSilent if there is none."""
         message = await self._messages.get()
         if message is None:
             raise ViewSilent("the view broke off without an answer: try again")
@@ -171,7 +175,7 @@ class _Call:
         return status
 
     async def next_body(self) -> bytes | None:
-        """What comes next; None: that was all. Raises ViewSilent when it breaks off."""
+        """Returns the next piece; None at the end. Raises ViewSilent if the answer breaks off."""
         if self._finished:
             return None
         message = await self._messages.get()
@@ -182,7 +186,7 @@ class _Call:
         return body
 
     async def end(self) -> None:
-        """Ends the call, wherever it is."""
+        """Ends the call in any state."""
         self._ended.set()
         while not self._task.done():
             self._task.cancel()

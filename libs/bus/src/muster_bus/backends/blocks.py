@@ -1,11 +1,13 @@
-"""Blocks: how the embedded log keeps records in its file.
+"""Blocks: the form in which the embedded log keeps records in its file.
 
-A block is up to :data:`MAX_RECORDS` consecutive records of one partition in one row. One row per record would cost a
-hand-over of the interpreter's lock per record between the writer's thread and the event loop; a block costs one.
+A block holds up to :data:`MAX_RECORDS` consecutive records of one partition in one row. With one row per record, the
+writer's thread and the event loop would hand over the interpreter's lock once per record; with blocks they hand it over
+once per block.
 
-The body is five columns in MessagePack: offsets and timestamps (differences from the block's own; None for "all in a
-row" and "all the same"), keys, values, headers (None for "none has any"). From :data:`COMPRESS_BYTES` on it is
-deflated, which brings a checksum; below, a CRC-32 follows it. SQLite itself does not notice changed bytes.
+The body is five columns in MessagePack: offsets and timestamps (differences from the block's own; None for offsets
+without a hole, and for equal timestamps), keys, values, and headers (None if no record has any). A body of at least
+:data:`COMPRESS_BYTES` is deflated, which adds a checksum. A smaller body is followed by a CRC-32. SQLite itself does
+not notice changed bytes.
 """
 
 from __future__ import annotations
@@ -18,26 +20,20 @@ import msgspec
 
 from muster_bus.log import Headers, Record
 
-MAX_RECORDS = 1000  # a reader with a small appetite decodes this many at most for nothing
-MAX_BYTES = 1 << 18  # the same in bytes; a larger record is a block of its own
-COMPRESS_BYTES = 2048  # below, the thread switch costs more than the bytes
-_LEVEL = 1  # 5-7 times smaller for scheduler records; higher levels give little and cost twice the time
+MAX_RECORDS = 1000  # a reader that wants one record decodes up to this many
+MAX_BYTES = 1 << 18  # limit of the content's bytes; a larger record is a block of its own
+COMPRESS_BYTES = 2048  # for fewer bytes, the thread switch costs more than compression saves
+_LEVEL = 1  # 5-7 times smaller for scheduler records; higher levels save little more and take twice the time
 
 PLAIN, DEFLATED = 0, 1
 
-_Columns = tuple[
-    list[int] | None,
-    list[int] | None,
-    list[bytes | None],
-    list[bytes | None],
-    list[Headers] | None,
-]
+_Columns = tuple[list[int] | None, list[int] | None, list[bytes | None], list[bytes | None], list[Headers] | None]
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(_Columns)
 
 
 class Block(NamedTuple):
-    """One row: the records from ``first_offset`` up to, not including, ``next_offset`` (perhaps with holes)."""
+    """One row: the records from ``first_offset`` up to, not including, ``next_offset``. Offsets may be missing."""
 
     first_offset: int
     next_offset: int
@@ -47,19 +43,15 @@ class Block(NamedTuple):
 
 
 def encode_run(
-    first_offset: int,
-    timestamp_ms: int,
-    keys: list[bytes | None],
-    values: list[bytes | None],
-    headers: list[Headers],
+    first_offset: int, timestamp_ms: int, keys: list[bytes | None], values: list[bytes | None], headers: list[Headers]
 ) -> Block:
-    """A block of records that follow each other without holes and were appended at one time."""
+    """Returns a block of records that have consecutive offsets and one timestamp."""
     columns = (None, None, keys, values, headers if any(headers) else None)
     return Block(first_offset, first_offset + len(keys), timestamp_ms, *_pack(columns))
 
 
 def encode_records(records: Sequence[Record], next_offset: int) -> Block:
-    """A block of any records in offset order, which covers all offsets up to ``next_offset``."""
+    """Returns a block of any records in offset order. The block covers all offsets up to ``next_offset``."""
     first = records[0].offset
     newest_ms = max(record.timestamp_ms for record in records)
     headers = [record.headers for record in records]
@@ -74,7 +66,7 @@ def encode_records(records: Sequence[Record], next_offset: int) -> Block:
 
 
 def decode(topic: str, partition: int, block: Block) -> list[Record]:
-    """The records of a block. Raises ValueError for a body that is not one."""
+    """Returns the records of a block. Raises ValueError if the body is damaged."""
     try:
         body = zlib.decompress(block.body) if block.codec == DEFLATED else _checked(block.body)
         offsets, timestamps, keys, values, headers = _decoder.decode(body)

@@ -1,9 +1,9 @@
-"""The one request that aiokafka 0.14 does not have: a group's offset, waited for until it is stable.
+"""The request that aiokafka 0.14 lacks: a group's committed offset, read when it is stable.
 
-Between a transaction's end and the moment when the group's coordinator has taken its offsets in there is a gap, in
-which the older offset would be answered (Kafka 3.9 does the second step in another thread). ``require_stable``
-(OffsetFetch from version 7 on, KIP-447) answers UNSTABLE_OFFSET_COMMIT instead. Names and types are those of the
-request in Kafka's protocol guide.
+After a transaction ends, the group's coordinator needs a moment to apply the transaction's offsets (Kafka 3.9 does this
+in another thread). Until then a plain request returns the older offset. With ``require_stable`` (OffsetFetch from
+version 7 on, KIP-447) the coordinator answers UNSTABLE_OFFSET_COMMIT instead. Names and types are those of the request
+in Kafka's protocol guide.
 """
 
 from __future__ import annotations
@@ -13,18 +13,9 @@ import asyncio
 from aiokafka import errors
 from aiokafka.client import AIOKafkaClient, ConnectionGroup, CoordinationType
 from aiokafka.protocol.api import Request, RequestStruct, Response
-from aiokafka.protocol.types import (
-    Boolean,
-    CompactArray,
-    CompactString,
-    Int16,
-    Int32,
-    Int64,
-    Schema,
-    TaggedFields,
-)
+from aiokafka.protocol.types import Boolean, CompactArray, CompactString, Int16, Int32, Int64, Schema, TaggedFields
 
-# Codes that Kafka calls retriable and aiokafka does not know.
+# Error codes that Kafka calls retriable and that aiokafka does not know.
 _RETRIED = {
     13: "NETWORK_EXCEPTION",
     72: "LISTENER_NOT_FOUND",
@@ -33,13 +24,13 @@ _RETRIED = {
     88: "UNSTABLE_OFFSET_COMMIT",
     89: "THROTTLING_QUOTA_EXCEEDED",
 }
-# A transaction's end takes milliseconds; a coordinator that loads its groups, seconds.
+# The end of a transaction takes milliseconds. A coordinator that loads its groups takes seconds.
 _RETRY_MIN_S = 0.01
 _RETRY_MAX_S = 0.2
 
 
 class NotYet(errors.KafkaError):  # type: ignore[misc]
-    """An answer that another try changes."""
+    """An error that a retry may cure."""
 
     retriable = True
 
@@ -82,9 +73,7 @@ class _StableOffsetsRequestStruct(RequestStruct):  # type: ignore[misc]
         (
             "topics",
             CompactArray(
-                ("topic", CompactString("utf-8")),
-                ("partitions", CompactArray(Int32)),
-                ("tags", TaggedFields),
+                ("topic", CompactString("utf-8")), ("partitions", CompactArray(Int32)), ("tags", TaggedFields)
             ),
         ),
         ("require_stable", Boolean),
@@ -103,9 +92,9 @@ class _StableOffsetsRequest(Request[_StableOffsetsRequestStruct]):  # type: igno
 
 
 def offset_in(response: _StableOffsetsResponse, topic: str, partition: int) -> int | None:
-    """The offset in an answer, None when there is none. Raises what the answer says, as aiokafka's error.
+    """Returns the offset in an answer; None if it has none. Raises the answer's error as aiokafka's error.
 
-    An answer with an error as a whole holds no topics: the coordinator is still loading, for one.
+    An answer with an error of its own has no topics, for example while the coordinator is loading.
     """
     _check(response.error_code)
     for answered, partitions, _ in response.topics:
@@ -127,8 +116,11 @@ def _check(code: int) -> None:
 
 
 async def stable_offset(client: AIOKafkaClient, group: str, topic: str, partition: int) -> int | None:
-    """The group's committed offset, None when there is none. Without end until the coordinator answers: the caller
-    bounds it in time. Raises aiokafka's errors that no retry cures."""
+    """Returns the group's committed offset; None if there is none.
+
+    Retries without a limit until the coordinator answers; the caller sets the deadline. Raises aiokafka's errors that
+    no retry cures.
+    """
     pause_s = _RETRY_MIN_S
     while True:
         try:

@@ -1,4 +1,4 @@
-"""A log in memory: every word of the contract, nothing durable. For tests and simulation."""
+"""A log in memory. It keeps the whole contract except durability. For tests and simulation."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class _Claim:
 
 @dataclass
 class MemoryStore:
-    """What outlives a :class:`MemoryLog`: hand it to the next one and it finds everything, as after a restart."""
+    """The content of a :class:`MemoryLog`. A new log that gets this store finds everything, as after a restart."""
 
     specs: dict[str, TopicSpec] = field(default_factory=dict)
     tails: dict[_Place, PartitionTail] = field(default_factory=dict)
     claims: dict[tuple[str, str, int], _Claim] = field(default_factory=dict)
 
     def delete_before(self, topic: str, partition: int, offset: int) -> None:
-        """Does what retention would do, at once: deletes the records before ``offset``."""
+        """Deletes the records before ``offset`` at once, as retention would."""
         tail = self.tails[topic, partition]
         tail.drop(min(offset, tail.end) - tail.base)
 
@@ -42,7 +42,7 @@ class MemoryStore:
 class MemoryLog:
     """See :class:`muster_bus.log.Log`.
 
-    :param store: what an earlier log left behind; a new one otherwise.
+    :param store: the store of an earlier log; None: a new one.
     """
 
     def __init__(
@@ -98,12 +98,12 @@ class MemoryLog:
         return MemoryOwner(self, claim, f"{group} on {topic}[{partition}]")
 
     def check_open(self) -> None:
-        """Raises LogClosed when it is."""
+        """Raises LogClosed if the log is closed."""
         if self.closed:
             raise LogClosed("the log is closed")
 
     def publish(self, records: Sequence[OutRecord]) -> list[int]:
-        """Makes records visible, all at once as far as any task can see. Returns their offsets."""
+        """Makes records visible. No task sees only some of them. Returns their offsets."""
         now_ms = self._clock.now_ns() // 1_000_000
         places: dict[_Place, list[Record]] = {}
         offsets = []
@@ -120,7 +120,7 @@ class MemoryLog:
 
 
 class MemoryWriter:
-    """See :class:`muster_bus.log.LogWriter`. An append is done when it is called, so there is never a queue."""
+    """See :class:`muster_bus.log.LogWriter`. ``append`` writes at once, so there is never a queue."""
 
     def __init__(self, log: MemoryLog) -> None:
         self._log = log
@@ -134,7 +134,7 @@ class MemoryWriter:
             self._log.check_open()
             self._log.rules.check(record)
             done.set_result(self._log.publish((record,))[0])
-        except Exception as error:  # the contract gives errors to whoever awaits
+        except Exception as error:  # the contract raises errors when the result is awaited
             done.set_exception(error)
         return done
 
@@ -211,7 +211,7 @@ class MemoryOwner:
     async def commit(self, records: Sequence[OutRecord], input_position: int | None) -> None:
         for record in records:
             self._log.rules.check(record)
-        await asyncio.sleep(0)  # like any log: something else may happen before the commit does
+        await asyncio.sleep(0)  # as with any log, another task may run before the commit
         self._check()
         self._log.publish(records)
         if input_position is not None:

@@ -1,4 +1,4 @@
-"""What readers of a partition have in common: the wait for more, and what was read ahead."""
+"""The parts that readers share: waiting for a change, and records that were read ahead."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from muster_bus.log import Record
 
 
 class Changing:
-    """Something that is waited for. Belongs to one event loop."""
+    """An object that tasks of one event loop wait for."""
 
     __slots__ = ("_waiters",)
 
@@ -24,7 +24,7 @@ class Changing:
             self._waiters.clear()
 
     async def wait(self, timeout_s: float) -> None:
-        """Returns when something changed, or after ``timeout_s``."""
+        """Returns after the next ``wake``, or after ``timeout_s``."""
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
         self._waiters.add(waiter)
@@ -37,32 +37,51 @@ class Changing:
 
 
 class Ahead:
-    """Records that were read and not given yet; the first one is at a reader's position, or after it."""
+    """Records that were read and not yet given to the caller. The first one is at the reader's position or after it."""
 
     __slots__ = ("_given", "_records")
 
     def __init__(self) -> None:
         self._records: Sequence[Record] = ()
-        self._given = 0  # index into them
+        self._given = 0  # index of the next record to give
 
     def __bool__(self) -> bool:
         return bool(self._records)
 
     def put(self, records: Sequence[Record]) -> None:
-        """These, in the place of what there was."""
+        """Replaces all records."""
         self._records, self._given = records, 0
 
     def clear(self) -> None:
-        """The position is another one."""
+        """Forgets all records, because the position has changed."""
         self.put(())
 
     def take(self, max_records: int) -> Sequence[Record]:
-        """The next ones; what was given to its end is let go."""
+        """Returns the next records. Frees the list once all its records were given."""
         records = self._records[self._given : self._given + max_records]
         self._given += len(records)
         if self._given >= len(self._records):
             self.clear()
         return records
+
+
+class AheadReader:
+    """The position of a reader of stored blocks, and its read-ahead: a block may hold more records than the caller
+    asked for.
+    """
+
+    def __init__(self, position: int) -> None:
+        self._position = position
+        self._ahead = Ahead()
+        self._closed = False
+
+    @property
+    def position(self) -> int:
+        return self._position
+
+    def seek(self, offset: int) -> None:
+        self._position = offset
+        self._ahead.clear()
 
 
 def _finish(waiter: asyncio.Future[None]) -> None:

@@ -1,4 +1,4 @@
-"""What every backend demands of a record before it takes it."""
+"""The checks that every backend makes before it accepts a record."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from muster_bus.errors import BadRecord, RecordTooLarge
 from muster_bus.log import OutRecord
 from muster_bus.topics import TopicSpec
 
-# Framing that Kafka adds to a record alone in its batch: 61 bytes of batch header, up to 21 of record header.
+# Kafka's framing of a record alone in its batch: 61 bytes of batch header and up to 21 of record header.
 RECORD_OVERHEAD_BYTES = 96
 HEADER_OVERHEAD_BYTES = 10
 
 
 def size_of(record: OutRecord) -> int:
-    """Bytes that the record counts for: content and an upper bound of the framing."""
+    """Returns the record's counted size: the bytes of its content and an upper bound of the framing."""
     key, value = record.key, record.value
     size = RECORD_OVERHEAD_BYTES
-    # Types are checked here, at the door: a str would be stored and come back as something else, or not at all.
+    # Checks types here: a backend would store a str as something else, or not at all.
     if key is not None:
         if type(key) is not bytes:
             raise BadRecord(f"key of a record for {record.topic} is {type(key).__name__}, bytes or None expected")
@@ -34,7 +34,7 @@ def size_of(record: OutRecord) -> int:
 
 
 class RecordRules:
-    """Checks records against the topics and the size limit; the same for every backend."""
+    """Checks records against the topics and the size limit, alike for every backend."""
 
     def __init__(self, specs: Sequence[TopicSpec], max_record_bytes: int) -> None:
         self._specs = {spec.name: spec for spec in specs}
@@ -51,7 +51,7 @@ class RecordRules:
         return size
 
     def spec(self, topic: str, partition: int) -> TopicSpec:
-        """The topic's spec. Raises BadRecord when there is no such topic or partition."""
+        """Returns the topic's spec. Raises BadRecord if there is no such topic or partition."""
         spec = self._specs.get(topic)
         if spec is None:
             raise BadRecord(f"no topic {topic!r}; known are {', '.join(sorted(self._specs))}")

@@ -1,7 +1,7 @@
-"""Reads an embedded log's file beside the process that it belongs to, or while nobody runs.
+"""Reads an embedded log's file while another process owns it, or while no process does.
 
-SQLite's write-ahead log lets any number of readers see the last commit without holding the writer up. Every question
-here is a short snapshot of its own, so that checkpoints go on. Nothing is ever written.
+With SQLite's write-ahead log, any number of readers see the last commit and do not delay the writer. Every query here
+is a short snapshot of its own, so that checkpoints can proceed. This module never writes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from muster_bus.backends import blocks
 from muster_bus.backends.blocks import Block
-from muster_bus.backends.sqlite import APPLICATION_ID, OFFSET_BITS, OFFSET_MASK, SCHEMA_VERSION
+from muster_bus.backends.sqlite_format import APPLICATION_ID, OFFSET_BITS, OFFSET_MASK, SCHEMA_VERSION
 from muster_bus.errors import BadRecord, LogIncompatible, LogUnavailable, OffsetGone
 from muster_bus.log import Record
 
@@ -27,11 +27,11 @@ class LogFile:
     """The records of an embedded log's file, read only.
 
     :param path: the file (``DATA_DIR/log.db``).
-    :param any_thread: used by one thread after the other, never by two at a time.
-    :ivar places: by (topic, partition), its number in the file.
+    :param any_thread: several threads may use the object, but only one at a time.
+    :ivar places: the number of each (topic, partition) in the file.
 
-    Raises LogUnavailable when it is not there or cannot be read, LogIncompatible when it is no log of this version.
-    Every method raises LogUnavailable.
+    The constructor raises LogUnavailable if the file does not exist or cannot be read, and LogIncompatible if it is no
+    log of this version. Every method raises LogUnavailable.
     """
 
     def __init__(self, path: Path, *, any_thread: bool = False) -> None:
@@ -73,23 +73,23 @@ class LogFile:
         self.close()
 
     def close(self) -> None:
-        """Lets the file go."""
+        """Closes the file."""
         self._connection.close()
 
     def partitions(self, topic: str) -> list[int]:
-        """The partitions of a topic; none when the log has no such topic."""
+        """Returns the partitions of a topic; an empty list if the log has no such topic."""
         return sorted(partition for name, partition in self.places if name == topic)
 
     def bounds(self, topic: str, partition: int) -> tuple[int, int]:
-        """(lowest offset that exists, one past the highest one), as of now."""
+        """Returns the lowest existing offset and one past the highest one."""
         place = self._place(topic, partition)
         with self._snapshot():
             return self._bounds(place)
 
     def read(self, topic: str, partition: int, start: int) -> tuple[list[Record], int]:
-        """Some records from an offset on, and the offset at which to go on; no records: there are none yet.
+        """Returns some records from an offset on, and the offset of the next read. No records: there are none yet.
 
-        Raises OffsetGone when retention deleted the offset, or nothing was ever written so far.
+        Raises OffsetGone if retention deleted the offset, or if the offset is past the end.
         """
         place = self._place(topic, partition)
         with self._snapshot():
@@ -106,8 +106,10 @@ class LogFile:
             return records, end
 
     def blocks_from(self, topic: str, partition: int, start: int) -> Generator[tuple[Block, list[Record]], None, None]:
-        """The blocks from an offset on, up to the end as of now, each with its records from that offset on; in one
-        snapshot, as long as one is asked for the next. Raises OffsetGone when retention deleted the offset.
+        """Yields the blocks from an offset on, up to the present end, each with its records from that offset on.
+
+        All blocks come from one snapshot, which lasts until the iteration ends. Raises OffsetGone if retention deleted
+        the offset.
         """
         place = self._place(topic, partition)
         with self._snapshot():
@@ -124,7 +126,9 @@ class LogFile:
                 yield block, records
 
     def newest_first(self, topic: str, partition: int) -> Iterator[Sequence[Record]]:
-        """The records of a partition from its end back to its beginning: a list per block, each in offset order."""
+        """Yields the records of a partition from its end to its beginning: one list per block, each list in offset
+        order.
+        """
         place = self._place(topic, partition)
         low, high = place << OFFSET_BITS, (place + 1) << OFFSET_BITS
         while True:
@@ -136,7 +140,7 @@ class LogFile:
                 yield blocks.decode(topic, partition, block)
             high = low | found[-1].first_offset
 
-    # ---- what follows runs in a snapshot --------------------------------------------------------------------------
+    # ---- methods that run in a snapshot -----------------------------------------------------------------------------
 
     def _first(self, place: int) -> int:
         first: int
@@ -157,7 +161,9 @@ class LogFile:
             yield Block(row[0] & OFFSET_MASK, *row[1:])
 
     def _block_at(self, place: int, start: int) -> int:
-        """The row of the last block that begins at an offset or before it; compaction may have left no such."""
+        """Returns the row of the last block that begins at or before an offset. After compaction there may be none;
+        then base.
+        """
         base = place << OFFSET_BITS
         row: int
         (row,) = self._connection.execute(
@@ -167,7 +173,7 @@ class LogFile:
 
     @contextmanager
     def _snapshot(self) -> Iterator[None]:
-        """What is asked within is as of one moment. Raises LogUnavailable."""
+        """Runs the queries of the ``with`` block on one snapshot. Raises LogUnavailable."""
         try:
             self._connection.execute("BEGIN")
             try:

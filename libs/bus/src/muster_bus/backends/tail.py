@@ -1,4 +1,4 @@
-"""The visible records of one partition that are in memory, and those who wait for more."""
+"""The newest visible records of one partition, in memory, and the tasks that wait for more."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from muster_bus.log import Record
 
 
 class PartitionTail(Changing):
-    """Dense run of records ``[base, end)``, oldest first. Belongs to one event loop.
+    """A run of records ``[base, end)`` without holes, oldest first. Belongs to one event loop.
 
     :param end: offset of the next record to come.
     """
@@ -21,10 +21,10 @@ class PartitionTail(Changing):
         self.base = end
         self.end = end
         self._records: list[Record] = []
-        self._head = 0  # index of ``base``; what lies before it is dropped in one go now and then
+        self._head = 0  # index of ``base``; dropped records before it are deleted together
 
     def extend(self, records: Sequence[Record]) -> None:
-        """Makes records visible and wakes all waiters at once. Their offsets start at ``end``, without holes."""
+        """Makes records visible and wakes all waiting tasks. The records' offsets start at ``end``, without holes."""
         self._records.extend(records)
         self.end += len(records)
         self.wake()
@@ -38,7 +38,7 @@ class PartitionTail(Changing):
             self._head = 0
 
     def slice(self, position: int, max_records: int) -> Sequence[Record] | None:
-        """Up to ``max_records`` from ``position``; None when that is older than what is kept."""
+        """Returns up to ``max_records`` from ``position`` on; None if the position is before ``base``."""
         if position < self.base:
             return None
         start = self._head + position - self.base

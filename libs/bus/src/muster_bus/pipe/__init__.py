@@ -1,11 +1,11 @@
-"""The log for a child of the process that has it: at the other end of a pipe (``muster_service.channel``).
+"""The log for a child process of the log's owner, over a pipe (``muster_runtime.channel``).
 
 =============  ===========================================================================================
-module         is
+module         content
 =============  ===========================================================================================
-messages       what goes over, and the log's errors in a form that does
-writing        both ends of appending: what a child appends is on the parent's log, in its order
+messages       the messages of the pipe, and an encoding of the log's errors
+writing        both ends of appending: the child's records go to the parent's log in order
 serving        the parent's end for a child that reads the embedded log's file by itself
-following      the child's: a whole :class:`~muster_bus.log.Log`
+following      the child's end: a whole :class:`~muster_bus.log.Log`
 =============  ===========================================================================================
 """

@@ -1,15 +1,17 @@
-"""The embedded log in a child of the process that has it.
+"""The embedded log in a child of the process that owns it.
 
-Reading needs nobody: SQLite's write-ahead log lets any process see the last commit without holding the writer up. So
-records are read from the file, and decoded, here; by the pipe comes only when there is something new. What is written
-goes by the pipe to the log's one owner (``serving.py``), with the same words and the same errors.
+The child reads without the parent: SQLite's write-ahead log lets any process see the last commit without delaying the
+writer. So the child reads records from the file and decodes them. The pipe only tells when there is something new. The
+child's writes go over the pipe to the log's owner (``serving.py``), with the same contract and the same errors.
 
-Threads, and what belongs to each
-    event loop      ends, spans, waiting readers, the pipe. Everything public runs here.
-    reader          the connection. Each read is a short snapshot of its own, so that checkpoints go on.
+Each thread owns some parts:
 
-A *span* is what one block gave, from a position on up to the next block's beginning; compaction leaves holes in it. The
-newest spans of a partition are kept in a chain for its other readers: a block that three follow is decoded once.
+    event loop      ends, spans, waiting readers, the pipe. All public methods run here.
+    reader          the connection. Each read is a short snapshot of its own, so that checkpoints can proceed.
+
+A *span* holds the records of one block, from a position up to the next block's beginning. Compaction leaves holes in
+it. Each partition keeps its newest spans in a chain, which its readers share: a block with three readers is decoded
+once.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from muster_bus import metrics
-from muster_bus.backends.reading import Ahead, Changing
+from muster_bus.backends.reading import AheadReader, Changing
 from muster_bus.backends.rules import RecordRules
 from muster_bus.backends.sqlite_file import LogFile
 from muster_bus.errors import LogClosed, LogError, LogUnavailable, OffsetGone
@@ -45,9 +47,9 @@ from muster_bus.pipe.messages import (
 from muster_bus.pipe.writing import PipeWriter
 from muster_bus.settings import LogSettings
 
-_READ_BYTES = 2 << 20  # stored bytes that one read takes at most
-_RECORD_MEMORY_BYTES = 250  # what a record costs beside its content
-_CHAIN_BYTES_MAX = 16 << 20  # of all chains; those who follow a partition are not far from one another
+_READ_BYTES = 2 << 20  # limit of stored bytes per read
+_RECORD_MEMORY_BYTES = 250  # memory of a record besides its content
+_CHAIN_BYTES_MAX = 16 << 20  # limit of all chains; readers of a partition are close to each other
 _HEALTHY_FOR_S = 0.5
 _CLOSE_TIMEOUT_S = 2.0
 
@@ -55,7 +57,7 @@ T = TypeVar("T")
 
 
 class Span(NamedTuple):
-    """All visible records from ``start`` up to, not including, ``end``: there may be fewer than offsets."""
+    """All visible records from ``start`` up to, not including, ``end``. Offsets may be missing."""
 
     start: int
     end: int
@@ -66,8 +68,10 @@ class Span(NamedTuple):
 class _Place(Changing):
     """A partition.
 
-    :ivar first: lowest offset that exists; :ivar end: one past the highest visible one, as far as it is known here.
-    :ivar spans: the chain, without gaps; :ivar known_to: where it ends.
+    :ivar first: lowest offset that exists.
+    :ivar end: one past the highest visible offset that this process knows.
+    :ivar spans: the chain, without gaps.
+    :ivar known_to: end of the chain.
     """
 
     def __init__(self, topic: str, partition: int, first: int, end: int) -> None:
@@ -78,14 +82,14 @@ class _Place(Changing):
         self.fetching = asyncio.Lock()
 
     def moved(self, first: int, end: int) -> None:
-        """Neither goes back: what is heard may be older than what was seen in the file."""
+        """Takes new bounds. Neither goes back: a message may be older than what a reader saw in the file."""
         self.first = max(self.first, first)
         if end > self.end:
             self.end = end
             self.wake()
 
     def kept(self, position: int, max_records: int) -> list[Record] | None:
-        """What the chain has from ``position`` on; None: nothing of that."""
+        """Returns the chain's records from ``position`` on; None if the chain does not hold the position."""
         if not self.spans or not self.spans[0].start <= position < self.known_to:
             return None
         index = bisect_right(self.spans, position, key=lambda span: span.start) - 1
@@ -101,9 +105,9 @@ class _Place(Changing):
 
 
 class FollowedLog:
-    """See the module's words, and :class:`muster_bus.log.Log`.
+    """See the module's docstring, and :class:`muster_bus.log.Log`.
 
-    :param send: into the pipe; never waits. What comes from it goes to :meth:`take`.
+    :param send: sends over the pipe; never waits. Incoming messages go to :meth:`take`.
     """
 
     def __init__(self, settings: LogSettings, send: Callable[[FromChild], None]) -> None:
@@ -112,7 +116,7 @@ class FollowedLog:
         self._send = send
         self._places: dict[tuple[str, int], _Place] = {}
         self._by_id: dict[int, _Place] = {}
-        self._chain_order: deque[_Place] = deque()  # one for each span of a chain, oldest first
+        self._chain_order: deque[_Place] = deque()  # one entry per span of a chain, oldest first
         self._chain_bytes = 0
         self._chain_bytes_max = min(settings.sqlite_tail_bytes, _CHAIN_BYTES_MAX)
         self._writer = PipeWriter(send, settings.max_queued_bytes)
@@ -127,7 +131,7 @@ class FollowedLog:
     # ---- life --------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Raises LogUnavailable, LogIncompatible: the parent has opened the log before."""
+        """Opens the file. The parent has opened the log before. Raises LogUnavailable, LogIncompatible."""
 
         def opened() -> tuple[LogFile, dict[int, _Place]]:
             file = LogFile(Path(self.settings.sqlite_path), any_thread=True)
@@ -141,7 +145,7 @@ class FollowedLog:
         self._state = "open"
 
     async def close(self) -> None:
-        """What was appended goes to the parent before. Everything that comes later raises LogClosed."""
+        """Sends all appended records to the parent, then closes. Later calls raise LogClosed."""
         if self._state == "open":
             await self._writer.close()
         self._state = "closed"
@@ -156,7 +160,7 @@ class FollowedLog:
         self._thread.shutdown(wait=False)
 
     async def healthy(self) -> bool:
-        """Whether the parent's log answers, and the file; so for a moment."""
+        """Tells whether the parent's log and the file answer. A positive answer is reused for a moment."""
         if self._state != "open":
             return False
         loop = asyncio.get_running_loop()
@@ -196,7 +200,7 @@ class FollowedLog:
     # ---- the pipe ----------------------------------------------------------------------------------------------------
 
     def take(self, message: FromLog) -> None:
-        """What comes by the pipe."""
+        """Takes a message from the pipe."""
         match message:
             case Moved():
                 for number, first, end in message.places:
@@ -213,12 +217,12 @@ class FollowedLog:
                         future.set_result(message.value)
 
     def number(self) -> int:
-        """The next question's."""
+        """Returns the number of the next question."""
         self._number += 1
         return self._number
 
     async def ask(self, question: TakeOver | Commit | AskCommitted | AskHealthy) -> int | None:
-        """Raises what the log raised."""
+        """Sends a question and returns the answer. Raises the log's error."""
         future: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
         self._asked[question.number] = future
         try:
@@ -228,25 +232,25 @@ class FollowedLog:
             self._asked.pop(question.number, None)
 
     def tell(self, message: Release) -> None:
-        """What needs no answer."""
+        """Sends a message that needs no answer."""
         self._send(message)
 
     # ---- the file ----------------------------------------------------------------------------------------------------
 
     async def look(self, place: _Place) -> None:
-        """Learns from the file what of a partition is there now."""
+        """Reads a partition's present bounds from the file."""
         file = self._file
         assert file is not None
         place.moved(*await self._in_thread(lambda: file.bounds(place.topic, place.partition)))
 
     async def fetch(self, place: _Place, position: int, max_records: int) -> list[Record]:
-        """Some records from ``position`` on, from the file or a chain; may give more than asked for.
+        """Returns some records from ``position`` on, from the file or a chain. May return more than asked for.
 
         Raises OffsetGone, LogUnavailable.
         """
         if position < place.known_to:
             return [record for span in await self._read(place, position, max_records) for record in span.records]
-        # At the head: one fetches for all who follow.
+        # At the end of the chain, one reader fetches for all readers.
         async with place.fetching:
             if (kept := place.kept(position, max_records)) is not None:
                 return kept
@@ -280,7 +284,7 @@ class FollowedLog:
         return spans
 
     def _keep(self, place: _Place, position: int, spans: Sequence[Span]) -> None:
-        if position != place.known_to:  # somebody went on from elsewhere: a chain has no gaps
+        if position != place.known_to:  # a reader read elsewhere, and a chain has no gaps
             self._chain_bytes -= sum(span.size_bytes for span in place.spans)
             place.spans.clear()
             self._chain_order = deque(each for each in self._chain_order if each is not place)
@@ -300,21 +304,12 @@ class FollowedLog:
             raise LogClosed(f"log {self.settings.sqlite_path} is closed") from error
 
 
-class _Reader:
+class _Reader(AheadReader):
     """See :class:`muster_bus.log.LogReader`."""
 
     def __init__(self, bus: FollowedLog, place: _Place, position: int) -> None:
-        self._bus, self._place, self._position = bus, place, position
-        self._ahead = Ahead()
-        self._closed = False
-
-    @property
-    def position(self) -> int:
-        return self._position
-
-    def seek(self, offset: int) -> None:
-        self._position = offset
-        self._ahead.clear()
+        super().__init__(position)
+        self._bus, self._place = bus, place
 
     def known_end(self) -> int:
         return max(self._position, self._place.end)
@@ -332,7 +327,7 @@ class _Reader:
             if records is None:
                 records = await self._bus.fetch(place, self._position, max_records)
                 await self._check()
-                if not records:  # the newest record before the end is never removed
+                if not records:  # retention and compaction never remove the newest record before the end
                     raise LogUnavailable(
                         f"log {self._bus.settings.sqlite_path} is damaged: {place.topic}[{place.partition}] has "
                         f"nothing from {self._position} to {place.end}"
@@ -371,7 +366,7 @@ class _Reader:
 
 
 class _Writer:
-    """See :class:`muster_bus.log.LogWriter`. All of them go through one, in one order."""
+    """See :class:`muster_bus.log.LogWriter`. All writers share one pipe writer, which keeps their order."""
 
     def __init__(self, bus: FollowedLog, pipe: PipeWriter, name: str) -> None:
         self._bus, self._pipe, self._name = bus, pipe, name
@@ -382,7 +377,7 @@ class _Writer:
         try:
             self._check()
             self._bus.rules.check(record)
-        except LogError as error:  # the contract gives errors to whoever awaits
+        except LogError as error:  # the contract raises errors when the result is awaited
             refused: asyncio.Future[int] = asyncio.get_running_loop().create_future()
             refused.set_exception(error)
             return refused
@@ -397,7 +392,7 @@ class _Writer:
         self._check()
 
     async def close(self) -> None:
-        """Waits for what was appended."""
+        """Waits until the appended records are durable."""
         self._closed = True
         if self._waiting:
             await asyncio.wait(set(self._waiting), timeout=_CLOSE_TIMEOUT_S)
@@ -409,7 +404,7 @@ class _Writer:
 
 
 class _Owner:
-    """See :class:`muster_bus.log.PartitionOwner`; the real one is the parent's."""
+    """See :class:`muster_bus.log.PartitionOwner`. The parent has the real owner."""
 
     def __init__(self, bus: FollowedLog, number: int) -> None:
         self._bus, self._number = bus, number

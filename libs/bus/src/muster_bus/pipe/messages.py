@@ -1,17 +1,17 @@
-"""What goes over a pipe between a log and a child of its process, and the log's errors in a form that does.
+"""The messages between a log and a child of its process, and an encoding of the log's errors.
 
 =======  ===============  ===================================================================================
-from     message          says
+sender   message          content
 =======  ===============  ===================================================================================
-child    Append           records, many at once; their order is the log's
+child    Append           many records; the log keeps their order
 log      Settled          records are durable, or were refused
-log      Moved            partitions have new ends, or new beginnings: the file has them
+log      Moved            partitions have new ends or beginnings in the file
 child    TakeOver         becomes an input partition's owner
 child    Commit           a transaction of an owner
-child    AskCommitted     an owner's committed position
-child    Release          an owner is of no further use
-child    AskHealthy       whether the log answers
-log      Reply            to any of the last five, by number
+child    AskCommitted     asks for an owner's committed position
+child    Release          closes an owner
+child    AskHealthy       asks whether the log answers
+log      Reply            answers TakeOver, Commit, AskCommitted or AskHealthy, by number
 =======  ===============  ===================================================================================
 """
 
@@ -37,18 +37,18 @@ from muster_bus.log import Headers, OutRecord
 
 
 class Message(msgspec.Struct, array_like=True, tag=True):
-    """Of the table above."""
+    """A message of the table above."""
 
 
 class Failure(msgspec.Struct, array_like=True, frozen=True):
-    """An error of the log: its name in :mod:`muster_bus.errors` and what it is made of."""
+    """An error of the log: its name in :mod:`muster_bus.errors` and its constructor's arguments."""
 
     name: str
     arguments: tuple[str | int, ...]
 
 
 class NewRecord(msgspec.Struct, array_like=True, frozen=True):
-    """A record for the log; ``number`` is its own."""
+    """A record for the log; ``number`` identifies it on the pipe."""
 
     number: int
     topic: str
@@ -59,6 +59,8 @@ class NewRecord(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Append(Message):
+    """Plain appends. The log settles each record on its own."""
+
     records: tuple[NewRecord, ...]
 
 
@@ -76,6 +78,8 @@ class Moved(Message):
 
 
 class TakeOver(Message):
+    """Asks for the ownership of an input partition, as ``Log.take_over``."""
+
     number: int
     group: str
     topic: str
@@ -92,16 +96,22 @@ class Commit(Message):
 
 
 class AskCommitted(Message):
+    """Asks an owner for its committed position."""
+
     number: int
     owner: int
 
 
 class Release(Message):
+    """Closes an owner."""
+
     number: int
     owner: int
 
 
 class AskHealthy(Message):
+    """Asks whether the log answers."""
+
     number: int
 
 
@@ -118,7 +128,7 @@ FromLog = Settled | Moved | Reply
 
 
 def out_record(new: NewRecord) -> OutRecord:
-    """What is to be written."""
+    """Returns the record to write."""
     return OutRecord(new.topic, new.partition, new.key, new.value, new.headers)
 
 
@@ -129,7 +139,7 @@ _PLAIN: dict[str, type[BusError]] = {
 
 
 def failure_of(error: BaseException) -> Failure:
-    """An error of the log, for the other side. What is none is a log that is not there."""
+    """Encodes an error for the other side. An error that the bus does not know becomes LogUnavailable."""
     match error:
         case RecordTooLarge():
             return Failure("RecordTooLarge", (error.topic, error.size_bytes, error.limit_bytes))

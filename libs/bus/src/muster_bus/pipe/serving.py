@@ -1,7 +1,7 @@
 """The parent's end of a log whose file a child reads by itself (``following.py``).
 
-No record's content goes to the child: it is told which partitions moved, in one frame for all that was committed
-meanwhile. What it writes comes here, to the log's one owner.
+No record's content goes to the child. One frame tells the child which partitions moved since the last frame. The
+child's writes come here and go to the log's owner.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from muster_bus.pipe.messages import (
 )
 from muster_bus.pipe.writing import Appends
 
-# A child that does not take what it is told is told the newest later, instead of everything.
+# While the child does not read the pipe, movements are collected. The child later gets only the newest.
 _UNSENT_BYTES_MAX = 64 << 10
 _TOLD_LATER_S = 0.02
 
 
 class LogServer:
-    """One child's. Made in the running event loop.
+    """Serves one child. Made in the running event loop.
 
-    :param send: into the pipe; never waits.
-    :param unsent_bytes: what of it the child has not taken.
-    :param writer: what the child appends goes to it.
-    :param on_defect: told what cannot be: nothing that is asked can be relied on then.
+    :param send: sends over the pipe; never waits.
+    :param unsent_bytes: returns the bytes that the child has not read.
+    :param writer: takes the child's appends.
+    :param on_defect: called with an unexpected error; no answer can be relied on after it.
     """
 
     def __init__(
@@ -55,12 +55,12 @@ class LogServer:
         self._owners: dict[int, PartitionOwner] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._moved: dict[int, tuple[int, int]] = {}
-        self._told = False  # a frame with all of them is due
+        self._told = False  # a frame with all movements is scheduled
         self._closed = False
         bus.watch(self._note)
 
     def take(self, message: FromChild) -> None:
-        """Does what is asked; the answer goes over when it is there."""
+        """Carries out a message. Its answer follows when it is known."""
         match message:
             case Append():
                 self._appends.take(message)
@@ -70,13 +70,13 @@ class LogServer:
                 self._spawn(self._answer(message))
 
     async def settled(self) -> None:
-        """Returns when everything that was appended or committed is on the log, or refused."""
+        """Returns when everything appended or committed is on the log, or refused."""
         await self._appends.settled()
         if self._tasks:
             await asyncio.wait(set(self._tasks))
 
     async def close(self) -> None:
-        """Leaves nothing behind but what is under way."""
+        """Stops serving and cancels the open questions."""
         self._closed = True
         self._bus.unwatch(self._note)
         await self._appends.close()
@@ -87,7 +87,7 @@ class LogServer:
         for number in list(self._owners):
             await self._release(number)
 
-    # ---- what moved --------------------------------------------------------------------------------------------------
+    # ---- movements --------------------------------------------------------------------------------------------------
 
     def _note(self, place: int, first_offset: int, end: int) -> None:
         self._moved[place] = (first_offset, end)
@@ -110,12 +110,12 @@ class LogServer:
             self._to_child(Moved(tuple((place, *offsets) for place, offsets in moved.items())))
 
     def _send(self, message: FromLog) -> None:
-        """Before any answer: what is visible by then."""
+        """Sends a message. Sends the movements first, so that the child knows what was visible before the answer."""
         if self._moved:
             self._tell_now()
         self._to_child(message)
 
-    # ---- what is asked -----------------------------------------------------------------------------------------------
+    # ---- questions --------------------------------------------------------------------------------------------------
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work, name="pipe-log")

@@ -1,8 +1,7 @@
-"""Both ends of appending through a pipe.
+"""Both ends of appending over a pipe.
 
-Records go to the log in the order in which they came, many under way at once; each is settled when the log has it or
-refuses it. How much is under way the child's end bounds. Nobody waits behind a log that is away: what is told beside
-the records goes on.
+Records go to the log in their order of arrival, many at once. Each is settled when the log has it or refuses it. The
+child's end bounds the unsettled records. Other messages on the pipe do not wait behind an unreachable log.
 """
 
 from __future__ import annotations
@@ -15,16 +14,17 @@ from muster_bus.errors import LogClosed, LogError, LogUnavailable
 from muster_bus.log import LogWriter, OutRecord
 from muster_bus.pipe.messages import Append, Failure, NewRecord, Settled, error_of, failure_of, out_record
 
-# What may be under way to the log; then ``ready`` waits.
+# Limit of unsettled bytes; above it ``ready`` waits.
 UNSETTLED_BYTES_MAX = 8 << 20
 _FRAME_BYTES = 1 << 20
 _CLOSE_TIMEOUT_S = 2.0
 
 
 class PipeWriter:
-    """A :class:`~muster_bus.log.LogWriter` at the other end of a pipe. What is appended in one turn is one frame.
+    """A :class:`~muster_bus.log.LogWriter` at the child's end of a pipe. The appends of one turn of the loop are one
+    frame.
 
-    :param send: into the pipe.
+    :param send: sends over the pipe.
     """
 
     def __init__(self, send: Callable[[Append], None], unsettled_bytes_max: int = UNSETTLED_BYTES_MAX) -> None:
@@ -65,7 +65,7 @@ class PipeWriter:
             raise LogClosed("the writer is closed")
 
     async def close(self) -> None:
-        """Waits for what was appended."""
+        """Waits until the appended records are durable."""
         self._closed = True
         self._flush()
         self._let_in()
@@ -73,7 +73,7 @@ class PipeWriter:
             await asyncio.wait([done for done, _ in self._unsettled.values()], timeout=_CLOSE_TIMEOUT_S)
 
     def settle(self, settled: Settled) -> None:
-        """What became of records."""
+        """Takes the outcomes of records."""
         for number, offset in settled.durable:
             if not (done := self._taken(number)).done():
                 done.set_result(offset)
@@ -101,10 +101,10 @@ class PipeWriter:
 
 
 class Appends:
-    """The log's end: what comes by the pipe, in its order, to a writer.
+    """The log's end: passes appends from the pipe to a writer, in their order.
 
-    :param send: into the pipe.
-    :param on_defect: told what cannot be: nothing that is asked can be relied on then.
+    :param send: sends over the pipe.
+    :param on_defect: called with an unexpected error; no answer can be relied on after it.
     """
 
     def __init__(
@@ -119,17 +119,17 @@ class Appends:
         self._task.add_done_callback(self._ended)
 
     def take(self, append: Append) -> None:
-        """Settled one after the other, later."""
+        """Queues appends. They are settled later, one by one."""
         self._appends.put_nowait(append)
 
     async def settled(self) -> None:
-        """Returns when everything that was appended is on the log, or refused."""
+        """Returns when everything appended is on the log, or refused."""
         await self._appends.join()
         if self._under_way:
             await asyncio.wait(set(self._under_way))
 
     async def close(self) -> None:
-        """Leaves nothing behind but what is under way."""
+        """Stops taking appends. Those already given to the writer go on."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 

@@ -213,9 +213,11 @@ class ResourceManager(_message.Message):
     REGISTRATIONS_FIELD_NUMBER: _builtins.int
     INSTANCE_UUID_FIELD_NUMBER: _builtins.int
     CALLBACKS_FIELD_NUMBER: _builtins.int
+    DESCRIPTION_FIELD_NUMBER: _builtins.int
+    IS_DEFAULT_FIELD_NUMBER: _builtins.int
     rm_id: _builtins.str
     state: _builtins.str
-    """INIT, RUNNING, PAUSED (every stream is lost), STOPPED"""
+    """RUNNING, DISCONNECTED (every stream is lost), STOPPED"""
     since_ns: _builtins.int
     """since when it is in that state"""
     reason: _builtins.str
@@ -231,6 +233,10 @@ class ResourceManager(_message.Message):
     registered_ns: _builtins.int
     registrations: _builtins.int
     instance_uuid: _builtins.str
+    description: _builtins.str
+    """what its state means, and what to do, for people"""
+    is_default: _builtins.bool
+    """who names no RM means this one"""
     @_builtins.property
     def streams(self) -> _containers.RepeatedCompositeFieldContainer[Global___Stream]:
         """that are open"""
@@ -264,10 +270,12 @@ class ResourceManager(_message.Message):
         registrations: _builtins.int = ...,
         instance_uuid: _builtins.str = ...,
         callbacks: _abc.Iterable[_builtins.str] | None = ...,
+        description: _builtins.str = ...,
+        is_default: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["build_info", b"build_info", "callbacks", b"callbacks", "extra_config", b"extra_config", "generation", b"generation", "held", b"held", "held_reason", b"held_reason", "instance_uuid", b"instance_uuid", "policy_group", b"policy_group", "reason", b"reason", "registered_ns", b"registered_ns", "registrations", b"registrations", "rm_id", b"rm_id", "since_ns", b"since_ns", "state", b"state", "streams", b"streams", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["build_info", b"build_info", "callbacks", b"callbacks", "description", b"description", "extra_config", b"extra_config", "generation", b"generation", "held", b"held", "held_reason", b"held_reason", "instance_uuid", b"instance_uuid", "is_default", b"is_default", "policy_group", b"policy_group", "reason", b"reason", "registered_ns", b"registered_ns", "registrations", b"registrations", "rm_id", b"rm_id", "since_ns", b"since_ns", "state", b"state", "streams", b"streams", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -352,20 +360,78 @@ class ResourceManagerAnswer(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CHANGED_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    SINCE_NS_FIELD_NUMBER: _builtins.int
+    DESCRIPTION_FIELD_NUMBER: _builtins.int
     changed: _builtins.bool
     """false: it was so already"""
+    state: _builtins.str
+    """of the RM, as in ResourceManager; so the next"""
+    since_ns: _builtins.int
+    description: _builtins.str
+    """what that means, and what to do, for people"""
     def __init__(
         self,
         *,
         changed: _builtins.bool = ...,
+        state: _builtins.str = ...,
+        since_ns: _builtins.int = ...,
+        description: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed", b"changed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed", b"changed", "description", b"description", "since_ns", b"since_ns", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ResourceManagerAnswer: _TypeAlias = ResourceManagerAnswer  # noqa: Y015
+
+@_typing.final
+class ForgetResourceManagerRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RM_ID_FIELD_NUMBER: _builtins.int
+    FORCE_FIELD_NUMBER: _builtins.int
+    rm_id: _builtins.str
+    force: _builtins.bool
+    """also an RM that is not stopped"""
+    def __init__(
+        self,
+        *,
+        rm_id: _builtins.str = ...,
+        force: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["force", b"force", "rm_id", b"rm_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForgetResourceManagerRequest: _TypeAlias = ForgetResourceManagerRequest  # noqa: Y015
+
+@_typing.final
+class ForgetResourceManagerResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHANGED_FIELD_NUMBER: _builtins.int
+    ALLOCATIONS_FIELD_NUMBER: _builtins.int
+    changed: _builtins.bool
+    """false: it was forgotten already"""
+    allocations: _builtins.int
+    """that ended"""
+    def __init__(
+        self,
+        *,
+        changed: _builtins.bool = ...,
+        allocations: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocations", b"allocations", "changed", b"changed"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForgetResourceManagerResponse: _TypeAlias = ForgetResourceManagerResponse  # noqa: Y015
 
 @_typing.final
 class DrainNodeRequest(_message.Message):

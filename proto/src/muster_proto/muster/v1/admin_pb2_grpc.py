@@ -60,6 +60,11 @@ class AdminStub:
                 request_serializer=muster__proto_dot_muster_dot_v1_dot_admin__pb2.ResumeResourceManagerRequest.SerializeToString,
                 response_deserializer=muster__proto_dot_muster_dot_v1_dot_admin__pb2.ResourceManagerAnswer.FromString,
                 _registered_method=True)
+        self.ForgetResourceManager = channel.unary_unary(
+                '/muster.v1.Admin/ForgetResourceManager',
+                request_serializer=muster__proto_dot_muster_dot_v1_dot_admin__pb2.ForgetResourceManagerRequest.SerializeToString,
+                response_deserializer=muster__proto_dot_muster_dot_v1_dot_admin__pb2.ForgetResourceManagerResponse.FromString,
+                _registered_method=True)
         self.DrainNode = channel.unary_unary(
                 '/muster.v1.Admin/DrainNode',
                 request_serializer=muster__proto_dot_muster_dot_v1_dot_admin__pb2.DrainNodeRequest.SerializeToString,
@@ -117,6 +122,16 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ForgetResourceManager(self, request, context):
+        """The RM is no more: what it had ends, in events that add up, and it is in no list, figure or metric any more. Its
+        events and history stay. Should it register again, it is new, and its numbers go on.
+        To forget what is forgotten changes nothing. FAILED_PRECONDITION: it is not stopped, and force is not set.
+        NOT_FOUND: there never was such an RM.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DrainNode(self, request, context):
         """Lets no more allocations on a node, or lets them again. What runs there stays.
         NOT_FOUND: the partition or the node is not there.
@@ -168,6 +183,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.ResumeResourceManager,
                     request_deserializer=muster__proto_dot_muster_dot_v1_dot_admin__pb2.ResumeResourceManagerRequest.FromString,
                     response_serializer=muster__proto_dot_muster_dot_v1_dot_admin__pb2.ResourceManagerAnswer.SerializeToString,
+            ),
+            'ForgetResourceManager': grpc.unary_unary_rpc_method_handler(
+                    servicer.ForgetResourceManager,
+                    request_deserializer=muster__proto_dot_muster_dot_v1_dot_admin__pb2.ForgetResourceManagerRequest.FromString,
+                    response_serializer=muster__proto_dot_muster_dot_v1_dot_admin__pb2.ForgetResourceManagerResponse.SerializeToString,
             ),
             'DrainNode': grpc.unary_unary_rpc_method_handler(
                     servicer.DrainNode,
@@ -320,6 +340,33 @@ class Admin:
             '/muster.v1.Admin/ResumeResourceManager',
             muster__proto_dot_muster_dot_v1_dot_admin__pb2.ResumeResourceManagerRequest.SerializeToString,
             muster__proto_dot_muster_dot_v1_dot_admin__pb2.ResourceManagerAnswer.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ForgetResourceManager(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/muster.v1.Admin/ForgetResourceManager',
+            muster__proto_dot_muster_dot_v1_dot_admin__pb2.ForgetResourceManagerRequest.SerializeToString,
+            muster__proto_dot_muster_dot_v1_dot_admin__pb2.ForgetResourceManagerResponse.FromString,
             options,
             channel_credentials,
             insecure,

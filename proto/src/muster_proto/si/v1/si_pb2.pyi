@@ -3,8 +3,8 @@
 isort:skip_file
 The scheduler interface (SI) on the wire: one superset of its two generations.
 
-Every field number and enum value is the interface's own. What only the previous generation has is marked [001],
-what only the current one has is marked [000]; no number means two things, so one schema reads both. Fields from
+Every field number and enum value is the interface's own. What only the previous generation has is marked [previous],
+what only the current one has is marked [current]; no number means two things, so one schema reads both. Fields from
 50001 up are Muster's additions: a peer that does not know them skips them.
 """
 
@@ -174,13 +174,13 @@ class AllocationRequest(_message.Message):
     rmID: _builtins.str
     @_builtins.property
     def asks(self) -> _containers.RepeatedCompositeFieldContainer[Global___AllocationAsk]:
-        """[001]"""
+        """[previous]"""
 
     @_builtins.property
     def releases(self) -> Global___AllocationReleasesRequest: ...
     @_builtins.property
     def allocations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Allocation]:
-        """without nodeID: an ask [000]; with it: an existing allocation"""
+        """without nodeID: an ask [current]; with it: an existing allocation"""
 
     def __init__(
         self,
@@ -268,11 +268,11 @@ class AllocationResponse(_message.Message):
 
     @_builtins.property
     def releasedAsks(self) -> _containers.RepeatedCompositeFieldContainer[Global___AllocationAskRelease]:
-        """[001]"""
+        """[previous]"""
 
     @_builtins.property
     def rejected(self) -> _containers.RepeatedCompositeFieldContainer[Global___RejectedAllocationAsk]:
-        """[001]"""
+        """[previous]"""
 
     @_builtins.property
     def rejectedAllocations(self) -> _containers.RepeatedCompositeFieldContainer[Global___RejectedAllocation]: ...
@@ -558,7 +558,7 @@ Global___PreemptionPolicy: _TypeAlias = PreemptionPolicy  # noqa: Y015
 
 @_typing.final
 class AllocationAsk(_message.Message):
-    """[001] A request for up to maxAllocations equal allocations; the same key again replaces it."""
+    """[previous] A request for up to maxAllocations equal allocations; the same key again replaces it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -787,7 +787,7 @@ class Allocation(_message.Message):
     PREEMPTIONPOLICY_FIELD_NUMBER: _builtins.int
     allocationKey: _builtins.str
     UUID: _builtins.str
-    """[001]"""
+    """[previous]"""
     priority: _builtins.int
     nodeID: _builtins.str
     applicationID: _builtins.str
@@ -796,14 +796,14 @@ class Allocation(_message.Message):
     placeholder: _builtins.bool
     """no meaning without taskGroupName"""
     originator: _builtins.bool
-    """[000]"""
+    """[current]"""
     @_builtins.property
     def allocationTags(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     @_builtins.property
     def resourcePerAlloc(self) -> Global___Resource: ...
     @_builtins.property
     def preemptionPolicy(self) -> Global___PreemptionPolicy:
-        """[000]"""
+        """[current]"""
 
     def __init__(
         self,
@@ -839,7 +839,7 @@ class AllocationReleasesRequest(_message.Message):
     def allocationsToRelease(self) -> _containers.RepeatedCompositeFieldContainer[Global___AllocationRelease]: ...
     @_builtins.property
     def allocationAsksToRelease(self) -> _containers.RepeatedCompositeFieldContainer[Global___AllocationAskRelease]:
-        """[001]"""
+        """[previous]"""
 
     def __init__(
         self,
@@ -870,7 +870,7 @@ class AllocationRelease(_message.Message):
     partitionName: _builtins.str
     applicationID: _builtins.str
     UUID: _builtins.str
-    """[001]"""
+    """[previous]"""
     terminationType: Global___TerminationType.ValueType
     message: _builtins.str
     allocationKey: _builtins.str
@@ -894,7 +894,7 @@ Global___AllocationRelease: _TypeAlias = AllocationRelease  # noqa: Y015
 
 @_typing.final
 class AllocationAskRelease(_message.Message):
-    """[001]"""
+    """[previous]"""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1007,7 +1007,7 @@ class NodeInfo(_message.Message):
 
     @_builtins.property
     def existingAllocations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Allocation]:
-        """[001]"""
+        """[previous]"""
 
     def __init__(
         self,
@@ -1031,7 +1031,7 @@ Global___NodeInfo: _TypeAlias = NodeInfo  # noqa: Y015
 class RejectedAllocationAsk(_message.Message):
     """---- rejections --------------------------------------------------------------------------------------------------------
 
-    [001]
+    [previous]
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1191,7 +1191,7 @@ class UpdateContainerSchedulingStateRequest(_message.Message):
     STATE_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     applicationID: _builtins.str
-    """[001] spells it applicartionID; on the wire both are number 1"""
+    """[previous] spells it applicartionID; on the wire both are number 1"""
     allocationKey: _builtins.str
     state: Global___UpdateContainerSchedulingStateRequest.SchedulingState.ValueType
     reason: _builtins.str
@@ -1278,7 +1278,7 @@ class EventRecord(_message.Message):
         NODE: EventRecord._Type.ValueType  # 3
         QUEUE: EventRecord._Type.ValueType  # 4
         USERGROUP: EventRecord._Type.ValueType  # 5
-        """[000]"""
+        """[current]"""
 
     class Type(_Type, metaclass=_TypeEnumTypeWrapper): ...
     UNKNOWN_EVENTRECORD_TYPE: EventRecord.Type.ValueType  # 0
@@ -1287,7 +1287,7 @@ class EventRecord(_message.Message):
     NODE: EventRecord.Type.ValueType  # 3
     QUEUE: EventRecord.Type.ValueType  # 4
     USERGROUP: EventRecord.Type.ValueType  # 5
-    """[000]"""
+    """[current]"""
 
     class _ChangeType:
         ValueType = _typing.NewType("ValueType", _builtins.int)
@@ -1328,7 +1328,7 @@ class EventRecord(_message.Message):
         APP_NEW: EventRecord._ChangeDetail.ValueType  # 203
         APP_ACCEPTED: EventRecord._ChangeDetail.ValueType  # 204
         APP_STARTING: EventRecord._ChangeDetail.ValueType  # 205
-        """[001]"""
+        """[previous]"""
         APP_RUNNING: EventRecord._ChangeDetail.ValueType  # 206
         APP_COMPLETING: EventRecord._ChangeDetail.ValueType  # 207
         APP_COMPLETED: EventRecord._ChangeDetail.ValueType  # 208
@@ -1337,13 +1337,13 @@ class EventRecord(_message.Message):
         APP_RESUMING: EventRecord._ChangeDetail.ValueType  # 211
         APP_EXPIRED: EventRecord._ChangeDetail.ValueType  # 212
         APP_CANNOTRUN_QUEUE: EventRecord._ChangeDetail.ValueType  # 213
-        """[000], and the next three"""
+        """[current], and the next three"""
         APP_RUNNABLE_QUEUE: EventRecord._ChangeDetail.ValueType  # 214
         APP_CANNOTRUN_QUOTA: EventRecord._ChangeDetail.ValueType  # 215
         APP_RUNNABLE_QUOTA: EventRecord._ChangeDetail.ValueType  # 216
         NODE_DECOMISSION: EventRecord._ChangeDetail.ValueType  # 300
         NODE_READY: EventRecord._ChangeDetail.ValueType  # 301
-        """[001]"""
+        """[previous]"""
         NODE_SCHEDULABLE: EventRecord._ChangeDetail.ValueType  # 302
         NODE_ALLOC: EventRecord._ChangeDetail.ValueType  # 303
         NODE_CAPACITY: EventRecord._ChangeDetail.ValueType  # 304
@@ -1364,7 +1364,7 @@ class EventRecord(_message.Message):
         ALLOC_REPLACED: EventRecord._ChangeDetail.ValueType  # 503
         ALLOC_NODEREMOVED: EventRecord._ChangeDetail.ValueType  # 504
         UG_USER_LIMIT: EventRecord._ChangeDetail.ValueType  # 600
-        """[000], and the next four"""
+        """[current], and the next four"""
         UG_GROUP_LIMIT: EventRecord._ChangeDetail.ValueType  # 601
         UG_APP_LINK: EventRecord._ChangeDetail.ValueType  # 602
         UG_USER_RESOURCE: EventRecord._ChangeDetail.ValueType  # 603
@@ -1381,7 +1381,7 @@ class EventRecord(_message.Message):
     APP_NEW: EventRecord.ChangeDetail.ValueType  # 203
     APP_ACCEPTED: EventRecord.ChangeDetail.ValueType  # 204
     APP_STARTING: EventRecord.ChangeDetail.ValueType  # 205
-    """[001]"""
+    """[previous]"""
     APP_RUNNING: EventRecord.ChangeDetail.ValueType  # 206
     APP_COMPLETING: EventRecord.ChangeDetail.ValueType  # 207
     APP_COMPLETED: EventRecord.ChangeDetail.ValueType  # 208
@@ -1390,13 +1390,13 @@ class EventRecord(_message.Message):
     APP_RESUMING: EventRecord.ChangeDetail.ValueType  # 211
     APP_EXPIRED: EventRecord.ChangeDetail.ValueType  # 212
     APP_CANNOTRUN_QUEUE: EventRecord.ChangeDetail.ValueType  # 213
-    """[000], and the next three"""
+    """[current], and the next three"""
     APP_RUNNABLE_QUEUE: EventRecord.ChangeDetail.ValueType  # 214
     APP_CANNOTRUN_QUOTA: EventRecord.ChangeDetail.ValueType  # 215
     APP_RUNNABLE_QUOTA: EventRecord.ChangeDetail.ValueType  # 216
     NODE_DECOMISSION: EventRecord.ChangeDetail.ValueType  # 300
     NODE_READY: EventRecord.ChangeDetail.ValueType  # 301
-    """[001]"""
+    """[previous]"""
     NODE_SCHEDULABLE: EventRecord.ChangeDetail.ValueType  # 302
     NODE_ALLOC: EventRecord.ChangeDetail.ValueType  # 303
     NODE_CAPACITY: EventRecord.ChangeDetail.ValueType  # 304
@@ -1417,7 +1417,7 @@ class EventRecord(_message.Message):
     ALLOC_REPLACED: EventRecord.ChangeDetail.ValueType  # 503
     ALLOC_NODEREMOVED: EventRecord.ChangeDetail.ValueType  # 504
     UG_USER_LIMIT: EventRecord.ChangeDetail.ValueType  # 600
-    """[000], and the next four"""
+    """[current], and the next four"""
     UG_GROUP_LIMIT: EventRecord.ChangeDetail.ValueType  # 601
     UG_APP_LINK: EventRecord.ChangeDetail.ValueType  # 602
     UG_USER_RESOURCE: EventRecord.ChangeDetail.ValueType  # 603

@@ -1,5 +1,6 @@
-"""What is derived from ``si.events``: a topic for each kind of event, and usage in windows (docs/usage.md).
+"""Derived topics: one topic for each kind of event, and usage in windows (docs/usage.md).
 
-``fan_out.py`` and ``usage.py`` are pure. ``batches.py`` puts them together for one partition; two drivers feed that:
-``plain.py`` in transactions of the log, ``faust_app.py`` by Faust on Kafka. ``rest.py`` answers what ``si.usage`` says.
+``fan_out.py`` and ``usage.py`` are pure. ``batches.py`` combines them for one partition of ``si.events``. Two drivers
+feed it: ``plain.py`` uses transactions of the log, ``faust_app.py`` uses Faust on Kafka. ``rest.py`` answers requests
+from ``si.usage``.
 """

@@ -1,4 +1,4 @@
-"""One partition of ``si.events`` in, the derived records of it out. Pure; both drivers are around this."""
+"""Turns the events of one partition of ``si.events`` into derived records. Pure; both drivers use it."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from muster_event_publisher.derive.fan_out import FanOut
 from muster_event_publisher.derive.usage import S_IN_NS, RmUsage, StateWrite, WindowUsage, seconds
 from muster_event_publisher.errors import UsageMismatch
 
-# Kind and name, in keys, of the record that says until when an RM's usage is known.
+# Kind and name in the key of the record that says up to which time an RM's usage is known.
 KNOWN_KIND, KNOWN_NAME = "rm", "-"
 
 
 class Derived(NamedTuple):
-    """What a batch gives. A driver without transactions writes ``records`` first, then ``states`` in their order."""
+    """The records of a batch. A driver without transactions writes ``records`` first, then ``states`` in order."""
 
     records: list[OutRecord]
     states: list[OutRecord]
@@ -77,7 +77,7 @@ class PartitionDeriver:
                 raise UsageMismatch(self._window_ns // S_IN_NS, other_ns // S_IN_NS, *topics)
 
     def take(self, records: Sequence[Record]) -> None:
-        """Events in the order of the log. What is no event is passed over; the followers of ``si.events`` count it."""
+        """Takes records in the order of the log. Records that are no events are skipped; the feed counts them."""
         for record in records:
             if record.value is None:
                 continue
@@ -96,7 +96,7 @@ class PartitionDeriver:
                 self._changed[rm_id] = rm
 
     def flush(self) -> Derived:
-        """What the events since the last flush give."""
+        """The derived records of the events since the last flush."""
         for rm_id, rm in self._changed.items():
             self._flush(rm_id, rm)
         self._changed.clear()
@@ -105,11 +105,11 @@ class PartitionDeriver:
         return derived
 
     def usage_of(self, rm_id: str) -> RmUsage | None:
-        """The fold of an RM."""
+        """The usage fold of an RM."""
         return self._rms.get(rm_id)
 
     def _rm(self, rm_id: str, instance: str, at_ns: int) -> RmUsage | None:
-        """The fold that an event goes into; None for a repeat from an instance that has ended."""
+        """The usage fold of the event's RM; None for a repeated event of an instance that has ended."""
         rm = self._rms.get(rm_id)
         if rm is None:
             rm = self._rms[rm_id] = RmUsage(self._window_ns, self._refresh_windows, instance)
@@ -144,7 +144,7 @@ class PartitionDeriver:
 
 
 def _identity(record: Record) -> tuple[str, str, int] | None:
-    """RM, instance and id of a tracking event; None for an event of the shim, and for what is no event."""
+    """RM, instance and id of a tracking event; None for a shim event and for a record that is no event."""
     headers = dict(record.headers)
     event_id = event_id_of(headers.get(HEADER_EVENT_ID))
     if headers.get(HEADER_TRACKING) == b"0" or event_id is None:
@@ -156,7 +156,7 @@ def _identity(record: Record) -> tuple[str, str, int] | None:
 
 
 def _shown(rm_id: str, usage: WindowUsage, window_ns: int) -> bytes:
-    """The public form (docs/usage.md). Integrals are exact decimal numbers, which json does not write itself."""
+    """The public JSON (docs/usage.md). Integrals are exact decimals, which Python's json cannot write."""
     resource_seconds = ",".join(f"{json.dumps(name)}:{seconds(value)}" for name, value in usage.quantity_ns.items())
     rest = {
         "rm": rm_id,

@@ -1,4 +1,4 @@
-"""What an event says about usage: the one place that knows which details of seed 002 mean so. Pure."""
+"""What an event means for usage. Only this module knows which details of the event history design matter. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ _STEPS: dict[tuple[int, int, int], tuple[Step, Kind]] = {
 
 
 def fact_of(event: EventRecord) -> Fact | None:
-    """None: the event says nothing about usage. Quantities that are not positive say nothing either (seed 002)."""
+    """The event's meaning for usage; None: none. Quantities that are not positive are ignored (the event history
+    design).
+    """
     meaning = _STEPS.get((event.type, event.eventChangeType, event.eventChangeDetail))
     if meaning is None:
         return None

@@ -1,8 +1,8 @@
-"""Each event to the topic of its kind. Pure.
+"""Routes each event to the topic of its kind. Pure.
 
-The record keeps its key, its value, its headers and its partition; the header ``origin`` says where it was on
-``si.events``. So who reads such a topic can drop repeats: by (instance, id), or, for events of the shim that have no
-id, by the origin's offset, which grows.
+The record keeps its key, value, headers and partition. A header ``origin`` adds its place on ``si.events``. A reader
+of the derived topic can therefore drop repeats: by (instance, id), or, for shim events without an id, by the offset in
+``origin``, which only grows.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _KINDS: dict[int, EventKind] = {
 
 
 class FanOut:
-    """Knows the topics."""
+    """The topics by kind of event."""
 
     def __init__(self, topics: Topics) -> None:
         self._topics = {number: topics.events_of(kind) for number, kind in _KINDS.items()}
 
     def route(self, record: Record, event: EventRecord) -> OutRecord | None:
-        """The record for the topic of the event's kind; None for a kind that has none (a newer interface's)."""
+        """The record for the topic of the event's kind; None for a kind without a topic (a newer interface's)."""
         topic = self._topics.get(event.type)
         if topic is None:
             return None

@@ -1,6 +1,6 @@
-"""Derives in transactions of the log: what a batch gives and the position behind it become visible together.
+"""The driver in transactions of the log: a batch's derived records and the position behind it are committed together.
 
-For the embedded log, in the process of ``muster up``. It goes on where it was, exactly; a crash repeats nothing.
+``muster up`` uses it on the embedded log. After a crash it continues exactly where it was and repeats nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from muster_bus.clock import Clock
 from muster_bus.errors import LogUnavailable, OffsetGone, TransactionFailed
 from muster_bus.log import Log, LogReader, PartitionOwner, Record
 from muster_bus.topics import Topics
-from muster_service.life import Life
+from muster_runtime.life import Life
 
 from muster_event_publisher import metrics
 from muster_event_publisher.derive.batches import PartitionDeriver
@@ -20,7 +20,7 @@ from muster_event_publisher.derive.settings import DeriveSettings
 
 log = structlog.get_logger(__name__)
 
-# Records between two breaths: about a millisecond.
+# Records between two pauses: about a millisecond of work.
 _SLICE = 50
 _POLL_S = 1.0
 _READ_TIMEOUT_S = 5.0
@@ -28,9 +28,9 @@ _RESTORE_RECORDS = 5_000
 
 
 class PlainDerive:
-    """Derives from every partition. See the module's words.
+    """Derives from every partition; see the module's docstring.
 
-    :param bus: started; closed by whoever started it.
+    :param bus: started by the caller, who also closes it.
     """
 
     def __init__(self, settings: DeriveSettings, bus: Log, topics: Topics, clock: Clock) -> None:
@@ -40,27 +40,27 @@ class PlainDerive:
         self._troubles: dict[int, str] = {}
 
     async def start(self) -> None:
-        """Begins; returns at once."""
+        """Starts one task for each partition; returns at once."""
         self._life.begin()
         for partition in range(self._topics.partitions):
             self._life.watch(self._derive(partition), f"partition-{partition}")
 
     async def wait(self) -> None:
-        """Returns when it was stopped; raises what killed it."""
+        """Returns when the service was stopped; raises the error that ended it."""
         await self._life.wait()
 
     async def stop(self) -> None:
-        """Ends at once: what is not derived yet is derived next time."""
+        """Ends at once; the next start derives the rest."""
         if self._life.begin_stop():
             await self._life.cancel_tasks()
             self._life.end()
 
     async def healthy(self) -> bool:
-        """Whether every partition goes on."""
+        """Whether every partition works."""
         return not await self.problems()
 
     async def problems(self) -> list[str]:
-        """What does not work now, one sentence each."""
+        """The faults of this moment, one sentence each."""
         return [f"partition {partition}: {text}" for partition, text in sorted(self._troubles.items())]
 
     async def _derive(self, partition: int) -> None:
@@ -71,7 +71,7 @@ class PlainDerive:
             try:
                 await self._derive_until_it_fails(partition, parts)
             except (LogUnavailable, TransactionFailed) as error:
-                # What is in memory may be ahead of the log: it is dropped, and folded anew.
+                # The state in memory may be ahead of the log: it is dropped and folded again from the log.
                 self._troubles[partition] = f"the log does not take what is derived: {error}"
                 log.warning("deriving begins again", partition=partition, error=str(error), retry_s=pause_s)
             finally:
@@ -84,7 +84,7 @@ class PlainDerive:
 
     async def _derive_until_it_fails(self, partition: int, parts: list[LogReader | PartitionOwner]) -> None:
         settings, topics = self.settings, self._topics
-        # 1. the order of every take-over: fence, committed, seek, fold, read
+        # 1. take over: fence the old owner, find the committed offset, seek, fold the states, read
         owner = await self._bus.take_over("derive", topics.events, partition)
         parts.append(owner)
         committed = await owner.committed()
@@ -118,12 +118,12 @@ class PlainDerive:
             await owner.commit([*derived.records, *derived.states], reader.position)
             metrics.DERIVED.labels(str(partition)).inc(len(records))
             metrics.DERIVE_LAG.labels(str(partition)).set(max(await reader.end_offset() - reader.position, 0))
-            # 3. few, larger transactions
+            # 3. wait for more: few large transactions cost less than many small ones
             if len(records) < settings.batch_records_max:
                 await asyncio.sleep(settings.batch_wait_s)
 
     async def _rest(self, worked_s: float) -> None:
-        """Leaves the processor to others for as long as the share says."""
+        """Pauses so long that deriving uses only its share of the processor."""
         await asyncio.sleep(worked_s * (1 / self.settings.processor_share - 1))
 
 

@@ -1,13 +1,13 @@
-"""``/ws/v1/usage``: usage in windows, as the derived topic says it. Muster's own; docs/usage.md describes it.
+"""``/ws/v1/usage``: usage in windows, from the topic ``si.usage``. An endpoint of Muster's own (docs/usage.md).
 
-What is asked for is checked name by name; the errors have the form that the events' endpoints use.
+Each parameter is checked by name. Errors have the same form as those of the events' endpoints.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from urllib.parse import parse_qsl
 
@@ -15,9 +15,11 @@ import structlog
 from muster_bus.errors import LogUnavailable, OffsetGone
 from muster_bus.log import Log, LogReader
 from muster_bus.topics import Topics
-from muster_service.life import Life
+from muster_rest.publisher import USAGE
+from muster_runtime import whose
+from muster_runtime.life import Life
 from starlette.requests import Request
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
 from muster_event_publisher import metrics
@@ -25,31 +27,33 @@ from muster_event_publisher.derive.settings import DeriveSettings
 from muster_event_publisher.derive.table import RmKnown, UsageTable, WindowSum
 from muster_event_publisher.derive.usage import S_IN_NS, Kind, seconds
 from muster_event_publisher.errors import RequestRefused, known_rms, shown
-from muster_event_publisher.rest import answer_json, get_endpoint
+from muster_event_publisher.rest import answer_json, get_endpoint, routes_of
 
 log = structlog.get_logger(__name__)
 
-USAGE_PATH = "/ws/v1/usage"
-
-_PARAMETERS = ("rm", "kind", "name", "from", "to", "window")
+_PARAMETERS = tuple(each.name for each in USAGE.parameters)
 _KINDS = ", ".join(Kind)
 _READ_RECORDS = 1_000
 _POLL_S = 1.0
-# Seconds since 1970 that a date can say (the year 9999).
+# The latest time that a Python date can express, in seconds since 1970 (the year 9999).
 _TIME_MAX_S = 253_402_300_799
-# Subjects, or records, between two breaths.
+# Subjects, or records, between two pauses for other tasks.
 _SLICE = 50
 
 
 class UsageRest:
     """Follows ``si.usage`` and answers from memory.
 
-    :ivar routes: for the publisher's REST.
+    :ivar routes: the routes for the publisher's REST.
+    :ivar lives: gives, for each RM that is not forgotten, whether it is stopped. The publisher sets it.
     """
+
+    lives: Callable[[Sequence[str]], Mapping[str, bool]]
 
     def __init__(self, settings: DeriveSettings, bus: Log, topics: Topics) -> None:
         self.settings = settings
-        self.routes: list[BaseRoute] = [Route(USAGE_PATH, get_endpoint(self._usage))]
+        self.lives = lambda rm_ids: dict.fromkeys(rm_ids, False)
+        self.routes: list[BaseRoute] = routes_of({USAGE.handler: get_endpoint(self._usage)})
         self.table = UsageTable(settings.rest_windows_max, settings.rest_records_max, settings.refresh_windows)
         self._bus, self._topics = bus, topics
         self._life = Life("usage")
@@ -57,7 +61,7 @@ class UsageRest:
         self._silent: set[int] = set()
 
     async def start(self) -> None:
-        """Begins to follow; what is on the log already is taken soon after."""
+        """Begins to follow the topic; the records that are on the log already are read soon after."""
         self._life.begin()
         for partition in range(self._topics.partitions):
             reader = await self._bus.reader(self._topics.usage, partition)
@@ -65,7 +69,7 @@ class UsageRest:
             self._life.watch(self._follow(partition, reader), f"partition-{partition}")
 
     async def wait(self) -> None:
-        """Returns when it was stopped; raises what killed it."""
+        """Returns when the service was stopped; raises the error that ended it."""
         await self._life.wait()
 
     async def stop(self) -> None:
@@ -81,14 +85,14 @@ class UsageRest:
         return not await self.problems()
 
     async def problems(self) -> list[str]:
-        """What does not work now, one sentence each."""
+        """The faults of this moment, one sentence each."""
         return [f"usage of partition {partition} is not followed" for partition in sorted(self._silent)]
 
     async def _follow(self, partition: int, reader: LogReader) -> None:
         start: int | None = None
         while True:
             try:
-                # 1. not further back than memory takes; which is why something may be missing before the first record
+                # 1. begin only as far back as memory allows: usage before the first record may be missing
                 if start is None:
                     first, end = await reader.first_offset(), await reader.end_offset()
                     start = max(first, end - self.settings.rest_records_max)
@@ -120,7 +124,7 @@ class UsageRest:
         # 1. what is asked
         query = _query(request)
         kind = _kind(query)
-        rm_id, known = self._rm(query)
+        rm_id, known = self._rm(query, whose.default_of(request.headers.raw))
         name = query.get("name", "")
         if name and not self.table.has(rm_id, kind, name):
             raise RequestRefused(404, f'parameter "name": no usage of {kind} {shown(name)}')
@@ -164,14 +168,16 @@ class UsageRest:
         body = json.dumps(head, separators=(",", ":"))[:-1] + f',"usage":[{",".join(usage)}]}}\n'
         return await answer_json(request, body.encode())
 
-    def _rm(self, query: dict[str, str]) -> tuple[str, RmKnown | None]:
+    def _rm(self, query: dict[str, str], default_rm: str) -> tuple[str, RmKnown | None]:
         asked, there = query.get("rm", ""), self.table.rm_ids()
         listed = known_rms(there, "usage")
         if asked and asked not in there:
             raise RequestRefused(404, f'parameter "rm": no usage of {shown(asked)}{listed}')
-        if not asked and len(there) > 1:
-            raise RequestRefused(400, f'parameter "rm" is needed{listed}')
-        rm_id = asked or (there[0] if there else "")
+        lives = self.lives(there)
+        meant = asked or whose.meant(lives, default_rm)
+        if meant is None and lives:
+            raise RequestRefused(400, f'parameter "rm" is needed{known_rms(list(lives), "usage")}')
+        rm_id = meant or ""
         return rm_id, self.table.known(rm_id)
 
 

@@ -1,18 +1,18 @@
-"""Settings of what is derived from events."""
+"""Settings of deriving: topics by kind of event, and usage."""
 
 from __future__ import annotations
 
 import re
 
-from muster_service.addresses import OptionalListenAddress
+from muster_runtime.addresses import OptionalListenAddress
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-# What Kafka takes as names of groups and members.
+# The names that Kafka accepts for groups and members.
 _NAME = re.compile(r"^[a-zA-Z0-9._-]{1,100}$")
 
 
 class DeriveSettings(BaseModel):
-    """Section ``derive``. Who writes: ``muster up`` itself, on Kafka ``muster derive``."""
+    """Section ``derive``. On the embedded log ``muster up`` derives; on Kafka ``muster derive`` does."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -60,6 +60,9 @@ class DeriveSettings(BaseModel):
     )
     session_timeout_s: float = Field(
         10.0, ge=6, le=300, description="a process that is silent for so long loses its partitions"
+    )
+    backlog_records_max: int = Field(
+        5_000, ge=1, le=100_000, description="events in one batch of muster derive while more are waiting"
     )
     commit_interval_s: float = Field(2.0, gt=0, description="time between two commits of the position")
     stall_s: float = Field(

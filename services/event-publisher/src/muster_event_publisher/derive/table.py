@@ -1,4 +1,4 @@
-"""``si.usage`` in memory, for REST: the windows that were shown, and what follows from them for those in between."""
+"""``si.usage`` in memory, for REST: the recorded windows, and the windows between them that follow from those."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from muster_bus.topics import HEADER_EVENT_ID, HEADER_INSTANCE
 from muster_event_publisher.derive.batches import KNOWN_KIND
 from muster_event_publisher.derive.usage import S_IN_NS, Quantities
 
-# Subjects between two steps of tidying: well under a millisecond.
+# Subjects between two pauses while old windows are dropped: well under a millisecond of work.
 _SLICE = 100
 
 
 class _Shown(NamedTuple):
-    """A record of ``si.usage``; the integral is over the whole window."""
+    """The values of a record of ``si.usage``; the integral covers the whole window."""
 
     quantity_ns: Quantities
     held: Quantities
@@ -33,7 +33,7 @@ class _Shown(NamedTuple):
 
 @dataclass(slots=True)
 class _Series:
-    """What was shown of a subject, by the start of the window in ns."""
+    """The records of one subject, by the start of the window in ns."""
 
     starts: list[int] = field(default_factory=list)
     shown: dict[int, _Shown] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class _Series:
 class WindowSum:
     """Usage of a subject in a window.
 
-    :ivar quantity_ns: quantity × ns, as far as it is known.
+    :ivar quantity_ns: quantity × ns, up to the newest event.
     """
 
     start_ns: int
@@ -63,10 +63,10 @@ class WindowSum:
 
 @dataclass(slots=True)
 class RmKnown:
-    """Of which time the usage of an RM is known.
+    """The time for which the usage of an RM is known.
 
-    :ivar from_ns: before it, windows may be missing: the table or the log dropped them.
-    :ivar until_ns: time of the newest event that went in.
+    :ivar from_ns: windows before this time may be missing, because the table or the log dropped them.
+    :ivar until_ns: time of the newest event that was counted.
     """
 
     window_ns: int
@@ -75,20 +75,20 @@ class RmKnown:
 
 
 class UsageTable:
-    """Takes the records of ``si.usage`` in any number of partitions; bounded by :meth:`tidy` between them.
+    """Holds the records of ``si.usage`` of any number of partitions; :meth:`tidy` keeps the table within its bounds.
 
     :param windows_max: windows that are kept per RM, back from the newest event.
-    :param records_max: records that are kept in all; the oldest windows go first.
-    :param refresh_windows: as the deriver's.
+    :param records_max: records that are kept in all; the oldest windows are dropped first.
+    :param refresh_windows: the same setting as the deriver's.
     """
 
     def __init__(self, windows_max: int, records_max: int, refresh_windows: int = 0) -> None:
         self._windows_max, self._records_max, self._refresh_windows = windows_max, records_max, refresh_windows
         self._shrink_above = records_max
-        self._series: dict[tuple[str, str], dict[str, _Series]] = {}  # (RM, kind) → name → what was shown
+        self._series: dict[tuple[str, str], dict[str, _Series]] = {}  # (RM, kind) → name → its records
         self._known: dict[str, RmKnown] = {}
         self._swept_ns: dict[str, int] = {}
-        self._due_ns: dict[str, int] = {}  # RM → before which its windows are to go
+        self._due_ns: dict[str, int] = {}  # RM → the time before which its windows are to be dropped
         self._tidying = False
         self._count = 0
 
@@ -100,7 +100,7 @@ class UsageTable:
         return sorted(self._known)
 
     def known(self, rm_id: str) -> RmKnown | None:
-        """Of which time the RM's usage is known; None for an RM without usage."""
+        """The time for which the RM's usage is known; None for an RM without usage."""
         return self._known.get(rm_id)
 
     def names(self, rm_id: str, kind: str) -> list[str]:
@@ -112,9 +112,9 @@ class UsageTable:
         return name in self._series.get((rm_id, kind), ())
 
     def take(self, record: Record, missing_before: bool = False) -> None:
-        """One record, in the order of its partition. Raises ValueError, KeyError or TypeError for what is none.
+        """Takes a record, in the order of its partition. Raises ValueError, KeyError or TypeError for a malformed one.
 
-        :param missing_before: what came before the first record is not read.
+        :param missing_before: the topic had older records, which were not read.
         """
         if record.value is None:
             return
@@ -124,7 +124,7 @@ class UsageTable:
         if known is None:
             known = self._known[rm_id] = RmKnown(window_ns)
             if missing_before and value["kind"] != KNOWN_KIND:
-                # What is held since before it is shown again within so many windows.
+                # The deriver writes each subject that holds something again within so many windows.
                 known.from_ns = int(value["window_start_s"]) * S_IN_NS + self._refresh_windows * window_ns
         if value["kind"] == KNOWN_KIND:
             known.until_ns = max(known.until_ns, int(value["known_until_ns"]))
@@ -143,13 +143,13 @@ class UsageTable:
             insort(series.starts, start_ns)
             self._count += 1
         elif before.instance == shown.instance and before.event_id > shown.event_id:
-            return  # repeated by a deriver that began again a little earlier
+            return  # a deriver that restarted has written it again
         series.shown[start_ns] = shown
 
     def windows(self, rm_id: str, kind: str, name: str, from_ns: int, to_ns: int, step_ns: int) -> list[WindowSum]:
-        """Windows of ``step_ns`` that begin in ``[from_ns, to_ns)``, where anything was used; none is empty.
+        """The windows of length ``step_ns`` that begin in ``[from_ns, to_ns)`` and have any usage.
 
-        :param from_ns: a multiple of ``step_ns``, which is one of the RM's window.
+        :param from_ns: a multiple of ``step_ns``, which is a multiple of the RM's own window.
         """
         known, series = self._known.get(rm_id), self._series.get((rm_id, kind), {}).get(name)
         if known is None or series is None:
@@ -166,14 +166,14 @@ class UsageTable:
         for index in range(first, bisect_left(series.starts, to_ns)):
             start_ns = series.starts[index]
             shown = series.shown[start_ns]
-            # 1. the window itself: what is beyond the newest event has not been yet
+            # 1. the window itself, without the time after the newest event
             if start_ns >= from_ns:
                 into = at(start_ns)
                 into.add(shown.quantity_ns)
                 into.add(shown.held, -max(start_ns + window_ns - known.until_ns, 0))
                 into.raise_peak(shown.peak)
                 into.allocations += shown.allocations
-            # 2. those until the next one that was shown
+            # 2. the windows until the next record
             more = index + 1 < len(series.starts)
             until_ns = min(series.starts[index + 1], end_ns) if more else end_ns
             if shown.held:
@@ -187,9 +187,9 @@ class UsageTable:
     # ---- bounds ----------------------------------------------------------------------------------------------------
 
     def tidy(self) -> Iterator[None]:
-        """Drops what is over the bounds. There is much to look at: whoever drives it gives others a turn at each step.
+        """Drops windows beyond the bounds, in steps, so that the caller can let other tasks run between two steps.
 
-        Records may be taken, and windows asked for, between the steps.
+        Records may be taken, and windows requested, between the steps.
         """
         if self._tidying:
             return
@@ -206,7 +206,7 @@ class UsageTable:
 
     def _note_due(self, rm_id: str, known: RmKnown) -> None:
         horizon_ns = known.until_ns - self._windows_max * known.window_ns
-        # Now and then is enough: what is dropped a little late costs a little memory.
+        # A sweep now and then is enough: a window that is dropped late only costs a little memory.
         if horizon_ns - self._swept_ns.get(rm_id, 0) > max(self._windows_max // 16, 1) * known.window_ns:
             self._swept_ns[rm_id] = horizon_ns
             self._due_ns[rm_id] = horizon_ns - horizon_ns % known.window_ns
@@ -226,11 +226,12 @@ class UsageTable:
                 break
         for rm_id, known in list(self._known.items()):
             yield from self._sweep(rm_id, start_ns + 1 - (start_ns + 1) % known.window_ns + known.window_ns)
-        # One of each subject that holds something stays: where these alone are too many, do not try at each record.
+        # The last window of each subject that holds something stays. Where these alone exceed the bound, the table does
+        # not try again with each record.
         self._shrink_above = max(self._records_max, self._count + self._count // 4)
 
     def _sweep(self, rm_id: str, horizon_ns: int) -> Iterator[None]:
-        """Drops the windows before the horizon, but for the last one of each subject that says what is held then."""
+        """Drops the windows before the horizon, except the last one of each subject that still holds something."""
         known = self._known[rm_id]
         for group in [group for (owner, _), group in self._series.items() if owner == rm_id]:
             for name, series in _slowly(group):
@@ -252,7 +253,7 @@ class UsageTable:
 
 
 def _slowly(group: dict[str, _Series]) -> Iterator[tuple[str, _Series | None]]:
-    """The subjects that are there now and still there when their turn comes; None: a step."""
+    """The group's subjects, except those that go during the iteration; None marks a pause."""
     for number, name in enumerate(list(group), start=1):
         series = group.get(name)
         if series is not None:

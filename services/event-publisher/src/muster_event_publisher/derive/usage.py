@@ -1,27 +1,27 @@
-"""Usage of one RM as a fold of its events: resource-seconds in windows. Pure; integers only. The words first.
+"""Usage of one RM as a fold of its events: resource-seconds in windows. Pure; integers only. The terms:
 
 usage
-    What an application, a queue, a user or a group holds, integrated over time: a quantity held for a second is one
-    quantity-second. Inside, integrals are quantity × ns, so nothing is ever rounded.
+    The resources that an application, a queue, a user or a group holds, integrated over time: a quantity held for a
+    second is one quantity-second. This module computes in quantity × ns, so nothing is ever rounded.
 
 subject
-    Whose usage it is: (kind, name). What an allocation of an application adds, it adds to the application, to the
-    application's queue and to every queue above it. Users and groups have events of their own.
+    The owner of usage: (kind, name). An allocation counts for its application, for the application's queue and for
+    every queue above. Users and groups have events of their own.
 
 window
-    Time is cut into windows of one length, from 1970 on. Time is the events' own, never the wall's; an event that says
-    an earlier time than one before it counts as simultaneous with that one.
+    Time is divided into windows of one length, from 1970 on. It is the time of the events, never the wall clock. An
+    event with an earlier time than the one before it counts as simultaneous with that one.
 
 book
-    What is known of a subject: what it holds, and the integral, the peak and the new allocations of the window that
-    its last change was in. A book that changes is shown as a :class:`WindowUsage`; one that does not change costs
-    nothing, however many windows go by. Hence the contract: *what a window says it held at its end holds in every
-    later window until the next one that is shown*. So that old ones may be deleted, a book that holds something is
-    shown again after ``refresh_windows``.
+    The state of a subject: the resources that it holds, and the integral, the peak and the new allocations of the
+    window of its last change. A book that changes is written as a :class:`WindowUsage`. A book that does not change
+    costs nothing, however many windows pass. Hence the contract: *the resources that a subject holds at the end of a
+    written window are held in every later window until the next written one*. A book that holds something is written
+    again after ``refresh_windows``, so that old records may be deleted.
 
 repeats
-    Event ids of an RM grow without gap. What was applied is dropped: by the fold's mark, and after a restart in the
-    middle of a batch by the id in each book. See :meth:`RmUsage.flush` for the order that makes the two enough.
+    Event ids of an RM grow without a gap. The fold drops events that it has applied: by its mark, and after a restart
+    in the middle of a batch by the id in each book. :meth:`RmUsage.flush` explains why these two are enough.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ S_IN_NS = 1_000_000_000
 
 
 class Kind(StrEnum):
-    """What has usage."""
+    """The kinds of subjects."""
 
     APPLICATION = "application"
     QUEUE = "queue"
@@ -57,7 +57,7 @@ class Step(StrEnum):
 
 
 class Fact(NamedTuple):
-    """What an event says about usage.
+    """The meaning of an event for usage.
 
     :ivar kind: APPLICATION, USER or GROUP.
     :ivar queue: path, of JOIN and LEAVE.
@@ -74,9 +74,10 @@ class WindowUsage(NamedTuple):
     """Usage of a subject in the window that starts at ``start_ns``, as if nothing changed until its end.
 
     :ivar quantity_ns: integrals over the whole window, quantity × ns.
-    :ivar held: what it holds from ``at_ns`` on: in the rest of this window, and in later ones until the next is shown.
-    :ivar peak: the most that it held for any time.
-    :ivar allocations: allocations that it got in the window.
+    :ivar held: the resources that it holds from ``at_ns`` on: in the rest of this window, and in later windows until
+        the next written one.
+    :ivar peak: the most that it held at any time in the window.
+    :ivar allocations: how many allocations it got in the window.
     :ivar at_ns: time of the last change.
     :ivar event_id: of the last change.
     """
@@ -109,22 +110,22 @@ class _Book:
 
 
 _Subject = tuple[Kind, str]
-# Key parts and the value of what a deriver keeps; None: no more.
+# Key parts and value of a record that the deriver keeps; None deletes it.
 StateWrite = tuple[tuple[str, str], bytes | None]
 _MARK = ("rm", "-")
 _MARK_FIELDS = ("applied", "instance", "ended", "until_ns", "window_ns")
-# Names of quantities in one book: their texts and some digits each, three times over, stay below the log's limit of a
-# record (1 MiB). Few names need no counting.
+# Bounds the names of quantities in one book: three times their texts and digits stay below the log's limit of a record
+# (1 MiB). Few names need no counting.
 _NAMES_BYTES_MAX, _NAME_OVERHEAD_BYTES, _FEW_NAMES = 256 * 1024, 48, 32
-# A repeat from before so many other instances would have to be years old.
+# So many ended instances are remembered: a repeated event of an older one would be years old.
 _ENDED_KEPT = 16
 
 
 class Flushed(NamedTuple):
-    """What a batch gives.
+    """The records of a batch.
 
-    :ivar shown: first to be written.
-    :ivar states: to be written after that, in this order.
+    :ivar shown: to be written first.
+    :ivar states: to be written after those, in this order.
     """
 
     shown: list[WindowUsage]
@@ -135,16 +136,16 @@ class RmUsage:
     """The usage of one RM.
 
     :param window_ns: length of a window.
-    :param refresh_windows: a book that holds something is shown at least every so many windows.
-    :param instance: of the events to come. A new one is flushed once before its first event.
+    :param refresh_windows: a book that holds something is written at least every so many windows.
+    :param instance: the instance of the following events. A new fold is flushed once before its first event.
     """
 
     def __init__(self, window_ns: int, refresh_windows: int, instance: str = "") -> None:
         self.window_ns, self.refresh_windows = window_ns, refresh_windows
         self.instance = instance
-        self.ended: list[str] = []  # instances before this one: their events are repeats
-        self.applied = -1  # the last event id that went into everything it concerns
-        self.until_ns = 0  # time of the newest event: usage is known until then
+        self.ended: list[str] = []  # earlier instances: their events are repeats
+        self.applied = -1  # the last event id that is in all its books
+        self.until_ns = 0  # time of the newest event: usage is known up to it
         self.repeated = self.unmatched = self.left_out = 0
         self._books: dict[_Subject, _Book] = {}
         self._touched: dict[_Subject, _Book] = {}
@@ -161,7 +162,7 @@ class RmUsage:
     # ---- events ----------------------------------------------------------------------------------------------------
 
     def take(self, event_id: int, at_ns: int, fact: Fact | None) -> bool:
-        """One event, in the order of the log; ``fact`` None: it says nothing about usage. False: it is a repeat."""
+        """Takes an event, in the order of the log; ``fact`` None: no usage. False: the event is a repeat."""
         if event_id <= self.applied:
             self.repeated += 1
             return False
@@ -173,9 +174,9 @@ class RmUsage:
         return True
 
     def begin_instance(self, instance: str, at_ns: int) -> None:
-        """Another instance of the RM begins, whose ids start anew: what the earlier one held is held no more.
+        """Begins another instance of the RM, whose ids start again: nothing that the earlier one held is held any more.
 
-        To be called between two flushes, so that no batch holds events of two instances.
+        The caller flushes before and after, so that no batch holds events of two instances.
         """
         self.until_ns = max(self.until_ns, at_ns)
         for book in self._books.values():
@@ -188,7 +189,7 @@ class RmUsage:
     def _apply(self, event_id: int, fact: Fact) -> None:
         book = self._book(fact.kind, fact.name)
         if event_id <= book.event_id:
-            return  # it was in the batch that a crash cut off, and this book (so its queues' too) had been written
+            return  # a crash cut off the event's batch after this book, and so its queues' books, had been written
         match fact.step:
             case Step.GAIN | Step.LOSS:
                 sign = 1 if fact.step is Step.GAIN else -1
@@ -202,7 +203,7 @@ class RmUsage:
                 self._note(book, event_id)
 
     def _move(self, book: _Book, event_id: int, queue: str) -> None:
-        """An application enters a queue; what it holds already goes with it."""
+        """Moves an application into a queue, with the resources that it already holds."""
         before, after = set(ancestry(book.queue)), set(ancestry(queue))
         if book.held:
             for path in sorted(before - after):
@@ -224,7 +225,7 @@ class RmUsage:
         for name, value in self._with_room(book, quantities):
             now = book.held.get(name, 0) + sign * value
             if now < 0:
-                # The addition was before the log's beginning, or while tracking was off.
+                # The gain happened before the log began, or while tracking was off.
                 self.unmatched += 1
                 now = 0
             if now:
@@ -235,7 +236,7 @@ class RmUsage:
         self._note(book, event_id)
 
     def _with_room(self, book: _Book, quantities: Mapping[str, int]) -> Iterable[tuple[str, int]]:
-        """The quantities that the book has room for: names without end are counted as left out."""
+        """The quantities that the book has room for; names beyond the bound are counted in ``left_out``."""
         few = max(len(book.held), len(book.quantity_ns), len(book.peak)) + len(quantities) <= _FEW_NAMES
         if few or all(name in book.held for name in quantities):
             return quantities.items()
@@ -265,7 +266,7 @@ class RmUsage:
             self._idle.move_to_end(subject)
 
     def _roll(self, book: _Book, at_ns: int) -> None:
-        """Brings the integrals up to a time."""
+        """Extends the book's integrals up to a time."""
         if at_ns <= book.at_ns:
             return
         start_ns = self._start_of(at_ns)
@@ -275,7 +276,7 @@ class RmUsage:
                 book.quantity_ns[name] = book.quantity_ns.get(name, 0) + value * took_ns
             _raise(book.peak, book.held)
         else:
-            # The window that it leaves must be seen as it ended; those in between follow from what is held.
+            # The window that ends is written as it ended; the windows in between follow from the held resources.
             if (book.kind, book.name) in self._touched:
                 self._show(book)
             took_ns = at_ns - start_ns
@@ -288,7 +289,7 @@ class RmUsage:
 
     def _show(self, book: _Book) -> None:
         if not (book.shown_ns or book.held or book.allocations or book.quantity_ns):
-            return  # an application that only entered its queue
+            return  # the application has entered its queue, and no more
         rest_ns = book.start_ns + self.window_ns - book.at_ns
         whole = dict(book.quantity_ns)
         for name, value in book.held.items():
@@ -306,17 +307,18 @@ class RmUsage:
         if subject in self._holding:
             self._holding.move_to_end(subject)
 
-    # ---- what comes of it ------------------------------------------------------------------------------------------
+    # ---- records ---------------------------------------------------------------------------------------------------
 
     def flush(self) -> Flushed:
-        """What changed since the last flush.
+        """The records of all changes since the last flush.
 
-        States come in an order that a crash may cut anywhere: queues, users and groups, then applications, then the
-        mark. Repeats begin after the mark that was written. Where an application's book was written, its queues' were
-        too and drop the repeats by their ids; where it was not, it still says in which queue it was. A book goes only
-        when the mark that was written *before* is past its last change: then nobody repeats what made it.
+        A crash may cut the order of the states anywhere: queues, users and groups, then applications, then the mark.
+        Repeated events begin after the mark that was written. If an application's book was written, its queues' books
+        were written, too, and drop the repeats by their ids. If it was not, the old book still names the application's
+        queue. A book is deleted only when the mark that was written *before* is past its last change, so no event that
+        changed it can be repeated.
         """
-        # 1. books that hold something and were not shown for long
+        # 1. books that hold something and were not written for long
         now_start_ns = self._start_of(self.until_ns)
         due_ns = now_start_ns - self.refresh_windows * self.window_ns
         while self._holding:
@@ -327,10 +329,10 @@ class RmUsage:
             self._touched[book.kind, book.name] = book
             book.shown_ns = now_start_ns
             self._holding.move_to_end((book.kind, book.name))
-        # 2. what changed
+        # 2. books that changed
         for book in self._touched.values():
             self._show(book)
-        # 3. books that nobody needs any more
+        # 3. books that are not needed any more
         while self._idle:
             subject, book = next(iter(self._idle.items()))
             if book.start_ns >= now_start_ns or book.event_id > self._flushed:

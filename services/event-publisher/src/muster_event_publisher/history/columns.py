@@ -16,7 +16,7 @@ from muster_event_publisher.codec import (
 
 Quantities = list[tuple[str, int]]
 
-# Resources decoded before, by their bytes. Two threads may fill it at once: that only costs a decoding.
+# A cache of decoded resources by their bytes. Two threads may fill it at once, which only costs a decoding.
 _KNOWN: dict[bytes, Quantities] = {}
 _KNOWN_MAX, _KNOWN_BYTES_MAX = 4096, 512
 
@@ -38,7 +38,7 @@ class EventColumns(NamedTuple):
 
 
 def columns_of(values: Sequence[bytes]) -> EventColumns:
-    """Decodes the events. What does not decode becomes a row that says so (its other fields are empty)."""
+    """Decodes the events. An event that does not decode becomes a row with a message that says so, and empty fields."""
     # One comprehension per column: half the cost of filling eleven lists row by row.
     records = [decode(value) for value in values]
     kinds = [record.type for record in records]

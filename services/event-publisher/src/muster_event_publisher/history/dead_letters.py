@@ -1,4 +1,4 @@
-"""Events that a store refuses for ever: to ``si.dead-letters``, so that nothing behind them waits."""
+"""Writes events that a store refuses for ever to ``si.dead-letters``, so that later events do not wait for them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ log = structlog.get_logger(__name__)
 
 
 class DeadLetters:
-    """The way there, shared by all exporters. At least once: after a crash the same event may come again."""
+    """Writes dead letters for all exporters. At least once: after a crash an event may be written again."""
 
     def __init__(self, bus: Log, topics: Topics) -> None:
         self._bus, self._topics = bus, topics
@@ -32,7 +32,7 @@ class DeadLetters:
         self._lock = asyncio.Lock()
 
     async def put(self, run: EventRun, sink: str, why: str) -> None:
-        """Writes the first event of a run as it is on the log, durable on return. Raises LogUnavailable.
+        """Writes the first event of a run as it is on the log; it is durable on return. Raises LogUnavailable.
 
         :param why: one sentence, without the event's content.
         """
@@ -56,7 +56,8 @@ class DeadLetters:
             await self.close()  # the next attempt makes a new one
             raise
         except RecordTooLarge:
-            # It came from the log, so only the headers are too much: what matters is where it is.
+            # The event came from the log, so only the added headers make it too large: without the event, its place
+            # remains.
             log.error("too large for the dead letters", sink=sink, origin=origin)
         metrics.EXPORT_DEAD_LETTERS.labels(sink).inc()
         log.error("event put to the dead letters", sink=sink, origin=origin, rm=run.rm_id, id=run.first_id, why=why)

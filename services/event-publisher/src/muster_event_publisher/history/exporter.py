@@ -1,4 +1,4 @@
-"""Brings one partition's events to one sink: in order, each at least once, however often anything dies."""
+"""Exports one partition's events to one sink: in order, each at least once, whatever process dies meanwhile."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["Exporter", "FlushPolicy", "Retry"]
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
-# Longest wait for the one record that the log is recognised by.
+# Longest wait for the one record by which the log is recognised.
 _LOOK_S = 5.0
 
 
@@ -35,9 +35,9 @@ _LOOK_S = 5.0
 class Retry:
     """Waits between attempts: doubled from ``min_s`` to ``max_s``.
 
-    :param refusals: so often a batch may be refused before its events are tried apart.
-    :param dead_letters_in_a_row: after so many with no event stored in between, it is the store that is wrong, not the
-        events: nothing more is given up until it takes one.
+    :param refusals: after so many refusals of a batch, its halves are tried separately.
+    :param dead_letters_in_a_row: after so many dead letters without a stored event in between, the fault is the
+        store's: no further event becomes a dead letter until the store takes one.
     """
 
     min_s: float
@@ -47,10 +47,11 @@ class Retry:
 
 
 class Exporter:
-    """One sink, one partition.
+    """Exports one partition to one sink.
 
-    It holds at most what the policy lets wait plus one reading. While the sink is away it reads nothing: the log keeps
-    the rest. Crash-only: a new one asks the sink for its progress and goes on from there.
+    In memory it holds at most the events that the policy lets wait plus those of one read. While the sink is away it
+    reads nothing: the log keeps the rest. After a crash a new exporter asks the sink for its progress and continues
+    there.
     """
 
     def __init__(
@@ -82,22 +83,22 @@ class Exporter:
         self._gauges[1].set_function(lambda: self.lag_s)
 
     async def run(self) -> None:
-        """Until :meth:`finish` was called and everything that the feed has is durable."""
+        """Exports until :meth:`finish` was called and all events of the feed are durable."""
         # 1. where the sink stopped
         await self._begin()
         while True:
-            # 2. what is due is made durable
+            # 2. a batch that is due becomes durable
             caught_up = self._position >= self._feed.tail_end
             if self._records and (self._due() or (self._finishing and caught_up)):
                 await self._flush()
             elif self._finishing and caught_up:
                 return
-            # 3. what comes next is put to the rest
+            # 3. the next events join the batch
             else:
                 await self._next()
 
     def finish(self) -> None:
-        """Asks :meth:`run` to return once everything up to the feed's end is durable. The feed must have stopped."""
+        """Lets :meth:`run` return once all events up to the feed's end are durable. The feed must have stopped."""
         self._finishing = True
         self._feed.changed.notify()
 
@@ -109,12 +110,12 @@ class Exporter:
 
     @property
     def lag(self) -> int:
-        """Offsets that the follower has and the sink has not."""
+        """How many offsets the feed has that the sink does not have."""
         return max(self._feed.tail_end - (self._start if self._records else self._position), 0)
 
     @property
     def lag_s(self) -> float:
-        """Age of the oldest event that is not durable; where that is not known, time since there was none."""
+        """Age of the oldest event that is not durable; if it is not in memory, the time since the sink had all."""
         if self._runs:
             return max(self._clock.now_ns() - decode(self._runs[0].values[0]).timestampNano, 0) / 1e9
         return self._clock.monotonic() - self._caught_up_at if self.lag else 0.0
@@ -137,11 +138,11 @@ class Exporter:
                 self._position = self._start = await self._resume_at(progress)
                 self.problem = None
                 return
-            except (SinkError, LogUnavailable, OffsetGone) as error:  # gone: retention was here in between
+            except (SinkError, LogUnavailable, OffsetGone) as error:  # OffsetGone: retention has deleted it meanwhile
                 pause_s = await self._pause(error, pause_s)
 
     async def _resume_at(self, progress: Progress | None) -> int:
-        """The position to go on from, once the log is recognised as the one that the sink has seen."""
+        """The position to continue from; the start, when the log is another one than the sink has seen."""
         assert self._reader is not None, "made in _begin"
         first, end = await self._reader.first_offset(), await self._reader.end_offset()
         if progress is None:
@@ -156,13 +157,13 @@ class Exporter:
             self._reader.seek(progress.last.offset)
             records = await self._reader.read(1, _LOOK_S)
             if not records and self._reader.position <= progress.last.offset:
-                # Silence says nothing about which log it is. (Where there is a hole, the position moves.)
+                # Without an answer the log is not recognised. (At a hole in the offsets the position moves.)
                 raise LogUnavailable(f"{self._topic}[{self._feed.partition}] gives nothing at {progress.last.offset}")
             runs = batch_of(self._feed.partition, records, 0, 0).runs
             last = progress.last
             if runs and (runs[0].offsets[0], runs[0].rm_id, runs[0].instance, runs[0].first_id) == last:
                 return min(progress.end, end)
-        # Its events are recognised one by one (instance and id), so starting over does no harm.
+        # The sink recognises each event by instance and id, so starting over does no harm.
         log.warning("the log is not the one that was exported before; exporting it from its start", **story)
         await self._own(self._sink.new_log(self._feed.partition))
         return first
@@ -178,7 +179,7 @@ class Exporter:
                 return
             self.problem = None
         if batch.end == self._position and behind:
-            return  # nothing came in time; there is more, whether or not the follower gets anything new
+            return  # the log gave nothing in time; it has more, whether or not the feed gets new events
         if batch.end == self._position:
             if not self._records:
                 self._caught_up_at = self._clock.monotonic()
@@ -199,7 +200,7 @@ class Exporter:
         return max(self._waiting_since + self._policy.wait_s - self._clock.monotonic(), 0.001)
 
     async def _read_behind(self) -> EventBatch:
-        """Reads the log itself: the tail does not reach back so far."""
+        """Reads the log, because the tail does not reach back so far."""
         assert self._reader is not None, "made in _begin"
         self._reader.seek(self._position)
         try:
@@ -213,12 +214,12 @@ class Exporter:
             return EventBatch(self._feed.partition, self._position, gone.first, [])
         end = max(self._reader.position, self._position)
         if not records and await self._reader.end_offset() <= self._position:
-            # Only holes (transaction markers, say) up to where the follower has been.
+            # Only holes (transaction markers, for example) lie before the feed's tail.
             end = self._feed.tail_start
         return batch_of(self._feed.partition, records, self._position, end)
 
     async def _flush(self) -> None:
-        """Makes what waits durable; comes back only when it is."""
+        """Makes the waiting events durable; returns only when they are."""
         self._given_up = 0
         await self._store(
             EventBatch(self._feed.partition, self._start, self._position, self._runs), self._retry.refusals
@@ -228,14 +229,14 @@ class Exporter:
         self._runs, self._records, self._bytes, self._start = [], 0, 0, self._position
 
     async def _store(self, batch: EventBatch, refusals: int) -> None:
-        """Makes a batch durable, but for events that the sink refuses: those go to the dead letters.
+        """Makes a batch durable; events that the sink refuses go to the dead letters.
 
-        :param refusals: so often it may be refused as a whole.
+        :param refusals: after so many refusals the batch is halved.
         """
         pause_s, refused = self._retry.min_s, 0
         while batch.runs:
             try:
-                # 1. all of it
+                # 1. the whole batch
                 began = self._clock.monotonic()
                 await self._written(batch)
                 metrics.EXPORT_SECONDS.labels(self._sink.name).observe(self._clock.monotonic() - began)
@@ -245,12 +246,12 @@ class Exporter:
                 refused += 1
                 batch = await self._rest_of(batch)
                 if refused >= refusals and batch.records > 1:
-                    # 2. by halves, each in its turn: the order of positions is kept
+                    # 2. its halves, one after the other, which keeps the order of positions
                     for half in pieces(batch, (batch.records + 1) // 2):
                         await self._store(half, 1)
                     return
                 if refused >= refusals and batch.runs:
-                    # 3. down to the one that it is about
+                    # 3. down to the one event that the sink refuses
                     if self._given_up_in_a_row < self._retry.dead_letters_in_a_row:
                         await self._give_up(batch.runs[0], error)
                         return
@@ -286,7 +287,7 @@ class Exporter:
         return await self._own(self._sink.progress(partition))
 
     async def _own(self, call: Awaitable[T]) -> T:
-        """What a sink answers; what it should not raise becomes something that is tried again."""
+        """The sink's answer; an error outside of the sink's contract becomes SinkUnavailable, which is retried."""
         try:
             return await call
         except SinkError:
@@ -313,6 +314,6 @@ class Exporter:
 
 
 def _defect(error: Exception) -> str:
-    """Where a sink raised what it should not. Not the error's text: it may hold what a store's address holds."""
+    """Where a sink broke its contract. Without the error's text, which may quote the store's address and password."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__} in {frame.name} ({frame.filename.rpartition('/')[2]}:{frame.lineno})"

@@ -1,25 +1,25 @@
-"""History as files whose names are the progress: what Parquet and JSON lines have in common.
+"""History in files whose names record the progress: the common part of Parquet and JSON lines.
 
 ::
 
     DIR/<log generation>/p<partition>/<start>-<end>.<suffix>
 
-A write makes one file of a partition's events in the positions ``[start, end)``, whatever RMs they are of. So the
-highest ``end`` says where to go on, and a write that is repeated after a crash meets its own file. Nothing else is
-kept.
+A write makes one file of a partition's events in the positions ``[start, end)``, of all RMs together. So the highest
+``end`` is the position to continue from, and a write that is repeated after a crash finds its own file. No other
+record of the progress exists.
 
 log generation
-    A number that grows when the log is another one than before, and its positions mean nothing (a new volume, a
-    backup). The new folder begins with ``before.json``: the highest event id of each RM until then, so that a log
-    that repeats events adds no doubles. Generation 0 holds files of a layout without positions.
+    A number that grows when the log is replaced by another one, whose positions mean something else (a new volume, a
+    restored backup). The new folder begins with ``before.json``: the highest event id of each RM so far, so that
+    events which the new log repeats are not stored twice. Generation 0 holds files of a layout without positions.
 
 overlap
-    Two files of one partition with a position in common can exist when two publishers write to one S3 prefix, or after
-    a crash while such an overlap was mended. Whoever starts mends it: what is inside of another file is removed, what
-    sticks out is cut. So after a start the union of all files is each event once.
+    Two files of one partition can share positions when two publishers write to one S3 prefix, or after a crash during
+    the repair of such an overlap. Each start repairs overlaps: a file inside another one is removed, and a file that
+    overlaps another one is cut. After that the files hold each event once.
 
-The work is done in one thread, a few hundred events at a time with a pause in between: with the whole of Muster in one
-process, the event loop gets the interpreter back within about a millisecond.
+All work runs in one thread, a few hundred events at a time with a pause in between. So the event loop of a process
+that runs all of Muster gets the interpreter back within about a millisecond.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ _BEFORE = "before.json"
 
 
 class Unreadable(Exception):
-    """A file is not what its name says."""
+    """A file's content does not match its name."""
 
 
 class Summary(NamedTuple):
-    """What the last file of a partition says.
+    """The summary in the last file of a partition.
 
-    :param known: highest ids up to and with this file, as far as the file tells.
+    :param known: the highest ids up to and including this file, as far as the file holds them.
     """
 
     last: LastEvent
@@ -66,38 +66,38 @@ class Summary(NamedTuple):
 
 
 class Form(Protocol):
-    """What is in the files. Called in the sink's thread; reading raises OSError and Unreadable."""
+    """The file format. Called in the sink's thread; reading raises OSError and Unreadable."""
 
     @property
     def suffix(self) -> str:
-        """With the dot."""
+        """The files' suffix, with the dot."""
         ...
 
     def encode(self, partition: int, runs: list[EventRun], last: LastEvent, known: KnownIds) -> Sequence[Any]:
         """A file's content, as buffers.
 
         :param last: the last event of the write, which need not be among the runs.
-        :param known: with these runs.
+        :param known: the highest ids, these runs included.
         """
         ...
 
     def summary(self, place: Place, path: str) -> Summary: ...
 
     def known(self, place: Place, paths: list[str]) -> KnownIds:
-        """Highest ids in these files of a partition, in order. May read all of them."""
+        """The highest ids in these files of a partition, in order. May read all the files."""
         ...
 
     def cut(self, place: Place, path: str, start: int) -> Sequence[Any]:
-        """The content of a file without what is before a position."""
+        """The content of a file from a position on."""
         ...
 
     def upgrade(self, place: Place) -> None:
-        """Brings what an older program left there into this layout, as generation 0."""
+        """Moves the files of an older version's layout into this one, as generation 0."""
         ...
 
 
 class Span(NamedTuple):
-    """A file, by its name."""
+    """The name of a file and the positions in it."""
 
     start: int
     end: int
@@ -106,7 +106,7 @@ class Span(NamedTuple):
 
 @dataclass
 class _Standing:
-    """Where a partition's files are."""
+    """The state of a partition's files."""
 
     generation: int
     end: int = 0
@@ -147,7 +147,7 @@ class FileSink:
         except Unreadable as error:
             raise SinkUnfit(self.name, f"{self._place.shown}: {error}") from error
 
-    # What follows runs in the thread.
+    # The following methods run in the thread.
 
     def _start(self) -> None:
         self._place.start(self.name)
@@ -160,11 +160,11 @@ class FileSink:
 
     def _new_log(self, partition: int) -> None:
         standing = self._standings.get(partition) or self._look(partition)
-        # 1. what is there already, whatever the new log repeats
+        # 1. the ids that are stored already: the new log may repeat them
         folder = folder_of(standing.generation, partition)
         paths = [f"{folder}/{span.name}" for span in spans(self._place, folder, self._form.suffix)]
         known = {**standing.known, **self._form.known(self._place, paths)}
-        # 2. a folder of its own, which says so: from now on positions are those of the new log
+        # 2. a new folder with those ids: from now on positions are those of the new log
         generation = standing.generation + 1
         before = {"known": [[rm_id, instance, last] for (rm_id, instance), last in sorted(known.items())]}
         self._place.put(f"{folder_of(generation, partition)}/{_BEFORE}", [msgspec.json.encode(before)])
@@ -180,7 +180,7 @@ class FileSink:
             if _BEFORE in names:
                 standing.known = self._before(f"{folder}/{_BEFORE}")
             if names and generation == 0:
-                # Without positions: only the ids count.
+                # These files have no positions: only the ids count.
                 last_name = max(name for name in names if name.endswith(self._form.suffix))
                 standing.known = self._form.summary(self._place, f"{folder}/{last_name}").known
             elif names:
@@ -203,7 +203,7 @@ class FileSink:
         made: set[str] = set()
         reached = 0
         for span in spans(self._place, folder, self._form.suffix):
-            if span.name in made:  # by a cut that a crash kept from removing what it cut
+            if span.name in made:  # an earlier cut made it, and crashed before it removed the file that it cut
                 continue
             path = f"{folder}/{span.name}"
             if span.end <= reached:
@@ -232,10 +232,10 @@ class FileSink:
         standing = self._standings.get(batch.partition)
         if standing is None:
             standing = self._standings[batch.partition] = self._look(batch.partition)
-        # 1. what is not there yet
+        # 1. the events that are not stored yet
         batch = batch.since(standing.end)
         runs, known = _unknown(batch.runs, standing.known)
-        # 2. one file of it (none when the log repeats what an earlier one had)
+        # 2. one file with them (none when the log only repeats stored events)
         if runs:
             last = last_event(EventBatch(batch.partition, batch.start, batch.end, runs))
             name = name_of(batch.start, batch.end, self._form.suffix)
@@ -255,12 +255,12 @@ def name_of(start: int, end: int, suffix: str) -> str:
 
 
 def generations(place: Place) -> list[int]:
-    """Those that have a folder, in order."""
+    """The generations that have a folder, in order."""
     return [int(name) for name in place.folders("") if _GENERATION(name)]
 
 
 def spans(place: Place, folder: str, suffix: str) -> list[Span]:
-    """The files of a partition, by start; of those with one start the longest first."""
+    """The files of a partition, by start; of files with the same start the longest first."""
     found = []
     for name in place.names(folder):
         match = _SPAN(name)
@@ -270,7 +270,7 @@ def spans(place: Place, folder: str, suffix: str) -> list[Span]:
 
 
 def _unknown(runs: list[EventRun], known: KnownIds) -> tuple[list[EventRun], KnownIds]:
-    """The runs without events that are known by id, and the ids known with them."""
+    """The runs without the events whose ids are known, and the known ids after these runs."""
     fresh: list[EventRun] = []
     after = dict(known)
     for run in runs:

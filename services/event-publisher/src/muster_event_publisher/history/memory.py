@@ -12,7 +12,7 @@ from muster_event_publisher.history.sink import Progress, last_event
 
 @dataclass
 class MemoryTarget:
-    """What outlives a :class:`MemorySink`: hand it to the next one."""
+    """The stored events and progress, which outlive a :class:`MemorySink`: the next one gets them."""
 
     events: dict[tuple[str, str, int], bytes] = field(default_factory=dict)
     progress: dict[int, Progress] = field(default_factory=dict)
@@ -21,9 +21,9 @@ class MemoryTarget:
 class MemorySink:
     """See :class:`muster_event_publisher.history.sink.Sink`.
 
-    :param target: what an earlier sink left behind; a new one otherwise.
-    :ivar down: it cannot be reached.
-    :ivar refuse: what it refuses for ever, by RM and event id.
+    :param target: the target of an earlier sink; None: a new one.
+    :ivar down: the store cannot be reached.
+    :ivar refuse: the events that it always refuses, by RM and event id.
     """
 
     name = "memory"

@@ -1,7 +1,7 @@
 """History as Parquet files, readable with anything: ``select * from read_parquet('DIR/**/*.parquet')``.
 
-The layout is that of ``files.py``. A file's footer holds, under the key ``muster``, which runs of ids are in it, its
-last event, and the highest id of each RM until then: enough to resume, and to find an id without reading rows.
+The layout is that of ``files.py``. Under the key ``muster`` a file's footer holds its runs of ids, its last event, and
+the highest id of each RM so far. That is enough to resume, and to find an id without reading rows.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from muster_event_publisher.history.slices import SLICE, pause
 log = structlog.get_logger(__name__)
 
 SUFFIX = ".parquet"
-# Small enough that a look-up by id reads a part of a large file.
+# Small enough that a search for an id reads only a part of a large file.
 _ROW_GROUP = 16 * 1024
 _FOOTER = b"muster"
 _OLD_PROGRESS = (".progress-p", ".json")
@@ -34,7 +34,7 @@ class Footer(NamedTuple):
     """What a file says about itself.
 
     :param runs: (rm, instance, first id, last id), in log order.
-    :param known: highest ids up to and with this file.
+    :param known: the highest ids up to and including this file.
     """
 
     last: LastEvent

@@ -1,7 +1,7 @@
-"""Events by id out of the files of :mod:`muster_event_publisher.history.parquet`.
+"""Reads events by id from the files of :mod:`muster_event_publisher.history.parquet`.
 
-Each file's footer says the highest id of every RM until then, so a binary search over the files' footers finds the one
-that has an id; of that file only the row groups that can hold it are read. All of it in one thread of its own.
+Each file's footer holds the highest id of each RM so far, so a binary search over the footers finds the file with an
+id. The reader then reads only the row groups of that file that can hold the id. It works in one thread of its own.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from muster_event_publisher.history.registry import FileOptions, SinkContext, op
 from muster_event_publisher.history.slices import SLICE, pause
 from muster_event_publisher.log_search import OldEvents
 
-# What is looked for is old, so a listing may be a little old too.
+# The listing of files may be a little old, because only old events are read here.
 _LISTED_FOR_S = 10.0
 # Footers do not change; a few hundred bytes each.
 _FOOTERS_KEPT = 4_096

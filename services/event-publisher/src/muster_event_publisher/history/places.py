@@ -1,8 +1,8 @@
-"""Where files of history are: a folder on this machine, or a prefix in an S3-compatible store.
+"""The places of history files: a folder on this machine, or a prefix in an S3-compatible store.
 
-A file appears whole or not at all. On this machine: written beside, fsync, rename, fsync of the folder. In S3: one
-PUT (a large file goes up in parts, and appears when the last one is there). Nothing here is asynchronous: a sink calls
-it from a thread of its own, and pyarrow lets go of the interpreter while it waits.
+A file appears whole or not at all. On this machine it is written beside, fsynced and renamed, and its folder is
+fsynced. In S3 it is one PUT (a large file goes up in parts and appears with the last one). The calls block: a sink
+makes them in a thread of its own, and pyarrow releases the interpreter while it waits.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from muster_runtime.durable import sync
 from pydantic import SecretStr
 
 from muster_event_publisher.errors import SinkUnavailable
@@ -33,7 +34,9 @@ class Place(Protocol):
         ...
 
     def start(self, sink: str) -> None:
-        """Makes it ready to be written to; again after an error. Raises SinkUnavailable when another one writes."""
+        """Prepares the place for writing; called again after an error. Raises SinkUnavailable when another process
+        writes there.
+        """
         ...
 
     def names(self, folder: str) -> list[str]:
@@ -140,7 +143,7 @@ class LocalPlace:
             file.flush()
             os.fsync(file.fileno())
         beside.replace(whole)
-        _sync(whole.parent)
+        sync(whole.parent)
 
     def get(self, path: str) -> bytes:
         return (self._root / path).read_bytes()
@@ -171,11 +174,11 @@ class LocalPlace:
             return
         self._make(folder.parent)
         folder.mkdir(exist_ok=True)
-        _sync(folder.parent)
+        sync(folder.parent)
 
 
 class S3Place:
-    """See :class:`Place`. There is no lock: one publisher to a prefix, as the documentation says.
+    """See :class:`Place`. It takes no lock: only one publisher may write to a prefix, as the documentation says.
 
     :ivar root: "bucket/prefix", within :attr:`filesystem`.
     """
@@ -200,7 +203,7 @@ class S3Place:
         return f"s3://{self.root}"
 
     def start(self, sink: str) -> None:
-        # An answer to anything: a wrong address or key is better found now than at the first file.
+        # Any request: it finds a wrong address or key now instead of at the first file.
         self.folders("")
 
     def names(self, folder: str) -> list[str]:
@@ -210,14 +213,14 @@ class S3Place:
         return self._listed(folder, "Directory")
 
     def put(self, path: str, parts: Sequence[Any]) -> None:
-        # (Otherwise Arrow would compress what is named .zst, and it is compressed already.)
+        # (Without this, Arrow would compress a file named .zst again.)
         stream = self.filesystem.open_output_stream(f"{self.root}/{path}", compression=None)
         try:
             for part in parts:
                 stream.write(part)
             stream.close()
         except BaseException:
-            # An upload in parts that broke off is ended when the stream goes: it must not leave half a file.
+            # A broken upload in parts is aborted when the stream is dropped: it must not leave half a file.
             del stream
             with suppress(OSError):
                 self.remove(path)
@@ -267,11 +270,3 @@ class S3Place:
                 retry_strategy=AwsStandardS3RetryStrategy(max_attempts=_ATTEMPTS),
             )
         return self._known_fs
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

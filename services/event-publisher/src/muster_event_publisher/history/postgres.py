@@ -1,11 +1,10 @@
-"""History in PostgreSQL: COPY into a staging table, then INSERT of what is not there yet.
+"""History in PostgreSQL: COPY into a staging table, then INSERT of the events that are not stored yet.
 
-The table ``events`` is partitioned by day, so that old days go by dropping a table. Its key is (instance, rm, id,
-timestamp_ns): a partitioned table's key must hold the partitioning column, and an event never changes its time. The
-progress is a row in the same database, changed in the same transaction as the events.
+The table ``events`` is partitioned by day, so that an old day is removed by dropping a table. Its key is (instance, rm,
+id, timestamp_ns): a partitioned table's key must contain the partitioning column, and an event's time never changes.
+The progress is a row in the same database, written in the same transaction as the events.
 
-Retention drops whole days. Events of a day that is over its time are passed over when they come late, so a dropped day
-does not come back.
+Retention drops whole days. Late events of a day beyond the retention are skipped, so a dropped day does not come back.
 """
 
 from __future__ import annotations
@@ -42,12 +41,12 @@ _DAY_NS = 24 * 60 * 60 * 1_000_000_000
 _MIGRATION_LOCK = 0x6D7573746572
 # Longest time for all migrations: an index on a large table takes minutes.
 _MIGRATION_S = 6 * 3600.0
-# How often it is looked whether a day is over its time, and how long a drop waits for readers before it is put off.
+# How often the sink looks for days beyond the retention, and how long a drop waits for readers before it is postponed.
 _RETENTION_EVERY_S = 600.0
 _DROP_LOCK_TIMEOUT = "2s"
-# Classes of errors that are about what is written, not about the server: data, constraints, limits of a row.
+# Classes of errors that concern the written data, not the server: data, constraints, limits of a row.
 _REFUSED = ("22", "23", "54")
-# Characters of an id that are stored; the longest that fits into an index whatever they are.
+# The most characters of an id that are stored: so many fit into an index, whatever they are.
 _LONG_ID = 600
 
 _COLUMNS = (
@@ -91,16 +90,16 @@ def make_sink(options: Mapping[str, object], context: SinkContext) -> SinkPlan:
         retention_days=given.retention_days,
         clock=context.clock,
     )
-    # Bytes are bounded by records here: a write goes on at most a second later anyway.
+    # Here the number of records bounds the bytes: a write follows within a second anyway.
     return sink, FlushPolicy(given.flush_records, 64 << 20, given.flush_s)
 
 
 class PostgresSink:
     """See :class:`muster_event_publisher.history.sink.Sink`.
 
-    :param source: whose progress this is: the topic's name (several Musters can share a database).
-    :param transaction_records: a batch is stored in pieces of so many events, each with its progress.
-    :param retention_days: so many whole days before today are kept; 0: all.
+    :param source: the topic's name, for the progress (several Musters can share a database).
+    :param transaction_records: events per transaction: a batch is stored in pieces, each with its progress.
+    :param retention_days: how many whole days before today are kept; 0: all.
     """
 
     def __init__(
@@ -237,7 +236,7 @@ class PostgresSink:
 
     @asynccontextmanager
     async def _guarded(self) -> AsyncIterator[asyncpg.Connection]:
-        """The connection, alone; what goes wrong on it becomes a SinkUnavailable, and the connection is made anew."""
+        """Exclusive use of the connection. An error on it becomes SinkUnavailable, and the next use connects again."""
         async with self._lock:
             try:
                 if self._connection is None or self._connection.is_closed():
@@ -264,7 +263,7 @@ class PostgresSink:
         connection = await self._server.connect("muster event-publisher")
         try:
             await self._migrate(connection)
-            # INCLUDING nothing: no keys and no indexes, it is emptied at each commit.
+            # Without keys and indexes (no INCLUDING): it is emptied at each commit.
             await connection.execute(
                 f"create temporary table {_STAGING} (like {self._schema}.events) on commit delete rows"
             )
@@ -312,7 +311,7 @@ def _rows(runs: list[EventRun]) -> list[_Row]:
              object_id, reference_id, message, resource) = row  # fmt: skip
             record = None
             if b"\0" in value or len(value) > _LONG_ID:
-                # Perhaps not storable as it is: then the whole record goes along.
+                # The text may not be storable as it is: then the whole record is stored, too.
                 kept = (_short(object_id), _short(reference_id), storable(message))
                 names = [(storable(name), quantity) for name, quantity in resource]
                 if kept != (object_id, reference_id, message) or names != resource:
@@ -326,7 +325,7 @@ def _rows(runs: list[EventRun]) -> list[_Row]:
 
 
 async def _slowly(rows: list[_Row]) -> AsyncIterator[_Row]:
-    """The rows, with a chance for the event loop now and then: encoding them is done on it."""
+    """The rows, with pauses for the event loop, which encodes them."""
     for number, row in enumerate(rows, start=1):
         yield row
         if number % SLICE == 0:

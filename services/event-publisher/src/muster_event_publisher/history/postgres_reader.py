@@ -1,4 +1,4 @@
-"""Events by id out of the tables of :mod:`muster_event_publisher.history.postgres`."""
+"""Reads events by id from the tables of :mod:`muster_event_publisher.history.postgres`."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class PostgresReader:
         if self._connection is None or self._connection.is_closed():
             self._connection = await self._server.connect("muster event-publisher, reading")
         try:
-            # Each day is walked in the order of its key; the days are merged as far as they are needed.
+            # Each day is read in the order of its key; the days are merged as far as needed.
             rows: list[Any] = await self._connection.fetch(
                 f"""
                 select id, timestamp_ns, type_number, change_type_number, change_detail_number, object_id, reference_id,

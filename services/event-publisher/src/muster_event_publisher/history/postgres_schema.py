@@ -5,8 +5,8 @@ SET 1, ADD 2, REMOVE 3; details APP_ALLOC 200, APP_REQUEST 201, states 202–212
 ALLOC_* 500–504, UG_APP_LINK 602, UG_USER_RESOURCE 603, UG_GROUP_RESOURCE 604. They are compared instead of the names
 because numbers are cheaper.
 
-How allocations are found: one begins with APP ADD APP_ALLOC and ends with APP REMOVE ALLOC_*. One key can have several
-at a time; the k-th end belongs to the k-th begin. Ends whose begin is no longer there (retention) come first.
+An allocation begins with APP ADD APP_ALLOC and ends with APP REMOVE ALLOC_*. One key can have several at a time; the
+k-th end belongs to the k-th begin. Ends whose begin retention has removed come first.
 """
 
 from __future__ import annotations
@@ -266,5 +266,6 @@ _VIEWS = """
         where type_number = 3;
     """
 
-# Each entry is one version, applied in one transaction; {schema} is a checked plain name. Never changed, only added to.
+# Each entry is one version, applied in one transaction; {schema} is a checked plain name. Entries are never changed,
+# only added.
 MIGRATIONS: tuple[str, ...] = (_EVENTS, _VIEWS)

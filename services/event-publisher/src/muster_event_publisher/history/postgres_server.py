@@ -1,4 +1,4 @@
-"""The way to a PostgreSQL server, for the sink and for the reader."""
+"""Connections to a PostgreSQL server, for the sink and the reader."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from muster_event_publisher.errors import SinkUnavailable, SinkUnfit
 
 @dataclass(frozen=True, slots=True)
 class PostgresServer:
-    """Connects, and tells what goes wrong without a word of the DSN, which holds the password.
+    """Connects, and reports errors without any part of the DSN, which holds the password.
 
     :param sink: the store's name, for errors.
-    :param timeout_s: of the connection and of each statement.
+    :param timeout_s: for connecting and for each statement.
     """
 
     sink: str
@@ -23,7 +23,7 @@ class PostgresServer:
     timeout_s: float
 
     async def connect(self, who: str) -> asyncpg.Connection:
-        """A new connection. Raises SinkUnfit for a DSN that is none, and what asyncpg raises.
+        """A new connection. Raises SinkUnfit for an invalid DSN, and asyncpg's errors.
 
         :param who: shown in the server's list of connections.
         """
@@ -41,7 +41,7 @@ class PostgresServer:
             ) from None
 
     def away(self, error: BaseException) -> SinkUnavailable:
-        """What an error of asyncpg comes to: its class, and its text unless that quotes the DSN."""
+        """An error of asyncpg for a message: its class, and its text unless that quotes the DSN."""
         text, secret = str(error), self.dsn.get_secret_value()
         password = secret.split("@")[0].rpartition(":")[2] if "@" in secret else ""
         quoted = secret in text or (password and password in text)

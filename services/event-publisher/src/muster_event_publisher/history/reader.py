@@ -1,4 +1,4 @@
-"""The contract of a reader of history: events that neither ring nor log have any more, by id."""
+"""The contract of a reader of history: it reads events that neither ring nor log have any more, by id."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class HistoryReader(Protocol):
     async def read(self, rm_id: str, instance: str, start: int, count: int) -> OldEvents | None:
         """Up to ``count`` consecutive events of the RM from the first id at or after ``start``; None: there are none.
 
-        The values are si.v1.EventRecord, serialised, with the fields of the originals (not always the same bytes).
+        The values are serialised si.v1.EventRecord with the fields of the originals, but not always the same bytes.
 
         Raises SinkError: the store cannot be read now.
         """

@@ -1,4 +1,4 @@
-"""Events out of a store's columns: the opposite of ``columns.py``."""
+"""Makes events from a store's columns: the opposite of ``columns.py``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def serialised(
     message: str,
     resource: Iterable[tuple[str, int]],
 ) -> bytes:
-    """The event as si.v1.EventRecord. Its fields are those of the original, not always its bytes."""
+    """The event as si.v1.EventRecord, with the fields of the original, but not always the same bytes."""
     record = EventRecord(
         type=type_number,  # type: ignore[arg-type]
         objectID=object_id,

@@ -40,7 +40,7 @@ class SinkContext:
     """What a factory may want to know.
 
     :param name: the store's name in the settings, for logs and metrics; the sink's ``name``.
-    :param source: the topic that is exported: whose progress it is, where several Musters share a target.
+    :param source: the exported topic, which tells the progress of several Musters with one target apart.
     """
 
     name: str
@@ -52,7 +52,7 @@ class SinkContext:
 class SinkFactory(Protocol):
     """Makes a sink. Connects to nothing yet.
 
-    :param options: as in the settings. Texts may be secrets: they belong into no log and no error.
+    :param options: as in the settings. Texts may be secrets: they must not get into a log or an error.
     :raises SinkSettingsWrong: the options cannot be used.
     """
 
@@ -60,7 +60,7 @@ class SinkFactory(Protocol):
 
 
 class ReaderFactory(Protocol):
-    """Makes the reader for what the sink of the same kind and options writes. Connects to nothing yet."""
+    """Makes the reader of the events that the sink of the same kind and options writes. It does not connect yet."""
 
     def __call__(self, options: Options, context: SinkContext) -> HistoryReader: ...
 
@@ -86,7 +86,7 @@ class FileOptions(BaseModel):
 
 
 def options_as(model: type[M], options: Options, context: SinkContext) -> M:
-    """The options as a model. Raises SinkSettingsWrong with one sentence for each, and no values."""
+    """The options as a model. Raises SinkSettingsWrong with one sentence for each problem, without values."""
     try:
         return model.model_validate(dict(options))
     except ValidationError as error:
@@ -105,7 +105,7 @@ def sinks_of(
 ) -> list[SinkPlan]:
     """The sinks that the settings ask for, in their order.
 
-    :param points: of the group; None: those that are installed.
+    :param points: the entry points of the group; None: the installed ones.
     :raises SinkSettingsWrong: an unknown kind, a kind that two packages offer, or options that cannot be used.
     """
     wanted = wanted_of(settings)
@@ -126,7 +126,7 @@ def sinks_of(
 def readers_of(
     settings: PublisherSettings, topics: Topics, clock: Clock, points: Iterable[EntryPoint] | None = None
 ) -> list[HistoryReader]:
-    """Readers for those of the settings' stores that have one, in the settings' order. Raises SinkSettingsWrong."""
+    """The readers of the settings' stores that have one, in the settings' order. Raises SinkSettingsWrong."""
     wanted = wanted_of(settings)
     if not wanted and points is None:
         return []
@@ -139,7 +139,7 @@ def readers_of(
 
 
 def wanted_of(settings: PublisherSettings) -> dict[str, tuple[str, dict[str, object]]]:
-    """Name → (kind, options) of every store that the settings ask for; no options hidden. Raises SinkSettingsWrong."""
+    """Name → (kind, options in clear) of each store in the settings. Raises SinkSettingsWrong."""
     wanted: dict[str, tuple[str, dict[str, object]]] = {}
     # 1. the flat settings
     if settings.parquet_dir is not None:

@@ -5,31 +5,30 @@ batch
     partition come one after the other; each begins where the previous ended.
 
 durable
-    When ``write`` returns, every event of the batch survives any crash, and so does the progress. A sink holds nothing
-    back: what waits, waits in the exporter, and after ``kill -9`` it is read again from the log.
+    When ``write`` returns, every event of the batch and the progress survive any crash. A sink holds nothing back: only
+    the exporter lets events wait, and after ``kill -9`` it reads them again from the log.
 
 progress
-    Per partition: the position up to which everything is durable, and the last event before it. The sink keeps it in
-    the target itself, together with the events; nobody else remembers it. The last event is there to recognise the
-    log: if it is no longer the event at that offset, the log is another one, and its positions mean nothing.
+    Per partition: the position up to which all events are durable, and the last event before it. The sink stores the
+    progress in the target, together with the events; there is no other record of it. The last event identifies the log:
+    if the log has another event at that offset, it is another log, and its positions mean something else.
 
 idempotent
-    An event is identified by (instance, RM, event id); the instance is the RM's own, so the RM is there only to be
-    safe. Writing it again, in whatever batch, leaves one. So a batch may
-    always be written again after an error.
+    (instance, RM, event id) identifies an event; the instance belongs to one RM already, so the RM is only there to be
+    safe. Writing an event again, in any batch, leaves one. So a batch may always be written again after an error.
 
 another log
-    When the exporter finds that the log is another one, it says so (``new_log``) before it writes anything of it: from
-    then on positions are those of the new log, and there is no progress until the next write.
+    When the exporter finds another log, it calls ``new_log`` before it writes any of its events. From then on positions
+    are those of the new log, and there is no progress until the next write.
 
 errors
-    SinkUnavailable for what time may heal, SinkUnfit for what needs a person; both are tried again for ever. An event
-    whose content the target cannot take is stored in a form that it can take. Where even that is refused,
-    SinkRefused: after some attempts the exporter looks for the event by halves, puts it to the dead letters and goes
-    on without it. An exception that is none of these is a defect of the sink, and counts as SinkRefused.
+    SinkUnavailable: time may solve it. SinkUnfit: a person must act. The exporter retries both for ever. A sink stores
+    an event whose content the target cannot take in a form that it can take. If the target refuses even that, it raises
+    SinkRefused: after some attempts the exporter finds the event by halving the batch, writes it to the dead letters
+    and continues without it. Any other exception is a defect of the sink and counts as SinkRefused.
 
-A sink is made by a factory, an entry point of the group ``muster.event_sinks`` (``registry.py``). New sinks are checked
-by ``tests/contract/test_sinks.py``.
+A factory makes the sink: an entry point of the group ``muster.event_sinks`` (``registry.py``).
+``tests/contract/test_sinks.py`` tests each sink.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class LastEvent(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """What is durable of a partition: everything before position ``end``; ``last`` is the last event of it."""
+    """The durable part of a partition: all events before position ``end``; ``last`` is the last one of them."""
 
     end: int
     last: LastEvent
@@ -58,7 +57,7 @@ class Progress(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FlushPolicy:
-    """When what waits is written: whatever comes first. The reason for waiting at all is larger, fewer writes."""
+    """When waiting events are written: at the first of these limits. Waiting makes writes larger and fewer."""
 
     records: int
     size_bytes: int
@@ -74,7 +73,7 @@ class Sink(Protocol):
         ...
 
     async def start(self) -> None:
-        """Connects, and makes or checks what must be there. Called before anything else, and again after an error.
+        """Connects, and creates or checks tables or folders. Called first, and again after an error.
 
         Raises: SinkUnavailable, SinkUnfit, as everything here.
         """
@@ -85,11 +84,11 @@ class Sink(Protocol):
         ...
 
     async def new_log(self, partition: int) -> None:
-        """Forgets the partition's progress: its positions were another log's. The events stay."""
+        """Forgets the partition's progress, because its positions were another log's. The events stay."""
         ...
 
     async def write(self, batch: EventBatch) -> None:
-        """Stores the batch (never one without events), durable on return. Raises also SinkRefused."""
+        """Stores the batch (never an empty one); it is durable on return. Raises also SinkRefused."""
         ...
 
     async def close(self) -> None:

@@ -1,12 +1,12 @@
-"""Work on many events in a thread, beside an event loop: in slices, with a pause after each."""
+"""Works on many events in a thread beside an event loop: in slices, with a pause after each."""
 
 from __future__ import annotations
 
 import time
 
-# Events of a slice; about a millisecond in which the interpreter is the thread's.
+# Events of a slice: the thread holds the interpreter for about a millisecond.
 SLICE = 256
-# Long enough for a waiting event loop to take over, short against the slice.
+# Long enough for a waiting event loop to continue, short against the slice.
 _PAUSE_S = 0.0003
 
 

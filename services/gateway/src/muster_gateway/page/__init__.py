@@ -1,7 +1,7 @@
-"""The page at /: plain HTML, CSS and ES modules, as they lie in ``files`` (docs/page.md).
+"""The page at /: plain HTML, CSS and ES modules, as stored in ``files`` (docs/page.md).
 
-The files hold nothing of any cluster, so that everybody gets them. What the page shows it asks for from its reader's
-browser, over the REST interface, with its reader's token.
+The files hold no data of any cluster, so everybody may get them. The page's script asks for its data from the reader's
+browser, over the REST interface, with the reader's token.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 _FILES = Path(__file__).with_name("files")
 _INDEX = "index.html"
-# Below this compressing saves no packet.
+# For smaller files, compression saves no packet.
 _GZIP_BYTES_MIN = 1_400
 
 _TYPES = {
@@ -23,8 +23,8 @@ _TYPES = {
     ".svg": "image/svg+xml",
 }
 
-# Nothing but the page's own files may run, be loaded or be asked. Names of applications and users are anybody's:
-# trusted types make the browser refuse to read any text as HTML, even if the page had the mistake of trying.
+# The browser may run, load and ask only the page's own files. Anybody can choose names of applications and users. With
+# trusted types, the browser refuses to parse any text as HTML, even if the page tried by mistake.
 CONTENT_SECURITY_POLICY = "; ".join(
     (
         "default-src 'none'",
@@ -46,14 +46,15 @@ _HEADERS = (
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
-    # Asked for each time, answered in full only after an upgrade: old scripts beside a new REST help nobody.
+    # The browser asks each time; the answer is full only after an upgrade. Old scripts would not fit a new REST
+    # interface.
     (b"cache-control", b"no-cache"),
     (b"vary", b"accept-encoding"),
 )
 
 
 class PageAnswer(NamedTuple):
-    """What goes out for one file."""
+    """The answer for one file."""
 
     status: int
     content_type: str
@@ -71,7 +72,7 @@ class _File(NamedTuple):
 class Page:
     """The files by path, read once: ``/`` and ``/favicon.ico``, and ``/page/NAME`` for all others.
 
-    Raises OSError when they cannot be read: the installation lacks a part.
+    The constructor raises OSError if they cannot be read, because the installation is incomplete.
     """
 
     def __init__(self) -> None:
@@ -82,11 +83,11 @@ class Page:
 
     @property
     def paths(self) -> list[str]:
-        """Everything that there is."""
+        """Returns all paths."""
         return list(self._files)
 
     def answer(self, path: str, headers: list[tuple[bytes, bytes]]) -> PageAnswer | None:
-        """The answer to a GET; None: there is no such file.
+        """Returns the answer to a GET; None: there is no such file.
 
         :param headers: the request's, names in lower case.
         """

@@ -1,4 +1,4 @@
-"""Where sessions live: the contract and its three stores."""
+"""Session stores: the contract and its three implementations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from muster_gateway.settings import GatewaySettings
 
 
 def make_sessions(settings: GatewaySettings, clock: Clock) -> SessionStore:
-    """The store that ``settings.sessions_url`` names; its scheme has been checked there."""
+    """Returns the store that ``settings.sessions_url`` names. The settings have checked its scheme."""
     url = settings.sessions_url.get_secret_value()
     scheme, _, rest = url.partition(":")
     if scheme == "memory":

@@ -1,7 +1,7 @@
-"""A session as JSON text, for the stores that keep it outside of this process.
+"""Encodes a session as JSON text, for stores outside of this process.
 
-Gateways of two versions may share a store while they are replaced one by one. What an older one does not know stands
-beside what it reads, and is lost when it writes; kinds of streams that are not known here are passed over.
+During an upgrade, gateways of two versions share a store. An older gateway ignores fields that it does not know, and
+loses them when it writes. A gateway ignores kinds of streams that it does not know.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 import json
 
 from muster_gateway.rm_life import RmState
-from muster_gateway.sessions.contract import Cursor, Seat, Session
+from muster_gateway.sessions.contract import UNKNOWN, Cursor, Seat, Session
 from muster_gateway.stream_kind import SI_KINDS, StreamKind
 
 _KINDS = {str(int(kind)): kind for kind in StreamKind}
 
 
 def to_json(session: Session) -> str:
-    """All but the version, which the store keeps beside it."""
+    """Encodes all fields but the version, which the store keeps separately."""
     return json.dumps(
         {
             "rm": session.rm_id,
@@ -28,6 +28,9 @@ def to_json(session: Session) -> str:
             "seats": {str(int(kind)): list(seat) for kind, seat in session.seats.items() if kind in SI_KINDS},
             "more_seats": {str(int(kind)): list(seat) for kind, seat in session.seats.items() if kind not in SI_KINDS},
             "callbacks_told": session.callbacks_told,
+            "requests_sent": session.requests_sent,
+            "policy_group": [session.policy_group, session.config_checksum, session.config_at],
+            "forgetting_ns": session.forgetting_ns,
         },
         separators=(",", ":"),
     )
@@ -36,6 +39,7 @@ def to_json(session: Session) -> str:
 def from_json(text: str, version: int) -> Session:
     """Inverse of :func:`to_json`."""
     content = json.loads(text)
+    group, checksum, config_at = content.get("policy_group", ("", "", UNKNOWN))
     seats = content["seats"] | content.get("more_seats", {})
     return Session(
         rm_id=content["rm"],
@@ -47,4 +51,9 @@ def from_json(text: str, version: int) -> Session:
         registered_at=Cursor(*content["registered_at"]),
         seats={_KINDS[kind]: Seat(*seat) for kind, seat in seats.items() if kind in _KINDS},
         callbacks_told=content.get("callbacks_told", False),
+        requests_sent=content.get("requests_sent", UNKNOWN),
+        policy_group=group,
+        config_checksum=checksum,
+        config_at=config_at,
+        forgetting_ns=content.get("forgetting_ns", 0),
     )

@@ -1,33 +1,27 @@
-"""Sessions: what gateways know together about RMs. The words first.
+"""Sessions: the state of RMs that all gateways share. The terms:
 
 session
-    What is known of one registered RM: its life state, the registration in force, who holds its streams. It changes by
-    ``compare_and_set`` only: of several gateways that want the same step, exactly one takes it.
-
+    The shared state of one registered RM: its life state, the registration in force, the holders of its streams. It
+    changes by ``compare_and_set`` only: of several gateways that want the same step, exactly one takes it.
 version
     Counts a session's changes. A writer names the version that it read; 0 means that there must be none yet.
-
 seat
-    Where a stream of one kind sits: the gateway that serves it and the seat's *epoch*. Each new stream of that kind
-    raises the epoch; whoever holds an older epoch has been superseded, in this gateway or another. The end of a
-    callback stream raises it too: the scheduler is told of that end with the new epoch, so that no note about the
-    stream which comes later than it counts, and a gateway that was only taken for dead cannot sit there again.
-
+    The place of a stream of one kind: the gateway that serves the stream, and the seat's *epoch*. Each new stream of
+    that kind raises the epoch. A holder of an older epoch has been superseded, by this gateway or another. The end of a
+    callback stream raises the epoch, too: the note to the scheduler about the end carries the new epoch. So later notes
+    about the ended stream do not count, and a gateway that was wrongly counted as dead cannot take the seat again.
 cursor
-    How far the responses of one kind were sent: every response with a number up to ``sequence`` was sent or is of
-    another kind; the next one is found from ``offset`` on. Only the holder of the seat's epoch moves it. A cursor from
-    before the registration in force is void.
-
+    The delivery position of one kind: every response with a number up to ``sequence`` was sent or is of another kind;
+    the next one is found from ``offset`` on. Only the holder of the seat's epoch moves it. A cursor that is older than
+    the registration in force is void.
 lease
-    A gateway's sign of life, with a time to live. The seats of a gateway without one are nobody's.
-
+    A gateway's sign of life, with a time to live. Seats of a gateway without a lease are empty.
 marker
-    Set once the store was filled from the log. A store that lost its content has lost its marker, too: that is how it
-    is noticed.
+    Set after the store was filled from the log. A store that lost its content has lost its marker, too; so a gateway
+    notices the loss.
 
-The store is never the truth. All of it can be made again: sessions (and the callback seat's epoch) from ``si.state``,
-seats from the streams that are open, cursors from the RMs' own resume numbers or, failing these, by sending again what
-the log still has.
+The store is never the truth. All of it can be rebuilt: sessions (and the callback seat's epoch) from ``si.state``,
+seats from the open streams, and cursors from the RMs' own resume numbers, or else by sending again what the log has.
 """
 
 from __future__ import annotations
@@ -46,7 +40,7 @@ class Cursor(NamedTuple):
     """A place in an RM's order of responses, for one kind of stream. -1: not known.
 
     :param sequence: number of the last response, of any kind, before the place.
-    :param offset: where in the log the next one is looked for.
+    :param offset: offset in the log from which the next one is searched.
     :param last_sent: number of the last response of this kind before the place (or a higher one, up to ``sequence``).
     """
 
@@ -59,7 +53,7 @@ NOWHERE = Cursor(UNKNOWN, UNKNOWN, UNKNOWN)
 
 
 class Seat(NamedTuple):
-    """Who serves a stream. ``gateway_id`` "": nobody."""
+    """The gateway that serves a stream. ``gateway_id`` "": none."""
 
     gateway_id: str
     epoch: int
@@ -73,11 +67,17 @@ class Session:
     """One RM.
 
     :param version: of this content; 0: not stored yet.
-    :param since_ns: when ``state`` was entered.
-    :param why: what led to it, for people.
-    :param announced: the state that the scheduler was last told; differs while a note is under way.
+    :param since_ns: start of ``state``.
+    :param why: the reason for the state, for people.
+    :param announced: the last state sent to the scheduler; differs from ``state`` while a note is under way.
     :param registered_at: just behind the accepted registration's answer; NOWHERE after a rebuild.
-    :param callbacks_told: the scheduler was told of a callback stream, or is about to be, and not yet of its end.
+    :param policy_group: the RM's group; "": none. ``config_checksum``: the value compared within the group; "": not
+        known.
+    :param config_at: offset of the scheduler's answer with that checksum; UNKNOWN after a rebuild.
+    :param callbacks_told: the scheduler knows, or is about to know, of a callback stream, and not yet of its end.
+    :param forgetting_ns: time of the last request to forget the RM, until the scheduler's answer is known here; 0:
+        none.
+    :param requests_sent: position of the last request event sent on callback streams; UNKNOWN: not known.
     """
 
     rm_id: str
@@ -89,32 +89,37 @@ class Session:
     registered_at: Cursor
     seats: Mapping[StreamKind, Seat] = field(default_factory=dict)
     callbacks_told: bool = False
+    requests_sent: int = UNKNOWN
+    policy_group: str = ""
+    config_checksum: str = ""
+    config_at: int = UNKNOWN
+    forgetting_ns: int = 0
 
     @property
     def callbacks_owed(self) -> bool:
-        """Whether the scheduler has yet to be told that the callback stream is gone."""
+        """Whether the scheduler must still be told that the callback stream is gone."""
         return self.callbacks_told and not self.seats.get(StreamKind.CALLBACK, NOBODY).gateway_id
 
     def held_by(self, living: frozenset[str]) -> bool:
-        """Whether a living gateway serves one of the streams."""
+        """Tells whether a living gateway serves one of the streams."""
         return any(seat.gateway_id in living for seat in self.seats.values())
 
     def with_seat(self, kind: StreamKind, seat: Seat) -> Session:
-        """The same with one seat changed."""
+        """Returns a copy with one seat changed."""
         return replace(self, seats={**self.seats, kind: seat})
 
     def vacated(self, *kinds: StreamKind) -> Session:
-        """The same with these seats empty. See *seat* about the epoch."""
+        """Returns a copy with these seats empty. See *seat* about the epoch."""
         seats = {kind: self.seats.get(kind, NOBODY).epoch + (kind is StreamKind.CALLBACK) for kind in kinds}
         return replace(self, seats={**self.seats, **{kind: Seat("", epoch) for kind, epoch in seats.items()}})
 
     def without_holders(self) -> Session:
-        """The same with every seat empty and its epoch raised: whoever sat there moves no cursor any more."""
+        """Returns a copy with every seat empty and its epoch raised, so that earlier holders cannot move cursors."""
         return replace(self, seats={kind: Seat("", seat.epoch + 1) for kind, seat in self.seats.items()})
 
 
 class Advance(NamedTuple):
-    """A cursor to move, by the holder of ``epoch``."""
+    """A cursor's new value, from the holder of ``epoch``."""
 
     rm_id: str
     kind: StreamKind
@@ -123,14 +128,14 @@ class Advance(NamedTuple):
 
 
 class SessionStore(Protocol):
-    """Where sessions live. Every method raises SessionsDown when the store does not answer in time."""
+    """A store of sessions. Every method raises SessionsDown if the store does not answer in time."""
 
     async def start(self) -> None: ...
 
     async def close(self) -> None: ...
 
     async def healthy(self) -> bool:
-        """Whether the store answers now; never raises."""
+        """Tells whether the store answers now. Never raises."""
         ...
 
     async def get(self, rm_id: str) -> Session | None: ...
@@ -138,15 +143,15 @@ class SessionStore(Protocol):
     async def all(self) -> list[Session]: ...
 
     async def compare_and_set(self, session: Session) -> bool:
-        """Stores ``session`` with its version + 1, if the stored one still has its version. False: it has not."""
+        """Stores ``session`` with its version + 1, if the stored one still has its version. Returns whether it did."""
         ...
 
     async def cursors(self, rm_id: str) -> dict[StreamKind, Cursor]:
-        """The cursors that were ever moved."""
+        """Returns the cursors that were ever moved."""
         ...
 
     async def advance(self, moves: Sequence[Advance]) -> list[bool]:
-        """Moves cursors, all in one go; False for each whose epoch is not the seat's any more."""
+        """Moves cursors together. Returns False for each whose epoch is no longer the seat's."""
         ...
 
     async def renew_lease(self, gateway_id: str, ttl_s: float) -> None: ...
@@ -154,7 +159,7 @@ class SessionStore(Protocol):
     async def drop_lease(self, gateway_id: str) -> None: ...
 
     async def living(self) -> frozenset[str]:
-        """The gateways whose lease has not run out."""
+        """Returns the gateways whose lease has not expired."""
         ...
 
     async def marked(self) -> bool: ...

@@ -1,4 +1,4 @@
-"""Sessions in memory: for tests, and for one process that may forget (the log then fills it again)."""
+"""Sessions in memory: for tests, and for a single process, which refills the store from the log after a restart."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Fills a session store from si.state: after it lost its content, or before its first use.
+"""Fills a session store from si.state, before its first use or after it lost its content.
 
-The life state comes back, and what the scheduler knows of a callback stream: epochs go on from it. Seats come back with
-the streams, places in the response log are searched when a stream opens.
+This restores the life state (INIT for a forgotten RM), and the scheduler's knowledge of a callback stream, from which
+epochs continue. Streams restore their seats themselves. A stream's place in the response log is searched when it opens.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import structlog
 from muster_bus.clock import Clock
 from muster_bus.errors import CodecError, OffsetGone
 from muster_bus.log import Log
-from muster_bus.topics import Topics, is_rm_state_key
+from muster_bus.topics import Topics, is_forgotten_state_key, is_registration_key, is_rm_state_key
 
-from muster_gateway.codec import KnownRm, read_known_rm
+from muster_gateway.codec import NO_GROUP, GroupMember, KnownRm, read_forgotten, read_group_member, read_known_rm
 from muster_gateway.rm_life import RmState
 from muster_gateway.sessions.contract import NOWHERE, Seat, Session, SessionStore
 from muster_gateway.stream_kind import StreamKind
@@ -24,20 +24,21 @@ _WAIT_S = 0.2
 
 
 async def rebuild(bus: Log, topics: Topics, sessions: SessionStore, clock: Clock) -> int:
-    """Adds a session for each registered RM that has none; sets the marker. Returns how many were added.
+    """Adds a session for each registered RM that has none, and sets the marker. Returns the number of added sessions.
 
     Raises LogUnavailable, SessionsDown.
     """
     added = 0
     for partition in range(topics.partitions):
-        for known in (await _known_rms(bus, topics, partition)).values():
-            added += await sessions.compare_and_set(_session(known, clock))
+        known_rms, members = await _known_rms(bus, topics, partition)
+        for known in known_rms:
+            added += await sessions.compare_and_set(_session(known, members.get(known.rm_id, NO_GROUP), clock))
     await sessions.mark()
     log.info("sessions filled from the log", added=added)
     return added
 
 
-def _session(known: KnownRm, clock: Clock) -> Session:
+def _session(known: KnownRm, member: GroupMember, clock: Clock) -> Session:
     return Session(
         rm_id=known.rm_id,
         version=0,
@@ -48,25 +49,34 @@ def _session(known: KnownRm, clock: Clock) -> Session:
         registered_at=NOWHERE,
         seats={StreamKind.CALLBACK: Seat("", known.callbacks_epoch)} if known.callbacks_epoch else {},
         callbacks_told=known.callbacks_connected,
+        policy_group=member.group,
+        config_checksum=member.config_checksum,
     )
 
 
-async def _known_rms(bus: Log, topics: Topics, partition: int) -> dict[str, KnownRm]:
+async def _known_rms(bus: Log, topics: Topics, partition: int) -> tuple[list[KnownRm], dict[str, GroupMember]]:
     reader = await bus.reader(topics.state, partition)
     found: dict[str, KnownRm] = {}
+    members: dict[str, GroupMember] = {}
     try:
         end = await reader.end_offset()
         while reader.position < end:
             try:
                 records = await reader.read(_BATCH, _WAIT_S)
-            except OffsetGone as error:  # compaction overtook the reading: what it removed has a later record
+            except OffsetGone as error:  # compaction overtook the reader; each removed record has a newer one
                 reader.seek(error.first)
                 continue
             for record in records:
-                if not is_rm_state_key(record.key):  # the rest of the topic is not even split
-                    continue
+                forgotten = is_forgotten_state_key(record.key) and record.value is not None
+                is_registration = is_registration_key(record.key)
+                if not forgotten and not is_registration and not is_rm_state_key(record.key):
+                    continue  # other keys are not even parsed
                 try:
-                    known = read_known_rm(record)
+                    if is_registration:
+                        rm_id, member = read_group_member(record)
+                        members[rm_id] = member
+                        continue
+                    known = read_forgotten(record) if forgotten else read_known_rm(record)
                 except CodecError as error:
                     log.error("unreadable state", error=str(error))
                     continue
@@ -74,4 +84,4 @@ async def _known_rms(bus: Log, topics: Topics, partition: int) -> dict[str, Know
                     found[known.rm_id] = known
     finally:
         await reader.close()
-    return {rm_id: known for rm_id, known in found.items() if known.state is not RmState.INIT}
+    return [each for each in found.values() if each.state is not RmState.INIT or each.callbacks_epoch], members

@@ -1,4 +1,4 @@
-"""Sessions in Redis: shared by all gateways of a Muster.
+"""Sessions in Redis, shared by all gateways of a Muster.
 
 Keys, each with the configured prefix::
 
@@ -7,7 +7,7 @@ Keys, each with the configured prefix::
     lease:<gateway>  string with a time to live: Redis itself ends a silent gateway's lease
     marker           string
 
-The compare in compare-and-set, and the epoch's check before a cursor moves, are scripts: Redis runs each as one step.
+Scripts do the compare-and-set, and the epoch's check before a cursor moves: Redis runs each as one step.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ if redis.call('HGET', KEYS[1], 'epoch:' .. ARGV[1]) ~= ARGV[2] then return 0 end
 redis.call('HSET', KEYS[1], 'cursor:' .. ARGV[1], ARGV[3])
 return 1
 """
-# A Redis on the same network answers in a millisecond; a gateway rather says "try again" than waits longer than this.
+# A Redis on the same network answers in a millisecond. After this time the gateway answers "try again".
 _TIMEOUT_S = 2.0
-# When another gateway dies, thousands of streams take their seats here at once: each waits for its turn.
+# When another gateway dies, thousands of streams take their seats here at once. Each waits for a connection.
 _CONNECTIONS_MAX = 32
 
 
 def _or_down(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
-    """Turns Redis' errors into ours; the address stays out of the message, it may hold a password."""
+    """Turns Redis' errors into SessionsDown. The message omits the address, which may hold a password."""
 
     @functools.wraps(method)
     async def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:

@@ -1,6 +1,6 @@
 """Sessions in a SQLite file: for the embedded service, so that cursors and seats survive ``kill -9``.
 
-One thread of its own does all the work: a checkpoint's fsync never stops the event loop.
+One thread does all the work, so that a checkpoint's fsync never stops the event loop.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ CREATE TABLE IF NOT EXISTS cursor (
 CREATE TABLE IF NOT EXISTS lease (gateway_id TEXT PRIMARY KEY, until_ns INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS marker (one INTEGER PRIMARY KEY);
 """
-# Another process (a second gateway on the same file) holds the lock for microseconds; this long means trouble.
+# Another process (a second gateway on the same file) holds the lock for microseconds. A wait this long is an error.
 _BUSY_TIMEOUT_S = 2.0
 
 
 class SqliteSessions:
     """See :class:`muster_gateway.sessions.contract.SessionStore`.
 
-    :param path: of the file; its folder is made.
+    :param path: of the file; the store creates its folder.
     """
 
     def __init__(self, path: Path, clock: Clock) -> None:
@@ -114,7 +114,7 @@ class SqliteSessions:
             self._path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
         )
         self._connection.execute("PRAGMA journal_mode = WAL")
-        # The log is the truth: losing the last cursors at a power failure means sending some responses again.
+        # The log is the truth. If the last cursors are lost at a power failure, some responses are sent again.
         self._connection.execute("PRAGMA synchronous = NORMAL")
         self._connection.executescript(_SCHEMA)
 
@@ -158,7 +158,7 @@ class SqliteSessions:
 
 
 class _Transaction:
-    """BEGIN IMMEDIATE … COMMIT: reads inside see what the writes will be judged by."""
+    """BEGIN IMMEDIATE … COMMIT: no other writer can change what the transaction reads."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection

@@ -123,8 +123,8 @@ Global___RequestEnvelope: _TypeAlias = RequestEnvelope  # noqa: Y015
 
 @_typing.final
 class ExternalChanges(_message.Message):
-    """What a source outside of the RM says (seed 004): written by the informers beside the scheduler. The words are those of
-    muster_scheduler.core.external.
+    """What a source outside of the RM says (the event handler framework): written by the informers beside the scheduler.
+    The words are those of muster_core.external.external.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -617,6 +617,7 @@ class CallbackStream(_message.Message):
     STATE_DUMP_FIELD_NUMBER: _builtins.int
     EVENTS_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
+    OPEN_PROPOSALS_FIELD_NUMBER: _builtins.int
     connected: _builtins.bool
     predicates: _builtins.bool
     preemption_predicates: _builtins.bool
@@ -625,6 +626,8 @@ class CallbackStream(_message.Message):
     events: _builtins.bool
     epoch: _builtins.int
     """of the stream's seat: a note about an older stream changes nothing"""
+    open_proposals: _builtins.int
+    """muster.v1.OpenProposals"""
     def __init__(
         self,
         *,
@@ -635,10 +638,11 @@ class CallbackStream(_message.Message):
         state_dump: _builtins.bool = ...,
         events: _builtins.bool = ...,
         epoch: _builtins.int = ...,
+        open_proposals: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["connected", b"connected", "epoch", b"epoch", "events", b"events", "predicates", b"predicates", "preemption_predicates", b"preemption_predicates", "scheduling_states", b"scheduling_states", "state_dump", b"state_dump"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["connected", b"connected", "epoch", b"epoch", "events", b"events", "open_proposals", b"open_proposals", "predicates", b"predicates", "preemption_predicates", b"preemption_predicates", "scheduling_states", b"scheduling_states", "state_dump", b"state_dump"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -649,6 +653,26 @@ class AdminCommand(_message.Message):
     """What an operator asks; answered with an AdminResult."""
 
     DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class Forget(_message.Message):
+        """The RM is no more: all that it had ends, and its numbers are kept (ForgottenObject)."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        FORCE_FIELD_NUMBER: _builtins.int
+        force: _builtins.bool
+        """also one that is not stopped"""
+        def __init__(
+            self,
+            *,
+            force: _builtins.bool = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["force", b"force"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
 
     @_typing.final
     class DrainNode(_message.Message):
@@ -678,6 +702,7 @@ class AdminCommand(_message.Message):
     DRAIN_NODE_FIELD_NUMBER: _builtins.int
     VALIDATE_FIELD_NUMBER: _builtins.int
     DUMP_RM_STATE_FIELD_NUMBER: _builtins.int
+    FORGET_FIELD_NUMBER: _builtins.int
     pause: _builtins.str
     """the reason"""
     resume: _builtins.bool
@@ -687,6 +712,8 @@ class AdminCommand(_message.Message):
     """what the RM itself says of its state"""
     @_builtins.property
     def drain_node(self) -> Global___AdminCommand.DrainNode: ...
+    @_builtins.property
+    def forget(self) -> Global___AdminCommand.Forget: ...
     def __init__(
         self,
         *,
@@ -695,12 +722,13 @@ class AdminCommand(_message.Message):
         drain_node: Global___AdminCommand.DrainNode | None = ...,
         validate: _builtins.bytes = ...,
         dump_rm_state: _builtins.bool = ...,
+        forget: Global___AdminCommand.Forget | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "drain_node", b"drain_node", "dump_rm_state", b"dump_rm_state", "pause", b"pause", "resume", b"resume", "validate", b"validate"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "drain_node", b"drain_node", "dump_rm_state", b"dump_rm_state", "forget", b"forget", "pause", b"pause", "resume", b"resume", "validate", b"validate"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "drain_node", b"drain_node", "dump_rm_state", b"dump_rm_state", "pause", b"pause", "resume", b"resume", "validate", b"validate"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "drain_node", b"drain_node", "dump_rm_state", b"dump_rm_state", "forget", b"forget", "pause", b"pause", "resume", b"resume", "validate", b"validate"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["pause", "resume", "drain_node", "validate", "dump_rm_state"]  # noqa: Y015
+    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["pause", "resume", "drain_node", "validate", "dump_rm_state", "forget"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
 
@@ -723,10 +751,10 @@ class RmLifecycle(_message.Message):
         """known, not yet registered"""
         RUNNING: RmLifecycle._State.ValueType  # 2
         """registered; at least one stream is open"""
-        PAUSED: RmLifecycle._State.ValueType  # 3
-        """every stream is lost; decisions go on, answers wait in the log"""
+        DISCONNECTED: RmLifecycle._State.ValueType  # 3
+        """every stream is lost; decisions go on, answers wait in the log (it was called PAUSED)"""
         STOPPED: RmLifecycle._State.ValueType  # 4
-        """shut down, or paused for too long; nothing is decided until it registers again"""
+        """shut down, or disconnected for too long; nothing is decided until it registers again"""
 
     class State(_State, metaclass=_StateEnumTypeWrapper): ...
     UNKNOWN: RmLifecycle.State.ValueType  # 0
@@ -734,10 +762,10 @@ class RmLifecycle(_message.Message):
     """known, not yet registered"""
     RUNNING: RmLifecycle.State.ValueType  # 2
     """registered; at least one stream is open"""
-    PAUSED: RmLifecycle.State.ValueType  # 3
-    """every stream is lost; decisions go on, answers wait in the log"""
+    DISCONNECTED: RmLifecycle.State.ValueType  # 3
+    """every stream is lost; decisions go on, answers wait in the log (it was called PAUSED)"""
     STOPPED: RmLifecycle.State.ValueType  # 4
-    """shut down, or paused for too long; nothing is decided until it registers again"""
+    """shut down, or disconnected for too long; nothing is decided until it registers again"""
 
     STATE_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
@@ -835,13 +863,14 @@ class AdminResult(_message.Message):
     PROBLEMS_FIELD_NUMBER: _builtins.int
     CHANGES_FIELD_NUMBER: _builtins.int
     JSON_FIELD_NUMBER: _builtins.int
+    POLICY_GROUP_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """of the RequestEnvelope that it answers"""
     code: Global___AdminResult.Code.ValueType
     message: _builtins.str
     changed: _builtins.bool
     allocations: _builtins.int
-    """of the node that is drained"""
+    """of the node that is drained, or of the RM that is forgotten"""
     accepted: _builtins.bool
     """of a configuration that was only looked at"""
     json: _builtins.str
@@ -850,6 +879,10 @@ class AdminResult(_message.Message):
     def problems(self) -> _containers.RepeatedCompositeFieldContainer[Global___ConfigProblem]: ...
     @_builtins.property
     def changes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def policy_group(self) -> Global___PolicyGroupMember:
+        """as the configuration that was only looked at would have it"""
+
     def __init__(
         self,
         *,
@@ -862,10 +895,11 @@ class AdminResult(_message.Message):
         problems: _abc.Iterable[Global___ConfigProblem] | None = ...,
         changes: _abc.Iterable[_builtins.str] | None = ...,
         json: _builtins.str = ...,
+        policy_group: Global___PolicyGroupMember | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["policy_group", b"policy_group"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "allocations", b"allocations", "changed", b"changed", "changes", b"changes", "code", b"code", "json", b"json", "message", b"message", "problems", b"problems", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "allocations", b"allocations", "changed", b"changed", "changes", b"changes", "code", b"code", "json", b"json", "message", b"message", "policy_group", b"policy_group", "problems", b"problems", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -879,6 +913,7 @@ class RegistrationResult(_message.Message):
     ACCEPTED_FIELD_NUMBER: _builtins.int
     PROBLEMS_FIELD_NUMBER: _builtins.int
     CHANGES_FIELD_NUMBER: _builtins.int
+    POLICY_GROUP_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """of the RequestEnvelope that it answers"""
     accepted: _builtins.bool
@@ -888,6 +923,10 @@ class RegistrationResult(_message.Message):
     def changes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Of a configuration update: what it changed, a line each."""
 
+    @_builtins.property
+    def policy_group(self) -> Global___PolicyGroupMember:
+        """Of what was accepted from an RM of a policy group: the gateway compares the group's members."""
+
     def __init__(
         self,
         *,
@@ -895,14 +934,43 @@ class RegistrationResult(_message.Message):
         accepted: _builtins.bool = ...,
         problems: _abc.Iterable[Global___ConfigProblem] | None = ...,
         changes: _abc.Iterable[_builtins.str] | None = ...,
+        policy_group: Global___PolicyGroupMember | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["policy_group", b"policy_group"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "changes", b"changes", "problems", b"problems", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "changes", b"changes", "policy_group", b"policy_group", "problems", b"problems", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RegistrationResult: _TypeAlias = RegistrationResult  # noqa: Y015
+
+@_typing.final
+class PolicyGroupMember(_message.Message):
+    """An RM of a policy group, and what its configuration is compared by."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    CONFIG_CHECKSUM_FIELD_NUMBER: _builtins.int
+    NAMED_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    config_checksum: _builtins.str
+    named: _builtins.bool
+    """RMs of a group may know each other's ids"""
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        config_checksum: _builtins.str = ...,
+        named: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config_checksum", b"config_checksum", "group", b"group", "named", b"named"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PolicyGroupMember: _TypeAlias = PolicyGroupMember  # noqa: Y015
 
 @_typing.final
 class ConfigProblem(_message.Message):

@@ -1,16 +1,16 @@
-// REST, asked politely: with the reader's token, with an end to all waiting, and with errors that say what to do.
+// Requests to REST: with the reader's token, with time-outs, and with errors that suggest a remedy.
 
 const TOKEN = "muster.token";
 const TIMEOUT_MS = 30_000;
 
-/** An answer that is none. `status` 0: nobody answered. */
+/** An error answer. `status` 0: no answer came. */
 export class ApiError extends Error {
   constructor(status, message) {
     super(message);
     this.status = status;
   }
 
-  /** Whether asking again may help. */
+  /** Whether a retry may help. */
   get away() {
     return this.status === 0 || this.status === 502 || this.status === 503 || this.status === 504;
   }
@@ -33,7 +33,7 @@ export function keepToken(value) {
     if (value === null) sessionStorage.removeItem(TOKEN);
     else sessionStorage.setItem(TOKEN, value);
   } catch {
-    // kept in memory only
+    // stored in memory only
   }
 }
 
@@ -45,12 +45,12 @@ export function url(parts, query = {}) {
   return parts.map((part) => "/" + encodeURIComponent(part)).join("") + (text ? `?${text}` : "");
 }
 
-/** A queue's name as a part of a path: the server unescapes it once more than others. */
+/** A queue's name as a part of a path. The server unescapes it once more than other parts. */
 export function queuePart(path) {
   return encodeURIComponent(path);
 }
 
-/** The response to a GET. Raises ApiError, and AbortError when the signal says so. */
+/** The response to a GET. Raises ApiError, and AbortError if the signal aborts. */
 export async function ask(address, signal, { stream = false } = {}) {
   const headers = token() ? { Authorization: `Bearer ${token()}` } : {};
   const ends = stream ? signal : AbortSignal.any([signal, AbortSignal.timeout(TIMEOUT_MS)]);
@@ -75,7 +75,7 @@ async function said(response) {
   }
 }
 
-/** A GET's JSON, and the records that the answer does not know of yet. */
+/** A GET's JSON, and the number of records by which the answer lags. */
 export async function json(address, signal) {
   const response = await ask(address, signal);
   const lag = Number(response.headers.get("x-muster-lag-records") ?? 0);
@@ -87,7 +87,7 @@ export async function json(address, signal) {
   }
 }
 
-/** A GET's lines, as they come. Ends when the stream does. */
+/** A GET's lines as they arrive. Ends with the stream. */
 export async function* lines(response) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";

@@ -1,9 +1,10 @@
-// The shell: who is asked about, where the reader is, and when what is shown is asked for again.
+// The shell: the shown RM, the reader's place, and the refresh of the view.
 
 import { ApiError, ask, json, keepToken, token, url } from "./api.js";
 import { fill, h } from "./dom.js";
 import { clock, count, duration } from "./format.js";
 import { hash, parse } from "./route.js";
+import { standing } from "./words.js";
 import * as applications from "./view-applications.js";
 import * as events from "./view-events.js";
 import * as health from "./view-health.js";
@@ -16,15 +17,15 @@ import { groups, users } from "./view-users.js";
 const VIEWS = { overview, queues, applications, users, groups, nodes, pending, events, health };
 const THEMES = ["auto", "light", "dark"];
 
-// A view is asked for again at its own pace, but never so often that asking would keep the server busy: after an answer
-// that took long there is a rest of so many times its length.
+// Each view has its own refresh interval. To spare the server, the page also rests after each answer this many times as
+// long as the answer took.
 const REST_TIMES = 10;
-// Nobody answers: the first wait, doubled up to the longest.
+// Without an answer: the first wait. It doubles up to the longest.
 const AWAY_FIRST_MS = 1000;
 const AWAY_LONGEST_MS = 30_000;
 const MANAGERS_EVERY_MS = 10_000;
 const NOBODY_EVERY_MS = 2000;
-// Behind by more records than this is worth a word.
+// The status shows a lag of more records than this.
 const LAG_WORTH_TELLING = 1000;
 
 const place = (id) => document.getElementById(id);
@@ -34,23 +35,23 @@ const shell = {
   managers: null, // null: not known yet
   managersAt: -Infinity,
   partitions: [],
-  rm: "", // the one that is shown where the address names none: it stays, whoever else registers
-  tokenWanted: "", // why, when it is
-  malformed: false, // what was given cannot be a token
+  rm: "", // the one that is shown if the address names none; stays when other RMs register
+  tokenWanted: "", // the reason why a token is needed; "" if none is
+  malformed: false, // the given text cannot be a token
 };
 
-// What the view that is shown has: its data, its own memory, and its way to end all that it began.
+// The shown view: its data, its memory, and the signal that ends its requests.
 let current = null;
 let asleep = null; // ends the wait of the loop
-let wanted = false; // somebody woke it while it did not sleep
+let wanted = false; // wake() was called while the loop did not sleep
 
-// ---- what views get -------------------------------------------------------------------------------------------------
+// ---- the context of views ------------------------------------------------------------------------------------------
 
-/** Everything that a view knows of the world. */
+/** The context of a view. */
 function contextOf(view, signal) {
   return {
     signal,
-    memory: {}, // a view's own, as long as it is shown
+    memory: {}, // a view's own memory, as long as it is shown
     lag: 0,
     get thing() { return shell.route.thing; },
     get params() { return shell.route.params; },
@@ -59,13 +60,13 @@ function contextOf(view, signal) {
     get partitions() { return shell.partitions; },
     get managers() { return shell.managers ?? []; },
     get width() { return Math.max(280, place("main").clientWidth - 2 * padding()); },
-    /** A GET of /ws/v1/PARTS for the RM that is shown. */
+    /** A GET of /ws/v1/PARTS for the shown RM. */
     async get(parts, query = {}) {
       const found = await this.page(parts, query);
       this.lag = Math.max(this.lag, found.lag);
       return found.data;
     },
-    /** The same; null where there is no such thing. */
+    /** As get(); null for 404. */
     async find(parts, query = {}) {
       try {
         return await this.get(parts, query);
@@ -74,7 +75,7 @@ function contextOf(view, signal) {
         throw error;
       }
     },
-    /** The same with its headers. */
+    /** As get(), with the headers. */
     async page(parts, query = {}) {
       return json(addressOf(parts, query), signal);
     },
@@ -95,9 +96,9 @@ function contextOf(view, signal) {
     async stream(parts, query, until) {
       return ask(addressOf(parts, query), AbortSignal.any([signal, until]), { stream: true });
     },
-    /** A link's address, of the same RM and partition. */
+    /** The address of a link to the same RM and partition. */
     link: (to, thing = "", params = {}) => hash(to, thing, { ...whose(), ...params }),
-    /** Changes parameters of this view in the address; asks again unless told otherwise. */
+    /** Changes parameters of this view in the address; refreshes it by default. */
     set(params, { again = true } = {}) {
       const address = hash(shell.route.view, shell.route.thing, { ...shell.route.params, ...params });
       history.replaceState(null, "", address);
@@ -130,8 +131,10 @@ function partitionShown() {
   return shell.route.params.partition || shell.partitions[0]?.name || "default";
 }
 
-/** What links carry on: who is shown, where there are others, so that a copied link means the same everywhere. Plain
- * links stay plain. */
+/**
+ * The parameters that links carry on: the RM and the partition, if there are several, so that a copied link shows the
+ * same everywhere. Otherwise links stay plain.
+ */
 function whose() {
   const { rm, partition } = shell.route.params;
   return {
@@ -142,7 +145,7 @@ function whose() {
 
 // ---- the loop -------------------------------------------------------------------------------------------------------
 
-/** Shows a view, and asks for what it shows until another one is shown. */
+/** Shows a view, and refreshes it until another one is shown. */
 async function show() {
   current?.ends.abort();
   wanted = false;
@@ -165,7 +168,7 @@ async function show() {
       await ready(ends.signal);
       if (current !== mine) return;
       sayWho();
-      // (What the view remembers is of one RM and partition.)
+      // A view's memory belongs to one RM and partition.
       const now = `${rmShown()} ${partitionShown()}`;
       if (mine.of !== now) Object.assign(mine, { of: now, data: undefined, context: contextOf(view, ends.signal) });
       mine.context.lag = 0;
@@ -174,7 +177,9 @@ async function show() {
       Object.assign(mine, { data, trouble: null });
       away = 0;
       shell.malformed = false;
-      tellStatus("live", mine.context.lag > LAG_WORTH_TELLING ? `${count(mine.context.lag, "record")} behind` : "live");
+      const absence = standing(managerShown());
+      if (absence) tellStatus("away", absence.toLowerCase());
+      else tellStatus("live", mine.context.lag > LAG_WORTH_TELLING ? `${count(mine.context.lag, "record")} behind` : "live");
       rest = Math.max(rest, REST_TIMES * (performance.now() - began));
     } catch (error) {
       if (current !== mine || ends.signal.aborted) return;
@@ -182,7 +187,7 @@ async function show() {
       away += 1;
     }
     draw();
-    if (rest === Infinity) tellStatus("paused", "waits for a token");
+    if (rest === Infinity) tellStatus("paused", "needs a token");
     await asleepFor(rest, ends.signal, mine.trouble?.away ? (left) => tellAway(left) : null);
   }
 }
@@ -191,7 +196,7 @@ function canShow(view) {
   return shell.managers.length > 0 || view.alone;
 }
 
-/** What an error means for the reader, and how long to wait. */
+/** The effect of an error on the page, and the wait before a retry. */
 function troubled(mine, error, away) {
   if (!(error instanceof ApiError)) {
     console.error(error);
@@ -208,18 +213,18 @@ function troubled(mine, error, away) {
   return Math.max(5000, mine.view.every_ms);
 }
 
-/** The RMs that there are, and the partitions of the one that is shown: few, and seldom new. */
+/** Fetches all RMs, and the partitions of the shown one. They are few and rarely change. */
 async function ready(signal) {
   if (performance.now() - shell.managersAt < (shell.managers?.length ? MANAGERS_EVERY_MS : NOBODY_EVERY_MS)) return;
   shell.managers = (await json(url(["ws", "v1", "resource-managers"]), signal)).data;
   shell.tokenWanted = "";
-  if (!shell.managers.some((each) => each.rmID === shell.rm)) shell.rm = shell.managers[0]?.rmID ?? "";
+  if (!shell.managers.some((each) => each.rmID === shell.rm)) shell.rm = (shell.managers.find((each) => each.default) ?? shell.managers.find((each) => each.life !== "STOPPED") ?? shell.managers[0])?.rmID ?? "";
   const rm = rmShown();
   shell.partitions = shell.managers.some((each) => each.rmID === rm) ? (await json(url(["ws", "v1", "partitions"], { rm }), signal)).data : [];
   shell.managersAt = performance.now();
 }
 
-/** The address says what is shown, wherever it could be another one. */
+/** Puts RM and partition into the address if there are several. */
 function sayWho() {
   const { view, thing, params } = shell.route;
   const address = hash(view, thing, { ...params, ...whose() });
@@ -228,7 +233,7 @@ function sayWho() {
   shell.route = parse(address);
 }
 
-/** Waits, in steps where somebody wants to be told how long still; `wake` ends it. */
+/** Waits, in steps if the remaining time is shown; `wake` ends it. */
 async function asleepFor(milliseconds, signal, tell) {
   const until = performance.now() + milliseconds;
   let woken = wanted;
@@ -253,7 +258,7 @@ function shownAgain(signal) {
   return Promise.race([new Promise((resolve) => document.addEventListener("visibilitychange", resolve, { once: true })), gone(signal)]);
 }
 
-/** Asks again at once; as soon as what is being asked for is there, if something is. */
+/** Refreshes at once, or as soon as a running request has its answer. */
 function wake() {
   if (asleep) asleep();
   else wanted = true;
@@ -275,14 +280,26 @@ function draw() {
     return fill(main, h("h1", {}, mine.view.title), h("p", { class: "trouble" }, troubleSaid(mine.trouble)), chooseAnother());
   }
   if (mine.data === undefined) {
-    return fill(main, h("h1", {}, mine.view.title), mine.trouble ? null : h("p", { class: "empty", key: "wait" }, "Asking …"));
+    return fill(main, h("h1", {}, mine.view.title), mine.trouble ? null : h("p", { class: "empty", key: "wait" }, "Loading …"));
   }
   if (!canShow(mine.view)) return fill(main, h("h1", {}, mine.view.title), nobody());
-  return fill(main, mine.view.render(mine.context, mine.data));
+  return fill(main, absenceNotice(), mine.view.render(mine.context, mine.data));
+}
+
+function managerShown() {
+  return shell.managers?.find((each) => each.rmID === rmShown());
+}
+
+/** The notice above an RM's figures if the RM is away or Muster schedules nothing for it, with a remedy. */
+function absenceNotice() {
+  const manager = managerShown();
+  if (!standing(manager)) return null;
+  return h("section", { class: "card absence", key: "absence", role: "status", "aria-label": "State of the resource manager" },
+    h("b", {}, `${manager.rmID} is ${standing(manager)}.`), " ", manager.description);
 }
 
 function troubleSaid(trouble) {
-  if (trouble.status === 403) return `Your token may not see this: ${trouble.message}`;
+  if (trouble.status === 403) return `Your token has no access to this: ${trouble.message}`;
   return trouble.message;
 }
 
@@ -294,7 +311,7 @@ function chooseAnother() {
 function nobody() {
   return h("section", { class: "blank" },
     h("h2", {}, "No resource manager is registered"),
-    h("p", {}, "As soon as one registers at the gateway's gRPC address, its cluster is shown here. To see one at work, run ",
+    h("p", {}, "When one registers at the gateway's gRPC address, this page shows its cluster. For a demonstration, run ",
       h("code", {}, "muster replay-trace"), " against this gateway, or ", h("code", {}, "muster demo"), "."));
 }
 
@@ -311,19 +328,25 @@ function chooser() {
   const found = [];
   const managers = shell.managers ?? [];
   if (managers.length === 1 && managers[0].rmID === rmShown()) found.push(h("span", { class: "rm", key: "one" }, h("span", { class: "label" }, "RM "), managers[0].rmID));
-  else if (managers.length) found.push(select("Resource manager", "rm", managers.map((each) => each.rmID), rmShown(), (rm) => go({ rm, partition: null })));
+  else if (managers.length) found.push(select("Resource manager", "rm", managers.map((each) => each.rmID), rmShown(), (rm) => go({ rm, partition: null }), (rm) => named(managers, rm)));
   if (shell.partitions.length > 1) found.push(select("Partition", "partition", shell.partitions.map((each) => each.name), partitionShown(), (partition) => go({ partition })));
   return found;
 }
 
-function select(label, name, options, chosen, change) {
+/** An RM in the chooser, with its state if it is away. */
+function named(managers, rm) {
+  const state = standing(managers.find((each) => each.rmID === rm));
+  return state ? `${rm} (${state})` : rm;
+}
+
+function select(label, name, options, chosen, change, words = (each) => each) {
   const all = options.includes(chosen) ? options : [chosen, ...options];
   return h("label", { key: name }, h("span", { class: "label" }, label, " "),
-    h("select", { name, value: chosen, on: { change: (event) => change(event.target.value) } }, all.map((each) => h("option", { value: each }, each))));
+    h("select", { name, value: chosen, on: { change: (event) => change(event.target.value) } }, all.map((each) => h("option", { value: each }, words(each)))));
 }
 
 function go(params) {
-  // (Another cluster has other things to look for.)
+  // Search terms of one cluster do not fit another.
   const { q, state, queue, user, reason, type, page, lanes, ...kept } = shell.route.params;
   location.hash = hash(shell.route.view, "", { ...kept, ...params });
 }
@@ -346,7 +369,7 @@ function setTheme(wanted) {
     if (wanted === "auto") localStorage.removeItem("muster.theme");
     else localStorage.setItem("muster.theme", wanted);
   } catch {
-    // for this page's life only, then
+    // Without storage, the choice lasts as long as this page.
   }
   draw();
 }
@@ -356,7 +379,7 @@ function setTheme(wanted) {
 function tokenForm() {
   return h("form", { class: "token", key: "token", on: { submit: takeToken } },
     h("h1", {}, "A token, please"),
-    h("p", {}, "This gateway tells who may look by tokens. Yours stays in this tab, and is forgotten with it."),
+    h("p", {}, "This gateway needs a token. The token stays in this tab and is forgotten when you close it."),
     h("label", { for: "token" }, "Token"),
     h("input", { id: "token", name: "token", type: "password", autocomplete: "off", spellcheck: "false", required: true, autofocus: true }),
     h("p", { class: "trouble", role: "alert" }, token() !== null || shell.malformed ? `Refused: ${shell.tokenWanted}.` : ""),
@@ -368,7 +391,7 @@ function takeToken(event) {
   const field = event.currentTarget.elements.token;
   const given = field.value.trim();
   if (!given) return;
-  // (What no header can hold is no token, and would not even be asked with.)
+  // A text that no header can hold is no token.
   if (!/^[\x21-\x7e]+$/.test(given)) {
     shell.tokenWanted = "a token has letters, digits and . _ ~ + / - only";
     shell.malformed = true;
@@ -397,7 +420,7 @@ function tellStatus(kind, text) {
 function tellAway(left) {
   fill(place("status"), h("span", { class: "dot away" }), h("span", {}, "away"));
   fill(place("notice"), h("div", { class: "notice" },
-    h("span", {}, h("b", {}, current.trouble?.message ?? "The gateway does not answer."), current.data === undefined ? "" : " What is shown is old."),
+    h("span", {}, h("b", {}, current.trouble?.message ?? "The gateway does not answer."), current.data === undefined ? "" : " This page shows old data."),
     h("span", { "aria-live": "off" }, `Next try in ${duration(Math.max(1000, Math.ceil(left / 1000) * 1000))}.`),
     h("button", { type: "button", on: { click: wake } }, "Try now")));
 }
@@ -424,7 +447,7 @@ window.addEventListener("hashchange", () => {
 });
 document.addEventListener("visibilitychange", () => { if (!document.hidden) wake(); });
 document.querySelector(".skip").addEventListener("click", (event) => {
-  // (The hash is the route: the link must not become one.)
+  // The hash is the route, so the link must not change it.
   event.preventDefault();
   place("main").focus();
 });

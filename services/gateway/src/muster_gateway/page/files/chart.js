@@ -1,4 +1,4 @@
-// Plots over time, as SVG: a line with an area, and the axes that it needs.
+// Plots over time, as SVG: a line with an area, and its axes.
 
 import { h, s } from "./dom.js";
 import { clock, duration, number } from "./format.js";
@@ -35,13 +35,14 @@ function timeAxis(from, to, x, bottom, width) {
   const short = to - from < 300_000;
   return ticks(from, to, Math.max(2, Math.floor(width / 90))).map((at) =>
     s("g", {}, s("line", { class: "grid", x1: x(at), x2: x(at), y1: TOP, y2: bottom }),
-      // (A time at the very edge would be cut off; its line is enough.)
+      // A label at the very edge would be cut off; its line is enough.
       x(at) - x(from) < 24 || x(to) - x(at) < 24 ? null : s("text", { class: "axis", x: x(at), y: bottom + 15, "text-anchor": "middle" }, clock(at, { seconds: short }))));
 }
 
-/** One figure over time.
+/**
+ * One figure over time.
  * @param points [[milliseconds, value], …], oldest first
- * @param options title: what the figure is; width: in pixels; stepped: it jumps, and is no slope in between
+ * @param options title: the figure's name; width: in pixels; stepped: the figure jumps, without a slope in between
  */
 export function plot(points, { title, width, height = 150, kind = "a", now = null }) {
   const last = points.at(-1);
@@ -122,7 +123,7 @@ export function timeline(life, { width, rows, now }) {
         room > each.state.length * 7 + 10 ? s("text", { class: "instate", x: x(each.from) + 6, y: statesAt + 14 }, each.state) : null);
     }),
     names ? s("text", { class: "lane", x: 0, y: statesAt + 14 }, "State") : null,
-    names ? s("text", { class: "lane", x: 0, y: loadAt + 14 }, "Allocated, wanted") : null,
+    names ? s("text", { class: "lane", x: 0, y: loadAt + 14 }, "Allocated, pending") : null,
     names ? s("text", { class: "axis", x: 0, y: loadAt + 30 }, `up to ${number(most)}`) : null,
     life.load.length ? s("path", { class: "load waiting", d: outline((each) => each.running + each.waiting) }) : null,
     life.load.length ? s("path", { class: "load running", d: outline((each) => each.running) }) : null,

@@ -1,10 +1,10 @@
-// Elements, made and brought up to date. Text is only ever set as text and attributes as attributes: nothing that comes
-// from the cluster is read as HTML.
+// Creates and updates elements. Text is set only as text and attributes only as attributes: nothing from the cluster
+// is parsed as HTML.
 
 const SVG = "http://www.w3.org/2000/svg";
 const FIELDS = new Set(["INPUT", "SELECT", "TEXTAREA"]);
 
-/** An HTML element. Children: elements, texts, numbers, arrays of these; null, undefined and false are nothing. */
+/** An HTML element. Children: elements, texts, numbers, arrays of these. null, undefined and false are left out. */
 export function h(tag, props, ...children) {
   return filled(document.createElement(tag), props, children);
 }
@@ -14,8 +14,9 @@ export function s(tag, props, ...children) {
   return filled(document.createElementNS(SVG, tag), props, children);
 }
 
-// Props: `on` is a table of listeners, `style` one of CSS properties, `key` tells an element from its siblings through
-// redrawing, `keep` leaves its inside to itself, `value` and `checked` are the field's own. All else is an attribute.
+// Props: `on` is a table of listeners, `style` one of CSS properties. `key` identifies an element among its siblings
+// when the page is redrawn. `keep` keeps fill() away from its inside. `value` and `checked` are the field's own. All
+// others are attributes.
 function filled(element, props, children) {
   const mine = { on: null, key: null, keep: false, style: null };
   element.mine = mine;
@@ -30,7 +31,7 @@ function filled(element, props, children) {
     else element.setAttribute(name, value === true ? "" : String(value));
   }
   append(element, children);
-  // (A select has a value only once its options are there.)
+  // A select accepts a value only after its options exist.
   if (element.tagName === "SELECT" && props && props.value !== undefined) element.value = props.value;
   return element;
 }
@@ -61,8 +62,10 @@ function restyle(element, wanted) {
   element.mine.style = wanted;
 }
 
-/** Makes the inside of an element what is wanted. What stays alike stays the same element: focus, selection and scroll
- * positions live through it. */
+/**
+ * Makes an element's inside as wanted. Equal parts keep their elements, and with them focus, selection and scroll
+ * positions.
+ */
 export function fill(element, ...children) {
   const wanted = document.createElement(element.tagName);
   append(wanted, children);
@@ -121,9 +124,9 @@ function renew(old, next) {
     restyle(old, next.mine.style ?? {});
     if (next.mine.keep) return;
   }
-  const value = FIELDS.has(old.tagName) ? next.value : null; // (a select gives its options away in the next line)
+  const value = FIELDS.has(old.tagName) ? next.value : null; // read now: align() moves a select's options away
   align(old, next);
-  // A field that somebody is in has their text, not the last drawing's.
+  // A focused field keeps the text that the user types.
   if (value !== null && old !== document.activeElement && old.value !== value) old.value = value;
   if (old.type === "checkbox") old.checked = next.checked;
 }

@@ -1,21 +1,21 @@
-// Figures and times as people read them.
+// Figures and times for people.
 
 const BINARY = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
 const BYTES = /^(memory|ephemeral-storage|hugepages-.*|storage)$/;
 
-/** A quantity in its type's unit: vcore in cores, memory in Gi, all else as it is. Without the unit's name. */
+/** A quantity in its type's unit, without the unit's name: vcore in cores, memory in Gi, other types unchanged. */
 export function quantity(type, value, beside = value) {
   if (type === "vcore") return number(value / 1000, beside / 1000);
   if (BYTES.test(type)) return bytes(value);
   return number(value, beside);
 }
 
-/** What is used of something: "299 of 753 cores". */
+/** The used part: "299 of 753 cores". */
 export function usedOf(type, used, total) {
   return `${quantity(type, used, total)} of ${quantity(type, total)}${unit(type) ? ` ${unit(type)}` : ""}`;
 }
 
-/** What behind a quantity makes it a noun. */
+/** The unit after a quantity. */
 export function unit(type) {
   return type === "vcore" ? "cores" : "";
 }
@@ -31,7 +31,7 @@ export function bytes(value) {
   return (value < 0 ? "−" : "") + short(left) + BINARY[step];
 }
 
-/** A number: exact up to 99,999, then with k, M, G. Beside a larger one it is as coarse as that. */
+/** A number: exact up to 99,999, then with k, M, G. Beside a larger number it has that number's precision. */
 export function number(value, beside = value) {
   const size = Math.abs(value);
   const sign = value < 0 ? "−" : "";
@@ -58,12 +58,12 @@ export function resource(quantities) {
   return types(quantities).map((type) => amount(type, quantities[type])).join(", ") || "nothing";
 }
 
-/** One quantity with what it is of. */
+/** One quantity with its unit or type. */
 export function amount(type, value) {
   return `${quantity(type, value)} ${unit(type) || type}`;
 }
 
-/** Names in their order, with the numbers in them as numbers. */
+/** Orders names, with the numbers in them as numbers. */
 export const natural = new Intl.Collator("en", { numeric: true });
 
 /** The types of some resources: vcore and memory first, then by name. */
@@ -73,13 +73,13 @@ export function types(...resources) {
   return [...found].sort((a, b) => rank(a) - rank(b) || (a < b ? -1 : a > b ? 1 : 0));
 }
 
-/** Used of total in whole percent; null where there is no total. */
+/** The used percentage of a total, rounded down; null without a total. */
 export function percent(used, total) {
   if (!(total > 0)) return used > 0 ? 100 : null;
   return Math.floor((100 * used) / total);
 }
 
-/** The own entry of a table that comes from the cluster, else 0. */
+/** The entry of a type, else 0. Own entries only, because the table comes from the cluster. */
 export function of(quantities, type) {
   return quantities && Object.hasOwn(quantities, type) ? quantities[type] : 0;
 }
@@ -89,13 +89,13 @@ export function count(value, one, many = `${one}s`) {
   return `${grouped(value)} ${value === 1 ? one : many}`;
 }
 
-// ---- times: nanoseconds since 1970 in, as REST has them -------------------------------------------------------------
+// ---- times: REST has nanoseconds since 1970 ------------------------------------------------------------------------
 
 export function ms(ns) {
   return ns / 1e6;
 }
 
-/** How long something takes, in its two largest units. */
+/** A duration in its two largest units. */
 export function duration(milliseconds) {
   if (milliseconds > 0 && milliseconds < 0.995) return `${Math.ceil(milliseconds * 1000)} µs`;
   if (milliseconds < 1000) return `${Math.max(0, Math.round(milliseconds))} ms`;
@@ -112,7 +112,7 @@ function pair(large, largeUnit, small, smallUnit) {
   return small ? `${large} ${largeUnit} ${small} ${smallUnit}` : `${large} ${largeUnit}`;
 }
 
-/** How long ago. Clocks of the cluster and of the reader may differ a little: what lies ahead is now. */
+/** The time since a moment. The clocks of cluster and reader may differ a little, so a future moment is "now". */
 export function ago(ns, now = Date.now()) {
   const passed = now - ms(ns);
   return passed < 1000 ? "now" : `${duration(Math.floor(passed / 1000) * 1000)} ago`;

@@ -1,4 +1,4 @@
-// An application's life, out of its state log, what it has now, and its events.
+// An application's timeline, made of its state log, its present state and its events.
 
 import { clock, duration, ms, natural } from "./format.js";
 
@@ -7,16 +7,17 @@ const ADD = 2;
 const REMOVE = 3;
 const REQUEST = 201;
 const ALLOCATED = 200;
-const WITHDRAWN = { 100: "dropped with its application", 102: "given up: its gang's time was over", 201: "taken back" };
+const WITHDRAWN = { 100: "dropped with its application", 102: "released: its gang timed out", 201: "withdrawn" };
 const ENDED = {
   500: ["released", "released"],
   501: ["preempted", "preempted"],
   502: ["timedout", "ended: its time was over"],
-  503: ["replaced", "made room for a real one"],
-  504: ["lost", "gone with its node"],
+  503: ["replaced", "replaced by a real allocation"],
+  504: ["lost", "lost with its node"],
 };
 
-/** What became of each ask and allocation of an application, and how many there were when.
+/**
+ * The life of each ask and allocation of an application, and how many there were at each time.
  * @param app the application as REST has it
  * @param events its own events, oldest first
  * @param now in milliseconds
@@ -37,7 +38,7 @@ export function life(app, events, now) {
     else if (event.eventChangeType === REMOVE && detail in ENDED) Object.assign(one, { ended: at, how: ENDED[detail][0], said: event.message || ENDED[detail][1] });
     else if (event.eventChangeType === REMOVE && detail in WITHDRAWN && one.bound === null) Object.assign(one, { asked: one.asked ?? at, ended: at, how: "withdrawn", said: WITHDRAWN[detail] });
   }
-  // What is there now is known without events, too: they may be older than what is kept.
+  // Takes the present state from REST, because its events may be too old to be stored.
   for (const each of app.allocations ?? []) {
     const one = ask(each.uuid && asks.has(each.uuid) ? each.uuid : each.allocationKey);
     Object.assign(one, { asked: one.asked ?? ms(each.requestTime ?? each.allocationTime), bound: ms(each.bindTime ?? each.allocationTime), ended: null, how: "", placeholder: !!each.placeholder, node: each.nodeId });
@@ -63,7 +64,7 @@ function statesOf(app, now) {
   const log = app.stateLog ?? [];
   const found = log.map((each, place) => ({ state: each.applicationState, from: ms(each.time), to: log[place + 1] ? ms(log[place + 1].time) : null }));
   const last = found.at(-1);
-  // The end is a moment: shown as a short last piece.
+  // The end is a moment. It is shown as a short last piece.
   if (last && OVER.has(last.state)) last.to = Math.min(now, last.from + Math.max(1, (last.from - found[0].from) * 0.08));
   return found;
 }
@@ -96,12 +97,12 @@ function toldOf(each, end) {
   if (each.asked !== null) words.push(`waited ${duration(each.bound - each.asked)},`);
   words.push(`allocated at ${clock(each.bound, { millis: true })}`);
   if (each.node) words.push(`on ${each.node}`);
-  words.push(each.ended === null ? "and still there" : `for ${duration(each.ended - each.bound)}: ${each.said}`);
+  words.push(each.ended === null ? "and still running" : `for ${duration(each.ended - each.bound)}: ${each.said}`);
   return words.join(" ");
 }
 
 function told(app, states, asks, load) {
   const last = load.at(-1);
   const path = states.map((each) => each.state).join(", ");
-  return `The life of ${app.applicationID}: ${path}. ${asks.length} asks in all, ${last.running} allocated and ${last.waiting} waiting at the end.`;
+  return `Timeline of ${app.applicationID}: ${path}. ${asks.length} asks in all, ${last.running} allocated and ${last.waiting} pending at the end.`;
 }

@@ -1,9 +1,9 @@
-// Pieces that several views are made of.
+// Parts of several views.
 
 import { h } from "./dom.js";
 import { amount, grouped, of, percent, types } from "./format.js";
 
-/** From these shares on a bar changes its colour, as in `muster top`. */
+/** A bar changes its colour from these percentages on, as in `muster top`. */
 const HIGH = 75;
 const FULL = 95;
 
@@ -12,13 +12,13 @@ export function level(share) {
   return share > 100 ? "over" : share >= FULL ? "full" : share >= HIGH ? "high" : "";
 }
 
-/** A bar of what is used of something. `pending` is what is wanted beyond; `mark` a guarantee, in the same unit. */
+/** A bar of usage. `pending` is the pending amount; `mark` a guarantee, in the same unit. */
 export function bar({ used, total, pending = 0, mark = 0, label }) {
   const scale = Math.max(total, 1e-9);
   const share = percent(used, total);
   const part = (value) => `${Math.max(0, Math.min(100, (100 * value) / scale)).toFixed(2)}%`;
   const wanted = Math.min(pending, Math.max(0, total - used));
-  return h("span", { class: `meter ${level(share)}`, role: "meter", "aria-label": label, "aria-valuemin": 0, "aria-valuemax": 100, "aria-valuenow": Math.min(100, share ?? 0), "aria-valuetext": share === null ? "none to be had" : `${share} %` },
+  return h("span", { class: `meter ${level(share)}`, role: "meter", "aria-label": label, "aria-valuemin": 0, "aria-valuemax": 100, "aria-valuenow": Math.min(100, share ?? 0), "aria-valuetext": share === null ? "none available" : `${share} %` },
     h("span", { class: "used", style: { width: part(used) } }),
     wanted > 0 ? h("span", { class: "wanted", style: { left: part(used), width: part(wanted) } }) : null,
     mark > 0 && mark <= total ? h("span", { class: "mark", style: { left: part(mark) } }) : null);
@@ -43,12 +43,12 @@ export function figure(label, value, note = null) {
   return h("div", { class: "figure" }, h("dt", {}, label), h("dd", {}, h("b", {}, value), note ? h("span", { class: "note" }, note) : null));
 }
 
-/** That a thing is not here; where it is, if it is in another partition. */
+/** Says that an object does not exist here; names its partition if it is in another one. */
 export function absent(context, view, text, elsewhere = []) {
   return h("p", { class: "empty" }, text, elsewhere.map((partition) => [" ", h("a", { href: context.link(view, context.thing, { partition }) }, `It is in partition ${partition}.`)]));
 }
 
-/** The page of a long list that the address names, and the buttons to turn it. */
+/** The page of a long list that the address names, and the buttons to change it. */
 export function paged(context, list, size, noun) {
   const pages = Math.max(1, Math.ceil(list.length / size));
   const at = Math.min(Math.max(0, Number(context.params.page) || 0), pages - 1);

@@ -1,6 +1,6 @@
-// Where the reader is: #/view/thing?name=value. Everything that a link should carry is in it.
+// The reader's place: #/view/thing?name=value. A link needs nothing else.
 
-/** What a hash says. An unknown or broken one is the overview. */
+/** Parses a hash. An unknown or broken one is the overview. */
 export function parse(hash) {
   const [path, query = ""] = hash.replace(/^#\/?/, "").split(/\?(.*)/s);
   const parts = path.split("/").map(plain);
@@ -15,7 +15,7 @@ function plain(part) {
   }
 }
 
-/** The hash of a view. What is empty is left out. */
+/** The hash of a view, without empty parameters. */
 export function hash(view, thing = "", params = {}) {
   const kept = new URLSearchParams();
   for (const [name, value] of Object.entries(params)) if (value !== "" && value !== null && value !== undefined) kept.set(name, value);

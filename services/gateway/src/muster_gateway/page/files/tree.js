@@ -1,14 +1,15 @@
-// Queues as a tree in a table that closes and opens: what is used in each, against what may be used there.
+// The queues as a collapsible tree in a table: the usage of each against its max.
 
 import { h } from "./dom.js";
 import { of, quantity, types, unit, usedOf } from "./format.js";
 import { bar, chip } from "./parts.js";
 
-// A tree with more queues than this begins closed below the second level.
+// A tree with more queues than this starts collapsed below the second level.
 const OPEN_MAX = 60;
 
-/** The queues as a tree, by path, each with what it is measured against: its own max, else the least of those above.
- * @param queues [{path, allocated, max, …}], those above before those below
+/**
+ * The queues as a tree, by path. Each has the limit for its usage: its own max, else the least max of its ancestors.
+ * @param queues [{path, allocated, max, …}], parents before children
  */
 export function grown(queues) {
   const byPath = new Map();
@@ -23,8 +24,9 @@ export function grown(queues) {
   return byPath;
 }
 
-/** The rows of a tree.
- * @param options chosen: the path that the reader is at; cells: what a queue's row has behind its name
+/**
+ * The rows of a tree.
+ * @param options chosen: the path of the shown queue; cells: makes the cells behind a queue's name
  */
 export function rows(context, tree, { chosen = "", cells }) {
   const found = [];
@@ -61,7 +63,7 @@ function row(context, node, open, chosen, cells) {
     cells);
 }
 
-/** What a queue uses of one type, as figures and a bar; grey where it is measured against something above it. */
+/** A queue's usage of one type, as figures and a bar; grey if its max is that of a queue above. */
 export function use(node, type) {
   const used = of(node.allocated, type);
   const [pending, guaranteed] = [of(node.pending, type), of(node.guaranteed, type)];
@@ -72,7 +74,7 @@ export function use(node, type) {
   return h("div", { class: "use", key: type },
     h("span", { class: "what" }, h("span", { class: "type" }, type),
       bounded ? h("span", { class: own ? null : "faint" }, usedOf(type, used, total)) : h("span", {}, `${quantity(type, used)} ${unit(type)}`, h("span", { class: "faint" }, " · no limit"))),
-    bounded ? bar({ used, total, pending, mark: guaranteed, label: `${node.path}: ${unit(type) || type}${own ? "" : ", of what is above"}${guaranteed ? `, guaranteed ${quantity(type, guaranteed)}` : ""}` }) : null,
+    bounded ? bar({ used, total, pending, mark: guaranteed, label: `${node.path}: ${unit(type) || type}${own ? "" : ", of the max above"}${guaranteed ? `, guaranteed ${quantity(type, guaranteed)}` : ""}` }) : null,
     said.length ? h("span", { class: "note" }, said.join(" · ")) : null);
 }
 

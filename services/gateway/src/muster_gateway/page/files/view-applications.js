@@ -1,4 +1,4 @@
-// Applications, to be found by queue, state, user and text; and one of them, with its life drawn over time.
+// Applications, searchable by queue, state, user and text; and one of them, with its timeline.
 
 import { queuePart } from "./api.js";
 import { timeline } from "./chart.js";
@@ -15,7 +15,7 @@ const PAGE = 100;
 const LANES = 60;
 const ACTIVE = ["New", "Accepted", "Running", "Completing", "Failing", "Resuming"];
 const OVER = ["Completed", "Failed"];
-// An application's story is looked for in the newest so many events; further back only on demand.
+// The view searches this many of the newest events for an application's own; older ones only on demand.
 const EVENTS_BATCH = 5000;
 const EVENTS_LOOKED_AT = 20_000;
 
@@ -33,7 +33,7 @@ async function loadList(context) {
   const { state = "", queue = "" } = context.params;
   const { queues } = await context.get(["metrics", "snapshot"], { sections: "queues", partition: context.partition });
   const at = ["partition", context.partition];
-  // A leaf's applications are asked for alone; of a parent there is only the whole partition.
+  // REST lists the applications of a leaf. For a parent, the view asks for the whole partition.
   const leaf = queues.some((each) => each.leaf && each.path === queue);
   const within = leaf ? [...at, "queue", queuePart(queue)] : at;
   const asked = [];
@@ -42,7 +42,7 @@ async function loadList(context) {
   if (state === "all" || OVER.includes(state)) asked.push(context.get([...at, "applications", "completed"]));
   if (state === "all" || state === "Rejected") asked.push(context.get([...at, "applications", "rejected"]));
   const found = await Promise.all(asked);
-  // Thousands of allocations come along; only how many there are is kept.
+  // The answer has thousands of allocations; the view keeps only their number.
   return { kind: "list", queues: queues.map((each) => each.path), apps: found.flat().map(light) };
 }
 
@@ -87,7 +87,7 @@ function renderList(context, { apps, queues }) {
     h("form", { class: "filters", role: "search", "aria-label": "Filter applications", on: { submit: (event) => event.preventDefault() } },
       field("Text", h("input", { type: "search", name: "q", value: q, placeholder: "id, queue or user", on: { input: (event) => set({ q: event.target.value }, false) } })),
       field("State", h("select", { name: "state", value: state, on: { change: (event) => set({ state: event.target.value }) } },
-        options([...ACTIVE, ...OVER, "Rejected", ["all", "All, also over"]], "Active"))),
+        options([...ACTIVE, ...OVER, "Rejected", ["all", "All, ended ones included"]], "Active"))),
       field("Queue", h("select", { name: "queue", value: queue, on: { change: (event) => set({ queue: event.target.value }) } }, options(queue && !queues.includes(queue) ? [...queues, queue] : queues, "All"))),
       field("User", h("select", { name: "user", value: user, on: { change: (event) => set({ user: event.target.value }, false) } }, options(users, "All"))),
       filtered ? h("button", { type: "button", class: "quiet", on: { click: () => set({ q: "", state: "", queue: "", user: "" }) } }, "Clear") : null),
@@ -98,9 +98,9 @@ function renderList(context, { apps, queues }) {
           h("thead", {}, h("tr", {},
             sortable("Application", "id", sort, by), sortable("State", "state", sort, by), sortable("Queue", "queue", sort, by, { class: "wide" }), sortable("User", "user", sort, by, { class: "wide" }),
             sortable("Uses", "used", sort, by, { class: "medium takes", "data-first": "down" }), sortable("Allocations", "allocations", sort, by, { class: "num medium", "data-first": "down" }),
-            sortable("Asks that wait", "asks", sort, by, { class: "num", "data-first": "down" }), sortable("Submitted", "submitted", sort, by, { class: "num medium", "data-first": "down" }))),
+            sortable("Pending asks", "asks", sort, by, { class: "num", "data-first": "down" }), sortable("Submitted", "submitted", sort, by, { class: "num medium", "data-first": "down" }))),
           h("tbody", {}, shown.map((app) => row(context, app))))
-      : h("p", { class: "empty" }, filtered ? "No application is like that." : "No application is active."),
+      : h("p", { class: "empty" }, filtered ? "No application matches." : "No application is active."),
     pager,
   ];
 }
@@ -132,20 +132,20 @@ async function loadOne(context) {
   return { kind: "one", app, why, story: memory.story, twins: memory.twins };
 }
 
-/** YuniKorn's path of one application knows none that is over, and no id with a slash: the lists have them. */
+/** YuniKorn's path of one application lacks ended ones and ids with a slash. The lists have them. */
 async function listed(context, why) {
   const at = ["partition", context.partition];
   const lives = why && ACTIVE.includes(why.state);
   const lists = lives ? [[...at, "queue", queuePart(why.queue), "applications"]] : [[...at, "applications", "completed"], [...at, "applications", "rejected"]];
   for (const list of lists) {
     const app = (await context.get(list)).find((each) => each.applicationID === context.thing);
-    if (app && !lives) context.memory.over = [app, why]; // it will not change any more
+    if (app && !lives) context.memory.over = [app, why]; // an ended application does not change any more
     if (app) return app;
   }
   return null;
 }
 
-/** Applications of the same id in other partitions: events do not say which one they mean. */
+/** Applications with the same id in other partitions: events do not name the partition. */
 async function twins(context) {
   const others = await context.elsewhere("application", context.thing);
   const found = await Promise.all(others.map((partition) => context.find(["partition", partition, "application", context.thing])));
@@ -156,14 +156,14 @@ function keysOf(app) {
   return new Set([...(app?.allocations ?? []), ...(app?.requests ?? [])].map((each) => each.allocationKey));
 }
 
-/** This application's events, without those that are another's for sure. */
+/** This application's events, without those that certainly belong to another one. */
 function own(app, events, others) {
   if (!others.length) return events;
   const mine = keysOf(app);
   return events.filter((event) => mine.has(event.referenceID) || !others.some(({ keys }) => keys.has(event.referenceID)));
 }
 
-/** Reads this application's events: at first the newest so many, then what came since. */
+/** Reads this application's events: first among the newest ones, then the new ones. */
 async function follow(context) {
   const { memory } = context;
   const story = (memory.story ??= { events: [], next: null, oldest: null, begun: false, looked: 0, further: false });
@@ -181,7 +181,7 @@ async function follow(context) {
   for (let round = 0; round < 10; round += 1) {
     const { data, headers } = await context.page(["events", "batch"], { start: story.next, count: EVENTS_BATCH });
     if (data.InstanceUUID !== story.instance) {
-      delete memory.story; // the ids begin anew
+      delete memory.story; // the ids restart
       return;
     }
     const records = data.EventRecords ?? [];
@@ -207,7 +207,7 @@ async function back(context, story, most) {
 
 function renderOne(context, { app, why, story, twins, elsewhere }) {
   const back = h("p", { class: "crumb" }, h("a", { href: context.link("applications") }, "Applications"));
-  if (!app) return [back, h("h1", {}, context.thing), absent(context, "applications", "There is no such application, or no more: those that are over are forgotten after three days.", elsewhere)];
+  if (!app) return [back, h("h1", {}, context.thing), absent(context, "applications", "This application does not exist (any more): ended ones are deleted after three days.", elsewhere)];
   const now = Date.now();
   const found = life(app, own(app, story?.events ?? [], twins), now);
   const held = app.allocations ?? [];
@@ -224,23 +224,23 @@ function renderOne(context, { app, why, story, twins, elsewhere }) {
       figure("Submitted", ago(app.submissionTime, now), moment(app.submissionTime)),
       app.finishedTime ? figure("Took", duration(ms(app.finishedTime - app.submissionTime))) : null,
       figure("Allocations", grouped(held.length), resource(app.usedResource ?? {})),
-      figure("Asks that wait", grouped(waiting.reduce((sum, each) => sum + each.count, 0)), types(app.pendingResource).length ? resource(app.pendingResource) : null)),
-    waiting.length ? h("section", { class: "card", "aria-labelledby": "whyasks" }, h("h2", { id: "whyasks" }, "Why it waits"), whys(waiting), formerly(why.history ?? [], now)) : null,
+      figure("Pending asks", grouped(waiting.reduce((sum, each) => sum + each.count, 0)), types(app.pendingResource).length ? resource(app.pendingResource) : null)),
+    waiting.length ? h("section", { class: "card", "aria-labelledby": "whyasks" }, h("h2", { id: "whyasks" }, "Why asks are pending"), whys(waiting), formerly(why.history ?? [], now)) : null,
     why?.gang ? gang(why) : null,
     h("section", { class: "card", "aria-labelledby": "life" },
       h("h2", { id: "life" }, "Timeline"),
       timeline(found, { width: context.width - 26, rows, now }),
       h("p", { class: "legend" }, h("span", { class: "key wait" }, "asked for"), h("span", { class: "key run" }, "allocated"), h("span", { class: "key bad" }, "preempted, timed out or lost")),
       found.asks.length > rows ? h("p", {}, h("button", { type: "button", on: { click: () => context.set({ lanes: found.asks.length }, { again: false }) } }, `Show all ${grouped(found.asks.length)} asks`)) : null,
-      story && !story.begun ? h("p", { class: "note" }, `Looked through the newest ${grouped(story.looked)} events; its beginning is older. `, h("button", { type: "button", class: "quiet", on: { click: () => { story.further = true; context.wake(); } } }, "Look further back")) : null,
-      twins.map(({ partition }) => h("p", { class: "note" }, `There is another application of this id, in partition ${partition}. What is over may be of either: events do not say it. `, h("a", { href: context.link("applications", context.thing, { partition }) }, "Show that one"))),
+      story && !story.begun ? h("p", { class: "note" }, `Searched the newest ${grouped(story.looked)} events; its beginning is older. `, h("button", { type: "button", class: "quiet", on: { click: () => { story.further = true; context.wake(); } } }, "Look further back")) : null,
+      twins.map(({ partition }) => h("p", { class: "note" }, `Another application has this id, in partition ${partition}. Past events may belong to either, because an event does not name its partition. `, h("a", { href: context.link("applications", context.thing, { partition }) }, "Show that one"))),
       statesTable(app)),
     held.length ? allocations(context, held) : null,
     (app.placeholderData ?? []).length && !why?.gang ? h("p", { class: "note" }, `It had a gang of ${app.placeholderData.map((each) => `${each.count} ${each.taskGroupName}`).join(", ")}.`) : null,
   ];
 }
 
-/** Sentences that say the same are said once. */
+/** Merges equal sentences. */
 export function whys(asks) {
   const groups = new Map();
   for (const each of asks) {
@@ -259,11 +259,11 @@ export function whys(asks) {
         h("span", { class: "keys" }, ` · ${each.keys.slice(0, 3).join(", ")}${each.keys.length > 3 ? ` and ${grouped(each.keys.length - 3)} more` : ""}`)))));
 }
 
-/** What its asks waited for, and until when. */
+/** The earlier reasons of the application's asks, with their times. */
 function formerly(history, now) {
   if (history.length < 2) return null;
-  return h("details", {}, h("summary", {}, "What it has waited for so far"),
-    h("table", { class: "list" }, h("caption", { class: "sr" }, "Reasons so far"),
+  return h("details", {}, h("summary", {}, "Earlier reasons"),
+    h("table", { class: "list" }, h("caption", { class: "sr" }, "Earlier reasons"),
       h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Reason"), h("th", { scope: "col", class: "medium" }, "Where"), h("th", { scope: "col" }, "From"), h("th", { scope: "col", class: "num" }, "For"))),
       h("tbody", {}, history.map((each, at) => h("tr", { key: at },
         h("th", { scope: "row" }, reason(each.reason), h("span", { class: "note" }, [each.resourceType, each.who].filter(Boolean).join(" · "))),

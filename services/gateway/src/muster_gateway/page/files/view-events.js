@@ -1,4 +1,4 @@
-// Events as they are decided: one stream, which is closed while nobody looks.
+// New events from one stream, which is closed while the page is hidden.
 
 import { ApiError, lines } from "./api.js";
 import { h } from "./dom.js";
@@ -7,13 +7,13 @@ import { field, options } from "./parts.js";
 import { TYPES, aboutGroup, sentence } from "./words.js";
 
 export const title = "Events";
-// The stream says by itself what is new: this is how often it is looked at whether it is still there.
+// The stream delivers the events. This is the interval of the check that the stream is open.
 export const every_ms = 1000;
 
 const KEPT = 2000;
 const SHOWN = 300;
 const OF_THE_PAST = 200;
-// A burst is drawn so often, not with each event.
+// A burst is drawn at this interval, not with each event.
 const DRAW_EVERY_MS = 250;
 
 export async function load(context) {
@@ -36,7 +36,7 @@ async function listen(context) {
   try {
     response = await context.stream(["events", "stream"], query, cut.signal);
   } catch (error) {
-    // (The ids began anew: from the newest on, then.)
+    // The ids restarted: continue with the newest.
     if (error instanceof ApiError && error.status === 400 && memory.next !== undefined) memory.next = undefined;
     throw error;
   }
@@ -69,7 +69,7 @@ async function take(context, response, cut) {
       drawn ||= setTimeout(draw, DRAW_EVERY_MS);
     }
   } catch (error) {
-    if (!context.signal.aborted && !cut.signal.aborted) memory.failed = new ApiError(0, "The stream of events broke off.");
+    if (!context.signal.aborted && !cut.signal.aborted) memory.failed = new ApiError(0, "The stream of events ended.");
   } finally {
     document.removeEventListener("visibilitychange", hidden);
     cut.abort();
@@ -101,9 +101,9 @@ export function render(context, { events }) {
     h("form", { class: "filters", role: "search", "aria-label": "Filter events", on: { submit: (event) => event.preventDefault() } },
       field("Text", h("input", { type: "search", name: "q", value: q, placeholder: "name or message", on: { input: (event) => set({ q: event.target.value }) } })),
       field("About", h("select", { name: "type", value: type, on: { change: (event) => set({ type: event.target.value }) } }, options(Object.entries(TYPES).filter(([number]) => number !== "1").map(([number, name]) => [number, number === "5" ? "User or group" : name]), "Everything"))),
-      h("button", { type: "button", "aria-pressed": String(!!memory.paused), on: { click: pause } }, memory.paused ? "Go on" : "Hold")),
-    h("p", { class: "count" }, memory.paused ? "Held: nothing new is read until you go on." : `Newest first; the last ${grouped(Math.min(SHOWN, found.length))} of ${grouped(events.length)} read${context.partitions.length > 1 ? ", of all partitions" : ""}.`),
-    found.length ? h("ol", { class: "events" }, found.map((event) => line(context, event))) : h("p", { class: "empty" }, events.length ? "No event is like that." : "No event yet. They appear here as they are decided."),
+      h("button", { type: "button", "aria-pressed": String(!!memory.paused), on: { click: pause } }, memory.paused ? "Resume" : "Pause")),
+    h("p", { class: "count" }, memory.paused ? "Paused: no new events are read until you resume." : `Newest first; the last ${grouped(Math.min(SHOWN, found.length))} of ${grouped(events.length)} read${context.partitions.length > 1 ? ", of all partitions" : ""}.`),
+    found.length ? h("ol", { class: "events" }, found.map((event) => line(context, event))) : h("p", { class: "empty" }, events.length ? "No event matches." : "No event yet. Events appear here as they occur."),
   ];
 }
 

@@ -1,13 +1,14 @@
-// How Muster itself does: its gateway, its checks, its processes, and who is registered.
+// Muster's own health: gateway, checks, processes and registered RMs.
 
 import { h } from "./dom.js";
 import { ago, bytes, count, duration, grouped } from "./format.js";
 import { chip, figure } from "./parts.js";
 import { hash } from "./route.js";
+import { standing } from "./words.js";
 
 export const title = "Health";
 export const every_ms = 5000;
-// There is something to say without any resource manager.
+// This view needs no resource manager.
 export const alone = true;
 
 export async function load(context) {
@@ -28,11 +29,11 @@ export function render(context, { gateway, checks, managers, snapshot }) {
     h("h1", {}, "Health"),
     h("section", { class: "card", "aria-labelledby": "gateway" },
       h("div", { class: "head" }, h("h2", { id: "gateway" }, "Gateway"), chip(state === "SERVING" ? "Serving" : "Not serving")),
-      problems.length ? h("ul", { class: "plain" }, problems.map((each) => h("li", { class: "trouble" }, each))) : h("p", { class: "empty" }, state === "SERVING" ? "Everything of this process works." : state)),
+      problems.length ? h("ul", { class: "plain" }, problems.map((each) => h("li", { class: "trouble" }, each))) : h("p", { class: "empty" }, state === "SERVING" ? "All parts of this process work." : state)),
     h("section", { class: "card", "aria-labelledby": "checks" },
       h("div", { class: "head" }, h("h2", { id: "checks" }, "Checks of the state"), chip(checks.Healthy ? "Healthy" : `${failed.length} failed`)),
       h("table", { class: "list checks" }, h("caption", { class: "sr" }, "Health checks"),
-        h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "What must hold"), h("th", { scope: "col" }, "Holds"), h("th", { scope: "col" }, "Found"))),
+        h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Check"), h("th", { scope: "col" }, "Passed"), h("th", { scope: "col" }, "Found"))),
         h("tbody", {}, checks.HealthChecks.map((each, at) => h("tr", { key: at },
           h("th", { scope: "row" }, each.Description, h("span", { class: "note" }, each.Name), each.Succeeded ? null : h("span", { class: "slim trouble" }, each.DiagnosisMessage)),
           h("td", {}, each.Succeeded ? h("span", { class: "yes" }, "✓ yes") : h("span", { class: "no" }, "✗ no")),
@@ -44,7 +45,7 @@ export function render(context, { gateway, checks, managers, snapshot }) {
             h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Resource manager"), h("th", { scope: "col" }, "State"), h("th", { scope: "col", class: "medium" }, "Callbacks"), h("th", { scope: "col", class: "num medium" }, "Registrations"), h("th", { scope: "col", class: "num" }, "Registered"))),
             h("tbody", {}, managers.map((each) => h("tr", { key: each.rmID },
               h("th", { scope: "row" }, h("a", { href: hash("overview", "", { rm: each.rmID }) }, each.rmID), h("span", { class: "note" }, [each.version, each.policyGroup].filter(Boolean).join(" · "))),
-              h("td", {}, chip(each.life.charAt(0) + each.life.slice(1).toLowerCase()), each.held ? h("span", { class: "note" }, `paused by an operator${each.heldReason ? `: ${each.heldReason}` : ""}`) : null),
+              h("td", {}, chip(each.life.charAt(0) + each.life.slice(1).toLowerCase()), standing(each) ? h("span", { class: "note" }, each.description) : null),
               h("td", { class: "medium" }, each.callbacksConnected ? each.callbacks.join(", ") || "connected" : h("span", { class: "faint" }, "not connected")),
               h("td", { class: "num medium" }, grouped(each.registrations)), h("td", { class: "num" }, ago(each.registered))))))
         : h("p", { class: "empty" }, "No resource manager is registered.")),

@@ -1,4 +1,4 @@
-// Nodes as a heat map, each a small square that says how full it is; and one of them, with what is on it.
+// Nodes as a heat map of small squares, coloured by usage; and one node, with its allocations.
 
 import { fill, h } from "./dom.js";
 import { ago, count, grouped, natural, of, percent, quantity, types, usedOf } from "./format.js";
@@ -21,7 +21,7 @@ export async function load(context) {
   return { nodes: snapshot.nodes, total: snapshot.scheduler.nodes, single, elsewhere };
 }
 
-/** How full a node is, of one type or ("") of the fullest; null: it has none of the type. */
+/** A node's usage of one type or ("") of its fullest type; null: it has none of the type. */
 function fullness(node, type) {
   if (!type) return node.usedPercent;
   const capacity = of(node.capacity, type);
@@ -34,7 +34,8 @@ export function render(context, { nodes, total, single, elsewhere }) {
   const kinds = types(...nodes.map((each) => each.capacity));
   const wanted = q.toLowerCase();
   const found = nodes.filter((each) => !wanted || each.nodeId.toLowerCase().includes(wanted)).map((node) => ({ node, share: fullness(node, type) }));
-  // By name with numbers as numbers: a node stays where it is while it fills. The answer comes fullest first.
+  // Sorts names with their numbers as numbers, so that a node keeps its place while it fills. The answer has the
+  // fullest node first.
   if (sort === "name") found.sort((a, b) => natural.compare(a.node.nodeId, b.node.nodeId));
   else found.sort((a, b) => (b.share ?? -1) - (a.share ?? -1) || natural.compare(a.node.nodeId, b.node.nodeId));
   const set = (params) => context.set({ page: "", ...params }, { again: false });
@@ -46,19 +47,19 @@ export function render(context, { nodes, total, single, elsewhere }) {
       field("Order", h("select", { name: "sort", value: sort, on: { change: (event) => set({ sort: event.target.value }) } }, h("option", { value: "name" }, "Name"), h("option", { value: "full" }, "Fullest first"))),
       field("Text", h("input", { type: "search", name: "q", value: q, placeholder: "node id", on: { input: (event) => set({ q: event.target.value }) } }))),
     h("p", { class: "count", role: "status" }, found.length < total ? `${grouped(found.length)} of ${count(total, "node")}` : count(total, "node")),
-    found.length ? heat(context, found, type) : h("p", { class: "empty" }, total ? "No node is like that." : "No node has come yet."),
+    found.length ? heat(context, found, type) : h("p", { class: "empty" }, total ? "No node matches." : "No node yet."),
     found.length ? table(context, found, type) : null,
   ];
 }
 
 // ---- the heat map ---------------------------------------------------------------------------------------------------
 
-// One canvas, however many nodes: drawn in a few milliseconds, and nothing of it is in the document.
+// One canvas for any number of nodes. It is drawn in a few milliseconds and adds no elements to the document.
 function heat(context, found, type) {
   const { memory } = context;
   const map = (memory.map ??= new HeatMap((id) => { location.hash = context.link("nodes", id, carried(context)); }));
   map.show(found, type, context.width, context.thing);
-  // (Once it is in the document it stays where it is: moving it would take the focus from it.)
+  // The canvas keeps its place in the document: moving it would take the focus from it.
   const stays = map.element.isConnected ? h("div", { key: "heat", keep: true }) : map.element;
   return h("section", { class: "heat", "aria-label": "Heat map" }, stays, legend());
 }
@@ -76,7 +77,7 @@ class HeatMap {
       on: { keydown: (event) => this.key(event), pointermove: (event) => this.point(event), pointerleave: () => this.leave(), click: (event) => this.click(event), focus: () => this.focus(), blur: () => this.draw() },
     });
     this.said = h("p", { id: "heatsaid", class: "said", "aria-live": "polite" });
-    this.help = h("p", { id: "heathelp", class: "sr" }, "Arrow keys go from node to node, Home and End to the first and last, Enter opens one. The table below has the same nodes.");
+    this.help = h("p", { id: "heathelp", class: "sr" }, "Arrow keys move between nodes, Home and End go to the first and last, Enter opens one. The table below has the same nodes.");
     this.element = h("div", { key: "heat", keep: true }, this.canvas, this.said, this.help);
     this.at = -1;
     this.found = [];
@@ -185,7 +186,7 @@ class HeatMap {
 
   say() {
     const one = this.found[this.at];
-    fill(this.said, one ? [h("b", {}, one.node.nodeId), ` ${told(one, this.type)}`] : "Point at a node, or go there with the arrow keys.");
+    fill(this.said, one ? [h("b", {}, one.node.nodeId), ` ${told(one, this.type)}`] : "Point at a node, or select one with the arrow keys.");
   }
 }
 
@@ -194,7 +195,7 @@ function told({ node, share }, type) {
   return `${share === null ? `has no ${type}` : `${share}% full`}${node.schedulable ? "" : ", draining"} · ${count(node.allocations, "allocation")} · ${used.join(", ")}`;
 }
 
-/** The colours of the theme, read from the style sheet: a canvas knows no custom properties. */
+/** The theme's colours, read from the style sheet, because a canvas knows no custom properties. */
 function palette() {
   const probe = document.getElementById("probe");
   const of = (name) => {
@@ -233,7 +234,7 @@ function table(context, found, type) {
 
 function detail(context, node, elsewhere) {
   const close = h("a", { class: "away", href: context.link("nodes", "", carried(context)), "aria-label": "Close this node" }, "Close");
-  if (!node) return h("section", { class: "card detail" }, h("div", { class: "head" }, h("h2", {}, context.thing), close), absent(context, "nodes", "There is no such node, or no more.", elsewhere));
+  if (!node) return h("section", { class: "card detail" }, h("div", { class: "head" }, h("h2", {}, context.thing), close), absent(context, "nodes", "This node does not exist (any more).", elsewhere));
   const waiting = Object.entries(node.waiting.reasons);
   return h("section", { class: "card detail", "aria-label": `Node ${node.node}` },
     h("div", { class: "head" }, h("h2", {}, node.node), chip(!node.schedulable ? "Draining" : node.ready ? "Ready" : "Not ready"), close),
@@ -246,8 +247,8 @@ function detail(context, node, elsewhere) {
         others ? h("span", { class: "note" }, `${quantity(type, others)} by others`) : null);
     })),
     h("dl", { class: "facts" },
-      node.keptFor.length ? [h("dt", {}, "Kept free for"), h("dd", {}, h("ul", { class: "plain" }, node.keptFor.map((each) => h("li", {}, h("a", { href: context.link("applications", each.applicationID) }, each.applicationID), ` ${each.allocationKey}, since ${ago(each.since)}`))))] : null,
-      waiting.length ? [h("dt", {}, "It has room for asks that wait for"), h("dd", {}, h("ul", { class: "plain" }, waiting.map(([code, many]) => h("li", {}, `${reason(code)}: ${grouped(many)}`))))] : null),
+      node.keptFor.length ? [h("dt", {}, "Reserved for"), h("dd", {}, h("ul", { class: "plain" }, node.keptFor.map((each) => h("li", {}, h("a", { href: context.link("applications", each.applicationID) }, each.applicationID), ` ${each.allocationKey}, since ${ago(each.since)}`))))] : null,
+      waiting.length ? [h("dt", {}, "It has room for pending asks with the reason"), h("dd", {}, h("ul", { class: "plain" }, waiting.map(([code, many]) => h("li", {}, `${reason(code)}: ${grouped(many)}`))))] : null),
     node.allocations.length ? onNode(context, node.allocations) : null,
     node.foreign.length ? h("details", {}, h("summary", {}, `${grouped(node.foreign.length)} of others`), h("ul", { class: "plain" }, node.foreign.slice(0, 200).map((each) => h("li", {}, each.allocationKey, " ", quantities(each.resource))))) : null);
 }

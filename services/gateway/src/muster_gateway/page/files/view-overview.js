@@ -1,15 +1,15 @@
-// The cluster at a glance: how full, what runs, what waits for what, and how that was in the last hours.
+// The cluster at a glance: usage, applications, reasons of pending asks, and the last hours.
 
 import { h } from "./dom.js";
 import { plot } from "./chart.js";
 import { count, duration, grouped, ms, number, of, percent, quantity, types, usedOf } from "./format.js";
 import { bar, chip, figure, level } from "./parts.js";
-import { reason } from "./words.js";
+import { reason, standing } from "./words.js";
 
 export const title = "Overview";
 export const every_ms = 2000;
 
-// Samples of the history come once a minute, and the health checks walk through the whole state.
+// The history gets a sample once a minute, and the health checks read the whole state.
 const SLOW_EVERY_MS = 20_000;
 const STATES = ["New", "Accepted", "Running", "Completing", "Completed", "Failing", "Failed", "Resuming", "Rejected"];
 
@@ -30,7 +30,8 @@ export async function load(context) {
 
 export function render(context, { snapshot, before, apps, containers, health, partition }) {
   const { scheduler, runtime } = snapshot;
-  const alone = context.partitions.length < 2; // what the RM counts for all its partitions is this one's
+  const away = standing({ life: snapshot.state, held: snapshot.paused });
+  const alone = context.partitions.length < 2; // the RM's counts for all its partitions are this partition's
   const states = { ...(partition?.applications ?? {}), ...scheduler.applications };
   return [
     h("h1", {}, "Overview"),
@@ -40,16 +41,17 @@ export function render(context, { snapshot, before, apps, containers, health, pa
       h("dl", { class: "figures" },
         figure("Nodes", grouped(scheduler.nodes), scheduler.nodesDraining ? `${grouped(scheduler.nodesDraining)} draining` : null),
         figure("Allocations", grouped(scheduler.allocations), alone ? rate(before, snapshot) : null),
-        figure("Asks that wait", grouped(scheduler.asksPending), scheduler.reservations ? count(scheduler.reservations, "reservation") : null),
+        figure("Pending asks", grouped(scheduler.asksPending), scheduler.reservations ? count(scheduler.reservations, "reservation") : null),
         figure("Time per decision", decision(before, snapshot), "on average"),
-        figure("Health", health.Healthy ? "good" : "trouble", health.Healthy ? null : count(health.HealthChecks.filter((each) => !each.Succeeded).length, "check") + " failed"),
+        away ? figure("Resource manager", away, "see above") : null,
+        figure("Health", health.Healthy && away ? "of the state: good" : health.Healthy ? "good" : "trouble", health.Healthy ? null : count(health.HealthChecks.filter((each) => !each.Succeeded).length, "check") + " failed"),
         figure("Figures", runtime.viewLagRecords ? `${duration(runtime.viewLagSeconds * 1000)} old` : "up to date", runtime.viewLagRecords ? `${count(runtime.viewLagRecords, "record")} behind` : null))),
     h("div", { class: "two" },
       h("section", { class: "card", "aria-labelledby": "states" },
         h("h2", { id: "states" }, "Applications"),
         h("ul", { class: "states" }, STATES.filter((each) => of(states, each)).map((each) =>
           h("li", { key: each }, h("a", { href: context.link("applications", "", { state: each }) }, chip(each)), h("b", {}, grouped(states[each]))))),
-        STATES.some((each) => of(states, each)) ? null : h("p", { class: "empty" }, "None has come yet.")),
+        STATES.some((each) => of(states, each)) ? null : h("p", { class: "empty" }, "None yet.")),
       waiting(context, scheduler)),
     h("section", { "aria-labelledby": "history" },
       h("h2", { id: "history" }, "History", alone ? null : h("span", { class: "beside" }, ` of all ${context.partitions.length} partitions`)),
@@ -67,27 +69,27 @@ function gauges(context, scheduler) {
   const found = types(scheduler.capacity, scheduler.allocated);
   if (!found.length) {
     return h("section", { class: "blank" }, h("h2", {}, "The cluster is empty"),
-      h("p", {}, `The resource manager ${context.rm} is registered and has sent no nodes yet. Asks will wait until it does.`));
+      h("p", {}, `The resource manager ${context.rm} is registered and has sent no nodes yet. Asks stay pending until it does.`));
   }
-  return h("section", { class: "gauges", "aria-label": "How full the cluster is" }, found.map((type) => {
+  return h("section", { class: "gauges", "aria-label": "Usage of the cluster" }, found.map((type) => {
     const [used, total, pending] = [of(scheduler.allocated, type), of(scheduler.capacity, type), of(scheduler.pending, type)];
     const share = percent(used, total);
     return h("div", { class: `gauge ${level(share)}`, key: type },
       h("div", { class: "head" }, h("h2", {}, type), h("span", { class: "share" }, share === null ? "–" : `${share}%`)),
       bar({ used, total, pending, label: `${type} allocated` }),
-      h("p", {}, usedOf(type, used, total), pending ? h("span", { class: "more" }, ` +${quantity(type, pending)} wanted`) : null));
+      h("p", {}, usedOf(type, used, total), pending ? h("span", { class: "more" }, ` +${quantity(type, pending)} pending`) : null));
   }));
 }
 
 function waiting(context, scheduler) {
   const found = Object.entries(scheduler.pendingByReason).sort((a, b) => b[1] - a[1]);
   return h("section", { class: "card", "aria-labelledby": "why" },
-    h("h2", { id: "why" }, "Why asks wait"),
+    h("h2", { id: "why" }, "Why asks are pending"),
     found.length
       ? h("ul", { class: "reasons" }, found.map(([code, asks]) =>
           h("li", { key: code }, h("a", { href: context.link("pending", "", { reason: code }) }, reason(code)), h("b", {}, grouped(asks)),
-            bar({ used: asks, total: scheduler.asksPending, label: `${reason(code)}: share of the asks that wait` }))))
-      : h("p", { class: "empty" }, "Nothing waits."));
+            bar({ used: asks, total: scheduler.asksPending, label: `${reason(code)}: share of the pending asks` }))))
+      : h("p", { class: "empty" }, "No ask is pending."));
 }
 
 function rate(before, after) {
@@ -100,7 +102,7 @@ function rate(before, after) {
 function decision(before, after) {
   const now = after.scheduler.tally;
   const then = before && before.rmId === after.rmId ? before.scheduler.tally : null;
-  // Of the last moments where there were any; else of the whole life.
+  // Counts since the last look if there were decisions, else since the start.
   const since = then && now.decisions > then.decisions ? then : { decisions: 0, decidingUs: 0 };
   const made = now.decisions - since.decisions;
   return made > 0 ? duration((now.decidingUs - since.decidingUs) / made / 1000) : "–";

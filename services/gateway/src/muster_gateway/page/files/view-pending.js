@@ -1,4 +1,4 @@
-// Why asks wait: the sentences of explain, those that say the same said once.
+// Why asks are pending: the sentences of explain, equal ones merged.
 
 import { h } from "./dom.js";
 import { count, grouped } from "./format.js";
@@ -26,15 +26,15 @@ export function render(context, { asks }) {
   const codes = [...new Set([...asks.map((each) => each.reason), ...(code ? [code] : [])])].sort();
   const queues = [...new Set([...asks.map((each) => each.queue), ...(queue ? [queue] : [])])].sort();
   const apps = byApplication(found);
-  const { shown, pager } = paged(context, apps, PAGE, "applications that wait");
+  const { shown, pager } = paged(context, apps, PAGE, "applications with pending asks");
   return [
-    h("h1", {}, "Why asks wait"),
-    h("form", { class: "filters", role: "search", "aria-label": "Filter what waits", on: { submit: (event) => event.preventDefault() } },
+    h("h1", {}, "Why asks are pending"),
+    h("form", { class: "filters", role: "search", "aria-label": "Filter pending asks", on: { submit: (event) => event.preventDefault() } },
       field("Text", h("input", { type: "search", name: "q", value: q, placeholder: "application or words", on: { input: (event) => set({ q: event.target.value }) } })),
       field("Reason", h("select", { name: "reason", value: code, on: { change: (event) => set({ reason: event.target.value }) } }, options(codes.map((each) => [each, reason(each)]), "All"))),
       field("Queue", h("select", { name: "queue", value: queue, on: { change: (event) => set({ queue: event.target.value }) } }, options(queues, "All")))),
     h("p", { class: "count", role: "status" }, found.length ? `${count(found.length, "ask")} of ${count(apps.length, "application")} ${found.length === 1 ? "waits" : "wait"}` : ""),
-    found.length ? null : h("p", { class: "empty" }, asks.length ? "Nothing that waits is like that." : "Nothing waits: all that was asked for is placed."),
+    found.length ? null : h("p", { class: "empty" }, asks.length ? "No pending ask matches." : "No ask is pending: all asks are allocated."),
     shown.map((each) => h("section", { class: "card waits", key: each.id, "aria-label": `Application ${each.id}` },
       h("div", { class: "head" }, h("h2", {}, h("a", { href: context.link("applications", each.id) }, each.id)),
         h("span", { class: "note" }, h("a", { class: "plainlink", href: context.link("queues", each.queue) }, dotted(each.queue)), ` · ${grouped(each.wanted)} wanted`)),
@@ -43,7 +43,7 @@ export function render(context, { asks }) {
   ];
 }
 
-/** Those that wait longest first. */
+/** Sorted by waiting time, the longest first. */
 function byApplication(asks) {
   const found = new Map();
   for (const each of asks) {

@@ -1,4 +1,4 @@
-// The tree of queues: what each uses against its guarantee and its max; and one queue, with its position in words.
+// The tree of queues: the usage of each against its guarantee and max; and one queue, with its state in words.
 
 import { queuePart } from "./api.js";
 import { h } from "./dom.js";
@@ -26,9 +26,9 @@ export function render(context, { queues, single, position, elsewhere }) {
     h("h1", {}, "Queues"),
     context.thing ? detail(context, queues, single, position, elsewhere) : null,
     h("p", { class: "legend", "aria-hidden": "true" },
-      h("span", { class: "key used" }, "used"), h("span", { class: "key wanted" }, "wanted"), h("span", { class: "key mark" }, "guaranteed")),
+      h("span", { class: "key used" }, "used"), h("span", { class: "key wanted" }, "pending"), h("span", { class: "key mark" }, "guaranteed")),
     h("table", { class: "tree" },
-      h("caption", { class: "sr" }, "Queues with what they use of their max"),
+      h("caption", { class: "sr" }, "Queues with the used part of their max"),
       h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Queue"), h("th", { scope: "col", class: "num" }, "Applications"), h("th", { scope: "col" }, "Used of the max"))),
       h("tbody", {}, rows(context, tree, { chosen: context.thing, cells }))),
   ];
@@ -43,7 +43,7 @@ function cells(node) {
 
 function detail(context, queues, single, position, elsewhere) {
   const figures = queues.find((each) => each.path === context.thing);
-  if (!position || !figures) return h("section", { class: "card detail" }, h("h2", {}, context.thing), absent(context, "queues", "There is no such queue, or no more.", elsewhere));
+  if (!position || !figures) return h("section", { class: "card detail" }, h("h2", {}, context.thing), absent(context, "queues", "This queue does not exist (any more).", elsewhere));
   const asks = Object.entries(position.asks).sort((a, b) => b[1] - a[1]);
   const properties = Object.entries(single?.properties ?? {});
   return h("section", { class: "card detail", "aria-label": `Queue ${context.thing}` },
@@ -57,10 +57,10 @@ function detail(context, queues, single, position, elsewhere) {
       position.maxApplications ? figure("Forming gangs", grouped(position.formingApplications)) : null,
       position.preemptionDelay ? figure("Preemption", `after ${duration(ms(position.preemptionDelay))}`) : null),
     h("dl", { class: "facts" },
-      fact("Used", quantities(position.allocated)), fact("Wanted", quantities(position.pending)), fact("Its own max", quantities(position.maximum)),
-      fact("It may still get", quantities(position.headroom)),
+      fact("Used", quantities(position.allocated)), fact("Pending", quantities(position.pending)), fact("Max of its own", quantities(position.maximum)),
+      fact("Headroom", quantities(position.headroom)),
       fact("Guaranteed", position.guarantees.length ? h("ul", { class: "plain" }, position.guarantees.map((each) => h("li", {}, `${amount(each.resourceType, each.guaranteed)} at ${each.queue}`, each.missing > 0 ? h("span", { class: "more" }, `, ${amount(each.resourceType, each.missing)} missing`) : ", met"))) : h("span", { class: "faint" }, "none")),
-      asks.length ? fact("Asks that wait", h("ul", { class: "plain" }, asks.map(([code, many]) => h("li", {}, h("a", { href: context.link("pending", "", { reason: code, queue: context.thing }) }, reason(code)), ` ${grouped(many)}`)))) : null,
+      asks.length ? fact("Pending asks", h("ul", { class: "plain" }, asks.map(([code, many]) => h("li", {}, h("a", { href: context.link("pending", "", { reason: code, queue: context.thing }) }, reason(code)), ` ${grouped(many)}`)))) : null,
       properties.length ? fact("Properties", h("ul", { class: "plain code" }, properties.map(([name, value]) => h("li", {}, `${name}: ${value}`)))) : null),
     h("p", {}, h("a", { class: "go", href: context.link("applications", "", { queue: context.thing }) }, `Show its ${count(figures.applications, "application")}`)));
 }

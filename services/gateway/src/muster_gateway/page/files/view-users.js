@@ -1,4 +1,4 @@
-// Users and groups: what each uses, of the cluster and of its limits; and one of them, queue by queue.
+// Users and groups: the usage of each, against the cluster and its limits; and one of them, queue by queue.
 
 import { h } from "./dom.js";
 import { count, grouped, of, resource, types, usedOf } from "./format.js";
@@ -6,7 +6,7 @@ import { bar, dotted, field, figure, paged, quantities, sortable } from "./parts
 import { grown, rows, uses } from "./tree.js";
 
 const PAGE = 100;
-// Applications that a queue's row names at once.
+// The number of applications that a queue's row names.
 const NAMED = 8;
 
 const KINDS = {
@@ -15,7 +15,7 @@ const KINDS = {
 };
 
 export const users = { title: "Users", every_ms: 3000, load: (context) => load(context, KINDS.users), render: (context, data) => render(context, KINDS.users, data) };
-// (In the navigation these two are one.)
+// The navigation shows these two as one.
 export const groups = { title: "Groups", within: "users", every_ms: 3000, load: (context) => load(context, KINDS.groups), render: (context, data) => render(context, KINDS.groups, data) };
 
 async function load(context, kind) {
@@ -26,7 +26,7 @@ async function load(context, kind) {
   ]);
   const capacity = snapshot.scheduler.capacity;
   if (!context.thing) return { list: found.map((each) => summed(kind, each, capacity)) };
-  // (A path of REST takes no name with a slash: the list has it.)
+  // A path of REST takes no name with a slash. Such a name is searched in the list.
   const one = found ?? (context.thing.includes("/") ? (await context.get([...at, kind.list])).find((each) => kind.nameOf(each) === context.thing) : null);
   return { one: one ? summed(kind, one, capacity) : null };
 }
@@ -37,7 +37,7 @@ function render(context, kind, { list, one }) {
 
 // ---- figures --------------------------------------------------------------------------------------------------------
 
-/** What REST says of one, flat: its queues from above to below, its largest share of the cluster, its nearest limit. */
+/** One user or group from REST, flattened: its queues top down, its largest share of the cluster, its nearest limit. */
 function summed(kind, each, capacity) {
   const queues = [];
   const walk = (level) => {
@@ -51,14 +51,14 @@ function summed(kind, each, capacity) {
   const shares = types(used).map((type) => ({ type, share: of(capacity, type) > 0 ? (100 * used[type]) / capacity[type] : 0 }));
   return {
     name: kind.nameOf(each), queues, used, running: queues[0]?.running ?? [],
-    // An application counts for a user's group, or for the group itself.
+    // A user has the groups that its applications count for; a group has itself.
     groups: [...new Set(Object.values(each.groups ?? {}))].sort(), counted: each.applications?.length ?? null,
     largest: shares.reduce((best, one) => (one.share > best.share ? one : best), { type: "", share: 0 }),
     nearest: nearest(queues),
   };
 }
 
-/** The limit that the least is left of, over all queues; null where there is none. */
+/** The limit with the least left, over all queues; null without a limit. */
 function nearest(queues) {
   const found = [];
   for (const { path, allocated, max, running, most } of queues) {
@@ -110,7 +110,7 @@ function renderList(context, kind, list) {
 }
 
 function nothing(kind) {
-  return kind === KINDS.users ? "No user has an application that asks for or holds anything." : "No group has a limit that an application counts in. (Only groups that a limit names are counted.)";
+  return kind === KINDS.users ? "No user has an application with asks or allocations." : "No group has a limit that an application counts in. (Only groups that a limit names are counted.)";
 }
 
 function row(context, kind, each) {
@@ -152,14 +152,14 @@ function renderOne(context, kind, one) {
           h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Queue"), h("th", { scope: "col", class: "num" }, "Running"), h("th", { scope: "col" }, "Used of the limit"))),
           h("tbody", {}, rows(context, tree, { cells: (node) => cells(context, kind, one, node) })))
       : null,
-    one.queues.some((each) => types(each.max).length) ? h("p", { class: "note" }, "In grey: of a limit in a queue above.") : null,
+    one.queues.some((each) => types(each.max).length) ? h("p", { class: "note" }, "Grey: the limit of a queue above.") : null,
   ];
 }
 
 function sentence(kind, { name, used, running, nearest: limit }) {
   const held = types(used).some((type) => of(used, type) > 0);
   const begin = `${kind.one} ${name} has ${count(running.length, "running application")} and uses ${held ? resource(used) : "nothing"}.`;
-  if (!limit) return `${begin} No limit holds for the ${kind.single}.`;
+  if (!limit) return `${begin} No limit applies to the ${kind.single}.`;
   return `${begin} ${limit.share >= 100 ? "The limit is reached" : "Nearest to a limit"}: ${limit.said} in ${limit.path}.`;
 }
 

@@ -1,0 +1,217 @@
+"""``muster admin``: list, pause and forget resource managers, drain nodes, dump states, validate configurations."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import BinaryIO
+
+from muster_client.admin import AdminClient, Forgotten, Paused, ResourceManager
+from rich.markup import escape
+from rich.table import Table
+
+from muster_cli.configuration import print_problems, read_configuration
+from muster_cli.errors import UsageError
+from muster_cli.operating import Operator, ask, console, print_json, run
+
+_RUNNING = "RUNNING"
+_STATE_COLOURS = {"RUNNING": "green", "DISCONNECTED": "yellow", "STOPPED": "red"}
+
+
+def rms(operator: Operator) -> int:
+    """Lists the RMs, or shows the named one."""
+
+    async def asked() -> list[ResourceManager]:
+        async with AdminClient(operator.gateway) as admin:
+            return await admin.list_resource_managers(operator.rm, timeout_s=operator.timeout_s)
+
+    found = run(operator, asked)
+    if operator.json:
+        print_json([dataclasses.asdict(each) for each in found])
+    elif not found:
+        console().print("No resource manager is registered.")
+    else:
+        console().print(_table(found))
+        if operator.rm:
+            console().print(_details(found[0]))
+        else:
+            for each in found:
+                if each.state != _RUNNING or each.held:
+                    said = f"{each.rm_id}: {each.description}"
+                    console().print(said, markup=False, highlight=False, soft_wrap=True)
+    return 0
+
+
+def _table(found: list[ResourceManager]) -> Table:
+    table = Table(
+        "RM", "state", "since", "reason", "paused by an operator", "streams", "version", "generation", "registered"
+    )
+    for each in found:
+        colour = _STATE_COLOURS.get(each.state, "yellow")
+        held = f"[bold red]yes[/]{': ' + escape(each.held_reason) if each.held_reason else ''}" if each.held else "no"
+        times = f"{_time(each.registered_ns)}{f' ({each.registrations} times)' if each.registrations > 1 else ''}"
+        table.add_row(
+            escape(each.rm_id),
+            f"[{colour}]{each.state}[/]",
+            _time(each.since_ns),
+            escape(each.reason),
+            held,
+            escape(", ".join(stream.kind for stream in each.streams)) or "none",
+            escape(each.version),
+            each.generation,
+            times,
+        )
+    return table
+
+
+def _details(shown: ResourceManager) -> Table:
+    table = Table("field", "value")
+    table.add_row("description", escape(shown.description))
+    table.add_row("policy group", escape(shown.policy_group))
+    table.add_row("instance", escape(shown.instance_uuid))
+    for stream in shown.streams:
+        where = f"at {stream.gateway_id}, number {stream.epoch} of its kind, sent up to response {stream.sent_sequence}"
+        table.add_row(f"{stream.kind} stream", escape(where))
+    if shown.callbacks:
+        table.add_row("callbacks", escape(", ".join(shown.callbacks)))
+    for name, values in (("build", shown.build_info), ("extra configuration", shown.extra_config)):
+        for key, value in sorted(values.items()):
+            table.add_row(escape(f"{name} {key}"), escape(value))
+    return table
+
+
+def pause(operator: Operator, reason: str) -> int:
+    """Pauses the RM."""
+
+    async def call(admin: AdminClient, rm_id: str) -> tuple[str, Paused]:
+        return rm_id, await admin.pause(rm_id, reason, timeout_s=operator.timeout_s)
+
+    rm_id, found = ask(operator, call)
+    said = "is paused: Muster schedules nothing for it" if found.changed else "is paused already"
+    return _said(operator, rm_id, found, said)
+
+
+def resume(operator: Operator) -> int:
+    """Resumes the RM."""
+
+    async def call(admin: AdminClient, rm_id: str) -> tuple[str, Paused]:
+        return rm_id, await admin.resume(rm_id, timeout_s=operator.timeout_s)
+
+    rm_id, found = ask(operator, call)
+    if found.state in ("", _RUNNING):
+        said = "is resumed" if found.changed else "is not paused"
+    else:  # the state still prevents decisions or messages
+        said = f"{'is no longer paused' if found.changed else 'is not paused'}, but {found.state}"
+    return _said(operator, rm_id, found, said)
+
+
+def _said(operator: Operator, rm_id: str, found: Paused, said: str) -> int:
+    if operator.json:
+        print_json({"rm_id": rm_id, **dataclasses.asdict(found)})
+        return 0
+    more = f" {found.description}" if found.state not in ("", _RUNNING) else ""
+    console().print(f"{rm_id} {said}.{more}", markup=False, highlight=False, soft_wrap=True)
+    return 0
+
+
+def forget(operator: Operator, rm: str, *, force: bool) -> int:
+    """Forgets the RM and ends its objects."""
+
+    async def asked() -> Forgotten:
+        async with AdminClient(operator.gateway) as admin:
+            return await admin.forget(rm, force=force, timeout_s=operator.timeout_s)
+
+    found = run(operator, asked)
+    if operator.json:
+        print_json({"rm_id": rm, **dataclasses.asdict(found)})
+        return 0
+    ended = f"{found.allocations:,} allocation{'' if found.allocations == 1 else 's'} ended"
+    said = f"is forgotten, {ended} with it" if found.changed else "is forgotten already"
+    console().print(f"{rm} {said}.", markup=False, highlight=False, soft_wrap=True)
+    return 0
+
+
+def drain(operator: Operator, node: str, partition: str, *, schedulable: bool) -> int:
+    """Drains a node, or makes it schedulable again."""
+
+    async def call(admin: AdminClient, rm_id: str) -> tuple[bool, int]:
+        found = await admin.drain_node(
+            rm_id, node, partition=partition, schedulable=schedulable, timeout_s=operator.timeout_s
+        )
+        return found.changed, found.allocations
+
+    changed, allocations = ask(operator, call)
+    if operator.json:
+        print_json({"node_id": node, "changed": changed, "allocations": allocations})
+        return 0
+    if schedulable:
+        said = "is schedulable again" if changed else "is schedulable already"
+    else:
+        said = "is drained" if changed else "is drained already"
+    on_it = f"{allocations} allocation{'' if allocations == 1 else 's'} on it"
+    console().print(f"{node} {said}, {on_it}.", markup=False, highlight=False, soft_wrap=True)
+    return 0
+
+
+def validate(operator: Operator, file: Path) -> int:
+    """Prints the answer of `muster config apply`; changes nothing. Exit code 0: the configuration would be accepted."""
+    text = read_configuration(file)
+
+    async def call(admin: AdminClient, rm_id: str) -> tuple[str, dict[str, object], bool]:
+        answer = await admin.validate_configuration(rm_id, text, timeout_s=operator.timeout_s)
+        if not operator.json:
+            print_problems(answer, file, console())
+        return rm_id, dataclasses.asdict(answer), answer.accepted
+
+    rm_id, answer, accepted = ask(operator, call)
+    if operator.json:
+        print_json({"rm_id": rm_id, **answer})
+    else:
+        changes = answer["changes"]
+        assert isinstance(changes, tuple)
+        would = f"would be accepted for {rm_id}: {len(changes)} change{'' if len(changes) == 1 else 's'}"
+        said = would if accepted else f"would be refused for {rm_id}"
+        console().print(f"{file} {said}; nothing is changed now", markup=False, highlight=False, soft_wrap=True)
+    return 0 if accepted else 1
+
+
+def dump(operator: Operator, output: Path) -> int:
+    """Writes the RM's state as JSON to standard output, or to a file that appears when it is complete."""
+
+    async def call(admin: AdminClient, rm_id: str) -> int:
+        size = 0
+        with _opened(output) as file:
+            async for piece in admin.dump_state(rm_id):
+                file.write(piece)
+                size += len(piece)
+        return size
+
+    size = ask(operator, call)
+    if output != Path("-"):
+        console().print(f"{output}: {size:,} bytes", markup=False, highlight=False, soft_wrap=True)
+    return 0
+
+
+@contextlib.contextmanager
+def _opened(output: Path) -> Iterator[BinaryIO]:
+    if output == Path("-"):
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    part = output.with_name(f"{output.name}.part")
+    try:
+        with part.open("wb") as file:
+            yield file
+        part.replace(output)
+    except OSError as error:
+        raise UsageError(f"--output {output}: {error.strerror or error}") from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _time(ns: int) -> str:
+    return datetime.fromtimestamp(ns / 1e9, tz=UTC).strftime("%Y-%m-%d %H:%M:%SZ") if ns else ""

@@ -1,0 +1,291 @@
+"""Composes settings from four origins: the default, a file, the environment, a flag; the later one wins.
+
+The services define their settings as frozen pydantic models and know nothing of files or flags. Here a *section* is the
+name of one such model, and a *setting* is ``section.field`` (``section.group.field`` if a model holds a model):
+
+* file: TOML, a table per section;
+* environment: ``MUSTER_<SECTION>__<FIELD>``, upper case, ``__`` between the parts;
+* flag: ``--set section.field=value``, and the named flags of a command, which mean the same.
+
+A name that no model has is an error in every origin: otherwise users would notice a misspelt setting only in
+production. All errors are collected, so that one run shows all of them. No message shows a secret's value.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import tomllib
+import types
+import typing
+import urllib.parse
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from pydantic import BaseModel, SecretBytes, SecretStr, ValidationError
+
+ENVIRONMENT_PREFIX = "MUSTER_"
+SEPARATOR = "__"
+MASK = "*****"
+
+_ADDRESS = re.compile(r"^[a-z][a-z0-9+.-]*://")
+
+SettingPath = tuple[str, ...]
+M = TypeVar("M", bound=BaseModel)
+
+
+class Origin(StrEnum):
+    """The source of a setting's value. In order of precedence, the weakest first."""
+
+    DEFAULT = "default"
+    FILE = "file"
+    ENVIRONMENT = "environment"
+    FLAG = "flag"
+
+
+class SettingsError(Exception):
+    """Invalid settings.
+
+    :param problems: one line each, with the place, the setting and the expectation.
+    """
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = tuple(problems)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One effective setting, in the form for output.
+
+    :param shown: its value as text, secrets masked.
+    :param place: the file, variable or flag of its value; "" for a default.
+    """
+
+    name: str
+    shown: str
+    origin: Origin
+    place: str
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
+class Composed(Generic[M]):
+    """The validated settings, with their origins."""
+
+    values: M
+    origins: Mapping[SettingPath, tuple[Origin, str]]
+
+    def effective(self) -> list[Setting]:
+        """Returns every setting in the order of the models."""
+        return [
+            Setting(
+                ".".join(path),
+                show(_value_at(self.values, path)),
+                *self.origins.get(path, (Origin.DEFAULT, "")),
+                description,
+            )
+            for path, _, description in leaves(type(self.values))
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    value: object
+    origin: Origin
+    place: str
+
+
+def compose(
+    model: type[M],
+    *,
+    defaults: Mapping[str, object] | None = None,
+    file: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    flags: Sequence[tuple[str, str, object]] = (),
+) -> Composed[M]:
+    """Composes the settings of a model whose fields are sections.
+
+    :param defaults: ``section.field`` to a value, where a command's defaults differ from the models'.
+    :param file: a TOML file.
+    :param flags: ``(setting, flag as the user wrote it, value)``; the last one of a setting wins.
+    :raises SettingsError: with all errors.
+    """
+    types_of = {path: annotation for path, annotation, _ in leaves(model)}
+    given: dict[SettingPath, _Given] = {}
+    problems: list[str] = []
+
+    def take(path: SettingPath, one: _Given) -> None:
+        if path not in types_of:
+            problems.append(f"{one.place}: unknown setting {'.'.join(path)!r}{_meant(path, types_of)}")
+        else:
+            value = _parse(one.value, types_of[path]) if isinstance(one.value, str) else one.value
+            given[path] = _Given(value, one.origin, one.place)
+
+    for name, value in (defaults or {}).items():
+        take(tuple(name.split(".")), _Given(value, Origin.DEFAULT, ""))
+    if file is not None:
+        for path, value in _read_file(file, types_of):
+            take(path, _Given(value, Origin.FILE, str(file)))
+    for name, text in sorted((environment or {}).items()):
+        if name.startswith(ENVIRONMENT_PREFIX) and SEPARATOR in name[len(ENVIRONMENT_PREFIX) :]:
+            path = tuple(part.lower() for part in name[len(ENVIRONMENT_PREFIX) :].split(SEPARATOR))
+            take(path, _Given(text, Origin.ENVIRONMENT, name))
+    for name, flag, value in flags:
+        take(tuple(name.split(".")), _Given(value, Origin.FLAG, flag))
+
+    tree: dict[str, Any] = {}
+    for path, one in given.items():
+        branch = tree
+        for part in path[:-1]:
+            branch = branch.setdefault(part, {})
+        branch[path[-1]] = one.value
+    values: M | None = None
+    try:
+        values = model.model_validate(tree)
+    except ValidationError as error:
+        problems += _explain(error, given, types_of)
+    if problems or values is None:
+        raise SettingsError(problems)
+    return Composed(values, {path: (one.origin, one.place) for path, one in given.items() if one.place})
+
+
+def parse_assignment(text: str) -> tuple[str, str, str]:
+    """Parses ``section.field=value`` of a ``--set`` flag, for :func:`compose`."""
+    name, equals, value = text.partition("=")
+    if not equals or "." not in name:
+        raise SettingsError([f"--set {text!r}: expected section.field=value"])
+    return name.strip(), f"--set {name.strip()}", value
+
+
+def leaves(model: type[BaseModel], prefix: SettingPath = ()) -> Iterator[tuple[SettingPath, Any, str]]:
+    """Yields path, type and description of every setting of a model and its nested models."""
+    for name, field in model.model_fields.items():
+        inner = _model_in(field.annotation)
+        if inner is not None:
+            yield from leaves(inner, (*prefix, name))
+        else:
+            yield (*prefix, name), field.annotation, field.description or ""
+
+
+def show(value: object) -> str:
+    """Returns a value as text for people, with secrets masked."""
+    if isinstance(value, SecretStr):
+        secret = value.get_secret_value()
+        return _masked(secret) if _ADDRESS.match(secret) else MASK if secret else ""
+    if isinstance(value, SecretBytes):
+        return MASK
+    if isinstance(value, str):
+        return _masked(value) if _ADDRESS.match(value) else value
+    if isinstance(value, BaseModel):
+        return show(dict(value))
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {show(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return "[" + ", ".join(show(one) for one in value) + "]"
+    return str(value)
+
+
+def _masked(address: str) -> str:
+    """Returns an address without its password, and without its query, which may hold passwords, too."""
+    parts = urllib.parse.urlsplit(address)
+    account, at, place = parts.netloc.rpartition("@")
+    user, colon, _ = account.partition(":")
+    netloc = f"{user}{colon}{MASK if colon else ''}{at}{place}"
+    return parts._replace(netloc=netloc, query=MASK if parts.query else "").geturl()
+
+
+def _read_file(file: Path, known: Mapping[SettingPath, object]) -> Iterator[tuple[SettingPath, object]]:
+    try:
+        content = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError([f"{file}: cannot be read: {error.strerror}"]) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError([f"{file}: is not TOML: {error}"]) from error
+
+    def walk(prefix: SettingPath, value: object) -> Iterator[tuple[SettingPath, object]]:
+        if isinstance(value, dict) and prefix not in known:
+            for name, inner in value.items():
+                yield from walk((*prefix, name), inner)
+            if not value and prefix and not any(path[: len(prefix)] == prefix for path in known):
+                yield prefix, value
+        else:
+            yield prefix, value
+
+    yield from walk((), content)
+
+
+def _parse(text: str, annotation: object) -> object:
+    """Converts a text from the environment or a flag for pydantic: JSON or a comma list for collections."""
+    origins = {typing.get_origin(one) or one for one in _alternatives(annotation)}
+    if origins & {list, tuple, set, frozenset, dict} or any(
+        isinstance(one, type) and issubclass(one, Sequence | Mapping) and one is not str for one in origins
+    ):
+        if text.lstrip()[:1] in "[{" and text.strip():
+            try:
+                return json.loads(text)
+            except ValueError:
+                return text  # pydantic reports the expectation
+        if dict in origins and not text.strip():
+            return {}
+        if dict not in origins:
+            return [part.strip() for part in text.split(",") if part.strip()]
+    if type(None) in origins and text == "":
+        return None
+    return text
+
+
+def _explain(
+    error: ValidationError, given: Mapping[SettingPath, _Given], types_of: Mapping[SettingPath, object]
+) -> Iterator[str]:
+    for problem in error.errors():
+        location = tuple(str(part) for part in problem["loc"])
+        path = next((location[:n] for n in range(len(location), 0, -1) if location[:n] in given), location)
+        one = given.get(path)
+        place = f"{one.place}: " if one is not None and one.place else ""
+        found = ""
+        if one is not None and isinstance(one.value, (str, int, float, bool)) and not _is_secret(types_of[path]):
+            found = f", not {show(one.value)!r}"
+        yield f"{place}{'.'.join(location)}: {problem['msg']}{found}"
+
+
+def _is_secret(annotation: object) -> bool:
+    """Tells whether a value of this type may hold a secret, also within a table or a list."""
+    if annotation in (SecretStr, SecretBytes):
+        return True
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        open_ended = annotation.model_config.get("extra") == "allow"
+        return open_ended or any(_is_secret(field.annotation) for field in annotation.model_fields.values())
+    return any(_is_secret(one) for one in typing.get_args(annotation))
+
+
+def _meant(path: SettingPath, known: Mapping[SettingPath, object]) -> str:
+    names = [".".join(one) for one in known]
+    near = difflib.get_close_matches(".".join(path), names, n=1)
+    if near:
+        return f"; did you mean {near[0]!r}?"
+    sections = sorted({one[0] for one in known})
+    return "" if path[0] in sections else f"; sections are {', '.join(sections)}"
+
+
+def _alternatives(annotation: object) -> Sequence[object]:
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return typing.get_args(annotation)
+    return (annotation,)
+
+
+def _model_in(annotation: object) -> type[BaseModel] | None:
+    for one in _alternatives(annotation):
+        if isinstance(one, type) and issubclass(one, BaseModel):
+            return one
+    return None
+
+
+def _value_at(values: object, path: SettingPath) -> object:
+    for part in path:
+        values = getattr(values, part, None)
+    return values

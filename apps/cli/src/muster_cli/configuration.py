@@ -1,0 +1,98 @@
+"""``muster config apply``: replaces the queue configuration of a running RM."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from muster_client.admin import AdminClient, ConfigurationAnswer, ConfigurationProblem
+from muster_client.errors import AdminFailed, AdminRefused
+from rich.console import Console
+from rich.markup import escape
+
+from muster_cli.errors import CommandError, UsageError
+from muster_cli.operating import check_call, only_one
+from muster_cli.queue_config import read
+
+# Greatest number of changes in an answer (proto/muster/v1/admin.proto).
+CHANGES_TOLD_MAX = 1000
+
+_COLOURS = {"error": "red", "warning": "yellow"}
+
+
+def apply(file: Path, gateway: str, rm_id: str, timeout_s: float, console: Console) -> bool:
+    """Sends a file's text to a gateway and prints the answer. Returns whether the configuration is in force.
+
+    :param rm_id: "": the only RM.
+
+    Raises UsageError for a file that cannot be read or is empty, and if the RM must be named. Raises CommandError if
+    the gateway refuses the call or does not answer it.
+    """
+    check_call(gateway, timeout_s)
+    text = read_configuration(file)
+    try:
+        rm_id, answer = asyncio.run(_ask(gateway, rm_id, text, timeout_s))
+    except AdminRefused as error:
+        raise CommandError(f"{gateway}: {error.details} ({error.code.name})") from error
+    except AdminFailed as error:
+        raise CommandError(
+            f"{gateway}: {error.details} ({error.code.name}); it may be in force; applying it again is safe"
+        ) from error
+    _print(answer, file, rm_id, console)
+    return answer.accepted
+
+
+def read_configuration(file: Path) -> str:
+    """Returns the text of a file for a gateway. Raises UsageError if the file cannot be read, or is empty."""
+    text = read(file)
+    if not text.strip():
+        # The interface takes an empty text as "the default", but the user of an empty file may mean something else.
+        raise UsageError(f"{file}: is empty, expected a queue configuration")
+    return text
+
+
+async def _ask(gateway: str, rm_id: str, text: str, timeout_s: float) -> tuple[str, ConfigurationAnswer]:
+    async with AdminClient(gateway) as admin:
+        if not rm_id:
+            try:
+                rm_id = await only_one(admin, timeout_s)
+            except AdminFailed as error:  # the gateway got no configuration
+                raise CommandError(f"{gateway}: no answer: {error.details} ({error.code.name})") from error
+        return rm_id, await admin.update_configuration(rm_id, text, timeout_s=timeout_s)
+
+
+def print_problems(answer: ConfigurationAnswer, file: Path, console: Console) -> None:
+    """Prints the problems by their places in the file, then the changes."""
+    for problem in sorted(answer.problems, key=_place):
+        colour = _COLOURS.get(problem.severity, "yellow")
+        line = escape(_line(file, problem))
+        console.print(f"[bold {colour}]{problem.severity}[/] {line}", highlight=False, soft_wrap=True)
+    for change in answer.changes:
+        console.print(escape(change), highlight=False, soft_wrap=True)
+
+
+def _print(answer: ConfigurationAnswer, file: Path, rm_id: str, console: Console) -> None:
+    print_problems(answer, file, console)
+    if not answer.accepted:
+        said = f"[red]{escape(str(file))} is not applied[/]: {escape(rm_id)} keeps its configuration"
+    elif answer.changes:
+        said = f"[green]{escape(str(file))} is in force for {escape(rm_id)}[/]: {_count(len(answer.changes))}"
+    else:
+        said = f"[green]{escape(str(file))} is in force for {escape(rm_id)}[/] already: no change"
+    console.print(said, highlight=False, soft_wrap=True)
+
+
+def _place(problem: ConfigurationProblem) -> tuple[bool, int, int]:
+    """Sorts by place; a problem without one comes last."""
+    return not problem.line, problem.line, problem.column
+
+
+def _line(file: Path, problem: ConfigurationProblem) -> str:
+    place = f"{file}:{problem.line}:{problem.column}" if problem.line else str(file)
+    return f"{place}: {problem.path + ': ' if problem.path else ''}{problem.message}"
+
+
+def _count(changes: int) -> str:
+    if changes >= CHANGES_TOLD_MAX:
+        return f"{changes} changes or more (`muster config diff` shows all)"
+    return "1 change" if changes == 1 else f"{changes} changes"

@@ -1,0 +1,180 @@
+"""``muster events``: new events (``watch``) and past ones (``batch``), for people and for programs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import sys
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import aclosing
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import grpc
+from muster_client.errors import AdminFailed, AdminRefused
+from muster_client.events_client import Event, EventBatch, EventFilter, EventsClient, Place
+
+from muster_cli.errors import CommandError, UsageError
+from muster_cli.events_flags import Wanted
+from muster_cli.operating import check_call
+
+# Columns wide enough for most values; a longer value moves the rest of its line to the right.
+_COLUMNS = (("time (UTC)", 23), ("id", 8), ("what", 34), ("object", 28), ("reference", 28))
+_AGO = re.compile(r"(\d+)(s|m|h|d)")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_NS = 1_000_000_000
+
+
+def batch(wanted: Wanted, count: int) -> int:
+    """Prints up to ``count`` events. Returns the exit code.
+
+    Raises UsageError for invalid flags, CommandError when the call is refused or not answered.
+    """
+    if count < 1:
+        raise UsageError(f"--count {count}: expected at least 1")
+    chosen, place = _chosen(wanted), _place(wanted)
+
+    async def asked(client: EventsClient) -> None:
+        left, at, instance, printer = count, place, "", _Printer(wanted.json)
+        while left:
+            found = await client.batch(wanted.rm, place=at, wanted=chosen, count=min(left, 1_000), instance=instance)
+            printer.print(found)
+            left -= len(found.events)
+            if found.next_id >= found.end_id:
+                break
+            at, instance = Place(id=found.next_id), found.instance
+
+    return _run(wanted, asked)
+
+
+def watch(wanted: Wanted, *, requests: bool, requests_only: bool) -> int:
+    """Prints new events until interrupted. Raises as :func:`batch`."""
+    chosen, place = _chosen(wanted), _place(wanted)
+
+    async def asked(client: EventsClient) -> None:
+        printer = _Printer(wanted.json)
+        watched = client.watch(
+            wanted.rm,
+            place=place,
+            wanted=chosen,
+            request_events=requests or requests_only,
+            tracked_events=not requests_only,
+        )
+        async with aclosing(watched) as batches:
+            async for found in batches:
+                printer.print(found)
+
+    return _run(wanted, asked)
+
+
+# ---- what is asked ---------------------------------------------------------------------------------------------------
+
+
+def _chosen(wanted: Wanted) -> EventFilter:
+    try:
+        return EventFilter(
+            _upper(wanted.type), _upper(wanted.change), _upper(wanted.detail), wanted.object, wanted.app, wanted.queue
+        )
+    except ValueError as error:
+        flags = {"types": "--type", "change_types": "--change", "change_details": "--detail"}
+        name, _, said = str(error).partition(": ")
+        raise UsageError(f"{flags.get(name, name)} {said}") from error
+
+
+def _upper(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(name.upper() for name in names)
+
+
+def _place(wanted: Wanted) -> Place | None:
+    for flag, value in (("--start", wanted.start), ("--newest", wanted.newest)):
+        if value is not None and value < 0:
+            raise UsageError(f"{flag} {value}: expected 0 or more")
+    time_ns = _time_ns(wanted.since) if wanted.since else None
+    if sum(each is not None for each in (wanted.start, time_ns, wanted.newest)) > 1:
+        raise UsageError("--start, --since, --newest: expected one of them")
+    if wanted.start is None and time_ns is None and wanted.newest is None:
+        return None
+    return Place(wanted.start, time_ns, wanted.newest)
+
+
+def _time_ns(text: str) -> int:
+    if ago := _AGO.fullmatch(text):
+        at = datetime.now(UTC) - timedelta(**{_UNITS[ago[2]]: min(int(ago[1]), 10**6)})
+    else:
+        try:
+            at = datetime.fromisoformat(text)
+        except ValueError:
+            raise UsageError(
+                f"--since {text!r}: expected a time as 2026-01-31T12:00:00Z, or 90s, 10m, 2h, 1d"
+            ) from None
+        at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+    return max(0, round(at.timestamp() * 1e6) * 1_000)
+
+
+def _run(wanted: Wanted, asked: Callable[[EventsClient], Awaitable[None]]) -> int:
+    check_call(wanted.gateway)
+
+    async def connected() -> None:
+        async with EventsClient(wanted.gateway) as client:
+            await asked(client)
+
+    try:
+        asyncio.run(connected())
+    except AdminRefused as error:
+        text = f"{wanted.gateway}: {error.details} ({error.code.name})"
+        raise (UsageError if error.code is grpc.StatusCode.INVALID_ARGUMENT else CommandError)(text) from error
+    except AdminFailed as error:
+        raise CommandError(f"{wanted.gateway}: no answer: {error.details} ({error.code.name})") from error
+    return 0
+
+
+# ---- printed ---------------------------------------------------------------------------------------------------------
+
+
+class _Printer:
+    def __init__(self, as_json: bool) -> None:
+        self._as_json, self._begun, self._dropped = as_json, False, 0
+
+    def print(self, found: EventBatch) -> None:
+        if not self._as_json and not self._begun:
+            self._begun = True
+            print("  ".join(f"{name:<{width}}" for name, width in _COLUMNS) + "  resource, message")  # noqa: T201
+        for first, last in found.missing:
+            self._note({"missing": [first, last]}, f"events {first} to {last} no longer exist")
+        if found.requests_dropped > self._dropped:
+            count = found.requests_dropped - self._dropped
+            self._note({"requestEventsDropped": count}, f"{count} request events were dropped from their full store")
+        self._dropped = found.requests_dropped
+        for event in found.events:
+            line = json.dumps(event.as_json(), ensure_ascii=False) if self._as_json else as_line(event)
+            print(line)  # noqa: T201 - the output
+        sys.stdout.flush()
+
+    def _note(self, value: dict[str, Any], text: str) -> None:
+        if self._as_json:
+            print(json.dumps(value))  # noqa: T201 - the output
+        else:
+            print(f"muster: {text}", file=sys.stderr)  # noqa: T201 - beside the output
+
+
+def as_line(event: Event) -> str:
+    """An event for people: columns, then the parts without a fixed width."""
+    record = event.record
+    seconds, rest_ns = divmod(record.timestampNano, _NS)
+    at = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S") + f".{rest_ns // 1_000_000:03}"
+    values = (
+        at,
+        "-" if event.id is None else str(event.id),
+        " ".join(name for name in event.names if name != "DETAILS_NONE"),
+        _plain(record.objectID),
+        _plain(record.referenceID) or "-",
+    )
+    columns = [f"{value:<{width}}" for value, (_, width) in zip(values, _COLUMNS, strict=True)]
+    quantities = " ".join(f"{_plain(name)}={value}" for name, value in event.resource.items())
+    return "  ".join((*columns, *filter(None, (quantities, _plain(record.message))))).rstrip()
+
+
+def _plain(text: str) -> str:
+    """An RM's text without characters that control a terminal."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

@@ -1,0 +1,74 @@
+"""``muster explain``: explanations as sentences or as JSON (docs/explain.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from muster_client.admin import AdminClient, Explanation
+from rich.table import Table
+
+from muster_cli.operating import Operator, ask, console, print_json
+
+# Of an application or queue: reason → number of asks.
+_COUNTS = ("counts", "asks")
+_SECOND_NS = 1_000_000_000
+
+Call = Callable[[AdminClient, str], Awaitable[Explanation]]
+
+
+def explain(operator: Operator, call: Call) -> int:
+    """Prints an explanation."""
+    found = ask(operator, call)
+    value = found.value
+    if operator.json:
+        print_json(value)
+        return 0
+    out = console()
+    for sentence in found.sentences:
+        out.print(sentence, markup=False, highlight=False, soft_wrap=True)
+    for name in _COUNTS:
+        counts = value.get(name)
+        if isinstance(counts, dict) and counts:
+            out.print(_table(counts))
+    rows = _rows(value)
+    if rows:
+        out.print(_history(rows, value["at"]))
+    return 0
+
+
+def _table(counts: dict[str, int]) -> Table:
+    table = Table("reason (docs/explain.md)", "asks")
+    for reason, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
+        table.add_row(reason, f"{count:,}")
+    return table
+
+
+def _rows(value: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The reasons, the oldest first. An ask's present reason comes last; those of others are in their history."""
+    history = value.get("history")
+    if not isinstance(history, list):
+        return []
+    return [*history, {**value, "until": 0}] if "waitingSince" in value else history
+
+
+def _history(rows: Sequence[Mapping[str, Any]], at_ns: int) -> Table:
+    table = Table("since (UTC)", "how long", "reason", "")
+    for each in rows:
+        lasted = _lasted((each["until"] or at_ns) - each["since"])
+        table.add_row(_at(each["since"]), lasted, _what(each), "" if each["until"] else "now")
+    return table
+
+
+def _what(each: Mapping[str, Any]) -> str:
+    parts = [each["reason"], each["resourceType"], each["limitQueue"], each["who"]]
+    return " ".join(part for part in parts if part)
+
+
+def _at(time_ns: int) -> str:
+    return f"{datetime.fromtimestamp(time_ns // _SECOND_NS, UTC):%Y-%m-%d %H:%M:%S}"
+
+
+def _lasted(duration_ns: int) -> str:
+    return str(timedelta(seconds=max(duration_ns, 0) // _SECOND_NS))

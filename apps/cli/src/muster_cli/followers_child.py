@@ -1,0 +1,225 @@
+"""The followers' process: a child of ``muster up``, which ``followers_process.py`` starts.
+
+The followers (the view, the event publisher with its exports, usage) need as much time for a decision as the decision
+itself, and a Python process does one thing at a time. So they have a process of their own. It has the same parts, over
+a log whose file it reads itself (``muster_bus.pipe.following``). The followers answer on Unix sockets in a directory
+that only this user can enter. All callers come through the gateway, which identifies them.
+
+``muster_runtime.child_process`` describes the life of the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import NoReturn, cast
+
+import structlog
+from muster_bus.clock import Clock, SystemClock
+from muster_bus.pipe import messages as of_log
+from muster_bus.pipe.following import FollowedLog
+from muster_event_publisher.errors import SinkSettingsWrong
+from muster_event_publisher.grpc_events import EventsDoor
+from muster_runtime import logs
+from muster_runtime.addresses import listen_at
+from muster_runtime.channel import Channel
+from muster_runtime.child_process import become_child, run_child
+from muster_runtime.http_server import HttpServer
+from muster_runtime.life import Life
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from muster_cli import garbage
+from muster_cli.errors import ServiceDied, StartFailed
+from muster_cli.followers import Followers, followers_of
+from muster_cli.followers_pipe import (
+    EVENTS_SOCKET,
+    PUBLISHER_SOCKET,
+    VIEW_SOCKET,
+    Begin,
+    Failed,
+    FromParent,
+    Refused,
+    Stop,
+    Told,
+)
+from muster_cli.operations import HEALTH_TIMEOUT_S, ProblemCheck
+from muster_cli.priority import give_way
+from muster_cli.running import Opened, Part, run
+from muster_cli.settings import MusterSettings
+
+log = structlog.get_logger(__name__)
+
+_TELL_S, _TELL_SOON_S = 0.5, 0.05
+_STOP_TIMEOUT_S = 1.0  # of the servers; their only client, the gateway, has already stopped
+_HEALTH_INTERVAL_S = 1.0
+
+
+class Doors:
+    """The servers for the gateway: two for HTTP and one for gRPC. They open last and close first."""
+
+    def __init__(self, followers: Followers, sockets: Path) -> None:
+        self._followers, self._sockets = followers, sockets
+        self._servers: list[HttpServer] = []
+        self._events: EventsDoor | None = None
+        self._life = Life("followers' doors")
+
+    async def start(self) -> None:
+        """Raises OSError."""
+        self._life.begin()
+        publisher = self._followers.publisher
+        for name, app in ((VIEW_SOCKET, self._followers.view.asgi), (PUBLISHER_SOCKET, publisher.asgi)):
+            server = HttpServer(as_asked(app), listen_at(self._sockets / name), _STOP_TIMEOUT_S)
+            self._servers.append(server)
+            self._life.watch(server.serve(), name)
+            await server.ready()
+        self._events = EventsDoor(publisher.events_service, f"unix:{self._sockets / EVENTS_SOCKET}", publisher.healthy)
+        await self._events.start()
+        self._life.watch(self._events.watch_health(_HEALTH_INTERVAL_S), "health")
+
+    async def wait(self) -> None:
+        await self._life.wait()
+
+    async def stop(self) -> None:
+        if self._life.begin_stop():
+            if self._events is not None:
+                await self._events.stop()
+            await asyncio.gather(*(server.stop() for server in self._servers))
+            await self._life.cancel_tasks()
+            self._life.end()
+
+    async def healthy(self) -> bool:
+        return self._life.alive
+
+
+def as_asked(app: ASGIApp) -> ASGIApp:
+    """Wraps an application so that it sees requests as the gateway's front got them: the caller's address, and the
+    host.
+
+    The gateway appends both as the last headers, and is the only client.
+    """
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            headers = list(scope["headers"])
+            client, host = _taken(headers, b"x-forwarded-for"), _taken(headers, b"x-forwarded-host")
+            if host:
+                headers = [(name, value) for name, value in headers if name != b"host"]
+                headers.append((b"host", host))
+            scope = {**scope, "headers": headers, "client": (client.decode("latin-1"), 0) if client else None}
+        await app(scope, receive, send)
+
+    return serve
+
+
+def _taken(headers: list[tuple[bytes, bytes]], wanted: bytes) -> bytes:
+    """Removes and returns the last of these headers."""
+    for index in range(len(headers) - 1, -1, -1):
+        if headers[index][0] == wanted:
+            return headers.pop(index)[1]
+    return b""
+
+
+class _Teller:
+    """Reports the followers' state to the parent."""
+
+    def __init__(self, channel: Channel[FromParent], followers: Followers) -> None:
+        self._channel, self._followers = channel, followers
+        self.up = False
+
+    async def run(self) -> None:
+        while True:
+            problems = {name: await _ask(check) for name, check in self._followers.problems.items()}
+            ready = self.up and await self._followers.view.healthy()
+            self._channel.send(Told(ready, problems))
+            await asyncio.sleep(_TELL_S if ready else _TELL_SOON_S)
+
+
+async def _ask(check: ProblemCheck) -> tuple[str, ...]:
+    try:
+        async with asyncio.timeout(HEALTH_TIMEOUT_S):
+            return tuple(await check())
+    except TimeoutError:
+        return (f"no answer in {HEALTH_TIMEOUT_S:g} s",)
+
+
+async def serve(channel: Channel[FromParent], clock: Clock) -> int:
+    """Runs the followers as the parent says, until it sends Stop. Returns the exit code. Raises EOFError if the parent
+    is gone.
+    """
+    # 1. the parent's instructions
+    begin = await channel.receive()
+    if not isinstance(begin, Begin):
+        raise EOFError
+    logs.configure(cast("logs.Level", begin.log_level), cast("logs.Format", begin.log_format))
+    sys.path[:] = begin.path
+    settings = MusterSettings.model_validate(begin.settings)
+    give_way(settings.process.follower_nice)
+    bus = FollowedLog(settings.log, channel.send)
+    try:
+        followers = followers_of(settings, bus, clock)
+    except SinkSettingsWrong as error:
+        channel.send(Refused(tuple(error.problems)))
+        await channel.flush()
+        return 1
+    # 2. run
+    stop = asyncio.Event()
+    listening = asyncio.create_task(_listen(channel, bus, stop), name="pipe")
+    teller = _Teller(channel, followers)
+    telling = asyncio.create_task(teller.run(), name="teller")
+
+    def ready() -> None:
+        teller.up = True
+        garbage.settle()
+
+    running = asyncio.create_task(
+        run(
+            [Opened("log", bus.start, bus.close)],
+            [*followers.parts, Part("doors", Doors(followers, Path(begin.sockets)))],
+            stop=stop,
+            stop_timeout_s=settings.process.stop_timeout_s,
+            checks=[followers.view.healthy],
+            on_ready=ready,
+        ),
+        name="followers",
+    )
+    try:
+        # 3. stop: keep reading the pipe, for records that are on the way to the log
+        await asyncio.wait({listening, running}, return_when=asyncio.FIRST_COMPLETED)
+        if listening.done():
+            listening.result()
+        await running
+    except (StartFailed, ServiceDied) as error:
+        log.error("a follower ended", service=error.service, exc_info=error.cause)
+        channel.send(Failed(error.service, str(error)))
+        return 1
+    finally:
+        for task in (listening, telling, running):
+            task.cancel()
+        await asyncio.gather(listening, telling, running, return_exceptions=True)
+        await channel.flush()
+    return 0
+
+
+async def _listen(channel: Channel[FromParent], bus: FollowedLog, stop: asyncio.Event) -> NoReturn:
+    """Takes messages, also while the followers stop. Raises EOFError."""
+    while True:
+        message = await channel.receive()
+        match message:
+            case None:
+                raise EOFError
+            case Stop():
+                stop.set()
+            case of_log.Settled() | of_log.Moved() | of_log.Reply():
+                bus.take(message)
+
+
+def main() -> None:
+    """:raises SystemExit: the command line is not the parent's."""
+    end = become_child("muster up")
+    garbage.collect_rarely()
+    run_child(end, FromParent, lambda channel: serve(channel, SystemClock()))
+
+
+if __name__ == "__main__":
+    main()

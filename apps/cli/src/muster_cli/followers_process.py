@@ -1,0 +1,379 @@
+"""The followers of ``muster up`` in a process of their own, as seen from the deciding process.
+
+This object takes the followers' place in three ways: as a service, as the target of the gateway's front, and in health
+and metrics. The log stays here, with its one owner. The followers read its file themselves (``muster_bus.pipe``).
+
+========  ========================================  ==================================================================
+state     becomes                                   then
+========  ========================================  ==================================================================
+spawned   begun: the log is open                    the child reads the log
+begun     ready: the child reports that it answers  the front sends requests to it
+begun     refused, or a follower cannot start       at the first start: the start fails, as if it were this process's
+ready     gone: it ended, or was silent and killed  requests get 503 and Retry-After; nothing else is affected
+gone      begun                                     after a wait that grows
+========  ========================================  ==================================================================
+
+Records that the child had sent before it was gone still go to the log. It makes the others again from the log:
+followers know their places from the log, or from the stores that they fill.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import shutil
+import stat
+import sys
+import tempfile
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import structlog
+from muster_bus.backends.sqlite import SqliteLog
+from muster_bus.clock import Clock
+from muster_bus.errors import LogError
+from muster_bus.log import LogWriter
+from muster_bus.pipe import messages as of_log
+from muster_bus.pipe.serving import LogServer
+from muster_gateway.errors import GatewayError
+from muster_gateway.events_proxy import EventsProxy
+from muster_gateway.http_front import Target, respond_error
+from muster_gateway.http_target import HttpTarget
+from muster_gateway.view_client import ViewClient
+from muster_runtime import exposition, logs
+from muster_runtime.channel import Channel
+from muster_runtime.child_process import WAIT_MIN_S, ChildProcess, keep_running
+from prometheus_client import Counter
+from starlette.types import Message, Receive, Scope, Send
+
+from muster_cli.errors import UsageError
+from muster_cli.followers_pipe import (
+    EVENTS_SOCKET,
+    PUBLISHER_SOCKET,
+    SOCKET_PATH_BYTES_MAX,
+    VIEW_SOCKET,
+    Begin,
+    Failed,
+    FromFollowers,
+    Refused,
+    Stop,
+    Told,
+    in_clear,
+)
+from muster_cli.operations import ProblemCheck
+from muster_cli.settings import MusterSettings
+
+log = structlog.get_logger(__name__)
+
+STARTS = Counter(
+    "muster_followers_process_starts", "Starts of the followers' own process; more than one: it has failed."
+)
+
+# A living child reports twice a second. A pause of the garbage collector on a large cluster takes a second or two.
+SILENT_MAX_S = 20
+# After so long a silence the child gets no requests, because they would wait for its end.
+_HEARD_S = 5.0
+# Part of the time that the process allows a service to stop. After it the child is killed, and loses nothing.
+_STOP_MARGIN_S = 1.0
+_METRICS_TIMEOUT_S = 2.0
+_METRICS_BYTES_MAX = 64 << 20
+_METRICS_PATH = "/metrics"
+# These paths are about a process.
+_OWN_PATHS = ("/debug/stack", "/debug/pprof", "/ws/v1/stack", "/ws/v1/loglevel")
+_LEVEL_PATH = "/ws/v1/loglevel/"
+_OF_FOLLOWERS = "muster_followers_"
+# The sections of settings that the followers use.
+_SECTIONS = ("process", "log", "view", "publisher", "derive")
+
+_MODULE = "muster_cli.followers_child"
+
+
+class FollowersFailed(Exception):
+    """A follower could not start."""
+
+
+class FollowersProcess:
+    """See the module's docstring; :class:`~muster_cli.running.Service` describes the methods.
+
+    :param names: of the followers, for health.
+    :ivar view, publisher, events: for the gateway.
+    """
+
+    def __init__(
+        self,
+        settings: MusterSettings,
+        bus: SqliteLog,
+        clock: Clock,
+        names: Sequence[str],
+        *,
+        silent_max_s: int = SILENT_MAX_S,
+        wait_min_s: float = WAIT_MIN_S,
+    ) -> None:
+        self._settings, self._log, self._clock, self._names = settings, bus, clock, tuple(names)
+        self._silent_max_s, self._wait_min_s = silent_max_s, wait_min_s
+        self._spawned: ChildProcess[FromFollowers] | None = ChildProcess.spawn(_MODULE, FromFollowers)
+        self._sockets = socket_directory(settings.log.sqlite_path)
+        connect_s, gateway = settings.gateway.http_connect_timeout_s, settings.gateway
+        view, publisher = (str(self._sockets / name) for name in (VIEW_SOCKET, PUBLISHER_SOCKET))
+        self._view = HttpTarget("http://view", "view", connect_s, socket_path=view)
+        self._publisher = HttpTarget("http://publisher", "event publisher", connect_s, socket_path=publisher)
+        self._metrics = ViewClient(self._view, _METRICS_TIMEOUT_S, _METRICS_BYTES_MAX)
+        self._unstarted: Target | None = None
+        self.view: Target = self._asked_of_view
+        self.publisher: Target = self._asked_of_publisher
+        self.events = EventsProxy(
+            f"unix:{self._sockets / EVENTS_SOCKET}", gateway.keepalive_time_s, gateway.keepalive_timeout_s
+        )
+        self._writer: LogWriter | None = None
+        self._keeping: asyncio.Task[None] | None = None
+        self._stopping = asyncio.Event()
+        self._first: asyncio.Future[None] | None = None
+        # -- state of the child
+        self._child: ChildProcess[FromFollowers] | None = None
+        self._channel: Channel[FromFollowers] | None = None
+        self._told: Told | None = None
+        self._told_s = 0.0
+        self._failed = ""
+        self._gone = "their process begins"  # why there is no child; "": there is one
+
+    @property
+    def pid(self) -> int:
+        """Pid of the running child; 0: none runs."""
+        return self._child.pid if self._child is not None else 0
+
+    # ---- life --------------------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Lets the child begin. Call this after the log has started. Raises OSError, and the log's errors."""
+        # 1. the directory of the sockets; an earlier process's remains are unused, because the log has one owner
+        shutil.rmtree(self._sockets, ignore_errors=True)
+        self._sockets.mkdir(mode=0o700, parents=True)
+        # 2. the child
+        self._first = asyncio.get_running_loop().create_future()
+        self._writer = await self._log.writer("followers")
+        self._keeping = asyncio.create_task(self._keep(), name="followers-process")
+
+    async def start(self) -> None:
+        """Returns when the followers answer. Raises FollowersFailed; UsageError if their settings are wrong."""
+        assert self._first is not None, "open comes first"
+        await asyncio.shield(self._first)
+
+    async def wait(self) -> None:
+        """Returns after :meth:`stop`. Failures of the child do not end the other services."""
+        assert self._keeping is not None
+        await asyncio.shield(self._keeping)
+
+    async def stop(self) -> None:
+        """Lets the followers take the log's present records, in bounded time, then ends the child."""
+        self._stopping.set()
+        if self._spawned is not None:
+            await self._spawned.end()
+            self._spawned = None
+        if self._keeping is not None:
+            if self._channel is not None:
+                self._channel.send(Stop())
+            timeout_s = max(_STOP_MARGIN_S, self._settings.process.stop_timeout_s - _STOP_MARGIN_S)
+            await asyncio.wait({self._keeping}, timeout=timeout_s)
+            if not self._keeping.done():
+                log.warning("the followers' process did not stop in time", timeout_s=timeout_s)
+            self._keeping.cancel()
+            await asyncio.gather(self._keeping, return_exceptions=True)
+        if self._writer is not None:
+            with contextlib.suppress(LogError):
+                await self._writer.close()
+            self._writer = None
+
+    async def close(self) -> None:
+        """Frees all resources. Calls :meth:`stop` first."""
+        await self.stop()
+        await self.events.close()
+        for target in (self._view, self._publisher):
+            await target.close()
+        shutil.rmtree(self._sockets, ignore_errors=True)
+
+    # ---- the followers' state ---------------------------------------------------------------------------------------
+
+    async def healthy(self) -> bool:
+        """Tells whether the followers answer."""
+        return self.is_heard and self._told is not None and self._told.ready
+
+    def problems(self) -> dict[str, ProblemCheck]:
+        """Returns the checks by name, as :class:`~muster_cli.followers.Followers` has them."""
+        return {name: partial(self._problems, name) for name in self._names}
+
+    async def _problems(self, name: str) -> list[str]:
+        if self._told is None:
+            return [self._gone]
+        if not self.is_heard:
+            return [f"the followers' process has said nothing for {self._clock.monotonic() - self._told_s:.0f} s"]
+        return list(self._told.problems.get(name, ()))
+
+    # ---- requests to the followers ----------------------------------------------------------------------------------
+
+    async def exposition(self) -> bytes:
+        """Returns the metrics of both processes; of this one alone while the other does not answer."""
+        text = exposition.own()
+        if not self.is_heard:
+            return text
+        try:
+            answer = await self._metrics.get(_METRICS_PATH)
+        except GatewayError as error:
+            log.warning("the followers' metrics are not shown", error=str(error))
+            return text
+        return exposition.merged(text, answer.body, _OF_FOLLOWERS) if answer.status == 200 else text
+
+    @property
+    def is_heard(self) -> bool:
+        """Tells whether the child reported recently. A child that hangs gets no requests."""
+        return self._told is not None and self._clock.monotonic() - self._told_s < _HEARD_S
+
+    async def _asked_of_view(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path: str = scope["path"]
+        if not path.startswith(_OWN_PATHS):
+            await self._asked(self._view, "view", scope, receive, send)
+            return
+        # Requests that show or change a process are about the deciding process.
+        await self._here()(scope, receive, send)
+        if scope["method"] == "PUT" and path.startswith(_LEVEL_PATH) and self.is_heard:
+            await self._view(scope, receive, _nowhere)  # sets the same level there
+
+    async def _asked_of_publisher(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._asked(self._publisher, "event publisher", scope, receive, send)
+
+    async def _asked(self, target: Target, name: str, scope: Scope, receive: Receive, send: Send) -> None:
+        if self.is_heard:
+            await target(scope, receive, send)
+        else:
+            await respond_error(send, 503, f"The {name} is not reachable, try again", [(b"retry-after", b"1")])
+
+    def _here(self) -> Target:
+        """Returns a view of this process that never starts: it knows only the process."""
+        if self._unstarted is None:
+            from muster_view import ViewService
+
+            settings = self._settings
+            self._unstarted = ViewService(settings.view, self._log, settings.log.topics(), self._clock).asgi
+        return self._unstarted
+
+    # ---- one child after the other -----------------------------------------------------------------------------------
+
+    async def _keep(self) -> None:
+        assert self._first is not None
+        try:
+            await keep_running(self._run, self._is_gone, self._stopping, self._clock.monotonic, self._wait_min_s)
+        except Exception as error:
+            _settle(self._first, error)
+            raise
+        finally:
+            _settle(self._first, None)
+
+    async def _is_gone(self, why: str, again_after_s: float) -> None:
+        assert self._first is not None
+        if self._failed and not self._first.done():
+            raise FollowersFailed(self._failed)
+        self._gone = f"the followers' process {why}; it is started again"
+        log.error("the followers' process is gone", why=why, again_after_s=again_after_s)
+
+    async def _run(self) -> str:
+        """Runs a child to its end. Returns how it ended."""
+        assert self._writer is not None
+        STARTS.inc()
+        try:
+            child = self._spawned or ChildProcess.spawn(_MODULE, FromFollowers)
+        except OSError as error:
+            return f"cannot be started: {error.strerror or error}"
+        self._spawned, self._child, self._failed = None, child, ""
+        channel = self._channel = await child.connect()
+        served = LogServer(
+            self._log, self._writer, channel.send, lambda: channel.unsent_bytes, partial(_cannot_be_served, child)
+        )
+        try:
+            log.info("the followers' process was started", pid=child.pid)
+            channel.send(self._begin())
+            if self._stopping.is_set():
+                channel.send(Stop())
+            return await child.listen(partial(self._take, served), self._silent_max_s, served.settled)
+        finally:
+            self._child = self._channel = self._told = None
+            child.kill("was ended")
+            await served.close()
+            await child.end()
+
+    def _begin(self) -> Begin:
+        level, form = logs.configured()
+        sections = {name: in_clear(getattr(self._settings, name)) for name in _SECTIONS}
+        return Begin(sections, str(self._sockets), level, form, tuple(sys.path))
+
+    def _take(self, served: LogServer, message: FromFollowers) -> None:
+        assert self._first is not None
+        match message:
+            case Told():
+                self._told, self._told_s = message, self._clock.monotonic()
+                if message.ready:
+                    _settle(self._first, None)
+            case Refused():
+                self._stopping.set()  # the settings are wrong, also for another child
+                _settle(self._first, UsageError("\n".join(message.problems)))
+            case Failed():
+                self._failed = message.why
+            case (
+                of_log.Append()
+                | of_log.TakeOver()
+                | of_log.Commit()
+                | of_log.AskCommitted()
+                | of_log.Release()
+                | of_log.AskHealthy()
+            ):
+                served.take(message)
+            case _:
+                raise ValueError(f"a {type(message).__name__}")
+
+
+async def _nowhere(_message: Message) -> None:
+    """Drops an answer."""
+
+
+def _cannot_be_served(child: ChildProcess[FromFollowers], error: BaseException) -> None:
+    log.error("the followers' process cannot be served", exc_info=error)
+    child.kill(f"could not be served: {type(error).__name__}")
+
+
+def _settle(future: asyncio.Future[None], error: Exception | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
+        future.exception()  # marks the error as retrieved: perhaps no task waits
+
+
+def socket_directory(log_path: Path) -> Path:
+    """Returns the directory of the followers' sockets for a log.
+
+    It is always the same one, so that a new process finds the remains of a killed one; but another user's directory is
+    not used. It is not beside the log: a path of a Unix socket is short (107 bytes), and some file systems have no
+    sockets.
+    """
+    which = hashlib.sha256(os.fsencode(log_path.absolute())).hexdigest()[:12]
+    name = f"muster-{os.getuid()}-{which}"
+    longest = max(map(len, (VIEW_SOCKET, PUBLISHER_SOCKET, EVENTS_SOCKET)))
+    for parent in (os.environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), "/tmp"):  # noqa: S108 - 0700, ours
+        directory = Path(parent) / name
+        size = len(os.fsencode(directory)) + 1 + longest + 1
+        if parent and size <= SOCKET_PATH_BYTES_MAX and os.access(parent, os.W_OK) and _is_ours_or_free(directory):
+            return directory
+    return Path(tempfile.mkdtemp(prefix="muster-"))
+
+
+def _is_ours_or_free(directory: Path) -> bool:
+    try:
+        there = directory.lstat()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return stat.S_ISDIR(there.st_mode) and there.st_uid == os.getuid()

@@ -1,0 +1,25 @@
+"""Sets up Python's cyclic garbage collector for a scheduler's memory.
+
+A scheduler holds hundreds of thousands of objects for hours, and a full collection walks all of them: 40 to 60 ms with
+20,000 allocations, during which nothing is decided. Reference counts free almost everything here. Only removed
+applications, nodes and connections leave cycles. So full collections are rare, and they exclude the objects that remain
+from the start (modules, settings).
+"""
+
+from __future__ import annotations
+
+import gc
+
+# A young collection per 10,000 new objects (a millisecond or two), a full one per 10,000 of those.
+_YOUNG, _MIDDLE, _FULL = 10_000, 20, 500
+
+
+def collect_rarely() -> None:
+    """Sets the thresholds. Call this at the start of a process."""
+    gc.set_threshold(_YOUNG, _MIDDLE, _FULL)
+
+
+def settle() -> None:
+    """Excludes the present objects from later collections. Call this when a process is ready."""
+    gc.collect()
+    gc.freeze()

@@ -1,0 +1,265 @@
+"""The timeline of an application, as rich's renderables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from statistics import median
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from muster_cli.history import views
+from muster_cli.history.app_life import Allocation, ApplicationLife, Ask
+from muster_cli.history.bars import Axis
+from muster_cli.history.output import shown_resource, shown_seconds, shown_time, time_unit
+
+_KEY_CELLS = 32
+_BAR_CELLS_MIN = 12
+_NODES_SHOWN = 12
+_SHAPES_SHOWN = 6
+_HAPPENINGS_SHOWN = 20
+_STATE_STYLES = {
+    "New": "dim", "Accepted": "yellow", "Starting": "yellow", "Running": "green", "Completing": "cyan",
+    "Completed": "blue", "Failing": "red", "Failed": "red", "Resuming": "magenta", "Rejected": "red",
+    views.REMOVED: "magenta",
+}  # fmt: skip
+_ENDED_STYLES = {
+    "": "green", "released": "blue", "preempted": "red", "timed out": "yellow", "replaced": "cyan",
+    "node removed": "magenta", views.DROPPED: "magenta", views.CHANGED: "green",
+}  # fmt: skip
+_RUNS = "runs"
+
+
+def screen(life: ApplicationLife, width: int, rows: int, *, plain: bool) -> RenderableType:
+    """Returns the whole timeline, top to bottom.
+
+    :param width: cells of a line.
+    :param rows: greatest number of single allocations; more are combined.
+    :param plain: only ASCII signs.
+    """
+    parts: list[RenderableType] = [_head(life), "", _states(life, width, plain=plain)]
+    if life.allocations:
+        many = len(life.allocations) > rows
+        parts += ["", (_together if many else _one_by_one)(life, width, plain=plain)]
+    if life.waiting:
+        parts += ["", _waiting(life, rows)]
+    if happened := _happenings(life, len(life.allocations) > rows):
+        parts += ["", happened]
+    return Group(*parts)
+
+
+def _head(life: ApplicationLife) -> Table:
+    lines = Table.grid(padding=(0, 2))
+    lines.add_column(style="bold")
+    lines.add_column(overflow="fold")
+    lines.add_row("application", Text(life.application, style="bold"))
+    lines.add_row("of", escape(f"{life.rm}, queue {life.queue or 'unknown'}"))
+    lasted = shown_seconds((life.until_ns - life.begin_ns) / 1e9)
+    until = f"until {_at(life.until_ns)}" if life.finished else f"and on (newest event {_at(life.until_ns)})"
+    since = "" if life.life else ", older than the history"
+    lines.add_row("from", f"{_at(life.begin_ns)}{since} {until}: {lasted}")
+    if life.lives > 1:
+        lines.add_row("life", f"{life.life} of {life.lives} under this id (--life shows another)")
+    lines.add_row("state", Text(life.state or "unknown", style=_STATE_STYLES.get(life.state, "")))
+    counts = Counter(held.ended or _RUNS for held in life.allocations)
+    said = ", ".join(f"{count:,} {how}" for how, count in counts.most_common())
+    lines.add_row("allocations", f"{len(life.allocations):,}{f': {said}' if said else ''}; {life.asks:,} asks")
+    first = min((held.begin_ns for held in life.allocations if held.begin_ns is not None), default=None)
+    if first is not None and life.life:
+        lines.add_row("waited", f"{shown_seconds((first - life.begin_ns) / 1e9)} for the first allocation")
+    if used := life.resource_seconds():
+        unit, size = time_unit((life.until_ns - life.begin_ns) / 1e9)
+        shown = shown_resource({name: value / size for name, value in used.items()})
+        lines.add_row("used", escape(f"as much as {shown} for 1 {unit}"))
+    return lines
+
+
+def _states(life: ApplicationLife, width: int, *, plain: bool) -> Table:
+    has_messages = any(span.message for span in life.states)
+    table, axis = _with_bars(life, width, 13 + 20 + 14 + (26 if has_messages else 0), plain=plain)
+    _columns(table, ("state", False), ("since", True), ("lasted", True), *([("why", False)] if has_messages else []))
+    table.add_column(axis.labels(), no_wrap=True)
+    for span in life.states:
+        style = _STATE_STYLES.get(span.state, "")
+        lasted = shown_seconds((span.end_ns - span.begin_ns) / 1e9) if span.end_ns is not None else "goes on"
+        over = span.end_ns == span.begin_ns and span is life.states[-1]
+        table.add_row(
+            Text(span.state, style=style),
+            _since(life, span.begin_ns),
+            "" if over else lasted,
+            *([escape(span.message)] if has_messages else []),
+            axis.bar(span.begin_ns, span.end_ns, style),
+        )
+    return table
+
+
+def _one_by_one(life: ApplicationLife, width: int, *, plain: bool) -> Table:
+    keys = min(max(len(held.key) for held in life.allocations), _KEY_CELLS) + 2
+    nodes = min(max(len(held.node) for held in life.allocations), _KEY_CELLS) + 2
+    table, axis = _with_bars(life, width, keys + nodes + 13 + 13 + 16, plain=plain)
+    _columns(table, ("allocation", False), ("node", False), ("since", True), ("lasted", True), ("ended", False))
+    table.add_column(axis.labels(), no_wrap=True)
+    for held in life.allocations:
+        style = _ENDED_STYLES.get(held.ended, "")
+        begin_ns = held.begin_ns if held.begin_ns is not None else life.begin_ns
+        end_ns = held.end_ns if held.end_ns is not None else life.until_ns
+        table.add_row(
+            escape(held.key),
+            escape(held.node),
+            _since(life, held.begin_ns) if held.begin_ns is not None else "before",
+            shown_seconds((end_ns - begin_ns) / 1e9),
+            Text(held.ended or _RUNS, style=style),
+            axis.bar(begin_ns, held.end_ns, style, since_ns=held.asked_ns, cut=held.begin_ns is None),
+        )
+    return table
+
+
+def _together(life: ApplicationLife, width: int, *, plain: bool) -> RenderableType:
+    """Groups of allocations that are too many for single lines: by end, by size and by node."""
+    table, axis = _with_bars(life, width, 34 + 9 + 34, plain=plain)
+    _columns(table, (f"{len(life.allocations):,} allocations", False), ("count", True), ("lasted", False))
+    table.add_column(axis.labels(), no_wrap=True)
+
+    def add(name: str, held: Sequence[Allocation], style: str, most: float | None = None) -> None:
+        spans = [(each.begin_ns if each.begin_ns is not None else life.begin_ns, each.end_ns) for each in held]
+        table.add_row(
+            escape(name), f"{len(held):,}", _lasted(life, held), axis.heights(axis.running(spans), style, most)
+        )
+
+    spans = [(each.begin_ns if each.begin_ns is not None else life.begin_ns, each.end_ns) for each in life.allocations]
+    top = max(axis.running(spans))
+    add(f"at most {top:,} at a time", life.allocations, "bold")
+    for how, held in _grouped((each.ended or _RUNS, each) for each in life.allocations):
+        add(how, held, _ENDED_STYLES.get("" if how == _RUNS else how, ""))
+    table.add_section()
+    shapes = _grouped((shown_resource(each.resource), each) for each in life.allocations)
+    for name, held in shapes[:_SHAPES_SHOWN]:
+        add(f"each {name}", held, "blue")
+    _left_out(table, shapes[_SHAPES_SHOWN:], "sizes")
+    table.add_section()
+    nodes = _grouped((each.node, each) for each in life.allocations)
+    for name, held in nodes[:_NODES_SHOWN]:
+        add(f"on {name or 'an unknown node'}", held, "cyan")
+    _left_out(table, nodes[_NODES_SHOWN:], "nodes")
+    return table
+
+
+def _left_out(table: Table, groups: Sequence[tuple[str, list[Allocation]]], what: str) -> None:
+    if groups:
+        table.add_row(f"{len(groups):,} more {what}", f"{sum(len(held) for _, held in groups):,}", "", "", style="dim")
+
+
+def _grouped(pairs: Iterable[tuple[str, Allocation]]) -> list[tuple[str, list[Allocation]]]:
+    """Returns the groups, the largest first."""
+    groups: dict[str, list[Allocation]] = {}
+    for name, held in pairs:
+        groups.setdefault(name, []).append(held)
+    return sorted(groups.items(), key=lambda group: (-len(group[1]), group[0]))
+
+
+def _lasted(life: ApplicationLife, held: Sequence[Allocation]) -> str:
+    seconds = sorted(
+        ((each.end_ns if each.end_ns is not None else life.until_ns) - each.begin_ns) / 1e9
+        for each in held
+        if each.begin_ns is not None
+    )
+    if not seconds:
+        return ""
+    if seconds[0] == seconds[-1]:
+        return shown_seconds(seconds[0])
+    return f"{shown_seconds(seconds[0])} to {shown_seconds(seconds[-1])}, half {shown_seconds(median(seconds))}"
+
+
+def _waiting(life: ApplicationLife, rows: int) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    _columns(table, (f"{len(life.waiting):,} asks without an allocation", False), ("since", True), ("waited", True))
+    _columns(table, ("then", False), ("for", False))
+
+    def add(name: str, asks: Sequence[Ask]) -> None:
+        waited = max((ask.end_ns if ask.end_ns is not None else life.until_ns) - ask.asked_ns for ask in asks) / 1e9
+        first = asks[0]
+        then = f"{first.ended or 'pending'}{f': {first.message}' if first.message else ''}"
+        amount = escape(shown_resource(first.resource))
+        table.add_row(escape(name), _since(life, first.asked_ns), shown_seconds(waited), escape(then), amount)
+
+    if len(life.waiting) <= rows:
+        for ask in life.waiting:
+            add(ask.key, [ask])
+        return table
+    alike: dict[tuple[str, str], list[Ask]] = {}
+    for ask in life.waiting:
+        alike.setdefault((ask.ended, shown_resource(ask.resource)), []).append(ask)
+    groups = sorted(alike.values(), key=len, reverse=True)
+    for asks in groups[:_SHAPES_SHOWN]:
+        add(f"{len(asks):,} alike, {asks[0].key} the first", asks)
+    if more := groups[_SHAPES_SHOWN:]:
+        table.add_row(f"{sum(map(len, more)):,} more of {len(more):,} kinds", style="dim")
+    return table
+
+
+def _happenings(life: ApplicationLife, together: bool) -> Table | None:
+    """The notable events in order: ends that the RM did not want, replacements, the scheduler's messages."""
+    found: list[tuple[int, str, str]] = [(each.at_ns, each.what, each.message) for each in life.happenings]
+    for held in life.allocations:
+        if held.end_ns is None:
+            continue
+        if held.ended == "replaced" and held.replaced_by:
+            found.append((held.end_ns, "replaced", f"{held.key} was replaced by {held.replaced_by}"))
+        elif held.ended in ("preempted", "timed out", "node removed", "replaced", views.CHANGED, views.DROPPED):
+            found.append((held.end_ns, held.ended, f"{held.key} on {held.node}{_because(held.message)}"))
+        elif held.message:
+            found.append((held.end_ns, held.ended, f"{held.key}{_because(held.message)}"))
+    if not found:
+        return None
+    found.sort()
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    _columns(table, ("since", True), ("what", False), ("which", False))
+    lines = _runs_of(found) if together else [(at_ns, what, said) for at_ns, what, said in found]
+    for at_ns, what, said in lines[:_HAPPENINGS_SHOWN]:
+        table.add_row(_since(life, at_ns), Text(what, style=_ENDED_STYLES.get(what, "")), escape(said))
+    if len(lines) > _HAPPENINGS_SHOWN:
+        table.add_row("", "", f"{len(lines) - _HAPPENINGS_SHOWN:,} more (--json has all)", style="dim")
+    return table
+
+
+def _because(message: str) -> str:
+    return f": {message}" if message else ""
+
+
+def _runs_of(found: Sequence[tuple[int, str, str]]) -> list[tuple[int, str, str]]:
+    """One line for repeated events: the first time, the number, and the first and last one."""
+    lines: list[tuple[int, str, str]] = []
+    start = 0
+    for place in range(1, len(found) + 1):
+        if place < len(found) and found[place][1] == found[start][1]:
+            continue
+        at_ns, what, said = found[start]
+        again = place - start - 1
+        lines.append((at_ns, what, f"{said}; and {again:,} more" if again else said))
+        start = place
+    return lines
+
+
+# ---- parts ----------------------------------------------------------------------------------------------------------
+
+
+def _with_bars(life: ApplicationLife, width: int, beside: int, *, plain: bool) -> tuple[Table, Axis]:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    return table, Axis(life.begin_ns, life.until_ns, max(width - beside, _BAR_CELLS_MIN), plain)
+
+
+def _columns(table: Table, *columns: tuple[str, bool]) -> None:
+    for name, is_number in columns:
+        table.add_column(name, justify="right" if is_number else "left", overflow="fold")
+
+
+def _since(life: ApplicationLife, at_ns: int) -> str:
+    return f"+{shown_seconds((at_ns - life.begin_ns) / 1e9)}"
+
+
+def _at(ns: int) -> str:
+    return shown_time(datetime.fromtimestamp(ns / 1e9, UTC).replace(tzinfo=None))

@@ -1,0 +1,30 @@
+"""``muster history app``: prints a life."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from muster_cli.history import output
+from muster_cli.history.app_life import ApplicationLife
+from muster_cli.history.app_screen import screen
+from muster_cli.operating import print_json
+
+
+def show(life: ApplicationLife, rows: int, *, as_json: bool) -> None:
+    """Prints a life as a timeline, or as JSON."""
+    if as_json:
+        print_json(as_plain(life))
+        return
+    out = output.console()
+    output.show(screen(life, out.width, rows, plain=not out.is_terminal))
+
+
+def as_plain(life: ApplicationLife) -> dict[str, Any]:
+    """Returns all data in JSON's types; times in ns."""
+    found = {name: value for name, value in dataclasses.asdict(life).items() if not isinstance(value, list)}
+    found["state"] = life.state
+    found["resource_seconds"] = {name: round(value, 3) for name, value in life.resource_seconds().items()}
+    for name in ("states", "allocations", "waiting", "happenings"):
+        found[name] = [each._asdict() for each in getattr(life, name)]
+    return found

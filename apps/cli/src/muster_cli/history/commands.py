@@ -1,0 +1,175 @@
+"""``muster history``: SQL over events, timelines of applications, usage over time (docs/history.md)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from muster_cli.common import Common
+from muster_cli.errors import UsageError
+from muster_cli.history.form import Form
+from muster_cli.history.source import HistoryFlags
+
+history_app = App(name="history", help="Query the history: SQL, timelines, usage over time (docs/history.md).")
+
+_FLAGS = HistoryFlags()
+_COMMON = Common()
+Switch = Annotated[bool, Parameter(negative="")]
+
+
+@history_app.default
+def sql(
+    statement: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    *,
+    csv: Switch = False,
+    json: Switch = False,
+    limit: int | None = None,
+    allow_files: Switch = False,
+    flags: HistoryFlags = _FLAGS,
+    common: Common = _COMMON,
+) -> int:
+    """Runs SQL (DuckDB) over the table `events` and the views `applications`, `allocations`, `queue_usage`,
+    `user_usage` and `node_timeline`.
+
+    :param statement: a query: muster history "select change_detail, count(*) from events group by all"
+    :param csv: print CSV.
+    :param json: print JSON.
+    :param limit: maximum number of rows; 0: all [100 in a table, else all].
+    :param allow_files: allow the statement to read and write other files.
+    """
+    from muster_cli.history.output import note
+    from muster_cli.history.source import find
+    from muster_cli.history.sql import answer
+    from muster_cli.history.store import opened
+
+    form = _form(csv=csv, json=json)
+    if limit is not None and limit < 0:
+        raise UsageError(f"--limit {limit}: expected 0 (all) or more")
+    with opened(find(flags, common.settings, common.set), flags.rm, files_allowed=allow_files) as history:
+        answer(history, statement, form, limit, files_allowed=allow_files)
+        note(history.freshness())
+    return 0
+
+
+@history_app.command(name="app")
+def app(
+    application: str,
+    *,
+    life: int = 0,
+    rows: int = 40,
+    json: Switch = False,
+    flags: HistoryFlags = _FLAGS,
+    common: Common = _COMMON,
+) -> int:
+    """Draws an application's timeline: its states, asks and allocations as bars, and how each ended.
+
+    :param application: the application's id.
+    :param life: which application with this id, from 1 [the last].
+    :param rows: maximum number of single allocations; more are combined.
+    :param json: print all data as JSON.
+    """
+    from muster_cli.history.app_life import read
+    from muster_cli.history.app_show import show
+    from muster_cli.history.output import note
+    from muster_cli.history.source import find
+    from muster_cli.history.store import opened
+
+    if rows < 1:
+        raise UsageError(f"--rows {rows}: expected at least 1")
+    with opened(find(flags, common.settings, common.set), flags.rm) as history:
+        show(read(history, application, life), rows, as_json=json)
+        note(history.freshness())
+    return 0
+
+
+@history_app.command(name="usage")
+def usage(
+    *,
+    queue: str = "",
+    user: str = "",
+    group: str = "",
+    app: str = "",
+    begin: Annotated[str, Parameter(name="--from")] = "",
+    end: Annotated[str, Parameter(name="--to")] = "",
+    window: str = "",
+    plot: Path | None = None,
+    csv: Switch = False,
+    json: Switch = False,
+    flags: HistoryFlags = _FLAGS,
+    common: Common = _COMMON,
+) -> int:
+    """Shows the usage of a queue (with its descendants), a user, a group or an application over time: average and peak
+    of each window.
+
+    :param queue: the queue's path, such as root.default.
+    :param begin: 2026-11-22T04:30:00Z, or how long before the end, such as 2h [the first usage].
+    :param end: the same form [the newest event].
+    :param window: length, such as 30s, 5min, 1h [about a 24th of the time].
+    :param plot: also draw a plot into this file: .png, .svg or .pdf.
+    :param csv: print CSV, with a row for each window and resource type.
+    :param json: print JSON with the same rows.
+    """
+    from muster_cli.history import plot as picture
+    from muster_cli.history.output import note
+    from muster_cli.history.source import find
+    from muster_cli.history.store import opened
+    from muster_cli.history.usage import Subject, read
+    from muster_cli.history.usage_show import show
+
+    form = _form(csv=csv, json=json)
+    if sum(map(bool, (queue, user, group, app))) != 1:
+        raise UsageError("expected exactly one of --queue, --user, --group and --app")
+    if plot is not None:
+        picture.check(plot)
+    with opened(find(flags, common.settings, common.set), flags.rm) as history:
+        found = read(history, Subject(queue, user, group, app), begin, end, window, flags.rm)
+        if plot is not None:
+            picture.draw(found, plot)
+            note([f"drawn to {plot}"])
+        show(found, form)
+        note(history.freshness())
+    return 0
+
+
+@history_app.command(name="queues")
+def queues(*, csv: Switch = False, json: Switch = False, flags: HistoryFlags = _FLAGS, common: Common = _COMMON) -> int:
+    """Lists the queues that ever had allocations: the number of allocations (descendants included) and the usage.
+
+    :param csv: print CSV.
+    :param json: print JSON.
+    """
+    from muster_cli.history.views import QUEUES
+
+    return _listed(QUEUES, _form(csv=csv, json=json), flags, common)
+
+
+@history_app.command(name="nodes")
+def nodes(*, csv: Switch = False, json: Switch = False, flags: HistoryFlags = _FLAGS, common: Common = _COMMON) -> int:
+    """Lists the nodes: their first and last time, and their allocations.
+
+    :param csv: print CSV.
+    :param json: print JSON.
+    """
+    from muster_cli.history.views import NODES
+
+    return _listed(NODES, _form(csv=csv, json=json), flags, common)
+
+
+def _listed(statement: str, form: Form, flags: HistoryFlags, common: Common) -> int:
+    from muster_cli.history.output import note
+    from muster_cli.history.source import find
+    from muster_cli.history.sql import answer
+    from muster_cli.history.store import opened
+
+    with opened(find(flags, common.settings, common.set), flags.rm) as history:
+        answer(history, statement, form, None)
+        note(history.freshness())
+    return 0
+
+
+def _form(*, csv: bool, json: bool) -> Form:
+    if csv and json:
+        raise UsageError("--csv and --json: expected one of them")
+    return Form.CSV if csv else Form.JSON if json else Form.TABLE

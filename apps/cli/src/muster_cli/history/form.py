@@ -1,0 +1,13 @@
+"""The forms in which rows are printed."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Form(StrEnum):
+    """A table for people; CSV and JSON for programs."""
+
+    TABLE = "table"
+    CSV = "csv"
+    JSON = "json"

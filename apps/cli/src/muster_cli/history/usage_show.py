@@ -1,0 +1,70 @@
+"""``muster history usage``: prints usage over time."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from rich.markup import escape
+from rich.table import Table
+
+from muster_cli.history import output
+from muster_cli.history.form import Form
+from muster_cli.history.output import Rows, shown_quantity, shown_resource, shown_seconds, shown_time
+from muster_cli.history.usage import Usage, Window
+
+_LONG = ("begin", "end", "resource_type", "average", "peak", "resource_seconds")
+
+
+def show(usage: Usage, form: Form) -> None:
+    """Prints one row per window in a table; one row per window and resource type as CSV or JSON."""
+    windows = usage.windows()
+    if form is not Form.TABLE:
+        rows = [
+            (
+                _at(each.begin_ns), _at(each.end_ns), each.resource_type, round(each.average, 3), each.peak,
+                round(each.resource_seconds, 3),
+            )
+            for each in windows
+        ]  # fmt: skip
+        output.print_rows(Rows(_LONG, rows), form)
+        return
+    types = sorted(usage.parts)
+    table = Table(title=escape(title(usage)), title_justify="left", title_style="bold", header_style="bold")
+    table.add_column("window (UTC)")
+    for name in types:
+        table.add_column(escape(name), justify="right")
+        table.add_column("peak", justify="right")
+    by_begin: dict[int, dict[str, Window]] = {}
+    for each in windows:
+        by_begin.setdefault(each.begin_ns, {})[each.resource_type] = each
+    for begin_ns, found in by_begin.items():
+        cells = [shown_time(_at(begin_ns))]
+        for name in types:
+            cells += [shown_quantity(name, found[name].average), shown_quantity(name, found[name].peak)]
+        table.add_row(*cells)
+    output.show(table)
+    output.show(_sums(usage, windows))
+
+
+def title(usage: Usage) -> str:
+    """Returns the subject's title."""
+    return f"{usage.subject.kind} {usage.subject.name}, RM {usage.rm}"
+
+
+def _sums(usage: Usage, windows: list[Window]) -> str:
+    sums: dict[str, float] = {}
+    for each in windows:
+        sums[each.resource_type] = sums.get(each.resource_type, 0.0) + each.resource_seconds
+    length_s = (usage.end_ns - usage.begin_ns) / 1e9
+    averages = {name: value / length_s for name, value in sums.items()}
+    if not sums:
+        return f"nothing was allocated in {shown_seconds(length_s)}"
+    unit, size = output.time_unit(length_s)
+    whole = shown_resource({name: value / size for name, value in sums.items()})
+    return escape(
+        f"in {shown_seconds(length_s)} as much as {whole} for 1 {unit}; on average {shown_resource(averages)}"
+    )
+
+
+def _at(ns: int) -> datetime:
+    return datetime.fromtimestamp(ns / 1e9, UTC).replace(tzinfo=None)

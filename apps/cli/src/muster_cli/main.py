@@ -1,0 +1,575 @@
+"""The ``muster`` command. Each command is a few lines here and calls the module that implements it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+from muster_runtime import logs
+
+from muster_cli.common import Common, token_of
+from muster_cli.errors import CommandError
+from muster_cli.events_flags import Wanted
+from muster_cli.history.commands import history_app
+from muster_cli.operating import Operator
+from muster_cli.probe import DEFAULT_ADDRESS
+
+app = App(
+    name="muster",
+    version=lambda: f"muster {version('muster')}",
+    help="A networked resource scheduler: requests over gRPC, every decision on a durable log.",
+)
+topics_app = App(name="topics", help="Create, check and list the topics of the log.")
+config_app = App(name="config", help="Show settings; check, compare and apply queue configurations.")
+app.command(topics_app)
+app.command(config_app)
+admin_app = App(
+    name="admin", help="Operate Muster: list, pause and forget RMs, drain nodes, dump state (docs/admin.md)."
+)
+explain_app = App(name="explain", help="Explain why asks are pending, and how objects stand (docs/explain.md).")
+events_app = App(name="events", help="Read past events and watch new ones (docs/events-grpc.md).")
+app.command(admin_app)
+app.command(events_app)
+app.command(explain_app)
+app.command(history_app)
+
+
+_COMMON = Common()
+_OPERATOR = Operator()
+_WANTED = Wanted()
+
+# "-" is a value, not the beginning of a flag.
+ReportFile = Annotated[Path | None, Parameter(allow_leading_hyphen=True)]
+
+
+@app.command
+def up(
+    *,
+    data_dir: Path,
+    config: Path | None = None,
+    grpc_address: str | None = None,
+    http_address: str | None = None,
+    event_handler: str | None = None,
+    config_path: Path | None = None,
+    common: Common = _COMMON,
+) -> int:
+    """Runs gateway, scheduler, view and event publisher with one command, on an embedded log.
+
+    State, history and event ids survive restarts and `kill -9`.
+
+    :param data_dir: directory of the log, the sessions and the history; created if absent.
+    :param config: queue configuration (YAML) of RMs that register without one.
+    :param grpc_address: where SI clients connect [127.0.0.1:9090].
+    :param http_address: the REST front [127.0.0.1:9080].
+    :param event_handler: what becomes of objects that informers bring (docs/external.md) [default].
+    :param config_path: configuration file of the event handler, handed to it as it is.
+    """
+    from muster_cli import serving
+
+    flags = [
+        ("gateway.grpc_address", "--grpc-address", grpc_address),
+        *_http(http_address),
+        *_external(event_handler, config_path),
+    ]
+    return serving.up(data_dir, config, common.settings, common.set, flags)
+
+
+@app.command
+def gateway(*, grpc_address: str | None = None, http_address: str | None = None, common: Common = _COMMON) -> int:
+    """Runs the gateway: the scheduler interface over gRPC, and the HTTP front.
+
+    :param grpc_address: where SI clients connect [127.0.0.1:9090].
+    :param http_address: the REST front [127.0.0.1:9080].
+    """
+    from muster_cli import serving
+
+    flags = [("gateway.grpc_address", "--grpc-address", grpc_address), *_http(http_address)]
+    return serving.one("gateway", common.settings, common.set, flags)
+
+
+@app.command
+def scheduler(
+    *,
+    config: Path | None = None,
+    http_address: str | None = None,
+    event_handler: str | None = None,
+    config_path: Path | None = None,
+    common: Common = _COMMON,
+) -> int:
+    """Runs the scheduler: it reads requests from the log and writes responses, events and states to it.
+
+    :param config: queue configuration (YAML) of RMs that register without one.
+    :param http_address: /metrics and /health [127.0.0.1:9083].
+    :param event_handler: what becomes of objects that informers bring (docs/external.md) [default].
+    :param config_path: configuration file of the event handler, handed to it as it is.
+    """
+    from muster_cli import serving
+
+    flags = [("scheduler.http_address", "--http-address", http_address), *_external(event_handler, config_path)]
+    return serving.one("scheduler", common.settings, common.set, flags, config)
+
+
+@app.command
+def view(*, http_address: str | None = None, common: Common = _COMMON) -> int:
+    """Runs the view: it follows the state on the log and answers REST.
+
+    :param http_address: address of REST [127.0.0.1:9081].
+    """
+    from muster_cli import serving
+
+    flags = [("view.http_address", "--http-address", http_address)]
+    return serving.one("view", common.settings, common.set, flags)
+
+
+@app.command
+def event_publisher(*, http_address: str | None = None, common: Common = _COMMON) -> int:
+    """Runs the event publisher: events over REST and streams, history in Parquet and PostgreSQL.
+
+    :param http_address: address of REST [127.0.0.1:9082].
+    """
+    from muster_cli import serving
+
+    flags = [("publisher.http_address", "--http-address", http_address)]
+    return serving.one("event-publisher", common.settings, common.set, flags)
+
+
+@app.command
+def derive(*, http_address: str | None = None, common: Common = _COMMON) -> int:
+    """Runs the Faust application: a topic for each kind of event, and usage in windows (docs/usage.md).
+
+    :param http_address: /metrics and /health [127.0.0.1:9084].
+    """
+    from muster_cli import serving
+
+    flags = [("derive.http_address", "--http-address", http_address)]
+    return serving.one("derive", common.settings, common.set, flags)
+
+
+@app.command
+def replay_trace(
+    trace: Path,
+    *,
+    gateway: str = "127.0.0.1:9090",
+    http: str = "http://127.0.0.1:9080",
+    rm_id: str = "openb",
+    chunk: int = 100,
+    asks_per_s: float = 0.0,
+    timeout_s: float = 120.0,
+    json: ReportFile = None,
+    keep: bool = False,
+    token_file: Path | None = None,
+) -> int:
+    """Replays a cluster's trace through a gateway and accounts for every task.
+
+    :param trace: directory with nodes.csv.gz and pods.csv.gz.
+    :param gateway: gRPC address of the gateway.
+    :param http: host:port or URL of the REST front, for utilisation, reasons and events.
+    :param rm_id: the RM to register as.
+    :param chunk: items per message.
+    :param asks_per_s: asks per second; 0: as fast as the gateway accepts them.
+    :param timeout_s: for all tasks to be placed or to have a reason, from the last ask on.
+    :param json: also write the report there, as JSON; "-": to standard output, instead of the tables.
+    :param keep: stay connected afterwards, until interrupted; otherwise the RM shuts down.
+    :param token_file: file with a token of the role read, if the REST front needs one [MUSTER_TOKEN].
+    """
+    from muster_client.replay import main_replay
+
+    logs.configure("warning", "auto")
+    return main_replay(
+        trace,
+        gateway,
+        http,
+        rm_id,
+        chunk=chunk,
+        asks_per_s=asks_per_s,
+        timeout_s=timeout_s,
+        json_file=json,
+        keep=keep,
+        token=token_of(token_file),
+    )
+
+
+@app.command
+def demo(
+    trace: Path = Path("examples/openb"),
+    *,
+    data_dir: Path | None = None,
+    json: ReportFile = None,
+    keep: bool = False,
+    timeout_s: float = 120.0,
+) -> int:
+    """Starts `muster up` in a new directory and replays a trace through it.
+
+    :param trace: directory with nodes.csv.gz and pods.csv.gz.
+    :param data_dir: directory of the log and history [a new temporary directory, which is not deleted].
+    :param json: also write the report there, as JSON; "-": to standard output, instead of the tables.
+    :param keep: leave Muster running until interrupted.
+    :param timeout_s: for all tasks to be placed or to have a reason, from the last ask on.
+    """
+    from muster_client.demo import main_demo
+
+    logs.configure("warning", "auto")
+    return main_demo(trace, data_dir=data_dir, json_file=json, keep=keep, timeout_s=timeout_s)
+
+
+@app.command
+def health(
+    address: Annotated[str, Parameter(env_var="MUSTER_HEALTH_ADDRESS")] = DEFAULT_ADDRESS,
+    *,
+    timeout_s: float = 3.0,
+    token_file: Path | None = None,
+) -> int:
+    """Checks whether a process is ready; exit code 0 if it is.
+
+    :param address: grpc://host:port of a gateway, or http://host:port of any other service.
+    :param timeout_s: how long to wait for an answer.
+    :param token_file: file with a token of a gateway's HTTP front, which then gives details [MUSTER_TOKEN].
+    """
+    from muster_cli.probe import probe
+
+    ready, said = probe(address, timeout_s, token_of(token_file))
+    print(f"{address}: {said.strip()}")  # noqa: T201 - the answer
+    return 0 if ready else 1
+
+
+@app.command
+def top(
+    *,
+    gateway: str = "127.0.0.1:9090",
+    rm: str = "",
+    partition: str = "",
+    queue: str = "",
+    nodes: int = 10,
+    interval: float = 1.0,
+    once: Annotated[bool, Parameter(negative="")] = False,
+    json: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
+    """Shows counts and rates, queues, the fullest nodes, and why asks are pending.
+
+    On a terminal it refreshes until Ctrl-C; into a pipe it prints one text after the other.
+
+    :param gateway: gRPC address of a gateway.
+    :param rm: the RM's id; needed if several are registered.
+    :param partition: [default]
+    :param queue: only this queue and its descendants.
+    :param nodes: number of nodes, the fullest first.
+    :param interval: seconds between two snapshots, at least 0.1.
+    :param once: print one snapshot and exit.
+    :param json: print each snapshot as one line of JSON (docs/metrics.md).
+    """
+    from muster_cli.top import Asked
+    from muster_cli.top import top as show
+
+    return show(Asked(gateway, rm, partition, queue, nodes, interval, once, json))
+
+
+@events_app.command(name="watch")
+def events_watch(
+    *,
+    wanted: Wanted = _WANTED,
+    requests: Annotated[bool, Parameter(negative="")] = False,
+    requests_only: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
+    """Prints new events until Ctrl-C, each one once, even over restarts of gateway and publisher.
+
+    Without --start, --since or --newest it begins with the next event.
+
+    :param requests: also print the RM's notifications about asks, which have no id.
+    :param requests_only: print only these.
+    """
+    from muster_cli.events import watch
+
+    logs.configure("error", "auto")
+    return watch(wanted, requests=requests, requests_only=requests_only)
+
+
+@events_app.command(name="batch")
+def events_batch(*, wanted: Wanted = _WANTED, count: int = 1_000) -> int:
+    """Prints past events; without --start, --since or --newest it begins with the oldest one left.
+
+    :param count: maximum number of events.
+    """
+    from muster_cli.events import batch
+
+    logs.configure("error", "auto")
+    return batch(wanted, count)
+
+
+@topics_app.command(name="create")
+def topics_create(*, common: Common = _COMMON) -> int:
+    """Creates missing topics and checks the others; changes no existing one."""
+    from muster_cli import topics
+
+    return topics.create(common.settings, common.set)
+
+
+@topics_app.command(name="verify")
+def topics_verify(*, common: Common = _COMMON) -> int:
+    """Checks that every topic exists with its configured settings; changes nothing."""
+    from muster_cli import topics
+
+    return topics.verify(common.settings, common.set)
+
+
+@topics_app.command(name="describe")
+def topics_describe(*, common: Common = _COMMON) -> int:
+    """Lists the topics with their settings, their partitions and offsets."""
+    from muster_cli import topics
+
+    return topics.describe(common.settings, common.set)
+
+
+@config_app.command(name="check")
+def config_check(file: Path) -> int:
+    """Checks a queue configuration (YAML): prints its errors with line and column, or each queue's settings.
+
+    :param file: the queue configuration.
+    """
+    from rich.console import Console
+
+    from muster_cli.queue_config import check
+
+    return 0 if check(file, Console()) else 1
+
+
+@config_app.command(name="diff")
+def config_diff(old: Path, new: Path) -> int:
+    """Compares two queue configurations: new and removed queues, keys, rules and limits.
+
+    :param old: the present queue configuration.
+    :param new: the new one.
+    """
+    from rich.console import Console
+
+    from muster_cli.queue_config import compare
+
+    compare(old, new, Console())
+    return 0
+
+
+@config_app.command(name="apply")
+def config_apply(file: Path, *, rm: str = "", gateway: str = "127.0.0.1:9090", timeout_s: float = 15.0) -> int:
+    """Replaces the queue configuration (YAML) of a registered RM while it runs, as a whole or not at all.
+
+    Prints the changes, or the errors with line and column. Exit code 0: the configuration is in force.
+
+    :param file: the queue configuration.
+    :param rm: the RM's id [the only one].
+    :param gateway: gRPC address of a gateway.
+    :param timeout_s: how long to wait for the answer.
+    """
+    from rich.console import Console
+
+    from muster_cli.configuration import apply
+
+    return 0 if apply(file, gateway, rm, timeout_s, Console()) else 1
+
+
+@config_app.command(name="show")
+def config_show(
+    *,
+    data_dir: Path | None = None,
+    json: Annotated[bool, Parameter(negative="")] = False,
+    changed: Annotated[bool, Parameter(negative="")] = False,
+    common: Common = _COMMON,
+) -> int:
+    """Prints the effective settings and where each comes from; secrets are masked.
+
+    :param data_dir: show the settings of `muster up --data-dir`.
+    :param json: print JSON.
+    :param changed: only settings that differ from their default.
+    """
+    from muster_cli.show import show_settings
+
+    return show_settings(common.settings, common.set, data_dir, as_json=json, changed=changed)
+
+
+@admin_app.command(name="rms")
+def admin_rms(*, operator: Operator = _OPERATOR) -> int:
+    """Lists the resource managers with state, streams and registration; --rm shows one in detail."""
+    from muster_cli.admin import rms
+
+    return rms(operator)
+
+
+@admin_app.command(name="pause")
+def admin_pause(*, reason: str = "", operator: Operator = _OPERATOR) -> int:
+    """Pauses an RM: Muster accepts its requests but schedules nothing until it is resumed. Allocations keep running.
+
+    :param reason: text for people, shown in explanations.
+    """
+    from muster_cli.admin import pause
+
+    return pause(operator, reason)
+
+
+@admin_app.command(name="resume")
+def admin_resume(*, operator: Operator = _OPERATOR) -> int:
+    """Resumes a paused RM and prints its state: a disconnected or stopped RM stays so."""
+    from muster_cli.admin import resume
+
+    return resume(operator)
+
+
+@admin_app.command(name="forget")
+def admin_forget(resource_manager: str, *, force: bool = False, operator: Operator = _OPERATOR) -> int:
+    """Forgets a stopped RM: its nodes, applications and allocations end; its events and history stay.
+
+    :param resource_manager: the RM's id.
+    :param force: also forget an RM that is not stopped.
+    """
+    from muster_cli.admin import forget
+
+    return forget(operator, resource_manager, force=force)
+
+
+@admin_app.command(name="drain")
+def admin_drain(node: str, *, partition: str = "", operator: Operator = _OPERATOR) -> int:
+    """Drains a node: it gets no new allocations, and existing ones stay.
+
+    :param node: the node's id.
+    :param partition: [default]
+    """
+    from muster_cli.admin import drain
+
+    return drain(operator, node, partition, schedulable=False)
+
+
+@admin_app.command(name="undrain")
+def admin_undrain(node: str, *, partition: str = "", operator: Operator = _OPERATOR) -> int:
+    """Makes a drained node schedulable again.
+
+    :param node: the node's id.
+    :param partition: [default]
+    """
+    from muster_cli.admin import drain
+
+    return drain(operator, node, partition, schedulable=True)
+
+
+@admin_app.command(name="dump")
+def admin_dump(*, output: ReportFile = None, operator: Operator = _OPERATOR) -> int:
+    """Writes the whole state of an RM as JSON; secrets are masked.
+
+    :param output: a file, which appears when it is complete [standard output].
+    """
+    from muster_cli.admin import dump
+
+    return dump(operator, output if output is not None else Path("-"))
+
+
+@admin_app.command(name="validate")
+def admin_validate(file: Path, *, operator: Operator = _OPERATOR) -> int:
+    """Prints what `muster config apply` would do now with a queue configuration (YAML); changes nothing.
+
+    Exit code 0: the configuration would be accepted.
+
+    :param file: the queue configuration.
+    """
+    from muster_cli.admin import validate
+
+    return validate(operator, file)
+
+
+@explain_app.command(name="ask")
+def explain_ask(application: str, key: str, *, partition: str = "", operator: Operator = _OPERATOR) -> int:
+    """Explains why an ask is pending.
+
+    :param application: the application's id.
+    :param key: the ask's allocationKey.
+    :param partition: [default]
+    """
+    from muster_cli.explaining import explain
+
+    return explain(operator, lambda admin, rm: admin.explain_ask(rm, application, key, **operator.at(partition)))
+
+
+@explain_app.command(name="application")
+def explain_application(application: str, *, partition: str = "", operator: Operator = _OPERATOR) -> int:
+    """Explains the state of an application and why its asks are pending.
+
+    :param application: the application's id.
+    :param partition: [default]
+    """
+    from muster_cli.explaining import explain
+
+    return explain(operator, lambda admin, rm: admin.explain_application(rm, application, **operator.at(partition)))
+
+
+@explain_app.command(name="queue")
+def explain_queue(queue: str, *, partition: str = "", operator: Operator = _OPERATOR) -> int:
+    """Explains a queue's usage against its guarantee and max, and why its asks are pending.
+
+    :param queue: the queue's path, such as root.default.
+    :param partition: [default]
+    """
+    from muster_cli.explaining import explain
+
+    return explain(operator, lambda admin, rm: admin.explain_queue(rm, queue, **operator.at(partition)))
+
+
+@explain_app.command(name="node")
+def explain_node(node: str, *, partition: str = "", operator: Operator = _OPERATOR) -> int:
+    """Explains whether a node gets allocations, which ones it has, and which pending asks would fit.
+
+    :param node: the node's id.
+    :param partition: [default]
+    """
+    from muster_cli.explaining import explain
+
+    return explain(operator, lambda admin, rm: admin.explain_node(rm, node, **operator.at(partition)))
+
+
+@explain_app.command(name="preemption")
+def explain_preemption(name: str, key: str = "", *, partition: str = "", operator: Operator = _OPERATOR) -> int:
+    """Explains why an allocation was preempted, and for which ask.
+
+    :param name: the application's id; without KEY: the allocationKey or UUID.
+    :param key: the allocationKey.
+    :param partition: [default]
+    """
+    from muster_cli.explaining import explain
+
+    application, key = (name, key) if key else ("", name)
+    return explain(operator, lambda admin, rm: admin.explain_preemption(rm, application, key, **operator.at(partition)))
+
+
+def _http(address: str | None) -> list[tuple[str, str, object]]:
+    return [("gateway.http_address", "--http-address", address)]
+
+
+def _external(event_handler: str | None, config_path: Path | None) -> list[tuple[str, str, object]]:
+    return [
+        ("scheduler.external.event_handler", "--event-handler", event_handler),
+        ("scheduler.external.config_path", "--config-path", config_path),
+    ]
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Runs a command. Exit codes: 0 done, 1 failed, 2 invalid call."""
+    from muster_cli.composition import SettingsError
+
+    try:
+        result = app(list(arguments), result_action="return_value")
+    except CommandError as error:
+        print(f"muster: {error}", file=sys.stderr)  # noqa: T201 - the one clear line
+        return error.exit_code
+    except SettingsError as error:
+        for problem in error.problems:
+            print(f"muster: {problem}", file=sys.stderr)  # noqa: T201
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # the reader of the output is gone, such as `head`
+        sys.stderr.close()
+        return 0
+    return result if isinstance(result, int) else 0
+
+
+def main() -> None:
+    """Entry point of the ``muster`` script."""
+    sys.exit(run(sys.argv[1:]))

@@ -1,0 +1,118 @@
+"""Shared by `muster admin` and `muster explain`: the gateway, the RM, and one clear line for each refusal."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict, TypeVar
+
+from cyclopts import Parameter
+
+from muster_cli.errors import CommandError, UsageError
+
+if TYPE_CHECKING:  # every command loads these flags, but few call a gateway
+    from muster_client.admin import AdminClient
+    from rich.console import Console
+
+T = TypeVar("T")
+
+# Longer than a gateway waits for the scheduler, so that its answer arrives.
+_TIMEOUT_S = 15.0
+_PIPED_WIDTH = 160  # a file has no edge
+
+
+class At(TypedDict):
+    """The partition and the time-out of a call."""
+
+    partition: str
+    timeout_s: float
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """The gateway and the RM of a call."""
+
+    gateway: str = "127.0.0.1:9090"
+    """gRPC address of a gateway."""
+    rm: str = ""
+    """The RM's id [the only one]."""
+    timeout_s: float = _TIMEOUT_S
+    """How long to wait for the answer."""
+    json: Annotated[bool, Parameter(negative="")] = False
+    """Print JSON."""
+
+    def at(self, partition: str) -> At:
+        """The arguments of every explanation."""
+        return {"partition": partition, "timeout_s": self.timeout_s}
+
+
+def check_call(gateway: str, timeout_s: float | None = None) -> None:
+    """Raises UsageError for invalid flags."""
+    if not gateway.strip():
+        raise UsageError(f"--gateway {gateway!r}: expected the gRPC address of a gateway, host:port")
+    if timeout_s is not None and not (math.isfinite(timeout_s) and timeout_s > 0):
+        raise UsageError(f"--timeout-s {timeout_s:g}: expected more than 0 s")
+
+
+def ask(operator: Operator, call: Callable[[AdminClient, str], Awaitable[T]]) -> T:
+    """Makes one call to the gateway for the named or default RM.
+
+    Raises UsageError when the RM must be named, CommandError when the gateway refuses or does not answer.
+    """
+    from muster_client.admin import AdminClient
+
+    async def asked() -> T:
+        async with AdminClient(operator.gateway) as admin:
+            return await call(admin, operator.rm or await only_one(admin, operator.timeout_s))
+
+    return run(operator, asked)
+
+
+def run(operator: Operator, asked: Callable[[], Awaitable[T]]) -> T:
+    """Makes a call that is not about one RM. Raises CommandError like :func:`ask`."""
+    from muster_client.errors import AdminFailed, AdminRefused
+
+    check_call(operator.gateway, operator.timeout_s)
+
+    async def awaited() -> T:
+        return await asked()
+
+    try:
+        return asyncio.run(awaited())
+    except AdminRefused as error:
+        raise CommandError(f"{operator.gateway}: {error.details} ({error.code.name})") from error
+    except AdminFailed as error:
+        raise CommandError(f"{operator.gateway}: no answer: {error.details} ({error.code.name})") from error
+
+
+async def only_one(admin: AdminClient, timeout_s: float) -> str:
+    """Returns the default RM. Raises UsageError if there are several RMs without a default, CommandError if there is
+    none.
+    """
+    listed = await admin.list_resource_managers(timeout_s=timeout_s)
+    found = [each.rm_id for each in listed]
+    if not found:
+        raise CommandError("no resource manager is registered")
+    if len(found) == 1:
+        return found[0]
+    for each in listed:
+        if each.is_default:  # docs/rest.md, "Which resource manager"
+            return each.rm_id
+    raise UsageError(f"--rm: {len(found)} resource managers are registered, expected one of {', '.join(found)}")
+
+
+def console() -> Console:
+    """The console for people; lines in a pipe are not cut to a terminal's width."""
+    from rich.console import Console
+
+    found = Console()
+    return found if found.is_terminal else Console(width=_PIPED_WIDTH)
+
+
+def print_json(value: Any) -> None:
+    """One JSON text on standard output, indented as `jq` does."""
+    print(json.dumps(value, indent=2, ensure_ascii=False))  # noqa: T201 - the answer

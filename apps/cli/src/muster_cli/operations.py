@@ -1,0 +1,90 @@
+"""A process's answers to operators: whether it lives, whether it is ready, and its metrics."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+
+import structlog
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Mount, Route
+from starlette.types import ASGIApp
+
+log = structlog.get_logger(__name__)
+
+HEALTH_TIMEOUT_S = 3.0  # probes usually wait five seconds; a service that needs longer is not ready
+STOP_TIMEOUT_S = 3.0  # for open HTTP answers; streams never end by themselves
+
+HealthCheck = Callable[[], Awaitable[bool]]
+ProblemCheck = Callable[[], Awaitable[list[str]]]
+
+
+def operations_app(
+    problems: Mapping[str, ProblemCheck],
+    mounted: ASGIApp | None = None,
+    healthy: Mapping[str, HealthCheck] | None = None,
+) -> Starlette:
+    """Serves ``/health/live``, ``/health/ready`` and ``/metrics``, and passes everything else to ``mounted``.
+
+    Live: the process's event loop works. Ready: every service is ready and answers in time; otherwise 503. Both answers
+    list the problems.
+
+    :param problems: by service: returns its present problems, one sentence each.
+    :param healthy: by service: whether it is ready in spite of problems (an external source is away, for example);
+        default: it has no problem.
+    """
+    ready_when = healthy or {}
+
+    async def live(request: Request) -> Response:
+        return JSONResponse({"status": "live"})
+
+    async def ready(request: Request) -> Response:
+        names = list(problems)
+        answers = await asyncio.gather(*(_ask(problems[name]) for name in names))
+        services = {name: "not ready" if answer else "ready" for name, answer in zip(names, answers, strict=True)}
+        for name in names:
+            if name in ready_when and await _is_so(ready_when[name]):
+                services[name] = "ready"
+        good = all(one == "ready" for one in services.values())
+        body = {
+            "status": "ready" if good else "not ready",
+            "services": services,
+            "problems": [f"{name}: {one}" for name, answer in zip(names, answers, strict=True) for one in answer],
+        }
+        return JSONResponse(body, 200 if good else 503)
+
+    async def metrics(request: Request) -> Response:
+        return Response(generate_latest(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+
+    routes: list[Route | Mount] = [
+        Route("/health/live", live),
+        Route("/health/ready", ready),
+        Route("/health", ready),
+        Route("/metrics", metrics),
+    ]
+    if mounted is not None:
+        routes.append(Mount("/", app=mounted))
+    return Starlette(routes=routes)
+
+
+async def _is_so(check: HealthCheck) -> bool:
+    try:
+        async with asyncio.timeout(HEALTH_TIMEOUT_S):
+            return await check()
+    except Exception as error:  # a failed check is an answer, too
+        log.warning("health check failed", error=repr(error))
+        return False
+
+
+async def _ask(check: ProblemCheck) -> list[str]:
+    try:
+        async with asyncio.timeout(HEALTH_TIMEOUT_S):
+            return await check()
+    except TimeoutError:
+        return [f"no answer in {HEALTH_TIMEOUT_S:g} s"]
+    except Exception as error:  # a failed check is an answer
+        log.warning("health check failed", error=repr(error))
+        return [f"it cannot say how it is: {type(error).__name__}"]

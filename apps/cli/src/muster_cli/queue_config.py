@@ -1,0 +1,223 @@
+"""``muster config check`` and ``muster config diff``: show a queue configuration, its problems, and changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from muster_core.config import properties
+from muster_core.config.config import (
+    ClusterConfig,
+    EffectiveQueue,
+    PartitionConfig,
+    effective_queues,
+    quantity_text,
+    rule_text,
+    set_quantities,
+)
+from muster_core.config.config_diff import Change, diff, limit_text
+from muster_core.config.properties import duration_text
+from muster_queue_config.queue_yaml import Problem, load_queue_config
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.tree import Tree
+
+from muster_cli.errors import UsageError
+
+
+def read(file: Path) -> str:
+    """Returns a file's text. Raises UsageError if it cannot be read."""
+    try:
+        return file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{file}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{file}: is not UTF-8 text: {error.reason} at byte {error.start}") from error
+
+
+def refuse_if_wrong(file: Path) -> str:
+    """Returns a usable configuration's text. Raises UsageError with every error, each with its line and column."""
+    text = read(file)
+    _usable(file, text)
+    return text
+
+
+def _usable(file: Path, text: str) -> ClusterConfig:
+    config, problems = load_queue_config(text)
+    if config is None:
+        lines = [_line(file, problem) for problem in _in_order(problems) if problem.severity == "error"]
+        raise UsageError("\n".join(["the queue configuration cannot be used:", *lines]))
+    return config
+
+
+# ---- check -----------------------------------------------------------------------------------------------------------
+
+
+def check(file: Path, console: Console) -> bool:
+    """Prints a configuration's problems and content. Returns whether it can be used."""
+    config, problems = load_queue_config(read(file))
+    for problem in _in_order(problems):
+        colour = "red" if problem.severity == "error" else "yellow"
+        console.print(
+            f"[bold {colour}]{problem.severity}[/] {escape(_line(file, problem))}", highlight=False, soft_wrap=True
+        )
+    if config is None:
+        return False
+    for partition in config.partitions:
+        console.print(_tree(partition))
+        console.print(_policies(partition))
+    warnings = f", {len(problems)} warnings" if problems else ""
+    console.print(f"[green]{escape(str(file))} can be used[/]{warnings}", highlight=False)
+    return True
+
+
+def _in_order(problems: list[Problem]) -> list[Problem]:
+    """Sorts problems by place; those without one, like "there are more", come last."""
+    return sorted(problems, key=lambda problem: (not problem.line, problem.line, problem.column))
+
+
+def _line(file: Path, problem: Problem) -> str:
+    place = f"{file}:{problem.line}:{problem.column}" if problem.line else str(file)
+    return f"{place}: {problem.path + ': ' if problem.path else ''}{problem.message}"
+
+
+def _tree(partition: PartitionConfig) -> Tree:
+    """Returns a tree of the queues with their effective settings, also those from above or below."""
+    tree = Tree(f"partition [bold]{escape(partition.name)}[/]", highlight=False)
+    branches: dict[str, Tree] = {"": tree}
+    held: dict[str, dict[str, str]] = {"": {}}
+    open_to: dict[str, bool] = {"": False}
+    for queue in effective_queues(partition.root):
+        above = queue.path.rpartition(".")[0]
+        held[queue.path] = {**properties.inherited(held[above]), **queue.config.properties}
+        open_to[queue.path] = open_to[above] or bool(queue.config.submit_acl.strip() or queue.config.admin_acl.strip())
+        branch = branches[queue.path] = branches[above].add(f"[bold]{escape(queue.config.name)}[/]{_amounts(queue)}")
+        for label, text in _details(queue, held[queue.path]):
+            branch.add(f"[dim]{label}[/] {escape(text)}")
+        if queue.leaf and not open_to[queue.path]:
+            branch.add("[yellow]nobody may submit here[/]: no queue up to root has submitacl or adminacl")
+    return tree
+
+
+def _amounts(queue: EffectiveQueue) -> str:
+    own = set_quantities(queue.config.maximum)
+    facts = [] if queue.leaf else ["parent"]
+    if queue.guaranteed:
+        summed = "" if set_quantities(queue.config.guaranteed) else " (of its children)"
+        facts.append(f"guaranteed {_resources(queue.guaranteed)}{summed}")
+    if queue.maximum:
+        from_above = {name for name, most in queue.maximum.items() if own.get(name) != most}
+        facts.append(f"max {_resources(queue.maximum, from_above)}")
+    if queue.max_applications:
+        above = "" if queue.config.max_applications == queue.max_applications else " (from above)"
+        facts.append(f"at most {queue.max_applications} applications{above}")
+    return "".join(f", {fact}" for fact in facts)
+
+
+def _details(queue: EffectiveQueue, held: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    config = queue.config
+    if held:
+        yield (
+            "properties",
+            ", ".join(
+                f"{name}={text}{'' if name in config.properties else ' (from above)'}" for name, text in held.items()
+            ),
+        )
+    for label, text in (("submit", config.submit_acl), ("admin", config.admin_acl)):
+        if text.strip():
+            yield label, _acl(text)
+    for limit in config.limits:
+        names = [f"user {name}" for name in limit.users] + [f"group {name}" for name in limit.groups]
+        yield "limit", f"{', '.join(names)}: {limit_text(limit)}"
+    template = queue.child_template
+    if template is not None and not queue.leaf:
+        facts = [f"{name}={text}" for name, text in template.properties.items()]
+        if set_quantities(template.guaranteed):
+            facts.insert(0, f"guaranteed {_written(template.guaranteed or {})}")
+        if set_quantities(template.maximum):
+            facts.insert(0, f"max {_written(template.maximum or {})}")
+        if template.max_applications:
+            facts.insert(0, f"at most {template.max_applications} applications")
+        yield "new leaves below", ", ".join(facts) + ("" if config.child_template else " (from above)")
+
+
+def _acl(text: str) -> str:
+    """``ann,bob ops`` → ``users ann,bob; groups ops``."""
+    fields = text.split()
+    if len(fields) == 1 and text[0].isspace():
+        return f"groups {fields[0]}"
+    if fields == ["*"]:
+        return "everybody"
+    return "; ".join(f"{what} {names}" for what, names in zip(("users", "groups"), fields, strict=False))
+
+
+def _policies(partition: PartitionConfig) -> Table:
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    weights = ", ".join(f"{name} {weight:g}" for name, weight in partition.node_sort_weights.items())
+    preemption, reservation = partition.preemption, partition.reservation
+    table.add_row("node sort policy", escape(f"{partition.node_sort_policy} ({weights})"))
+    for number, rule in enumerate(partition.placement_rules):
+        table.add_row("placement rules" if not number else "", f"{number}: {escape(rule_text(rule))}")
+    table.add_row(
+        "preemption",
+        f"{_on(preemption.enabled)}; opted-out allocations: {'last' if preemption.opted_out_last else 'never'}; "
+        f"quota preemption: {_on(preemption.quota_enabled)}",
+    )
+    table.add_row(
+        "reservation",
+        f"after {duration_text(reservation.delay_ns)}, given up after {duration_text(reservation.timeout_ns)}"
+        if reservation.enabled
+        else "off",
+    )
+    table.add_row("users without groups", escape(partition.user_group_resolver) or "get a group with their own name")
+    return table
+
+
+def _on(flag: bool) -> str:
+    return "on" if flag else "off"
+
+
+def _written(resources: Mapping[str, int], from_above: set[str] | None = None) -> str:
+    return (
+        "{"
+        + ", ".join(
+            f"{name} {quantity_text(name, value)}{' from above' if from_above and name in from_above else ''}"
+            for name, value in resources.items()
+        )
+        + "}"
+    )
+
+
+def _resources(resources: Mapping[str, int], from_above: set[str] | None = None) -> str:
+    """Returns quantities in the configuration's form: ``{memory 10Gi, vcore 2}``."""
+    return escape(_written(resources, from_above))
+
+
+# ---- diff ------------------------------------------------------------------------------------------------------------
+
+
+def compare(old: Path, new: Path, console: Console) -> None:
+    """Prints the changes between two configurations. Raises UsageError if one of them cannot be used."""
+    changes = diff(_usable(old, read(old)), _usable(new, read(new)))
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    partition = None
+    for change in changes:
+        if change.partition != partition:
+            partition = change.partition
+            table.add_row("", f"partition [bold]{escape(partition)}[/]")
+        table.add_row(*_row(change))
+    if changes:
+        console.print(table, highlight=False)
+    console.print(f"{len(changes)} changes" if changes else "no change", highlight=False)
+
+
+def _row(change: Change) -> tuple[str, str, str, str]:
+    path = escape(change.path)
+    if change.what in ("queue", "partition") and not (change.old and change.new):
+        if change.new:
+            return "[green]+[/]", path, f"new {change.new}", ""
+        gone = "removed: its applications finish first" if change.what == "queue" else "removed"
+        return "[red]-[/]", path, f"{change.old} {gone}", ""
+    what = "leaf or parent" if change.what == "queue" else change.what
+    return "[yellow]~[/]", path, escape(what), escape(f"{change.old or 'not set'} -> {change.new or 'not set'}")

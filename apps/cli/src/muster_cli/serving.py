@@ -1,0 +1,417 @@
+"""The commands that serve: from settings to running services. Only this module knows all services.
+
+Each service class takes its settings, the log, the topics and the clock; services share nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import resource
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import structlog
+from muster_bus.backends.sqlite import SqliteLog
+from muster_bus.clock import Clock, SystemClock
+from muster_bus.engines import make_log
+from muster_bus.errors import BusError, LogUnavailable
+from muster_bus.log import Log
+from muster_core.external.errors import NotSynced
+from muster_core.external.errors import SettingsWrong as ExternalSettingsWrong
+from muster_event_publisher.errors import SinkSettingsWrong
+from muster_runtime import logs
+from muster_runtime.http_server import HttpServer
+from rich.console import Console
+
+from muster_cli import addresses, garbage, operations, queue_config
+from muster_cli.composition import Composed
+from muster_cli.errors import CommandError, ServiceDied, StartFailed, UsageError
+from muster_cli.priority import give_way
+from muster_cli.running import Opened, Part, run, signals
+from muster_cli.settings import STANDALONE_DEFAULTS, MusterSettings, embedded_defaults, load
+
+if TYPE_CHECKING:
+    from muster_gateway.events_proxy import EventsDoor
+    from muster_gateway.http_front import Target
+    from muster_gateway.service import Gateway
+
+log = structlog.get_logger(__name__)
+
+# The services on the gRPC address.
+_SERVICES = "si.v1.Scheduler; muster.v1 Callbacks, Admin, Metrics, Events; health and reflection"
+# Errors if another process takes an address between the check and the start.
+_ADDRESS_ERRORS = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES)
+# More open files are of no use: connections are limited to 20,000, and a forwarded one uses two files.
+_FILES = 1 << 16
+
+# Deriving's share of the processor if the followers have their own process; folding and exporting need the rest.
+_OWN_PROCESSOR_SHARE = 0.3
+
+ServiceName = Literal["gateway", "scheduler", "view", "event-publisher", "derive"]
+# They decide nothing, and no deciding service waits for them.
+_FOLLOWERS: Sequence[ServiceName] = ("view", "event-publisher", "derive")
+Flags = Sequence[tuple[str, str, object]]
+
+
+class Plan(NamedTuple):
+    """The content of a process.
+
+    :param opened: beside the log.
+    :param checks: the process is ready when all are true.
+    """
+
+    opened: list[Opened]
+    parts: list[Part]
+    checks: list[operations.HealthCheck]
+
+
+Build = Callable[[MusterSettings, Log, Clock], Plan]
+
+
+def up(data_dir: Path, config: Path | None, file: Path | None, assignments: Sequence[str], flags: Flags) -> int:
+    """Runs ``muster up``: all services on this machine; the followers in a process of their own."""
+    began_s = time.monotonic()
+    given = [*_given(flags), *_queue_config(config)]
+    settings = _paced(load(file, assignments, given, embedded_defaults(data_dir)))
+    addresses.check_free("--grpc-address", settings.gateway.grpc_address)
+    addresses.check_free("--http-address", settings.gateway.http_address)
+    _check_doors(settings, "gateway", "view", "event-publisher")
+    try:
+        # Only for this user: the log holds RMs' registrations unmasked.
+        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--data-dir {data_dir}: cannot be created: {error.strerror}") from error
+
+    def ready() -> None:
+        console = Console(highlight=False, soft_wrap=True)
+        console.print(f"[bold green]Muster is ready[/] after {time.monotonic() - began_s:.1f} s. Ctrl-C stops it.")
+        console.print(f"  gRPC   {settings.gateway.grpc_address}   {_SERVICES}")
+        if settings.gateway.http_address:
+            console.print(f"  REST   http://{settings.gateway.http_address}/ws/v1/partitions")
+            console.print(f"  page   http://{settings.gateway.http_address}/")
+        for line in data_lines(settings, data_dir):
+            console.print(f"  {line}")
+
+    return _serve(settings, _everything, ready)
+
+
+def _paced(composed: Composed[MusterSettings]) -> MusterSettings:
+    """Raises usage's share of the processor if the followers have their own process, unless the user set it."""
+    settings = composed.values
+    if not settings.process.followers_own_process or ("derive", "processor_share") in composed.origins:
+        return settings
+    share = max(settings.derive.processor_share, _OWN_PROCESSOR_SHARE)
+    derive = settings.derive.model_copy(update={"processor_share": share})
+    return settings.model_copy(update={"derive": derive})
+
+
+def data_lines(settings: MusterSettings, data_dir: Path) -> list[str]:
+    """Describes the directory's content and the stores elsewhere; of stores' options it shows only folders."""
+    from muster_event_publisher.history.registry import wanted_of
+
+    usual = embedded_defaults(data_dir)
+    there, elsewhere = [], []
+    if settings.log.sqlite_path == usual["log.sqlite_path"]:
+        there.append("log.db")
+    if settings.gateway.sessions_url.get_secret_value() == usual["gateway.sessions_url"]:
+        there.append("sessions.db")
+    for name, (kind, options) in wanted_of(settings.publisher).items():
+        location = str(options.get("location", ""))
+        if kind == "parquet" and location == str(usual["publisher.parquet_dir"]):
+            there.append("history/**/*.parquet")
+            continue
+        shown = name if name == kind else f"{name} ({kind})"
+        elsewhere.append(f"{shown} in {location}" if location and "://" not in location else shown)
+    lines = [f"data   {data_dir}   {', '.join(there)}"]
+    return [*lines, f"history   {', '.join(elsewhere)}"] if elsewhere else lines
+
+
+def one(
+    name: ServiceName, file: Path | None, assignments: Sequence[str], flags: Flags, config: Path | None = None
+) -> int:
+    """Runs one service in a process of its own."""
+    settings = load(file, assignments, [*_given(flags), *_queue_config(config)], STANDALONE_DEFAULTS).values
+    if settings.log.backend != "kafka":
+        raise UsageError(
+            f"log.backend {settings.log.backend}: a service in a process of its own needs Kafka "
+            "(MUSTER_LOG__BACKEND=kafka); muster up runs all services on one machine"
+        )
+    _check_doors(settings, name)
+    if name in _FOLLOWERS:
+        give_way(settings.process.follower_nice)
+    return _serve(settings, _BUILD[name], lambda: log.info("ready", service=name))
+
+
+def _check_doors(settings: MusterSettings, *names: ServiceName) -> None:
+    """Raises UsageError for an address that is open to others by mistake, before anything is created or opened."""
+    from muster_gateway.errors import SettingsWrong
+    from muster_gateway.identity import Doorman
+
+    if "gateway" in names:
+        try:
+            Doorman(settings.gateway)
+        except SettingsWrong as error:
+            raise UsageError(str(error)) from error
+    inner: dict[ServiceName, list[tuple[str, str]]] = {
+        "view": [("view.http_address", settings.view.http_address)],
+        "event-publisher": [
+            ("publisher.http_address", settings.publisher.http_address),
+            ("publisher.grpc_address", settings.publisher.grpc_address),
+        ],
+        "scheduler": [("scheduler.http_address", settings.scheduler.http_address)],
+        "derive": [("derive.http_address", settings.derive.http_address)],
+    }
+    for name in names:
+        for setting, address in inner.get(name, ()):
+            addresses.check_private(setting, address, trusted_network=settings.process.trusted_network)
+
+
+# # --- composition
+
+
+def _gateway(settings: MusterSettings, bus: Log, clock: Clock) -> Plan:
+    from muster_gateway.service import Gateway
+    from muster_gateway.sessions import make_sessions
+
+    addresses.check_free("gateway.grpc_address", settings.gateway.grpc_address)
+    addresses.check_free("gateway.http_address", settings.gateway.http_address)
+    topics = settings.log.topics()
+    gateway = Gateway(settings.gateway, bus, topics, make_sessions(settings.gateway, clock), clock)
+    return Plan([], [Part("gateway", gateway)], [gateway.ready])
+
+
+def _scheduler(settings: MusterSettings, bus: Log, clock: Clock) -> Plan:
+    from muster_scheduler.app import SchedulerService
+
+    service = SchedulerService(settings.scheduler, bus, settings.log.topics(), clock)
+    opened = _operations("scheduler", settings.scheduler.http_address, service.problems, service.healthy)
+    return Plan(opened, [Part("scheduler", service)], [service.healthy])
+
+
+def _view(settings: MusterSettings, bus: Log, clock: Clock) -> Plan:
+    from muster_view import ViewService
+
+    addresses.check_free("view.http_address", settings.view.http_address)
+    service = ViewService(settings.view, bus, settings.log.topics(), clock)
+    return Plan([], [Part("view", service)], [service.healthy])
+
+
+def _event_publisher(settings: MusterSettings, bus: Log, clock: Clock) -> Plan:
+    from muster_event_publisher.app import PublisherService
+
+    from muster_cli.followers import usage_of
+
+    addresses.check_free("publisher.http_address", settings.publisher.http_address)
+    addresses.check_free("publisher.grpc_address", settings.publisher.grpc_address)
+    usage = usage_of(settings, bus)
+    service = PublisherService(
+        settings.publisher, bus, settings.log.topics(), clock, extra_routes=usage.routes if usage else ()
+    )
+    if usage:
+        usage.lives = service.rm_settings.lives
+    parts: list[Part] = [Part("usage", usage)] if usage else []
+    return Plan([], [*parts, Part("event-publisher", service)], [service.healthy])
+
+
+def _derive(settings: MusterSettings, bus: Log, clock: Clock) -> Plan:
+    from muster_event_publisher.derive.faust_app import FaustDerive
+
+    if not settings.log.derived_topics:
+        raise UsageError("log.derived_topics is false: muster derive has no topics to write to")
+    service = FaustDerive(settings.derive, settings.log, bus, clock)
+    opened = _operations("derive", settings.derive.http_address, service.problems, service.healthy)
+    return Plan(opened, [Part("derive", service)], [service.healthy])
+
+
+def _operations(
+    name: str, address: str, problems: operations.ProblemCheck, healthy: operations.HealthCheck
+) -> list[Opened]:
+    """Returns the ``/health`` and ``/metrics`` server of a service without HTTP of its own, if it has an address."""
+    if not address:
+        return []
+    addresses.check_free(f"{name}.http_address", address)
+    server = HttpServer(
+        operations.operations_app({name: problems}, healthy={name: healthy}),
+        address,
+        operations.STOP_TIMEOUT_S,
+        programs_only=True,
+    )
+    return [Opened("http", server.start, server.stop)]
+
+
+def _everything(settings: MusterSettings, bus: Log, clock: Clock) -> Plan:
+    if settings.process.followers_own_process and isinstance(bus, SqliteLog):
+        return _in_two(settings, bus, clock)
+    from muster_cli.followers import followers_of
+
+    followers = followers_of(settings, bus, clock)
+    gateway, scheduler = _deciding(
+        settings,
+        bus,
+        clock,
+        followers.problems,
+        view=followers.view.asgi,
+        publisher=followers.publisher.asgi,
+        events=followers.publisher.events_service,
+    )
+    # The gateway starts last, so that its clients find everything ready, and stops first, so that no client is half
+    # served.
+    return Plan([], [scheduler, *followers.parts, Part("gateway", gateway)], [gateway.ready, followers.view.healthy])
+
+
+def _in_two(settings: MusterSettings, bus: SqliteLog, clock: Clock) -> Plan:
+    """Plans the deciding services in this process, and the followers in another."""
+    from muster_cli.followers_process import FollowersProcess
+
+    # The child loads its modules while this process loads its own and opens the log.
+    followers = FollowersProcess(settings, bus, clock, _following(settings))
+    gateway, scheduler = _deciding(
+        settings,
+        bus,
+        clock,
+        followers.problems(),
+        view=followers.view,
+        publisher=followers.publisher,
+        events=followers.events,
+        exposition=followers.exposition,
+    )
+    opened = Opened("followers", followers.open, followers.close)
+    parts = [scheduler, Part("followers", followers), Part("gateway", gateway)]
+    return Plan([opened], parts, [gateway.ready, followers.healthy])
+
+
+def _following(settings: MusterSettings) -> list[str]:
+    """Returns the followers' names, as in ``followers.py``. This process does not load that module, which imports them
+    all.
+    """
+    names = ["view", "event publisher"]
+    if settings.derive.enabled and settings.log.derived_topics:
+        names += ["derive", *(["usage"] if settings.derive.usage else [])]
+    return names
+
+
+def _deciding(
+    settings: MusterSettings,
+    bus: Log,
+    clock: Clock,
+    following: Mapping[str, operations.ProblemCheck],
+    *,
+    view: Target,
+    publisher: Target,
+    events: EventsDoor,
+    exposition: Callable[[], Awaitable[bytes]] | None = None,
+) -> tuple[Gateway, Part]:
+    """Returns the gateway and the scheduler."""
+    from muster_gateway.service import Gateway
+    from muster_gateway.sessions import make_sessions
+    from muster_scheduler.app import SchedulerService
+
+    topics = settings.log.topics()
+    scheduler = SchedulerService(settings.scheduler, bus, topics, clock)
+    gateway = Gateway(
+        settings.gateway,
+        bus,
+        topics,
+        make_sessions(settings.gateway, clock),
+        clock,
+        view=view,
+        publisher=publisher,
+        events=events,
+        ready_when=[scheduler.healthy],
+        beside={"scheduler": scheduler.problems, **following},
+        exposition=exposition,
+    )
+    return gateway, Part("scheduler", scheduler)
+
+
+_BUILD: dict[ServiceName, Build] = {
+    "gateway": _gateway,
+    "scheduler": _scheduler,
+    "view": _view,
+    "event-publisher": _event_publisher,
+    "derive": _derive,
+}
+
+
+# --- running --------------------------------------------------------------------------------------------------------
+
+
+def _take_files() -> None:
+    """Raises the limit of open files as far as allowed, up to a bound: each connection uses one."""
+    files, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES if most == resource.RLIM_INFINITY else min(_FILES, most)
+    if files != resource.RLIM_INFINITY and files < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+
+
+def _serve(settings: MusterSettings, build: Build, on_ready: Callable[[], None]) -> int:
+    logs.configure(settings.process.log_level, settings.process.log_format)
+    garbage.collect_rarely()
+    _take_files()
+
+    def ready() -> None:
+        garbage.settle()
+        on_ready()
+
+    try:
+        asyncio.run(_run(settings, build, ready))
+    except ServiceDied as error:
+        if isinstance(error.cause, NotSynced):  # Muster works; a source is away or wrong
+            raise CommandError(str(error.cause)) from error
+        log.error("died", service=error.service, exc_info=error.cause)
+        raise
+    except StartFailed as error:
+        if isinstance(error.cause, UsageError):
+            raise error.cause from error
+        if isinstance(error.cause, OSError) and error.cause.errno in _ADDRESS_ERRORS:
+            raise UsageError(error.cause.strerror or str(error.cause)) from error
+        log.error("could not start", service=error.service, exc_info=error.cause)
+        raise
+    return 0
+
+
+async def _run(settings: MusterSettings, build: Build, on_ready: Callable[[], None]) -> None:
+    clock = SystemClock()
+    bus = make_log(settings.log, clock)
+    stop = asyncio.Event()
+    with signals(stop):
+        try:
+            opened, parts, checks = build(settings, bus, clock)
+        except (SinkSettingsWrong, ExternalSettingsWrong) as error:
+            raise UsageError("\n".join(error.problems)) from error
+        await run(
+            [Opened("log", lambda: _open(bus, settings), bus.close), *opened],
+            parts,
+            stop=stop,
+            stop_timeout_s=settings.process.stop_timeout_s,
+            checks=checks,
+            on_ready=on_ready,
+        )
+
+
+async def _open(bus: Log, settings: MusterSettings) -> None:
+    try:
+        await bus.start()
+    except LogUnavailable as error:
+        if settings.log.backend == "kafka":  # Kafka may come back; the supervisor tries again
+            raise CommandError(str(error)) from error
+        raise UsageError(str(error)) from error  # the file is in use, or cannot be opened
+    except BusError as error:
+        raise UsageError(str(error)) from error
+
+
+def _given(flags: Flags) -> Flags:
+    return [(name, flag, value) for name, flag, value in flags if value is not None]
+
+
+def _queue_config(config: Path | None) -> Flags:
+    """Checks a queue configuration before anything starts, so that the caller sees its errors at once."""
+    if config is None:
+        return []
+    queue_config.refuse_if_wrong(config)
+    return [("scheduler.default_queue_config", "--config", config.absolute())]

@@ -1,0 +1,43 @@
+"""``muster config show``: the effective settings with their origins, secrets masked."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from muster_cli.composition import Origin
+from muster_cli.settings import embedded_defaults, load
+
+_PIPED_WIDTH = 200  # a file has no edge; wide enough for a description beside its value
+
+
+def show_settings(
+    file: Path | None, assignments: Sequence[str], data_dir: Path | None, *, as_json: bool, changed: bool
+) -> int:
+    """Prints the settings. Returns the exit code."""
+    defaults = embedded_defaults(data_dir) if data_dir is not None else None
+    effective = load(file, assignments, defaults=defaults).effective()
+    shown = [one for one in effective if not changed or one.origin is not Origin.DEFAULT]
+    if as_json:
+        print(json.dumps({one.name: asdict(one) for one in shown}, indent=2))  # noqa: T201 - what was asked for
+        return 0
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for column in ("setting", "value", "origin", "description"):
+        table.add_column(column, overflow="fold", no_wrap=column == "setting")
+    section = ""
+    for one in shown:
+        if section and one.name.partition(".")[0] != section:
+            table.add_section()
+        section = one.name.partition(".")[0]
+        origin = one.origin if not one.place else f"{one.origin} {one.place}"
+        style = "" if one.origin is Origin.DEFAULT else "bold"
+        table.add_row(*map(escape, (one.name, one.shown, str(origin), one.description)), style=style)
+    Console(width=None if sys.stdout.isatty() else _PIPED_WIDTH).print(table)
+    return 0

@@ -1,0 +1,160 @@
+"""``muster top``: the scheduler's figures, refreshed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+
+import grpc
+from muster_client.errors import AdminFailed, AdminRefused
+from muster_client.metrics_client import MetricsClient, MetricsSnapshot, as_json
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+
+from muster_cli.errors import CommandError, UsageError
+from muster_cli.operating import check_call
+from muster_cli.top_screen import Room, screen
+
+INTERVAL_MIN_S = 0.1
+# Rows of a printed snapshot.
+_QUEUES_PRINTED = 40
+_PIPED_WIDTH = 160  # a file has no edge
+# On a screen: greatest number of lines besides queues and nodes, and smallest number of queues.
+_OTHER_LINES, _QUEUES_MIN = 33, 5
+# Characters of a row's other columns together, and of one resource type's column.
+_OTHER_COLUMNS, _TYPE_COLUMN = 70, 16
+_AGAIN_S = 1.0  # between attempts at a gateway that does not answer
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The flags of the command; its help describes them."""
+
+    gateway: str
+    rm_id: str
+    partition: str
+    queue: str
+    nodes: int
+    interval_s: float
+    once: bool
+    as_json: bool
+
+
+def top(asked: Asked) -> int:
+    """Shows the figures until interrupted, or once. Returns the exit code.
+
+    Raises UsageError for invalid flags, CommandError when the gateway refuses, or does not answer the first call.
+    """
+    if asked.interval_s < INTERVAL_MIN_S:
+        raise UsageError(f"--interval {asked.interval_s:g}: expected at least {INTERVAL_MIN_S:g} s")
+    if asked.nodes < 1:
+        raise UsageError(f"--nodes {asked.nodes}: expected at least 1")
+    check_call(asked.gateway)
+    try:
+        asyncio.run(_show(asked))
+    except AdminRefused as error:
+        if error.code is grpc.StatusCode.INVALID_ARGUMENT:  # such as several RMs and none named
+            raise UsageError(f"{asked.gateway}: {error.details}") from error
+        raise CommandError(f"{asked.gateway}: {error.details} ({error.code.name})") from error
+    except AdminFailed as error:
+        raise CommandError(f"{asked.gateway}: no answer: {error.details} ({error.code.name})") from error
+    return 0
+
+
+async def _show(asked: Asked) -> None:
+    async with MetricsClient(asked.gateway) as client:
+        if asked.once:
+            _print(asked, await _get(client, asked), None)
+        elif asked.as_json or not sys.stdout.isatty():
+            await _print_all(client, asked)
+        else:
+            await _live(client, asked)
+
+
+# ---- printed ---------------------------------------------------------------------------------------------------------
+
+
+async def _print_all(client: MetricsClient, asked: Asked) -> None:
+    """Prints snapshots until the first failure, which ends the command, so that a program notices it."""
+    before: MetricsSnapshot | None = None
+    async with aclosing(_watch(client, asked)) as snapshots:
+        async for now in snapshots:
+            if before is not None and not asked.as_json:
+                print()  # noqa: T201 - the output
+            _print(asked, now, before)
+            before = now
+
+
+def _print(asked: Asked, now: MetricsSnapshot, before: MetricsSnapshot | None) -> None:
+    if asked.as_json:
+        print(json.dumps(as_json(now), separators=(",", ":")), flush=True)  # noqa: T201 - the output
+        return
+    console = _console()
+    room = Room(_QUEUES_PRINTED, asked.nodes, _types(console), plain=_is_plain(console))
+    with console.capture() as printed:
+        console.print(screen(now, before, room))
+    print("\n".join(map(str.rstrip, printed.get().splitlines())), flush=True)  # noqa: T201 - the output
+
+
+def _console() -> Console:
+    return Console(width=None if sys.stdout.isatty() else _PIPED_WIDTH, highlight=False)
+
+
+def _types(console: Console) -> int:
+    """The number of resource type columns that fit beside the others."""
+    return max(1, (console.width - _OTHER_COLUMNS) // _TYPE_COLUMN)
+
+
+def _is_plain(console: Console) -> bool:
+    return not console.encoding.lower().startswith("utf")
+
+
+# ---- on a screen -----------------------------------------------------------------------------------------------------
+
+
+async def _live(client: MetricsClient, asked: Asked) -> None:
+    """Fills the screen until interrupted. While the gateway is away it shows the last snapshot and retries."""
+    console = _console()
+    now: MetricsSnapshot | None = None
+    before: MetricsSnapshot | None = None
+    with Live(console=console, screen=True, auto_refresh=False, vertical_overflow="crop") as live:
+        while True:
+            try:
+                async with aclosing(_watch(client, asked)) as snapshots:
+                    async for taken in snapshots:
+                        before, now = now, taken
+                        live.update(_fitted(console, asked, now, before), refresh=True)
+            except AdminFailed as error:
+                if now is None:
+                    raise
+                note = f"[bold red]no answer[/] ({error.code.name}): trying again"
+                live.update(Group(note, _fitted(console, asked, now, None)), refresh=True)
+            await asyncio.sleep(_AGAIN_S)
+
+
+def _fitted(console: Console, asked: Asked, now: MetricsSnapshot, before: MetricsSnapshot | None) -> RenderableType:
+    left = console.height - _OTHER_LINES
+    nodes = min(asked.nodes, max(_QUEUES_MIN, left // 2))
+    room = Room(max(_QUEUES_MIN, left - nodes), nodes, _types(console), plain=_is_plain(console))
+    return screen(now, before, room)
+
+
+# ---- asked -----------------------------------------------------------------------------------------------------------
+
+
+async def _get(client: MetricsClient, asked: Asked) -> MetricsSnapshot:
+    return await client.get(asked.rm_id, partition=asked.partition, queue=asked.queue, nodes_max=asked.nodes)
+
+
+def _watch(client: MetricsClient, asked: Asked) -> AsyncGenerator[MetricsSnapshot, None]:
+    return client.watch(
+        asked.rm_id,
+        partition=asked.partition,
+        queue=asked.queue,
+        nodes_max=asked.nodes,
+        interval_s=asked.interval_s,
+    )

@@ -1,0 +1,318 @@
+"""The screen of ``muster top`` for one snapshot, with rates since the previous one, as rich's renderables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from muster_client.metrics_client import MetricsSnapshot, ProcessMetrics, QueueMetrics, SchedulerMetrics, Tally
+from muster_si.constants import CPU, MEMORY
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+_BAR_CELLS = 10
+# A bar warns from the first percentage on, and alarms from the second on.
+_WARM, _HOT = 75, 95
+_BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
+_DECIMAL = ("", "k", "M", "G", "T", "P", "E")
+_BINARY_TYPES = (MEMORY, "ephemeral-storage", "storage", "hugepages-")
+_RUNNING = "RUNNING"
+# An empty cell.
+_NOTHING = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """The size limits of the screen.
+
+    :param queues: maximum number of rows, as for ``nodes``; a last row counts the rest.
+    :param types: columns of resource types.
+    :param plain: draw bars with ASCII characters only.
+    """
+
+    queues: int
+    nodes: int
+    types: int = 4
+    plain: bool = False
+
+
+def screen(now: MetricsSnapshot, before: MetricsSnapshot | None, room: Room) -> RenderableType:
+    """The whole screen."""
+    parts: list[RenderableType] = [_head(now)]
+    if now.paused or now.state not in ("", _RUNNING):  # the figures may be old, or nothing is scheduled
+        parts += [Text(now.description, "bold yellow"), ""]
+    if now.HasField("scheduler"):
+        parts += [_scheduler(now, before), "", _capacity(now.scheduler, room)]
+        if now.scheduler.pending_by_reason:
+            parts += ["", _reasons(now.scheduler)]
+    if now.queues:
+        parts += ["", _queues(now.queues, room)]
+    if now.nodes:
+        parts += ["", _nodes(now, room)]
+    if now.HasField("runtime"):
+        parts += ["", _processes(now, before)]
+    return Group(*parts)
+
+
+# ---- lines -----------------------------------------------------------------------------------------------------------
+
+
+def _head(now: MetricsSnapshot) -> Text:
+    at = datetime.fromtimestamp(now.taken_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    head = Text.assemble(("muster top", "bold"), f"  {now.rm_id}  {at} UTC")
+    if now.state:
+        state = f"{now.state}, paused" if now.paused else now.state
+        head.append(f"  {state}", "green" if state == _RUNNING else "bold yellow")
+    if now.runtime.view_lag_records:
+        behind = f"{now.runtime.view_lag_records:,} records, {now.runtime.view_lag_seconds:.1f} s"
+        head.append(f"  the figures are {behind} behind", "yellow")
+    return head
+
+
+def _scheduler(now: MetricsSnapshot, before: MetricsSnapshot | None) -> Table:
+    found = now.scheduler
+    tally, rates = found.tally, Rates(now, before)
+    lines = Table.grid(padding=(0, 2))
+    lines.add_column(style="bold")
+    lines.add_column()
+    draining = f" ({found.nodes_draining:,} draining)" if found.nodes_draining else ""
+    states = ", ".join(f"{count:,} {state}" for state, count in sorted(found.applications.items())) or "none"
+    reserved = f", {found.reservations:,} reservations" if found.reservations else ""
+    lines.add_row("nodes", f"{found.nodes:,}{draining}")
+    lines.add_row("applications", states)
+    lines.add_row("allocations", f"{found.allocations:,}, {found.asks_pending:,} asks pending{reserved}")
+    # Started minus ended is the number of allocations, in all partitions.
+    lines.add_row("so far", rates.counts(("allocated", "allocated"), ("reported", "reported"), ("ended", "ended")))
+    if tally.ended:
+        ended = rates.counts(("released", "released by the RM"), ("dropped", "dropped when it registered again"))
+        confirmed = tally.ended - tally.released - tally.dropped
+        lines.add_row("ended", f"{ended}, {confirmed:,} released by Muster")
+    told = (("preempted", "preempted"), ("timed_out", "timed out"), ("replaced", "replaced"))
+    if any(getattr(tally, name) for name, _ in told):
+        lines.add_row("releases", rates.counts(*told))
+    refused = [
+        rates.count(name, words)
+        for name, words in (
+            ("asks_rejected", "asks"),
+            ("applications_rejected", "applications"),
+            ("nodes_rejected", "nodes"),
+        )
+        if getattr(tally, name)
+    ]
+    if refused:
+        lines.add_row("rejected", ", ".join(refused))
+    if tally.questions:
+        unanswered = rates.count("questions_unanswered", "unanswered")
+        no = rates.count("questions_refused", "answered no")
+        lines.add_row("questions to the RM", f"{rates.count('questions', 'asked')}, {no}, {unanswered}")
+    lines.add_row("decisions", rates.decisions())
+    return lines
+
+
+class Rates:
+    """The rates of the counts between two snapshots."""
+
+    def __init__(self, now: MetricsSnapshot, before: MetricsSnapshot | None) -> None:
+        self._now = now.scheduler.tally
+        self._before: Tally | None = None
+        self._seconds = 0.0
+        if before is not None and before.HasField("scheduler") and before.taken_ns < now.taken_ns:
+            self._before = before.scheduler.tally
+            self._seconds = (now.taken_ns - before.taken_ns) / 1e9
+
+    def per_second(self, name: str) -> float | None:
+        """Returns the growth of a count per second; None: not known yet, or the counts restarted."""
+        more = self._more(name)
+        return None if more is None else more / self._seconds
+
+    def count(self, name: str, words: str) -> str:
+        """Returns a count as text, with its rate if it grows."""
+        rate = self.per_second(name)
+        grows = f" (+{rate:,.0f}/s)" if rate is not None and rate >= 0.5 else ""
+        return f"{getattr(self._now, name):,} {words}{grows}"
+
+    def counts(self, *each: tuple[str, str]) -> str:
+        """Returns several counts as text; each is (name, words)."""
+        return ", ".join(self.count(name, words) for name, words in each)
+
+    def decisions(self) -> str:
+        """The number of decisions, the time of each, and their share of all time."""
+        made, spent_us = self._now.decisions, self._now.deciding_us
+        said = self.count("decisions", "made")
+        more, more_us = self._more("decisions"), self._more("deciding_us")
+        if more and more_us is not None:
+            busy = more_us / 1e6 / self._seconds
+            return f"{said}, {more_us / more / 1e3:.1f} ms each, {busy:.0%} of the time"
+        return f"{said}, {spent_us / made / 1e3:.1f} ms each" if made else said
+
+    def _more(self, name: str) -> int | None:
+        if self._before is None:
+            return None
+        more: int = getattr(self._now, name) - getattr(self._before, name)
+        return more if more >= 0 else None
+
+
+# ---- tables ----------------------------------------------------------------------------------------------------------
+
+
+def _table(*columns: str, numbers: Iterable[str] = ()) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    right = set(numbers)
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left", no_wrap=True, overflow="ellipsis")
+    return table
+
+
+def _types(columns: Iterable[Mapping[str, int]], room: Room) -> list[str]:
+    """The resource types with a column: those that occur, by name, as far as there is room."""
+    return sorted({name for quantities in columns for name in quantities})[: room.types]
+
+
+def short(resource_type: str) -> str:
+    """A type's name without its domain."""
+    return resource_type.rpartition("/")[2] or resource_type
+
+
+def _capacity(found: SchedulerMetrics, room: Room) -> Table:
+    table = _table("cluster", "", "allocated", "capacity", "pending", "", numbers=("allocated", "capacity", "pending"))
+    for name in sorted({*found.capacity, *found.pending}):
+        capacity, allocated = found.capacity.get(name, 0), found.allocated.get(name, 0)
+        shown = (amount(name, value) for value in (allocated, capacity, found.pending.get(name, 0)))
+        table.add_row(escape(name), bar(percent(allocated, capacity), room), *shown)
+    return table
+
+
+def _reasons(found: SchedulerMetrics) -> Table:
+    table = _table("pending, by reason", "asks", numbers=("asks",))
+    for code, count in sorted(found.pending_by_reason.items(), key=lambda each: (-each[1], each[0])):
+        table.add_row(escape(code), f"{count:,}")
+    return table
+
+
+def _queues(queues: Sequence[QueueMetrics], room: Room) -> Table:
+    """The tree. For each type the allocated amount, then the pending one after a plus sign."""
+    top = queues[0]
+    types = _types((top.max, top.allocated, top.pending), room)
+    heads = [short(name) for name in types]
+    table = _table("queue", "running", "fullest of its max", "", *heads, numbers=("running", *heads))
+    for queue in queues[: room.queues]:
+        level = queue.path.count(".") - top.path.count(".")
+        name = queue.path.rpartition(".")[2] if level else queue.path
+        state = "" if queue.state == "Active" else f" ({queue.state})"
+        most = f"/{queue.applications_max:,}" if queue.applications_max else ""
+        full = fullest(queue.allocated, queue.max)
+        table.add_row(
+            escape(f"{'  ' * level}{name}{state}"),
+            f"{queue.applications_running:,}{most}",
+            bar(full[1], room) if full is not None else _NOTHING,
+            escape(f"{amount(full[0], queue.max[full[0]])} {short(full[0])}") if full is not None else "",
+            *(_allocated_and_pending(name, queue) for name in types),
+        )
+    if len(queues) > room.queues:
+        table.add_row(f"and {len(queues) - room.queues:,} more")
+    return table
+
+
+def _allocated_and_pending(name: str, queue: QueueMetrics) -> str:
+    allocated, pending = queue.allocated.get(name, 0), queue.pending.get(name, 0)
+    more = f" +{amount(name, pending)}" if pending else ""
+    return f"{amount(name, allocated)}{more}" if allocated or pending else _NOTHING
+
+
+def _nodes(now: MetricsSnapshot, room: Room) -> Table:
+    """The nodes, with the free amount of each type."""
+    shown = now.nodes[: room.nodes]
+    types = _types((node.capacity for node in shown), room)
+    heads = [f"free {short(name)}" for name in types]
+    table = _table("fullest nodes", "", "allocations", *heads, "", numbers=("allocations", *heads))
+    for node in shown:
+        table.add_row(
+            escape(node.node_id),
+            bar(node.used_percent, room),
+            f"{node.allocations:,}",
+            *(amount(name, node.available.get(name, 0)) if name in node.capacity else _NOTHING for name in types),
+            "" if node.schedulable else "draining",
+        )
+    return table
+
+
+def _processes(now: MetricsSnapshot, before: MetricsSnapshot | None) -> Table:
+    table = _table("process", "cpu", "memory", "up", "streams", numbers=("cpu", "memory", "up", "streams"))
+    known = before.runtime.processes if before is not None else ()
+    earlier = {process.name: process for process in known}
+    for process in now.runtime.processes:
+        busy = _NOTHING
+        old = earlier.get(process.name)
+        if old is not None and before is not None and now.taken_ns > before.taken_ns:
+            busy = _busy(process, old, (now.taken_ns - before.taken_ns) / 1e9)
+        streams = f"{process.streams_open:,}" if process.streams_open else _NOTHING
+        up = duration(process.uptime_seconds)
+        table.add_row(escape(process.name), busy, amount(MEMORY, process.memory_bytes), up, streams)
+    return table
+
+
+def _busy(now: ProcessMetrics, before: ProcessMetrics, seconds: float) -> str:
+    used = now.cpu_seconds - before.cpu_seconds
+    return f"{used / seconds:.0%}" if used >= 0 else _NOTHING  # fewer than before: the process was restarted
+
+
+# ---- figures ---------------------------------------------------------------------------------------------------------
+
+
+def fullest(used: Mapping[str, int], limits: Mapping[str, int]) -> tuple[str, int] | None:
+    """The limited type with the highest used share, and that share in percent; None: no type is limited."""
+    shares = [(percent(used.get(name, 0), limit), name) for name, limit in limits.items()]
+    if not shares:
+        return None
+    most, name = max(shares, key=lambda share: (share[0], share[1] in used, share[1]))
+    return name, most
+
+
+def percent(used: int, limit: int) -> int:
+    """Whole percent; 100 for usage under a limit of 0."""
+    if limit <= 0:
+        return 100 if used > 0 else 0
+    return max(0, used * 100 // limit)
+
+
+def bar(value: int, room: Room) -> Text:
+    """A bar and its percentage."""
+    full, empty = ("#", ".") if room.plain else ("█", "░")
+    # A small value still gets a cell, and only a full one fills the bar.
+    cells = min(_BAR_CELLS, max(1, value * _BAR_CELLS // 100)) if value else 0
+    colour = "red" if value >= _HOT else "yellow" if value >= _WARM else "green"
+    return Text.assemble((full * cells, colour), (empty * (_BAR_CELLS - cells), "dim"), f" {value:>3}%")
+
+
+def amount(name: str, value: int) -> str:
+    """Returns a quantity in three or four digits: vcore in cores, bytes with binary units, other types with decimal
+    units.
+    """
+    if name == CPU:
+        return _digits(value / 1000, 1000, _DECIMAL)
+    if name.startswith(_BINARY_TYPES):
+        return _digits(value, 1024, _BINARY)
+    return _digits(value, 1000, _DECIMAL)
+
+
+def duration(seconds: float) -> str:
+    """Returns a duration in its two largest units."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days}d{hours}h"
+    if hours:
+        return f"{hours}h{minutes}m"
+    return f"{minutes}m{rest}s" if minutes else f"{rest}s"
+
+
+def _digits(value: float, base: int, units: tuple[str, ...]) -> str:
+    place = 0
+    while abs(value) >= base * 10 and place < len(units) - 1:
+        value, place = value / base, place + 1
+    whole = abs(value) >= 100 or value == int(value)
+    return f"{value:.0f}{units[place]}" if whole else f"{value:.1f}{units[place]}"

@@ -1,0 +1,118 @@
+"""``muster topics``: creates, checks and lists the topics, also of an embedded log that no process has open."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from muster_bus.clock import SystemClock
+from muster_bus.engines import make_log
+from muster_bus.errors import LogError, TopicMismatch
+from muster_bus.log import Log
+from muster_bus.settings import LogSettings
+from muster_bus.topics import TopicSpec
+from muster_runtime import logs
+from rich.console import Console
+from rich.table import Table
+
+from muster_cli.errors import CommandError
+from muster_cli.settings import MusterSettings, load
+
+_MS_PER_DAY = 24 * 60 * 60 * 1000
+
+
+def create(file: Path | None, assignments: Sequence[str]) -> int:
+    """Creates missing topics. Returns the exit code."""
+    settings = _settings(file, assignments)
+
+    async def work(bus: Log) -> None:
+        for spec in settings.log.topics().specs():
+            print(f"{spec.name}: {_wanted(spec)}")  # noqa: T201 - the answer
+
+    return _with(make_log(settings.log, SystemClock()), work)
+
+
+def verify(file: Path | None, assignments: Sequence[str]) -> int:
+    """Checks the topics and changes nothing. Returns the exit code."""
+    settings = _settings(file, assignments)
+
+    async def work(bus: Log) -> None:
+        print(f"{len(settings.log.topics().specs())} topics match their configuration")  # noqa: T201 - the answer
+
+    return _with(_unchanged(settings.log), work)
+
+
+def describe(file: Path | None, assignments: Sequence[str]) -> int:
+    """Lists the topics and their content. Returns the exit code."""
+    settings = _settings(file, assignments)
+
+    async def work(bus: Log) -> None:
+        table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+        table.add_column("topic", no_wrap=True)
+        table.add_column("settings")
+        table.add_column("partition", justify="right")
+        table.add_column("first offset", justify="right")
+        table.add_column("end offset", justify="right")
+        for spec in settings.log.topics().specs():
+            for partition in range(spec.partitions):
+                first, end = await _ends(bus, spec.name, partition)
+                head = (spec.name, _wanted(spec)) if partition == 0 else ("", "")
+                table.add_row(*head, str(partition), str(first), str(end))
+        Console().print(table)
+
+    return _with(_unchanged(settings.log), work)
+
+
+def _settings(file: Path | None, assignments: Sequence[str]) -> MusterSettings:
+    settings = load(file, assignments).values
+    logs.configure("warning", settings.process.log_format)
+    return settings
+
+
+def _with(bus: Log, work: Callable[[Log], Awaitable[None]]) -> int:
+    async def run() -> None:
+        try:
+            await bus.start()
+            await work(bus)
+        finally:
+            await bus.close()
+
+    try:
+        asyncio.run(run())
+    except LogError as error:
+        raise CommandError(str(error)) from error
+    return 0
+
+
+async def _ends(bus: Log, topic: str, partition: int) -> tuple[int, int]:
+    reader = await bus.reader(topic, partition)
+    try:
+        return await reader.first_offset(), await reader.end_offset()
+    finally:
+        await reader.close()
+
+
+def _wanted(spec: TopicSpec) -> str:
+    kept = ["newest per key"] if "compact" in spec.cleanup else []
+    kept += [f"{spec.retention_ms / _MS_PER_DAY:g} days"] if "delete" in spec.cleanup else []
+    return f"{spec.partitions} partitions, {spec.replication} copies, {', '.join(kept)}"
+
+
+def _unchanged(settings: LogSettings) -> Log:
+    """Returns the log in a form that creates no topics."""
+    if settings.backend == "sqlite" and not settings.sqlite_path.exists():
+        raise CommandError(f"{settings.sqlite_path} does not exist; muster up or muster topics create creates it")
+    if settings.backend != "kafka":
+        return make_log(settings, SystemClock())
+    from muster_bus.backends.kafka import KafkaLog
+
+    class Unchanged(KafkaLog):
+        async def _create_absent(self, admin: Any) -> None:
+            known = set(await admin.list_topics())
+            absent = [spec.name for spec in settings.topics().specs() if spec.name not in known]
+            if absent:
+                raise TopicMismatch(f"absent: {', '.join(absent)}; muster topics create creates them")
+
+    return Unchanged(settings.topics().specs(), settings, SystemClock())

@@ -1,0 +1,128 @@
+"""The parts of the Kafka log share this: the connection to the brokers, deadlines, and stopping clients."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from typing import Any, Protocol, TypeVar
+
+import structlog
+from aiokafka import AIOKafkaProducer, errors
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.helpers import create_ssl_context
+
+from muster_bus.backends.rules import RecordRules
+from muster_bus.clock import Clock
+from muster_bus.errors import LogClosed, LogUnavailable
+from muster_bus.settings import LogSettings
+from muster_bus.topics import TopicSpec
+
+log = structlog.get_logger(__name__)
+
+STOP_TIMEOUT_S = 3.0
+RETRY_MS = 50  # pause between tries of plain writers and readers
+
+T = TypeVar("T")
+
+
+class Closable(Protocol):
+    """A writer, a reader or an owner. The log closes each that is still open."""
+
+    async def close(self) -> None: ...
+
+
+class KafkaLink:
+    """The settings of the Kafka log and the connection options of its clients."""
+
+    def __init__(self, specs: Sequence[TopicSpec], settings: LogSettings, clock: Clock) -> None:
+        self.settings = settings
+        self.clock = clock
+        self.rules = RecordRules(specs, settings.max_record_bytes)
+        self.admin: AIOKafkaAdminClient | None = None  # set while the log is open
+        self.closed = False
+        self.children: set[Closable] = set()
+
+    def check_open(self) -> None:
+        """Raises LogClosed."""
+        if self.closed or self.admin is None:
+            raise LogClosed("the log is not started" if not self.closed else "the log is closed")
+
+    def forget(self, child: Closable) -> None:
+        self.children.discard(child)
+
+    def connection(self) -> dict[str, Any]:
+        """Returns the connection options of every aiokafka client."""
+        settings = self.settings
+        protocol = settings.kafka_security_protocol
+        options: dict[str, Any] = {"bootstrap_servers": settings.kafka_bootstrap_servers, "security_protocol": protocol}
+        if protocol.endswith("SSL"):
+            options["ssl_context"] = create_ssl_context(
+                cafile=_text(settings.kafka_ca_file),
+                certfile=_text(settings.kafka_client_cert_file),
+                keyfile=_text(settings.kafka_client_key_file),
+            )
+        if protocol.startswith("SASL"):
+            options["sasl_mechanism"] = settings.kafka_sasl_mechanism
+            options["sasl_plain_username"] = settings.kafka_sasl_username
+            options["sasl_plain_password"] = settings.kafka_sasl_password.get_secret_value()
+        return options
+
+    async def bounded(self, work: Awaitable[T], what: str) -> T:
+        """Awaits ``work`` for at most the start time-out. Raises LogUnavailable for Kafka's errors."""
+        timeout_s = self.settings.kafka_start_timeout_s
+        where = f"Kafka at {self.settings.kafka_bootstrap_servers}"
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await work
+        except TimeoutError as error:
+            raise LogUnavailable(f"{where}: {what} not done in {timeout_s} s") from error
+        except (errors.KafkaError, OSError) as error:
+            raise LogUnavailable(f"{where}: {what} failed: {story(error)}") from error
+
+
+def retrieve(future: asyncio.Future[Any]) -> None:
+    """Marks a future's exception as retrieved, for an exception that is reported elsewhere or not needed."""
+    if not future.cancelled():
+        future.exception()
+
+
+def story(error: BaseException) -> str:
+    """Returns an error in one line that begins with the error's name."""
+    text = str(error)
+    name = type(error).__name__
+    return text if text.startswith(name) else f"{name}: {text}" if text else name
+
+
+def _text(path: object) -> str | None:
+    return None if path is None else str(path)
+
+
+async def stop(stopping: Awaitable[None]) -> None:
+    """Stops a client in bounded time. Ignores the errors of stopping."""
+    try:
+        async with asyncio.timeout(STOP_TIMEOUT_S):
+            await stopping
+    except asyncio.CancelledError as error:
+        # aiokafka cancels its own fetches and waits for them. It may raise their CancelledError here.
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        log.debug("client.stop_failed", error=story(error))
+    except Exception as error:
+        log.debug("client.stop_failed", error=story(error))
+
+
+async def stop_producer(producer: AIOKafkaProducer) -> None:
+    """Stops a producer in any state. If its sender task is dead, ``stop`` raises or never returns."""
+    await stop(producer.stop())
+    sender = producer._sender.sender_task
+    if sender is not None:
+        if not sender.done():
+            sender.cancel()
+            await asyncio.wait({sender}, timeout=STOP_TIMEOUT_S)
+        if sender.done():
+            retrieve(sender)
+    waiter = producer._txn_manager.wait_for_transaction_end() if producer._txn_manager is not None else None
+    if waiter is not None and waiter.done():
+        retrieve(waiter)
+    await stop(producer.client.close())

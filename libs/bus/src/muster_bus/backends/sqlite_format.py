@@ -1,0 +1,115 @@
+"""The embedded log's file: its tables, its statements, and how to open it."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+from muster_runtime import durable
+
+from muster_bus.backends import blocks
+from muster_bus.errors import LogIncompatible
+from muster_bus.log import Record
+
+SCHEMA_VERSION = 1
+APPLICATION_ID = 0x4D555354  # "MUST" in the file's header marks a file of Muster
+
+OFFSET_BITS = 40  # low bits of a block's row id; the others are the partition's id: 10^12 records, 4 million partitions
+OFFSET_MASK = (1 << OFFSET_BITS) - 1
+ROWS_PER_INSERT = 64  # 7 variables per row; SQLite allows 32,766
+PAGE_BYTES = 8192  # a commit of a few blocks touches half as many pages as with SQLite's default
+
+_SCHEMA = f"""
+CREATE TABLE topics (
+    name TEXT PRIMARY KEY, partitions INTEGER NOT NULL, cleanup TEXT NOT NULL, retention_ms INTEGER NOT NULL
+);
+CREATE TABLE partitions (
+    id INTEGER PRIMARY KEY, topic TEXT NOT NULL, partition INTEGER NOT NULL,
+    first_offset INTEGER NOT NULL DEFAULT 0,  -- what retention left
+    cleaned_to INTEGER NOT NULL DEFAULT 0,    -- before it, compaction left one record per key
+    kept INTEGER NOT NULL DEFAULT 0,          -- so many of them
+    UNIQUE (topic, partition)
+);
+CREATE TABLE claims (
+    id INTEGER PRIMARY KEY, group_name TEXT NOT NULL, topic TEXT NOT NULL, partition INTEGER NOT NULL,
+    epoch INTEGER NOT NULL, position INTEGER,
+    UNIQUE (group_name, topic, partition)
+);
+CREATE TABLE blocks (
+    id INTEGER PRIMARY KEY,                   -- partition id << {OFFSET_BITS} | first offset
+    next_offset INTEGER NOT NULL, timestamp_ms INTEGER NOT NULL, codec INTEGER NOT NULL, body BLOB NOT NULL,
+    claim INTEGER, position INTEGER           -- the input position that this block's transaction answers
+);
+CREATE TRIGGER blocks_position AFTER INSERT ON blocks WHEN new.claim IS NOT NULL BEGIN
+    UPDATE claims SET position = new.position WHERE id = new.claim;
+END;
+PRAGMA application_id = {APPLICATION_ID};
+PRAGMA user_version = {SCHEMA_VERSION};
+"""  # noqa: S608 - numbers of this module only
+
+INSERT_BLOCKS = [
+    "INSERT INTO blocks (id, next_offset, timestamp_ms, codec, body, claim, position) VALUES "  # noqa: S608
+    + ", ".join(["(?, ?, ?, ?, ?, ?, ?)"] * rows)
+    for rows in range(ROWS_PER_INSERT + 1)
+]
+SELECT_BLOCKS = (
+    "SELECT id, next_offset, timestamp_ms, codec, body FROM blocks WHERE id >= ? AND id < ? ORDER BY id LIMIT ?"
+)
+
+
+def connect(path: Path, synchronous: str) -> sqlite3.Connection:
+    """Returns a connection that any thread may use, one thread at a time. Raises sqlite3.Error.
+
+    :param synchronous: SQLite's setting of that name.
+    """
+    connection = sqlite3.connect(
+        path, isolation_level=None, check_same_thread=False, cached_statements=256, timeout=5.0
+    )
+    try:
+        connection.execute(f"PRAGMA synchronous = {synchronous.upper()}")
+        connection.execute("PRAGMA wal_autocheckpoint = 0")  # the committer and maintenance do checkpoints
+        connection.execute("PRAGMA cache_size = -8192")
+        connection.execute("PRAGMA temp_store = MEMORY")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def prepare(connection: sqlite3.Connection, path: Path) -> None:
+    """Creates the tables in a new file. Raises LogIncompatible if an existing file is no log of this version."""
+    (application_id,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if application_id == 0 and version == 0 and tables == 0:
+        connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
+        durable.sync(path.parent)  # makes the new file's directory entry durable
+    elif application_id != APPLICATION_ID:
+        raise LogIncompatible(f"{path} is not a log of Muster")
+    elif version != SCHEMA_VERSION:
+        raise LogIncompatible(f"log {path} has schema {version}, this version needs {SCHEMA_VERSION}")
+    connection.execute("PRAGMA journal_mode = WAL")
+
+
+def split_into_blocks(records: list[Record]) -> Iterator[list[Record]]:
+    """Yields parts of the records, each small enough for one block."""
+    part: list[Record] = []
+    size = 0
+    for record in records:
+        weight = len(record.key or b"") + len(record.value or b"")
+        if part and (len(part) >= blocks.MAX_RECORDS or size + weight > blocks.MAX_BYTES):
+            yield part
+            part, size = [], 0
+        part.append(record)
+        size += weight
+    if part:
+        yield part
+
+
+def stored_bytes(row: tuple[object, ...]) -> int:
+    body = row[4]
+    assert isinstance(body, bytes)
+    return len(body) + PAGE_BYTES  # a commit writes whole pages

@@ -1,0 +1,236 @@
+"""The embedded log's writers, readers and owners."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from muster_bus import metrics
+from muster_bus.backends.reading import AheadReader
+from muster_bus.backends.rules import RecordRules
+from muster_bus.backends.sqlite_units import Hold, Run, StoredPartition, Unit
+from muster_bus.errors import (
+    Fenced,
+    LogClosed,
+    LogError,
+    LogUnavailable,
+    OffsetGone,
+    TransactionFailed,
+    TransactionTimeout,
+)
+from muster_bus.log import OutRecord, Record
+from muster_bus.settings import LogSettings
+
+CLOSE_TIMEOUT_S = 10.0
+
+
+class OpenLog(Protocol):
+    """The log's interface for its writers, readers and owners."""
+
+    @property
+    def settings(self) -> LogSettings: ...
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def rules(self) -> RecordRules: ...
+
+    def check_open(self) -> None:
+        """Raises LogClosed or LogUnavailable if the log is not open."""
+
+    async def room(self) -> None:
+        """Returns when fewer than ``max_queued_bytes`` wait for the writer."""
+
+    def submit(self, unit: Unit) -> None:
+        """Gives a unit to the writer."""
+
+    def partition(self, topic: str, partition: int) -> StoredPartition:
+        """Returns a partition. The caller has checked that it exists."""
+
+    async def read_file(self, place: StoredPartition, position: int, max_records: int) -> list[Record]:
+        """Reads records that are no longer in the tail. May return more than asked for. Raises OffsetGone,
+        LogUnavailable.
+        """
+
+    def now_ms(self) -> int: ...
+
+    def monotonic_s(self) -> float: ...
+
+
+class SqliteWriter:
+    """See :class:`muster_bus.log.LogWriter`. The records appended in one turn of the event loop are one unit."""
+
+    def __init__(self, embedded: OpenLog, name: str) -> None:
+        self._log = embedded
+        self._name = name
+        self._closed = False
+        self._runs: dict[int, Run] = {}
+        self._size = 0
+        self._waiting: set[asyncio.Future[int]] = set()
+
+    def append(self, record: OutRecord) -> Awaitable[int]:
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[int] = loop.create_future()
+        try:
+            if self._closed:
+                raise LogClosed(f"writer {self._name} is closed")
+            self._log.check_open()
+            size = self._log.rules.check(record)
+        except LogError as error:  # the contract raises errors when the result is awaited
+            done.set_exception(error)
+            return done
+        if not self._runs:
+            loop.call_soon(self._flush)
+        place = self._log.partition(record.topic, record.partition)
+        run = self._runs.get(place.id)
+        if run is None:
+            run = self._runs[place.id] = Run(place)
+        run.add(record, size)
+        run.done.append(done)
+        self._size += size
+        self._waiting.add(done)
+        done.add_done_callback(self._waiting.discard)
+        return done
+
+    async def ready(self) -> None:
+        if self._closed:
+            raise LogClosed(f"writer {self._name} is closed")
+        if self._size >= self._log.settings.max_queued_bytes:
+            self._flush()
+        await self._log.room()
+
+    async def close(self) -> None:
+        """Waits until the appended records are durable."""
+        self._closed = True
+        self._flush()
+        if self._waiting:
+            await asyncio.wait(self._waiting, timeout=CLOSE_TIMEOUT_S)
+
+    def _flush(self) -> None:
+        if self._runs:
+            unit = Unit(list(self._runs.values()), self._log.now_ms(), self._size)
+            self._runs, self._size = {}, 0
+            self._log.submit(unit)
+
+
+class SqliteReader(AheadReader):
+    """See :class:`muster_bus.log.LogReader`."""
+
+    def __init__(self, embedded: OpenLog, place: StoredPartition, position: int) -> None:
+        super().__init__(position)
+        self._log, self._place = embedded, place
+
+    def known_end(self) -> int:
+        return max(self._position, self._place.tail.end)
+
+    async def read(self, max_records: int, timeout_s: float) -> Sequence[Record]:
+        self._check()
+        tail = self._place.tail
+        if self._position == tail.end and timeout_s > 0:
+            await tail.wait(timeout_s)
+            self._check()
+        records = tail.slice(self._position, max_records)
+        if records is None:
+            records = await self._read_old(max_records)
+        elif self._ahead:
+            self._ahead.clear()
+        if records:
+            self._position = records[-1].offset + 1
+            metrics.records_read.labels(self._place.topic).inc(len(records))
+        return records
+
+    async def first_offset(self) -> int:
+        self._log.check_open()
+        return self._place.first_offset
+
+    async def end_offset(self) -> int:
+        self._log.check_open()
+        return self._place.tail.end
+
+    async def close(self) -> None:
+        self._closed = True
+        self._place.tail.wake()
+
+    async def _read_old(self, max_records: int) -> Sequence[Record]:
+        if not self._ahead:
+            records = await self._log.read_file(self._place, self._position, max_records)
+            self._check()
+            self._ahead.put(records)
+        return self._ahead.take(max_records)
+
+    def _check(self) -> None:
+        self._log.check_open()
+        place = self._place
+        if self._closed:
+            raise LogClosed(f"the reader of {place.topic}[{place.partition}] is closed")
+        if not place.first_offset <= self._position <= place.tail.end:
+            raise OffsetGone(place.topic, place.partition, self._position, place.first_offset, place.tail.end)
+
+
+class SqliteOwner:
+    """See :class:`muster_bus.log.PartitionOwner`."""
+
+    def __init__(self, embedded: OpenLog, hold: Hold) -> None:
+        self._log = embedded
+        self._hold = hold
+        self._ended = ""
+
+    async def committed(self) -> int | None:
+        self._check()
+        if self._hold.epoch != self._hold.claim.epoch:
+            raise Fenced(f"{self._hold.story}: taken over (epoch {self._hold.epoch}, now {self._hold.claim.epoch})")
+        return self._hold.claim.position
+
+    async def commit(self, records: Sequence[OutRecord], input_position: int | None) -> None:
+        self._check()
+        unit = self._unit(records, input_position)
+        started_s = self._log.monotonic_s()
+        self._log.submit(unit)
+        assert unit.done is not None
+        try:
+            async with asyncio.timeout(self._log.settings.transaction_deadline_s):
+                await unit.done
+        except Fenced:
+            self._fail("fenced", "it was fenced")
+            raise
+        except LogUnavailable as error:
+            self._fail("unavailable", "a commit failed")
+            raise TransactionFailed(f"{self._hold.story}: {error}") from error
+        except TimeoutError as error:
+            self._fail("timeout", "a commit had no answer in time")
+            deadline_s = self._log.settings.transaction_deadline_s
+            raise TransactionTimeout(
+                f"{self._hold.story}: no answer from {self._log.path} in {deadline_s} s"
+            ) from error
+        metrics.transaction_seconds.labels("sqlite").observe(self._log.monotonic_s() - started_s)
+        metrics.transaction_records.labels("sqlite").observe(len(records))
+
+    async def close(self) -> None:
+        self._ended = self._ended or "it was closed"
+
+    def _unit(self, records: Sequence[OutRecord], input_position: int | None) -> Unit:
+        runs: dict[tuple[str, int], Run] = {}
+        check = self._log.rules.check
+        total = 0
+        for record in records:
+            size = check(record)
+            total += size
+            place = (record.topic, record.partition)
+            run = runs.get(place)
+            if run is None:
+                run = runs[place] = Run(self._log.partition(*place))
+            run.add(record, size)
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        return Unit(list(runs.values()), self._log.now_ms(), total, self._hold, input_position, done)
+
+    def _fail(self, reason: str, story: str) -> None:
+        self._ended = story
+        metrics.transactions_failed.labels("sqlite", reason).inc()
+
+    def _check(self) -> None:
+        self._log.check_open()
+        if self._ended:
+            raise LogClosed(f"owner {self._hold.story} is of no further use: {self._ended}")

@@ -1,0 +1,119 @@
+"""The work that the event loop gives to the embedded log's writer: units to commit, and orders."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from muster_bus.backends import blocks
+from muster_bus.backends.sqlite_format import OFFSET_BITS
+from muster_bus.backends.tail import PartitionTail
+from muster_bus.log import OutRecord
+
+
+class Stop:
+    """The last item in the writer's queue."""
+
+
+@dataclass(slots=True)
+class StoredPartition:
+    """A partition. The event loop owns the first fields; the writer owns the fields from ``next_offset`` on."""
+
+    id: int
+    topic: str
+    partition: int
+    tail: PartitionTail
+    first_offset: int
+    cleaned_to: int
+    kept: int
+    next_offset: int  # the writer's: offset of the next record to write
+
+
+@dataclass(slots=True)
+class Claim:
+    """A group's hold on an input partition, as in the file. The writer owns it; other threads read only
+    ``position``.
+    """
+
+    id: int
+    epoch: int
+    position: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """An owner's right to commit. It is valid while the claim's epoch equals its own."""
+
+    claim: Claim
+    epoch: int
+    story: str  # names the owner in errors
+
+
+@dataclass(slots=True)
+class Run:
+    """Consecutive records of one partition within a unit."""
+
+    partition: StoredPartition
+    keys: list[bytes | None] = field(default_factory=list)
+    values: list[bytes | None] = field(default_factory=list)
+    headers: list[tuple[tuple[str, bytes], ...]] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    done: list[asyncio.Future[int]] = field(default_factory=list)  # futures of single appends, one per record
+    first_offset: int = -1  # the writer sets it
+
+    def add(self, record: OutRecord, size: int) -> None:
+        self.keys.append(record.key)
+        self.values.append(record.value)
+        self.headers.append(record.headers)
+        self.sizes.append(size)
+
+    def rows(self, timestamp_ms: int) -> Iterator[tuple[object, ...]]:
+        """Yields rows of table ``blocks``. The writer has set the first offset."""
+        base, start, size = self.partition.id << OFFSET_BITS, 0, 0
+        count = len(self.keys)
+        if count <= blocks.MAX_RECORDS and sum(self.sizes) <= blocks.MAX_BYTES:
+            cuts = [count]
+        else:
+            cuts = []
+            for index in range(count):
+                if index > start and (
+                    index - start >= blocks.MAX_RECORDS or size + self.sizes[index] > blocks.MAX_BYTES
+                ):
+                    cuts.append(index)
+                    start, size = index, 0
+                size += self.sizes[index]
+            cuts.append(count)
+        start = 0
+        for end in cuts:
+            block = blocks.encode_run(
+                self.first_offset + start,
+                timestamp_ms,
+                self.keys[start:end],
+                self.values[start:end],
+                self.headers[start:end],
+            )
+            yield (base | block.first_offset, *block[1:], None, None)
+            start = end
+
+
+@dataclass(slots=True)
+class Unit:
+    """Runs of records that are committed as a whole or not at all."""
+
+    runs: list[Run]
+    timestamp_ms: int
+    size_bytes: int
+    hold: Hold | None = None
+    input_position: int | None = None
+    done: asyncio.Future[None] | None = None  # future of a transaction
+    error: BaseException | None = None
+
+
+@dataclass(slots=True)
+class Order:
+    """Work for the writer's connection, in a SQL transaction of its own (take-over, maintenance)."""
+
+    work: Callable[[sqlite3.Connection], object]
+    done: Callable[[object, BaseException | None], None]

@@ -1,0 +1,85 @@
+"""Facts for the RM and events about asks and allocations that come, change and go."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from muster_si.messages import REPORTED, REQUEST_CHANGED
+
+from muster_core.model.outcome import Change, Detail, EventType, NewAllocation, Outcome, ReleasedAllocation, event_of
+from muster_core.queues.limits import usage_events
+
+if TYPE_CHECKING:
+    from muster_core.model.application import Allocation, Ask
+    from muster_core.model.commands import Termination
+    from muster_core.model.partition_state import PartitionState
+
+
+class Announcements:
+    """The facts and events of one partition's asks and allocations."""
+
+    def __init__(self, state: PartitionState) -> None:
+        self._state = state
+
+    def wants(self, before: Ask | None, after: Ask | None, out: Outcome, now_ns: int, message: str = "") -> None:
+        """Adds the events of an ask that comes, that wants another amount, or that is reported as an allocation. Runs
+        before the booking.
+
+        Each event carries everything pending of the ask. A change that keeps the amount makes no event.
+        """
+        if not out.tracking:
+            return
+        if before is not None and after is not None and (before.shape, before.pending) == (after.shape, after.pending):
+            return
+        if before is not None:
+            why = REQUEST_CHANGED if after is not None else REPORTED
+            self.ask_event(Change.REMOVE, Detail.APP_REQUEST, before, out, now_ns, why)
+        if after is not None:
+            self.ask_event(Change.ADD, Detail.APP_REQUEST, after, out, now_ns, message)
+
+    @staticmethod
+    def ask_event(change: Change, detail: Detail, ask: Ask, out: Outcome, now_ns: int, message: str = "") -> None:
+        """Adds the event of everything pending of an ask."""
+        demand, pending = ask.demand, ask.pending
+        wanted = demand.shape if pending == 1 else demand.shape.times(pending)
+        out.track(EventType.APP, change, detail, ask.app.app_id, demand.key, wanted, message, now_ns=now_ns)
+
+    def tell_new(
+        self, allocation: Allocation, out: Outcome, now_ns: int, *, adopted: bool = False, echo: bool = True
+    ) -> None:
+        """Adds the fact (``echo``) and the events of a new allocation, and sets its time-out."""
+        if not adopted:
+            out.made += 1
+        if echo:
+            out.facts.append(NewAllocation(self._state.name, allocation, allocation.demand, adopted))
+        demand = allocation.demand
+        if demand.execution_timeout_ms > 0:
+            self.end_in_time(allocation)
+        app, key, shape = allocation.app, demand.key, demand.shape
+        assert app is not None, f"{allocation} is foreign"
+        if out.tracking:  # (inlined: the hottest path)
+            added, node_id = Change.ADD, allocation.node_id
+            if adopted:  # an allocation was asked for before, so this one counts as asked for, too
+                out.events.append(
+                    event_of((EventType.APP, added, Detail.APP_REQUEST, app.app_id, key, shape, REPORTED, now_ns))
+                )
+            out.events += (
+                event_of((EventType.APP, added, Detail.APP_ALLOC, app.app_id, key, shape, "", now_ns)),
+                event_of((EventType.NODE, added, Detail.NODE_ALLOC, node_id, key, shape, "", now_ns)),
+            )
+            usage_events(app, added, shape, out, now_ns)
+        if out.requests and not adopted:
+            out.tell_people(key, app.app_id, shape, "Successful allocation", now_ns)
+
+    def end_in_time(self, allocation: Allocation) -> None:
+        """Sets a deadline at the end of its execution time, if the RM gave one (previous generation)."""
+        timeout_ms = allocation.demand.execution_timeout_ms
+        if timeout_ms > 0:
+            self._state.deadlines.append((allocation.allocated_ns + timeout_ms * 1_000_000, allocation))
+
+
+def released(state: PartitionState, held: Allocation, termination: Termination, message: str) -> ReleasedAllocation:
+    """The fact that an allocation is released, or is gone."""
+    return ReleasedAllocation(
+        state.name, held.app_id, held.key, held.uuid, termination, message, held.previous_generation
+    )

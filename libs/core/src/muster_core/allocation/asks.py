@@ -1,0 +1,214 @@
+"""The asks of a partition: how they come, join the asks that are alike, and go."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from muster_core.model.application import AskGroup
+from muster_core.model.commands import Termination
+from muster_core.model.outcome import Change, Detail, Outcome, ReleasedAsk
+
+if TYPE_CHECKING:
+    from muster_core.allocation.announcements import Announcements
+    from muster_core.allocation.books import Books
+    from muster_core.allocation.notifications import Notifications
+    from muster_core.allocation.reservations import Reservations
+    from muster_core.allocation.waiting import Waiting
+    from muster_core.model.application import Ask
+    from muster_core.model.partition_state import PartitionState
+    from muster_core.model.scopes import Scope
+    from muster_core.nodes.node_books import NodeBooks
+
+
+class GangAsks(Protocol):
+    """The operations on gangs that asks need."""
+
+    def keep_heir(self, ask: Ask, out: Outcome) -> None:
+        """An ask has the key for which placeholders are leaving: keeps only placeholders that suit it."""
+
+    def pend(self, ask: Ask, count: int) -> None:
+        """Counts ``count`` more of a placeholder ask as pending (fewer, if negative)."""
+
+    def count_gone_ask(self, ask: Ask, count: int, detail: Detail | None) -> None:
+        """Counts why so many of a placeholder ask are not pending any more; None: another ask takes its place."""
+
+
+class AskQuestions(Protocol):
+    """The questions to the RM about asks."""
+
+    @property
+    def concern_somebody(self) -> bool:
+        """Whether anything is asked or agreed."""
+
+    def ask_gone(self, ask: Ask, out: Outcome | None) -> None:
+        """Withdraws everything about an ask that is gone."""
+
+
+class ScopeTurns(Protocol):
+    """The scopes in which proposals must be alone."""
+
+    def begin(self, scope: Scope) -> None:
+        """From now on, something needs turns in this scope."""
+
+
+class Asks:
+    """Adds and removes the asks of one partition. Their applications hold them."""
+
+    _gangs: GangAsks
+    _questions: AskQuestions
+    _turns: ScopeTurns
+
+    def __init__(
+        self,
+        state: PartitionState,
+        *,
+        waiting: Waiting,
+        node_books: NodeBooks,
+        books: Books,
+        reservations: Reservations,
+        announcements: Announcements,
+        notifications: Notifications,
+    ) -> None:
+        self._state = state
+        self._waiting = waiting
+        self._node_books = node_books
+        self._books = books
+        self._reservations = reservations
+        self._announcements = announcements
+        self._notifications = notifications
+
+    def connect(self, *, gangs: GangAsks, questions: AskQuestions, turns: ScopeTurns) -> None:
+        """Takes the parts that are built after this one."""
+        self._gangs = gangs
+        self._questions = questions
+        self._turns = turns
+
+    def add_ask(self, ask: Ask, out: Outcome) -> None:
+        """Adds an ask. The next cycle tries its group, unless the group is parked already."""
+        app, demand = ask.app, ask.demand
+        if demand.alone:
+            self._turns.begin(demand.alone)
+        if app.gang is not None:
+            self._gangs.keep_heir(ask, out)
+        app.asks[demand.key] = ask
+        self._books.add_pending(app, demand.shape.items, ask.pending)
+        self._node_books.index.seen(demand.shape, ask.pending)
+        out.touch(ask, self._state.name)
+        if demand.created_ns < app.submitted_ns:
+            app.submitted_ns = demand.created_ns
+            self._waiting.rekey(app)
+            self._waiting.refresh_app(app)
+            out.touch(app, self._state.name)
+        if demand.placeholder:
+            self._gangs.pend(ask, ask.pending)
+        # (Otherwise placeholders are leaving for an earlier ask with its key, and make room for it.)
+        if app.gang is None or ask.open > 0:
+            self.enter_group(ask)
+
+    def enter_group(self, ask: Ask) -> None:
+        """Lets the ask be tried: its group is ready, or parked on the waitlist of groups that are alike."""
+        app, demand = ask.app, ask.demand
+        group = self.group_of(ask)
+        group.push(ask)
+        if self._notifications.wanted:
+            self._notifications.entered(ask, group)
+        ready = group.ready_key
+        if ready is not None and (demand.created_ns, demand.submission) > ready[1:]:
+            return  # behind other asks of its group, which are tried first
+        if group.in_line:
+            self._waiting.place_ready(group)
+            return
+        if group.parked_key is not None:
+            if group.head() is ask:
+                self._waiting.next_in_line(group)
+            else:
+                self._waiting.parked[group] = None
+            return
+        waitlist = app.queue.waitlists.get(group.wait_key)
+        held = waitlist is not None and waitlist.holds and app.waiting_at is None
+        gang = app.gang
+        if gang is not None and (gang.waits_for_room or gang.holds(group) or gang.gives_way_to(group)):
+            held = False  # it waits for the gang's room or for placeholders, not for what the others wait for
+        if waitlist is not None and held and ready is None:
+            self._waiting.join(group, waitlist)
+        else:
+            self._waiting.make_ready(group)
+
+    def group_of(self, ask: Ask) -> AskGroup:
+        """The group to which the ask belongs, created if there is none."""
+        app, demand = ask.app, ask.demand
+        key = (
+            demand.shape,
+            demand.priority,
+            demand.required_node,
+            demand.allow_preempt_other,
+            "" if ask.mismatched else demand.task_group,
+            demand.placeholder,
+            ask.apart,
+        )
+        group = app.groups.get(key)
+        if group is None:
+            app.groups[key] = group = AskGroup(app, key)
+            if app.gang is not None:
+                app.gang.take(group)
+        return group
+
+    def remove_ask(self, ask: Ask, out: Outcome, now_ns: int, detail: Detail | None) -> None:
+        """Removes an ask. ``detail`` None: another ask takes its place (see :meth:`Announcements.wants`)."""
+        app = ask.app
+        if detail is not None:
+            self._announcements.ask_event(Change.REMOVE, detail, ask, out, now_ns)
+        if ask.pending:
+            self._books.add_pending(app, ask.shape.items, -ask.pending)
+            self._node_books.index.seen(ask.shape, -ask.pending)
+            if ask.demand.placeholder:
+                self._gangs.pend(ask, -ask.pending)
+                self._gangs.count_gone_ask(ask, ask.pending, detail)
+                out.touch(app, self._state.name)
+            ask.pending = 0
+        self.drop_ask(ask, out, now_ns)
+        self._waiting.refresh_app(app)
+
+    def time_out_ask(self, ask: Ask, message: str, detail: Detail, out: Outcome, now_ns: int) -> None:
+        """Removes an ask whose time is up, and tells the RM."""
+        previous = ask.demand.previous_generation
+        out.facts.append(ReleasedAsk(self._state.name, ask.app.app_id, ask.key, Termination.TIMEOUT, message, previous))
+        self.remove_ask(ask, out, now_ns, detail)
+
+    def drop_ask(self, ask: Ask, out: Outcome, now_ns: int) -> None:
+        """Drops an ask with nothing pending from its group and its application."""
+        asks, key = ask.app.asks, ask.demand.key
+        ask.gone = True
+        if self._questions.concern_somebody or ask.refusals is not None:
+            self._questions.ask_gone(ask, out)
+        if ask.reserved_node:
+            self._reservations.unreserve(ask, out, now_ns)
+        if asks.get(key) is ask:
+            del asks[key]
+        out.touch(ask, self._state.name)
+        if ask.group is not None:
+            self.leave_group(ask, out)
+
+    def leave_group(self, ask: Ask, out: Outcome | None) -> None:
+        """The ask is not tried any more, or not for now. ``out`` None: states are being folded, and nothing waits."""
+        app, group = ask.app, ask.group
+        assert group is not None, f"{ask} is in no group"
+        group.pull(ask)
+        if not group.asks:
+            del app.groups[group.key]
+            if app.gang is not None:
+                app.gang.drop(group)
+        if out is None:
+            return
+        if group.asks:
+            if group.ready_key is not None or group.in_line:
+                self._waiting.place_ready(group)
+                self._waiting.later_now(group)
+            else:
+                self._waiting.next_in_line(group)
+            return
+        if group.parked_key is not None:
+            self._waiting.leave_list(group, out)
+        else:
+            self._waiting.unready(group)
+            self._waiting.wake_next(group)

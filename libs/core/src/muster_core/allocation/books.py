@@ -1,0 +1,200 @@
+"""The books: what is asked for and what is held, on nodes, applications and all queues up to root.
+
+Everything that is asked for, proposed to the RM, placed, reported or ended is counted here and nowhere else. Each
+booking costs O(changed). Each end tells ``waiting.py`` which nodes and limits gained room.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from muster_core.model.allocation import unique_key
+from muster_core.model.resources import add, subtract
+
+if TYPE_CHECKING:
+    from muster_core.allocation.waiting import Waiting
+    from muster_core.model.application import Allocation, Application, Ask
+    from muster_core.model.node import Node
+    from muster_core.model.partition_state import PartitionState
+    from muster_core.model.queue import Queue
+    from muster_core.nodes.node_books import NodeBooks
+
+Items = tuple[tuple[int, int], ...]
+
+
+class PlaceholderBooks(Protocol):
+    """The books of placeholders in their gangs."""
+
+    def pend(self, ask: Ask, count: int) -> None:
+        """Counts ``count`` more of a placeholder ask as pending (fewer, if negative)."""
+
+    def book(self, placeholder: Allocation) -> None:
+        """Books a placeholder."""
+
+    def unbook(self, placeholder: Allocation) -> None:
+        """Undoes :meth:`book`."""
+
+
+class Stirring(Protocol):
+    """Reviews the RM's refusals of a node."""
+
+    def stir(self, node: Node) -> None:
+        """The allocations on the node changed."""
+
+
+class Books:
+    """The books of one partition."""
+
+    _gangs: PlaceholderBooks
+    _questions: Stirring
+
+    def __init__(self, state: PartitionState, *, waiting: Waiting, node_books: NodeBooks) -> None:
+        self._state = state
+        self._waiting = waiting
+        self._node_books = node_books
+
+    def connect(self, *, gangs: PlaceholderBooks, questions: Stirring) -> None:
+        """Takes the parts that are built after this one."""
+        self._gangs = gangs
+        self._questions = questions
+
+    def add_pending(self, app: Application, items: Items, count: int) -> None:
+        """Adds ``count`` times the items to the pending amounts, from the application up to root."""
+        own, ancestry = app.pending, app.queue.ancestry
+        for number, value in items:
+            step = value * count
+            own[number] += step
+            for queue in ancestry:
+                queue.pending[number] += step
+
+    def place(self, ask: Ask, allocation: Allocation, node: Node) -> None:
+        """One pending allocation of the ask is made on a node that has room. (The hottest path.)"""
+        state, app = self._state, ask.app
+        state.allocations_count += 1
+        state.version += 1
+        key = unique_key(ask.demand.key, allocation.ordinal)
+        if allocation.ordinal or allocation.uuid:
+            app.book(allocation)
+        else:
+            app.allocations[key] = allocation
+        node.allocations[(app.app_id, key)] = allocation
+        node_allocated, available = node.allocated, node.available
+        app_allocated, app_pending = app.allocated, app.pending
+        ancestry, trackers = app.queue.ancestry, app.trackers
+        for number, value in ask.demand.shape.items:
+            node_allocated[number] += value
+            available[number] -= value
+            app_allocated[number] += value
+            app_pending[number] -= value
+            for queue in ancestry:
+                queue.allocated[number] += value
+                queue.pending[number] -= value
+            for tracker in trackers:
+                tracker.allocated[number] += value
+        self._node_books.node_changed(node)
+        if ask.demand.placeholder:
+            self._gangs.pend(ask, -1)
+            self._gangs.book(allocation)
+
+    def propose(self, ask: Ask, node: Node, sign: int, *, again: bool) -> None:
+        """Counts a proposal to the RM as if it were allocated (``sign`` 1), or not any more (-1). Wakes no waitlist.
+
+        :param again: :meth:`place` follows for the same node, which keeps its place in the node index until then.
+        """
+        app, items = ask.app, ask.demand.shape.items
+        self._state.version += 1
+        app.proposed += sign
+        change = add if sign > 0 else subtract
+        change(node.allocated, items)
+        change(app.allocated, items)
+        for ledger in app.ledgers:
+            change(ledger.allocated, items)
+        for number, value in items:
+            node.available[number] -= sign * value
+        if not again:
+            self._node_books.node_changed(node)
+
+    def hold(self, allocation: Allocation, node: Node | None) -> None:
+        """Books an allocation everywhere it counts."""
+        items = allocation.shape.items
+        app = allocation.app
+        state = self._state
+        state.allocations_count += 1
+        state.version += 1
+        if allocation.foreign or app is None:
+            state.foreign[allocation.foreign_id] = allocation
+            if node is not None:
+                node.foreign[allocation.foreign_id] = allocation
+                add(node.occupied, items)
+                self._node_books.node_took(node, items)
+                self._stir(node)
+            return
+        app.book(allocation)
+        app.share = None
+        if allocation.demand.placeholder:
+            self._gangs.book(allocation)
+        self._node_books.index.seen(allocation.shape, 1)
+        for number, value in items:
+            app.allocated[number] += value
+            for ledger in app.ledgers:
+                ledger.allocated[number] += value
+        if allocation.preempted is not None:
+            self.add_preempting(app.queue, items, 1)
+        if node is not None:
+            node.allocations[(app.app_id, allocation.unique_key)] = allocation
+            add(node.allocated, items)
+            self._node_books.node_took(node, items)
+            self._stir(node)
+        if app.queue.fair_apps:
+            self._waiting.rekey(app)
+
+    def _stir(self, node: Node) -> None:
+        """The allocations on the node changed."""
+        if self._state.searching and (node.refused_by or node in self._state.inquiries.of_nodes):
+            self._questions.stir(node)
+
+    def unhold(self, allocation: Allocation) -> None:
+        """Takes an allocation off the books, and wakes asks that wait for the room that it gave back."""
+        items = allocation.shape.items
+        state = self._state
+        node = state.nodes.get(allocation.node_id)
+        app = allocation.app
+        state.allocations_count -= 1
+        state.version += 1
+        allocation.gone = True
+        if allocation.foreign or app is None:
+            state.foreign.pop(allocation.foreign_id, None)
+            if node is not None and node.foreign.pop(allocation.foreign_id, None) is not None:
+                subtract(node.occupied, items)
+                self._node_books.node_moved(node)
+                self._stir(node)
+            return
+        app.unbook(allocation)
+        app.share = None
+        if allocation.demand.placeholder:
+            self._gangs.unbook(allocation)
+        self._node_books.index.seen(allocation.shape, -1)
+        for number, value in items:
+            app.allocated[number] -= value
+            for ledger in app.ledgers:
+                ledger.allocated[number] -= value
+        if allocation.preempted is not None:
+            self.add_preempting(app.queue, items, -1)
+        if node is not None:
+            del node.allocations[(app.app_id, allocation.unique_key)]
+            subtract(node.allocated, items)
+            self._node_books.node_moved(node)
+            self._stir(node)
+        if app.queue.fair_apps:
+            self._waiting.rekey(app)
+        self._waiting.ledgers_gained(app)
+        self._waiting.refresh_app(app)
+        self._waiting.refresh(app.queue)
+
+    def add_preempting(self, leaf: Queue, items: Items, sign: int) -> None:
+        """Adds the items (``sign`` 1) to the amounts that preemption releases, from the leaf up to root; or takes them
+        off (-1).
+        """
+        for number, value in items:
+            for queue in leaf.ancestry:
+                queue.preempting[number] += sign * value

@@ -1,0 +1,256 @@
+"""The search for the next allocation, in numbered steps: best leaf, best application, oldest ask, limits, node."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from muster_core.model.application import ALONE_FROM, Application, Ask, AskGroup
+from muster_core.model.node import Node
+from muster_core.model.outcome import Outcome
+from muster_core.model.reasons import Reason, ReasonCode
+from muster_core.model.resources import fits
+
+if TYPE_CHECKING:
+    from muster_core.allocation.limit_checks import LimitChecks
+    from muster_core.allocation.long_wait import LongWait
+    from muster_core.allocation.notifications import Notifications
+    from muster_core.allocation.placing import Placing
+    from muster_core.allocation.turns import Turns
+    from muster_core.allocation.waiting import Waiting
+    from muster_core.gangs.gangs import Gangs
+    from muster_core.model.partition_state import PartitionState
+    from muster_core.nodes.figures import NodeFigures
+    from muster_core.predicates.questions import Questions
+    from muster_core.queues.queue_tree import QueueTree
+
+
+class Cycle:
+    """Makes the allocations of one partition."""
+
+    def __init__(
+        self,
+        state: PartitionState,
+        *,
+        waiting: Waiting,
+        notifications: Notifications,
+        figures: NodeFigures,
+        queue_tree: QueueTree,
+        gangs: Gangs,
+        turns: Turns,
+        questions: Questions,
+        limit_checks: LimitChecks,
+        placing: Placing,
+        long_wait: LongWait,
+    ) -> None:
+        self._state = state
+        self._waiting = waiting
+        self._notifications = notifications
+        self._figures = figures
+        self._queue_tree = queue_tree
+        self._gangs = gangs
+        self._turns = turns
+        self._questions = questions
+        self._limit_checks = limit_checks
+        self._placing = placing
+        self._long_wait = long_wait
+        self._explained_version = -1
+        # Reserved nodes with room, whose asks are held back by a limit.
+        self._held_back: dict[Node, None] = {}
+
+    def run(self, out: Outcome, now_ns: int, budget: int) -> int:
+        """Makes up to ``budget`` allocations and returns their number. Fewer than ``budget``: nothing more fits now."""
+        state, gangs, questions = self._state, self._gangs, self._questions
+        if not state.deciding:
+            return 0
+        # 1. Shares depend on the cluster's capacity: if that changed, all keys are computed anew, once.
+        if state.capacity_moved:
+            state.capacity_moved = False
+            self._queue_tree.measure_fair_max()
+        # 2. Asks that wait for something that gained room are tried again.
+        if self._waiting.nodes_gained:
+            gangs.look_again()
+        questions.look_again(out, now_ns)
+        gangs.settle(out)
+        questions.refresh_records(out)
+        self._waiting.wake()
+        turns = self._turns
+        turns.stopped = False
+        made = self._place_reserved(out, now_ns, budget)
+        root = state.root
+        while made < budget:
+            # 3. Gangs decide which real asks wait for placeholders. Then the best leaf: from root down, the first child
+            #    in its parent's order.
+            if gangs.dirty or gangs.reopened:
+                gangs.settle(out)
+            queue = root
+            while not queue.leaf and queue.ready:
+                queue = queue.ready[0][-1]
+            if not queue.leaf:
+                if turns.on and turns.let_go():
+                    continue
+                break
+            # 4. The leaf's best application, the application's best group, and the group's oldest ask.
+            app: Application = queue.ready_apps[0][-1]
+            group: AskGroup = app.ready[0][-1]
+            ask = group.head()
+            assert ask is not None, f"{group} is ready without an ask"
+            if questions.enough:
+                turns.stopped = True
+                break
+            if turns.on and questions.predicates:
+                # (While the RM is asked about one proposal at a time, other asks stand in line.)
+                if turns.stops_all(ask):
+                    break
+                if turns.stops(ask, group):
+                    continue
+            # 5. A placeholder of the gang makes room for the ask. No limit is checked: the placeholder was checked.
+            if (
+                app.gang is not None
+                and self._limit_checks.full_ledger(app) is None
+                and gangs.give_way(ask, group, out, now_ns)
+            ):
+                made += 1  # it counts like an allocation: the RM is told of it
+                continue
+            # 6. First the limits, then a node. A refusal parks the group with its reason.
+            if self._park_over_limit(app, group, out, now_ns):
+                continue
+            node = self._placing.node_for(ask, group)
+            if node is None:
+                self._park_without_node(group, out, now_ns)
+                continue
+            # 7. The allocation, in all books; or the RM is asked first, while the proposal counts in all books.
+            if questions.predicates:
+                questions.place(ask, group, node, out, now_ns)
+            else:
+                self._placing.allocate(ask, group, node, out, now_ns)
+            made += 1
+        # 8. Woken groups that do not wait any more leave their lists. (Without budget left, some were not tried yet.)
+        if made < budget and not turns.stopped:
+            self._waiting.land(out, now_ns)
+        # 9. Asks that have waited long may reserve a node or preempt. (But what this search set free helps other asks
+        #    first, in the next pass.)
+        if not self._waiting.has_wakeups:
+            self._long_wait.parked(out, now_ns)
+            self._long_wait.run(out, now_ns)
+        # 10. Other nodes may mean another reason, even if they do not mean an allocation.
+        if self._explained_version != state.capacity_version:
+            self._explained_version = state.capacity_version
+            for shape in self._waiting.no_node:
+                reason = self._figures.reason(shape)
+                for waitlist in self._waiting.no_node.lists(shape):
+                    # Otherwise its reason may be a refusal by the RM.
+                    if not waitlist.apart or waitlist.apart > ALONE_FROM:
+                        self._waiting.note(waitlist, reason, out, now_ns)
+        # 11. Events tell people of asks whose standing changed.
+        if self._notifications.waiting:
+            self._notifications.run(out, now_ns)
+        return made
+
+    def _place_reserved(self, out: Outcome, now_ns: int, budget: int) -> int:
+        """Places asks on reserved nodes that gained room: the asks of the reservations come first."""
+        made = 0
+        gained, self._held_back = {**self._held_back, **dict.fromkeys(self._waiting.gained_reserved)}, {}
+        self._waiting.gained_reserved = []
+        waiting = [(ask, node) for node in gained for ask in node.reservations]
+        for ask, node in sorted(waiting, key=_urgency) if len(waiting) > 1 else waiting:
+            group = ask.group
+            if group is None or group.held or ask.awaits_placeholders or not fits(ask.shape.items, node.available):
+                continue
+            if ask.app.gang is not None and ask.app.gang.gives_way_to(group):
+                continue  # it need not wait for room there any more
+            if made < budget and not self._must_wait(ask, node) and not self._hold_back(ask, group, out, now_ns):
+                if self._questions.predicates:
+                    self._questions.place(ask, group, node, out, now_ns)
+                else:
+                    self._placing.allocate(ask, group, node, out, now_ns)
+                made += 1
+            else:
+                self._held_back[node] = None
+        return made
+
+    def _must_wait(self, ask: Ask, node: Node) -> bool:
+        """Whether another proposal must be answered first, because one of the two must be alone."""
+        turns = self._turns
+        if not turns.on or not self._questions.predicates:
+            return False
+        return not turns.may_use(ask, node) or turns.stops_all(ask) or turns.is_taken(ask)
+
+    def _hold_back(self, ask: Ask, group: AskGroup, out: Outcome, now_ns: int) -> bool:
+        """Whether a limit stops an ask whose node has room. If the ask is the first of its waitlist, the waitlist waits
+        at the limit.
+        """
+        app = ask.app
+        if self._limit_checks.full_ledger(app) is not None or self._limit_checks.lacking_room(app) is not None:
+            return True
+        over = self._limit_checks.over_limit(app, ask.demand.shape)
+        if over is None:
+            return False
+        waitlist = app.queue.waitlists.get(group.wait_key)
+        if waitlist is None or any(waitlist.place is ledger.blocked for ledger in app.bounds):
+            return True  # it waits there already
+        if waitlist.groups and waitlist.groups[0][-1] is group and group.head() is ask:
+            waitlist.register(over[0].blocked)
+            self._waiting.note(waitlist, self._limit_checks.limit_reason(*over), out, now_ns)
+        return True
+
+    def _park_without_node(self, group: AskGroup, out: Outcome, now_ns: int) -> None:
+        waiting, head = self._waiting, group.head()
+        awaited = self._turns.awaited(head) if self._turns.on and head is not None else None
+        if awaited is not None:
+            place = waiting.required_place(group.required_node) if group.required_node else waiting.turns
+            waiting.park(group, place, awaited, out, now_ns)
+            return
+        refused = self._questions.why_refused(group) if group.apart else None
+        if group.required_node:
+            place = waiting.required_place(group.required_node)
+            waiting.park(group, place, refused or self._required_node_reason(group), out, now_ns)
+        else:
+            waiting.park(group, waiting.no_node, refused or self._figures.reason(group.shape), out, now_ns)
+
+    # ---- limits and reasons ----------------------------------------------------------------------------------------
+
+    def _park_over_limit(self, app: Application, group: AskGroup, out: Outcome, now_ns: int) -> bool:
+        """Parks the group (or the application) if a limit stops it. Returns whether a limit did."""
+        full = None if app.counted else self._limit_checks.full_ledger(app)
+        if full is not None:
+            self._waiting.wait_to_run(app, full, out, now_ns)
+            self._skipped(group, app, out)
+            return True
+        lacking = self._limit_checks.lacking_room(app) if app.gang is not None else None
+        if lacking is not None:
+            self._waiting.wait_for_room(app, lacking[0], self._limit_checks.room_reason(*lacking), out, now_ns)
+            self._skipped(group, app, out)
+            return True
+        over = self._limit_checks.over_limit(app, group.shape)
+        if over is None:
+            return False
+        self._waiting.park(group, over[0].blocked, self._limit_checks.limit_reason(*over), out, now_ns)
+        return True
+
+    def _skipped(self, group: AskGroup, app: Application, out: Outcome) -> None:
+        if self._questions.states:
+            self._questions.skipped(group, app.reason, out)
+
+    def _required_node_reason(self, group: AskGroup) -> Reason:
+        node = self._state.nodes.get(group.required_node)
+        if node is None:
+            return Reason(ReasonCode.REQUIRED_NODE_UNKNOWN, node=group.required_node)
+        names = self._state.types.names
+        for number, value in group.shape.items:
+            if value > node.available[number]:
+                return Reason(
+                    ReasonCode.REQUIRED_NODE_FULL,
+                    "",
+                    names[number],
+                    value,
+                    limit=node.capacity[number],
+                    free=node.available[number],
+                    node=node.node_id,
+                )
+        raise AssertionError(f"{group} fits on {node}")
+
+
+def _urgency(reserved: tuple[Ask, Node]) -> tuple[int, int, int]:
+    """The order of asks, whichever of their nodes gained room first."""
+    demand = reserved[0].demand
+    return (-demand.priority, demand.created_ns, demand.submission)

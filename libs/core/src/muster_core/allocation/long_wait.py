@@ -1,0 +1,435 @@
+"""Long waits: reservation of a node, preemption of other allocations, and signals to the autoscaler.
+
+A parked waitlist asks for its turn (`_ask`): it sets a deadline at the age at which its first ask may reserve, or one
+of its asks preempt. When the deadline has come, the cycle gives the waitlist its turn after the normal search, so that
+nothing is reserved or preempted for an ask that simply fits. A turn without success is repeated only after something
+changed, and then at whole multiples of :data:`RETRY_NS` after the first turn was due. So asks that wait forever cost
+nothing while nothing changes. The time of a turn depends on recorded values only, so that a restart changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from muster_core.model.application import Ask, AskGroup
+from muster_core.model.outcome import Outcome, TooSmallCluster
+from muster_core.model.pending import group_reason
+from muster_core.model.queue import Waitlist
+from muster_core.model.reasons import PreemptionNo, ReasonCode
+from muster_core.preemption import preemption
+from muster_core.preemption.plan import Plan
+
+if TYPE_CHECKING:
+    from muster_core.allocation.limit_checks import LimitChecks
+    from muster_core.allocation.notifications import Notifications
+    from muster_core.allocation.releases import Releases
+    from muster_core.allocation.reservations import Reservations
+    from muster_core.allocation.waiting import Waiting
+    from muster_core.model.partition_state import PartitionState
+    from muster_core.nodes.figures import NodeFigures
+    from muster_core.predicates.questions import Questions
+    from muster_core.preemption.cluster import Cluster
+
+# The interval between two turns of a waitlist (YuniKorn's interval between preemption checks of an ask).
+RETRY_NS = 15 * 1_000_000_000
+# The turns in one cycle, and the preemptions for one leaf in it. The rest comes in the next cycle, after new requests.
+TURNS_MAX = 100
+PREEMPTIONS_PER_LEAF_MAX = 10
+# Searches for victims in one cycle: in a large cluster each may take tens of milliseconds, while requests wait.
+SEARCHES_MAX = 20
+# How long asks are collected before the RM hears that the cluster is too small for them.
+REPORT_NS = 1_000_000_000
+
+
+class LongWait:
+    """Reservations, preemption and autoscaling signals of one partition."""
+
+    def __init__(
+        self,
+        state: PartitionState,
+        *,
+        figures: NodeFigures,
+        waiting: Waiting,
+        notifications: Notifications,
+        reservations: Reservations,
+        releases: Releases,
+        questions: Questions,
+        limit_checks: LimitChecks,
+        cluster: Cluster,
+    ) -> None:
+        self._state = state
+        self._figures = figures
+        self._waiting = waiting
+        self._notifications = notifications
+        self._reservations = reservations
+        self._releases = releases
+        self._questions = questions
+        self._limit_checks = limit_checks
+        self._cluster = cluster
+        # The waitlists whose turn it is, each with the groups that had their turn in it already.
+        self._due: dict[Waitlist, dict[AskGroup, None]] = {}
+        self._idle: dict[Waitlist, None] = {}
+        self._idle_version = -1
+        self._unreported: dict[Waitlist, None] = {}
+        self._stuck: dict[AskGroup, None] = {}
+        # Waitlists to report that a limit held back when they were checked: until something changes.
+        self._limited: dict[Waitlist, None] = {}
+        self.report_ns = 0
+        self.gone = False
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a waitlist can get its turn now. It cannot if the search stopped for an answer before trying the
+        list.
+        """
+        stopped = self._questions.turns.stopped
+        return any(waitlist.holds or not stopped for waitlist in self._due)
+
+    # ---- deadlines -------------------------------------------------------------------------------------------------
+
+    def parked(self, out: Outcome, now_ns: int) -> None:
+        """After a search: groups that it parked ask for their turn."""
+        state = self._state
+        parked, self._waiting.parked = self._waiting.parked, {}
+        lists: dict[Waitlist, None] = {}
+        for group in parked:
+            waitlist = group.app.queue.waitlists.get(group.wait_key)
+            if group.parked_key is None or waitlist is None:
+                continue
+            if not waitlist.holds:  # the budget ran out before it was tried
+                self._waiting.parked[group] = None
+                continue
+            lists[waitlist] = None
+            if group.unreported:
+                self._waiting.parking.must_report(waitlist, group)
+            if _takes_turns(waitlist):
+                continue  # (for a moment only: nothing else is in its way)
+            if self._questions.states and waitlist.place is not self._waiting.no_node:
+                self._questions.skipped(group, waitlist.reason, out)
+            self._ask(waitlist, (*self._rights_of_first(waitlist), *self._rights_of(waitlist, group)), now_ns)
+        for waitlist in lists:
+            waitlist.tried = True
+            if waitlist in self._waiting.parking.unreported and waitlist.place is self._waiting.no_node:
+                self._unreported[waitlist] = None
+        if self._idle_version != state.version:
+            self._unreported |= self._limited
+            self._limited.clear()
+        if self._unreported:
+            self._collect(now_ns)
+        if self._idle and self._idle_version != state.version:
+            idle, self._idle = self._idle, {}
+            for waitlist in idle:
+                if waitlist.gone:
+                    continue
+                if waitlist.holds:
+                    self._ask(waitlist, self._rights_since(waitlist), now_ns)
+                else:  # the budget ran out before it was tried
+                    self._idle[waitlist] = None
+        self._idle_version = state.version
+
+    def stuck(self, group: AskGroup, now_ns: int) -> None:
+        """Placeholders could make room for these asks, but the asks fit on no node (the gang design: this triggers
+        scale-up).
+        """
+        if group.unreported:
+            self._stuck[group] = None
+            self._collect(now_ns)
+
+    def _collect(self, now_ns: int) -> None:
+        if not self.report_ns:
+            self.report_ns = (now_ns // REPORT_NS + 1) * REPORT_NS
+            self._state.deadlines.append((self.report_ns, self))
+
+    def _ask(self, waitlist: Waitlist, rights_since: Iterable[int], now_ns: int) -> None:
+        """Sets the waitlist's deadline, if there is anything that it may do later."""
+        due: int | None = None
+        for since_ns in rights_since:
+            seen_ns = waitlist.seen_ns or now_ns
+            if waitlist.tried and since_ns <= seen_ns:
+                since_ns += ((seen_ns - since_ns) // RETRY_NS + 1) * RETRY_NS
+            if due is None or since_ns < due:
+                due = since_ns
+        if due is None:
+            return
+        if due <= now_ns:
+            self.come(waitlist)
+        elif not waitlist.due_ns or due < waitlist.due_ns:
+            self._set_due(waitlist, due)
+
+    def _set_due(self, waitlist: Waitlist, due_ns: int) -> None:
+        waitlist.due_ns = due_ns
+        self._state.deadlines.append((due_ns, waitlist))
+
+    def come(self, waitlist: Waitlist) -> None:
+        """The waitlist's deadline has come."""
+        waitlist.due_ns = waitlist.seen_ns = 0
+        self._due.setdefault(waitlist, {})
+
+    def _rights_since(self, waitlist: Waitlist) -> Iterator[int]:
+        """Yields the times from which the list's first ask may reserve, and the next ask of each group may preempt."""
+        yield from self._rights_of_first(waitlist)
+        for *_, group in waitlist.groups:
+            yield from self._rights_of(waitlist, group)
+
+    def _rights_of_first(self, waitlist: Waitlist) -> Iterator[int]:
+        head = _head(waitlist)
+        if head is None:
+            return
+        if self._may_reserve(waitlist, head):
+            yield head.created_ns + (0 if waitlist.required_node else self._state.config.reservation.delay_ns)
+        if waitlist.required_node and head.reserved_node and not head.preempts:
+            yield head.created_ns
+
+    def _rights_of(self, waitlist: Waitlist, group: AskGroup) -> Iterator[int]:
+        if group.preempts and not waitlist.required_node and self._state.config.preemption.enabled:
+            asking = _not_yet_preempting(group)
+            if asking is not None:
+                yield asking.created_ns + waitlist.leaf.policy.preemption_delay_ns
+
+    def _preempting_groups(self, waitlist: Waitlist) -> list[AskGroup]:
+        if not self._state.config.preemption.enabled:
+            return []
+        return [group for *_, group in waitlist.groups if group.preempts]
+
+    def _may_reserve(self, waitlist: Waitlist, head: Ask) -> bool:
+        if head.reserved_node or waitlist.reason is None:
+            return False
+        if waitlist.required_node:
+            refused = self._questions.refused(head)
+            return waitlist.required_node in self._state.nodes and waitlist.required_node not in refused
+        return (
+            self._state.config.reservation.enabled
+            and waitlist.place is self._waiting.no_node
+            and waitlist.reason.code not in (ReasonCode.LARGER_THAN_ANY_NODE, ReasonCode.NO_NODES)
+        )
+
+    # ---- turns -----------------------------------------------------------------------------------------------------
+
+    def run(self, out: Outcome, now_ns: int) -> None:
+        """Gives a turn to each waitlist that is due."""
+        attempts: dict[str, int] = {}
+        if self._due:
+            for waitlist in sorted(self._due, key=_most_urgent)[:TURNS_MAX]:
+                had_theirs = self._due.pop(waitlist)
+                if waitlist.gone:
+                    continue
+                if not waitlist.holds:  # the budget ran out before it was tried
+                    self._due[waitlist] = had_theirs
+                    continue
+                self._turn(waitlist, had_theirs, attempts, out, now_ns)
+        if self.report_ns and now_ns >= self.report_ns:
+            self._report(out, now_ns)
+
+    def _turn(
+        self,
+        waitlist: Waitlist,
+        had_theirs: dict[AskGroup, None],
+        attempts: dict[str, int],
+        out: Outcome,
+        now_ns: int,
+    ) -> None:
+        # 1. An application that may not run any more waits to run, and not here.
+        head = _head(waitlist)
+        while head is not None and (full := self._limit_checks.full_ledger(head.app)) is not None:
+            self._waiting.wait_to_run(head.app, full, out, now_ns)
+            head = _head(waitlist)
+        if head is None or _takes_turns(waitlist):
+            return  # (if it is parked for another reason, it asks again)
+        waitlist.tried = True  # this turn counts for whichever ask is the first now
+        # 2. A node for the first ask.
+        if self._may_reserve(waitlist, head) and not self._limit_checks.held_back(head):
+            self._reserve(waitlist, head, out, now_ns)
+        # 3. Preemption makes room.
+        finished = True
+        if waitlist.required_node:
+            self._preempt_on_required_node(waitlist, head, out, now_ns)
+        else:
+            no: PreemptionNo | None = None
+            for group in self._preempting_groups(waitlist):
+                if group not in had_theirs:
+                    finished, its_no = self._preempt_for(waitlist, group, attempts, out, now_ns)
+                    no = its_no or no
+                    if not finished:
+                        break
+                    had_theirs[group] = None
+            if no is not None:  # once for all groups: a turn with the same result as the last one writes nothing
+                self._say_no(waitlist, no, out)
+        # 4. Asks without help are tried again after something changed.
+        if not finished:
+            self._due[waitlist] = had_theirs
+            return
+        later = []
+        for since_ns in self._rights_since(waitlist):
+            if since_ns <= now_ns:
+                self._idle[waitlist] = None
+            else:
+                later.append(since_ns)
+        if later:
+            self._set_due(waitlist, min(later))
+
+    def _reserve(self, waitlist: Waitlist, head: Ask, out: Outcome, now_ns: int) -> None:
+        state = self._state
+        if waitlist.required_node:
+            node = state.nodes[waitlist.required_node]
+            if any(value > node.capacity[number] for number, value in head.shape.items):
+                return
+            for other in [ask for ask in node.reservations if not ask.demand.required_node]:
+                self._reservations.unreserve(other, out, now_ns)
+            self._reservations.reserve(head, node, out, now_ns)
+        elif now_ns >= head.created_ns + state.config.reservation.delay_ns:
+            best = self._figures.best_to_keep(head.shape, self._questions.not_to_keep(head))
+            if best is not None and self._questions.predicates:
+                self._questions.reserve(head, best, out, now_ns)
+            elif best is not None:
+                self._reservations.reserve(head, best, out, now_ns)
+
+    def reservation_timed_out(self, ask: Ask, out: Outcome, now_ns: int) -> None:
+        """Gives up the reservation of an ask that a limit stops. An ask that waits for room keeps its reservation."""
+        if not ask.reserved_node:
+            return
+        timeout_ns = self._state.config.reservation.timeout_ns
+        due_ns = ask.reserved_ns + timeout_ns
+        if now_ns >= due_ns:
+            if not ask.awaits_placeholders and self._limit_checks.held_back(ask):
+                self._reservations.unreserve(ask, out, now_ns)
+                return
+            due_ns = now_ns + timeout_ns
+        self._state.deadlines.append((due_ns, ask))
+
+    # ---- preemption ------------------------------------------------------------------------------------------------
+
+    def _preempt_for(
+        self, waitlist: Waitlist, group: AskGroup, attempts: dict[str, int], out: Outcome, now_ns: int
+    ) -> tuple[bool, PreemptionNo | None]:
+        """Returns whether everything was tried that may be tried now, and why the last try did not help."""
+        leaf = waitlist.leaf
+        while (asking := _not_yet_preempting(group)) is not None:
+            if now_ns < asking.created_ns + leaf.policy.preemption_delay_ns:
+                break
+            if attempts.get(leaf.path, 0) >= PREEMPTIONS_PER_LEAF_MAX or sum(attempts.values()) >= SEARCHES_MAX:
+                return False, None
+            attempts[leaf.path] = attempts.get(leaf.path, 0) + 1
+            found = preemption.search(self._cluster, asking, now_ns)
+            if isinstance(found, PreemptionNo):
+                return True, found
+            agreed = self._agreed(found, asking, out, now_ns)
+            if agreed is None:
+                return True, None
+            self.carry_out(agreed, asking, out, now_ns)
+        return True, None
+
+    def _preempt_on_required_node(self, waitlist: Waitlist, head: Ask, out: Outcome, now_ns: int) -> None:
+        if not head.reserved_node or head.preempts:
+            return
+        node = self._state.nodes[head.reserved_node]
+        found = preemption.search_required_node(self._state, head, node, now_ns)
+        if isinstance(found, PreemptionNo):
+            self._say_no(waitlist, found, out)
+        elif (agreed := self._agreed(found, head, out, now_ns)) is not None:
+            self.carry_out(agreed, head, out, now_ns)
+
+    def _agreed(self, plan: Plan, asking: Ask, out: Outcome, now_ns: int) -> Plan | None:
+        """The plan as the RM agrees to it, perhaps with further victims; None: the RM is being asked.
+
+        The RM's yes gives the waitlist its turn again.
+        """
+        victims = [victim.allocation for victim in plan.victims]
+        further = [entry.allocation for entry in plan.further]
+        more = self._questions.may_preempt(asking, plan.node, victims, further, out, now_ns)
+        return None if more is None else preemption.with_further(plan, more, asking, now_ns)
+
+    def carry_out(self, plan: Plan, asking: Ask, out: Outcome, now_ns: int) -> None:
+        """Releases the victims, and reserves the node for the ask."""
+        state = self._state
+        version = state.version
+        for victim in plan.victims:
+            self._releases.preempt(victim.allocation, victim.why, victim.message, out, now_ns)
+        asking.preempts = True
+        out.touch(asking, state.name)
+        node = plan.node
+        if node is not None and asking.reserved_node != node.node_id:
+            if asking.reserved_node:
+                self._reservations.unreserve(asking, out, now_ns)
+            for other in list(node.reservations):
+                self._reservations.unreserve(other, out, now_ns)
+            self._reservations.reserve(asking, node, out, now_ns)
+        preemption.carried_out(state, plan, asking, version)
+
+    def _say_no(self, waitlist: Waitlist, no: PreemptionNo, out: Outcome) -> None:
+        if waitlist.reason is not None and waitlist.reason.preemption is not no:
+            waitlist.reason = waitlist.reason.with_preemption(no)
+            out.touch(waitlist, self._state.name)
+            if self._notifications.wanted:
+                self._notifications.reason_changed(waitlist)
+
+    # ---- the autoscaler --------------------------------------------------------------------------------------------
+
+    def _report(self, out: Outcome, now_ns: int) -> None:
+        """Tells the RM of the asks that only a larger cluster would help, of each once."""
+        self.report_ns = 0
+        no_node = self._waiting.no_node
+        stuck, self._stuck = self._stuck, {}
+        for group in stuck:
+            gang = group.app.gang
+            if gang is not None and group in gang.stuck:
+                self._tell(group, out, now_ns)
+        unreported, self._unreported = self._unreported, {}
+        for waitlist in unreported:
+            if waitlist.place is not no_node:
+                continue  # it is reported again when it is there again
+            if not waitlist.holds:  # the budget ran out before it was tried
+                self._unreported[waitlist] = None
+                continue
+            for group in list(self._waiting.parking.unreported.get(waitlist, ())):
+                self._report_group(waitlist, group, out, now_ns)
+
+    def _report_group(self, waitlist: Waitlist, group: AskGroup, out: Outcome, now_ns: int) -> None:
+        head = group.head()
+        if head is not None and self._limit_checks.held_back(head):
+            self._limited[waitlist] = None
+            return
+        self._tell(group, out, now_ns)
+        self._waiting.parking.reported(waitlist, group)
+
+    def _tell(self, group: AskGroup, out: Outcome, now_ns: int) -> None:
+        reason = group_reason(group)
+        said = reason.sentence() if reason is not None and group.unreported else ""
+        for ask in group.unreported:
+            if ask.group is group and not ask.scaled_up:
+                ask.scaled_up = True
+                out.touch(ask, self._state.name)
+                out.facts.append(TooSmallCluster(self._state.name, ask.app.app_id, ask.key, now_ns, said))
+        group.unreported = []
+
+
+def _takes_turns(waitlist: Waitlist) -> bool:
+    """Whether a node has room for its asks, once the RM has answered about another proposal there."""
+    return waitlist.reason is not None and waitlist.reason.code is ReasonCode.RM_TURN
+
+
+def _most_urgent(waitlist: Waitlist) -> tuple[int, int, int]:
+    """The order of turns: the order of asks."""
+    head = _head(waitlist)
+    return (-head.priority, head.created_ns, head.submission) if head is not None else (0, 0, 0)
+
+
+def _head(waitlist: Waitlist) -> Ask | None:
+    if not waitlist.groups:
+        return None
+    group: AskGroup = waitlist.groups[0][-1]
+    return group.head()
+
+
+def _not_yet_preempting(group: AskGroup) -> Ask | None:
+    """The oldest ask of the group for which no victims were chosen yet; None: there is none."""
+    best: tuple[int, int, Ask] | None = None
+    head = group.head()
+    if head is not None and not head.preempts:
+        return head
+    for created_ns, submission, _, ask in group.heap:
+        if ask.group is group and not ask.gone and not ask.preempts and ask.pending > 0:
+            place = (created_ns, submission, ask)
+            if best is None or place[:2] < best[:2]:
+                best = place
+    return None if best is None else best[2]

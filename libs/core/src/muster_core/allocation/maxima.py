@@ -1,0 +1,32 @@
+"""Limits of running applications: their kinds, and the events of applications that they hold back."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from muster_core.model.outcome import Detail
+from muster_core.model.queue import Ledger, Tracker
+from muster_core.model.reasons import ReasonCode
+
+
+class HeldBy(NamedTuple):
+    """The details of the events when a limit holds an application back, and when it does not any more."""
+
+    cannot_run: Detail
+    runnable: Detail
+
+
+_BY_QUEUE = HeldBy(Detail.APP_CANNOTRUN_QUEUE, Detail.APP_RUNNABLE_QUEUE)
+_BY_QUOTA = HeldBy(Detail.APP_CANNOTRUN_QUOTA, Detail.APP_RUNNABLE_QUOTA)
+MAXIMA = {
+    ReasonCode.QUEUE_MAX_APPLICATIONS: _BY_QUEUE,
+    ReasonCode.USER_MAX_APPLICATIONS: _BY_QUOTA,
+    ReasonCode.GROUP_MAX_APPLICATIONS: _BY_QUOTA,
+}
+
+
+def maximum_of(ledger: Ledger) -> ReasonCode:
+    """The reason code of the ledger's limit of running applications."""
+    if not isinstance(ledger, Tracker):
+        return ReasonCode.QUEUE_MAX_APPLICATIONS
+    return ReasonCode.GROUP_MAX_APPLICATIONS if ledger.group else ReasonCode.USER_MAX_APPLICATIONS

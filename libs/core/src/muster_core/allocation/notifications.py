@@ -1,0 +1,235 @@
+"""Events for people about waiting asks (the event history design, "SHIM events").
+
+They are made only if the RM wants them. An event tells of a change, not of each look at the ask: that the ask does not
+fit in its queue or in its user's quota, that it fits again, that the RM refuses every node for it, or that preemption
+finds nothing on the one node that it requires. The last event is recorded with the ask, so a restart repeats nothing.
+
+Asks that are alike wait together, and an event for each of them is not part of deciding. So the events are made after
+the search, a bounded number in each cycle.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from enum import IntEnum
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from muster_core.model.application import NOTIFIED_NO_VICTIM, NOTIFIED_QUEUE, NOTIFIED_REFUSED, NOTIFIED_USER
+from muster_core.model.outcome import Outcome
+from muster_core.model.reasons import PreemptionNo, Reason, ReasonCode
+from muster_core.model.resources import UNLIMITED
+from muster_core.model.words import as_map
+
+if TYPE_CHECKING:
+    from muster_core.model.application import Ask, AskGroup
+    from muster_core.model.partition_state import PartitionState
+    from muster_core.model.queue import Ledger, Waitlist
+
+# Asks looked at in one cycle. The next cycles handle the rest, after new requests.
+LOOKS_MAX = 1000
+
+
+class Standing(IntEnum):
+    """The obstacles of a group's asks, as far as events tell people."""
+
+    NOTHING = 0
+    QUEUE = 1
+    USER = 2
+    REFUSED = 3
+    NO_VICTIM = 4
+
+
+_BY_CODE = {
+    ReasonCode.QUEUE_MAX: Standing.QUEUE,
+    ReasonCode.USER_LIMIT: Standing.USER,
+    ReasonCode.GROUP_LIMIT: Standing.USER,
+    ReasonCode.REFUSED_BY_RM: Standing.REFUSED,
+}
+# The recorded notice of an ask after the event.
+_NOTIFIED = {
+    Standing.NOTHING: 0,
+    Standing.QUEUE: NOTIFIED_QUEUE,
+    Standing.USER: NOTIFIED_USER,
+    Standing.REFUSED: NOTIFIED_REFUSED,
+    Standing.NO_VICTIM: NOTIFIED_NO_VICTIM,
+}
+_NO_VICTIM = (PreemptionNo.NO_VICTIMS, PreemptionNo.NOT_ENOUGH_VICTIMS)
+
+
+def standing_of(reason: Reason | None) -> Standing:
+    """The standing that a waitlist's reason means for its asks."""
+    if reason is None:
+        return Standing.NOTHING
+    if reason.code is ReasonCode.REQUIRED_NODE_FULL and reason.preemption in _NO_VICTIM:
+        return Standing.NO_VICTIM
+    return _BY_CODE.get(reason.code, Standing.NOTHING)
+
+
+def _was_missed(group: AskGroup) -> bool:
+    """Whether the group was woken and not tried."""
+    waits = group.parked_key is not None and bool(group.asks)
+    return waits and not group.app.queue.waitlists[group.wait_key].holds
+
+
+class Notifications:
+    """Tells people about one partition's asks.
+
+    :ivar wanted: whether anybody reads the events; if not, nothing is kept or done.
+    """
+
+    def __init__(self, state: PartitionState) -> None:
+        self._state = state
+        self.wanted = False
+        # Groups with asks whose standing may have changed; and their remaining asks, the next one last.
+        self._due: dict[AskGroup, list[Ask] | None] = {}
+
+    @property
+    def waiting(self) -> bool:
+        """Whether some asks were not looked at yet."""
+        return bool(self._due)
+
+    def unfinished(self, *, stopped: bool) -> bool:
+        """Whether some can be looked at now. ``stopped``: the search stopped for an answer, and those that it missed do
+        not count.
+        """
+        return any(not stopped or not _was_missed(group) for group in self._due)
+
+    def want(self, wanted: bool) -> None:
+        """Starts or stops the events. At a start, all waiting asks are looked at."""
+        if wanted == self.wanted:
+            return
+        self.wanted = wanted
+        self._due.clear()
+        for app in self._state.apps.values() if wanted else ():
+            for group in app.groups.values():
+                group.stood, group.untold = None, None
+                if group.parked_key is not None:
+                    self._due[group] = None
+
+    # ---- what may have changed -------------------------------------------------------------------------------------
+
+    def entered(self, ask: Ask, group: AskGroup) -> None:
+        """The ask belongs to the group from now on."""
+        if group.stood is None or (group.stood == Standing.NOTHING and not ask.notified):
+            return  # all of them will be looked at, or there is nothing to tell
+        if group.untold is None:
+            group.untold = []
+        elif len(group.untold) > 2 * group.asks:
+            group.untold = [each for each in group.untold if each.group is group]
+        group.untold.append(ask)
+        if group.parked_key is not None:
+            self._due.setdefault(group)
+
+    def parked(self, group: AskGroup, reason: Reason | None) -> None:
+        """The group waits for this reason."""
+        if group.untold or group.stood != standing_of(reason):
+            self._due[group] = None
+
+    def reason_changed(self, waitlist: Waitlist) -> None:
+        """The waitlist waits for another reason."""
+        standing = standing_of(waitlist.reason)
+        for *_, group in waitlist.groups:
+            if group.stood != standing:
+                self._due[group] = None
+
+    # ---- events ----------------------------------------------------------------------------------------------------
+
+    def run(self, out: Outcome, now_ns: int) -> None:
+        """Makes the events of asks whose standing changed."""
+        left = LOOKS_MAX
+        for group in list(islice(self._due, LOOKS_MAX)):
+            if left <= 0:
+                break
+            left -= self._look(group, left, out, now_ns)
+
+    def _look(self, group: AskGroup, most: int, out: Outcome, now_ns: int) -> int:
+        """Looks at up to ``most`` asks of a group. Returns how many, at least 1."""
+        asks = self._due.pop(group)
+        if group.parked_key is None or not group.asks:
+            # The group is being tried, or is empty. It is looked at when it is parked again.
+            group.untold = [*reversed(asks or ()), *(group.untold or ())] or None
+            return 1
+        waitlist = group.app.queue.waitlists[group.wait_key]
+        if not waitlist.holds:  # the budget ran out before it was tried
+            self._due[group] = asks
+            return 1
+        standing = standing_of(waitlist.reason)
+        left = [*reversed(asks or ()), *(group.untold or ())]
+        asks = left if group.stood == standing else _members(group)
+        asks.reverse()
+        group.stood, group.untold = standing, None
+        looked = 1
+        while asks and looked <= most:
+            ask = asks.pop()
+            looked += 1
+            if ask.group is group and not ask.gone:
+                self._tell(ask, standing, out, now_ns)
+        if asks:
+            self._due[group] = asks
+        return looked
+
+    def passed(self, ask: Ask, out: Outcome, now_ns: int) -> None:
+        """The ask is placed: no limit stops it any more."""
+        if self.wanted:
+            self._tell(ask, Standing.NOTHING, out, now_ns)
+        else:
+            ask.notified = 0
+
+    def _tell(self, ask: Ask, standing: Standing, out: Outcome, now_ns: int) -> None:
+        """Follows YuniKorn's order: first the user's quota, then the queue. A quota says nothing about the queue."""
+        notified = _NOTIFIED[standing] | (ask.notified & NOTIFIED_QUEUE if standing is Standing.USER else 0)
+        if notified == ask.notified:
+            return
+        begun, over = notified & ~ask.notified, ask.notified & ~notified
+        key, shape, leaf = ask.key, ask.shape, ask.app.queue
+
+        def tell(message: str) -> None:
+            out.tell_people(key, ask.app.app_id, shape, message, now_ns)
+
+        def excess(ledgers: Iterable[Ledger]) -> str:
+            return f"(requested {as_map(shape.quantities)}, available {as_map(self._room(ledgers))})"
+
+        if begun & NOTIFIED_USER:
+            tell(f"Request '{key}' exceeds the available user quota {excess(ask.app.trackers)}")
+        if over & NOTIFIED_USER:
+            tell(f"Request '{key}' fits in the available user quota")
+        if begun & NOTIFIED_QUEUE:
+            tell(f"Request '{key}' does not fit in queue '{leaf.path}' {excess(leaf.ancestry)}")
+        if over & NOTIFIED_QUEUE:
+            tell(f"Request '{key}' has become schedulable in queue '{leaf.path}'")
+        if begun & NOTIFIED_REFUSED:
+            tell(f"Unschedulable request '{key}': {_refusals(ask)}")
+        if begun & NOTIFIED_NO_VICTIM:
+            node = ask.demand.required_node
+            tell(f"Unschedulable request '{key}' with required node '{node}', no preemption victim found")
+        ask.notified = notified
+        out.touch(ask, self._state.name)
+
+    def _room(self, ledgers: Iterable[Ledger]) -> dict[str, int]:
+        """The room that the limits leave, by type name. Types without a limit are left out."""
+        least: dict[int, int] = {}
+        for ledger in ledgers:
+            for number, most in enumerate(ledger.limit):
+                if most < UNLIMITED:
+                    room = max(most - ledger.allocated[number], 0)
+                    least[number] = min(room, least.get(number, room))
+        names = self._state.types.names
+        return {names[number]: room for number, room in least.items()}
+
+
+def _members(group: AskGroup) -> list[Ask]:
+    """All asks of the group, oldest first."""
+    return list(dict.fromkeys(entry[3] for entry in sorted(group.heap, key=_age) if entry[3].group is group))
+
+
+def _age(entry: tuple[int, int, int, Ask]) -> tuple[int, int, int]:
+    return entry[:3]
+
+
+def _refusals(ask: Ask) -> str:
+    """The RM's reasons for refusing nodes, with the number of nodes each, as YuniKorn writes it."""
+    nodes = ask.refusals.nodes if ask.refusals is not None else {}
+    counts = Counter(refusal.reason for refusal in nodes.values())
+    return "".join(f"{reason} ({counts[reason]}x); " for reason in sorted(counts))

@@ -1,0 +1,59 @@
+"""The groups that are parked, by waitlist."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from muster_core.model.application import AskGroup
+    from muster_core.model.queue import Waitlist
+
+
+class Parking:
+    """Puts groups on waitlists and takes them off.
+
+    :ivar awake: by waitlist, its group that was woken last.
+    :ivar unreported: by waitlist, its groups with asks that were not reported to the RM as too large for the cluster.
+    """
+
+    def __init__(self) -> None:
+        self.awake: dict[Waitlist, AskGroup] = {}
+        self.unreported: dict[Waitlist, dict[AskGroup, None]] = {}
+
+    def park(self, waitlist: Waitlist, group: AskGroup, key: tuple[Any, ...]) -> None:
+        """Puts a group on the list, at the place of the key."""
+        group.held = False
+        waitlist.groups.add((*key, group))
+        group.parked_key = key
+        group.app.parked += 1
+        if group.unreported:
+            self.must_report(waitlist, group)
+        if waitlist.bench is not None and waitlist.groups[0][-1] is group:
+            waitlist.bench.place(waitlist)
+
+    def unpark(self, waitlist: Waitlist, group: AskGroup) -> None:
+        """Takes a group off the list."""
+        assert group.parked_key is not None, f"{group} is not parked"
+        was_first = waitlist.bench is not None and waitlist.groups[0][-1] is group
+        waitlist.groups.remove((*group.parked_key, group))
+        group.parked_key = None
+        group.app.parked -= 1
+        self.reported(waitlist, group)
+        if was_first and waitlist.bench is not None:
+            waitlist.bench.place(waitlist)
+
+    def forget(self, waitlist: Waitlist) -> None:
+        """The list is gone."""
+        self.awake.pop(waitlist, None)
+
+    def must_report(self, waitlist: Waitlist, group: AskGroup) -> None:
+        """Notes that the group has asks that may have to be reported to the RM."""
+        self.unreported.setdefault(waitlist, {})[group] = None
+
+    def reported(self, waitlist: Waitlist, group: AskGroup) -> None:
+        """Notes that the group's asks were reported to the RM, or that the group left the list."""
+        groups = self.unreported.get(waitlist)
+        if groups is not None:
+            groups.pop(group, None)
+            if not groups:
+                del self.unreported[waitlist]

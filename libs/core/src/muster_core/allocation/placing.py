@@ -1,0 +1,153 @@
+"""Finds the node for an ask, and makes the allocation there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from muster_core.model.allocation import Replaced, made_uuid, unique_key
+from muster_core.model.application import Allocation
+from muster_core.model.resources import Shape, fits
+from muster_core.model.states import AppState, GangPhase
+
+if TYPE_CHECKING:
+    from muster_core.allocation.announcements import Announcements
+    from muster_core.allocation.asks import Asks
+    from muster_core.allocation.books import Books
+    from muster_core.allocation.notifications import Notifications
+    from muster_core.allocation.reservations import Reservations
+    from muster_core.allocation.turns import Turns
+    from muster_core.allocation.waiting import Waiting
+    from muster_core.applications.lifecycle import Lifecycle
+    from muster_core.gangs.gangs import Gangs
+    from muster_core.model.application import Ask, AskGroup
+    from muster_core.model.node import Node
+    from muster_core.model.outcome import Outcome
+    from muster_core.model.partition_state import PartitionState
+    from muster_core.nodes.node_books import NodeBooks
+
+
+class Placing:
+    """Places the asks of one partition."""
+
+    def __init__(
+        self,
+        state: PartitionState,
+        *,
+        notifications: Notifications,
+        waiting: Waiting,
+        node_books: NodeBooks,
+        books: Books,
+        reservations: Reservations,
+        announcements: Announcements,
+        asks: Asks,
+        lifecycle: Lifecycle,
+        gangs: Gangs,
+        turns: Turns,
+    ) -> None:
+        self._state = state
+        self._notifications = notifications
+        self._waiting = waiting
+        self._node_books = node_books
+        self._books = books
+        self._reservations = reservations
+        self._announcements = announcements
+        self._asks = asks
+        self._lifecycle = lifecycle
+        self._gangs = gangs
+        self._turns = turns
+
+    def node_for(self, ask: Ask, group: AskGroup) -> Node | None:
+        """The node that the ask may have now: the required one, the reserved one, or the best one; None: there is
+        none.
+        """
+        items = group.shape.items
+        if group.required_node:
+            # A daemon's node accepts it even while the node drains, or is reserved for asks that are no daemons.
+            node = self._state.nodes.get(group.required_node)
+            if node is None or (ask.refusals is not None and node.node_id in ask.refusals.nodes):
+                return None
+            return node if fits(items, node.available) and self._turns.may_use(ask, node) else None
+        reserved = self._state.nodes[ask.reserved_node] if ask.reserved_node else None
+        kept = reserved is not None and not ask.awaits_placeholders and reserved.usable
+        if reserved is not None and kept and fits(items, reserved.available) and self._turns.may_use(ask, reserved):
+            return reserved
+        return self._find_node(group.shape, ask)
+
+    def _find_node(self, shape: Shape, ask: Ask) -> Node | None:
+        waiting = self._waiting
+        if shape in waiting.found_no_node:
+            return None
+        but = self._turns.but(ask, ask.refusals.nodes if ask.refusals is not None else ())
+        if but:
+            # (The result says nothing about the shape.)
+            if shape in waiting.only_gained:
+                left = [node for node in waiting.gained if node.node_id not in but]
+                return self._node_books.index.first_of(left, shape.items)
+            return next(iter(self._node_books.index.fitting(shape.items, but, 1)), None)
+        if shape in waiting.only_gained:
+            node = self._node_books.index.first_of(waiting.gained, shape.items)
+        else:
+            node = self._node_books.index.first_fit(shape.items)
+        if node is None:
+            waiting.found_no_node.add(shape)
+        return node
+
+    def allocate(
+        self,
+        ask: Ask,
+        group: AskGroup | None,
+        node: Node,
+        out: Outcome,
+        now_ns: int,
+        replaces: Allocation | None = None,
+    ) -> None:
+        """Makes one allocation of an ask on a node that has room.
+
+        :param group: None: the ask is in no group, because it waited for placeholders.
+        :param replaces: the placeholder that the allocation replaces.
+        """
+        state = self._state
+        app, demand = ask.app, ask.demand
+        queue = app.queue
+        if ask.notified:
+            self._notifications.passed(ask, out, now_ns)
+        if app.reason is not None:
+            self._waiting.may_run(app, out, now_ns)
+        if ask.reserved_node and (node.node_id == ask.reserved_node or not ask.awaits_placeholders):
+            self._reservations.unreserve(ask, out, now_ns)
+        ordinal = ask.allocated
+        ask.allocated = ordinal + 1
+        while ordinal and unique_key(demand.key, ordinal) in app.allocations:
+            ordinal += 1  # an earlier one came back, while later ones still run
+        allocation = Allocation(
+            app,
+            demand,
+            node.node_id,
+            now_ns,
+            ordinal,
+            made_uuid(demand.submission, ordinal, now_ns) if demand.previous_generation else "",
+        )
+        if replaces is not None:
+            allocation.replaces = Replaced(replaces.key, replaces.created_ns)
+        self._books.place(ask, allocation, node)
+        out.touch(allocation, state.name)
+        gang = app.gang
+        if demand.placeholder:
+            self._gangs.placed(allocation, out, now_ns)
+        elif app.state is not AppState.RUNNING or (gang is not None and gang.phase is not GangPhase.USED):
+            self._lifecycle.started(app, out, now_ns)
+        self._announcements.tell_new(allocation, out, now_ns)
+        ask.pending -= 1
+        if queue.fair_apps:  # before the next one is woken, by its present share
+            app.share = None
+            self._waiting.rekey(app)
+        if ask.pending:
+            out.touch(ask, state.name)
+            if gang is not None and ask.open <= 0 and ask.group is not None:
+                self._asks.leave_group(ask, out)
+        else:
+            self._asks.drop_ask(ask, out, now_ns)
+        if not self._waiting.refresh_app(app):
+            self._waiting.refresh(queue)
+        if group is not None and group.asks:  # otherwise drop_ask woke the next
+            self._waiting.wake_next(group)

@@ -1,0 +1,163 @@
+"""Takes allocations as the RM reports them, and the RM's later changes of them.
+
+They are accepted whatever the limits say, because they run already. ``cycle.py`` makes the new decisions.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from muster_core.model.application import Allocation
+from muster_core.model.demand import Demand
+from muster_core.model.node import Node
+from muster_core.model.outcome import Detail, NewAllocation, Outcome
+from muster_core.queues import quota
+
+if TYPE_CHECKING:
+    from muster_core.allocation.announcements import Announcements
+    from muster_core.allocation.books import Books
+    from muster_core.allocation.releases import Releases
+    from muster_core.allocation.waiting import Waiting
+    from muster_core.applications.lifecycle import Lifecycle
+    from muster_core.gangs.gangs import Gangs
+    from muster_core.model.partition_state import PartitionState
+    from muster_core.nodes.node_books import NodeBooks
+
+
+class Recovery:
+    """Takes what the RM reports of one partition's allocations."""
+
+    def __init__(
+        self,
+        state: PartitionState,
+        *,
+        books: Books,
+        node_books: NodeBooks,
+        waiting: Waiting,
+        lifecycle: Lifecycle,
+        gangs: Gangs,
+        releases: Releases,
+        announcements: Announcements,
+    ) -> None:
+        self._state = state
+        self._books = books
+        self._node_books = node_books
+        self._waiting = waiting
+        self._lifecycle = lifecycle
+        self._gangs = gangs
+        self._releases = releases
+        self._announcements = announcements
+
+    def adopt(self, allocation: Allocation, out: Outcome, now_ns: int, *, echo: bool = True) -> None:
+        """Takes an allocation that the RM reports, without checking any limit, and echoes it.
+
+        It also takes what an external source runs; the RM is not told of that.
+        """
+        out.reported += not allocation.foreign
+        self._take(allocation, out, now_ns, echo=echo)
+
+    def _take(self, allocation: Allocation, out: Outcome, now_ns: int, *, echo: bool) -> None:
+        state = self._state
+        node = state.nodes[allocation.node_id]
+        self._books.hold(allocation, node)
+        out.touch(allocation, state.name)
+        if allocation.foreign:
+            self._node_books.occupied_event(node.node_id, out, now_ns)
+            if echo:
+                out.facts.append(NewAllocation(state.name, allocation, allocation.demand, adopted=True))
+            return
+        app = allocation.app
+        assert app is not None
+        self._waiting.refresh_app(app)  # (a woken group of the application may be on its list again)
+        self._waiting.refresh(app.queue)
+        if allocation.demand.placeholder:
+            self._gangs.ask_more(allocation.demand, app, 1)
+            out.touch(app, state.name)
+            self._gangs.placed(allocation, out, now_ns)
+        else:
+            self._waiting.may_run(app, out, now_ns)  # (it runs, whatever the limits say)
+            self._lifecycle.started(app, out, now_ns)
+        self._announcements.tell_new(allocation, out, now_ns, adopted=True, echo=echo)
+        if not allocation.source:
+            self._tell_excess(allocation, node, out, now_ns)
+        quota.usage_changed(state, app.queue, allocation.shape.items, out, now_ns)
+
+    def change(
+        self,
+        held: Allocation,
+        demand: Demand,
+        node_id: str,
+        uuid: str,
+        out: Outcome,
+        now_ns: int,
+        *,
+        echo: bool,
+    ) -> Allocation:
+        """The RM changed an existing allocation: its size, its node, its priority or its tags.
+
+        No limit is checked, and the allocation may become larger than its node. A released allocation stays released.
+
+        :param echo: the RM reported the allocation, and gets it as an answer; False: the RM sent its ask again.
+        """
+        state = self._state
+        demand.changed_ns = held.demand.changed_ns
+        moved, sized = node_id != held.node_id, demand.shape is not held.shape
+        role = (demand.task_group, demand.placeholder) == (held.task_group, held.placeholder)
+        if role and not moved and not sized and uuid in ("", held.uuid):
+            if not demand.same_as(held.demand):
+                held.demand = demand
+                state.version += 1
+                self._announcements.end_in_time(held)
+                out.touch(held, state.name)
+            if echo:
+                out.facts.append(NewAllocation(state.name, held, held.demand, adopted=True))
+            return held
+        if sized and not moved:
+            demand.changed_ns = now_ns
+        new = Allocation(
+            held.app, demand, node_id, now_ns if moved else held.allocated_ns, held.ordinal, uuid or held.uuid
+        )
+        new.preempted, new.timed_out, new.replaces = held.preempted, held.timed_out, held.replaces
+        new.source = held.source
+        if demand.placeholder:  # otherwise it is no placeholder any more, and nothing replaces it
+            new.replaced_by = held.replaced_by if self._gangs.still_does(new, held.replaced_by) else ""
+        self.give_back(held, out, now_ns)
+        new.published, held.published = held.published, False  # the same record
+        if new.releasing:
+            new.releasing_since_ns, new.reminder_ns = held.releasing_since_ns, held.reminder_ns
+            state.deadlines.append((new.reminder_ns, new))
+        self._take(new, out, now_ns, echo=echo)
+        return new
+
+    def give_back(self, allocation: Allocation, out: Outcome, now_ns: int) -> None:
+        """Takes an allocation off the books because the RM changed its size or its node. The new one follows."""
+        state = self._state
+        self._releases.account(allocation, out, now_ns)
+        self._books.unhold(allocation)
+        if allocation.foreign:
+            self._node_books.occupied_event(allocation.node_id, out, now_ns)
+        else:
+            if allocation.demand.placeholder and allocation.app is not None:
+                self._gangs.ask_more(allocation.demand, allocation.app, -1)
+                out.touch(allocation.app, state.name)
+            self._releases.tell_gone(allocation, Detail.ALLOC_REPLACED, out, now_ns)
+
+    def _tell_excess(self, allocation: Allocation, node: Node, out: Outcome, now_ns: int) -> None:
+        """Adds an event for people if a reported allocation exceeds a limit or its node: it is accepted anyway."""
+        app, names = allocation.app, self._state.types.names
+        assert app is not None, f"{allocation} is foreign"
+        found = [
+            f"node {node.node_id} has {-node.available[number]} {names[number]} less than it holds"
+            for number, _ in allocation.shape.items
+            if node.available[number] < 0
+        ]
+        found += [
+            f"{ledger.who or 'queue'} in {ledger.path} has {ledger.allocated[number]} of {ledger.limit[number]} "
+            f"{names[number]}"
+            for ledger in app.bounds
+            for number, _ in allocation.shape.items
+            if ledger.allocated[number] > ledger.limit[number]
+        ]
+        if found:
+            message = f"taken in as the resource manager reports it: {'; '.join(found)}"
+            out.tell_people(allocation.key, app.app_id, allocation.shape, message, now_ns)

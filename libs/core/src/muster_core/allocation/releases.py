@@ -1,0 +1,197 @@
+"""The end of allocations: the scheduler releases them (preempted, timed out), reminds the RM until it confirms, and
+removes them.
+
+A released allocation stays on the books until the RM confirms that it is gone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from muster_core.allocation.announcements import released
+from muster_core.applications import usage
+from muster_core.gangs.messages import replacing_message
+from muster_core.model.allocation import Preempted
+from muster_core.model.application import Allocation
+from muster_core.model.commands import Termination
+from muster_core.model.outcome import Change, Detail, EventType, Outcome, event_of
+from muster_core.model.states import REMINDER_NS, PlaceholderEvent
+from muster_core.queues import quota
+from muster_core.queues.limits import usage_events
+
+if TYPE_CHECKING:
+    from muster_core.allocation.books import Books
+    from muster_core.model.application import Application
+    from muster_core.model.partition_state import PartitionState
+    from muster_core.nodes.node_books import NodeBooks
+
+REMINDER_MESSAGE = "told again: it was not confirmed that the allocation is gone"
+
+
+class PlaceholderEnds(Protocol):
+    """The operations on gangs when placeholders are released or gone."""
+
+    def tell(self, placeholder: Allocation, event: PlaceholderEvent) -> None:
+        """The scheduler releases a free placeholder without a real ask for it."""
+
+    def preempted(self, app: Application, out: Outcome) -> None:
+        """An allocation of the application was preempted."""
+
+    def count_gone(self, placeholder: Allocation, detail: Detail) -> None:
+        """Counts why a placeholder left the books."""
+
+
+class Completing(Protocol):
+    """The consequences of an end for the application."""
+
+    def complete_if_idle(self, app: Application, out: Outcome, now_ns: int) -> None:
+        """Completes an application without asks and real allocations."""
+
+
+class Releases:
+    """The ends of one partition's allocations."""
+
+    _gangs: PlaceholderEnds
+    _lifecycle: Completing
+
+    def __init__(
+        self,
+        state: PartitionState,
+        *,
+        books: Books,
+        node_books: NodeBooks,
+    ) -> None:
+        self._state = state
+        self._books = books
+        self._node_books = node_books
+
+    def connect(self, *, gangs: PlaceholderEnds, lifecycle: Completing) -> None:
+        """Takes the parts that are built after this one."""
+        self._gangs = gangs
+        self._lifecycle = lifecycle
+
+    # ---- release by the scheduler ----------------------------------------------------------------------------------
+
+    def preempt(self, allocation: Allocation, why: Preempted, message: str, out: Outcome, now_ns: int) -> None:
+        """Releases an allocation by preemption. It counts until the RM confirms that it is gone."""
+        state = self._state
+        app = allocation.app
+        assert app is not None, f"{allocation} is foreign"
+        assert not allocation.releasing, f"{allocation} is released already"
+        if allocation.demand.placeholder:
+            self._gangs.tell(allocation, PlaceholderEvent.PREEMPT)
+        allocation.preempted = why
+        self._books.add_preempting(app.queue, allocation.shape.items, 1)
+        self.note_release(allocation, out, now_ns)
+        self._gangs.preempted(app, out)
+        out.facts.append(released(state, allocation, Termination.PREEMPTED_BY_SCHEDULER, message))
+        out.tell_people(allocation.key, app.app_id, allocation.shape, message, now_ns)
+
+    def time_out(self, allocation: Allocation, message: str, out: Outcome, now_ns: int) -> None:
+        """Releases an allocation whose time is up. It counts until the RM confirms that it is gone."""
+        state = self._state
+        if allocation.releasing or allocation.gone:
+            return
+        if allocation.demand.placeholder:
+            self._gangs.tell(allocation, PlaceholderEvent.TIME_OUT)
+        allocation.timed_out = True
+        self.note_release(allocation, out, now_ns)
+        out.facts.append(released(state, allocation, Termination.TIMEOUT, message))
+
+    def note_release(self, allocation: Allocation, out: Outcome, now_ns: int) -> None:
+        """Notes a release: the allocation is no possible victim any more, and the RM will be reminded of it."""
+        state = self._state
+        allocation.releasing_since_ns = now_ns
+        state.version += 1
+        self.remind_at(allocation, now_ns)
+        out.touch(allocation, state.name)
+
+    def remind(self, allocation: Allocation, out: Outcome, now_ns: int) -> None:
+        """Reminds the RM, which has not confirmed that an allocation is gone: it may not have heard, or its answer was
+        lost.
+        """
+        termination, message = Termination.TIMEOUT, REMINDER_MESSAGE
+        if allocation.preempted is not None:
+            termination = Termination.PREEMPTED_BY_SCHEDULER
+        elif allocation.replaced_by is not None:
+            termination = Termination.PLACEHOLDER_REPLACED
+            if allocation.replaced_by:
+                message = f"{replacing_message(allocation.replaced_by)} ({REMINDER_MESSAGE})"
+        out.facts.append(released(self._state, allocation, termination, message)._replace(reminder=True))
+        self.remind_at(allocation, now_ns)
+
+    def remind_at(self, allocation: Allocation, now_ns: int) -> None:
+        """Sets the next reminder, at a whole multiple of the interval after the release: the same after a restart."""
+        reminders = max(now_ns - allocation.releasing_since_ns, 0) // REMINDER_NS + 1
+        allocation.reminder_ns = allocation.releasing_since_ns + reminders * REMINDER_NS
+        self._state.deadlines.append((allocation.reminder_ns, allocation))
+
+    # ---- confirmed -------------------------------------------------------------------------------------------------
+
+    def release(
+        self,
+        allocation: Allocation,
+        termination: Termination,
+        message: str,
+        detail: Detail,
+        out: Outcome,
+        now_ns: int,
+        *,
+        tell: bool = True,
+        completing: bool = True,
+    ) -> None:
+        """Ends an allocation. Tells the RM (``tell``), and adds the events."""
+        state = self._state
+        self.account(allocation, out, now_ns)
+        self._books.unhold(allocation)
+        out.touch(allocation, state.name)
+        if tell:
+            out.facts.append(released(state, allocation, termination, message))
+        if allocation.foreign:
+            self._node_books.occupied_event(allocation.node_id, out, now_ns)
+            return
+        out.ended += 1
+        self.tell_gone(allocation, detail, out, now_ns)
+        app = allocation.app
+        if app is None:
+            return
+        if allocation.demand.placeholder:
+            self._gangs.count_gone(allocation, detail)
+            out.touch(app, state.name)
+        for queue in app.queue.ancestry:
+            if queue.quota_ns:
+                quota.usage_changed(state, app.queue, (), out, now_ns)
+                break
+        if completing:
+            self._lifecycle.complete_if_idle(app, out, now_ns)
+
+    def account(self, ended: Allocation, out: Outcome, now_ns: int) -> None:
+        """Adds the allocation's use to its application's."""
+        state = self._state
+        app = ended.app
+        if app is None:
+            return
+        used = usage.account(app.usage, ended, state.nodes.get(ended.node_id), now_ns)
+        # (Runs before the end: the sums still include what the allocation held.)
+        if usage.most(app, ended) or used:
+            out.touch(app, state.name)
+
+    def tell_gone(self, allocation: Allocation, detail: Detail, out: Outcome, now_ns: int) -> None:
+        """Adds the events of an allocation that is gone."""
+        if (detail is Detail.ALLOC_CANCEL or detail is Detail.ALLOC_NODEREMOVED) and not allocation.source:
+            out.released += 1
+        app = allocation.app
+        if app is None or not out.tracking:
+            return
+        key, shape = allocation.key, allocation.shape
+        by = (
+            f"replaced by {allocation.replaced_by}"
+            if allocation.replaced_by and detail is Detail.ALLOC_REPLACED
+            else ""
+        )
+        remove, node_id = Change.REMOVE, allocation.node_id
+        out.events += (
+            event_of((EventType.APP, remove, detail, app.app_id, key, shape, by, now_ns)),
+            event_of((EventType.NODE, remove, Detail.NODE_ALLOC, node_id, key, shape, "", now_ns)),
+        )
+        usage_events(app, remove, shape, out, now_ns)

@@ -1,0 +1,390 @@
+"""Turns: which proposals may be open at the same time, if the RM's predicates depend on earlier allocations.
+
+Stateful predicates (anti-affinity, host ports, disks) are right only if the RM has heard of the last allocation when it
+is asked about the next one. So an RM, or an ask, names a scope in which one proposal is open at a time: a node, a task
+group of an application's asks, an application, the whole RM (:class:`Scope`). Such a proposal is *alone* there: no
+other proposal is open beside it. Several scopes may hold together, so the narrower one limits, too.
+
+The scope becomes free when the RM has answered. The allocation is sent before the next question, and the question names
+the response after which it may be answered (``muster_scheduler/emit.py``).
+
+Asks that come to a taken scope stand in line there, in the order of the search:
+
+* the whole RM: the search stops, and later continues from there;
+* an application: it leaves its leaf's order;
+* a task group: its groups stand in line, in the application's order, and the first one is let go;
+* a node: it leaves the node index, and returns as a node that gained room. Meanwhile an ask takes the next best node;
+  if there is none, it is parked at :attr:`Waiting.turns`.
+
+While nothing needs turns, nothing is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING, Protocol
+
+from muster_core.model.application import Application, Ask, AskGroup
+from muster_core.model.inquiries import Inquiry
+from muster_core.model.node import Node
+from muster_core.model.reasons import Reason, ReasonCode
+from muster_core.model.resources import Shape, fits
+from muster_core.model.scopes import Scope
+from muster_core.model.turn_lines import Turn
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from muster_core.allocation.waiting import Waiting
+    from muster_core.model.partition_state import PartitionState
+    from muster_core.model.scopes import CallbackPolicy
+    from muster_core.model.turn_lines import TurnLines, What
+    from muster_core.nodes.figures import NodeFigures
+    from muster_core.nodes.node_books import NodeBooks
+
+
+class WholeTurn(Turn):
+    """The turn of the whole RM, which its partitions share.
+
+    :ivar last: the partition that had it last.
+    :ivar partitions: the turns of each partition.
+    :ivar on: something must be alone in the RM, so all partitions take turns.
+    """
+
+    __slots__ = ("last", "on", "partitions")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = ""
+        self.partitions: dict[Turns, None] = {}
+        self.on = False
+
+
+class OpenQuestions(Protocol):
+    """The open questions to the RM, and its policy."""
+
+    @property
+    def open(self) -> Mapping[int, Inquiry]:
+        """The open inquiries by question id, oldest first."""
+
+    @property
+    def policy(self) -> CallbackPolicy:
+        """The RM's policy: when it wants to be asked."""
+
+    def refused(self, ask: Ask) -> Collection[str]:
+        """The ids of the nodes that the RM refused for the ask."""
+
+
+class Turns:
+    """The turns of one partition.
+
+    :ivar one: the turn of the whole RM, which its partitions share.
+    :ivar on: something needs turns; if not, nothing is kept.
+    :ivar stopped: the last search stopped because the RM is asked about one proposal at a time.
+    """
+
+    _questions: OpenQuestions
+
+    def __init__(
+        self,
+        state: PartitionState,
+        *,
+        figures: NodeFigures,
+        node_books: NodeBooks,
+        waiting: Waiting,
+        lines: TurnLines,
+    ) -> None:
+        self._state = state
+        self._figures = figures
+        self._node_books = node_books
+        self._waiting = waiting
+        self._lines = lines
+        self.one = WholeTurn()
+        self.on = self.stopped = False
+        self._of = lines.of
+        self._restless = lines.restless
+        # For asks parked at the nodes' turns, by shape: a taken node that has room for the shape.
+        self._awaited: dict[Shape, Node] = {}
+
+    def connect(self, *, questions: OpenQuestions) -> None:
+        """Takes the part that is built after this one."""
+        self._questions = questions
+
+    def join(self, one: WholeTurn) -> None:
+        """Joins the turn of the RM to which the partition belongs."""
+        self.one = one
+        one.partitions[self] = None
+        if one.on:
+            self._begin()
+
+    def part(self) -> None:
+        """Leaves the RM's turn, because the partition goes."""
+        self.one.partitions.pop(self, None)
+
+    def begin(self, scope: Scope) -> None:
+        """From now on, something needs turns in this scope. Open proposals count already."""
+        if Scope.ONE in scope and not self.one.on:
+            self.one.on = True
+            for turns in self.one.partitions:
+                turns._begin()
+        self._begin()
+
+    def _begin(self) -> None:
+        if self.on:
+            return
+        self.on = True
+        for inquiry in dict.fromkeys(self._questions.open.values()):
+            if inquiry.holds_out:
+                self.enter(inquiry)
+
+    def wanted(self, ask: Ask) -> Scope:
+        """The scopes in which the ask's proposals must be alone."""
+        return self._questions.policy.alone | ask.demand.alone
+
+    # ---- before a proposal -----------------------------------------------------------------------------------------
+
+    def stops_all(self, ask: Ask) -> bool:
+        """Whether the search stops for now: an open proposal must be alone in the RM, or this ask must."""
+        one = self.one
+        if one.open and (one.closed or Scope.ONE in self.wanted(ask)):
+            one.closed = self.stopped = True
+            return True
+        return False
+
+    def stops(self, ask: Ask, group: AskGroup) -> bool:
+        """Whether the ask's application or task group is taken. If so, the group stands in line there, or the
+        application waits.
+        """
+        turn = self._taken_by(ask)
+        if turn is None:
+            return False
+        self._close(turn)
+        if turn.what is not ask.app:
+            self._stand_in(turn, group)
+        return True
+
+    def is_taken(self, ask: Ask) -> bool:
+        """Whether the ask's application or task group is taken. Nothing stands in line for it."""
+        return self._taken_by(ask) is not None
+
+    def _taken_by(self, ask: Ask) -> Turn | None:
+        """The turn of the application or the task group that is taken for the ask now; None: neither is."""
+        scope, app = self.wanted(ask), ask.app
+        turn = self._of.get(app)
+        if turn is not None and (turn.closed or Scope.APPLICATION in scope):
+            return turn
+        turn = self._of.get((app, ask.demand.task_group))
+        if turn is not None and turn.open and (turn.closed or Scope.TASK_GROUP in scope):
+            return turn
+        return None
+
+    def may_use(self, ask: Ask, node: Node) -> bool:
+        """Whether something may be proposed for the ask on the node now."""
+        if not self.on:
+            return True
+        return not node.taken and (Scope.NODE not in self.wanted(ask) or node not in self._of)
+
+    def but(self, ask: Ask, refused: Collection[str]) -> Collection[str]:
+        """The nodes in the index that the ask cannot have now: refused, or with other open proposals."""
+        if not self.on or Scope.NODE not in ask.demand.alone or Scope.NODE in self._questions.policy.alone:
+            return refused  # (in the latter case they are not in the index)
+        return {*refused, *(what.node_id for what in self._of if isinstance(what, Node))}
+
+    def awaited(self, ask: Ask) -> Reason | None:
+        """The reason if a node has room for the ask but another proposal is open there; None: there is no such node.
+
+        From then on, no later proposal is made on that node before it is free.
+        """
+        if not self.on:
+            return None
+        shape, refused = ask.shape, self._questions.refused(ask)
+        required = ask.demand.required_node
+        known = self._awaited.get(shape)
+        for node in (known, *self._of) if known is not None else self._of:
+            if not isinstance(node, Node) or node.node_id in refused or self.may_use(ask, node):
+                continue
+            if required and node.node_id != required:
+                continue
+            kept = node.reservations and ask.reserved_node != node.node_id
+            if not required and (kept or not node.usable):
+                continue
+            turn = self._of.get(node)
+            if turn is None or not fits(shape.items, node.available):
+                continue
+            self._close(turn)
+            self._awaited[shape] = node
+            other = next(iter(turn.open))
+            return Reason(ReasonCode.RM_TURN, node=node.node_id, placeholder=other.ask.key)
+        return None
+
+    # ---- proposals come and go -------------------------------------------------------------------------------------
+
+    def enter(self, inquiry: Inquiry) -> None:
+        """A proposal was made."""
+        if not self.on:
+            return
+        ask = inquiry.ask
+        scope, app = self.wanted(ask), ask.app
+        self.one.open[inquiry] = None
+        self.one.last = self._state.name
+        if Scope.ONE in scope:
+            self.one.closed = True
+        self._enter(app, inquiry, alone=Scope.APPLICATION in scope)
+        self._enter((app, ask.demand.task_group), inquiry, alone=Scope.TASK_GROUP in scope)
+        for node in inquiry.nodes.values():
+            self._enter(node, inquiry, alone=Scope.NODE in scope)
+
+    def _enter(self, what: What, inquiry: Inquiry, *, alone: bool) -> None:
+        turn = self._of.get(what)
+        if turn is None:
+            turn = self._of[what] = Turn(what)
+        turn.open[inquiry] = None
+        if alone:
+            self._close(turn)
+
+    def leave(self, inquiry: Inquiry) -> None:
+        """The proposal is answered, or withdrawn."""
+        if not self.on:
+            return
+        ask = inquiry.ask
+        self.one.open.pop(inquiry, None)
+        if not self.one.open:
+            self.one.closed = False
+        self._leave((ask.app, ask.demand.task_group), inquiry)
+        self._leave(ask.app, inquiry)
+        for node in inquiry.nodes.values():
+            self._leave(node, inquiry)
+
+    def leave_node(self, inquiry: Inquiry, node: Node) -> None:
+        """The proposal does not concern this node any more."""
+        if self.on:
+            self._leave(node, inquiry)
+
+    def _leave(self, what: What, inquiry: Inquiry) -> None:
+        turn = self._of.get(what)
+        if turn is None or turn.open.pop(inquiry, self) is self or turn.open:
+            return
+        closed, turn.closed = turn.closed, False
+        if not turn.line:
+            del self._of[what]
+        if not closed:
+            return
+        if isinstance(what, Node):
+            self._free(what)
+        elif isinstance(what, Application):
+            what.taken = False
+            self._waiting.refresh_app(what)
+        elif turn.line:
+            self._restless[turn] = None
+            self._let_go(turn)
+
+    def _close(self, turn: Turn) -> None:
+        if turn.closed:
+            return
+        turn.closed = True
+        self._restless.pop(turn, None)
+        what, state = turn.what, self._state
+        if isinstance(what, Node):
+            what.taken = True
+            state.version += 1
+            if what.index_key is not None:
+                self._node_books.index.remove(what)
+            self._figures.changed(what)
+        elif isinstance(what, Application):
+            what.taken = True
+            self._waiting.refresh_app(what)
+            if what.queue.waitlists:
+                # (Groups that wait behind one of its groups need not wait for the application's turn, too.)
+                for *_, group in list(what.ready):
+                    self._waiting.wake_next(group)
+
+    def _free(self, node: Node) -> None:
+        """Puts the node into the index again, and wakes asks that wait for it."""
+        node.taken = False
+        if node.gone:
+            return
+        waiting = self._waiting
+        self._node_books.list_node(node)
+        if waiting.required.get(node.node_id):
+            waiting.node_came(node)
+        for shape in [shape for shape, awaited in self._awaited.items() if awaited is node]:
+            del self._awaited[shape]
+            other = next(self._taken_with_room(shape), None) if shape in waiting.turns else None
+            if other is not None:
+                self._awaited[shape] = other
+            else:
+                waiting.turns_moved[shape] = None
+
+    def _taken_with_room(self, shape: Shape) -> Iterator[Node]:
+        return (
+            what
+            for what in self._of
+            if isinstance(what, Node) and what.taken and what.usable and fits(shape.items, what.available)
+        )
+
+    # ---- a task group's line ---------------------------------------------------------------------------------------
+
+    def _stand_in(self, turn: Turn, group: AskGroup) -> None:
+        waiting = self._waiting
+        waiting.unready(group)
+        self._lines.place(group, turn)
+        waiting.wake_next(group)
+        waiting.refresh_app(group.app)
+
+    def _let_go(self, turn: Turn) -> bool:
+        """Lets the first group in line be tried, unless another one is about to be tried. Returns whether it did."""
+        if turn.awake is not None and turn.awake.ready_key is not None:
+            return False
+        for *_, group in turn.line:
+            if group.head() is not None:  # otherwise its last ask is just going, and the group with it
+                break
+        else:
+            return False
+        self._lines.stand_out(group)
+        turn.awake = group
+        self._waiting.make_ready(group)
+        return True
+
+    def let_go(self) -> bool:
+        """Lets the next group in line be tried, wherever a proposal is possible. Returns whether there was one."""
+        let_go = False
+        # A group that was let go there and is not ready has gone elsewhere, or is gone.
+        for turn in list(self._restless):
+            let_go |= self._let_go(turn)
+        return let_go
+
+    def problem(self) -> str:
+        """The contradiction in the books of the turns; "": there is none. O(cluster)."""
+        state = self._state
+        wanted: dict[What, dict[Inquiry, None]] = {}
+        for inquiry in dict.fromkeys(self._questions.open.values()) if self.on else ():
+            if inquiry.holds_out:
+                ask = inquiry.ask
+                for what in (None, ask.app, (ask.app, ask.demand.task_group), *inquiry.nodes.values()):
+                    wanted.setdefault(what, {})[inquiry] = None
+        turns = {what: turn.open for what, turn in self._of.items() if turn.open}
+        if own := {each: None for each in self.one.open if each.gone or each in wanted.get(None, ())}:
+            turns[None] = own
+        if {what: set(found) for what, found in turns.items()} != {what: set(each) for what, each in wanted.items()}:
+            return f"the turns' open proposals are {turns}, should be {wanted}"
+        for what, turn in self._of.items():
+            if not turn.open and (turn.closed or not turn.line):
+                return f"the turn of {what} is kept, and nothing is open there"
+        taken: list[Node | Application] = [*state.nodes.values(), *state.apps.values()]
+        for each in taken:
+            found = self._of.get(each)
+            if each.taken != (found is not None and found.closed):
+                return f"{each} is taken: {each.taken}, as its turn does not say"
+        return ""
+
+    def stands(self, group: AskGroup) -> bool:
+        """Whether the group stands in the line of its turn. O(line)."""
+        turn = self._lines.turn_of(group)
+        return turn is not None and any(each[-1] is group for each in turn.line)
+
+    def waits(self, ask: Ask) -> bool:
+        """Whether the ask waits for answers about other proposals, in any scope."""
+        group = ask.group
+        if group is None or (group.ready_key is None and not group.in_line):
+            return False
+        return group.in_line or ask.app.taken or self.stopped

@@ -1,0 +1,697 @@
+"""Which groups, applications and queues are ready, what parked groups wait for, and what wakes them.
+
+Ready: an application's groups, a leaf's applications, a parent's queues, each in its order (``ordering.py``). The cycle
+always takes the first one. Parked: groups that did not fit wait, by shape and leaf, at the place that refused them, and
+are tried again only after that place gained:
+
+* at a ledger (a queue, or a user or group in one), if an ask would exceed its limit (woken by a release there);
+* at the nodes, if no node has room (woken by a node that gained room for this shape);
+* at one node, if it is required (woken when that node gained);
+* at a ledger's limit of running applications (woken when an application stops running);
+* at a ledger without room for a whole gang (woken one by one, when there is room).
+
+Only the first group of a waitlist is woken; each success wakes the next (``wake_next``). If several lists of one leaf
+wait at one place for one shape, only the first of these is woken, too (``places.py``). So a release before 100,000
+waiting asks, or 3,000 waiting users, costs as many tries as it makes allocations.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from muster_core.allocation.maxima import MAXIMA, maximum_of
+from muster_core.allocation.parking import Parking
+from muster_core.model.application import Application, AskGroup
+from muster_core.model.node import Node
+from muster_core.model.outcome import Change, EventType, Outcome
+from muster_core.model.past import PAST_KEPT, Past, begun, ended, followed
+from muster_core.model.places import Bench, GangLines, Place
+from muster_core.model.queue import Ledger, Queue, Tracker, Waitlist
+from muster_core.model.reasons import Reason
+from muster_core.model.resources import Shape
+from muster_core.model.states import APP_TERMINAL, QueueState
+from muster_core.queues import ordering
+
+if TYPE_CHECKING:
+    from muster_core.allocation.notifications import Notifications
+    from muster_core.gangs.room import GangRoom
+    from muster_core.model.partition_state import PartitionState
+    from muster_core.model.turn_lines import TurnLines
+
+
+# If no more nodes than this gained, a search tries them one by one; otherwise it uses the index.
+GAINED_NODES_FEW = 16
+
+
+class Waiting:
+    """The ready and the parked groups of one partition.
+
+    :ivar parking: which groups are on which waitlist.
+    :ivar no_node: the waitlists that wait for room on a node, by shape.
+    :ivar turns: the waitlists, by shape, for which a node has room but another proposal is open there; ``turns_moved``:
+        shapes for which that is over.
+    :ivar required: by node id, the waitlists of asks that require the node.
+    :ivar waiting_gangs: by ledger, and by leaf, the gangs for which as a whole there is no room there.
+    :ivar gained_reserved: reserved nodes that gained room.
+    :ivar parked: groups that were parked, or whose first ask changed, since this was last emptied.
+    """
+
+    def __init__(
+        self, state: PartitionState, *, notifications: Notifications, room: GangRoom, lines: TurnLines
+    ) -> None:
+        self._state = state
+        self._notifications = notifications
+        self._room_for = room.room_for
+        self._lines = lines
+        self.parking = Parking()
+        self.no_node: Place[Waitlist] = Place()
+        self.required: dict[str, Place[Waitlist]] = {}
+        self.turns: Place[Waitlist] = Place()
+        self.waiting_gangs: dict[Ledger, dict[Queue, GangLines[Application]]] = {}
+        self.turns_moved: dict[Shape, None] = {}
+        self.gained_reserved: list[Node] = []
+        self.parked: dict[AskGroup, None] = {}
+        # Shapes for which no node has room: they need not be searched again. Never iterated where the order could show.
+        self.found_no_node: set[Shape] = set()
+        # Woken shapes for which only the nodes that gained can have room, if these are few.
+        self.only_gained: set[Shape] = set()
+        self.gained: list[Node] = []
+        self._in_flight: dict[Waitlist, None] = {}
+        self._woken_apps: dict[Application, None] = {}
+        # Ledgers that are not full, and that woke an application that waited to run there.
+        self._ledgers_with_waiting_apps: dict[Ledger, None] = {}
+        self._gained_nodes: dict[Node, None] = {}
+        self._other_nodes: dict[str, None] = {}
+        # The past reasons of groups that left their lists and will be on another list soon.
+        self._carried: dict[AskGroup, Past] = {}
+        self._gained_ledgers: dict[Ledger, None] = {}
+
+    # ---- what gained -----------------------------------------------------------------------------------------------
+
+    def node_gained(self, node: Node) -> None:
+        """The node has more room, or is available again."""
+        self._gained_nodes[node] = None
+
+    def node_came(self, node: Node) -> None:
+        """The node is new: asks that require it may get another reason, even if it has no room."""
+        self._other_nodes[node.node_id] = None
+
+    def node_gone(self, node: Node) -> None:
+        """The node is gone."""
+        self._gained_nodes.pop(node, None)
+        self._other_nodes[node.node_id] = None
+
+    def ledgers_gained(self, app: Application) -> None:
+        """Something of the application was released."""
+        for ledger in app.ledgers:
+            if ledger.blocked or ledger in self.waiting_gangs:
+                self._gained_ledgers[ledger] = None
+
+    @property
+    def nodes_gained(self) -> bool:
+        """Whether some nodes have more room, or are available again."""
+        return bool(self._gained_nodes)
+
+    @property
+    def has_wakeups(self) -> bool:
+        """Whether something gained, and has not woken what waits for it yet."""
+        return bool(self._gained_nodes or self._gained_ledgers or self._other_nodes or self.turns_moved)
+
+    def stir(self, ledgers: Iterable[Ledger]) -> None:
+        """Limits changed: everything that waits at the ledgers is tried again."""
+        for ledger in ledgers:
+            if ledger.blocked or ledger in self.waiting_gangs:
+                self._gained_ledgers[ledger] = None
+            if ledger.waiting_apps:
+                self._ledgers_with_waiting_apps[ledger] = None
+
+    def resume(self, leaf: Queue) -> None:
+        """After a fold: until the next cycle, the leaf's recorded lists are empty and no application waits to run."""
+        self._in_flight.update(dict.fromkeys(leaf.waitlists.values()))
+        self._woken_apps.update((app, None) for app in self._state.apps_in(leaf) if app.reason is not None)
+
+    # ---- ready, parked, woken --------------------------------------------------------------------------------------
+
+    def make_ready(self, group: AskGroup) -> None:
+        self.place_ready(group)
+        self.refresh_app(group.app)
+
+    def place_ready(self, group: AskGroup) -> None:
+        """Puts the group at its place among its application's ready groups, unless its gang holds it."""
+        gang = group.app.gang
+        if gang is not None:
+            group.held = gang.holds(group)
+            if group.held:
+                if group.ready_key is not None:  # it may be the woken group of its list
+                    self.unready(group)
+                    self.wake_next(group)
+                return
+        head = group.head()
+        assert head is not None, f"{group} has nothing to try"
+        if group.in_line:
+            self._lines.place_again(group)
+            return
+        key, old = (-group.priority, head.created_ns, head.submission), group.ready_key
+        if old == key:
+            return
+        ready = group.app.ready
+        group.ready_key = key
+        if old is not None:
+            place = bisect_left(ready, old)
+            assert ready[place][-1] is group, f"{group} is not where its key says"
+            if (not place or ready[place - 1] < key) and (place + 1 == len(ready) or key < ready[place + 1]):
+                ready[place] = (*key, group)  # between the same neighbours: nothing is shifted
+                return
+            del ready[place]
+        insort(ready, (*key, group))
+
+    def unready(self, group: AskGroup) -> None:
+        if group.in_line:
+            self._lines.stand_out(group)
+        if group.ready_key is None:
+            return
+        ready = group.app.ready
+        place = bisect_left(ready, group.ready_key)
+        assert ready[place][-1] is group, f"{group} is not where its key says"
+        del ready[place]
+        group.ready_key = None
+
+    def refresh_app(self, app: Application) -> bool:
+        """Puts the application at its place among its leaf's ready ones. Returns whether the place changed."""
+        leaf = app.queue
+        if app.waiting_at is not None:
+            self._rekey_waiting(app)
+        old = app.ready_key
+        in_queue = app.waiting_at is None and app.ready and not app.taken and leaf.state is not QueueState.STOPPED
+        new = ordering.app_key(app) if in_queue else None
+        if new == old:
+            return False
+        if old is not None:
+            leaf.ready_apps.remove((*old, app))
+        ordering.count_ready_priority(leaf, old, new)
+        app.ready_key = new
+        if new is not None:
+            leaf.ready_apps.add((*new, app))
+        self.refresh(leaf)
+        return True
+
+    def refresh(self, queue: Queue) -> None:
+        """Puts the queue and its ancestors at their places among their parents' ready queues."""
+        while queue.parent is not None:
+            if queue.leaf:
+                active = bool(queue.ready_apps) and queue.state is not QueueState.STOPPED
+            else:
+                active = bool(queue.ready) and queue.state is not QueueState.STOPPED
+            # (A queue with nothing to try has no place. Its ancestors' shares may have changed all the same.)
+            self.set_ready(queue, ordering.queue_key(queue) if active else None)
+            queue = queue.parent
+
+    def set_ready(self, queue: Queue, new: tuple[Any, ...] | None) -> None:
+        parent = queue.parent
+        assert parent is not None
+        old = queue.ready_key
+        if old == new:
+            return
+        ready = parent.ready
+        if old is not None:
+            del ready[bisect_left(ready, old)]
+        if new is not None:
+            insort(ready, (*new, queue))
+        ordering.count_ready_priority(parent, old, new)
+        queue.ready_key = new
+
+    def park(self, group: AskGroup, place: Place[Waitlist], reason: Reason, out: Outcome, now_ns: int) -> None:
+        """Parks the group: it is not ready any more, and waits on its shape's list, registered at ``place``."""
+        app = group.app
+        leaf = app.queue
+        waitlist = leaf.waitlists.get(group.wait_key)
+        if waitlist is None:
+            leaf.waitlists[group.wait_key] = waitlist = Waitlist(leaf, group.wait_key)
+            if self._carried:
+                waitlist.past = self._carried.pop(group, ())
+        self.unready(group)
+        self.parking.park(waitlist, group, self.wait_key(group))
+        waitlist.register(place)
+        self.parked[group] = None
+        changed = self.note(waitlist, reason, out, now_ns)
+        if self._notifications.wanted:
+            self._notifications.parked(group, waitlist.reason)
+        if waitlist.relay is not None:
+            self._tell_bench(waitlist, place, reason if changed else None, out, now_ns)
+        self.refresh_app(app)
+        if not app.counted:
+            self._wake_apps(app)
+        if app.gang is not None and app.gang.waits_for_room:
+            self.wake_gangs_beside(app)  # it does not take the room now
+
+    def _tell_bench(
+        self, waitlist: Waitlist, place: Place[Waitlist], other: Reason | None, out: Outcome, now_ns: int
+    ) -> None:
+        """A list woken from its bench was refused: decides about the rest. ``other``: the reason, if it changed."""
+        came_from, waitlist.relay = waitlist.relay, None
+        bench = came_from.bench_of(waitlist) if came_from is not None else None
+        if bench is None or came_from is None:
+            return
+        if place is not came_from and place.own:
+            self._wake_bench(bench, came_from)  # it concerns the list only
+            return
+        # The leaf or the nodes refuse all lists of the bench for the same reason.
+        bench.moving = False
+        if place is came_from and other is None:
+            return
+        for waiting in list(bench.lists):
+            if place is not came_from:
+                waiting.register(place)
+                self.parked[waiting.groups[0][-1]] = None
+            if other is not None:
+                self.note(waiting, other, out, now_ns)
+
+    def join(self, group: AskGroup, waitlist: Waitlist) -> None:
+        """The group waits for the same reason as its list, without having been tried."""
+        self.parking.park(waitlist, group, self.wait_key(group))
+        self.parked[group] = None
+        if self._notifications.wanted:
+            self._notifications.parked(group, waitlist.reason)
+
+    def next_in_line(self, group: AskGroup) -> None:
+        """The first ask of a parked group may have changed: computes its place on the list and its deadlines again."""
+        if group.parked_key is not None:
+            waitlist = group.app.queue.waitlists[group.wait_key]
+            self.parking.unpark(waitlist, group)
+            self.parking.park(waitlist, group, self.wait_key(group))
+            waitlist.tried = False
+            self.parked[group] = None
+            self._hurry(waitlist)
+
+    def leave_list(self, group: AskGroup, out: Outcome) -> None:
+        """A parked group does not wait any more. The group that is first now may have waited as long."""
+        waitlist = group.app.queue.waitlists[group.wait_key]
+        was_first = waitlist.groups[0][-1] is group
+        self.parking.unpark(waitlist, group)
+        if not waitlist.groups:
+            if waitlist.place is not None:
+                self.forget_list(waitlist, out)
+        elif was_first:
+            self.next_in_line(waitlist.groups[0][-1])
+
+    def later_now(self, group: AskGroup) -> None:
+        """A group that is being tried has a later first ask now: other groups of its list may come before it."""
+        waitlist = group.app.queue.waitlists.get(group.wait_key)
+        if waitlist is not None and waitlist.groups:
+            self._hurry(waitlist)
+
+    def _hurry(self, waitlist: Waitlist) -> None:
+        """The list's first group may come before one that is being tried, and must not wait behind it."""
+        if waitlist.bench is not None:
+            if waitlist.bench.moving:
+                self._wake_list(waitlist)
+            return
+        awake = self.parking.awake.get(waitlist)
+        tried = awake is not None and awake.ready_key is not None and awake.head() is not None
+        if awake is not None and tried and waitlist.groups and waitlist.groups[0][:-1] < self.wait_key(awake):
+            self._wake_first(waitlist)
+
+    def note(self, waitlist: Waitlist, reason: Reason, out: Outcome, now_ns: int) -> bool:
+        """Records why the list waits. Returns whether that changed; an unchanged reason keeps its first figures."""
+        if reason.same_as(waitlist.reason):
+            return False
+        waitlist.past, waitlist.reason = followed(waitlist.past, waitlist.reason, reason, now_ns)
+        out.touch(waitlist, self._state.name)
+        if self._notifications.wanted:
+            self._notifications.reason_changed(waitlist)
+        return True
+
+    def carry(self, group: AskGroup, past: Past) -> None:
+        """The group will be on a new list, and keeps what it has waited for before."""
+        if past:
+            self._carried[group] = past
+
+    @staticmethod
+    def past_of(group: AskGroup, now_ns: int) -> Past:
+        """The group's past reasons on its list, up to now; empty: it is on no list, or waited for moments only."""
+        waitlist = group.app.queue.waitlists.get(group.wait_key)
+        return ended(waitlist.past, waitlist.reason, now_ns) if waitlist is not None else ()
+
+    def required_place(self, node_id: str) -> Place[Waitlist]:
+        """The place where asks wait that require the node."""
+        return self.required.setdefault(node_id, Place())
+
+    def forget_list(self, waitlist: Waitlist, out: Outcome) -> None:
+        """Removes a list on which nothing waits any more."""
+        waitlist.register(None)
+        del waitlist.leaf.waitlists[waitlist.key]
+        self.parking.forget(waitlist)
+        waitlist.gone = True
+        self.found_no_node.discard(waitlist.shape)  # (Shapes of the past are not kept, nor nodes that never came.)
+        if not self.required.get(waitlist.required_node, True):
+            del self.required[waitlist.required_node]
+        out.touch(waitlist, self._state.name)
+
+    def forget_lists(self, leaf: Queue, out: Outcome) -> None:
+        """Removes the lists of a leaf that goes."""
+        for waitlist in list(leaf.waitlists.values()):
+            self.forget_list(waitlist, out)
+
+    def forget_those_of(self, leaf: Queue, trackers: tuple[Tracker, ...], out: Outcome) -> None:
+        """An application left these limits. Removes the woken lists under the limits that can have no groups any more.
+
+        (This must come before the ledgers go, because a follower needs them to know whom a list concerns.)
+        """
+        idle = [
+            waitlist
+            for waitlist in self._in_flight
+            if waitlist.leaf is leaf and waitlist.trackers == trackers and not waitlist.groups and not waitlist.gone
+        ]
+        if idle and all(app.trackers != trackers for app in self._state.apps_in(leaf)):
+            for waitlist in idle:
+                self.forget_list(waitlist, out)
+
+    def wait_key(self, group: AskGroup) -> tuple[Any, ...]:
+        head = group.head()
+        assert head is not None, f"{group} has nothing that could wait"
+        return ordering.group_key(group, head)
+
+    def rekey(self, app: Application) -> None:
+        """The application's share or age changed: moves its parked and woken groups to their places on their lists."""
+        leaf = app.queue
+        if not leaf.waitlists:
+            return
+        for group in app.groups.values() if app.parked else ():
+            if group.parked_key is not None and group.head() is not None:
+                waitlist = leaf.waitlists[group.wait_key]
+                self.parking.unpark(waitlist, group)
+                self.parking.park(waitlist, group, self.wait_key(group))
+                self._hurry(waitlist)
+        for *_, group in list(app.ready):
+            if app.gang is not None and app.gang.gives_way_to(group):
+                continue  # it was not woken: a placeholder is there for it
+            woken = leaf.waitlists.get(group.wait_key)
+            if woken is None or woken.place is not None or not woken.groups or group.head() is None:
+                continue
+            key = self.wait_key(group)
+            if woken.groups[0][:-1] < key:  # another group is first in line now
+                self.unready(group)
+                self.parking.park(woken, group, key)
+                self._wake_first(woken)
+
+    def wake(self) -> None:
+        """Wakes groups that wait for what has gained since the last call."""
+        for ledger in self._gained_ledgers:
+            room = [most - used for most, used in zip(ledger.limit, ledger.allocated, strict=True)]
+            self._wake_shapes(ledger.blocked, ledger.blocked.fitting([room]))
+            if ledger in self.waiting_gangs:
+                self._wake_gangs(ledger)
+        self._gained_ledgers.clear()
+        for ledger in list(self._ledgers_with_waiting_apps):
+            if ledger.waiting_apps:
+                self.wake_app(ledger)
+            if not ledger.waiting_apps or ledger.is_full:  # (whatever makes room there calls :meth:`wake_app`)
+                del self._ledgers_with_waiting_apps[ledger]
+        for node_id in self._other_nodes:
+            place = self.required.get(node_id)
+            for shape in list(place or ()):
+                for waitlist in list(place.lists(shape)) if place is not None else ():
+                    waitlist.tried = False  # it may reserve the node at once
+                    self._wake_list(waitlist)  # every list: its reason may change even if the node has no room
+            if place is not None and not place:
+                del self.required[node_id]
+        self._other_nodes.clear()
+        self.only_gained.clear()
+        self.gained = []
+        self.gained_reserved = []
+        for node in self._gained_nodes:
+            if node.index_key is not None:
+                self.gained.append(node)
+            elif node.reservations:
+                self.gained_reserved.append(node)
+            required = self.required.get(node.node_id)
+            if required is not None:
+                self._wake_shapes(required, required.fitting([node.available]))
+        self._gained_nodes.clear()
+        if self.gained:
+            self._wake_for_nodes()
+        moved, self.turns_moved = self.turns_moved, {}
+        self._wake_shapes(self.turns, [shape for shape in moved if shape in self.turns])
+
+    def _wake_for_nodes(self) -> None:
+        self.found_no_node.intersection_update(self.no_node)  # other shapes may find room now
+        if self.turns:
+            self._wake_shapes(self.turns, self.turns.fitting([node.available for node in self.gained]))
+        shapes = self.no_node.fitting([node.available for node in self.gained])
+        for shape in shapes:
+            if shape in self.found_no_node:
+                self.found_no_node.discard(shape)
+                if len(self.gained) <= GAINED_NODES_FEW:
+                    self.only_gained.add(shape)
+        self._wake_shapes(self.no_node, shapes)
+
+    def _wake_shapes(self, place: Place[Waitlist], shapes: Iterable[Shape]) -> None:
+        for shape in shapes:
+            for bench in place.benches(shape):
+                self._wake_bench(bench, place)
+
+    def _wake_bench(self, bench: Bench[Waitlist], place: Place[Waitlist]) -> None:
+        """Wakes the first of the lists that wait there for the same."""
+        if bench.leaf.fair_apps:  # each allocation may change which one comes first
+            for waitlist in list(bench.lists):
+                self._wake_list(waitlist)
+            return
+        while (first := bench.first()) is not None:
+            bench.moving = True
+            first.relay = place
+            if self._wake_list(first):
+                return
+            first.relay = None  # (none of it can be tried now, so it can tell the rest nothing)
+
+    def _wake_list(self, waitlist: Waitlist) -> bool:
+        waitlist.register(None)
+        self._in_flight[waitlist] = None
+        return self._wake_first(waitlist)
+
+    def wake_next(self, group: AskGroup) -> None:
+        """The group was placed or left: the next group of its list may follow."""
+        waitlist = group.app.queue.waitlists.get(group.wait_key)
+        if waitlist is not None and waitlist.place is None:
+            self._wake_first(waitlist)
+            place, waitlist.relay = waitlist.relay, None
+            bench = place.bench_of(waitlist) if place is not None else None
+            if bench is not None and place is not None:
+                self._wake_bench(bench, place)
+
+    def _wake_first(self, waitlist: Waitlist) -> bool:
+        """Wakes the first group of the list that can be tried. Returns whether there is one."""
+        while True:
+            for *_, group in waitlist.groups:
+                if group.head() is not None:  # otherwise its last ask was just placed, and the group goes
+                    break
+            else:
+                return False
+            self.parking.unpark(waitlist, group)
+            self.parking.awake[waitlist] = group
+            self.make_ready(group)
+            if not group.held and not group.app.taken:
+                return True
+
+    def land(self, out: Outcome, now_ns: int) -> None:
+        """After a cycle: removes woken lists on which nothing waits any more."""
+        for waitlist in self._in_flight:
+            if waitlist.place is None and not waitlist.groups and not waitlist.gone:
+                self.forget_list(waitlist, out)
+        self._in_flight.clear()
+        # Groups that were not tried, as in a stopped queue, do not wait: nothing is recorded for them.
+        self._carried.clear()
+        for app in self._woken_apps:
+            if app.waiting_at is None and app.reason is not None:
+                self.may_run(app, out, now_ns)
+                app.past, app.reason = ended(app.past, app.reason, now_ns), None
+                out.touch(app, self._state.name)
+        self._woken_apps.clear()
+
+    def may_run(self, app: Application, out: Outcome, now_ns: int) -> None:
+        """If a limit of running applications held the application back, adds the event that it does not any more."""
+        held_by = MAXIMA.get(app.reason.code) if app.reason is not None else None
+        if held_by is None:
+            return
+        app.past, app.reason = ended(app.past, app.reason, now_ns), None
+        if not app.gone and app.state not in APP_TERMINAL:
+            out.touch(app, self._state.name)
+            out.track(EventType.APP, Change.NONE, held_by.runnable, app.app_id, now_ns=now_ns)
+
+    def wait_to_run(self, app: Application, ledger: Ledger, out: Outcome, now_ns: int) -> None:
+        """The ledger allows no further running application: the application as a whole waits there."""
+        reason = Reason(
+            maximum_of(ledger),
+            ledger.path,
+            used=ledger.running_applications,
+            limit=ledger.max_applications,
+            who=ledger.who,
+        )
+        if not reason.same_as(app.reason):
+            held_by = MAXIMA[reason.code]
+            if app.reason is None or MAXIMA.get(app.reason.code) is not held_by:
+                self.may_run(app, out, now_ns)
+                out.track(EventType.APP, Change.NONE, held_by.cannot_run, app.app_id, now_ns=now_ns)
+            self._begin(app, reason, now_ns)
+            out.touch(app, self._state.name)
+        self._wait(app, ledger, out, whole=False)
+        self._wake_apps(app, but=ledger)
+        self.wake_gangs_beside(app)
+
+    def wait_for_room(self, app: Application, ledger: Ledger, reason: Reason, out: Outcome, now_ns: int) -> None:
+        """The ledger has no room for the application's whole gang: the application as a whole waits there."""
+        if not reason.same_as(app.reason):
+            self.may_run(app, out, now_ns)
+            self._begin(app, reason, now_ns)
+            out.touch(app, self._state.name)
+        self._wait(app, ledger, out, whole=True)
+        self._wake_apps(app)
+        self.wake_gangs_beside(app)  # (Here, too: it may have been woken, and others have taken a part of the room.)
+
+    @staticmethod
+    def _begin(app: Application, reason: Reason, now_ns: int) -> None:
+        """The application as a whole waits for this reason now. The reasons of its single asks become its past."""
+        if app.reason is not None:
+            app.past, app.reason = followed(app.past, app.reason, reason, now_ns)
+            return
+        app.past, app.reason = begun(app.past, reason, now_ns)
+        found = list(app.past)
+        known = {(each.shape, each.reason.since_ns, each.until_ns) for each in found}
+        for group in app.groups.values():
+            waitlist = app.queue.waitlists.get(group.wait_key)
+            head = group.head()
+            if waitlist is not None and head is not None:
+                for each in ended(waitlist.past, waitlist.reason, now_ns):
+                    about = (group.shape, each.reason.since_ns, each.until_ns)
+                    if each.until_ns > head.created_ns and about not in known:
+                        known.add(about)
+                        found.append(each._replace(shape=group.shape))
+        if len(found) > len(app.past):
+            found.sort(key=lambda each: each.until_ns)
+            app.past = tuple(found[-PAST_KEPT:])
+
+    def _wait(self, app: Application, ledger: Ledger, out: Outcome, *, whole: bool) -> None:
+        app.waiting_at, app.waits_whole = ledger, whole
+        app.waiting_key = self._waiting_key(app)
+        self._stand_in(app, ledger)
+        # From now on its groups wait for nothing else. It, or its groups, may be the woken ones of another line.
+        for group in list(app.groups.values()):
+            if group.parked_key is None:
+                self.wake_next(group)
+                continue
+            self.leave_list(group, out)
+            self.place_ready(group)
+        self.refresh_app(app)
+
+    def _wake_apps(self, app: Application, but: Ledger | None = None) -> None:
+        """The application does not start now: others that wait for the same may start instead."""
+        for ledger in app.ledgers:
+            if ledger.waiting_apps and ledger is not but:
+                self.wake_app(ledger)
+
+    def wake_gangs_beside(self, app: Application) -> None:
+        """Other gangs that wait for the same room may start now: this one has started, or does not start now."""
+        for ledger in app.bounds:
+            if ledger in self.waiting_gangs:
+                self._gained_ledgers[ledger] = None
+
+    def _wake_gangs(self, ledger: Ledger) -> None:
+        """Wakes the first gang of each leaf for which there is room. The next one follows when it has started."""
+        for leaf, lines in list(self.waiting_gangs[ledger].items()):
+            room = self._room_for(leaf, ledger)
+            while (app := lines.first(room)) is not None:
+                self.stop_waiting(app)
+                self.refresh_app(app)
+                if app.ready:
+                    break
+
+    def _stand_in(self, app: Application, ledger: Ledger) -> None:
+        """Puts the application into its line at the ledger."""
+        if not app.waits_whole:
+            ledger.waiting_apps.add((*app.waiting_key, app))
+            return
+        by_leaf = self.waiting_gangs.setdefault(ledger, {})
+        lines = by_leaf.get(app.queue)
+        if lines is None:
+            lines = by_leaf[app.queue] = GangLines()
+        lines.add(_total(app), app.waiting_key, app)
+
+    def _stand_out(self, app: Application, ledger: Ledger) -> None:
+        """Takes the application out of its line at the ledger."""
+        if not app.waits_whole:
+            ledger.waiting_apps.remove((*app.waiting_key, app))
+            return
+        by_leaf = self.waiting_gangs[ledger]
+        lines = by_leaf[app.queue]
+        lines.remove(_total(app), app.waiting_key, app)
+        if not lines:
+            del by_leaf[app.queue]
+            if not by_leaf:
+                del self.waiting_gangs[ledger]
+
+    def _waiting_key(self, app: Application) -> tuple[int, int, int]:
+        priority = app.ready[0][0] if app.ready and app.queue.priority_first else 0
+        return (priority, app.submitted_ns, app.submission)
+
+    def _rekey_waiting(self, app: Application) -> None:
+        """The application's first group changed, and perhaps its place among those that wait to run."""
+        ledger, new = app.waiting_at, self._waiting_key(app)
+        if ledger is not None and new != app.waiting_key:
+            self._stand_out(app, ledger)
+            app.waiting_key = new
+            self._stand_in(app, ledger)
+
+    def stop_waiting(self, app: Application) -> None:
+        assert app.waiting_at is not None
+        self._stand_out(app, app.waiting_at)
+        app.waiting_at = None
+        self._woken_apps[app] = None
+
+    def wake_app(self, ledger: Ledger) -> None:
+        """The ledger allows one more running application: wakes the first one that has something to try."""
+        while ledger.waiting_apps and not ledger.is_full:
+            app: Application = ledger.waiting_apps[0][-1]
+            self.stop_waiting(app)
+            self.refresh_app(app)
+            if app.ready:
+                if ledger.waiting_apps:
+                    self._ledgers_with_waiting_apps[ledger] = None  # until it runs, or another one does
+                return
+
+    def suspend(self, queue: Queue, out: Outcome, now_ns: int) -> None:
+        """Before the rules change: nothing in the queue is ready or waits, until :meth:`restart`.
+
+        The lists go at once, so that their tombstones come before the records of their successors.
+        """
+        for waitlist in list(queue.waitlists.values()):
+            past = ended(waitlist.past, waitlist.reason, now_ns)
+            for *_, group in list(waitlist.groups):
+                self.parking.unpark(waitlist, group)
+                self.carry(group, past)
+            self.forget_list(waitlist, out)
+        for app in self._state.apps_in(queue):
+            if app.waiting_at is not None:
+                self.stop_waiting(app)
+            if app.ready_key is not None:
+                queue.ready_apps.remove((*app.ready_key, app))
+                app.ready_key = None
+        queue.ready.clear()
+        queue.ready_priorities.clear()
+        queue.ready_key = None
+
+    def restart(self, queue: Queue) -> None:
+        """Lets everything pending in the queue be tried, under the present rules."""
+        for app in self._state.apps_in(queue):
+            app.share = None
+            for group in app.groups.values():
+                if group.asks:
+                    self.place_ready(group)
+            self.refresh_app(app)
+
+
+def _total(app: Application) -> Shape:
+    """The amounts that the application's gang needs as a whole."""
+    assert app.gang is not None, f"{app} has no gang"
+    assert app.gang.total is not None, f"{app.gang} starts as it comes"
+    return app.gang.total

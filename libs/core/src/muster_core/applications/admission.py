@@ -1,0 +1,186 @@
+"""The admission of an application: its owner, its gang, and whether its leaf can take both.
+
+An application that must be accepted (``application.create.force``) is accepted whatever this module finds. The findings
+then say why it is accepted differently from what it asks for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from muster_core.config import acl, namespace
+from muster_core.config.config import RECOVERY_PATH
+from muster_core.model.commands import AppItem
+from muster_core.model.queue import Queue
+from muster_core.model.resources import TooManyTypes
+from muster_core.model.words import as_map
+from muster_core.queues.placement import NAME_CHARACTERS_MAX
+
+if TYPE_CHECKING:
+    from muster_core.partition import Partition
+
+NOBODY, NO_GROUPS = "nobody", ("nogroup",)
+_SHOWN_MAX = 200  # characters of a name in an answer
+_QUEUE_MAX = 4096  # characters of a queue's name that are kept; no queue's path is so long
+_GROUPS_MAX = 1024
+# Characters that break a log line or a terminal: controls, lone surrogates, line and paragraph separators.
+_ILLEGIBLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\u2028\u2029]")
+
+
+class Leaf(NamedTuple):
+    """A leaf that takes an application.
+
+    :param created: the queues that were created for it and have to be announced; the last one is the leaf.
+    :param quota: the quota that the application brings for the leaf; None: nothing.
+    """
+
+    queue: Queue
+    created: list[Queue]
+    quota: namespace.NamespaceQuota | None
+
+
+def owner_problem(item: AppItem) -> str:
+    """Why the application has no owner who may submit; "": it has one."""
+    if item.refused:
+        return item.refused
+    if not item.user:
+        return "empty user cannot resolve: ugi.user must name the owner"
+    if item.groups and not acl.USER_NAME.match(item.user):
+        return f"invalid username, it contains invalid characters: {item.user[:_SHOWN_MAX]!r}"
+    return ""
+
+
+def owner_of(item: AppItem, reasons: list[str]) -> tuple[str, tuple[str, ...]]:
+    """The user and the groups for which an application counts. Adds to the reasons why they are not the named ones."""
+    if not item.user:
+        return NOBODY, NO_GROUPS
+    if problem := owner_problem(item):
+        reasons.append(problem)
+    return item.user, item.groups or (item.user,)  # the RM resolved no groups: the user's own group
+
+
+def legible(item: AppItem, reasons: list[str]) -> AppItem:
+    """The application's texts, as they can be kept and shown, of an application that must be accepted. Adds to the
+    reasons what is wrong with them. (The gateway refuses such texts of other applications.)
+    """
+    queue = _legible(item.queue)[:_QUEUE_MAX]
+    if queue != item.queue:
+        reasons.append(f"queueName: {queue[:_SHOWN_MAX]!r} is no queue name")
+        queue += "?"  # (No queue's name has a "?": a cut or corrected name must not be that of another queue.)
+    user, groups = item.user, item.groups
+    if user != _legible(user) or len(user) > NAME_CHARACTERS_MAX:
+        reasons.append(f"ugi.user: {_legible(user)[:_SHOWN_MAX]!r} is no user's name")
+        user, groups = "", ()
+    kept = tuple(group for group in groups if group and len(group) <= NAME_CHARACTERS_MAX and group == _legible(group))
+    if kept[:_GROUPS_MAX] != groups:
+        reasons.append(f"ugi.groups: {len(groups) - len(kept[:_GROUPS_MAX])} of {len(groups)} are left out")
+    return replace(
+        item, queue=queue, user=user, groups=kept[:_GROUPS_MAX], gang_style=_legible(item.gang_style)[:_SHOWN_MAX]
+    )
+
+
+def gang_of(item: AppItem) -> tuple[dict[str, int] | None, str]:
+    """The amounts that all placeholders of the application ask for, and ""; or empty, and the problem.
+
+    (Empty, not None: the application still has a gang, and its time-out is the placeholders' time-out.)
+    """
+    asked = item.placeholder_ask
+    for name, value in (asked or {}).items():
+        if value < 0:
+            return {}, f"placeholderAsk contains negative resources: {name} {value}"
+    return asked, ""
+
+
+def leaf_for(
+    partition: Partition,
+    path: str,
+    item: AppItem,
+    placeholder_ask: Mapping[str, int] | None,
+    user: str,
+    groups: tuple[str, ...],
+) -> Leaf | str:
+    """The leaf of a path, created if necessary, if it can take the application; else why it cannot."""
+    queue, created, reason = partition.queue_tree.create_queue(path)
+    if queue is None:
+        return f"failed to place application {item.app_id}: {reason}"
+    quota = namespace.quota_of(item.tags) if not queue.managed and path != RECOVERY_PATH else None
+    if quota and _uncountable(partition, dict.fromkeys([*(quota.guaranteed or ()), *(quota.maximum or ())])):
+        quota = None  # a quota in types that cannot be counted is no quota
+    if placeholder_ask and any(placeholder_ask.values()):
+        most = quota.maximum if quota else None
+        reason = ""
+        if path != RECOVERY_PATH:  # this leaf must take everything
+            reason = gang_refused(partition, queue, item.app_id, placeholder_ask, user, groups, most)
+        if reason := reason or _uncountable(partition, placeholder_ask):
+            for new in reversed(created):
+                partition.queue_tree.remove_queue(new)
+            return reason
+    return Leaf(queue, created, quota)
+
+
+def leaf_for_recovery(partition: Partition) -> Leaf:
+    """The leaf for applications that must be accepted."""
+    queue, created, problem = partition.queue_tree.create_queue(RECOVERY_PATH)
+    assert queue is not None, problem  # below root, which is active and no leaf; nobody may configure it
+    return Leaf(queue, created, None)
+
+
+def countable(partition: Partition, placeholder_ask: dict[str, int] | None) -> dict[str, int] | None:
+    """The amounts that all placeholders ask for; empty if the partition cannot count them."""
+    return {} if _uncountable(partition, placeholder_ask or ()) else placeholder_ask
+
+
+def _uncountable(partition: Partition, types: Iterable[str]) -> str:
+    """Why the partition cannot count these types; "": it can, and reserves numbers for them."""
+    try:
+        partition.types.reserve(types)
+    except TooManyTypes as error:
+        return str(error)
+    return ""
+
+
+def _legible(text: str) -> str:
+    return _ILLEGIBLE.sub("?", text)
+
+
+def gang_refused(
+    partition: Partition,
+    leaf: Queue,
+    app_id: str,
+    asked: Mapping[str, int],
+    user: str,
+    groups: tuple[str, ...],
+    quota: Mapping[str, int] | None,
+) -> str:
+    """Why an application with this placeholderAsk can never run in the leaf (the gang design, "Application submit
+    handling"); "": it can.
+
+    :param quota: by type name, the max that the application brings for the leaf; None: the leaf's own max holds.
+    """
+    policy = leaf.policy.app_sort
+    if leaf.leaf and not policy.gangs:
+        return (
+            f"queue {leaf.path} cannot run application {app_id} with gang request: unsupported sort type {policy.name}"
+        )
+    # By type, the smallest max on the way up. Root's, the cluster's capacity, may still grow.
+    most: dict[str, int] = {}
+    for queue in leaf.line:
+        own = quota if queue is leaf and quota is not None else queue.by_name(queue.maximum)
+        for name, value in (own or {}).items():
+            most[name] = min(value, most.get(name, value))
+    if any(value > most.get(name, value) for name, value in asked.items()):
+        return (
+            f"task group request {as_map(asked)} larger than max queue allocation {as_map(most)} of queue {leaf.path}"
+        )
+    for path, who, limit, group in partition.limits.limits_on(leaf, user, groups):
+        allowed = limit.max_resources or {}
+        if any(value > allowed.get(name, value) for name, value in asked.items()):
+            whose = "group" if group else "user"
+            return (
+                f"task group request {as_map(asked)} larger than the limit of {whose} {who} "
+                f"in queue {path}, {as_map(allowed)}"
+            )
+    return ""

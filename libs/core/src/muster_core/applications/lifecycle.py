@@ -1,0 +1,361 @@
+"""The lives of applications: how they come, move along their state table (``model/states.py``), and go.
+
+Rejected applications are also remembered for a while, so that people can look them up.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from typing import TYPE_CHECKING, Protocol
+
+from muster_si.constants import APP_TAG_STATE_AWARE_DISABLE
+
+from muster_core.gangs.messages import LEFTOVER_MESSAGE
+from muster_core.model.application import Application, in_order
+from muster_core.model.commands import AppItem, Termination
+from muster_core.model.outcome import Change, Detail, EventType, Outcome, UpdatedApplication
+from muster_core.model.resources import INT64_MAX
+from muster_core.model.states import (
+    APP_TERMINAL,
+    COMPLETING_TIMEOUT_NS,
+    DYNAMIC_QUEUE_LINGER_NS,
+    STARTING,
+    TERMINATED_TIMEOUT_NS,
+    AppEvent,
+    AppState,
+    GangPhase,
+    QueueState,
+    next_app_state,
+)
+from muster_core.queues.limits import link_event
+
+if TYPE_CHECKING:
+    from muster_core.allocation.asks import Asks
+    from muster_core.allocation.releases import Releases
+    from muster_core.allocation.waiting import Waiting
+    from muster_core.model.partition_state import PartitionState
+    from muster_core.queues.limits import Limits
+
+_APP_DETAILS = {
+    AppState.NEW: Detail.APP_NEW,
+    AppState.ACCEPTED: Detail.APP_ACCEPTED,
+    AppState.RUNNING: Detail.APP_RUNNING,
+    AppState.COMPLETING: Detail.APP_COMPLETING,
+    AppState.COMPLETED: Detail.APP_COMPLETED,
+    AppState.FAILING: Detail.APP_FAILING,
+    AppState.FAILED: Detail.APP_FAILED,
+    AppState.RESUMING: Detail.APP_RESUMING,
+    AppState.EXPIRED: Detail.APP_EXPIRED,
+}
+# Limit of states that an application remembers: an application that runs and idles by turns for months must not grow.
+STATE_LOG_MAX = 64
+# Limit of rejected applications kept: an RM that is refused again and again must not fill the memory.
+REJECTED_MAX = 1000
+_REJECTED_TEXT_MAX, _REJECTED_GROUPS_MAX = 256, 16
+
+
+class ApplicationGangs(Protocol):
+    """The operations on gangs that applications need."""
+
+    def real_placed(self, app: Application, out: Outcome) -> None:
+        """A real allocation of the application was made, or reported by the RM."""
+
+    def release_unused(self, app: Application, message: str, out: Outcome, now_ns: int) -> None:
+        """Releases the placeholders whose place no real ask has taken."""
+
+    def withdraw(self, app: Application) -> None:
+        """The application does not count in its limits any more. Neither does what its gang was promised."""
+
+
+class FreeIds(Protocol):
+    """Learns of application ids that become free."""
+
+    def application_left(self, app_id: str) -> None:
+        """An application id is free again."""
+
+
+class Lifecycle:
+    """Moves the applications of one partition through their lives. They are in ``PartitionState.apps`` and
+    ``.rejected``, by id.
+    """
+
+    _gangs: ApplicationGangs
+    _external: FreeIds
+
+    def __init__(
+        self,
+        state: PartitionState,
+        *,
+        limits: Limits,
+        waiting: Waiting,
+        asks: Asks,
+        releases: Releases,
+    ) -> None:
+        self._state = state
+        self._limits = limits
+        self._waiting = waiting
+        self._asks = asks
+        self._releases = releases
+
+    def connect(self, *, gangs: ApplicationGangs, external: FreeIds) -> None:
+        """Takes the parts that are built after this one."""
+        self._gangs = gangs
+        self._external = external
+
+    # ---- arrival and removal ---------------------------------------------------------------------------------------
+
+    def take_id(self, app: Application, out: Outcome) -> None:
+        """Frees the id of a finished application for a new one. The finished one stays visible under
+        ``<id>-<seconds>``.
+
+        The finished one continues as a copy: what it held may have gone in this same outcome, with tombstones under the
+        old id.
+        """
+        state = self._state
+        finished = state.apps.pop(app.app_id, None)
+        if finished is None:
+            return
+        name = f"{finished.app_id}-{finished.finished_ns // 1_000_000_000}"
+        while name in state.apps:
+            name += "x"
+        renamed = copy(finished)
+        renamed.app_id, renamed.published = name, False
+        finished.gone = True
+        state.apps[name] = renamed
+        if renamed.deadline_ns:
+            state.deadlines.append((renamed.deadline_ns, renamed))
+        out.touch(renamed, state.name)
+        # The record under the id is the new application's.
+        app.published, finished.published = finished.published, False
+
+    def add_application(self, app: Application) -> None:
+        """Adds an application to its queue."""
+        state = self._state
+        state.apps[app.app_id] = app
+        if app.state not in APP_TERMINAL:
+            app.queue.applications[app.app_id] = None
+            self._limits.join(app)
+
+    def remove_application(self, app: Application, out: Outcome, now_ns: int) -> None:
+        """Removes an application with everything it holds, because the RM or the source that brought it says so."""
+        state = self._state
+        for ask in sorted(app.asks.values(), key=lambda ask: ask.submission):
+            self._asks.remove_ask(ask, out, now_ns, Detail.REQUEST_CANCEL)
+        for allocation in in_order(app.allocations.values()):
+            self._releases.release(
+                allocation,
+                Termination.STOPPED_BY_RM,
+                f"Application {app.app_id} Removed",
+                Detail.ALLOC_CANCEL,
+                out,
+                now_ns,
+                tell=not allocation.source,
+                completing=False,
+            )
+        if app.counted:
+            self._count(app, -1)
+        self._leave_queue(app, out, now_ns)
+        self.forget_application(app)
+        out.touch(app, state.name)
+
+    def forget_application(self, app: Application) -> None:
+        """Drops a finished application."""
+        state = self._state
+        if state.apps.get(app.app_id) is app:
+            del state.apps[app.app_id]
+        if app.app_id in app.queue.applications:
+            del app.queue.applications[app.app_id]
+            self._gangs.withdraw(app)
+            self._limits.leave(app)
+        app.gone = True
+        state.types.release(app.allocated, app.pending)
+
+    def _leave_queue(self, app: Application, out: Outcome, now_ns: int) -> None:
+        state = self._state
+        queue = app.queue
+        if app.app_id not in queue.applications:
+            return
+        del queue.applications[app.app_id]
+        if app.waiting_at is not None:
+            self._waiting.stop_waiting(app)
+        self._waiting.refresh_app(app)
+        self._gangs.withdraw(app)
+        trackers = app.trackers
+        self._limits.leave(app)
+        link_event(app, app.user_group, Change.REMOVE, out, now_ns)
+        if trackers:
+            self._waiting.forget_those_of(queue, trackers, out)
+        out.track(EventType.APP, Change.REMOVE, Detail.NONE, app.app_id, now_ns=now_ns)
+        out.track(EventType.QUEUE, Change.REMOVE, Detail.QUEUE_APP, queue.path, app.app_id, now_ns=now_ns)
+        self._external.application_left(app.app_id)
+        if not queue.applications and (not queue.managed or queue.state is QueueState.DRAINING):
+            state.deadlines.append((now_ns + DYNAMIC_QUEUE_LINGER_NS, queue))
+
+    # ---- states ----------------------------------------------------------------------------------------------------
+
+    def change_state(self, app: Application, event: AppEvent, out: Outcome, now_ns: int, message: str = "") -> None:
+        """Moves the application along its state table, with all consequences."""
+        before = app.state
+        app.state = state = next_app_state(f"application {app.app_id}", before, event, tuple(app.state_log))
+        if state is before:
+            return
+        if state is AppState.RUNNING and not app.started_ns and self._state.previous_generation and not app.source:
+            self._tell_starting(app, event, out, now_ns)
+        app.state_log.append((now_ns, state))
+        if len(app.state_log) > STATE_LOG_MAX:
+            del app.state_log[1]
+        app.deadline_ns = 0
+        self.recount(app)
+        if state is AppState.RUNNING:
+            if not app.started_ns:
+                app.started_ns = now_ns
+            # Otherwise it is the placeholders' time-out.
+            if app.execution_timeout_ms > 0 and app.placeholder_ask is None:
+                self._set_deadline(app, app.started_ns + app.execution_timeout_ms * 1_000_000)
+        if state is AppState.COMPLETING:
+            self._set_deadline(app, now_ns + COMPLETING_TIMEOUT_NS)
+        elif state in APP_TERMINAL and state is not AppState.EXPIRED:
+            app.finished_ns = now_ns
+            app.reason = None
+            self._set_deadline(app, now_ns + TERMINATED_TIMEOUT_NS)
+            self._leave_queue(app, out, now_ns)
+        out.track(EventType.APP, Change.SET, _APP_DETAILS[state], app.app_id, message=message, now_ns=now_ns)
+        if not app.source and not app.independent:
+            out.facts.append(UpdatedApplication(app.app_id, state, now_ns, message or event))
+        out.touch(app, self._state.name)
+
+    def _tell_starting(self, app: Application, event: AppEvent, out: Outcome, now_ns: int) -> None:
+        if app.independent or app.tags.get(APP_TAG_STATE_AWARE_DISABLE, "").lower() == "true":
+            return
+        app.state_log.append((now_ns, STARTING))
+        out.track(EventType.APP, Change.SET, Detail.APP_STARTING, app.app_id, now_ns=now_ns)
+        out.facts.append(UpdatedApplication(app.app_id, STARTING, now_ns, event))
+
+    def started(self, app: Application, out: Outcome, now_ns: int) -> None:
+        """The application has its first real allocation (or has one again)."""
+        self._gangs.real_placed(app, out)
+        if app.state in (AppState.NEW, AppState.RESUMING):
+            self.change_state(app, AppEvent.RUN, out, now_ns)
+        if app.state in (AppState.ACCEPTED, AppState.COMPLETING):
+            self.change_state(app, AppEvent.RUN, out, now_ns)
+
+    def complete_if_idle(self, app: Application, out: Outcome, now_ns: int) -> None:
+        """Completes an application without asks and real allocations; ends one that is failing or completing, if
+        nothing is left.
+
+        Placeholders do not count as work of the application (the gang design, "Application completion"). But while its
+        gang is still to be used, the application waits with them. An external application ends when its source says so.
+        """
+        if app.source:
+            return
+        gang = app.gang
+        placeholders = gang.held if gang is not None else 0
+        if app.state is AppState.RESUMING and not placeholders:
+            self.change_state(app, AppEvent.RUN, out, now_ns)
+        if app.asks or len(app.allocations) > placeholders:
+            return
+        if app.state is AppState.FAILING:
+            if not placeholders:
+                self.change_state(app, AppEvent.FAIL, out, now_ns)
+        elif app.state is AppState.COMPLETING:
+            if not placeholders and not app.deadline_ns:  # its time was up before
+                self.change_state(app, AppEvent.COMPLETE, out, now_ns)
+        elif app.state in (AppState.ACCEPTED, AppState.RUNNING) and (
+            not placeholders or (gang is not None and gang.phase is GangPhase.USED)
+        ):
+            self.change_state(app, AppEvent.COMPLETE, out, now_ns)
+
+    def fail(self, app: Application, message: str, out: Outcome, now_ns: int) -> None:
+        """Ends an application: removes its asks and releases its allocations. When all are gone, it is Failed."""
+        # (In this order, an RM that handles messages one by one has ended everything before it hears of the end.)
+        for ask in sorted(app.asks.values(), key=lambda ask: ask.submission):
+            self._asks.time_out_ask(ask, message, Detail.REQUEST_CANCEL, out, now_ns)
+        for allocation in in_order(app.allocations.values()):
+            self._releases.time_out(allocation, message, out, now_ns)
+        self.change_state(app, AppEvent.FAIL, out, now_ns, message)
+        self.complete_if_idle(app, out, now_ns)
+
+    def expire(self, app: Application, out: Outcome, now_ns: int) -> None:
+        """The deadline of the application's state has come."""
+        state = self._state
+        app.deadline_ns = 0
+        if app.state is AppState.REJECTED:
+            self.forget_rejected(app, out)
+        elif app.state is AppState.COMPLETING:
+            # Unused placeholders go first. The application is completed when all of them are gone.
+            self._gangs.release_unused(app, LEFTOVER_MESSAGE, out, now_ns)
+            out.touch(app, state.name)
+            self.complete_if_idle(app, out, now_ns)
+        elif app.state is AppState.RUNNING:
+            over = f"the application's execution time-out of {app.execution_timeout_ms} ms is over"
+            self.fail(app, over, out, now_ns)
+        elif app.state in APP_TERMINAL:
+            if app.state is not AppState.EXPIRED:
+                self.change_state(app, AppEvent.EXPIRE, out, now_ns)
+            self.forget_application(app)
+            out.touch(app, state.name)
+
+    def _set_deadline(self, app: Application, deadline_ns: int) -> None:
+        app.deadline_ns = min(deadline_ns, INT64_MAX)  # (the RM's values may be centuries)
+        self._state.deadlines.append((app.deadline_ns, app))
+
+    # ---- counts ----------------------------------------------------------------------------------------------------
+
+    def recount(self, app: Application) -> None:
+        """Updates whether the application counts against limits of running applications, from its state and its
+        gang.
+        """
+        counts = counts_as_running(app)
+        if counts != app.counted:
+            self._count(app, 1 if counts else -1)
+
+    def _count(self, app: Application, step: int) -> None:
+        app.counted = step > 0
+        if app.counted and app.waiting_at is not None:  # an allocation that the RM reported made it run
+            self._waiting.stop_waiting(app)
+            self._waiting.refresh_app(app)
+        for ledger in app.ledgers:
+            ledger.running_applications += step
+            self._waiting.wake_app(ledger)
+
+    # ---- rejected --------------------------------------------------------------------------------------------------
+
+    def keep_rejected(self, item: AppItem, reason: str, submission: int, out: Outcome, now_ns: int) -> None:
+        """Remembers a rejected application for people who look for it. The same id again replaces it."""
+        state = self._state
+        app = Application(state.types, item.app_id, state.root, submission, now_ns)
+        state.types.release(app.allocated, app.pending)
+        # Keeps only what identifies it: an application may be rejected for its size.
+        app.requested_queue, app.user = item.queue[:_REJECTED_TEXT_MAX], item.user[:_REJECTED_TEXT_MAX]
+        app.groups_of_user = tuple(group[:_REJECTED_TEXT_MAX] for group in item.groups[:_REJECTED_GROUPS_MAX])
+        app.rejected_message = reason
+        app.state_log = [(now_ns, AppState.NEW)]
+        app.state = next_app_state(f"application {app.app_id}", app.state, AppEvent.REJECT, tuple(app.state_log))
+        app.state_log.append((now_ns, app.state))
+        app.finished_ns = now_ns
+        self._set_deadline(app, now_ns + TERMINATED_TIMEOUT_NS)
+        old = state.rejected.pop(app.app_id, None)
+        if old is not None:
+            app.published, old.published, old.gone = old.published, False, True
+        state.rejected[app.app_id] = app
+        out.touch(app, state.name)
+        while len(state.rejected) > REJECTED_MAX:
+            self.forget_rejected(next(iter(state.rejected.values())), out)
+
+    def forget_rejected(self, app: Application, out: Outcome) -> None:
+        """Forgets a rejected application."""
+        state = self._state
+        del state.rejected[app.app_id]
+        app.gone = True
+        out.touch(app, state.name)
+
+
+def counts_as_running(app: Application) -> bool:
+    """Whether the application counts against limits of running applications: it runs, or its gang forms."""
+    if app.independent:
+        return False
+    if app.state is AppState.ACCEPTED:  # (the RM may be asked about its first allocation)
+        return app.proposed > 0 or (app.gang is not None and app.gang.counts_as_running)
+    if app.state is AppState.RESUMING:
+        return app.proposed > 0
+    return app.state is AppState.RUNNING

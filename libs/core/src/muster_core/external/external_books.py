@@ -1,0 +1,430 @@
+"""The statements of external sources, by partition: the input of the merge, not its result. ``external.py`` has the
+terms.
+
+:class:`ExternalBooks` belong to an RM's id, not to one of its registrations: they exist before the RM registers, and
+outlive it. Machine and follower keep one for each RM and hand it to its core, which computes from it what counts
+(``external_merge.py``). Where there is no core yet, :meth:`ExternalBooks.apply` alone suffices.
+
+Each entry is filed under its subject, so that a change costs only what it changes: a node's parts under the node, an
+application's allocations under the application.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from muster_core.config.config import partition_name
+from muster_core.external.external import (
+    ExternalAllocation,
+    ExternalApplication,
+    ExternalChange,
+    ExternalKind,
+    ExternalNode,
+    ExternalObject,
+    ExternalOffer,
+    ExternalPool,
+    ExternalQueue,
+    OfferState,
+    SetSource,
+    SourceState,
+    UpdateExternal,
+)
+
+# The number of ended lives that are remembered of a source. Late commands of these lives are ignored.
+PAST_LIVES_MAX = 4
+
+# Kinds whose id does not name their subject, which may change.
+_REFER = (ExternalAllocation, ExternalOffer)
+_KIND_RANKS = {kind: rank for rank, kind in enumerate(ExternalKind)}
+
+
+@dataclass(slots=True, eq=False)
+class SourceEntry:
+    """A source, and what it said.
+
+    :ivar since_ns: when the source entered its state.
+    :ivar drains: while the source is lost, its nodes take nothing new.
+    :ivar lost: the source was STALE, and has not been LIVE since.
+    :ivar past: the lives before the present one, oldest first.
+    :ivar entries: by kind and id.
+    """
+
+    partition: str
+    source: str
+    state: SourceState = SourceState.LISTING
+    life: str = ""
+    since_ns: int = 0
+    drains: bool = True
+    reason: str = ""
+    lost: bool = False
+    past: tuple[str, ...] = ()
+    entries: dict[tuple[ExternalKind, str], ExternalEntry] = field(default_factory=dict, repr=False)
+    gone: bool = False
+    published: bool = False
+
+    @property
+    def holds(self) -> bool:
+        """Whether its nodes take nothing new."""
+        return self.lost and self.drains
+
+
+@dataclass(slots=True, eq=False)
+class ExternalEntry:
+    """One object as its source described it last.
+
+    :ivar since_ns: when the source first named it.
+    :ivar life: the source's life that named it last.
+    :ivar stale: the last statement cannot be relied on.
+    :ivar problem: why it does not count; "": it counts (or there is no core to judge).
+    :ivar offer_state: the state of an offer; None: the object is no offer. Of offers, too: ``idle_since_ns`` (0: it is
+        needed) and ``deadline_ns``, when what runs there is preempted (0: no deadline).
+    :ivar withdrawn: the source does not name the offer any more; the offer goes when nothing needs it.
+    """
+
+    owner: SourceEntry
+    kind: ExternalKind
+    object_id: str
+    said: ExternalObject
+    life: str
+    since_ns: int
+    stale: bool = False
+    problem: str = ""
+    offer_state: OfferState | None = None
+    idle_since_ns: int = 0
+    deadline_ns: int = 0
+    withdrawn: bool = False
+    gone: bool = False
+    published: bool = False
+
+    @property
+    def partition(self) -> str:
+        """The partition's name."""
+        return self.owner.partition
+
+    @property
+    def source(self) -> str:
+        """The source's name."""
+        return self.owner.source
+
+    @property
+    def holds(self) -> bool:
+        """Whether the object or its source is lost, and its node takes nothing new meanwhile."""
+        return self.owner.drains and (self.stale or self.owner.lost)
+
+    @property
+    def order(self) -> tuple[str, int, str]:
+        """Sorts the entries of a partition by source, kind and id, whatever came first."""
+        return self.owner.source, _KIND_RANKS[self.kind], self.object_id
+
+    def __repr__(self) -> str:
+        return f"ExternalEntry({self.partition}/{self.source}/{self.kind}/{self.object_id})"
+
+
+External = SourceEntry | ExternalEntry
+
+
+class Changed(NamedTuple):
+    """An entry or a source that changed, or (``what.gone``) went.
+
+    :ivar before: the source's former statement; None: there was none, or ``what`` is a source.
+    :ivar counts: the change can make a difference; False: only the life of the source is another.
+    """
+
+    what: External
+    before: ExternalObject | None = None
+    counts: bool = True
+
+
+class OnNode:
+    """The statements of sources about one node.
+
+    :ivar nodes: by source.
+    :ivar offers: by source; ``allocations``: by source, what runs there.
+    :ivar stale: by source, the allocations that cannot be relied on.
+    """
+
+    __slots__ = ("allocations", "nodes", "offers", "stale")
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, ExternalEntry] = {}
+        self.offers: dict[str, dict[ExternalEntry, None]] = {}
+        self.allocations: dict[str, dict[ExternalEntry, None]] = {}
+        self.stale: dict[str, dict[ExternalEntry, None]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self.nodes or self.offers or self.allocations)
+
+
+class PartitionBooks:
+    """The statements of sources about one partition. The order of the inner dictionaries has no meaning.
+
+    :ivar sources: by name.
+    :ivar nodes: by node id.
+    :ivar queues: by path, lower case; ``applications`` by id; ``app_allocations`` by the application's id; ``pools`` by
+        resource type.
+    """
+
+    __slots__ = ("app_allocations", "applications", "name", "nodes", "pools", "queues", "sources")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.sources: dict[str, SourceEntry] = {}
+        self.nodes: dict[str, OnNode] = {}
+        self.queues: dict[str, dict[ExternalEntry, None]] = {}
+        self.applications: dict[str, dict[ExternalEntry, None]] = {}
+        self.app_allocations: dict[str, dict[ExternalEntry, None]] = {}
+        self.pools: dict[str, dict[ExternalEntry, None]] = {}
+
+    def entry(self, source: str, kind: ExternalKind, object_id: str) -> ExternalEntry | None:
+        """A source's entry for one object; None: there is none."""
+        owner = self.sources.get(source)
+        return owner.entries.get((kind, object_id)) if owner is not None else None
+
+    def entries(self, kind: ExternalKind | None = None) -> Iterator[ExternalEntry]:
+        """All entries (of one kind). Their order has no meaning."""
+        for owner in self.sources.values():
+            for entry in owner.entries.values():
+                if kind is None or entry.kind is kind:
+                    yield entry
+
+    # ---- entries by subject ----------------------------------------------------------------------------------------
+
+    def file(self, entry: ExternalEntry) -> None:
+        """Files an entry under its subject."""
+        match entry.said:
+            case ExternalNode():
+                self._on(entry.said.node_id).nodes[entry.source] = entry
+            case ExternalOffer():
+                self._on(entry.said.node_id).offers.setdefault(entry.source, {})[entry] = None
+            case ExternalAllocation(node_id=node_id, app_id=app_id):
+                on = self._on(node_id)
+                on.allocations.setdefault(entry.source, {})[entry] = None
+                if entry.stale:
+                    on.stale.setdefault(entry.source, {})[entry] = None
+                if app_id:
+                    self.app_allocations.setdefault(app_id, {})[entry] = None
+            case ExternalQueue():
+                self.queues.setdefault(entry.said.path.lower(), {})[entry] = None
+            case ExternalApplication():
+                self.applications.setdefault(entry.said.app_id, {})[entry] = None
+            case ExternalPool():
+                self.pools.setdefault(entry.said.resource_type, {})[entry] = None
+
+    def unfile(self, entry: ExternalEntry) -> None:
+        """Undoes :meth:`file`. Neither what the entry says nor whether it is stale may have changed since."""
+        match entry.said:
+            case ExternalNode(node_id=node_id):
+                del self.nodes[node_id].nodes[entry.source]
+                self._off(node_id)
+            case ExternalOffer(node_id=node_id):
+                _drop(self.nodes[node_id].offers, entry.source, entry)
+                self._off(node_id)
+            case ExternalAllocation(node_id=node_id, app_id=app_id):
+                _drop(self.nodes[node_id].allocations, entry.source, entry)
+                if entry.stale:
+                    _drop(self.nodes[node_id].stale, entry.source, entry)
+                self._off(node_id)
+                if app_id:
+                    _drop(self.app_allocations, app_id, entry)
+            case ExternalQueue():
+                _drop(self.queues, entry.said.path.lower(), entry)
+            case ExternalApplication():
+                _drop(self.applications, entry.said.app_id, entry)
+            case ExternalPool():
+                _drop(self.pools, entry.said.resource_type, entry)
+
+    def forget(self, entry: ExternalEntry) -> None:
+        """Removes an entry."""
+        self.unfile(entry)
+        del entry.owner.entries[entry.kind, entry.object_id]
+        entry.gone = True
+
+    def _on(self, node_id: str) -> OnNode:
+        found = self.nodes.get(node_id)
+        if found is None:
+            self.nodes[node_id] = found = OnNode()
+        return found
+
+    def _off(self, node_id: str) -> None:
+        if not self.nodes[node_id]:
+            del self.nodes[node_id]
+
+
+class ExternalBooks:
+    """The statements of sources for one RM.
+
+    :ivar partitions: by name, including partitions that no configuration has.
+    """
+
+    __slots__ = ("partitions",)
+
+    def __init__(self) -> None:
+        self.partitions: dict[str, PartitionBooks] = {}
+
+    def __bool__(self) -> bool:
+        return any(books.sources for books in self.partitions.values())
+
+    def of(self, partition: str) -> PartitionBooks:
+        """The books of a partition, created if there are none."""
+        found = self.partitions.get(partition)
+        if found is None:
+            self.partitions[partition] = found = PartitionBooks(partition)
+        return found
+
+    def source(self, partition: str, source: str) -> SourceEntry | None:
+        """A source; None: nothing was heard of it."""
+        books = self.partitions.get(partition)
+        return books.sources.get(source) if books is not None else None
+
+    def all_sources(self) -> Iterator[SourceEntry]:
+        """The sources of all partitions, by partition and name."""
+        for name in sorted(self.partitions):
+            sources = self.partitions[name].sources
+            yield from (sources[source] for source in sorted(sources))
+
+    def apply(self, command: UpdateExternal | SetSource, now_ns: int, *, lends: bool = False) -> list[Changed]:
+        """Takes what a source says. Returns what this changed, in order.
+
+        A life that another one has replaced is ignored: records of an informer whose process is gone may still arrive.
+        An object that is named again unchanged is a change only if the life is another.
+
+        :param lends: an offer that its source does not name any more is *withdrawn*, and goes when nothing needs it
+            (``offers.py``). False: nothing can need it, so it goes at once.
+        """
+        books = self.of(partition_name(command.partition))
+        changed: list[Changed] = []
+        owner = books.sources.get(command.source)
+        if owner is None:
+            owner = SourceEntry(books.name, command.source, life=command.life, since_ns=now_ns)
+            books.sources[command.source] = owner
+            began = True
+        elif command.life in owner.past:
+            return changed
+        else:
+            began = owner.life != command.life
+            if began:
+                owner.past = (*owner.past, owner.life)[-PAST_LIVES_MAX:]
+                owner.life = command.life
+        if isinstance(command, SetSource):
+            self._set(books, owner, command, began, now_ns, changed, lends=lends)
+            return changed
+        if began:  # (Changes before the first SetSource of a life belong to its listing.)
+            if owner.state is not SourceState.LISTING:
+                owner.state, owner.since_ns = SourceState.LISTING, now_ns
+            changed.append(Changed(owner, counts=False))
+        for change in command.changes:
+            self._take(books, owner, change, now_ns, changed, lends=lends)
+        return changed
+
+    def _set(
+        self,
+        books: PartitionBooks,
+        owner: SourceEntry,
+        command: SetSource,
+        began: bool,
+        now_ns: int,
+        changed: list[Changed],
+        *,
+        lends: bool,
+    ) -> None:
+        state = command.state
+        if state is SourceState.LIVE:
+            unnamed = [entry for entry in owner.entries.values() if entry.life != owner.life]
+            for entry in sorted(unnamed, key=lambda each: each.order):
+                self._leave(books, entry, changed, lends=lends)
+        lost = state is SourceState.STALE or (owner.lost and state is SourceState.LISTING)
+        # (While the source lists again, the reason for which it was lost is kept.)
+        reason = command.reason if state is SourceState.STALE else owner.reason if lost else ""
+        before, after = (owner.state, owner.drains, owner.reason, owner.lost), (state, command.drains, reason, lost)
+        if owner.state is not state:
+            owner.since_ns = now_ns
+        held = owner.holds
+        owner.state, owner.drains, owner.reason, owner.lost = after
+        if began or before != after:
+            # (Some of its objects may be stale; for these the source says whether they drain.)
+            changed.append(Changed(owner, counts=held != owner.holds or before[1] != after[1]))
+
+    def _take(
+        self,
+        books: PartitionBooks,
+        owner: SourceEntry,
+        change: ExternalChange,
+        now_ns: int,
+        changed: list[Changed],
+        *,
+        lends: bool,
+    ) -> None:
+        object_id = change.object_id
+        entry = owner.entries.get((change.kind, object_id))
+        if change.what is None or (change.stale and entry is not None):
+            if entry is None or (entry.withdrawn and change.stale):
+                return
+            if not change.stale:
+                self._leave(books, entry, changed, lends=lends)
+            elif not entry.stale or entry.life != owner.life:
+                counts = not entry.stale
+                books.unfile(entry)
+                entry.stale, entry.life = True, owner.life
+                books.file(entry)
+                changed.append(Changed(entry, entry.said, counts))
+            return
+        if entry is None:
+            entry = ExternalEntry(owner, change.kind, object_id, change.what, owner.life, now_ns, change.stale)
+            if entry.kind is ExternalKind.OFFER:
+                entry.offer_state = OfferState.OFFERED
+            self.put(entry)
+            changed.append(Changed(entry))
+            return
+        before = entry.said
+        lent_anew, entry.withdrawn = entry.withdrawn, False
+        if lent_anew:
+            entry.offer_state, entry.since_ns, entry.deadline_ns = OfferState.OFFERED, now_ns, 0
+        elif before == change.what and not entry.stale:
+            # (A returned offer is recorded again, so that its source is told again.)
+            if entry.life != owner.life or entry.offer_state is OfferState.RETURNED:
+                entry.life = owner.life
+                changed.append(Changed(entry, before, counts=False))
+            return
+        entry.life = owner.life
+        if isinstance(before, _REFER):  # (For other kinds, the id names the subject.)
+            books.unfile(entry)
+            entry.said, entry.stale = change.what, False
+            books.file(entry)
+        else:
+            entry.said, entry.stale = change.what, False
+        changed.append(Changed(entry, before))
+
+    def _leave(self, books: PartitionBooks, entry: ExternalEntry, changed: list[Changed], *, lends: bool) -> None:
+        """A source does not name an object any more."""
+        if not lends or entry.offer_state in (None, OfferState.RETURNED):
+            self._forget(books, entry, changed)
+        elif not entry.withdrawn:
+            entry.withdrawn = True
+            changed.append(Changed(entry, entry.said))
+
+    def _forget(self, books: PartitionBooks, entry: ExternalEntry, changed: list[Changed]) -> None:
+        books.forget(entry)
+        changed.append(Changed(entry, entry.said))
+
+    # ---- fold ------------------------------------------------------------------------------------------------------
+
+    def put(self, entry: ExternalEntry) -> None:
+        """Adds an entry of a known source."""
+        entry.owner.entries[entry.kind, entry.object_id] = entry
+        self.of(entry.partition).file(entry)
+
+    def drop(self, partition: str, source: str, kind: ExternalKind, object_id: str) -> None:
+        """Applies the tombstone of an entry."""
+        books = self.of(partition)
+        entry = books.entry(source, kind, object_id)
+        if entry is not None:
+            self._forget(books, entry, [])
+
+
+def _drop(filed: dict[str, dict[ExternalEntry, None]], about: str, entry: ExternalEntry) -> None:
+    found = filed[about]
+    del found[entry]
+    if not found:
+        del filed[about]

@@ -1,0 +1,270 @@
+"""The merge of what the RM and external sources say of one thing (docs/external-rules.md). Pure.
+
+The smaller amount counts, use adds up, and nobody enlarges what somebody else says. The resource manager (RM) is one of
+the speakers; each external source is another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from muster_core.external.external import ExternalNode, ExternalOffer, ExternalQueue, OfferState
+from muster_core.external.external_books import ExternalEntry, OnNode
+from muster_core.model.closing import ClosedBy, Closer
+from muster_core.model.node import NodeReport
+
+RM = "the resource manager"
+RULE = "the smaller counts"
+_DRAINED = f"{RM} drains it"
+_CORDONED = "an operator drained it"
+# Offers in these states make a node exist: an offer that is asked back may be used until its deadline.
+_BRINGING = (OfferState.OFFERED, OfferState.REVOKED)
+
+
+class Part(NamedTuple):
+    """The statements of one source about a node, taken together.
+
+    :ivar capacity: the sum of its node and its offers; None: the source states no capacity.
+    :ivar whole: the node has nothing of a type that ``capacity`` does not name.
+    :ivar schedulable: as the source says. ``held``: why the node takes nothing new although the source says so; "": it
+        does.
+    :ivar brings: the node exists because of this source.
+    """
+
+    source: str
+    capacity: Mapping[str, int] | None = None
+    whole: bool = False
+    occupied: Mapping[str, int] = {}
+    attributes: Mapping[str, str] = {}
+    schedulable: bool = True
+    held: str = ""
+    brings: bool = False
+
+
+class Merged(NamedTuple):
+    """The merged values of a node.
+
+    :ivar capacity: by type name, zeros included.
+    :ivar closed: why the node takes nothing new, as a text; "": it does.
+    :ivar disputed: the types for which speakers name different amounts, as a text; "": none.
+    :ivar closer: the node's closer; None: it has none.
+    """
+
+    capacity: Mapping[str, int]
+    occupied: Mapping[str, int]
+    attributes: Mapping[str, str]
+    closed: str
+    sources: tuple[str, ...]
+    disputed: str
+    closer: Closer | None = None
+
+
+def parts_of(on: OnNode) -> list[Part]:
+    """The statements about a node, by source. (For a node that exists, all of them count.)"""
+    if len(on.nodes) == 1 and not on.offers and not on.stale and on.allocations.keys() <= on.nodes.keys():
+        # A quick path for most nodes. (An allocation that is not stale holds a node only if its source does.)
+        ((source, entry),) = on.nodes.items()
+        return [_part(source, entry, (), None)]
+    return all_parts_of(on)
+
+
+def all_parts_of(on: OnNode) -> list[Part]:
+    """:func:`parts_of` for all cases."""
+    return [
+        _part(source, on.nodes.get(source), on.offers.get(source, ()), _least_reliable(on, source))
+        for source in sorted({**on.nodes, **on.offers, **on.allocations})
+    ]
+
+
+def _least_reliable(on: OnNode, source: str) -> ExternalEntry | None:
+    """One of a source's allocations on the node: a stale one, if there is any."""
+    if source in on.stale:
+        return min(on.stale[source], key=_by_order)
+    return next(iter(on.allocations[source])) if source in on.allocations else None
+
+
+def _part(
+    source: str, node: ExternalEntry | None, offers: Iterable[ExternalEntry], allocation: ExternalEntry | None
+) -> Part:
+    capacity: Mapping[str, int] | None = None
+    occupied: Mapping[str, int] = {}
+    attributes: Mapping[str, str] = {}
+    schedulable, whole, may_bring = True, False, True
+    held = ""
+    if node is not None:
+        said = node.said
+        assert isinstance(said, ExternalNode)
+        capacity, occupied, attributes = said.capacity, said.occupied, said.attributes
+        schedulable, whole, may_bring = said.schedulable, said.whole and capacity is not None, said.brings
+        held = _held(node)
+    brings = may_bring and capacity is not None and any(capacity.values())
+    if offers:
+        whole = True
+        summed = dict(capacity or {})
+        named = dict(attributes)
+        for offer in sorted(offers, key=_by_order):
+            lent = offer.said
+            assert isinstance(lent, ExternalOffer)
+            brings = brings or (may_bring and offer.offer_state in _BRINGING and any(lent.quantities.values()))
+            held = held or _held(offer)
+            if offer.offer_state is OfferState.OFFERED:
+                for name, value in lent.quantities.items():
+                    summed[name] = summed.get(name, 0) + value
+                for key, text in lent.attributes.items():
+                    named.setdefault(key, text)
+        capacity, attributes = summed, named
+    if not held and allocation is not None:
+        held = _held(allocation)
+    return Part(source, capacity, whole, occupied, attributes, schedulable, held, brings)
+
+
+def _by_order(entry: ExternalEntry) -> tuple[str, int, str]:
+    return entry.order
+
+
+def _held(entry: ExternalEntry) -> str:
+    """Why the entry keeps its node from taking anything new; "": it does not."""
+    owner = entry.owner
+    if not owner.drains:
+        return ""
+    if owner.lost:
+        return f"source {owner.source} is lost{': ' if owner.reason else ''}{owner.reason}"
+    if entry.stale:
+        return f"source {owner.source} cannot be relied on for {entry.kind} {entry.object_id}"
+    return ""
+
+
+def merge(report: NodeReport | None, parts: Sequence[Part]) -> Merged:
+    """Merges what the RM and these sources say of a node. ``report`` None: the RM says nothing.
+
+    On nearly all nodes there is only one speaker. Its values are the merged values, and are not copied.
+    """
+    if report is None and len(parts) == 1:
+        source, capacity, _, occupied, attributes, schedulable, held, _ = parts[0]
+        if capacity is not None:
+            closed, closer = ("", None) if schedulable and not held else _closed(parts[0])
+            return Merged(capacity, occupied, attributes, closed, (source,), "", closer)
+    if not parts and report is not None and report.capacity is not None:
+        closed, closer = ("", None) if report.schedulable else _drained(report)
+        return Merged(report.capacity, report.occupied, report.attributes, closed, (), "", closer)
+    return merge_all(report, parts)
+
+
+def merge_all(report: NodeReport | None, parts: Sequence[Part]) -> Merged:
+    """:func:`merge` for all cases."""
+    speakers: list[tuple[str, Mapping[str, int], bool]] = []
+    attributes: dict[str, str] = {}
+    occupied: dict[str, int] = {}
+    closed, closer = "", None
+    if report is not None:
+        if report.capacity is not None:
+            speakers.append((RM, report.capacity, False))
+        attributes.update(report.attributes)
+        occupied.update(report.occupied)
+        if not report.schedulable:
+            closed, closer = _drained(report)
+    for part in parts:
+        if part.capacity is not None:
+            speakers.append((f"source {part.source}", part.capacity, part.whole))
+        for name, value in part.occupied.items():
+            occupied[name] = occupied.get(name, 0) + value
+        for key, text in part.attributes.items():
+            attributes.setdefault(key, text)
+        if not closed:
+            closed, closer = _closed(part)
+    if len(speakers) == 1:
+        capacity, disputed = dict(speakers[0][1]), ""
+    else:
+        capacity, disputed = _smallest(speakers)
+    return Merged(capacity, occupied, attributes, closed, tuple(part.source for part in parts), disputed, closer)
+
+
+def _drained(report: NodeReport) -> tuple[str, Closer]:
+    """Why a node that the RM drained takes nothing new, as a text, and who closed it."""
+    return (_CORDONED, Closer(ClosedBy.OPERATOR)) if report.by_operator else (_DRAINED, Closer(ClosedBy.RM))
+
+
+def _closed(part: Part) -> tuple[str, Closer | None]:
+    """The same for a source; ("", None): the source does not close the node."""
+    if not part.schedulable:
+        return f"source {part.source} says so", Closer(ClosedBy.SOURCE, part.source)
+    return (part.held, Closer(ClosedBy.SOURCE_LOST, part.source)) if part.held else ("", None)
+
+
+def wanted_back(on: OnNode) -> Closer | None:
+    """The first source that wants back part of what it lends of an existing node; None: none does."""
+    return _lender(on, _is_wanted)
+
+
+def taken_back(on: OnNode) -> Closer | None:
+    """The first source that took back its offer of a node that does not exist any more; None: none did.
+
+    (An offer that was given back because nothing needed it was not taken back.)
+    """
+    return _lender(on, _is_taken)
+
+
+def _lender(on: OnNode, goes: Callable[[ExternalEntry], bool]) -> Closer | None:
+    lenders = [source for source, offers in on.offers.items() if any(map(goes, offers))]
+    return Closer(ClosedBy.WANTED_BACK, min(lenders)) if lenders else None
+
+
+def _is_wanted(offer: ExternalEntry) -> bool:
+    return offer.offer_state is OfferState.REVOKED
+
+
+def _is_taken(offer: ExternalEntry) -> bool:
+    assert isinstance(offer.said, ExternalOffer)
+    return offer.offer_state is OfferState.REVOKED or offer.said.revoked or offer.withdrawn
+
+
+def _smallest(speakers: Sequence[tuple[str, Mapping[str, int], bool]]) -> tuple[dict[str, int], str]:
+    """By type, the smallest amount of the speakers; and the types for which they differ, as a text."""
+    capacity: dict[str, int] = {}
+    disputes: list[str] = []
+    limited = any(whole for _, _, whole in speakers)
+    # The order of recorded amounts has no meaning.
+    for name in sorted({name for _, said, _ in speakers for name in said}):
+        least = most = None
+        for _, said, _ in speakers:
+            value = said.get(name)
+            if value is not None:
+                least = value if least is None or value < least else least
+                most = value if most is None or value > most else most
+        assert least is not None, f"no speaker names {name}"
+        assert most is not None
+        if least != most:
+            words = ", ".join(f"{who} says {said[name]}" for who, said, _ in speakers if name in said)
+            disputes.append(f"{name}: {words}")
+        if limited and any(whole and name not in said for _, said, whole in speakers):
+            least = 0
+        capacity[name] = least
+    return capacity, f"{'; '.join(sorted(disputes))}: {RULE}" if disputes else ""
+
+
+def smallest_maximum(entries: Iterable[ExternalEntry]) -> tuple[tuple[str, ...], dict[str, int] | None]:
+    """The sources that set a quota on a queue, and the quota; None: there is no quota."""
+    sources: dict[str, None] = {}
+    maximum: dict[str, int] = {}
+    for entry in sorted(entries, key=_by_order):
+        said = entry.said
+        assert isinstance(said, ExternalQueue)
+        sources[entry.source] = None
+        for name, value in said.maximum.items():
+            maximum[name] = min(value, maximum.get(name, value))
+    return tuple(sources), maximum if sources else None
+
+
+def quota_dispute(own: Mapping[str, int] | None, entries: Iterable[ExternalEntry]) -> str:
+    """The types for which the limits of a queue differ, as a text; "": none."""
+    speakers: list[tuple[str, Mapping[str, int]]] = [] if own is None else [("the configuration", own)]
+    for entry in sorted(entries, key=_by_order):
+        assert isinstance(entry.said, ExternalQueue)
+        speakers.append((f"source {entry.source}", entry.said.maximum))
+    disputes = []
+    for name in sorted({name for _, said in speakers for name in said}):
+        amounts = {who: said[name] for who, said in speakers if name in said}
+        if len({*amounts.values()}) > 1:
+            disputes.append(f"{name}: {', '.join(f'{who} says {value}' for who, value in amounts.items())}")
+    return f"{'; '.join(disputes)}: {RULE}" if disputes else ""

@@ -1,0 +1,562 @@
+"""Applies the statements of external sources to one partition (docs/external-rules.md).
+
+A change leads to a review of its subject, and of nothing else. An entry that cannot count now, because its node, queue
+or application does not exist, is *dormant*: the entry says why, and it is reviewed when its subject comes. The RM is
+told only of those of its own allocations that end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from muster_core.allocation import items
+from muster_core.config.config import INDEPENDENT
+from muster_core.external.external import (
+    ExternalAllocation,
+    ExternalApplication,
+    ExternalKind,
+    ExternalNode,
+    ExternalObject,
+    ExternalOffer,
+    ExternalPool,
+    ExternalQueue,
+)
+from muster_core.external.external_books import Changed, ExternalEntry, OnNode, PartitionBooks, SourceEntry
+from muster_core.external.external_merge import (
+    merge,
+    parts_of,
+    quota_dispute,
+    smallest_maximum,
+    taken_back,
+    wanted_back,
+)
+from muster_core.external.problems import no_partition, set_problem, without
+from muster_core.model.allocation import foreign_id, unique_key
+from muster_core.model.application import Allocation, Application
+from muster_core.model.closing import Closer
+from muster_core.model.commands import AskItem, Termination
+from muster_core.model.node import Node
+from muster_core.model.outcome import Change, Detail, EventType, Outcome
+from muster_core.model.queue import Queue
+from muster_core.model.resources import TooManyTypes
+from muster_core.model.states import AppState
+from muster_core.queues import placement, quota
+from muster_core.queues.limits import link_event
+
+if TYPE_CHECKING:
+    from muster_core.allocation.recovery import Recovery
+    from muster_core.allocation.releases import Releases
+    from muster_core.allocation.waiting import Waiting
+    from muster_core.applications.lifecycle import Lifecycle
+    from muster_core.external.offers import Offers
+    from muster_core.gangs.gangs import Gangs
+    from muster_core.model.partition_state import PartitionState
+    from muster_core.nodes.figures import NodeFigures
+    from muster_core.nodes.node_lives import NodeLives
+    from muster_core.nodes.pools import Pools
+    from muster_core.predicates.questions import Questions
+    from muster_core.queues.queue_tree import QueueTree
+
+
+class PartitionExternal:
+    """The sources' part in one partition. The books hold the entries; the partition's own objects hold what counts.
+
+    A source's allocation belongs to its application. Without one, it is a foreign allocation with the key
+    ``<source>/<key>``.
+
+    :ivar books: the sources' statements.
+    :ivar vacant: ids of applications that went and that sources bring, too: to be reviewed.
+    """
+
+    def __init__(
+        self,
+        state: PartitionState,
+        *,
+        figures: NodeFigures,
+        waiting: Waiting,
+        gangs: Gangs,
+        lifecycle: Lifecycle,
+        releases: Releases,
+        recovery: Recovery,
+        questions: Questions,
+        queue_tree: QueueTree,
+        node_lives: NodeLives,
+        pools: Pools,
+        offers: Offers,
+        books: PartitionBooks,
+    ) -> None:
+        self._state = state
+        self._figures = figures
+        self._waiting = waiting
+        self._gangs = gangs
+        self._lifecycle = lifecycle
+        self._releases = releases
+        self._recovery = recovery
+        self._questions = questions
+        self._queue_tree = queue_tree
+        self._node_lives = node_lives
+        self._pools = pools
+        self._offers = offers
+        self.books = books
+        self.vacant: dict[str, None] = {}
+
+    # ---- the whole partition ---------------------------------------------------------------------------------------
+
+    def begin(self, out: Outcome, now_ns: int) -> None:
+        """Brings everything in the books into a new partition."""
+        self._pools.settle(out, now_ns)
+        self._offers.begin(out, now_ns)
+        for path in sorted(self.books.queues):
+            self._settle_queue(path, out, now_ns)
+        for node_id in sorted(self.books.nodes):
+            self._settle_node(node_id, out, now_ns)
+        for app_id in sorted(self.books.applications):
+            self._settle_application(app_id, out, now_ns)
+        for entry in _sorted(self.books.entries(ExternalKind.ALLOCATION)):
+            self._settle_allocation(entry, out, now_ns)
+
+    def end(self, out: Outcome, now_ns: int) -> None:
+        """Takes everything of the sources out of a partition that goes."""
+        state = self._state
+        for app in [app for app in state.apps.values() if app.source]:
+            self._lifecycle.remove_application(app, out, now_ns)
+        for node in list(state.nodes.values()):
+            self._node_lives.remove(node, out, now_ns)
+        for entry in list(self.books.entries()):
+            if entry.withdrawn:  # nothing needs it any more
+                self.books.forget(entry)
+                out.touch(entry, entry.partition)
+            else:
+                no_partition(entry, out)
+
+    def activate(self) -> None:
+        """Prepares for later changes after a fold, which merges nothing."""
+        state = self._state
+        for path, entries in self.books.queues.items():
+            queue = state.queues.get(path)
+            if queue is not None and queue.parent is not None:
+                queue.external_maximum = self._maximum(entries)[1]
+        for node_id, on in self.books.nodes.items():
+            node = state.nodes.get(node_id)
+            if node is not None:
+                merged = merge(self._node_lives.report_of(node), parts_of(on))
+                node.disputed, node.closed_by = merged.disputed, merged.closer or wanted_back(on)
+            else:
+                self._figures.taken_back(node_id, taken_back(on))
+
+    def apply(self, changes: Iterable[Changed], out: Outcome, now_ns: int) -> None:
+        """Applies changes that are in the books, all together.
+
+        The order keeps alive what exists before and after: first goes what is gone, then nodes and queues change, then
+        comes what needs them.
+        """
+        pools = False
+        queues: dict[str, None] = {}
+        nodes: dict[str, None] = {}
+        apps: dict[str, None] = {}
+        gone: list[tuple[ExternalEntry, str]] = []
+        allocations: dict[ExternalEntry, None] = {}
+        name = self.books.name
+        for entry, before, counts in changes:
+            out.touch(entry, name)
+            if not counts:
+                continue
+            if isinstance(entry, SourceEntry):
+                nodes.update(dict.fromkeys(_nodes_of(entry)))
+                pools = pools or bool(self.books.pools)
+                continue
+            match entry.said:
+                case ExternalNode(node_id=node_id):
+                    nodes[node_id] = None
+                case ExternalOffer(node_id=node_id):
+                    self._offers.heard(entry, before, out, now_ns)
+                    nodes[node_id] = None
+                    if isinstance(before, ExternalOffer):
+                        nodes[before.node_id] = None
+                case ExternalPool():
+                    pools = True
+                case ExternalQueue(path=path):
+                    queues[path.lower()] = None
+                case ExternalApplication(app_id=app_id):
+                    apps[app_id] = None
+                case ExternalAllocation(node_id=node_id, app_id=app_id):
+                    if not self._stays(node_id, entry):
+                        nodes[node_id] = None
+                    if isinstance(before, ExternalAllocation):
+                        if before.node_id != node_id and not self._stays(before.node_id, entry):
+                            nodes[before.node_id] = None
+                        if entry.gone or before.app_id != app_id:
+                            gone.append((entry, before.app_id))
+                    if not entry.gone:
+                        allocations[entry] = None
+        if pools:
+            self._pools.settle(out, now_ns)
+        for path in sorted(queues):
+            self._settle_queue(path, out, now_ns)
+        for ended, of_app in gone:
+            self._end_allocation(ended, of_app, out, now_ns)
+        for node_id in sorted(nodes):
+            self._settle_node(node_id, out, now_ns)
+        for app_id in sorted(apps):
+            self._settle_application(app_id, out, now_ns)
+        for running in allocations:
+            if not running.gone:
+                self._settle_allocation(running, out, now_ns)
+
+    def reconfigured(self, out: Outcome, now_ns: int) -> None:
+        """The configuration changed: applications that had no queue may have one now."""
+        for entry in self.books.entries(ExternalKind.APPLICATION):
+            if entry.problem:
+                self.vacant[entry.object_id] = None
+        for path in sorted(self.books.queues):
+            self._settle_queue(path, out, now_ns)
+
+    def closer_of(self, node: Node) -> Closer | None:
+        """The node's closer, from the present statements: for a follower, which merges nothing."""
+        on = self.books.nodes.get(node.node_id) if node.sources else None
+        if on is None or (node.schedulable and not on.offers):
+            return node.closer
+        if node.schedulable:
+            return node.closer or wanted_back(on)
+        return merge(self._node_lives.report_of(node), parts_of(on)).closer
+
+    def taken_back(self) -> Iterator[Closer]:
+        """Yields the closers that took back offers of nodes that do not exist any more: O(nodes of sources)."""
+        for node_id, on in self.books.nodes.items():
+            if on.offers and node_id not in self._state.nodes:
+                closer = taken_back(on)
+                if closer is not None:
+                    yield closer
+
+    def catch_up(self, out: Outcome, now_ns: int) -> None:
+        """Reviews what became possible meanwhile."""
+        vacant = sorted(self.vacant)
+        self.vacant.clear()
+        for app_id in vacant:
+            self._settle_application(app_id, out, now_ns)
+
+    # ---- nodes -----------------------------------------------------------------------------------------------------
+
+    def heard_of(self, node_id: str, out: Outcome) -> OnNode | None:
+        """The statements about a node, without entries whose types the partition cannot count; None: there are none."""
+        on = self.books.nodes.get(node_id)
+        if on is None:
+            return None
+        bad: list[ExternalEntry] = []
+        for entry in on.nodes.values():
+            self._reserve(entry, bad, out)
+        for offers in on.offers.values():
+            for entry in offers:
+                self._reserve(entry, bad, out)
+        return on if not bad else without(on, bad)
+
+    def _reserve(self, entry: ExternalEntry, bad: list[ExternalEntry], out: Outcome) -> None:
+        said, known = entry.said, self._state.types.numbers.keys()
+        if isinstance(said, ExternalNode) and said.occupied.keys() <= known >= (said.capacity or {}).keys():
+            return  # the common case
+        try:
+            self._state.types.reserve(_types_of(entry.said))
+        except TooManyTypes as error:
+            bad.append(entry)
+            set_problem(entry, str(error), out)
+
+    def node_is_there(self, on: OnNode, out: Outcome, now_ns: int, *, came: bool) -> None:
+        """A node is as the sources say: entries about it count. If the node is new (``came``), what waits for it
+        counts, too.
+        """
+        for entry in on.nodes.values():
+            if entry.problem:
+                set_problem(entry, "", out)
+        for offers in on.offers.values():
+            for entry in offers:
+                if entry.problem:
+                    set_problem(entry, "", out)
+        if came:
+            for entry in _sorted(entry for entries in on.allocations.values() for entry in entries):
+                self._settle_allocation(entry, out, now_ns)
+
+    def node_is_gone(self, node_id: str, on: OnNode, out: Outcome, *, went: bool) -> None:
+        """A node does not exist: entries about it are dormant. If it existed until now (``went``), entries on it are
+        dormant, too.
+        """
+        missing = _no_node(node_id)
+        for entry in on.nodes.values():
+            set_problem(entry, f"{missing}, and this source does not bring it", out)
+        for offers in on.offers.values():
+            for entry in offers:
+                set_problem(entry, f"{missing}, and nothing of it is offered", out)
+        if went:
+            for allocations in on.allocations.values():
+                for entry in allocations:
+                    set_problem(entry, missing, out)
+
+    def _stays(self, node_id: str, entry: ExternalEntry) -> bool:
+        """Whether one more allocation of a source leaves the node's merged state as it is. The source speaks of the
+        node itself, nothing closed the node before, and no stale allocation does so now.
+        """
+        node, on = self._state.nodes.get(node_id), self.books.nodes.get(node_id)
+        if node is None or not node.schedulable or on is None or on.stale or on.offers:
+            return False
+        source = entry.owner.source
+        own = on.nodes.get(source)
+        return own is not None and not own.problem and source in node.sources
+
+    def _settle_node(self, node_id: str, out: Outcome, now_ns: int) -> None:
+        lives = self._node_lives
+        node = self._state.nodes.get(node_id)
+        lives.settle(node_id, lives.report_of(node) if node is not None else None, out, now_ns)
+
+    # ---- queues ----------------------------------------------------------------------------------------------------
+
+    def restrict(self, queue: Queue) -> None:
+        """Applies what sources say of a new queue's max from the beginning.
+
+        (A fold takes the max from the queue's own record. Otherwise types that could not be counted might take the
+        place of types that are.)
+        """
+        entries = self.books.queues.get(queue.path)
+        if entries and queue.parent is not None and self._state.searching:
+            queue.restrict(*self._maximum(entries))
+
+    def dispute(self, queue: Queue) -> str:
+        """The limits of a queue's max that differ, as a text; "": none."""
+        entries = self.books.queues.get(queue.path)
+        if not entries or queue.parent is None:
+            return ""
+        return quota_dispute(queue.by_name(queue.own_maximum), entries)
+
+    def queue_is_there(self, queue: Queue, out: Outcome) -> None:
+        """A queue was announced: entries that waited for it count."""
+        for entry in self.books.queues.get(queue.path, ()):
+            set_problem(entry, self._queue_problem(entry, queue), out)
+
+    def queue_is_gone(self, queue: Queue, out: Outcome) -> None:
+        """A queue is gone: entries about it are dormant."""
+        for entry in self.books.queues.get(queue.path, ()):
+            set_problem(entry, self._queue_problem(entry, None), out)
+
+    def _queue_problem(self, entry: ExternalEntry, queue: Queue | None) -> str:
+        if queue is None:
+            return f"queue {entry.object_id.lower()} is not there"
+        if queue.parent is None:
+            return "the max of root is what the nodes have: no source sets it"
+        try:
+            self._state.types.reserve(_types_of(entry.said))
+        except TooManyTypes as error:
+            return str(error)
+        return ""
+
+    def _maximum(self, entries: Iterable[ExternalEntry]) -> tuple[tuple[str, ...], dict[int, int] | None]:
+        """The sources that limit a queue's max, and the max by type number."""
+        types = self._state.types
+        counted: list[ExternalEntry] = []
+        for entry in entries:
+            try:
+                types.reserve(_types_of(entry.said))
+                counted.append(entry)
+            except TooManyTypes:
+                continue
+        sources, maximum = smallest_maximum(counted)
+        return sources, None if maximum is None else dict(types.items(maximum))
+
+    def _settle_queue(self, path: str, out: Outcome, now_ns: int) -> None:
+        state = self._state
+        queue, entries = state.queues.get(path), self.books.queues.get(path, {})
+        for entry in entries:
+            set_problem(entry, self._queue_problem(entry, queue), out)
+        if queue is None or queue.parent is None:
+            return
+        before, sources = (queue.guaranteed, queue.maximum), queue.sources
+        queue.restrict(*self._maximum(entries))
+        if queue.maximum != before[1]:
+            state.capacity_moved = True
+            state.version += 1
+            self._queue_tree.limit_events(queue, *before, out, now_ns)
+            delay_ns = quota.delay_ns(state, queue)
+            quota.configured(state, queue, before[1], delay_ns, out, now_ns)
+            self._gangs.limits_changed(queue, out, now_ns)
+            self._waiting.stir((queue,))
+            out.touch(queue, state.name)
+        elif queue.sources != sources:
+            out.touch(queue, state.name)
+
+    # ---- applications ----------------------------------------------------------------------------------------------
+
+    def application_left(self, app_id: str) -> None:
+        """An application id is free again. Perhaps a source brings an application with this id."""
+        if app_id in self.books.applications:
+            self.vacant[app_id] = None
+
+    def _settle_application(self, app_id: str, out: Outcome, now_ns: int) -> None:
+        """Decides which source brings the application with this id: the one that has it keeps it, else the first by
+        name.
+        """
+        state = self._state
+        entries = _sorted(self.books.applications.get(app_id, ()))
+        known = app = state.live_application(app_id)
+        if app is not None and app.source:
+            owner = next((entry for entry in entries if entry.source == app.source), None)
+            if owner is None or not _is_as_said(app, owner.said):
+                self._lifecycle.remove_application(app, out, now_ns)
+                app = None
+            elif isinstance(owner.said, ExternalApplication) and app.tags != owner.said.tags:
+                app.tags = dict(owner.said.tags)
+                out.touch(app, state.name)
+        for entry in entries:
+            problem = ""
+            if app is None:
+                app, problem = self._bring_application(entry, out, now_ns)
+            elif app.source != entry.source:
+                whose = f"source {app.source}" if app.source else "the resource manager"
+                problem = f"there is an application {app_id} of {whose}"
+            set_problem(entry, problem, out)
+        if app is not known:
+            for entry in _sorted(self.books.app_allocations.get(app_id, ())):
+                self._settle_allocation(entry, out, now_ns)
+
+    def _bring_application(self, entry: ExternalEntry, out: Outcome, now_ns: int) -> tuple[Application | None, str]:
+        """Creates the application that a source brings. Returns None and the reason if that is not possible."""
+        state, said = self._state, entry.said
+        assert isinstance(said, ExternalApplication)
+        if said.app_id == INDEPENDENT:
+            return None, f"{INDEPENDENT} is the scheduler's own application, for what belongs to none"
+        path, problem = placement.path_of(state, said.queue)
+        if problem:
+            return None, problem
+        queue, created, problem = self._queue_tree.create_queue(path)
+        if queue is None:
+            return None, problem
+        number = self._node_lives.number()
+        app = Application(state.types, said.app_id, queue, number, now_ns)
+        app.requested_queue, app.source, app.tags = said.queue, entry.source, dict(said.tags)
+        app.user, app.groups_of_user = said.user, _groups(said)
+        app.state_log.append((now_ns, AppState.NEW))
+        self._lifecycle.take_id(app, out)
+        self._lifecycle.add_application(app)
+        for new in created:
+            self._queue_tree.announce_queue(new, out, now_ns)
+        out.touch(app, state.name)
+        out.track(EventType.APP, Change.ADD, Detail.NONE, app.app_id, message=f"source {app.source}", now_ns=now_ns)
+        out.track(EventType.APP, Change.SET, Detail.APP_NEW, app.app_id, now_ns=now_ns)
+        out.track(EventType.QUEUE, Change.ADD, Detail.QUEUE_APP, queue.path, app.app_id, now_ns=now_ns)
+        link_event(app, app.user_group, Change.SET, out, now_ns)
+        return app, ""
+
+    # ---- allocations -----------------------------------------------------------------------------------------------
+
+    def allocation_of(self, entry: ExternalEntry) -> Allocation | None:
+        """The allocation that counts for a source's entry; None: none."""
+        said = entry.said
+        return self._held(entry, said.app_id) if isinstance(said, ExternalAllocation) else None
+
+    def _held(self, entry: ExternalEntry, app_id: str) -> Allocation | None:
+        """The allocation that counts for the entry. ``app_id``: the application that it was to belong to."""
+        state = self._state
+        held = state.foreign.get(foreign_id(foreign_key(entry), entry.source))
+        if held is None and app_id:
+            app = state.live_application(app_id)
+            if app is not None and app.source == entry.source:
+                held = app.allocations.get(unique_key(entry.object_id, 0))
+        return held
+
+    def _settle_allocation(self, entry: ExternalEntry, out: Outcome, now_ns: int) -> None:
+        """The allocation counts once its node exists, and in a queue once its application exists, too.
+
+        (Whatever the order of arrival, no node may look freer than it is.)
+        """
+        state, said = self._state, entry.said
+        assert isinstance(said, ExternalAllocation)
+        held = self._held(entry, said.app_id)
+        problem = "" if said.node_id in state.nodes else _no_node(said.node_id)
+        if not any(said.quantities.values()):
+            problem = problem or "it holds no resources"
+        try:
+            shape = state.types.shape(said.quantities)
+        except TooManyTypes as error:
+            problem = problem or str(error)
+        if problem:
+            set_problem(entry, problem, out)
+            if held is not None:
+                self._release(held, problem, out, now_ns)
+            return
+        app = state.live_application(said.app_id) if said.app_id else None
+        if app is not None and app.source != entry.source:
+            app = None
+        if said.app_id and app is None:
+            problem = f"source {entry.source} has no application {said.app_id} there: it counts on its node only"
+        set_problem(entry, problem, out)
+        key, app_id = (foreign_key(entry), "") if app is None else (entry.object_id, app.app_id)
+        tags, node_id = said.tags, said.node_id
+        item = AskItem(key, app_id, state.name, said.quantities, priority=said.priority, tags=tags, node_id=node_id)
+        if held is not None and held.app is app:
+            demand = items.demand_of(item, shape, held.submission, held.created_ns)
+            self._recovery.change(held, demand, node_id, "", out, now_ns, echo=False)
+            self._taken(node_id, out)
+            return
+        if held is not None:
+            self._release(held, f"it is of application {app_id or 'nobody'} now", out, now_ns)
+        allocation = items.allocation_of(item, app, shape, self._node_lives.number(), now_ns)
+        allocation.source = entry.source
+        self._recovery.adopt(allocation, out, now_ns, echo=False)
+        self._taken(node_id, out)
+
+    def _taken(self, node_id: str, out: Outcome) -> None:
+        """Withdraws the open proposals for which the node has no room any more."""
+        node = self._state.nodes[node_id]
+        if node in self._state.inquiries.of_nodes:
+            self._questions.node_shrank(node, out)
+
+    def _end_allocation(self, entry: ExternalEntry, app_id: str, out: Outcome, now_ns: int) -> None:
+        held = self._held(entry, app_id)
+        if held is not None:
+            self._release(held, f"source {entry.source} does not run it any more", out, now_ns)
+
+    def _release(self, held: Allocation, message: str, out: Outcome, now_ns: int) -> None:
+        self._releases.release(
+            held, Termination.STOPPED_BY_RM, message, Detail.ALLOC_CANCEL, out, now_ns, tell=False, completing=False
+        )
+
+
+def foreign_key(entry: ExternalEntry) -> str:
+    """The key of a source's allocation that belongs to no application."""
+    return f"{entry.source}/{entry.object_id}"
+
+
+def _sorted(entries: Iterable[ExternalEntry]) -> list[ExternalEntry]:
+    return sorted(entries, key=lambda entry: entry.order)
+
+
+def _nodes_of(source: SourceEntry) -> Iterable[str]:
+    """The nodes of which a source speaks."""
+    for entry in source.entries.values():
+        said = entry.said
+        if isinstance(said, ExternalNode | ExternalOffer | ExternalAllocation):
+            yield said.node_id
+
+
+def _types_of(said: ExternalObject) -> list[str]:
+    """The resource types that an object about a node or queue names."""
+    match said:
+        case ExternalNode():
+            return [*(said.capacity or ()), *said.occupied]
+        case ExternalOffer():
+            return list(said.quantities)
+        case ExternalQueue():
+            return list(said.maximum)
+    return []
+
+
+def _is_as_said(app: Application, said: ExternalObject) -> bool:
+    """Whether the application has the queue and the user that its source says."""
+    assert isinstance(said, ExternalApplication)
+    return (app.requested_queue, app.user, app.groups_of_user) == (said.queue, said.user, _groups(said))
+
+
+def _groups(said: ExternalApplication) -> tuple[str, ...]:
+    """The user's groups as the source says; without any, the user's own group, as for the RM's applications."""
+    return said.groups or ((said.user,) if said.user else ())
+
+
+def _no_node(node_id: str) -> str:
+    return f"node {node_id} is not there"

@@ -1,0 +1,348 @@
+"""Offers: parts of nodes that another framework lends (the event handler framework: two-level scheduling;
+docs/external-rules.md).
+
+==========  ============================================================================================
+OFFERED     the offer counts in its node's capacity (``external_merge.py``)
+→ REVOKED   its source wants it back, or does not name it any more (it is *withdrawn*)
+→ RETURNED  nothing needed it for ``idle_ns``
+REVOKED     it does not count; at the deadline, allocations that do not fit without it are preempted
+→ OFFERED   its source does not want it back any more
+→ RETURNED  all allocations fit without it
+RETURNED    until its source forgets it
+==========  ============================================================================================
+
+The scheduler reviews a node whose use changed (``Node.has_offers``), once for each outcome. A review costs time in the
+number of the node's offers. An ask that was placed before the idle clock ran out keeps the offer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from muster_core.external.external import ExternalKind, ExternalNode, ExternalObject, ExternalOffer, OfferState
+from muster_core.external.external_books import ExternalEntry, OnNode
+from muster_core.external.problems import counted_of
+from muster_core.model.node import Node, NodeReport
+from muster_core.model.outcome import Outcome
+from muster_core.model.resources import INT64_MAX
+from muster_core.model.states import OfferEvent, next_offer_state
+from muster_core.preemption import preemption
+
+if TYPE_CHECKING:
+    from muster_core.allocation.releases import Releases
+    from muster_core.external.external_books import PartitionBooks
+    from muster_core.model.partition_state import PartitionState
+    from muster_core.nodes.node_lives import NodeLives
+    from muster_core.predicates.questions import Questions
+
+
+# An RM that registers again has still to report its allocations, nodes first. Before that, a node looks empty and its
+# offers seem unneeded.
+REPORT_NS = 30_000_000_000
+
+
+class Offers:
+    """The offers of one partition. Their entries are in the books (``PartitionExternal.books``).
+
+    :ivar reporting: the RM's time to report its allocations is not over, or nobody has reviewed the offers since.
+    """
+
+    gone = False
+
+    def __init__(
+        self,
+        state: PartitionState,
+        *,
+        external_books: PartitionBooks,
+        node_lives: NodeLives,
+        releases: Releases,
+        questions: Questions,
+        reports_until_ns: int,
+    ) -> None:
+        self._state = state
+        self._external_books = external_books
+        self._node_lives = node_lives
+        self._releases = releases
+        self._questions = questions
+        self._reports_until_ns = reports_until_ns
+        self.reporting = reports_until_ns > 0
+
+    # ---- what sources say ------------------------------------------------------------------------------------------
+
+    def begin(self, out: Outcome, now_ns: int) -> None:
+        """Takes all offers in the books into a new partition."""
+        for entry in self._entries():
+            self.heard(entry, None, out, now_ns)
+        self.rearm()  # (Clocks that were recorded are new to this partition.)
+
+    def activate(self) -> None:
+        """Sets the recorded clocks after a fold."""
+        state = self._state
+        for node_id, on in self._external_books.nodes.items():
+            if on.offers and node_id in state.nodes:
+                state.nodes[node_id].has_offers = True
+        self.rearm()
+
+    def rearm(self) -> None:
+        """Sets the clocks again when decisions resume."""
+        self._state.deadlines += [(due_ns, entry) for entry in self._entries() if (due_ns := due_of(entry))]
+        if self.reporting:
+            self._state.deadlines.append((self._reports_until_ns, self))
+
+    def heard(self, entry: ExternalEntry, before: ExternalObject | None, out: Outcome, now_ns: int) -> None:
+        """Takes an offer that is new, changed (``before``: the former one), or gone. Runs before its nodes are
+        settled.
+        """
+        said = entry.said
+        assert isinstance(said, ExternalOffer), f"{entry} is no offer"
+        self._state.moved_offers[said.node_id] = None
+        old = before if isinstance(before, ExternalOffer) else None
+        if old is not None:
+            self._state.moved_offers[old.node_id] = None
+        if entry.gone or entry.offer_state is OfferState.RETURNED:
+            return
+        wanted = said.revoked or entry.withdrawn
+        if not wanted:
+            if entry.offer_state is OfferState.REVOKED:
+                self._go(entry, OfferEvent.KEEP, out)
+            if due_ns := due_of(entry):  # (its deadline may have changed)
+                self._state.deadlines.append((due_ns, entry))
+            return
+        if entry.offer_state is OfferState.OFFERED:
+            self._go(entry, OfferEvent.REVOKE, out)
+            revoked_ns = now_ns
+        else:  # (The grace period counts from when the source first wanted the offer back.)
+            revoked_ns = entry.deadline_ns - (old if old is not None else said).grace_ns
+        due_ns = min(revoked_ns + said.grace_ns, INT64_MAX)
+        if entry.withdrawn:
+            due_ns = min(now_ns, entry.deadline_ns or now_ns)
+        self._set_deadline(entry, due_ns, out)
+
+    def _entries(self) -> list[ExternalEntry]:
+        entries = self._external_books.entries(ExternalKind.OFFER)
+        return sorted(entries, key=lambda entry: entry.order)
+
+    # ---- consequences ----------------------------------------------------------------------------------------------
+
+    def come(self, entry: ExternalEntry, out: Outcome, now_ns: int) -> None:
+        """A clock of the offer has run out."""
+        said = entry.said
+        assert isinstance(said, ExternalOffer), f"{entry} is no offer"
+        self._look(said.node_id, out, now_ns)
+
+    def reported(self, out: Outcome, now_ns: int) -> None:
+        """The RM's time to report its allocations is over."""
+        self.reporting = False
+        self._state.moved_offers.update(dict.fromkeys(_offer(entry).node_id for entry in self._entries()))
+        self.settle(out, now_ns)
+
+    def settle(self, out: Outcome, now_ns: int) -> None:
+        """Reviews the nodes that changed. A follower does nothing here: it reads the recorded results."""
+        if not self._state.searching:
+            self._state.moved_offers.clear()
+        while self._state.moved_offers:
+            moved, self._state.moved_offers = self._state.moved_offers, {}
+            for node_id in moved:
+                self._look(node_id, out, now_ns)
+
+    def _look(self, node_id: str, out: Outcome, now_ns: int) -> None:
+        state = self._state
+        on = self._external_books.nodes.get(node_id)
+        if on is None or not on.offers:
+            return
+        node = state.nodes.get(node_id)
+        if node is not None and node in state.inquiries.of_nodes:
+            self._questions.node_shrank(node, out)
+        counted = on if node is None else counted_of(on)
+        offers = [entry for lent in counted.offers.values() for entry in lent]
+        offered = [entry for entry in offers if entry.offer_state is OfferState.OFFERED]
+        revoked = [entry for entry in offers if entry.offer_state is OfferState.REVOKED]
+        returned = [] if counted is on else _revoked_in_vain(on, counted)
+        if revoked:
+            returned += self._vacate(node, counted, offered, revoked, out, now_ns)
+        if any(lent.idle_ns > 0 for lent in map(_offer, offered)):
+            returned += self._idle(node, counted, offered, out, now_ns)
+        for entry in returned:
+            self._return(entry, out)
+        if returned:
+            lives = self._node_lives
+            lives.settle(node_id, lives.report_of(node) if node is not None else None, out, now_ns)
+
+    def _vacate(
+        self,
+        node: Node | None,
+        on: OnNode,
+        offered: list[ExternalEntry],
+        revoked: list[ExternalEntry],
+        out: Outcome,
+        now_ns: int,
+    ) -> list[ExternalEntry]:
+        """Returns the offers that nothing on the node needs. Releases what stays too long."""
+        room = _Room(on, self._report_of(node), [*offered, *revoked], _used(node))
+        # 1. The most urgent offers first, so that allocations may stay longest on the remaining ones.
+        revoked.sort(key=lambda entry: (entry.deadline_ns, entry.order))
+        kept = [entry for entry in revoked if not room.spares(entry)]
+        # 2. Offers whose time is over.
+        over = [entry for entry in kept if entry.deadline_ns <= now_ns]
+        if over and node is not None and self._state.deciding:
+            for entry in over:
+                room.take_out(entry)
+            self._evict(node, room, over[0], out, now_ns)
+        spared = [entry for entry in revoked if entry not in kept]
+        return [entry for entry in spared if entry.deadline_ns <= now_ns or now_ns >= self._reports_until_ns]
+
+    def _idle(
+        self, node: Node | None, on: OnNode, offered: list[ExternalEntry], out: Outcome, now_ns: int
+    ) -> list[ExternalEntry]:
+        """Starts and stops the idle clocks of the offers, the youngest first. Returns the offers that were idle for
+        long enough.
+
+        A reserved node needs all its offers.
+        """
+        room = _Room(on, self._report_of(node), offered, _used(node))
+        wanted = node is not None and bool(node.reservations)
+        long: list[ExternalEntry] = []
+        for entry in sorted(offered, key=lambda each: (each.since_ns, each.order), reverse=True):
+            lent = _offer(entry)
+            if lent.idle_ns <= 0 or wanted or not room.spares(entry):
+                if entry.idle_since_ns:
+                    entry.idle_since_ns = 0
+                    out.touch(entry, entry.partition)
+                continue
+            if not entry.idle_since_ns:
+                entry.idle_since_ns = now_ns
+                out.touch(entry, entry.partition)
+                self._state.deadlines.append((due_of(entry), entry))
+            elif now_ns >= max(due_of(entry), self._reports_until_ns) and self._state.deciding:
+                long.append(entry)
+        return long
+
+    def _evict(self, node: Node, room: _Room, entry: ExternalEntry, out: Outcome, now_ns: int) -> None:
+        """Releases what does not fit on the node any more: daemons, too; never what a source runs itself."""
+        numbers = self._state.types.numbers
+        lack = {numbers[name]: value for name, value in room.lacking().items()}
+        for victim in preemption.search_revoked(node, lack, entry, now_ns):
+            self._releases.preempt(victim.allocation, victim.why, victim.message, out, now_ns)
+
+    # ---- states ----------------------------------------------------------------------------------------------------
+
+    def _return(self, entry: ExternalEntry, out: Outcome) -> None:
+        self._go(entry, OfferEvent.RETURN, out)
+        if entry.withdrawn:  # no source is left to be told
+            self._external_books.forget(entry)
+
+    def _go(self, entry: ExternalEntry, event: OfferEvent, out: Outcome) -> None:
+        assert entry.offer_state is not None, f"{entry} is no offer"
+        entry.offer_state = next_offer_state(f"offer {entry.object_id}", entry.offer_state, event)
+        entry.idle_since_ns = entry.deadline_ns = 0
+        out.touch(entry, entry.partition)
+
+    def _set_deadline(self, entry: ExternalEntry, due_ns: int, out: Outcome) -> None:
+        if entry.deadline_ns != due_ns:
+            entry.deadline_ns = due_ns
+            out.touch(entry, entry.partition)
+            self._state.deadlines.append((due_ns, entry))
+
+    def _report_of(self, node: Node | None) -> NodeReport | None:
+        return self._node_lives.report_of(node) if node is not None else None
+
+
+def due_of(entry: ExternalEntry) -> int:
+    """When the offer's next clock runs out; 0: never, or the object is no offer."""
+    said = entry.said
+    if not isinstance(said, ExternalOffer):
+        return 0
+    if entry.offer_state is OfferState.REVOKED:
+        return entry.deadline_ns
+    if entry.offer_state is OfferState.OFFERED and entry.idle_since_ns and said.idle_ns > 0:
+        return min(entry.idle_since_ns + said.idle_ns, INT64_MAX)
+    return 0
+
+
+class _Room:
+    """The capacity of a node with some of its offers: by type the least of what each speaker says, as in the merge."""
+
+    __slots__ = ("_fixed", "_lent", "_used")
+
+    def __init__(
+        self, on: OnNode, report: NodeReport | None, offers: Iterable[ExternalEntry], used: dict[str, int]
+    ) -> None:
+        self._used = used
+        # Capacities of speakers without offers, and whether a type that they do not name is absent.
+        self._fixed: list[tuple[Mapping[str, int], bool]] = []
+        if report is not None and report.capacity is not None:
+            self._fixed.append((report.capacity, False))
+        self._lent: dict[str, dict[str, int]] = {source: {} for source in on.offers}
+        for source, entry in on.nodes.items():
+            said = entry.said
+            if isinstance(said, ExternalNode) and said.capacity is not None:
+                if source in self._lent:
+                    self._lent[source].update(said.capacity)
+                else:
+                    self._fixed.append((said.capacity, said.whole))
+        for entry in offers:
+            self._add(entry, 1)
+
+    def _add(self, entry: ExternalEntry, sign: int) -> None:
+        own = self._lent[entry.source]
+        for name, value in _offer(entry).quantities.items():
+            own[name] = own.get(name, 0) + sign * value
+
+    def _lack(self, name: str) -> int:
+        """How much more of a type is used than there is."""
+        used = self._used.get(name, 0)
+        if not used:
+            return 0
+        least = min(own.get(name, 0) for own in self._lent.values())
+        for said, whole in self._fixed:
+            value = said.get(name)
+            if value is None:
+                least = 0 if whole else least
+            elif value < least:
+                least = value
+        return max(used - least, 0)
+
+    def lacking(self) -> dict[str, int]:
+        """How much more is used than there is, by type."""
+        return {name: lack for name in self._used if (lack := self._lack(name))}
+
+    def take_out(self, entry: ExternalEntry) -> None:
+        """Takes the offer out."""
+        self._add(entry, -1)
+
+    def spares(self, entry: ExternalEntry) -> bool:
+        """Takes the offer out if no more is lacking then. Returns whether it did."""
+        before = {name: self._lack(name) for name in _offer(entry).quantities}
+        self._add(entry, -1)
+        if all(self._lack(name) <= lack for name, lack in before.items()):
+            return True
+        self._add(entry, 1)
+        return False
+
+
+def _offer(entry: ExternalEntry) -> ExternalOffer:
+    said = entry.said
+    assert isinstance(said, ExternalOffer), f"{entry} is no offer"
+    return said
+
+
+def _revoked_in_vain(on: OnNode, counted: OnNode) -> list[ExternalEntry]:
+    """Offers that are wanted back but that the partition could not count: nothing can need them."""
+    uncounted = [
+        entry for source, lent in on.offers.items() for entry in lent if entry not in counted.offers.get(source, ())
+    ]
+    return [entry for entry in uncounted if entry.offer_state is OfferState.REVOKED]
+
+
+def _used(node: Node | None) -> dict[str, int]:
+    """By type name, the used amounts of a node, including proposals. Types that are on no node are left out."""
+    if node is None:
+        return {}
+    types = node.types
+    used = zip(types.names, node.allocated, node.occupied, strict=True)
+    return {
+        name: allocated + occupied
+        for number, (name, allocated, occupied) in enumerate(used)
+        if allocated + occupied > 0 and number not in types.pooled
+    }

@@ -1,0 +1,63 @@
+"""Protocols: what gangs need from parts that are built after them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from muster_core.model.application import Allocation, Ask, AskGroup
+    from muster_core.model.inquiries import Inquiry
+    from muster_core.model.node import Node
+    from muster_core.model.outcome import Outcome
+
+
+class GangQuestions(Protocol):
+    """The questions to the RM about placeholders and the asks that take their places."""
+
+    @property
+    def predicates(self) -> bool:
+        """Whether the RM is asked before a placement."""
+
+    def refused(self, ask: Ask) -> Collection[str]:
+        """The ids of the nodes that the RM refused for the ask."""
+
+    def make_candidate(
+        self, ask: Ask, group: AskGroup, placeholder: Allocation, node: Node, out: Outcome, now_ns: int
+    ) -> None:
+        """Proposes that a placeholder makes room for a real ask."""
+
+    def withdraw(self, inquiry: Inquiry, out: Outcome | None) -> None:
+        """Withdraws the question."""
+
+
+class NodeTurns(Protocol):
+    """Decides on which nodes something may be proposed now."""
+
+    def may_use(self, ask: Ask, node: Node) -> bool:
+        """Whether something may be proposed for the ask on the node now."""
+
+
+class RealPlacing(Protocol):
+    """The part that places real asks."""
+
+    def node_for(self, ask: Ask, group: AskGroup) -> Node | None:
+        """The node on which the ask may be placed now; None: there is none."""
+
+    def allocate(
+        self,
+        ask: Ask,
+        group: AskGroup | None,
+        node: Node,
+        out: Outcome,
+        now_ns: int,
+        replaces: Allocation | None = None,
+    ) -> None:
+        """Makes one allocation of an ask on a node that has room."""
+
+
+class StuckAsks(Protocol):
+    """The part that tells the RM of asks for which the cluster is too small."""
+
+    def stuck(self, group: AskGroup, now_ns: int) -> None:
+        """Placeholders could make room for these asks, but the asks fit on no node."""

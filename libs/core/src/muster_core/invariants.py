@@ -1,0 +1,347 @@
+"""Invariants of a partition. Tests check them at every teardown; the service checks them in production, now and then,
+and after every recovery. A violation is a defect: the service stops and folds the log again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from muster_core.applications.lifecycle import counts_as_running
+from muster_core.external import external_invariants
+from muster_core.model.application import Application, Ask, Gang
+from muster_core.model.node import Node
+from muster_core.model.pending import ask_reason
+from muster_core.model.queue import Ledger, Queue, Tracker
+from muster_core.model.resources import UNLIMITED
+from muster_core.model.states import APP_TERMINAL
+from muster_core.partition import Partition
+from muster_core.scheduler import SchedulerCore
+
+
+class InvariantViolated(AssertionError):
+    """The state contradicts itself; the message says where."""
+
+
+def check(core: SchedulerCore, *, exhausted: bool = False, merges: bool = True) -> None:
+    """Checks every partition: O(cluster), so not on a hot path.
+
+    :param exhausted: the last cycle ran to its end: then nothing may be ready, and everything pending has a reason.
+    :param merges: check also that this version's rules turn what sources say into what counts.
+    """
+    for partition in core.partitions.values():
+        _check_nodes(partition)
+        _check_queues(partition)
+        _check_applications(partition)
+        _check_trackers(partition)
+        _check_gangs(partition)
+        _check_questions(partition)
+        _check_turns(partition)
+        external_invariants.check(partition, _must, merges=merges)
+        if exhausted and partition.deciding:
+            _check_reasons(partition)
+
+
+def _must(truth: bool, what: str) -> None:
+    if not truth:
+        raise InvariantViolated(what)
+
+
+def _check_nodes(partition: Partition) -> None:
+    types = partition.types
+    capacity = [0] * len(types.names)
+    for node in partition.nodes.values():
+        allocated = [0] * len(types.names)
+        for allocation in node.allocations.values():
+            _must(allocation.node_id == node.node_id, f"{node} holds {allocation.key} of node {allocation.node_id}")
+            for number, value in allocation.shape.items:
+                allocated[number] += value
+        for ask in _proposed_on(partition, node):
+            for number, value in ask.shape.items:
+                allocated[number] += value
+        _must(allocated == node.allocated, f"{node}: allocated {node.allocated}, its allocations sum to {allocated}")
+        occupied = types.vector()
+        for number, value in types.items(node.reported_occupied):
+            occupied[number] += value
+        for foreign in node.foreign.values():
+            for number, value in foreign.shape.items:
+                occupied[number] += value
+        _must(occupied == node.occupied, f"{node}: occupied {node.occupied}, but {occupied} is held by others")
+        types.release(occupied)
+        for number, free in enumerate(node.available):
+            whole = node.capacity[number] - node.allocated[number] - node.occupied[number]
+            _must(free == whole, f"{node}: {free} {types.names[number]} available, should be {whole}")
+            if number not in types.pooled:
+                capacity[number] += node.capacity[number]
+        listed = node.usable and not node.reservations and not node.taken and partition.searching
+        _must((node.index_key is not None) == listed, f"{node}: in the index, but not to be searched (or not)")
+        for ask in node.reservations:
+            _must(
+                ask.reserved_node == node.node_id and not ask.gone,
+                f"{node} is reserved for {ask}, which does not know",
+            )
+        daemons = sum(bool(ask.demand.required_node) for ask in node.reservations)
+        _must(daemons in (0, len(node.reservations)), f"{node} is reserved for a daemon and for others")
+        _must(len(node.reservations) <= 1 or daemons > 1, f"{node} is reserved for more than one")
+    pools = partition.root.maximum or {}
+    _must(types.pooled == frozenset(pools), f"{sorted(types.pooled)} are pooled, root has pools of {sorted(pools)}")
+    for number, total in pools.items():
+        boundless = all(node.capacity[number] == UNLIMITED for node in partition.nodes.values())
+        _must(boundless, f"some node has a bound of {types.names[number]}, which is pooled")
+        capacity[number] = total
+    _must(
+        capacity == partition.capacity, f"partition {partition.name}: capacity {partition.capacity}, nodes {capacity}"
+    )
+    indexed = list(partition.index)
+    _must(len(indexed) == partition.index.count, "the node index has lost count")
+    keys = [node.index_key for node in indexed]
+    _must(keys == sorted(keys, key=lambda key: key or (0.0, "")), "the node index is out of order")
+
+
+def _check_queues(partition: Partition) -> None:
+    for queue in partition.queues.values():
+        allocated, pending, running = _sums(partition, queue)
+        _must(allocated == queue.allocated, f"{queue}: allocated {queue.allocated}, applications sum to {allocated}")
+        _must(pending == queue.pending, f"{queue}: pending {queue.pending}, applications sum to {pending}")
+        _must(
+            running == queue.running_applications,
+            f"{queue}: {queue.running_applications} applications running, counted {running}",
+        )
+
+        preempting = [0] * len(queue.types.names)
+        for app in partition.apps_below(queue):
+            for allocation in app.allocations.values():
+                if allocation.preempted is not None:
+                    for number, value in allocation.shape.items:
+                        preempting[number] += value
+        _must(preempting == queue.preempting, f"{queue}: preempting {queue.preempting}, marks sum to {preempting}")
+
+
+def _check_trackers(partition: Partition) -> None:
+    """The ledgers of users and groups hold what their applications hold."""
+    size = len(partition.types.names)
+    expected: dict[Tracker, tuple[list[int], int, int]] = {}
+    for queue in partition.queues.values():
+        for app in partition.apps_in(queue):
+            levels = queue.ancestry if partition.types.pooled else queue.line
+            _must(app.bounds == (*app.trackers, *levels), f"{app} keeps other limits than it counts in")
+            _must(app.ledgers == (*app.trackers, *queue.ancestry), f"{app} counts elsewhere than where it is")
+            for tracker in app.trackers:
+                allocated, running, members = expected.get(tracker, ([0] * size, 0, 0))
+                summed = [held + own for held, own in zip(allocated, app.allocated, strict=True)]
+                expected[tracker] = (summed, running + app.counted, members + 1)
+    found = list(partition.limits)
+    _must(len(found) == len(expected), f"{len(found)} trackers, of which {len(expected)} are in use")
+    for tracker, (allocated, running, members) in expected.items():
+        _must(allocated == tracker.allocated, f"{tracker}: {tracker.allocated}, its applications sum to {allocated}")
+        _must(
+            running == tracker.running_applications, f"{tracker}: {tracker.running_applications} running, not {running}"
+        )
+        _must(members == tracker.applications, f"{tracker}: {tracker.applications} applications, not {members}")
+
+
+def _sums(partition: Partition, queue: Queue) -> tuple[list[int], list[int], int]:
+    size = len(queue.types.names)
+    allocated, pending, running = [0] * size, [0] * size, 0
+    for app in partition.apps_in(queue):
+        for number in range(size):
+            allocated[number] += app.allocated[number]
+            pending[number] += app.pending[number]
+        running += app.counted
+    for child in queue.children.values():
+        child_allocated, child_pending, child_running = _sums(partition, child)
+        for number in range(size):
+            allocated[number] += child_allocated[number]
+            pending[number] += child_pending[number]
+        running += child_running
+    return allocated, pending, running
+
+
+def _check_applications(partition: Partition) -> None:
+    size = len(partition.types.names)
+    for app in partition.apps.values():
+        allocated, pending, proposed = [0] * size, [0] * size, 0
+        for allocation in app.allocations.values():
+            for number, value in allocation.shape.items:
+                allocated[number] += value
+        for ask in app.asks.values():
+            _must(ask.pending > 0, f"{app}: ask {ask.key} has nothing pending")
+            if ask.reserved_node:
+                kept = partition.nodes.get(ask.reserved_node)
+                known = kept is not None and ask in kept.reservations
+                _must(known, f"{ask} thinks that {ask.reserved_node} is reserved for it")
+            for number, value in ask.shape.items:
+                pending[number] += value * ask.pending
+            for inquiry in partition.inquiries.for_ask(ask):
+                if inquiry.booked is not None:
+                    proposed += 1
+                    for number, value in ask.shape.items:
+                        allocated[number] += value
+        _must(proposed == app.proposed, f"{app}: {app.proposed} proposed, counted {proposed}")
+        _must(allocated == app.allocated, f"{app}: allocated {app.allocated}, its allocations sum to {allocated}")
+        _must(pending == app.pending, f"{app}: pending {app.pending}, its asks sum to {pending}")
+        if app.state in APP_TERMINAL:
+            _must(not app.asks and not app.allocations, f"{app} is over, but holds asks or allocations")
+        _check_allocations(app)
+        _must(app.counted == counts_as_running(app), f"{app} counts as running: {app.counted}")
+        for group in app.groups.values():
+            count = sum(1 for ask in app.asks.values() if ask.group is group)
+            _must(count == group.asks, f"{group} counts {group.asks} asks, has {count}")
+        for group in app.groups.values():
+            where = (group.parked_key is not None) + (group.ready_key is not None) + group.in_line
+            _must(where + group.held <= 1, f"{group} is in more than one place")
+        parked = sum(group.parked_key is not None for group in app.groups.values())
+        _must(parked == app.parked, f"{app}: {app.parked} groups parked, not {parked}")
+
+
+def _check_allocations(app: Application) -> None:
+    repeats = uuids = 0
+    for key, allocation in app.allocations.items():
+        _must(key == allocation.unique_key, f"{app}: {allocation.unique_key} is filed under {key}")
+        if allocation.ordinal:
+            repeats += 1
+            found = app.repeats.get(allocation.key, {}).get(allocation.ordinal)
+            _must(found is allocation, f"{app}: {key} is not found by its number")
+        if allocation.uuid:
+            uuids += 1
+            _must(allocation in app.by_uuid.get(allocation.uuid, {}), f"{app}: {key} is not found by its UUID")
+    _must(repeats == sum(map(len, app.repeats.values())), f"{app} remembers repeats that are gone")
+    _must(uuids == sum(map(len, app.by_uuid.values())), f"{app} remembers UUIDs that are gone")
+
+
+def _check_gangs(partition: Partition) -> None:
+    """Every placeholder is accounted for, and promises are what forming gangs have still to take."""
+    promised: dict[tuple[str, str], dict[int, int]] = {}
+    for app in partition.apps.values():
+        gang = app.gang
+        if gang is None:
+            _must(not any(held.placeholder for held in app.allocations.values()), f"{app} has placeholders and no gang")
+            continue
+        _check_task_groups(partition, gang)
+        leaving: dict[str, dict[str, None]] = {}
+        for key, held in app.allocations.items():
+            if held.replaced_by is not None:
+                _must(held.placeholder, f"{held} is replaced, and no placeholder")
+            if held.replaced_by:
+                leaving.setdefault(held.replaced_by, {})[key] = None
+        _must(gang.replacing == leaving, f"{gang}: {gang.replacing} are replaced, should be {leaving}")
+        for ask in app.asks.values():
+            waits = ask in partition.gangs.reopened
+            _must((ask.group is not None) == (ask.open > 0) or waits, f"{ask}: {ask.open} open, in {ask.group}")
+        for ledger in app.bounds if gang.promised else ():
+            whole = promised.setdefault((ledger.path, repr(ledger)), {})
+            for number, value in gang.promised.items():
+                whole[number] = whole.get(number, 0) + value
+    ledgers: list[Ledger] = [*partition.queues.values(), *partition.limits]
+    for ledger in ledgers:
+        found = promised.get((ledger.path, repr(ledger)), {})
+        _must(ledger.promised == found, f"{ledger}: {ledger.promised} promised, gangs wait for {found}")
+        for leaf, lines in partition.waiting.waiting_gangs.get(ledger, {}).items():
+            _must(bool(lines), f"{ledger} keeps empty lines of gangs")
+            for _, app in lines:
+                here = app.waiting_at is ledger and app.waits_whole and app.queue is leaf
+                _must(here, f"{app} waits elsewhere than at {ledger}")
+
+
+def _proposed_on(partition: Partition, node: Node) -> Iterator[Ask]:
+    return (inquiry.ask for inquiry in partition.inquiries.about_node(node) if inquiry.booked is node)
+
+
+def _check_questions(partition: Partition) -> None:
+    """Each open question is for a living ask, about existing nodes. Asks and nodes agree about refusals."""
+    open_now = dict.fromkeys(partition.questions.open.values())
+    for question, inquiry in partition.questions.open.items():
+        _must(not inquiry.gone and question not in inquiry.answers, f"question {question} of {inquiry} is not open")
+        _must(not inquiry.ask.gone, f"{inquiry} is for an ask that is gone")
+    for inquiry in open_now:
+        for node in inquiry.nodes.values():
+            _must(
+                inquiry in partition.inquiries.of_nodes.get(node, ()) and not node.gone,
+                f"{node} does not know that {inquiry} is about it",
+            )
+        if inquiry.holds_out:
+            _must(
+                inquiry in partition.inquiries.of_asks.get(inquiry.ask, ()), f"{inquiry.ask} does not know of {inquiry}"
+            )
+    for node in partition.nodes.values():
+        for inquiry in partition.inquiries.about_node(node):
+            _must(inquiry in open_now, f"{node}: {inquiry} is not open")
+        for ask in node.refused_by:
+            known = ask.refusals is not None and node.node_id in ask.refusals.nodes and not ask.gone
+            _must(known, f"{node} is refused for {ask}, which does not know")
+    for app in partition.apps.values():
+        for ask in app.asks.values():
+            for inquiry in partition.inquiries.for_ask(ask):
+                _must(inquiry in open_now, f"{ask}: {inquiry} is not open")
+            stand = [inquiry.asked for inquiry in partition.inquiries.for_ask(ask)]
+            _must(stand == (ask.asking or []), f"{ask}: its open questions are not those of its inquiries")
+            _must(len(stand) <= ask.pending, f"{ask}: more is asked than is pending")
+            for node_id in ask.refusals.nodes if ask.refusals is not None and partition.searching else ():
+                node_ = partition.nodes.get(node_id)
+                _must(node_ is None or ask in node_.refused_by, f"{node_} does not know that it is refused for {ask}")
+            apart = ask.group is None or ask.group.apart == ask.apart
+            _must(apart, f"{ask} and its group differ about standing apart")
+
+
+def _check_task_groups(partition: Partition, gang: Gang) -> None:
+    app = gang.app
+    held = dict.fromkeys(gang.groups, 0)
+    pending = dict.fromkeys(gang.groups, 0)
+    placed: dict[int, int] = {}
+    sums: dict[int, int] = {}
+    for allocation in app.allocations.values():
+        if not allocation.placeholder:
+            continue
+        held[allocation.task_group] += 1
+        for number, value in allocation.shape.items:
+            sums[number] = sums.get(number, 0) + value
+        free = gang.groups[allocation.task_group].free
+        taken = allocation.releasing or allocation in partition.inquiries.of_placeholders
+        _must((allocation in free) != taken, f"{allocation} is released and free, or neither")
+        if allocation.preempted is None and not allocation.timed_out:
+            for number, value in allocation.shape.items:
+                placed[number] = placed.get(number, 0) + value
+    for ask in app.asks.values():
+        if ask.demand.placeholder:
+            pending[ask.demand.task_group] += ask.pending
+    for name, group in gang.groups.items():
+        _must(group.held == held[name], f"{group} of {app} holds {group.held}, counted {held[name]}")
+        _must(group.pending == pending[name], f"{group} of {app} has {group.pending} pending, counted {pending[name]}")
+        whole = group.pending + group.held + group.replaced + group.timed_out + group.lost
+        _must(group.asked == whole, f"{group} of {app}: {group.asked} asked for, {whole} accounted for")
+    _must(
+        {number: value for number, value in gang.taken.items() if value} == sums,
+        f"{gang}: {gang.taken} taken, its placeholders sum to {sums}",
+    )
+    _must(
+        {number: value for number, value in gang.placed.items() if value} == placed,
+        f"{gang}: {gang.placed} placed, its placeholders sum to {placed}",
+    )
+
+
+def _check_turns(partition: Partition) -> None:
+    turns = partition.questions.turns
+    problem = turns.problem()
+    _must(not problem, problem)
+    for app in partition.apps.values():
+        for group in app.groups.values():
+            _must(not group.in_line or turns.stands(group), f"{group} is not in its line")
+
+
+def _check_reasons(partition: Partition) -> None:
+    turns = partition.questions.turns
+    stopped = turns.stopped
+    for app in partition.apps.values():
+        waits = stopped or app.reason is None or app.waiting_at is not None
+        _must(waits, f"{app} has a reason not to run, but does not wait")
+        for ask in app.asks.values():
+            waits = turns.waits(ask)
+            _must(waits or ask_reason(ask) is not None, f"{app}: ask {ask.key} is pending without a reason")
+    if stopped:
+        asked = turns.one.open or partition.questions.enough or not partition.root.ready
+        _must(bool(asked), f"{partition.root} has something ready, and no answer that it waits for")
+        return
+    for queue in partition.queues.values():
+        _must(not queue.ready and not queue.ready_apps, f"{queue} has something ready after an exhausted cycle")
+        for waitlist in queue.waitlists.values():
+            _must(bool(waitlist.groups) and waitlist.place is not None, f"{waitlist} is kept, but nobody waits on it")
+            _must(waitlist.holds and waitlist.relay is None, f"{waitlist} waits for one of its bench that is not tried")

@@ -1,0 +1,58 @@
+"""The names under which an allocation is known; what it replaced, or why it was preempted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """The placeholder that a real allocation replaced."""
+
+    key: str
+    created_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Preempted:
+    """Why the scheduler preempted an allocation, and for which ask.
+
+    Shares are fair shares of a queue (used of guaranteed, else of its fair max), before and after the preemption.
+
+    :param rule: the name of a rule in ``preemption/registry.py``.
+    :param app_id: the application of the ask that gets the room; ``key`` and ``queue``: the ask's key and leaf. For
+        QUOTA: "", "" and the queue above its max. For REVOKED: "", the source and its offer (``mesos/o-17``), "".
+    """
+
+    rule: str
+    app_id: str
+    key: str
+    queue: str
+    since_ns: int
+    victim_share_before: float = 0.0
+    victim_share_after: float = 0.0
+    asker_share_before: float = 0.0
+    asker_share_after: float = 0.0
+
+
+def unique_key(key: str, ordinal: int) -> str:
+    """Unique within an application: the key, with '#n' from the ask's second allocation on.
+
+    A '#' in the key itself is doubled, so that the ask "k#1" and the second allocation of the ask "k" differ.
+    """
+    if "#" in key:
+        key = key.replace("#", "##")
+    return f"{key}#{ordinal}" if ordinal else key
+
+
+def foreign_id(key: str, source: str) -> str:
+    """See :attr:`Allocation.foreign_id`. (No name that the RM or a source sends contains this character.)"""
+    return f"{key}\0{source}" if source else key
+
+
+def made_uuid(submission: int, ordinal: int, now_ns: int) -> str:
+    """Makes an allocation's UUID if the RM gave none (previous generation): unique, even after the log was lost.
+
+    (Then submission numbers start anew, but time does not, and the RM reports the UUIDs that it got before.)
+    """
+    return f"{submission:x}-{ordinal}-{now_ns:x}"

@@ -1,0 +1,72 @@
+"""Closers of nodes, which keep new allocations away: the resource manager (RM), an operator, or an external source.
+
+A node has at most one closer, the first in the order of :class:`ClosedBy`, so that the numbers add up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from typing import NamedTuple
+
+from muster_core.model.words import count, listed
+
+
+class ClosedBy(StrEnum):
+    """The kinds of closers."""
+
+    # The RM drains it (DRAIN_NODE, CREATE_DRAIN).
+    RM = "RM"
+    # An operator drained it (`muster admin drain`).
+    OPERATOR = "OPERATOR"
+    # The named source says that the node takes nothing new.
+    SOURCE = "SOURCE"
+    # The named source is lost, or its statements about the node cannot be relied on.
+    SOURCE_LOST = "SOURCE_LOST"
+    # The node's attributes say that it is not ready.
+    NOT_READY = "NOT_READY"
+    # The named source wants back what it lent of the node, or took it back.
+    WANTED_BACK = "WANTED_BACK"
+
+
+class Closer(NamedTuple):
+    """:ivar source: the source of SOURCE, SOURCE_LOST and WANTED_BACK; else ""."""
+
+    by: ClosedBy
+    source: str = ""
+
+
+class Closed(NamedTuple):
+    """The number of nodes that one closer closes."""
+
+    by: ClosedBy
+    source: str
+    nodes: int
+
+
+_ORDER = {by: place for place, by in enumerate(ClosedBy)}
+
+
+def closed_counts(counts: Mapping[Closer, int]) -> tuple[Closed, ...]:
+    """The counts in the order of the kinds, then of sources, whatever came first."""
+    closers = sorted(counts, key=lambda each: (_ORDER[each.by], each.source))
+    return tuple(Closed(each.by, each.source, counts[each]) for each in closers if counts[each])
+
+
+def words(closed: Iterable[Closed]) -> str:
+    """A text such as ``2 nodes are drained by an operator and 1 is closed by source vms``; "": no node is closed."""
+    parts: list[str] = []
+    for by, source, nodes in closed:
+        number = f"{nodes:,}" if parts else count(nodes, "node")
+        parts.append(f"{number} {'is' if nodes == 1 else 'are'} {_WORDS[by].format(source=source)}")
+    return listed(parts)
+
+
+_WORDS = {
+    ClosedBy.RM: "drained by the resource manager",
+    ClosedBy.OPERATOR: "drained by an operator",
+    ClosedBy.SOURCE: "closed by source {source}",
+    ClosedBy.SOURCE_LOST: "closed because source {source} is lost or stale",
+    ClosedBy.NOT_READY: "not ready",
+    ClosedBy.WANTED_BACK: "revoked by source {source}",
+}

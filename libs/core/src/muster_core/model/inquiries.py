@@ -1,0 +1,178 @@
+"""Inquiries: the questions to the RM before something is decided, and its answers, as plain data (the scheduler
+interface, "Scheduler plugin").
+
+``predicates/questions.py`` works with them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, TypeVar
+
+from muster_core.model.refusals import Asked
+
+if TYPE_CHECKING:
+    from muster_core.model.application import Allocation, Application, Ask
+    from muster_core.model.node import Node
+    from muster_core.model.past import Past
+    from muster_core.model.refusals import Refusals
+
+
+class InquiryKind(StrEnum):
+    """The kinds of decisions."""
+
+    # An allocation, which is booked on the node already.
+    PLACE = "PLACE"
+    # An allocation on the first of several nodes to which the RM agrees. The best node is booked.
+    PROBE = "PROBE"
+    # The replacement of a placeholder.
+    REPLACE = "REPLACE"
+    # The reservation of a node.
+    RESERVE = "RESERVE"
+    # The release of victims.
+    PREEMPT = "PREEMPT"
+
+
+class Inquiry:
+    """One matter about which the RM is asked, with one question for each possible node.
+
+    :ivar nodes: by question id, the best first.
+    :ivar answers: by question id, the reason of a refusal; None: the RM agreed to the node.
+    :ivar booked: the node on which the proposal counts; None: on none.
+    :ivar due_ns: when an answer is late.
+    :ivar placeholder: of REPLACE, the placeholder that would make room.
+    :ivar victims: of PREEMPT, the allocations that may go, in order. The first ``least`` go in any case. With a yes,
+        the RM says up to which one they go: ``going`` in all.
+    :ivar changed_nodes: those of its nodes on which something ended since the question was sent: a refusal may concern
+        the state before.
+    :ivar past: what the ask had waited for when the question was sent.
+    :ivar gone: it is decided, or withdrawn.
+    """
+
+    __slots__ = (
+        "answers",
+        "ask",
+        "asked",
+        "booked",
+        "changed_nodes",
+        "due_ns",
+        "going",
+        "gone",
+        "kind",
+        "least",
+        "nodes",
+        "past",
+        "placeholder",
+        "victims",
+    )
+
+    def __init__(self, kind: InquiryKind, ask: Ask, nodes: dict[int, Node], now_ns: int, due_ns: int) -> None:
+        self.kind = kind
+        self.ask = ask
+        self.nodes = nodes
+        self.answers: dict[int, str | None] = {}
+        self.asked = Asked(next(iter(nodes.values())).node_id, now_ns)
+        self.booked: Node | None = None
+        self.due_ns = due_ns
+        self.placeholder: Allocation | None = None
+        self.changed_nodes: dict[Node, None] | None = None
+        self.past: Past = ()
+        self.victims: tuple[Allocation, ...] = ()
+        self.least = self.going = 0
+        self.gone = False
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the answers suffice: the best agreed node is known, or that there is none. Answers about worse nodes
+        do not matter.
+        """
+        for question in self.nodes:
+            if question not in self.answers:
+                return False
+            if self.answers[question] is None:
+                return True
+        return True
+
+    @property
+    def holds_out(self) -> bool:
+        """Whether one of the ask's pending allocations waits for it, and is not tried meanwhile."""
+        return self.kind in _HOLDING
+
+    def __repr__(self) -> str:
+        return f"Inquiry({self.kind}, {self.ask}, {[node.node_id for node in self.nodes.values()]})"
+
+
+_HOLDING = frozenset({InquiryKind.PLACE, InquiryKind.PROBE, InquiryKind.REPLACE})
+
+
+class OpenInquiries:
+    """The open inquiries to the RM.
+
+    :ivar of_asks: by ask, inquiries that each stand for one of its pending allocations (:attr:`Inquiry.holds_out`).
+    :ivar of_nodes: by node, the inquiries about it. A proposal on the node counts in its ``allocated`` already.
+    :ivar of_placeholders: by placeholder, the inquiry about its place. Meanwhile the placeholder is not free.
+    """
+
+    def __init__(self) -> None:
+        self.of_asks: dict[Ask, dict[Inquiry, None]] = {}
+        self.of_nodes: dict[Node, dict[Inquiry, None]] = {}
+        self.of_placeholders: dict[Allocation, Inquiry] = {}
+
+    def for_ask(self, ask: Ask) -> list[Inquiry]:
+        """The inquiries for which the ask waits, in the order in which they were sent."""
+        return list(self.of_asks.get(ask, ()))
+
+    def about_node(self, node: Node) -> list[Inquiry]:
+        """The inquiries about the node, in the order in which they were sent."""
+        return list(self.of_nodes.get(node, ()))
+
+    def about_places_of(self, app: Application) -> list[Inquiry]:
+        """The inquiries about the places of the application's placeholders, in the order in which they were sent."""
+        return [inquiry for held, inquiry in self.of_placeholders.items() if held.app is app]
+
+    def add(self, inquiry: Inquiry) -> None:
+        """Files an inquiry that is sent to the RM."""
+        for node in inquiry.nodes.values():
+            self.of_nodes.setdefault(node, {})[inquiry] = None
+        if inquiry.holds_out:
+            ask = inquiry.ask
+            self.of_asks.setdefault(ask, {})[inquiry] = None
+            if ask.asking is None:
+                ask.asking = []
+            ask.asking.append(inquiry.asked)
+
+    def remove(self, inquiry: Inquiry) -> None:
+        """Removes an inquiry that is over."""
+        for node in inquiry.nodes.values():
+            _drop(self.of_nodes, node, inquiry)
+        ask = inquiry.ask
+        if inquiry in self.of_asks.get(ask, ()):
+            _drop(self.of_asks, ask, inquiry)
+            if ask.asking is not None:
+                ask.asking.remove(inquiry.asked)
+                ask.asking = ask.asking or None
+
+
+K = TypeVar("K")
+
+
+def _drop(inquiries: dict[K, dict[Inquiry, None]], key: K, inquiry: Inquiry) -> None:
+    found = inquiries.get(key)
+    if found is not None:
+        found.pop(inquiry, None)
+        if not found:
+            del inquiries[key]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Retry:
+    """A deadline of an ask's refusals: the RM may be asked again then."""
+
+    ask: Ask
+    refusals: Refusals
+
+    @property
+    def gone(self) -> bool:
+        """Whether the ask is gone, or has other refusals now."""
+        return self.ask.gone or self.ask.refusals is not self.refusals

@@ -1,0 +1,394 @@
+"""The results of both entry points: response facts, events, and changed objects, as plain data for one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from enum import IntEnum
+from functools import partial
+from typing import NamedTuple
+
+from muster_core.external.external_books import ExternalEntry, SourceEntry
+from muster_core.model.application import Allocation, Application, Ask
+from muster_core.model.commands import Termination
+from muster_core.model.demand import Demand
+from muster_core.model.node import Node
+from muster_core.model.queue import Queue, Waitlist
+from muster_core.model.resources import Shape
+
+Quantities = Shape | dict[str, int] | None
+
+
+class EventType(IntEnum):
+    """si.v1.EventRecord.Type."""
+
+    REQUEST = 1
+    APP = 2
+    NODE = 3
+    QUEUE = 4
+    USERGROUP = 5
+
+
+class Change(IntEnum):
+    """si.v1.EventRecord.ChangeType."""
+
+    NONE = 0
+    SET = 1
+    ADD = 2
+    REMOVE = 3
+
+
+class Detail(IntEnum):
+    """si.v1.EventRecord.ChangeDetail: the values that the core uses."""
+
+    NONE = 0
+    REQUEST_CANCEL = 100
+    REQUEST_TIMEOUT = 102
+    APP_ALLOC = 200
+    APP_REQUEST = 201
+    APP_REJECT = 202
+    APP_NEW = 203
+    APP_ACCEPTED = 204
+    APP_STARTING = 205
+    APP_RUNNING = 206
+    APP_COMPLETING = 207
+    APP_COMPLETED = 208
+    APP_FAILING = 209
+    APP_FAILED = 210
+    APP_RESUMING = 211
+    APP_EXPIRED = 212
+    APP_CANNOTRUN_QUEUE = 213
+    APP_RUNNABLE_QUEUE = 214
+    APP_CANNOTRUN_QUOTA = 215
+    APP_RUNNABLE_QUOTA = 216
+    NODE_DECOMISSION = 300
+    NODE_READY = 301
+    NODE_SCHEDULABLE = 302
+    NODE_ALLOC = 303
+    NODE_CAPACITY = 304
+    NODE_OCCUPIED = 305
+    NODE_RESERVATION = 306
+    QUEUE_CONFIG = 400
+    QUEUE_DYNAMIC = 401
+    QUEUE_TYPE = 402
+    QUEUE_MAX = 403
+    QUEUE_GUARANTEED = 404
+    QUEUE_APP = 405
+    QUEUE_PREEMPTION = 407
+    ALLOC_CANCEL = 500
+    ALLOC_PREEMPT = 501
+    ALLOC_TIMEOUT = 502
+    ALLOC_REPLACED = 503
+    ALLOC_NODEREMOVED = 504
+    UG_USER_LIMIT = 600
+    UG_GROUP_LIMIT = 601
+    UG_APP_LINK = 602
+    UG_USER_RESOURCE = 603
+    UG_GROUP_RESOURCE = 604
+
+
+class Event(NamedTuple):
+    """One event (the event history design). The shell adds its id."""
+
+    type: EventType
+    change: Change
+    detail: Detail
+    object_id: str
+    reference_id: str = ""
+    resource: Quantities = None
+    message: str = ""
+    now_ns: int = 0
+
+
+# Makes an Event from all its fields, without the cost of its Python function: each allocation makes three events.
+event_of: Callable[[tuple[EventType, Change, Detail, str, str, Quantities, str, int]], Event] = partial(
+    tuple.__new__, Event
+)
+
+
+class NewAllocation(NamedTuple):
+    """An allocation was made, or adopted from the RM's report and only echoed.
+
+    :ivar demand: the allocation's demand at this moment. The RM may change it within the same outcome.
+    """
+
+    partition: str
+    allocation: Allocation
+    demand: Demand
+    adopted: bool = False
+
+
+class ReleasedAllocation(NamedTuple):
+    """An allocation ended, acknowledged for the RM; or the scheduler released it.
+
+    :ivar reminder: the RM was told before, and is reminded.
+    """
+
+    partition: str
+    app_id: str
+    key: str
+    uuid: str
+    termination: Termination
+    message: str
+    previous_generation: bool
+    reminder: bool = False
+
+
+class ReleasedAsk(NamedTuple):
+    """An ask is not pending any more, by the scheduler's decision."""
+
+    partition: str
+    app_id: str
+    key: str
+    termination: Termination
+    message: str
+    previous_generation: bool
+
+
+class RejectedAsk(NamedTuple):
+    """An ask (or an existing allocation) is rejected."""
+
+    key: str
+    app_id: str
+    reason: str
+    previous_generation: bool
+
+
+class AcceptedApplication(NamedTuple):
+    """The application is in its queue."""
+
+    app_id: str
+
+
+class RejectedApplication(NamedTuple):
+    """The application is rejected."""
+
+    app_id: str
+    reason: str
+
+
+class UpdatedApplication(NamedTuple):
+    """The application's state changed."""
+
+    app_id: str
+    state: str
+    now_ns: int
+    message: str
+
+
+class AcceptedNode(NamedTuple):
+    """The node is accepted."""
+
+    node_id: str
+
+
+class RejectedNode(NamedTuple):
+    """The node's change is rejected; nothing of it was applied."""
+
+    node_id: str
+    reason: str
+
+
+class TooSmallCluster(NamedTuple):
+    """An ask fits its queues and its user's limits, but no node: a larger cluster would help (autoscaling).
+
+    :ivar reason: the reason's sentence.
+    """
+
+    partition: str
+    app_id: str
+    key: str
+    now_ns: int
+    reason: str = ""
+
+
+class PredicatesAsked(NamedTuple):
+    """The RM is asked whether the ask may go to the node, before it does (the scheduler interface, PredicatesArgs).
+
+    :ivar after_last: the question takes turns: the RM must have handled all earlier responses before it answers.
+    """
+
+    question: int
+    partition: str
+    app_id: str
+    key: str
+    node_id: str
+    allocate: bool
+    due_ns: int
+    after_last: bool = False
+
+
+class PreemptionPredicatesAsked(NamedTuple):
+    """The RM is asked whether the ask may go to the node once these victims are gone (the scheduler interface,
+    PreemptionPredicatesArgs).
+
+    :ivar victims: (application id, allocation key), in the order of their release. The first ``least`` go in any case,
+        the others if the RM says so.
+    """
+
+    question: int
+    partition: str
+    app_id: str
+    key: str
+    node_id: str
+    victims: tuple[tuple[str, str], ...]
+    least: int
+    due_ns: int
+
+
+class QuestionRefused(NamedTuple):
+    """The RM refused a question, or did not answer in time. This is for the tally; the RM is not told."""
+
+    question: int
+    unanswered: bool
+
+
+class SchedulingState(IntEnum):
+    """si.v1.UpdateContainerSchedulingStateRequest.SchedulingState: the values that the core uses."""
+
+    SKIPPED = 1
+    RESERVED = 3
+    FAILED = 4
+
+
+class SchedulingStateChanged(NamedTuple):
+    """The state of an ask, for an RM that wants to know (the scheduler interface,
+    UpdateContainerSchedulingStateRequest).
+    """
+
+    app_id: str
+    key: str
+    state: SchedulingState
+    reason: str
+
+
+class ConfigurationAnswer(NamedTuple):
+    """A new configuration is in force; or it is not, and nothing changed.
+
+    :ivar obstacles: why it is not; empty: it is.
+    """
+
+    obstacles: tuple[str, ...]
+
+
+Fact = (
+    NewAllocation
+    | ReleasedAllocation
+    | ReleasedAsk
+    | RejectedAsk
+    | AcceptedApplication
+    | RejectedApplication
+    | UpdatedApplication
+    | AcceptedNode
+    | RejectedNode
+    | TooSmallCluster
+    | PredicatesAsked
+    | PreemptionPredicatesAsked
+    | QuestionRefused
+    | SchedulingStateChanged
+    | ConfigurationAnswer
+)
+Primary = Node | Queue | Application | Ask | Allocation | Waitlist | SourceEntry | ExternalEntry
+
+
+_PARENTS_FIRST: dict[type, int] = {
+    kind: place
+    for place, kind in enumerate(
+        (SourceEntry, ExternalEntry, Queue, Node, Application, Ask, Allocation, Waitlist),
+    )
+}
+_QUEUES = _PARENTS_FIRST[Queue]
+
+
+def _depth(what: tuple[str, Primary]) -> int:
+    return what[1].path.count(".") if isinstance(what[1], Queue) else 0
+
+
+class Outcome:
+    """Collects the content of one transaction, over as many commands and cycles as the shell puts into it.
+
+    :ivar facts: facts for the RM, in the order in which they became true.
+    :ivar events: in the same order.
+    :ivar tracking: whether anything wants events of changes; the core's entry points set it (:meth:`track`).
+    :ivar requests: whether the RM wants events for people about asks; set likewise (:meth:`tell_people`).
+    :ivar made: the number of allocations decided; ``reported``: those that the RM or a source reported. (Events may be
+        off.)
+    :ivar ended: the number of allocations that ended, for any reason; ``released``: those that the RM released, or
+        whose node it removed; ``dropped``: those that ended because the RM registered again.
+    """
+
+    __slots__ = (
+        "_touched",
+        "dropped",
+        "ended",
+        "events",
+        "facts",
+        "made",
+        "released",
+        "reported",
+        "requests",
+        "tracking",
+    )
+
+    def __init__(self) -> None:
+        self.facts: list[Fact] = []
+        self.events: list[Event] = []
+        self.tracking = True
+        self.requests = False
+        self.made = self.reported = 0
+        self.ended = self.released = self.dropped = 0
+        self._touched: dict[Primary, str] = {}
+
+    def track(
+        self,
+        about: EventType,
+        change: Change,
+        detail: Detail,
+        object_id: str,
+        reference_id: str = "",
+        resource: Quantities = None,
+        message: str = "",
+        *,
+        now_ns: int,
+    ) -> None:
+        """Adds an event of a change, if events are wanted."""
+        if self.tracking:
+            self.events.append(event_of((about, change, detail, object_id, reference_id, resource, message, now_ns)))
+
+    def tell_people(self, key: str, app_id: str, resource: Quantities, message: str, now_ns: int) -> None:
+        """Adds an event for people about an ask or its allocation, which changes nothing (the event history design,
+        "SHIM events").
+        """
+        if self.requests:
+            self.events.append(
+                Event(EventType.REQUEST, Change.NONE, Detail.NONE, key, app_id, resource, message, now_ns)
+            )
+
+    def touch(self, changed: Primary, partition: str) -> None:
+        """Notes that the object changed or went. However often it is noted, it is written once."""
+        self._touched[changed] = partition
+
+    def objects(self) -> Iterator[tuple[str, Primary, bool]]:
+        """Yields (partition, object, whether it is alive) for what must be written. To be consumed once.
+
+        First come objects that are gone, children before parents; then living ones, parents before children: a follower
+        can apply them in this order. An object that came and went within this outcome is not written.
+        """
+        gone: list[list[tuple[str, Primary]]] = [[] for _ in _PARENTS_FIRST]
+        alive: list[list[tuple[str, Primary]]] = [[] for _ in _PARENTS_FIRST]
+        for changed, partition in self._touched.items():
+            if not changed.gone:
+                changed.published = True
+                alive[_PARENTS_FIRST[type(changed)]].append((partition, changed))
+            elif changed.published:
+                changed.published = False
+                gone[_PARENTS_FIRST[type(changed)]].append((partition, changed))
+        self._touched.clear()
+        for queues in (gone[_QUEUES], alive[_QUEUES]):
+            queues.sort(key=_depth)
+        for kind in reversed(gone):
+            yield from ((partition, changed, False) for partition, changed in reversed(kind))
+        for kind in alive:
+            yield from ((partition, changed, True) for partition, changed in kind)
+
+    def __bool__(self) -> bool:
+        return bool(self.facts or self.events or self._touched)

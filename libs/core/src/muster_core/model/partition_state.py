@@ -1,0 +1,95 @@
+"""The data of a partition: its objects by their ids, its sums, and notes for later.
+
+Every part of a partition gets this data, and changes it. ``muster_core.partition`` builds the parts.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from muster_core.model.inquiries import OpenInquiries
+from muster_core.model.resources import Types, Vector
+from muster_core.model.states import APP_TERMINAL
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from muster_core.config.config import PartitionConfig
+    from muster_core.model.application import Allocation, Application
+    from muster_core.model.node import Node
+    from muster_core.model.queue import Queue
+
+
+class Timed(Protocol):
+    """An object that can have deadlines. The partition knows what follows for each kind (``Partition.come``)."""
+
+    @property
+    def gone(self) -> bool:
+        """Whether its deadlines are obsolete."""
+
+
+class PartitionState:
+    """The data of one partition of one RM.
+
+    :ivar rm_id: the RM's id, for display. Nothing is decided by it.
+    :ivar searching: False while states are folded, and always in a follower: the nodes are not indexed then.
+    :ivar apps: by id. Finished ones stay until they expire; once their id is used again, under ``<id>-<seconds>``.
+    :ivar rejected: by id, the latest rejected applications, oldest first.
+    :ivar foreign: foreign allocations on the nodes, by :attr:`Allocation.foreign_id`.
+    :ivar root: the queue above all others, set by the partition's first configuration.
+    :ivar capacity: the sum over all nodes, including draining ones; for pooled types, what the pools have.
+    :ivar deciding: False: nothing is decided, for example because the RM is stopped.
+    :ivar previous_generation: the RM is told that an application starts before it runs (previous generation).
+    :ivar capacity_moved: the capacity changed since shares were last computed.
+    :ivar capacity_version: grows when a node enters or leaves the index, or changes its capacity.
+    :ivar version: grows with everything that can change a decision: allocations, nodes, limits.
+    :ivar inquiries: the open inquiries to the RM.
+    :ivar deadlines: (when, object) of new deadlines that the scheduler has not put on its clock yet.
+    :ivar moved_offers: ids of nodes with offers whose use, or whose offers, changed since the last review.
+    :ivar allocations_count: the number of allocations, including foreign ones.
+    """
+
+    root: Queue
+
+    def __init__(self, config: PartitionConfig, *, searching: bool, rm_id: str) -> None:
+        self.name = config.name
+        self.rm_id = rm_id
+        self.searching = searching
+        self.config = config
+        self.types = Types()
+        self.types.bounded = searching
+        self.nodes: dict[str, Node] = {}
+        self.apps: dict[str, Application] = {}
+        self.rejected: dict[str, Application] = {}
+        self.queues: dict[str, Queue] = {}
+        self.foreign: dict[str, Allocation] = {}
+        self.capacity: Vector = self.types.vector()
+        self.deciding = True
+        self.previous_generation = False
+        self.capacity_moved = True
+        self.capacity_version = 0
+        self.version = 0
+        self.inquiries = OpenInquiries()
+        self.deadlines: list[tuple[int, Timed]] = []
+        self.moved_offers: dict[str, None] = {}
+        self.allocations_count = 0
+
+    def apps_in(self, leaf: Queue) -> list[Application]:
+        """The live applications in a leaf, in the order in which they came. A parent has none."""
+        return [self.apps[app_id] for app_id in leaf.applications]
+
+    def apps_below(self, queue: Queue) -> Iterator[Application]:
+        """The live applications in the queue and in all queues below it."""
+        yield from self.apps_in(queue)
+        for child in queue.children.values():
+            yield from self.apps_below(child)
+
+    @property
+    def running(self) -> int:
+        """The number of allocations of applications, without foreign ones."""
+        return self.allocations_count - len(self.foreign)
+
+    def live_application(self, app_id: str) -> Application | None:
+        """The live application with this id; None: there is none."""
+        app = self.apps.get(app_id)
+        return None if app is None or app.state in APP_TERMINAL else app

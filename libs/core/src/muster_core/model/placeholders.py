@@ -1,0 +1,138 @@
+"""The free placeholders of one task group, found by the room that they hold, and by node.
+
+A real ask takes the oldest placeholder that is large enough and on whose node it may run. Placeholders of one shape on
+one node are alike for this, so one look decides for all of them: a gang of thousands on draining nodes costs one look
+for each node.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from sortedcontainers import SortedList
+
+if TYPE_CHECKING:
+    from muster_core.model.resources import Shape
+
+# (allocated_ns, submission, ordinal, placeholder): by age, in an order that a fold restores.
+_Entry = tuple[int, int, int, Any]
+
+
+class Holding(Protocol):
+    """A placeholder: its shape, its node and its age."""
+
+    @property
+    def shape(self) -> Shape:
+        """The amounts that it takes."""
+
+    @property
+    def node_id(self) -> str:
+        """The id of its node."""
+
+    @property
+    def allocated_ns(self) -> int:
+        """When it was allocated."""
+
+    @property
+    def submission(self) -> int:
+        """The order of arrival of its ask."""
+
+    @property
+    def ordinal(self) -> int:
+        """Its number among the allocations of its ask."""
+
+
+H = TypeVar("H", bound=Holding)
+
+
+class FreePlaceholders(Generic[H]):
+    """The placeholders that hold room and are not released; iterated oldest first."""
+
+    __slots__ = ("_nodes", "_oldest")
+
+    def __init__(self) -> None:
+        self._nodes: dict[Shape, dict[str, Any]] = {}
+        # By shape, the oldest placeholder of each node.
+        self._oldest: dict[Shape, Any] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._nodes)
+
+    def __len__(self) -> int:
+        return sum(len(found) for nodes in self._nodes.values() for found in nodes.values())
+
+    def __contains__(self, placeholder: H) -> bool:
+        found = self._nodes.get(placeholder.shape, {}).get(placeholder.node_id)
+        return found is not None and _entry(placeholder) in found
+
+    def __iter__(self) -> Iterator[H]:
+        lists = [found for nodes in self._nodes.values() for found in nodes.values()]
+        return (entry[-1] for entry in heapq.merge(*lists))
+
+    def add(self, placeholder: H) -> None:
+        """Adds a free placeholder."""
+        shape, node_id, entry = placeholder.shape, placeholder.node_id, _entry(placeholder)
+        nodes = self._nodes.get(shape)
+        if nodes is None:
+            nodes = self._nodes[shape] = {}
+            self._oldest[shape] = SortedList()
+        found = nodes.get(node_id)
+        if found is None:
+            nodes[node_id] = SortedList((entry,))
+            self._oldest[shape].add(entry)
+            return
+        before = found[0]
+        found.add(entry)
+        if found[0] is entry:
+            self._oldest[shape].remove(before)
+            self._oldest[shape].add(entry)
+
+    def discard(self, placeholder: H) -> None:
+        """Removes a placeholder that is not free any more; does nothing if it was not free."""
+        shape, node_id, entry = placeholder.shape, placeholder.node_id, _entry(placeholder)
+        nodes = self._nodes.get(shape)
+        found = nodes.get(node_id) if nodes is not None else None
+        if nodes is None or found is None:
+            return
+        was_oldest = found[0] == entry
+        before = len(found)
+        found.discard(entry)
+        if len(found) == before or not was_oldest:
+            return
+        oldest = self._oldest[shape]
+        oldest.remove(entry)
+        if found:
+            oldest.add(found[0])
+            return
+        del nodes[node_id]
+        if not nodes:
+            del self._nodes[shape], self._oldest[shape]
+
+    def on(self, node_id: str) -> bool:
+        """Whether any of them is on the node."""
+        return any(node_id in nodes for nodes in self._nodes.values())
+
+    def first(self) -> H:
+        """The oldest placeholder."""
+        entry: _Entry = min(oldest[0] for oldest in self._oldest.values())
+        placeholder: H = entry[-1]
+        return placeholder
+
+    def covering(self, shape: Shape) -> Iterator[H]:
+        """Yields the oldest placeholder of each node that holds at least as much of every type, oldest first."""
+        lists = [oldest for own, oldest in self._oldest.items() if covers(own, shape)]
+        return (entry[-1] for entry in (lists[0] if len(lists) == 1 else heapq.merge(*lists)))
+
+
+def _entry(placeholder: Holding) -> _Entry:
+    return (placeholder.allocated_ns, placeholder.submission, placeholder.ordinal, placeholder)
+
+
+def covers(placeholder: Shape, real: Shape) -> bool:
+    """Whether the real ask takes no more of any type than the placeholder."""
+    if placeholder is real:
+        return True
+    has = dict(placeholder.items)
+    return all(value <= has.get(number, 0) for number, value in real.items)

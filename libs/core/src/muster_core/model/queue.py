@@ -1,0 +1,274 @@
+"""A queue: its place in the tree, the limits of the queue and of users and groups in it, their use, and its
+waitlists.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sortedcontainers import SortedList
+
+from muster_core.config.config import ChildTemplateConfig
+from muster_core.config.properties import QueuePolicy
+from muster_core.model.places import Bench, Place
+from muster_core.model.reasons import Reason
+from muster_core.model.resources import UNLIMITED, Shape, Types, Vector
+from muster_core.model.states import QueueState
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from muster_core.model.past import Past
+
+
+class Ledger:
+    """A limit with what counts against it: a queue, or a user or group in a queue.
+
+    :ivar path: the path of the queue.
+    :ivar who: the user or group; "": the ledger is the queue's own.
+    :ivar allocated: the amounts that count.
+    :ivar limit: as a vector; UNLIMITED for types without a limit.
+    :ivar blocked: the waitlists that this limit holds back.
+    :ivar max_applications: how many applications may run; 0: any number.
+    :ivar waiting_apps: the applications that this limit holds back, in order.
+    :ivar promised: by type number, what gangs that have started will still take here. It is not available to other
+        gangs.
+    """
+
+    __slots__ = (
+        "allocated",
+        "blocked",
+        "limit",
+        "max_applications",
+        "path",
+        "promised",
+        "running_applications",
+        "types",
+        "waiting_apps",
+        "who",
+    )
+
+    def __init__(self, types: Types, path: str, who: str = "") -> None:
+        self.types = types
+        self.path = path
+        self.who = who
+        self.limit: Vector = types.vector(UNLIMITED)
+        self.allocated: Vector = types.vector()
+        self.blocked: Place[Waitlist] = Place()
+        self.max_applications = 0
+        self.running_applications = 0
+        self.waiting_apps: Any = SortedList()
+        self.promised: dict[int, int] = {}
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no further application may run."""
+        return 0 < self.max_applications <= self.running_applications
+
+    def set_limit(self, maximum: Mapping[int, int] | None) -> None:
+        """Sets the limit, by type number."""
+        for index in range(len(self.limit)):
+            self.limit[index] = UNLIMITED
+        for index, value in (maximum or {}).items():
+            self.limit[index] = value
+
+
+class Tracker(Ledger):
+    """The use of one user or one group in a queue that limits it.
+
+    :ivar group: it is a group's.
+    :ivar applications: how many live applications count here. Without any, the tracker is forgotten.
+    """
+
+    __slots__ = ("applications", "group")
+
+    def __init__(self, types: Types, path: str, who: str, *, group: bool) -> None:
+        super().__init__(types, path, who)
+        self.blocked = Place(own=True)
+        self.group = group
+        self.applications = 0
+
+    def __repr__(self) -> str:
+        return f"Tracker({'group' if self.group else 'user'} {self.who} in {self.path})"
+
+
+class Queue(Ledger):
+    """A queue: a parent of queues, or a leaf of applications.
+
+    :ivar path: from root, lower case, separated by dots.
+    :ivar ancestry: this queue and its ancestors up to root: usage is summed in all of them.
+    :ivar line: the same without root: limits are checked in these. (Root's max is the capacity of the nodes, except for
+        pooled types, which are on no node.)
+    :ivar guaranteed: by type number; None: not set.
+    :ivar maximum: its max by type number; None: not set. It is, by type, the smaller of its configured max
+        (``own_maximum``) and what the external ``sources`` say (``external_maximum``).
+    :ivar fair_max: by type number, the nearest max on the path up, else the cluster's capacity.
+    :ivar preempting: the part of ``allocated`` that preemption has released.
+    :ivar policy: the policy that its properties mean.
+    :ivar template: the settings of new dynamic leaves below it.
+    :ivar ready: of a parent: (key, child) of the children with something to try, best first.
+    :ivar ready_apps: of a leaf: the applications with something to try, best first.
+    :ivar applications: of a leaf: the ids of the live applications in it (:meth:`PartitionState.apps_in`).
+    :ivar ready_priorities: if priority does not come first in this queue: the number of ready entries by negated
+        priority.
+    :ivar waitlists: of a leaf: its waitlists.
+    :ivar ready_key: its key in the parent's ``ready``; None: it is not there.
+    :ivar quota_ns: when allocations above its max will be preempted; 0: never.
+    :ivar created_ns: when it was announced; 0: it was announced before this was recorded.
+    """
+
+    def __init__(self, types: Types, name: str, parent: Queue | None, *, leaf: bool, managed: bool) -> None:
+        super().__init__(types, name if parent is None else f"{parent.path}.{name}")
+        self.name = name
+        self.parent = parent
+        self.leaf = leaf
+        self.managed = managed
+        self.state = QueueState.ACTIVE
+        self.children: dict[str, Queue] = {}
+        self.ancestry: tuple[Queue, ...] = (self,) if parent is None else (self, *parent.ancestry)
+        self.line: tuple[Queue, ...] = self.ancestry[:-1]
+        self.guaranteed: dict[int, int] | None = None
+        self.maximum: dict[int, int] | None = None
+        self.fair_max: Vector = types.vector()
+        self.pending: Vector = types.vector()
+        self.preempting: Vector = types.vector()
+        self.properties: dict[str, str] = {}
+        self.policy = QueuePolicy()
+        self.fair_apps = False
+        self.priority_first = True
+        self.template: ChildTemplateConfig | None = None
+        self.submit_acl = ""
+        self.admin_acl = ""
+        self.applications: dict[str, None] = {}
+        self.ready: list[tuple[Any, ...]] = []
+        self.ready_apps: Any = SortedList()
+        self.ready_priorities: dict[int, int] = {}
+        self.ready_key: tuple[Any, ...] | None = None
+        self.waitlists: dict[WaitKey, Waitlist] = {}
+        self.quota_ns = 0
+        self.created_ns = 0
+        self.own_maximum: dict[int, int] | None = None
+        self.sources: tuple[str, ...] = ()
+        self.external_maximum: dict[int, int] | None = None
+        self.gone = False
+        self.published = False
+
+    def set_limits(self, guaranteed: Mapping[str, int] | None, maximum: Mapping[str, int] | None) -> None:
+        """Sets its own guaranteed amounts and max, by type name. None, or all zero, means "not set"."""
+        number = self.types.number
+        if guaranteed is not None and any(guaranteed.values()):
+            self.guaranteed = {number(name): value for name, value in guaranteed.items()}
+        else:
+            self.guaranteed = None
+        if maximum is not None and any(maximum.values()):
+            self.own_maximum = {number(name): value for name, value in maximum.items()}
+        else:
+            self.own_maximum = None
+        self.restrict(self.sources, self.external_maximum)
+
+    def restrict(self, sources: tuple[str, ...], external: dict[int, int] | None) -> None:
+        """Sets what external sources say of its max: by type, the smaller amount counts. All zero means zero."""
+        self.sources, self.external_maximum = sources, external
+        own = self.own_maximum
+        if external is None or own is None:
+            self.maximum = own if external is None else external
+        else:
+            self.maximum = {**own, **external}
+            for number, value in own.items():
+                self.maximum[number] = min(value, self.maximum[number])
+        self.set_limit(self.maximum)
+
+    def by_name(self, items: Mapping[int, int] | None) -> dict[str, int] | None:
+        """Quantities by type name."""
+        return None if items is None else {self.types.names[number]: value for number, value in items.items()}
+
+    def __repr__(self) -> str:
+        return f"Queue({self.path})"
+
+
+# Shape, the ledgers of user and group, required node, apart: groups with the same values wait for the same.
+WaitKey = tuple[Shape, tuple[Tracker, ...], str, int]
+
+
+class Waitlist:
+    """The groups in one leaf that wait for the same, in the order in which the leaf would try them, and the reason.
+
+    The groups share leaf, shape, limits of users and required node (if any), so what stops the first one stops all. The
+    list as a whole is registered at the place for which it waits, and only its first group is tried when that place
+    gains. While the group is tried, the list is *in flight*, registered nowhere. A success wakes the next group; a
+    refusal registers the list at the place that refused. (An ask for which the RM refused nodes is alone on a list:
+    ``apart``.)
+
+    :ivar place: where it is registered (a ledger's ``blocked``, the partition's ``no_node``, a required node); None: in
+        flight.
+    :ivar bench: its bench at that place.
+    :ivar relay: the place from which it was woken, until the other lists of its bench know the result.
+    :ivar reason: the last reason; ``past``: the reasons before it (``past.py``).
+    :ivar due_ns: when it may reserve or preempt because of a long wait; 0: no deadline is set.
+    :ivar tried: its turn was handled once with its present first ask.
+    :ivar seen_ns: until when its turns were handled before a restart; 0: there was no restart.
+    """
+
+    __slots__ = (
+        "apart",
+        "bench",
+        "due_ns",
+        "gone",
+        "groups",
+        "key",
+        "leaf",
+        "past",
+        "place",
+        "published",
+        "reason",
+        "relay",
+        "required_node",
+        "seen_ns",
+        "shape",
+        "trackers",
+        "tried",
+    )
+
+    def __init__(self, leaf: Queue, key: WaitKey) -> None:
+        self.leaf = leaf
+        self.key = key
+        self.shape, self.trackers, self.required_node, self.apart = key
+        self.groups: Any = SortedList()
+        self.place: Place[Waitlist] | None = None
+        self.bench: Bench[Waitlist] | None = None
+        self.relay: Place[Waitlist] | None = None
+        self.reason: Reason | None = None
+        self.past: Past = ()
+        self.due_ns = 0
+        self.tried = False
+        self.seen_ns = 0
+        self.gone = False
+        self.published = False
+
+    @property
+    def user(self) -> str:
+        """The user whose limits hold here, or ""."""
+        return next((tracker.who for tracker in self.trackers if not tracker.group), "")
+
+    @property
+    def user_group(self) -> str:
+        """The group whose limits hold here, or ""."""
+        return next((tracker.who for tracker in self.trackers if tracker.group), "")
+
+    @property
+    def holds(self) -> bool:
+        """Whether a new group would be stopped, too: no group of its bench is being tried."""
+        return self.bench is not None and not self.bench.moving
+
+    def register(self, place: Place[Waitlist] | None) -> None:
+        """Moves the list to another place; None: in flight."""
+        old = self.place
+        if old is place:
+            return
+        if old is not None:
+            old.remove(self)
+        self.place = place
+        self.bench = place.add(self) if place is not None else None
+
+    def __repr__(self) -> str:
+        return f"Waitlist({self.leaf.path}, {self.shape.name})"

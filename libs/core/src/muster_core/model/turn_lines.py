@@ -1,0 +1,85 @@
+"""The lines at task groups that see one proposal at a time (``allocation/turns.py``)."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from typing import TYPE_CHECKING, Any
+
+from muster_core.model.application import Application
+from muster_core.model.node import Node
+
+if TYPE_CHECKING:
+    from muster_core.model.application import AskGroup
+    from muster_core.model.inquiries import Inquiry
+
+What = Node | Application | tuple[Application, str] | None
+
+
+class Turn:
+    """A scope that may see one proposal at a time.
+
+    :ivar what: a node, an application, or a task group of an application; None: the RM.
+    :ivar open: the open inquiries there.
+    :ivar closed: no further proposal is made there until the open ones are answered.
+    :ivar line: (key, group) of the task group's groups that stand in line, in order.
+    :ivar awake: the group that was let go last.
+    """
+
+    __slots__ = ("awake", "closed", "line", "open", "what")
+
+    def __init__(self, what: What = None) -> None:
+        self.what = what
+        self.open: dict[Inquiry, None] = {}
+        self.closed = False
+        self.line: list[tuple[Any, ...]] = []
+        self.awake: AskGroup | None = None
+
+
+class TurnLines:
+    """The turns of one partition with open proposals, or with groups in line.
+
+    :ivar of: the turns, by their scope.
+    :ivar restless: turns with groups in line where a proposal is possible.
+    """
+
+    def __init__(self) -> None:
+        self.of: dict[What, Turn] = {}
+        self.restless: dict[Turn, None] = {}
+        # By group, the turn in whose line it stands, and its key there.
+        self._standing: dict[AskGroup, tuple[Turn, tuple[int, int, int]]] = {}
+
+    def turn_of(self, group: AskGroup) -> Turn | None:
+        """The turn in whose line the group stands; None: in none."""
+        found = self._standing.get(group)
+        return found[0] if found is not None else None
+
+    def place_again(self, group: AskGroup) -> None:
+        """The oldest ask of a group in line may have changed: moves the group to its place."""
+        turn, _ = self._standing[group]
+        self.place(group, turn)
+
+    def place(self, group: AskGroup, turn: Turn) -> None:
+        """Puts a group into its line, at the place of its oldest ask."""
+        self.stand_out(group)
+        head = group.head()
+        assert head is not None, f"{group} has nothing that could wait"
+        key = (-group.priority, head.created_ns, head.submission)
+        self._standing[group] = (turn, key)
+        group.in_line = True
+        insort(turn.line, (*key, group))
+        if not turn.closed:
+            self.restless[turn] = None
+
+    def stand_out(self, group: AskGroup) -> None:
+        """Takes a group out of its line, if it stands in one."""
+        if not group.in_line:
+            return
+        turn, key = self._standing.pop(group)
+        spot = bisect_left(turn.line, key)
+        assert turn.line[spot][-1] is group, f"{group} is not where its key says"
+        del turn.line[spot]
+        group.in_line = False
+        if not turn.line:
+            self.restless.pop(turn, None)
+            if not turn.open and self.of.get(turn.what) is turn:
+                del self.of[turn.what]

@@ -1,0 +1,306 @@
+"""The lives of nodes: how the RM and external sources add, change and remove them (``external_merge.py`` has the
+rules).
+
+Every statement about a node leads to :meth:`NodeLives.settle`, which makes the node what counts now, with its events. A
+node that only the RM describes is the case without sources.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Protocol
+
+from muster_core.external.external_merge import Merged, Part, merge, parts_of, taken_back, wanted_back
+from muster_core.model.application import Allocation, in_order
+from muster_core.model.commands import Termination
+from muster_core.model.node import Node, NodeReport
+from muster_core.model.outcome import Change, Detail, EventType, Outcome
+from muster_core.model.resources import fits
+
+if TYPE_CHECKING:
+    from muster_core.allocation.books import Books
+    from muster_core.allocation.releases import Releases
+    from muster_core.allocation.reservations import Reservations
+    from muster_core.applications.lifecycle import Lifecycle
+    from muster_core.external.external_books import OnNode, PartitionBooks
+    from muster_core.gangs.gangs import Gangs
+    from muster_core.model.partition_state import PartitionState
+    from muster_core.nodes.figures import NodeFigures
+    from muster_core.nodes.node_books import NodeBooks
+    from muster_core.predicates.questions import Questions
+
+
+class NodeSources(Protocol):
+    """The statements of external sources about nodes."""
+
+    def heard_of(self, node_id: str, out: Outcome) -> OnNode | None:
+        """The sources' statements about the node; None: there are none."""
+
+    def node_is_there(self, on: OnNode, out: Outcome, now_ns: int, *, came: bool) -> None:
+        """The node is as the sources say: entries about it count."""
+
+    def node_is_gone(self, node_id: str, on: OnNode, out: Outcome, *, went: bool) -> None:
+        """The node does not exist: entries about it are dormant."""
+
+
+class NodeLives:
+    """Adds, changes and removes the nodes of one partition. They are in ``PartitionState.nodes``, by id.
+
+    :ivar number: makes the next submission number.
+    """
+
+    _external: NodeSources
+
+    def __init__(
+        self,
+        state: PartitionState,
+        *,
+        figures: NodeFigures,
+        node_books: NodeBooks,
+        books: Books,
+        reservations: Reservations,
+        releases: Releases,
+        lifecycle: Lifecycle,
+        gangs: Gangs,
+        questions: Questions,
+        external_books: PartitionBooks,
+    ) -> None:
+        self._state = state
+        self._figures = figures
+        self._node_books = node_books
+        self._books = books
+        self._reservations = reservations
+        self._releases = releases
+        self._lifecycle = lifecycle
+        self._gangs = gangs
+        self._questions = questions
+        self._external_books = external_books
+        self.number: Callable[[], int] = _no_number
+
+    def connect(self, *, external: NodeSources) -> None:
+        """Takes the part that is built after this one."""
+        self._external = external
+
+    def report_of(self, node: Node, capacity: dict[str, int] | None = None) -> NodeReport | None:
+        """The RM's report of a node now; None: there is none. Callers must not change the report.
+
+        :param capacity: for a node that only the RM describes, the capacity to report instead of the node's own.
+        """
+        if node.reported is not None or node.sources:
+            return node.reported
+        named = node.named_capacity() if capacity is None else capacity
+        return NodeReport(node.attributes, named, node.reported_occupied, node.schedulable, node.by_operator)
+
+    def settle(self, node_id: str, report: NodeReport | None, out: Outcome, now_ns: int) -> None:
+        """Makes a node what all statements about it say: the node may be added, changed, or removed.
+
+        Raises TooManyTypes for the RM's report, before anything changes. A source's statement with too many types is
+        left out.
+
+        :param report: the RM's present report of the node; None: there is none.
+        """
+        state = self._state
+        if report is not None:
+            state.types.reserve([*(report.capacity or ()), *report.occupied])
+        on = self._external.heard_of(node_id, out)
+        parts = parts_of(on) if on is not None else []
+        node = state.nodes.get(node_id)
+        # (Offers that do not count matter, too: their states are reviewed.)
+        has_offers = on is not None and bool(self._external_books.nodes[node_id].offers)
+        if has_offers:
+            state.moved_offers[node_id] = None
+        if (report is None or report.capacity is None) and not _brought(parts):
+            if node is not None:
+                self.remove(node, out, now_ns)
+            if on is not None:
+                self._external.node_is_gone(node_id, on, out, went=node is not None)
+            self._figures.taken_back(node_id, taken_back(on) if has_offers and on is not None else None)
+            return
+        merged = merge(report, parts)
+        came = node is None
+        if node is None:
+            node = self._add(node_id, merged, out, now_ns)
+        else:
+            self._change(node, merged, out, now_ns)
+        closer = merged.closer
+        if has_offers and closer is None and on is not None:
+            closer = wanted_back(on)
+        if closer != node.closed_by:
+            node.closed_by = closer
+            if state.searching:
+                self._figures.changed(node)
+        by_operator = report is not None and report.by_operator
+        if by_operator != node.by_operator:
+            node.by_operator = by_operator
+            out.touch(node, state.name)
+        kept = report if report is not None and (parts or _needs_report(report)) else None
+        if merged.sources != node.sources or (kept is not node.reported and kept != node.reported):
+            out.touch(node, state.name)
+        node.sources, node.disputed, node.reported = merged.sources, merged.disputed, kept
+        node.has_offers = has_offers
+        if on is not None:
+            self._external.node_is_there(on, out, now_ns, came=came)
+            if node in state.inquiries.of_nodes:  # (a source may have taken the room meanwhile)
+                self._questions.node_shrank(node, out)
+            if came:  # (allocations on the node count in queues)
+                self._questions.limits_shrank(out)
+
+    def _add(self, node_id: str, merged: Merged, out: Outcome, now_ns: int) -> Node:
+        state = self._state
+        node = Node(state.types, node_id)
+        node.set_attributes(merged.attributes)
+        node.schedulable = not merged.closed
+        node.submission = self.number()
+        node.created_ns = now_ns
+        self._node_books.add_node(node, merged.capacity, merged.occupied)
+        out.touch(node, state.name)
+        capacity = node.named_capacity()
+        by = f" (sources: {', '.join(merged.sources)})" if merged.sources else ""
+        message = f"Node added to the scheduler{by}{'; ' if merged.disputed else ''}{merged.disputed}"
+        out.track(EventType.NODE, Change.ADD, Detail.NONE, node_id, "", capacity, message, now_ns=now_ns)
+        if merged.occupied:
+            occupied = dict(merged.occupied)
+            out.track(EventType.NODE, Change.SET, Detail.NODE_OCCUPIED, node_id, resource=occupied, now_ns=now_ns)
+        if not node.schedulable:
+            _schedulable_event(node, merged, out, now_ns)
+        if not node.ready:
+            _flag_event(node, Detail.NODE_READY, "ready: false", out, now_ns)
+        return node
+
+    def _change(self, node: Node, merged: Merged, out: Outcome, now_ns: int) -> None:
+        """(First attributes and state, then capacity, then use: this is the order of the events.)"""
+        state, node_id = self._state, node.node_id
+        changed = False
+        schedulable, ready = not merged.closed, node.ready
+        opened = schedulable != node.schedulable
+        if opened or merged.attributes != node.attributes:
+            changed = True
+            self._set_state(node, merged.attributes, schedulable, out, now_ns)
+            if opened:
+                _schedulable_event(node, merged, out, now_ns)
+            if node.ready != ready:
+                _flag_event(node, Detail.NODE_READY, f"ready: {'true' if node.ready else 'false'}", out, now_ns)
+        resized, used = self._node_books.set_node(node, merged.capacity, merged.occupied)
+        changed = changed or resized or used
+        if resized and node.reservations:
+            for ask in [ask for ask in node.reservations if not fits(ask.shape.items, node.capacity)]:
+                self._reservations.unreserve(ask, out, now_ns)  # not even the empty node would have room for the ask
+        if resized or (merged.disputed and merged.disputed != node.disputed):
+            detail, message = Detail.NODE_CAPACITY, merged.disputed
+            capacity = {name: value for name, value in merged.capacity.items() if value}
+            out.track(EventType.NODE, Change.SET, detail, node_id, "", capacity, message, now_ns=now_ns)
+        if used:
+            self._node_books.occupied_event(node_id, out, now_ns)
+        if changed:
+            out.touch(node, state.name)
+            if node.refused_by:
+                self._questions.node_changed(node, out)
+
+    def _set_state(
+        self, node: Node, attributes: Mapping[str, str], schedulable: bool, out: Outcome, now_ns: int
+    ) -> None:
+        self._node_books.set_node_state(node, attributes, schedulable=schedulable)
+        self._questions.node_changed(node, out)
+        if not node.usable:
+            for ask in [ask for ask in node.reservations if not ask.demand.required_node]:
+                self._reservations.unreserve(ask, out, now_ns)  # only daemons may go there
+
+    # ---- removal ---------------------------------------------------------------------------------------------------
+
+    def decommission(self, node: Node, out: Outcome, now_ns: int) -> None:
+        """The RM removes its node: everything of the RM on it ends. The node stays if a source brings it."""
+        on = self._external.heard_of(node.node_id, out)
+        if on is not None and _brought(parts_of(on)):
+            self._questions.node_changed(node, out)  # (the node stays: asks that were refused there may try again)
+            self._end(node, out, now_ns, everybodys=False)
+        self.settle(node.node_id, None, out, now_ns)
+
+    def remove(self, node: Node, out: Outcome, now_ns: int) -> None:
+        """Removes a node, whoever describes it, with everything on it."""
+        state = self._state
+        ended = self._end(node, out, now_ns, everybodys=True)
+        self._node_books.remove_node(node)
+        out.touch(node, state.name)
+        out.track(
+            EventType.NODE,
+            Change.REMOVE,
+            Detail.NODE_DECOMISSION,
+            node.node_id,
+            resource=node.named_capacity(),
+            message="Node removed from the scheduler",
+            now_ns=now_ns,
+        )
+        self._after(ended, out, now_ns)
+
+    def _end(self, node: Node, out: Outcome, now_ns: int, *, everybodys: bool) -> list[Allocation]:
+        """Ends the allocations on the node: the RM's, or all (``everybodys``); and withdraws questions to the RM about
+        the node.
+
+        Without ``everybodys`` the node stays, and the consequences for applications are handled here.
+        """
+        state = self._state
+        ended = in_order(held for held in node.allocations.values() if everybodys or not held.source)
+        for allocation in ended:
+            self._releases.release(
+                allocation,
+                Termination.STOPPED_BY_RM,
+                f"Node {node.node_id} Removed",
+                Detail.ALLOC_NODEREMOVED,
+                out,
+                now_ns,
+                tell=not allocation.source,
+                completing=False,
+            )
+        for ask in list(node.reservations):
+            self._reservations.unreserve(ask, out, now_ns)
+        foreign = [held for held in node.foreign.values() if everybodys or not held.source]
+        for held in foreign:
+            self._books.unhold(held)
+            out.touch(held, state.name)
+        self._questions.node_gone(node, out, now_ns)
+        if not everybodys:
+            if foreign:
+                self._node_books.occupied_event(node.node_id, out, now_ns)
+            self._after(ended, out, now_ns)
+        return ended
+
+    def _after(self, ended: list[Allocation], out: Outcome, now_ns: int) -> None:
+        for allocation in ended:
+            if allocation.replaced_by is not None:
+                # A real ask whose placeholder is on another node takes that place. An ask that was to run here looks
+                # for another placeholder.
+                self._gangs.swap(allocation, out, now_ns, elsewhere=False)
+        for app in dict.fromkeys(allocation.app for allocation in ended):
+            if app is not None:
+                self._lifecycle.complete_if_idle(app, out, now_ns)
+
+
+def _brought(parts: Iterable[Part]) -> bool:
+    """Whether some source brings the node."""
+    # (any() with its generator takes three times as long.)
+    for part in parts:  # noqa: SIM110
+        if part.brings:
+            return True
+    return False
+
+
+def _needs_report(report: NodeReport) -> bool:
+    """Whether the RM's report says more than the node itself: it only drains the node, or it names types with amount 0.
+
+    (No source may bring any of those, although a vector does not distinguish 0 from a type that is not named.)
+    """
+    return report.capacity is None or not all(report.capacity.values())
+
+
+def _schedulable_event(node: Node, merged: Merged, out: Outcome, now_ns: int) -> None:
+    why = f": {merged.closed}" if merged.closed and merged.sources else ""
+    message = f"schedulable: {'true' if node.schedulable else 'false'}{why}"
+    _flag_event(node, Detail.NODE_SCHEDULABLE, message, out, now_ns)
+
+
+def _flag_event(node: Node, detail: Detail, message: str, out: Outcome, now_ns: int) -> None:
+    out.track(EventType.NODE, Change.SET, detail, node.node_id, message=message, now_ns=now_ns)
+
+
+def _no_number() -> int:
+    raise AssertionError("no submission numbers are set")

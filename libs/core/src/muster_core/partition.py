@@ -1,0 +1,375 @@
+"""One partition: its data (``PartitionState``) and the parts that work on it, built in the order of their needs.
+
+Each part is given by name the earlier parts that it uses. If two parts need each other, the earlier one declares its
+needs in a Protocol of its own, and is connected once both exist.
+"""
+
+from __future__ import annotations
+
+from muster_core.allocation.announcements import Announcements
+from muster_core.allocation.asks import Asks
+from muster_core.allocation.books import Books
+from muster_core.allocation.cycle import Cycle
+from muster_core.allocation.limit_checks import LimitChecks
+from muster_core.allocation.long_wait import LongWait
+from muster_core.allocation.notifications import Notifications
+from muster_core.allocation.placing import Placing
+from muster_core.allocation.recovery import Recovery
+from muster_core.allocation.releases import Releases
+from muster_core.allocation.reservations import Reservations
+from muster_core.allocation.turns import Turns
+from muster_core.allocation.waiting import Waiting
+from muster_core.applications.lifecycle import Lifecycle
+from muster_core.config.config import PartitionConfig, types_named
+from muster_core.external.external_books import ExternalEntry, PartitionBooks
+from muster_core.external.external_partition import PartitionExternal
+from muster_core.external.offers import Offers, due_of
+from muster_core.gangs.gangs import Gangs
+from muster_core.gangs.room import GangRoom
+from muster_core.model.application import Allocation, Application, Ask
+from muster_core.model.inquiries import Retry
+from muster_core.model.outcome import (
+    Outcome,
+)
+from muster_core.model.partition_state import PartitionState, Timed
+from muster_core.model.queue import Queue, Waitlist
+from muster_core.model.states import DYNAMIC_QUEUE_LINGER_NS, QueueState
+from muster_core.model.turn_lines import TurnLines
+from muster_core.nodes.figures import NodeFigures
+from muster_core.nodes.node_books import NodeBooks
+from muster_core.nodes.node_index import NodeIndex
+from muster_core.nodes.node_lives import NodeLives
+from muster_core.nodes.pools import Pools
+from muster_core.predicates.questions import Questions
+from muster_core.preemption.cluster import Cluster
+from muster_core.queues import quota
+from muster_core.queues.limits import Limits
+from muster_core.queues.queue_tree import QueueTree
+
+
+class Partition(PartitionState):
+    """One partition: its data, and the parts that work on it.
+
+    :ivar figures: the nodes' amounts, for reasons.
+    :ivar limits: limits of users and groups.
+    :ivar notifications: events for people about waiting asks.
+    :ivar room: the room that limits leave to gangs that start as a whole.
+    :ivar waiting: which asks are ready, which are parked, and what wakes them.
+    :ivar node_books: the nodes' sums, and their places in the node index.
+    :ivar books: what is asked for and held.
+    :ivar announcements: facts and events about asks and allocations.
+    :ivar reservations: reserved nodes.
+    :ivar asks: adds and removes asks.
+    :ivar releases: ends allocations.
+    :ivar lifecycle: moves applications through their lives.
+    :ivar gangs: placeholders, and the real asks that take their places.
+    :ivar queue_tree: creates, changes and removes queues.
+    :ivar pools: resource types that are on no node.
+    :ivar limit_checks: finds the limit that stops an ask.
+    :ivar placing: finds the node for an ask, and makes the allocation.
+    :ivar questions: asks the RM before something is decided.
+    :ivar cluster: the partition as a search for victims reads it.
+    :ivar long_wait: reservations, preemption and signals to the autoscaler for asks that wait long.
+    :ivar cycle: the search for the next allocation.
+    :ivar recovery: takes allocations that the RM reports.
+    :ivar node_lives: adds, changes and removes nodes.
+    :ivar offers: parts of nodes that another framework lends.
+    :ivar external: applies the statements of external sources.
+    """
+
+    def __init__(
+        self,
+        config: PartitionConfig,
+        *,
+        searching: bool = True,
+        external: PartitionBooks | None = None,
+        rm_id: str = "",
+        reports_until_ns: int = 0,
+    ) -> None:
+        super().__init__(config, searching=searching, rm_id=rm_id)
+        sources = external if external is not None else PartitionBooks(config.name)
+        # 1. The parts, each with the earlier parts that it uses.
+        self.figures = NodeFigures(self.types)
+        self.limits = Limits(self.types)
+        self.notifications = Notifications(self)
+        self.room = GangRoom(self)
+        lines = TurnLines()
+        self.waiting = Waiting(self, notifications=self.notifications, room=self.room, lines=lines)
+        self.node_books = NodeBooks(self, figures=self.figures, waiting=self.waiting)
+        self.books = Books(self, waiting=self.waiting, node_books=self.node_books)
+        self.announcements = Announcements(self)
+        self.reservations = Reservations(self, waiting=self.waiting, node_books=self.node_books)
+        self.asks = Asks(
+            self,
+            waiting=self.waiting,
+            node_books=self.node_books,
+            books=self.books,
+            reservations=self.reservations,
+            announcements=self.announcements,
+            notifications=self.notifications,
+        )
+        self.releases = Releases(self, books=self.books, node_books=self.node_books)
+        self.lifecycle = Lifecycle(
+            self, limits=self.limits, waiting=self.waiting, asks=self.asks, releases=self.releases
+        )
+        self.gangs = Gangs(
+            self,
+            room=self.room,
+            waiting=self.waiting,
+            node_books=self.node_books,
+            asks=self.asks,
+            reservations=self.reservations,
+            releases=self.releases,
+            lifecycle=self.lifecycle,
+        )
+        self.queue_tree = QueueTree(self, limits=self.limits, waiting=self.waiting, gangs=self.gangs)
+        self.pools = Pools(
+            self,
+            external_books=sources,
+            limits=self.limits,
+            node_books=self.node_books,
+            queue_tree=self.queue_tree,
+            gangs=self.gangs,
+            reservations=self.reservations,
+            waiting=self.waiting,
+        )
+        self.limit_checks = LimitChecks(self, room=self.room, pools=self.pools)
+        turns = Turns(self, figures=self.figures, node_books=self.node_books, waiting=self.waiting, lines=lines)
+        self.placing = Placing(
+            self,
+            notifications=self.notifications,
+            waiting=self.waiting,
+            node_books=self.node_books,
+            books=self.books,
+            reservations=self.reservations,
+            announcements=self.announcements,
+            asks=self.asks,
+            lifecycle=self.lifecycle,
+            gangs=self.gangs,
+            turns=turns,
+        )
+        self.questions = Questions(
+            self,
+            notifications=self.notifications,
+            waiting=self.waiting,
+            books=self.books,
+            node_books=self.node_books,
+            asks=self.asks,
+            reservations=self.reservations,
+            lifecycle=self.lifecycle,
+            gangs=self.gangs,
+            turns=turns,
+            limit_checks=self.limit_checks,
+            placing=self.placing,
+        )
+        self.cluster = Cluster(self, room=self.room, node_books=self.node_books, questions=self.questions)
+        self.long_wait = LongWait(
+            self,
+            figures=self.figures,
+            waiting=self.waiting,
+            notifications=self.notifications,
+            reservations=self.reservations,
+            releases=self.releases,
+            questions=self.questions,
+            limit_checks=self.limit_checks,
+            cluster=self.cluster,
+        )
+        self.cycle = Cycle(
+            self,
+            waiting=self.waiting,
+            notifications=self.notifications,
+            figures=self.figures,
+            queue_tree=self.queue_tree,
+            gangs=self.gangs,
+            turns=turns,
+            questions=self.questions,
+            limit_checks=self.limit_checks,
+            placing=self.placing,
+            long_wait=self.long_wait,
+        )
+        self.recovery = Recovery(
+            self,
+            books=self.books,
+            node_books=self.node_books,
+            waiting=self.waiting,
+            lifecycle=self.lifecycle,
+            gangs=self.gangs,
+            releases=self.releases,
+            announcements=self.announcements,
+        )
+        self.node_lives = NodeLives(
+            self,
+            figures=self.figures,
+            node_books=self.node_books,
+            books=self.books,
+            reservations=self.reservations,
+            releases=self.releases,
+            lifecycle=self.lifecycle,
+            gangs=self.gangs,
+            questions=self.questions,
+            external_books=sources,
+        )
+        self.offers = Offers(
+            self,
+            external_books=sources,
+            node_lives=self.node_lives,
+            releases=self.releases,
+            questions=self.questions,
+            reports_until_ns=reports_until_ns,
+        )
+        self.external = PartitionExternal(
+            self,
+            figures=self.figures,
+            waiting=self.waiting,
+            gangs=self.gangs,
+            lifecycle=self.lifecycle,
+            releases=self.releases,
+            recovery=self.recovery,
+            questions=self.questions,
+            queue_tree=self.queue_tree,
+            node_lives=self.node_lives,
+            pools=self.pools,
+            offers=self.offers,
+            books=sources,
+        )
+        # 2. The later parts that a part needs, as the Protocols in its module declare.
+        self.books.connect(gangs=self.gangs, questions=self.questions)
+        self.reservations.connect(questions=self.questions)
+        self.asks.connect(gangs=self.gangs, questions=self.questions, turns=turns)
+        self.releases.connect(gangs=self.gangs, lifecycle=self.lifecycle)
+        self.lifecycle.connect(gangs=self.gangs, external=self.external)
+        self.gangs.connect(questions=self.questions, turns=turns, placing=self.placing, long_wait=self.long_wait)
+        turns.connect(questions=self.questions)
+        self.questions.connect(long_wait=self.long_wait)
+        self.queue_tree.connect(external=self.external)
+        self.node_lives.connect(external=self.external)
+        # 3. The first configuration.
+        self._configure(config)
+        if searching:
+            self.node_books.index = self.node_books.new_index()
+
+    @property
+    def index(self) -> NodeIndex:
+        """The nodes in the order in which they are tried."""
+        return self.node_books.index
+
+    # ---- the whole partition ---------------------------------------------------------------------------------------
+
+    def _configure(self, config: PartitionConfig) -> None:
+        """Builds the queue tree from the partition's first configuration."""
+        self.types.reserve(types_named(config))
+        self.limits.configure(config.root)
+        self.take_policies(config)
+        self.root = self.queue_tree.build_queue(config.root, None, {})
+
+    def take_policies(self, config: PartitionConfig) -> None:
+        """Takes the configuration's policies for the whole partition."""
+        self.config = config
+        self.node_books.weigh(config)
+
+    def activate(self, now_ns: int, decided_ns: int) -> None:
+        """After a fold: orders the nodes, and makes everything pending ready.
+
+        :param decided_ns: the time of the last decision before.
+        """
+        self.searching = self.types.bounded = True
+        self.capacity_moved = True
+        self.capacity_version += 1
+        self.node_books.index = self.node_books.new_index()
+        for node in self.nodes.values():
+            self.node_books.list_node(node)
+        self.external.activate()
+        self.offers.activate()
+        self.gangs.activate()
+        self.questions.activate()
+        for app in self.apps.values():
+            for group in app.groups.values():
+                if group.parked_key is None and group.ready_key is None and group.asks:
+                    self.waiting.make_ready(group)
+        for node in self.nodes.values():
+            # (Sorted by the time of reservation, as before. A fold adds them in the order in which the asks arrived.)
+            node.reservations = dict.fromkeys(
+                sorted(node.reservations, key=lambda ask: (ask.reserved_ns, ask.submission))
+            )
+            for ask in node.reservations:
+                self.deadlines.append((ask.reserved_ns + self.config.reservation.timeout_ns, ask))
+            for allocation in node.allocations.values():
+                if allocation.releasing:
+                    self.releases.remind_at(allocation, decided_ns)
+                self.announcements.end_in_time(allocation)
+        for queue in self.queues.values():
+            self.waiting.resume(queue)
+            if queue.quota_ns:
+                self.deadlines.append((queue.quota_ns, queue))
+            for waitlist in queue.waitlists.values():
+                waitlist.seen_ns = decided_ns
+            going = not queue.managed or queue.state is QueueState.DRAINING
+            if going and not queue.applications and not queue.children:
+                self.deadlines.append((now_ns + DYNAMIC_QUEUE_LINGER_NS, queue))
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether the last cycle left something that the next one can do at once."""
+        stopped = self.questions.turns.stopped
+        return self.deciding and (
+            self.waiting.has_wakeups
+            or self.long_wait.waiting
+            or self.gangs.waiting
+            or self.notifications.unfinished(stopped=stopped)
+            or self.questions.has_wakeups
+            or (bool(self.root.ready) and not stopped)
+        )
+
+    def come(self, what: Timed, due_ns: int, out: Outcome, now_ns: int) -> None:
+        """A deadline has come. A deadline that was moved meanwhile is ignored."""
+        match what:
+            case Queue():
+                if what.quota_ns and what.quota_ns == due_ns:
+                    quota.due(self, self.releases, what, out, now_ns)
+                self.queue_tree.sweep_queue(what, out, now_ns)
+            case Application():
+                if what.deadline_ns == due_ns:
+                    self.lifecycle.expire(what, out, now_ns)
+                if what.gang is not None and what.gang.deadline_ns == due_ns:
+                    self.gangs.time_out(what, out, now_ns)
+            case Waitlist():
+                if what.due_ns == due_ns:
+                    self.long_wait.come(what)
+            case Allocation() if what.releasing:
+                if due_ns == what.reminder_ns:
+                    self.releases.remind(what, out, now_ns)
+            case Allocation() if is_awaited(what, due_ns):
+                over = f"the execution time-out of {what.execution_timeout_ms} ms is over"
+                self.releases.time_out(what, over, out, now_ns)
+            case Ask():
+                self.long_wait.reservation_timed_out(what, out, now_ns)
+            case ExternalEntry():
+                if due_of(what) == due_ns:
+                    self.offers.come(what, out, now_ns)
+            case Offers():
+                what.reported(out, now_ns)
+            case Questions():
+                what.come(out, now_ns)
+            case Retry():
+                self.questions.retry(what, due_ns, out, now_ns)
+
+
+def is_awaited(what: Timed, due_ns: int) -> bool:
+    """Whether a deadline is still valid; False: its object is gone, or has another deadline."""
+    if what.gone:
+        return False
+    match what:
+        case Application():
+            return what.deadline_ns == due_ns or (what.gang is not None and what.gang.deadline_ns == due_ns)
+        case Waitlist():
+            return what.due_ns == due_ns
+        case Ask():
+            return bool(what.reserved_node)
+        case ExternalEntry():
+            return due_of(what) == due_ns
+        case Retry():
+            return what.refusals.armed_ns == due_ns
+        case Allocation() if not what.releasing:
+            timeout_ms = what.execution_timeout_ms  # (the RM may have changed it meanwhile)
+            return timeout_ms > 0 and what.allocated_ns + timeout_ms * 1_000_000 == due_ns
+    return True

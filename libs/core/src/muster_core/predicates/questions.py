@@ -1,0 +1,636 @@
+"""Asks the RM before something is decided, and carries out its answers (the scheduler interface, "Scheduler plugin").
+
+An RM can ask to be consulted before an ask is placed. Many questions are open at the same time, so the scheduler
+*proposes* a placement: from then on the placement counts on its node and in its limits, but it is neither recorded nor
+announced. A yes makes it an allocation. A no gives everything back, and the node is refused for that ask. The ask then
+stands *apart* from asks that are alike, because the refusal concerns this ask alone.
+
+* An ask that was refused once is asked about more nodes at a time, up to :data:`PROBE_NODES_MAX`. So an ask that may
+  run on a few nodes among thousands finds them in a few rounds. Such a probe counts only on the best of its nodes; if
+  the RM refuses that node, the ask takes the first agreed node that still has room.
+* Refusals are forgotten after a pause, which grows; when the node itself changes; and when something on the node ends.
+  The scheduler cannot see everything that the RM checks.
+* A missing answer counts as a no for now. So the scheduler keeps no more questions open than the RM answers in time:
+  otherwise the last ones of a burst of thousands would be late, and asked again and again. The limit grows with each
+  quick answer.
+* Open questions live in memory only. After a restart the scheduler asks anew and ignores answers to older questions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from muster_core.allocation.turns import Turns
+from muster_core.model.application import Allocation, Ask, AskGroup
+from muster_core.model.inquiries import Inquiry, InquiryKind
+from muster_core.model.node import Node
+from muster_core.model.outcome import (
+    Outcome,
+    PredicatesAsked,
+    PreemptionPredicatesAsked,
+    QuestionRefused,
+    SchedulingState,
+    SchedulingStateChanged,
+)
+from muster_core.model.past import Past
+from muster_core.model.reasons import Reason
+from muster_core.model.refusals import Refusal
+from muster_core.model.resources import fits
+from muster_core.model.scopes import SECOND_NS, CallbackPolicy
+from muster_core.predicates.refused_nodes import RefusedNodes
+
+if TYPE_CHECKING:
+    from muster_core.allocation.asks import Asks
+    from muster_core.allocation.books import Books
+    from muster_core.allocation.limit_checks import LimitChecks
+    from muster_core.allocation.notifications import Notifications
+    from muster_core.allocation.placing import Placing
+    from muster_core.allocation.reservations import Reservations
+    from muster_core.allocation.turns import Turns
+    from muster_core.allocation.waiting import Waiting
+    from muster_core.applications.lifecycle import Lifecycle
+    from muster_core.gangs.gangs import Gangs
+    from muster_core.model.partition_state import PartitionState
+    from muster_core.model.queue import Waitlist
+    from muster_core.nodes.node_books import NodeBooks
+
+# An ask that was refused before is asked about so many nodes at once. Each node costs the RM a check, so not at the
+# first try.
+PROBE_NODES_MAX = 32
+# After so long without an answer, the ask's record says what it waits for.
+SLOW_NS = SECOND_NS
+# The first limit of open questions: what an RM that checks 50 nodes in a second answers within the time-out.
+OPEN_FIRST = 500
+OPEN_MIN = 16
+# The limit of characters that are kept of an RM's reason.
+REASON_CHARACTERS_MAX = 256
+
+
+class WaitlistTurns(Protocol):
+    """Gives waitlists that wait long their turn."""
+
+    def come(self, waitlist: Waitlist) -> None:
+        """The waitlist's turn has come."""
+
+
+class Questions(RefusedNodes):
+    """The questions to the RM of one partition.
+
+    :ivar predicates: whether the RM is asked before a placement; ``preemption``: before a preemption; ``states``:
+        whether the RM is notified of scheduling states.
+    :ivar silent: the RM wants to be asked, but its stream is gone, and it said that nothing may be placed then.
+    :ivar number: makes the next question's number, unique for the RM.
+    :ivar open: the open inquiries by question id, oldest first.
+    """
+
+    _long_wait: WaitlistTurns
+
+    def __init__(
+        self,
+        state: PartitionState,
+        *,
+        notifications: Notifications,
+        waiting: Waiting,
+        books: Books,
+        node_books: NodeBooks,
+        asks: Asks,
+        reservations: Reservations,
+        lifecycle: Lifecycle,
+        gangs: Gangs,
+        turns: Turns,
+        limit_checks: LimitChecks,
+        placing: Placing,
+    ) -> None:
+        super().__init__(state, waiting=waiting, node_books=node_books, gangs=gangs)
+        self._notifications = notifications
+        self._books = books
+        self._asks = asks
+        self._reservations = reservations
+        self._lifecycle = lifecycle
+        self.turns = turns
+        self._limit_checks = limit_checks
+        self._placing = placing
+        self.predicates = self.preemption = self.states = False
+        self.number: Callable[[], int] = _no_number
+        self.silent = False
+        self.open: dict[int, Inquiry] = {}
+        self.gone = False
+        # Inquiries whose asks do not say yet what they wait for, oldest first.
+        self._quick: dict[Inquiry, None] = {}
+        self._aside: dict[tuple[Ask, InquiryKind], Inquiry] = {}
+        # Preemptions that the RM agreed to: the node, and the allocations that may go.
+        self._agreed: dict[Ask, tuple[Node, frozenset[Allocation]]] = {}
+        self._most_open = OPEN_FIRST
+        # Asks whose records say that the RM is being asked, although it is not any more.
+        self._stale: list[Ask] = []
+        # Deadlines: the first answer that is late, or missing for long; the end of the grace period.
+        self._due_ns = self._lost_ns = 0
+
+    def connect(self, *, long_wait: WaitlistTurns) -> None:
+        """Takes the part that is built after this one."""
+        self._long_wait = long_wait
+
+    # ---- policy ----------------------------------------------------------------------------------------------------
+
+    def take_policy(self, policy: CallbackPolicy, out: Outcome, now_ns: int) -> None:
+        """Takes the RM's new policy: its stream was opened, or is gone."""
+        if policy.alone != self.policy.alone:
+            self.withdraw_all(out)  # the RM is asked anew, by its new policy
+        self.policy = policy
+        if policy.alone:
+            self.turns.begin(policy.alone)
+        self._review_policy(out, now_ns)
+        if policy.connected:
+            for ask in list(self._refused):
+                self._forget_unanswered(ask, out)
+
+    def _review_policy(self, out: Outcome, now_ns: int) -> None:
+        policy = self.policy
+        lost_ns = policy.since_ns + policy.grace_ns
+        there = policy.connected or now_ns < lost_ns
+        self.predicates = policy.predicates and (there or policy.waits)
+        self.preemption = policy.preemption and (there or policy.waits)
+        self.states = policy.states and there
+        if there and not policy.connected and lost_ns != self._lost_ns:
+            self._lost_ns = lost_ns
+            self._state.deadlines.append((lost_ns, self))
+        self.silent = policy.waits and not there
+        if self.silent:
+            self._state.deciding = False
+            self.withdraw_all(out)
+        self._accept_unwanted(out, now_ns)
+        if not self.predicates:
+            for ask in [ask for ask in self._refused if ask.refusals is not None and ask.refusals.nodes]:
+                assert ask.refusals is not None, f"nothing is refused for {ask}"
+                ask.refusals.until_ns = 0
+                self._forgive(ask, list(ask.refusals.nodes), out)
+
+    def _accept_unwanted(self, out: Outcome, now_ns: int) -> None:
+        """Accepts what the RM cannot or does not want to answer any more."""
+        for inquiry in dict.fromkeys(self.open.values()):
+            wanted = self.preemption if inquiry.kind is InquiryKind.PREEMPT else self.predicates
+            for question in () if wanted else list(inquiry.nodes):
+                if not inquiry.gone:
+                    self.answer(question, True, "", out, now_ns)
+
+    def come(self, out: Outcome, now_ns: int) -> None:
+        """A deadline has come: late answers, or the end of the grace period after the stream was lost."""
+        if not self.policy.connected and not self.silent and (self.predicates or self.preemption or self.states):
+            self._review_policy(out, now_ns)
+        for inquiry in list(self._quick):
+            if inquiry.asked.since_ns + SLOW_NS > now_ns:
+                break
+            del self._quick[inquiry]
+            if inquiry.ask.asked is None and inquiry.holds_out:
+                inquiry.ask.asked = inquiry.asked
+                out.touch(inquiry.ask, self._state.name)
+        late = [question for question, inquiry in self.open.items() if inquiry.due_ns <= now_ns]
+        over = f"no answer within {self.policy.timeout_ns / SECOND_NS:g} s"
+        for question in late:
+            self.answer(question, False, over, out, now_ns, unanswered=True)
+        if now_ns >= self._due_ns:
+            self._due_ns = 0
+            # (Not the due time of the oldest question: the time for an answer may have changed since.)
+            self._arm(min((inquiry.due_ns for inquiry in self.open.values()), default=0))
+            if self._quick:
+                self._arm(next(iter(self._quick)).asked.since_ns + SLOW_NS)
+
+    def _arm(self, due_ns: int) -> None:
+        """Sets a deadline: the next answer that is late, or missing for long."""
+        if due_ns and (not self._due_ns or due_ns < self._due_ns):
+            self._due_ns = due_ns
+            self._state.deadlines.append((due_ns, self))
+
+    # ---- questions -------------------------------------------------------------------------------------------------
+
+    def place(self, ask: Ask, group: AskGroup, node: Node, out: Outcome, now_ns: int) -> None:
+        """Proposes an allocation: on this node, or on the first of several nodes to which the RM agrees."""
+        if ask.notified:
+            self._notifications.passed(ask, out, now_ns)
+        if ask.app.reason is not None:
+            self._waiting.may_run(ask.app, out, now_ns)
+        refusals, nodes = ask.refusals, [node]
+        answered = refusals.answered if refusals is not None else 0
+        if refusals is not None and answered and node.node_id != ask.reserved_node and not ask.demand.required_node:
+            # (Of an ask with repeats, one probe at a time asks about many nodes.)
+            probing = any(each.kind is InquiryKind.PROBE for each in self._state.inquiries.for_ask(ask))
+            wanted = 1 if probing else min(2 * answered, PROBE_NODES_MAX)
+            but = self.turns.but(ask, refusals.nodes)
+            nodes = self._node_books.index.fitting(ask.shape.items, but, wanted) or nodes
+        kind = InquiryKind.PLACE if len(nodes) == 1 else InquiryKind.PROBE
+        inquiry = self._ask(kind, ask, nodes, True, out, now_ns)
+        inquiry.booked = nodes[0]
+        self._book(inquiry, 1)
+        self._lifecycle.recount(ask.app)
+        self._hold_out(inquiry, group, out, now_ns)
+
+    def make_candidate(
+        self, ask: Ask, group: AskGroup, placeholder: Allocation, node: Node, out: Outcome, now_ns: int
+    ) -> None:
+        """Proposes that a placeholder makes room for a real ask, which runs on this node."""
+        elsewhere = node.node_id != placeholder.node_id
+        inquiry = self._ask(InquiryKind.REPLACE, ask, [node], elsewhere, out, now_ns)
+        inquiry.placeholder = placeholder
+        self._gangs.make_candidate(placeholder, inquiry)
+        self._hold_out(inquiry, group, out, now_ns)
+
+    def reserve(self, ask: Ask, node: Node, out: Outcome, now_ns: int) -> None:
+        """Proposes to reserve a node for an ask."""
+        if (ask, InquiryKind.RESERVE) not in self._aside:
+            self._ask(InquiryKind.RESERVE, ask, [node], False, out, now_ns)
+
+    def may_preempt(
+        self,
+        ask: Ask,
+        node: Node | None,
+        victims: Sequence[Allocation],
+        further: Sequence[Allocation],
+        out: Outcome,
+        now_ns: int,
+    ) -> frozenset[Allocation] | None:
+        """The allocations of ``further`` that must go too, so that the RM admits the ask to the node; None: the RM is
+        being asked.
+
+        :param victims: the allocations that go in any case.
+        :param further: the allocations that may go, in order.
+        """
+        if not self.preemption or node is None:
+            return frozenset()
+        agreed = self._agreed.pop(ask, None)  # (for this plan, or for one that no longer holds)
+        if agreed is not None and agreed[0] is node and agreed[1].issuperset(victims):
+            more = frozenset(each for each in agreed[1].difference(victims) if not each.gone and not each.releasing)
+            if more.issubset(further):
+                return more
+        if (ask, InquiryKind.PREEMPT) not in self._aside:
+            inquiry = self._inquiry(InquiryKind.PREEMPT, ask, [node], now_ns)
+            inquiry.victims, inquiry.least = (*victims, *further), len(victims)
+            self._file(inquiry)
+            out.facts.append(
+                PreemptionPredicatesAsked(
+                    next(iter(inquiry.nodes)),
+                    self._state.name,
+                    ask.app.app_id,
+                    ask.key,
+                    node.node_id,
+                    tuple((victim.app_id, victim.key) for victim in inquiry.victims),
+                    inquiry.least,
+                    inquiry.due_ns,
+                )
+            )
+        return None
+
+    def _ask(
+        self, kind: InquiryKind, ask: Ask, nodes: Sequence[Node], allocate: bool, out: Outcome, now_ns: int
+    ) -> Inquiry:
+        inquiry = self._inquiry(kind, ask, nodes, now_ns)
+        self._file(inquiry)
+        # (Questions that follow one that was alone must be answered by an RM that knows of it.)
+        name, due_ns, after_last = self._state.name, inquiry.due_ns, self.turns.on
+        for question, node in inquiry.nodes.items():
+            out.facts.append(
+                PredicatesAsked(question, name, ask.app.app_id, ask.key, node.node_id, allocate, due_ns, after_last)
+            )
+        return inquiry
+
+    def _inquiry(self, kind: InquiryKind, ask: Ask, nodes: Sequence[Node], now_ns: int) -> Inquiry:
+        """Makes an inquiry with a question for each of the nodes. The inquiry is not filed yet."""
+        due_ns = now_ns + self.policy.timeout_ns
+        return Inquiry(kind, ask, {self.number(): node for node in nodes}, now_ns, due_ns)
+
+    def _file(self, inquiry: Inquiry) -> None:
+        ask = inquiry.ask
+        for question in inquiry.nodes:
+            self.open[question] = inquiry
+        self._state.inquiries.add(inquiry)
+        self._quick[inquiry] = None
+        if inquiry.holds_out:
+            self.turns.enter(inquiry)
+        else:
+            self._aside[ask, inquiry.kind] = inquiry
+        self._arm(min(inquiry.due_ns, inquiry.asked.since_ns + SLOW_NS))
+
+    def _hold_out(self, inquiry: Inquiry, group: AskGroup, out: Outcome, now_ns: int) -> None:
+        """The ask is not tried while the RM is asked; the next ask of its group may be."""
+        ask, waiting = inquiry.ask, self._waiting
+        app = ask.app
+        inquiry.past = waiting.past_of(group, now_ns)
+        if app.queue.fair_apps:
+            app.share = None
+            waiting.rekey(app)
+        if ask.open <= 0:
+            self._asks.leave_group(ask, out)
+        if not waiting.refresh_app(app):
+            waiting.refresh(app.queue)
+        if group.asks:
+            waiting.wake_next(group)
+
+    # ---- answers ---------------------------------------------------------------------------------------------------
+
+    def answer(
+        self,
+        question: int,
+        fits: bool,
+        reason: str,
+        out: Outcome,
+        now_ns: int,
+        *,
+        index: int = -1,
+        unanswered: bool = False,
+    ) -> None:
+        """Takes one answer. An answer to no open question changes nothing.
+
+        :param index: of an answer about victims, the index of the last victim that must go.
+        """
+        inquiry = self.open.pop(question, None)
+        if inquiry is None:
+            return
+        took_ns = now_ns - inquiry.asked.since_ns
+        if took_ns * 4 <= self.policy.timeout_ns:
+            self._most_open += 1
+        elif self._most_open > len(self.open):  # the RM is at its limit
+            self._most_open = max(len(self.open), OPEN_MIN)
+        inquiry.answers[question] = None if fits else reason[:REASON_CHARACTERS_MAX]
+        # (An index beyond the victims is ignored: only victims that the RM named go.)
+        inquiry.going = max(index + 1, inquiry.least) if index < len(inquiry.victims) else inquiry.least
+        node = inquiry.nodes[question]
+        if not fits:
+            out.facts.append(QuestionRefused(question, unanswered))
+            refusal = Refusal(node.node_id, reason[:REASON_CHARACTERS_MAX], now_ns, unanswered)
+            self._refuse(inquiry.ask, refusal, node, out, now_ns)
+            if inquiry.changed_nodes is not None and node in inquiry.changed_nodes and not unanswered:
+                self._outdated.setdefault(inquiry.ask, []).append(node.node_id)
+        if inquiry.is_clear:
+            self._settle(inquiry, out, now_ns)
+
+    def _settle(self, inquiry: Inquiry, out: Outcome, now_ns: int) -> None:
+        """Carries out the answers, which suffice now."""
+        ask = inquiry.ask
+        agreed = [node for question, node in inquiry.nodes.items() if inquiry.answers.get(question, "") is None]
+        node = agreed[0] if agreed else None
+        if node is not None and inquiry.booked is node and self._may_use(ask, node):
+            self._book(inquiry, -1, again=True)
+            self._close(inquiry, out)
+            self._placing.allocate(ask, ask.group, node, out, now_ns)
+            self._lifecycle.recount(ask.app)
+            return
+        if inquiry.booked is not None:
+            self._give_back(inquiry)
+        self._close(inquiry, out)
+        if not agreed:
+            self._give_up(ask, inquiry, out, now_ns)
+        done = False
+        match inquiry.kind:
+            case InquiryKind.PROBE:
+                done = self._take_first(ask, agreed, out, now_ns)
+            case InquiryKind.REPLACE:
+                assert inquiry.placeholder is not None, f"{inquiry} replaces nothing"
+                self._gangs.free_candidate(inquiry.placeholder)
+                if node is not None:
+                    done = self._gangs.agreed(inquiry.placeholder, ask, node, out, now_ns)
+            case InquiryKind.RESERVE if node is not None:
+                self._keep_free(ask, node, out, now_ns)
+            case InquiryKind.PREEMPT if node is not None and ask.group is not None:
+                self._agreed[ask] = (node, frozenset(inquiry.victims[: inquiry.going]))
+                waitlist = ask.app.queue.waitlists.get(ask.group.wait_key)
+                if waitlist is not None:
+                    self._long_wait.come(waitlist)
+        if not done:
+            apart = ask.group is not None and ask.group.apart != ask.apart
+            past = self._waiting.past_of(ask.group, now_ns) if apart and ask.group is not None else inquiry.past
+            self._bring_back(ask, out, past)
+
+    def _take_first(self, ask: Ask, agreed: Sequence[Node], out: Outcome, now_ns: int) -> bool:
+        if not self._state.deciding or self._limit_checks.held_back(ask):
+            return False
+        for node in agreed:
+            if node.index_key is not None and fits(ask.shape.items, node.available):
+                self._placing.allocate(ask, ask.group, node, out, now_ns)
+                return True
+        return False
+
+    def _may_use(self, ask: Ask, node: Node) -> bool:
+        """Whether a node that has room may still be used."""
+        return self._state.deciding and (node.usable or bool(ask.demand.required_node))
+
+    def _keep_free(self, ask: Ask, node: Node, out: Outcome, now_ns: int) -> None:
+        waits = ask.group is not None and ask.group.parked_key is not None and not ask.reserved_node
+        # (The RM may have refused the node meanwhile, in another inquiry of the ask.)
+        listed = node.index_key is not None and node.node_id not in self.refused(ask)
+        if waits and listed and fits(ask.shape.items, node.capacity):
+            self._reservations.reserve(ask, node, out, now_ns)
+
+    def _give_up(self, ask: Ask, inquiry: Inquiry, out: Outcome, now_ns: int) -> None:
+        """Cancels the ask's reservation of a node that was refused."""
+        for node in inquiry.nodes.values():
+            if ask.reserved_node == node.node_id:
+                self._reservations.unreserve(ask, out, now_ns)
+
+    def _bring_back(self, ask: Ask, out: Outcome, past: Past) -> None:
+        """The ask may be tried (again), among asks that are alike or apart from them.
+
+        :param past: what the ask has waited for.
+        """
+        if ask.gone:
+            return
+        if ask.group is not None and ask.group.apart != ask.apart:
+            self._asks.leave_group(ask, out)
+        if ask.group is None and ask.open > 0:
+            self._asks.enter_group(ask)
+            if ask.group is not None:
+                self._waiting.carry(ask.group, past)
+        self._waiting.refresh_app(ask.app)
+
+    def _close(self, inquiry: Inquiry, out: Outcome | None) -> None:
+        """Closes the inquiry. Later answers to it are ignored."""
+        ask = inquiry.ask
+        inquiry.gone = True
+        for question in inquiry.nodes:
+            self.open.pop(question, None)
+        self._state.inquiries.remove(inquiry)
+        self._quick.pop(inquiry, None)
+        if not inquiry.holds_out:
+            del self._aside[ask, inquiry.kind]
+            return
+        self.turns.leave(inquiry)
+        if ask.asked is inquiry.asked:
+            slow = (each.asked for each in self._state.inquiries.for_ask(ask) if each not in self._quick)
+            ask.asked = next(slow, None)
+            if out is not None:
+                out.touch(ask, self._state.name)
+            else:
+                self._stale.append(ask)
+
+    # ---- the books -------------------------------------------------------------------------------------------------
+
+    def _book(self, inquiry: Inquiry, sign: int, *, again: bool = False) -> None:
+        """Counts a proposal on its node and in all limits (1), or stops counting it (-1). Wakes no waitlist.
+
+        ``again``: an allocation is booked at once in its place, so that the node keeps its place in the node index.
+        """
+        ask, node = inquiry.ask, inquiry.booked
+        assert node is not None, f"{inquiry} is booked nowhere"
+        self._books.propose(ask, node, sign, again=again)
+        if ask.demand.placeholder:
+            self._gangs.propose(ask, sign)
+
+    def _give_back(self, inquiry: Inquiry) -> None:
+        """A proposal ends without an allocation: the room is free for whatever waits for it."""
+        app, node = inquiry.ask.app, inquiry.booked
+        assert node is not None, f"{inquiry} is booked nowhere"
+        self._book(inquiry, -1)
+        inquiry.booked = None
+        app.share = None
+        if app.queue.fair_apps:
+            self._waiting.rekey(app)
+        self._lifecycle.recount(app)
+        if not node.gone:
+            self._waiting.node_gained(node)
+        self._waiting.ledgers_gained(app)
+        if inquiry.ask.demand.placeholder:
+            self._gangs.not_placed(app)
+        self._waiting.refresh_app(app)
+        self._waiting.refresh(app.queue)
+
+    @property
+    def enough(self) -> bool:
+        """Whether as much is asked as the RM answers in time."""
+        return self.predicates and len(self.open) >= self._most_open
+
+    @property
+    def concern_somebody(self) -> bool:
+        """Whether anything is asked or agreed."""
+        return bool(self.open or self._agreed)
+
+    # ---- withdrawal ------------------------------------------------------------------------------------------------
+
+    def withdraw(self, inquiry: Inquiry, out: Outcome | None) -> None:
+        """Withdraws the inquiry. The caller brings its ask back, if the ask still exists."""
+        if inquiry.booked is not None:
+            self._give_back(inquiry)
+        self._close(inquiry, out)
+        if inquiry.placeholder is not None:
+            self._gangs.free_candidate(inquiry.placeholder)
+
+    def ask_gone(self, ask: Ask, out: Outcome | None) -> None:
+        """Withdraws everything about an ask that is gone."""
+        for inquiry in self._state.inquiries.for_ask(ask):
+            self.withdraw(inquiry, out)
+        for kind in (InquiryKind.RESERVE, InquiryKind.PREEMPT):
+            aside = self._aside.get((ask, kind))
+            if aside is not None:
+                self._close(aside, out)
+        self._agreed.pop(ask, None)
+        if ask.refusals is not None:
+            self._forget(ask, list(ask.refusals.nodes))
+            self._refused.pop(ask, None)
+
+    def node_gone(self, node: Node, out: Outcome, now_ns: int) -> None:
+        """Withdraws the questions about a node that is about to go."""
+        for inquiry in self._state.inquiries.about_node(node):
+            if inquiry.gone:
+                continue
+            for question in [question for question, each in inquiry.nodes.items() if each is node]:
+                if len(inquiry.nodes) == 1:
+                    self.withdraw(inquiry, out)
+                    self._bring_back(inquiry.ask, out, inquiry.past)
+                    break
+                if inquiry.booked is node:
+                    self._give_back(inquiry)
+                self.open.pop(question, None)
+                inquiry.answers.pop(question, None)
+                del inquiry.nodes[question]
+                self.turns.leave_node(inquiry, node)
+                if inquiry.is_clear:
+                    self._settle(inquiry, out, now_ns)
+        self._state.inquiries.of_nodes.pop(node, None)
+        for ask in list(node.refused_by):
+            self._forget(ask, [node.node_id])
+            out.touch(ask, self._state.name)
+
+    def node_shrank(self, node: Node, out: Outcome) -> None:
+        """The node has less than what is on it: withdraws proposals there until the rest fits, the latest first.
+
+        (The answer of the RM does not matter: the scheduler asks again about another node.)
+        """
+        for inquiry in reversed(self._state.inquiries.about_node(node)):
+            nothing = [(number, 0) for number, _ in inquiry.ask.shape.items]
+            if inquiry.booked is node and not fits(nothing, node.available):
+                self.withdraw(inquiry, out)
+                self._bring_back(inquiry.ask, out, inquiry.past)
+
+    def limits_shrank(self, out: Outcome) -> None:
+        """A source lowered a limit, or now counts in one: withdraws proposals above the limit, the latest first."""
+        for inquiry in reversed(dict.fromkeys(self.open.values())):
+            ask = inquiry.ask
+            over = (
+                ledger.allocated[number] > ledger.limit[number]
+                for ledger in ask.app.ledgers
+                for number, _ in ask.shape.items
+            )
+            if inquiry.booked is not None and any(over):
+                self.withdraw(inquiry, out)
+                self._bring_back(ask, out, inquiry.past)
+
+    def withdraw_all(self, out: Outcome) -> None:
+        """Withdraws all inquiries, because the rules change or decisions stop. Their asks are brought back and asked
+        about anew.
+        """
+        for inquiry in dict.fromkeys(self.open.values()):
+            self.withdraw(inquiry, out)
+            self._bring_back(inquiry.ask, out, inquiry.past)
+        self._agreed.clear()
+
+    # ---- refusals --------------------------------------------------------------------------------------------------
+
+    def not_to_keep(self, ask: Ask) -> list[Node]:
+        """The nodes that cannot be reserved for the ask: refused, or being asked about."""
+        asked = [each.nodes for (_, kind), each in self._aside.items() if kind is InquiryKind.RESERVE]
+        nodes = self._state.nodes
+        refused = [nodes[node_id] for node_id in self.refused(ask) if node_id in nodes]
+        return [*refused, *(node for each in asked for node in each.values())]
+
+    # ---- notifications to the RM -----------------------------------------------------------------------------------
+
+    def skipped(self, group: AskGroup, reason: Reason | None, out: Outcome) -> None:
+        """The first ask of a group was examined, and a limit is exceeded: tells the RM once for each reason."""
+        head = group.head()
+        if head is None or reason is None or group.notified_skipped == (head.submission, reason.code):
+            return
+        group.notified_skipped = (head.submission, reason.code)
+        self.tell(head, SchedulingState.SKIPPED, reason.sentence(), out)
+
+    def tell(self, ask: Ask, state: SchedulingState, reason: str, out: Outcome) -> None:
+        """Tells the RM the state of an ask, if it wants to know."""
+        if self.states:
+            out.facts.append(SchedulingStateChanged(ask.app.app_id, ask.key, state, reason))
+
+    # ---- after a fold ----------------------------------------------------------------------------------------------
+
+    def activate(self) -> None:
+        """After a fold no question is open; refusals stay in force."""
+        for app in self._state.apps.values():
+            for held in app.allocations.values():
+                if held.demand.alone:
+                    self.turns.begin(held.demand.alone)
+            for ask in app.asks.values():
+                if ask.demand.alone:
+                    self.turns.begin(ask.demand.alone)
+                if ask.asked is not None:
+                    ask.asked = None
+                    self._stale.append(ask)
+                refusals = ask.refusals
+                if refusals is not None:
+                    self._refused[ask] = None
+                    if refusals.until_ns:
+                        self._arm_refusals(ask, refusals, refusals.until_ns)
+
+    def refresh_records(self, out: Outcome) -> None:
+        """Corrects records which say that the RM is being asked, although it is not any more."""
+        for ask in self._stale:
+            out.touch(ask, self._state.name)
+        self._stale.clear()
+
+
+def _no_number() -> int:
+    raise AssertionError("a core that decides nothing asks nothing")

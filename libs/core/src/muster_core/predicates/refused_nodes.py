@@ -1,0 +1,188 @@
+"""The nodes that the RM refused for asks, and when the scheduler asks about them again.
+
+Refusals are forgotten after a pause, which grows; when the node itself changes; and when something on the node ends.
+The scheduler cannot see everything that the RM checks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
+
+from muster_core.model.application import Ask, AskGroup
+from muster_core.model.inquiries import Retry
+from muster_core.model.node import Node
+from muster_core.model.outcome import Outcome
+from muster_core.model.reasons import Reason, ReasonCode
+from muster_core.model.refusals import Refusal, Refusals
+from muster_core.model.resources import fits
+from muster_core.model.scopes import SECOND_NS, CallbackPolicy
+
+if TYPE_CHECKING:
+    from muster_core.allocation.waiting import Waiting
+    from muster_core.gangs.gangs import Gangs
+    from muster_core.model.partition_state import PartitionState
+    from muster_core.nodes.node_books import NodeBooks
+
+# The pause before refusals are forgotten doubles up to this value.
+RETRY_MAX_NS = 60 * SECOND_NS
+# An ask that is refused a node again, after something ended there, rests: twice as long each time, up to the first
+# pause.
+REST_MIN_NS = SECOND_NS // 4
+
+
+class RefusedNodes:
+    """The refusals of one partition's RM. The asks and the nodes hold them.
+
+    :ivar policy: what the RM wants to be asked and notified of.
+    """
+
+    def __init__(self, state: PartitionState, *, waiting: Waiting, node_books: NodeBooks, gangs: Gangs) -> None:
+        self._state = state
+        self._waiting = waiting
+        self._node_books = node_books
+        self._gangs = gangs
+        self.policy = CallbackPolicy()
+        self._refused: dict[Ask, None] = {}
+        # Nodes on which something ended or changed since the last search.
+        self._changed_nodes: dict[Node, None] = {}
+        # By ask, nodes whose refusals may be older than such a change.
+        self._outdated: dict[Ask, list[str]] = {}
+
+    def refused(self, ask: Ask) -> Collection[str]:
+        """The ids of the nodes that the RM refused for the ask."""
+        return ask.refusals.nodes if ask.refusals is not None else ()
+
+    def _refuse(self, ask: Ask, refusal: Refusal, node: Node, out: Outcome, now_ns: int) -> None:
+        if ask.refusals is None:
+            ask.refusals = Refusals()
+        refusals = ask.refusals
+        self._refused[ask] = None
+        refusals.nodes[refusal.node_id] = refusal
+        node.refused_by[ask] = None
+        out.touch(ask, self._state.name)
+        refusals.resting.pop(refusal.node_id, None)
+        pause_ns = min(self.policy.retry_ns << min(refusals.rounds, 16), RETRY_MAX_NS)
+        refusals.until_ns = now_ns + max(pause_ns, self.policy.retry_ns)
+        if not refusals.armed_ns:
+            self._arm_refusals(ask, refusals, refusals.until_ns)
+
+    def _forget(self, ask: Ask, node_ids: Collection[str]) -> None:
+        assert ask.refusals is not None, f"nothing is refused for {ask}"
+        for node_id in node_ids:
+            ask.refusals.resting.pop(node_id, None)
+            if ask.refusals.nodes.pop(node_id, None) is not None:
+                node = self._state.nodes.get(node_id)
+                if node is not None:
+                    node.refused_by.pop(ask, None)
+
+    def _forget_unanswered(self, ask: Ask, out: Outcome) -> None:
+        refusals = ask.refusals
+        unanswered = [each.node_id for each in refusals.nodes.values() if each.unanswered] if refusals else []
+        if unanswered:
+            self._forgive(ask, unanswered, out)
+
+    def _forgive(self, ask: Ask, node_ids: Collection[str], out: Outcome) -> None:
+        """Lifts the refusal of these nodes for the ask, and lets the ask be tried again."""
+        self._forget(ask, node_ids)
+        state, group = self._state, ask.group
+        out.touch(ask, state.name)
+        if group is None:
+            return
+        if group.held:
+            self._gangs.look_again_at(group)
+        elif group.parked_key is not None:
+            self._waiting.leave_list(group, out)
+            self._waiting.make_ready(group)
+
+    def node_changed(self, node: Node, out: Outcome) -> None:
+        """The node changed: the RM's refusals of it may not hold any more."""
+        for ask in list(node.refused_by):
+            self._forgive(ask, [node.node_id], out)
+
+    def why_refused(self, group: AskGroup) -> Reason | None:
+        """Why an ask that stands apart finds no node although one has room; None: there is no such reason."""
+        ask = group.head()
+        if ask is None or ask.refusals is None or (last := ask.refusals.last) is None:
+            return None
+        items, required = group.shape.items, group.required_node
+        node = self._state.nodes.get(required) if required else self._node_books.index.first_fit(items)
+        if node is None or not fits(items, node.available) or (required and required not in ask.refusals.nodes):
+            return None
+        return Reason(ReasonCode.REFUSED_BY_RM, nodes=len(ask.refusals.nodes), node=last.node_id, said=last.reason)
+
+    def stir(self, node: Node) -> None:
+        """Something on the node ended or changed: the RM's refusals of it are reviewed.
+
+        The RM's predicates may depend on that: on ports, on disks, on which allocations run side by side.
+        """
+        self._changed_nodes[node] = None
+
+    @property
+    def has_wakeups(self) -> bool:
+        """Whether something changed on nodes that :meth:`look_again` has not reviewed yet."""
+        return bool(self._changed_nodes or self._outdated)
+
+    def look_again(self, out: Outcome, now_ns: int) -> None:
+        """Called before a search: asks again about refused nodes on which something ended.
+
+        The first time at once. An ask that got this a moment ago rests before, longer each time. So an ask that is
+        refused again and again on a busy node is asked about now and then, and not each time that something ends there.
+        """
+        if not self.has_wakeups:
+            return
+        changed, self._changed_nodes = self._changed_nodes, {}
+        found, self._outdated = self._outdated, {}
+        for node in changed:
+            if node.gone:
+                continue
+            for inquiry in self._state.inquiries.about_node(node):
+                if inquiry.changed_nodes is None:
+                    inquiry.changed_nodes = {}
+                inquiry.changed_nodes[node] = None
+            for ask in node.refused_by:
+                found.setdefault(ask, []).append(node.node_id)
+        for ask, node_ids in found.items():
+            still = [node_id for node_id in node_ids if node_id in self.refused(ask)]
+            if still and not ask.gone:
+                self._look_again_at(ask, still, out, now_ns)
+
+    def _look_again_at(self, ask: Ask, node_ids: Sequence[str], out: Outcome, now_ns: int) -> None:
+        refusals = ask.refusals
+        assert refusals is not None, f"nothing is refused for {ask}"
+        if now_ns >= refusals.again_ns:
+            quiet = now_ns >= refusals.again_ns + refusals.rest_ns
+            self._rest_from(refusals, 0 if quiet else refusals.rest_ns, now_ns)
+            self._forgive(ask, node_ids, out)
+        elif not all(node_id in refusals.resting for node_id in node_ids):
+            refusals.resting.update(dict.fromkeys(node_ids))
+            out.touch(ask, self._state.name)  # (a restart need not wait)
+            self._arm_refusals(ask, refusals, refusals.again_ns)
+
+    def _rest_from(self, refusals: Refusals, rested_ns: int, now_ns: int) -> None:
+        refusals.rest_ns = min(2 * rested_ns, self.policy.retry_ns) if rested_ns else REST_MIN_NS
+        refusals.again_ns = now_ns + refusals.rest_ns
+
+    def retry(self, retry: Retry, due_ns: int, out: Outcome, now_ns: int) -> None:
+        """A pause is over: the RM may be asked again about the nodes that changed meanwhile, or about all nodes."""
+        ask, refusals = retry.ask, retry.refusals
+        if due_ns != refusals.armed_ns:
+            return  # an earlier deadline came
+        refusals.armed_ns = 0
+        if refusals.until_ns and now_ns >= refusals.until_ns:
+            refusals.until_ns = 0
+            refusals.rounds += 1
+            self._forgive(ask, list(refusals.nodes), out)
+        elif refusals.resting and now_ns >= refusals.again_ns:
+            self._rest_from(refusals, refusals.rest_ns, now_ns)
+            self._forgive(ask, list(refusals.resting), out)
+        if refusals.until_ns:  # (it was refused again meanwhile)
+            self._arm_refusals(ask, refusals, refusals.until_ns)
+        if refusals.resting:
+            self._arm_refusals(ask, refusals, refusals.again_ns)
+
+    def _arm_refusals(self, ask: Ask, refusals: Refusals, due_ns: int) -> None:
+        """Sets a deadline, unless there is an earlier one."""
+        if not refusals.armed_ns or due_ns < refusals.armed_ns:
+            refusals.armed_ns = due_ns
+            self._state.deadlines.append((due_ns, Retry(ask, refusals)))

@@ -1,0 +1,134 @@
+"""A plan: the allocations that the scheduler releases for an ask, and the amounts from which a plan is made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from muster_core.model.allocation import Preempted
+from muster_core.model.application import Allocation, Application, Ask
+from muster_core.model.node import Node
+from muster_core.model.queue import Ledger, Queue
+from muster_core.model.resources import add, subtract
+from muster_core.preemption.preemption_cover import Entry, WholeGang
+from muster_core.preemption.preemption_victims import Underway
+from muster_core.queues.ordering import queue_share, share_of
+
+# Limit of further victims: those that the room does not need, but that the RM may want released, too.
+FURTHER_MAX = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Victim:
+    """One allocation that is to be released, and why.
+
+    :param message: the text for the RM and the events.
+    """
+
+    allocation: Allocation
+    why: Preempted
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The victims that make room for an ask.
+
+    :param node: the node for the ask, which is reserved for it; None: no node.
+    :param victims: in the order of their release.
+    :param entries: the same victims as entries of the search.
+    :param further: other allocations on the node that may go if the RM wants more released than the room needs (the
+        scheduler interface, PreemptionPredicates). The RM takes as many as it wants, from the first one on.
+    """
+
+    node: Node | None
+    victims: tuple[Victim, ...]
+    entries: tuple[Entry, ...] = field(default=(), compare=False, repr=False)
+    further: tuple[Entry, ...] = field(default=(), compare=False, repr=False)
+
+
+def plan_of(ask: Ask, node: Node, entries: list[Entry], now_ns: int) -> Plan:
+    """Makes the plan in which these entries go and the ask comes to the node."""
+    asker = ask.app.queue
+    message = f"Preempted by {ask.key} from application {ask.app.app_id} in {asker.path}"
+    going = [(member, entry.branch.rule) for entry in entries for member in entry.members]
+    freed = [member for member, _ in going]
+    after: dict[Queue, float] = {}
+    for member in freed:
+        leaf = member.app.queue if member.app is not None else asker
+        if leaf not in after:
+            after[leaf] = share_of(leaf, used_without(leaf, freed, ask if leaf is asker else None))
+    asker_after = share_of(asker, used_without(asker, freed, ask))
+    victims = []
+    for member, rule in going:
+        leaf = member.app.queue if member.app is not None else asker
+        why = Preempted(
+            rule,
+            ask.app.app_id,
+            ask.key,
+            asker.path,
+            now_ns,
+            queue_share(leaf),
+            after[leaf],
+            queue_share(asker),
+            asker_after,
+        )
+        victims.append(Victim(member, why, message))
+    return Plan(node, tuple(victims), tuple(entries))
+
+
+def used_without(queue: Queue, going: Iterable[Allocation], coming: Ask | None = None) -> list[int]:
+    """The amounts that the queue would use without some allocations, and with one more ask."""
+    used = list(queue.allocated)
+    for allocation in going:
+        if allocation.app is not None and queue in allocation.app.ledgers:
+            subtract(used, allocation.shape.items)
+    if coming is not None:
+        add(used, coming.shape.items)
+    return used
+
+
+# ---- amounts -------------------------------------------------------------------------------------------------------
+
+
+def limits_over(ask: Ask, underway: Underway) -> dict[tuple[Ledger, int], int]:
+    """The limits that the ask would exceed: by (ledger, type number), by how much."""
+    found = {}
+    for ledger in ask.app.bounds:
+        for number, value in ask.shape.items:
+            over = underway.used(ledger, number) + value - ledger.limit[number]
+            if over > 0:
+                found[ledger, number] = over
+    return found
+
+
+def gains_of(allocation: Allocation, numbers: Iterable[int], limits: tuple[tuple[Ledger, int], ...]) -> tuple[int, ...]:
+    """The amounts that the release would free: of these types on the allocation's node, then at each of these
+    limits.
+    """
+    items = dict(allocation.shape.items)
+    gains = [items.get(number, 0) for number in numbers]
+    if limits and allocation.app is not None:
+        gains += _below_limits(items, allocation.app, limits)
+    return tuple(gains)
+
+
+def gains_of_gang(
+    gang: WholeGang,
+    app: Application,
+    node: Node | None,
+    numbers: Iterable[int],
+    limits: tuple[tuple[Ledger, int], ...],
+) -> tuple[int, ...]:
+    """The amounts that a whole gang would free: of these types on one node, then at each limit all that the gang
+    holds.
+    """
+    there = gang.on_nodes.get(node.node_id, {}) if node is not None else {}
+    gains = [there.get(number, 0) for number in numbers]
+    if limits:
+        gains += _below_limits(dict(gang.items), app, limits)
+    return tuple(gains)
+
+
+def _below_limits(items: dict[int, int], app: Application, limits: tuple[tuple[Ledger, int], ...]) -> list[int]:
+    return [items.get(number, 0) if ledger in app.ledgers else 0 for ledger, number in limits]

@@ -1,0 +1,500 @@
+"""The search for victims of preemption, on a snapshot. The search changes nothing.
+
+Each rule is a module in ``rules/``; ``registry.py`` has their order. ``preemption_victims.py`` finds possible victims,
+and ``preemption_cover.py`` puts a set of victims together. ``docs/preemption.md`` describes the rules, and the laws
+that every plan keeps.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from muster_core.model.application import Allocation, Application, Ask
+from muster_core.model.node import Node
+from muster_core.model.queue import Ledger, Queue
+from muster_core.model.reasons import PreemptionNo
+from muster_core.model.resources import Shape
+from muster_core.preemption import preemption_victims, registry
+from muster_core.preemption.plan import (
+    FURTHER_MAX,
+    Plan,
+    Victim,
+    gains_of,
+    gains_of_gang,
+    limits_over,
+    plan_of,
+)
+from muster_core.preemption.preemption_cover import (
+    STEPS_MAX,
+    Branch,
+    Budget,
+    Class,
+    Entry,
+    WholeGang,
+    age_of,
+    could_cover,
+    cover,
+    least_rank,
+    rank_of,
+    relief_of,
+)
+from muster_core.preemption.preemption_victims import goes_whole, known, may_go
+
+if TYPE_CHECKING:
+    from muster_core.external.external_books import ExternalEntry
+    from muster_core.model.partition_state import PartitionState
+    from muster_core.preemption.cluster import Cluster
+
+# The limit of compared nodes on which victims of the lowest class suffice: among thousands, one is as good as another.
+NODES_COMPARED_MAX = 32
+# To get below a limit, the search chooses among so many victims that are not on the node itself.
+ELSEWHERE_MAX = 256
+# The steps of the search on one node; the whole search has ``STEPS_MAX``.
+STEPS_PER_NODE_MAX = 2_000
+
+
+def search(cluster: Cluster, ask: Ask, now_ns: int) -> Plan | PreemptionNo:
+    """Finds victims for an ask that waits in its queue's order."""
+    return _Search(cluster, ask, now_ns).run()
+
+
+def search_required_node(state: PartitionState, ask: Ask, node: Node, now_ns: int) -> Plan | PreemptionNo:
+    """Finds victims on the one node on which the ask must run."""
+    first_no: PreemptionNo | None = None
+    for rule in registry.required_node_rules():
+        found = rule.plan(ask, node, known(state), now_ns)
+        if not isinstance(found, PreemptionNo):
+            return found
+        first_no = first_no or found
+    return first_no or PreemptionNo.NO_VICTIMS
+
+
+def search_quota(state: PartitionState, queue: Queue, now_ns: int) -> tuple[Victim, ...]:
+    """Finds victims in a queue that is above its max."""
+    opted_out = state.config.preemption.opted_out_last
+    cuts = (rule.cut(state, queue, now_ns, opted_out=opted_out) for rule in registry.queue_rules())
+    return next((victims for victims in cuts if victims), ())
+
+
+def search_revoked(node: Node, lack: dict[int, int], entry: ExternalEntry, now_ns: int) -> tuple[Victim, ...]:
+    """Finds victims that do not fit on the node without an offer.
+
+    :param lack: by type number, how much more is used on the node than the node has without the offer.
+    """
+    evictions = (rule.evict(node, lack, entry, now_ns) for rule in registry.offer_rules())
+    return next((victims for victims in evictions if victims), ())
+
+
+def with_further(plan: Plan, more: Collection[Allocation], ask: Ask, now_ns: int) -> Plan:
+    """Adds to the plan those of its further victims that must go, too."""
+    if not more or plan.node is None:
+        return plan
+    added = [entry for entry in plan.further if entry.allocation in more]
+    return plan_of(ask, plan.node, [*plan.entries, *added], now_ns)
+
+
+def carried_out(state: PartitionState, plan: Plan, ask: Ask, version: int) -> None:
+    """Records that the partition has changed since that version only by this plan.
+
+    The search's knowledge stays valid, so that ten plans in a row do not look at everything ten times.
+    """
+    preemption_victims.go_on(state, version, ask, [victim.allocation for victim in plan.victims])
+
+
+class _Search:
+    """One search for one ask."""
+
+    def __init__(self, cluster: Cluster, ask: Ask, now_ns: int) -> None:
+        self._cluster = cluster
+        self._state = cluster.state
+        self._ask = ask
+        self._now_ns = now_ns
+        self._items = ask.shape.items
+        self._known = known(cluster.state)
+        self._budget = Budget(STEPS_MAX)
+        # The limits against the ask: (ledger, type number), and by how much the ask exceeds them.
+        self._over = limits_over(ask, self._known.underway)
+        self._branches: dict[Queue, Branch] = {}
+        self._pools: dict[Node, _Pool | None] = {}
+        self._least: dict[Node, Class | None] = {}  # by node, no lower class makes room there; None: no class does
+        # The gains and relief of allocations that are alike, by what is short on the node and needed in all.
+        self._alike_on_nodes: dict[tuple[int, ...], dict[_Kind, tuple[tuple[int, ...], float]]] = {}
+        self._elsewhere: list[Entry] = []
+        # The same entries, by how many needs on the node come before theirs, to which they give nothing.
+        self._padded: dict[int, list[Entry]] = {}
+
+    def run(self) -> Plan | PreemptionNo:
+        """Tries each rule alone, in the order of the registry, then all rules together."""
+        ask = self._ask
+        # 1. Cases in which no victim helps.
+        app = ask.app
+        if not app.counted and not app.independent and any(_is_full(ledger) for ledger in app.ledgers):
+            return PreemptionNo.LIMIT
+        gang = ask.app.gang
+        if gang is not None and gang.waits_for_room and self._cluster.room.lacking_room(ask.app) is not None:
+            return PreemptionNo.LIMIT
+        node = self._node_with_room()
+        if not self._over and (
+            node is not None or self._known.underway.comes_free(ask, self._state.nodes)  # the room is there or will be
+        ):
+            return PreemptionNo.NOT_NEEDED
+        # 2. An answer that asks that are alike got already.
+        alike = self._alike()
+        no = self._known.noes.get(alike)
+        if no is not None:
+            return no
+        # 3. The leaves from which each rule lets the ask take.
+        over = [ledger for ledger, _ in self._over]
+        reaches = [rule.reach(ask, self._known.underway, over) for rule in registry.ask_rules()]
+        by_rule = [[branch for branch in reach.branches if self._classes(branch)] for reach in reaches]
+        stages = [branches for branches in by_rule if branches]
+        if len(stages) > 1:
+            stages.append(_together(stages))
+        # 4. Rule by rule, then all rules together.
+        for branches in stages:
+            found = self._with(branches, node)
+            if found is not None:
+                return found
+        # 5. The reason for no plan.
+        if self._budget.ran_out:
+            no = PreemptionNo.TOO_MANY_WAYS
+        elif stages:
+            no = self._why_not_enough(stages[-1])
+        else:
+            no = next((reach.no for reach in reaches if reach.no is not None), PreemptionNo.NO_VICTIMS)
+        self._known.noes[alike] = no
+        return no
+
+    def _alike(self) -> tuple[object, ...]:
+        ask, app = self._ask, self._ask.app
+        if ask.refusals is not None:
+            return (ask,)  # like no other ask: the RM refused nodes for it
+        # (By PRIORITY, the application's own allocations are no victims: an ask of one that holds some is like no
+        # other.)
+        own = app.app_id if app.allocations else ""
+        return (app.queue, ask.shape, ask.priority, app.trackers, own, ask.reserved_node)
+
+    def _node_with_room(self) -> Node | None:
+        """The node to which the ask would go at once if only limits stood against it."""
+        reserved = self._state.nodes.get(self._ask.reserved_node)
+        if reserved is not None and self._may_use(reserved) and not self._short(reserved):
+            return reserved
+        if self._ask.refusals is not None:
+            return next(iter(self._cluster.node_books.index.fitting(self._items, self._ask.refusals.nodes, 1)), None)
+        return self._cluster.node_books.index.first_fit(self._items)
+
+    def _may_use(self, node: Node) -> bool:
+        refusals = self._ask.refusals
+        if refusals is not None and node.node_id in refusals.nodes:
+            return False
+        return node.usable and (not node.reservations or self._ask.reserved_node == node.node_id)
+
+    def _short(self, node: Node) -> list[tuple[int, int]]:
+        room = self._known.underway.room(node, self._ask)
+        return [(number, value - room[number]) for number, value in self._items if value > room[number]]
+
+    def _classes(self, branch: Branch) -> list[Class]:
+        most = branch.priority_max
+        return sorted(rank for rank in self._known.victims(branch.leaf) if most is None or rank[2] <= most)
+
+    def _why_not_enough(self, branches: list[Branch]) -> PreemptionNo:
+        for ledger, _ in self._over:
+            if not any(ledger in app.ledgers for branch in branches for app in self._state.apps_in(branch.leaf)):
+                return PreemptionNo.LIMIT
+        return PreemptionNo.NOT_ENOUGH_VICTIMS
+
+    # ---- nodes -----------------------------------------------------------------------------------------------------
+
+    def _with(self, branches: list[Branch], with_room: Node | None) -> Plan | None:
+        """Finds the best plan with victims from these leaves."""
+        self._branches = {branch.leaf: branch for branch in branches}
+        self._pools, self._least = {}, {}
+        self._alike_on_nodes = {}
+        found = _Best()
+        if self._over:
+            # A limit is exceeded: victims may be anywhere. So the search looks at each node once, with victims of all
+            # classes.
+            self._elsewhere = self._relieving(branches)
+            self._padded = {}
+            for node in (with_room,) if with_room is not None else self._nodes(branches, None):
+                self._compare(node, None, found)
+                if found.enough(self._budget):
+                    break
+        else:
+            # Class by class: the first class that makes room on some node is the lowest that can.
+            for rank in sorted({rank for branch in branches for rank in self._classes(branch)}):
+                for node in self._nodes(branches, rank):
+                    self._compare(node, rank, found)
+                    if found.enough(self._budget):
+                        break
+                if found.node is not None or self._budget.steps < 0:
+                    break
+        if found.node is None:
+            return None
+        plan = plan_of(self._ask, found.node, found.entries, self._now_ns)
+        if not self._cluster.questions.preemption:
+            return plan
+        return replace(plan, further=self._further(found.node, found.entries))
+
+    def _further(self, node: Node, chosen: list[Entry]) -> tuple[Entry, ...]:
+        """Further allocations that may go from the node, in order. However many go, no queue falls below its
+        guarantee.
+        """
+        going = {member for entry in chosen for member in entry.members}
+        found: list[Entry] = []
+        for allocation in node.allocations.values():
+            branch = self._branches.get(allocation.app.queue) if allocation.app is not None else None
+            alone = branch is not None and not (branch.whole_gangs and goes_whole(allocation))
+            if branch is not None and alone and allocation not in going and self._is_victim(allocation, branch):
+                found.append(Entry(allocation, branch, rank_of(allocation), (), 0.0))
+        found.sort(key=_order)
+        taken = list(chosen)
+        for entry in chosen:
+            entry.take(1)
+        for entry in found:
+            if len(taken) - len(chosen) < FURTHER_MAX and entry.branch.allows(entry.items):
+                entry.take(1)
+                taken.append(entry)
+        for entry in taken:
+            entry.take(-1)
+        return tuple(taken[len(chosen) :])
+
+    def _nodes(self, branches: list[Branch], rank: Class | None) -> Iterator[Node]:
+        """The nodes that hold victims, of one class or of any: the reserved node first, then by id."""
+        nodes = self._state.nodes
+        reserved = nodes.get(self._ask.reserved_node)
+        if reserved is not None:
+            yield reserved
+        ids = heapq.merge(
+            *(
+                self._known.nodes(branch.leaf, each)
+                for branch in branches
+                for each in ((rank,) if rank is not None else self._classes(branch))
+                if branch.priority_max is None or each[2] <= branch.priority_max
+            )
+        )
+        last = ""
+        for node_id in ids:
+            if node_id != last:
+                last = node_id
+                node = nodes[node_id]
+                if node is not reserved:
+                    yield node
+
+    def _compare(self, node: Node, rank: Class | None, found: _Best) -> None:
+        """Keeps the node if it is the best so far."""
+        # 1. The node's shortages, and the victims that would help. They are the same for every class, so most nodes end
+        #    here.
+        if rank is not None:
+            if node not in self._least:
+                self._least[node] = self._known.least(node, self._short(node))
+            least = self._least[node]
+            if least is None or rank < least:
+                return
+        if node in self._pools:
+            pool = self._pools[node]
+        else:
+            self._pools[node] = pool = self._pool(node)
+            if rank is not None:
+                self._least[node] = pool.least if pool is not None else None
+        if pool is None or (rank is not None and rank < pool.least):
+            return
+        entries, numbers, needs = pool.entries, pool.numbers, pool.needs
+        if rank is not None:
+            entries = [entry for entry in entries if entry.rank <= rank]
+        # 2. Victims that cover the needs. If any class may go, those of the highest class are left out as long as that
+        #    works.
+        chosen: list[Entry] = []
+        while True:
+            self._budget.spend(len(entries))
+            tried = cover(entries, numbers, needs, self._budget, STEPS_PER_NODE_MAX)
+            if not tried:
+                break
+            chosen = tried
+            if rank is not None:
+                break
+            dearest = chosen[-1].rank
+            entries = [entry for entry in entries if entry.rank < dearest]
+        if chosen:
+            found.take(self._cost(node, chosen), node, chosen)
+
+    def _pool(self, node: Node) -> _Pool | None:
+        """The needs of the ask on the node, and the victims that could cover them; None: they cannot."""
+        if not self._may_use(node):
+            return None
+        short = self._short(node)
+        numbers = [*(number for number, _ in short), *(number for _, number in self._over)]
+        needs = [*(need for _, need in short), *self._over.values()]
+        self._budget.spend(len(node.allocations))
+        entries = self._entries(node, numbers[: len(short)], needs) if short else self._elsewhere
+        least = least_rank(entries, needs)
+        if least is None or not could_cover(entries, numbers, needs):
+            return None
+        return _Pool(entries, numbers, needs, least)
+
+    def _entries(self, node: Node, short: list[int], needs: list[int]) -> list[Entry]:
+        """The victims that may free what is short on the node, and those that relieve the limits, in order."""
+        entries = []
+        ledgers = tuple(self._over)
+        alike = self._alike_on_nodes.setdefault((*short, *needs), {})
+        gangs: dict[Application, Branch] = {}
+        for allocation in node.allocations.values():
+            app = allocation.app
+            branch = self._branches.get(app.queue) if app is not None else None
+            if branch is None or app is None:
+                continue
+            if branch.whole_gangs and goes_whole(allocation):
+                gangs[app] = branch
+                continue
+            if not self._is_victim(allocation, branch):
+                continue
+            shape = allocation.demand.shape
+            key = (shape, branch, app if ledgers else None)
+            seen = alike.get(key)
+            if seen is None:
+                gains = gains_of(allocation, short, ledgers)
+                alike[key] = seen = (gains, relief_of(gains, needs) if branch.allows(shape.items) else 0.0)
+            if seen[1]:
+                entries.append(Entry(allocation, branch, rank_of(allocation), *seen))
+        for app, branch in gangs.items():
+            gang = self._may_take(app, branch)
+            if gang is not None:
+                gains = gains_of_gang(gang, app, node, short, ledgers)
+                relief = relief_of(gains, needs)
+                if relief:
+                    entries.append(Entry(gang.oldest, branch, gang.rank, gains, relief, gang))
+        padded = self._padded.get(len(short))
+        if padded is None:
+            none = (0,) * len(short)
+            self._padded[len(short)] = padded = [entry.moved(none + entry.gains) for entry in self._elsewhere]
+        entries += [entry for entry in padded if not entry.is_on(node)]
+        entries.sort(key=_order)
+        return entries
+
+    def _is_victim(self, allocation: Allocation, branch: Branch) -> bool:
+        most = branch.priority_max
+        if not may_go(allocation) or (most is not None and allocation.demand.priority > most):
+            return False
+        if allocation.app is branch.spared:
+            return False
+        return allocation.demand.allow_preempt_self or self._state.config.preemption.opted_out_last
+
+    def _may_take(self, app: Application, branch: Branch) -> WholeGang | None:
+        """The application's gang, if the whole gang may be a victim; else None."""
+        gang, most = self._known.gang(app), branch.priority_max
+        if gang is None or (most is not None and gang.rank[2] > most):
+            return None
+        if app is branch.spared:
+            return None
+        return gang if branch.allows(gang.items) else None
+
+    def _relieving(self, branches: list[Branch]) -> list[Entry]:
+        """The victims whose release relieves the exceeded limits, in order."""
+        ledgers, needs = tuple(self._over), list(self._over.values())
+        found: list[Entry] = []
+        for rank in sorted({rank for branch in branches for rank in self._classes(branch)}):
+            best = heapq.nsmallest(ELSEWHERE_MAX - len(found), self._relieving_of(branches, rank, ledgers, needs))
+            for relief, *_, allocation, branch, gains, gang in best:
+                found.append(Entry(allocation, branch, rank, gains, -relief, gang))
+            if len(found) >= ELSEWHERE_MAX:
+                break
+        return found
+
+    def _relieving_of(
+        self, branches: list[Branch], rank: Class, ledgers: tuple[tuple[Ledger, int], ...], needs: list[int]
+    ) -> Iterator[tuple[Any, ...]]:
+        """Yields those of one class: (negated relief, age, allocation, branch, gains, gang)."""
+        for branch in branches:
+            alike: dict[tuple[Application, Shape], tuple[tuple[int, ...], float]] = {}
+            gangs: dict[Application, None] = {}
+            for held in self._known.victims(branch.leaf).get(rank, {}).values():
+                for allocation in held:
+                    app = allocation.app
+                    if app is None:
+                        continue
+                    if branch.whole_gangs and goes_whole(allocation):
+                        gangs[app] = None
+                        continue
+                    if not self._is_victim(allocation, branch):
+                        continue
+                    shape = allocation.demand.shape
+                    seen = alike.get((app, shape))
+                    if seen is None:
+                        gains = gains_of(allocation, (), ledgers) if branch.allows(shape.items) else ()
+                        alike[app, shape] = seen = (gains, -relief_of(gains, needs) if gains else 0.0)
+                    if seen[1]:
+                        yield (seen[1], *age_of(allocation), allocation, branch, seen[0], None)
+            for app in gangs:
+                gang = self._may_take(app, branch)
+                if gang is not None:
+                    gains = gains_of_gang(gang, app, None, (), ledgers)
+                    relief = relief_of(gains, needs)
+                    if relief:
+                        yield (-relief, *age_of(gang.oldest), gang.oldest, branch, gains, gang)
+
+    def _cost(self, node: Node, victims: list[Entry]) -> tuple[Any, ...]:
+        losses = [entry.losses for entry in victims]
+        return (
+            sum(opted_out for opted_out, _, _ in losses),
+            sum(originators for _, originators, _ in losses),
+            max(entry.rank[2] for entry in victims),
+            sum(count for _, _, count in losses),
+            node.node_id != self._ask.reserved_node,
+            -min(entry.allocation.created_ns for entry in victims),
+            node.node_id,
+        )
+
+
+_Kind = tuple[Shape, Branch, Application | None]
+
+
+class _Pool(NamedTuple):
+    """The victims that can give what an ask needs on one node, in order.
+
+    :ivar numbers: the numbers of the needed types; ``needs``: how much of each.
+    :ivar least: the lowest class that can suffice.
+    """
+
+    entries: list[Entry]
+    numbers: list[int]
+    needs: list[int]
+    least: Class
+
+
+class _Best:
+    """The best node of those compared so far."""
+
+    def __init__(self) -> None:
+        self.node: Node | None = None
+        self.entries: list[Entry] = []
+        self._cost: tuple[Any, ...] = ()
+        self._compared = 0
+
+    def take(self, cost: tuple[Any, ...], node: Node, entries: list[Entry]) -> None:
+        """Compares one more node on which victims suffice."""
+        self._compared += 1
+        if self.node is None or cost < self._cost:
+            self._cost, self.node, self.entries = cost, node, entries
+
+    def enough(self, budget: Budget) -> bool:
+        """Whether the search may stop."""
+        return self._compared >= NODES_COMPARED_MAX or budget.steps < 0
+
+
+def _together(stages: list[list[Branch]]) -> list[Branch]:
+    """The branches of all rules. If several rules reach a leaf, the first rule's branch counts."""
+    found: dict[Queue, Branch] = {}
+    for branch in (branch for branches in stages for branch in branches):
+        found.setdefault(branch.leaf, branch)
+    return list(found.values())
+
+
+def _order(entry: Entry) -> tuple[Any, ...]:
+    return entry.order
+
+
+def _is_full(ledger: Ledger) -> bool:
+    return 0 < ledger.max_applications <= ledger.running_applications

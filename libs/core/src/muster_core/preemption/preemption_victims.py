@@ -1,0 +1,316 @@
+"""The possible victims of a partition, looked up once per state and kept while nothing changes.
+
+The rules (``rules/``) decide which of these may go for an ask.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Container, Iterator
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from muster_core.config.properties import PreemptionPolicy
+from muster_core.model.application import Allocation, Application, Ask, in_order
+from muster_core.model.node import Node
+from muster_core.model.queue import Ledger, Queue
+from muster_core.model.reasons import PreemptionNo
+from muster_core.model.resources import Shape, add
+from muster_core.preemption.preemption_cover import Class, Items, WholeGang, rank_of
+
+if TYPE_CHECKING:
+    from muster_core.model.partition_state import PartitionState
+
+POLICY = "preemption.policy"
+# By class, the allocations on each node.
+ByClass = dict[Class, dict[str, list[Allocation]]]
+
+
+def may_go(allocation: Allocation) -> bool:
+    """Whether the scheduler may release the allocation: it is not released yet, and it does not require one node.
+
+    An allocation of an external source goes only when its source says so.
+    """
+    return not (allocation.releasing or allocation.demand.required_node or allocation.source)
+
+
+def goes_whole(allocation: Allocation) -> bool:
+    """Whether the allocation goes only with its whole gang: it is a member, and its queue asks for whole gangs.
+
+    A gang's members are its placeholders and the allocations in its task groups. An allocation without a task group
+    goes alone.
+    """
+    app = allocation.app
+    return (
+        app is not None
+        and app.gang is not None
+        and bool(allocation.demand.task_group)
+        and app.queue.policy.gangs_preempted_whole
+    )
+
+
+def whole_gang(app: Application, *, opted_out: bool, without: Container[Allocation] = ()) -> WholeGang | None:
+    """The gang members that run and are not released yet; None: the gang may not go as a whole.
+
+    A gang goes as a whole if each of its members may go. It may not go while a placeholder is leaving for a real ask:
+    the ask would be allocated when all others go.
+
+    :param opted_out: members that opted out may go, too.
+    :param without: these members count as released already.
+    """
+    gang = app.gang
+    if gang is None or gang.replacing:
+        return None
+    members = [
+        held
+        for held in app.allocations.values()
+        if held.demand.task_group and not held.releasing and held not in without
+    ]
+    if not members:
+        return None
+    if not all(may_go(held) and (opted_out or held.demand.allow_preempt_self) for held in members):
+        return None
+    return WholeGang(tuple(in_order(members)))
+
+
+def is_protected(leaf: Queue) -> bool:
+    """Whether ``preemption.policy: disabled`` holds for the leaf. The leaf's own property counts, else that of the
+    nearest queue above that has it.
+
+    (In YuniKorn, dynamic queues take no properties from their parents, so a parent's property does not protect them.)
+    """
+    for queue in leaf.ancestry:
+        if POLICY in queue.properties:
+            return queue.policy.preemption is PreemptionPolicy.DISABLED
+    return False
+
+
+# ---- preemptions under way -----------------------------------------------------------------------------------------
+
+
+class Underway:
+    """Earlier preemptions that are not finished: released allocations that still run, and the asks that they make room
+    for.
+
+    :ivar asks: asks with chosen victims; each goes to the node that is reserved for it.
+    :ivar going: by node id, the released allocations.
+    :ivar gangs: by node id, the amounts that whole released gangs free there, by type number.
+    """
+
+    def __init__(self, state: PartitionState) -> None:
+        self.asks: dict[Ask, None] = {}
+        self.going: dict[str, list[Allocation]] = {}
+        self.gangs: dict[str, dict[int, int]] = {}
+        self._moves: dict[Ledger, dict[int, int]] = {}
+        for allocation in _told_to_go(state, state.root):
+            why = allocation.preempted
+            asking = state.apps.get(why.app_id) if why is not None else None
+            self.take(allocation, asking.asks.get(why.key) if why is not None and asking is not None else None)
+
+    def take(self, allocation: Allocation, ask: Ask | None) -> None:
+        """Adds a released allocation, and the ask for which it was released if that ask still waits."""
+        assert allocation.app is not None, f"{allocation} is foreign"
+        self.going.setdefault(allocation.node_id, []).append(allocation)
+        self._move(allocation.app, allocation.shape, -1)
+        if goes_whole(allocation):
+            there = self.gangs.setdefault(allocation.node_id, {})
+            for number, value in allocation.shape.items:
+                there[number] = there.get(number, 0) + value
+        if ask is not None and ask.preempts and ask not in self.asks:
+            self.asks[ask] = None
+            self._move(ask.app, ask.shape, 1)
+
+    def _move(self, app: Application, shape: Shape, sign: int) -> None:
+        for ledger in app.ledgers:
+            moves = self._moves.setdefault(ledger, {})
+            for number, value in shape.items:
+                moves[number] = moves.get(number, 0) + sign * value
+
+    def used(self, ledger: Ledger, number: int) -> int:
+        """The amount that will count at the limit when the released allocations are gone and the asks for them are
+        placed.
+        """
+        moves = self._moves.get(ledger)
+        return ledger.allocated[number] + (moves.get(number, 0) if moves else 0)
+
+    def room(self, node: Node, ask: Ask) -> list[int]:
+        """The room that the ask may count on at a node if nothing more is released for it.
+
+        The room of victims belongs to the asks for which they were released, unless the node is reserved for this ask.
+        """
+        if ask.reserved_node != node.node_id:
+            return node.available
+        room = list(node.available)
+        for allocation in self.going.get(node.node_id, ()):
+            for number, value in allocation.shape.items:
+                room[number] += value
+        for other in node.reservations:
+            if other is not ask and other in self.asks:
+                for number, value in other.shape.items:
+                    room[number] -= value
+        return room
+
+    def comes_free(self, ask: Ask, nodes: dict[str, Node]) -> bool:
+        """Whether a released gang leaves room for the ask on some node.
+
+        The ask for which the gang goes takes the node that is reserved for it. The gang's room on other nodes is for
+        all asks.
+        """
+        for node_id, there in self.gangs.items():
+            node = nodes.get(node_id)
+            if node is not None and node.usable and not node.reservations:
+                available = node.available
+                if all(value <= available[number] + there.get(number, 0) for number, value in ask.shape.items):
+                    return True
+        return False
+
+
+def _told_to_go(state: PartitionState, queue: Queue) -> Iterator[Allocation]:
+    if not any(queue.preempting):
+        return
+    for app in state.apps_in(queue):
+        for allocation in app.allocations.values():
+            if allocation.preempted is not None:
+                yield allocation
+    for child in queue.children.values():
+        yield from _told_to_go(state, child)
+
+
+# ---- kept while nothing changes ------------------------------------------------------------------------------------
+
+
+class Known:
+    """The data that a search looked up in one state of a partition, for the next search while nothing changes.
+
+    :ivar opted_out: allocations that opted out may go too, last.
+    :ivar noes: the refusals that asks got, for asks that are alike.
+    :ivar underway: earlier preemptions that are not finished.
+    """
+
+    def __init__(self, state: PartitionState) -> None:
+        self._apps = state.apps  # (not the state itself: this object must not keep it alive, see `_KNOWN`)
+        self.version = state.version
+        self.opted_out = state.config.preemption.opted_out_last
+        self._leaves: dict[Queue, ByClass] = {}
+        self._nodes: dict[tuple[Queue, Class], list[str]] = {}
+        self._sums: dict[Node, list[tuple[Class, list[int]]]] = {}
+        self._gangs: dict[Application, WholeGang | None] = {}
+        # The class under which a member is listed. An application may become a gang while nothing else changes.
+        self._ranks: dict[Allocation, Class] = {}
+        self.underway = Underway(state)
+        self.noes: dict[tuple[object, ...], PreemptionNo] = {}
+
+    def victims(self, leaf: Queue) -> ByClass:
+        """The leaf's allocations that may go, by class and node id."""
+        found = self._leaves.get(leaf)
+        if found is None:
+            self._leaves[leaf] = found = {}
+            whole = leaf.policy.gangs_preempted_whole
+            for app in (self._apps[app_id] for app_id in leaf.applications):
+                is_gang = whole and app.gang is not None
+                for allocation in app.allocations.values():
+                    if is_gang and allocation.demand.task_group:
+                        continue
+                    if may_go(allocation) and (self.opted_out or allocation.demand.allow_preempt_self):
+                        nodes = found.setdefault(rank_of(allocation), {})
+                        nodes.setdefault(allocation.node_id, []).append(allocation)
+                gang = self.gang(app) if is_gang else None
+                if gang is not None:
+                    nodes = found.setdefault(gang.rank, {})
+                    for member in gang.members:
+                        self._ranks[member] = gang.rank
+                        nodes.setdefault(member.node_id, []).append(member)
+        return found
+
+    def gang(self, app: Application) -> WholeGang | None:
+        """The application's gang, if it may go as a whole; see :func:`whole_gang`."""
+        if app not in self._gangs:
+            self._gangs[app] = whole_gang(app, opted_out=self.opted_out)
+        return self._gangs[app]
+
+    def nodes(self, leaf: Queue, rank: Class) -> list[str]:
+        """The ids of the nodes with the leaf's allocations of one class, in order."""
+        found = self._nodes.get((leaf, rank))
+        if found is None:
+            self._nodes[leaf, rank] = found = sorted(self.victims(leaf).get(rank, ()))
+        return found
+
+    def forget(self, released: list[Allocation]) -> None:
+        """Forgets released allocations; of gangs that go as a whole, all members are in ``released``."""
+        for allocation in released:
+            app = allocation.app
+            assert app is not None, f"{allocation} is foreign"
+            self._gangs.pop(app, None)
+            self._forget(allocation, app.queue, self._ranks.pop(allocation, rank_of(allocation)))
+
+    def _forget(self, allocation: Allocation, leaf: Queue, rank: Class) -> None:
+        node_id = allocation.node_id
+        by_class = self._leaves.get(leaf)
+        if by_class is None:
+            return
+        nodes = by_class[rank]
+        nodes[node_id].remove(allocation)
+        if not nodes[node_id]:
+            del nodes[node_id]
+            ids = self._nodes.get((leaf, rank))
+            if ids is not None:
+                del ids[bisect_left(ids, node_id)]
+        if not nodes:
+            del by_class[rank]
+
+    def least(self, node: Node, short: list[tuple[int, int]]) -> Class | None:
+        """The class up to which everything on the node must go, at least, to free what is short there.
+
+        All allocations count here, whoever owns them. None: all of them do not suffice.
+        """
+        if any(node.allocated[number] < need for number, need in short):
+            return None
+        sums = self._sums.get(node)
+        if sums is None:
+            self._sums[node] = sums = _sums_of(node)
+        for rank, together in sums:
+            for number, need in short:
+                if together[number] < need:
+                    break
+            else:
+                return rank
+        return None
+
+
+def _sums_of(node: Node) -> list[tuple[Class, list[int]]]:
+    """By class, the amounts that the node's allocations of this class and lower classes hold together."""
+    by_class: dict[Class, list[Items]] = {}
+    for held in node.allocations.values():
+        if may_go(held):
+            by_class.setdefault(rank_of(held), []).append(held.demand.shape.items)
+    together = [0] * len(node.available)
+    sums = []
+    for rank in sorted(by_class):
+        for items in by_class[rank]:
+            add(together, items)
+        sums.append((rank, list(together)))
+    return sums
+
+
+_KNOWN: WeakKeyDictionary[PartitionState, Known] = WeakKeyDictionary()
+
+
+def known(state: PartitionState) -> Known:
+    """The known data of the partition in its present state."""
+    found = _KNOWN.get(state)
+    if found is None or found.version != state.version:
+        _KNOWN[state] = found = Known(state)
+    return found
+
+
+def go_on(state: PartitionState, version: int, ask: Ask, released: list[Allocation]) -> None:
+    """Keeps what is known, without the allocations that were released for the ask. Nothing else changed since the
+    version.
+    """
+    found = _KNOWN.get(state)
+    if found is not None and found.version == version:
+        found.version = state.version
+        found.noes.clear()
+        found.forget(released)
+        for allocation in released:
+            found.underway.take(allocation, ask)

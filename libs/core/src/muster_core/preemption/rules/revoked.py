@@ -1,0 +1,94 @@
+"""REVOKED: allocations that do not fit on their node any more go when a source wants its offer back.
+
+The machine belongs to the source. So neither guarantees nor opting out count, and daemons go, too. The scheduler never
+releases what sources run themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from typing import TYPE_CHECKING
+
+from muster_core.model.allocation import Preempted
+from muster_core.model.application import Allocation
+from muster_core.model.node import Node
+from muster_core.preemption.plan import Victim
+from muster_core.preemption.preemption_cover import age_of
+from muster_core.preemption.preemption_victims import goes_whole, whole_gang
+from muster_core.preemption.rule import Promises
+
+if TYPE_CHECKING:
+    from muster_core.external.external_books import ExternalEntry
+
+
+class Revoked:
+    """The rule REVOKED."""
+
+    name = "REVOKED"
+    promises = Promises(opted_out_stay=False, daemons_stay=False, guarantees_kept=False)
+
+    def evict(self, node: Node, lack: dict[int, int], entry: ExternalEntry, now_ns: int) -> tuple[Victim, ...]:
+        """Chooses the lowest priorities on the node. The rest of a chosen allocation's gang follows if its queue asks
+        for whole gangs.
+        """
+        lack = dict(lack)
+        held = list(node.allocations.values())
+        for each in held:
+            if each.releasing:
+                _ease(lack, each, 1)
+        if not any(value > 0 for value in lack.values()):
+            return ()
+        chosen: list[Allocation] = []
+        for each in sorted((each for each in held if not each.releasing and not each.source), key=_least_first):
+            if any(lack.get(number, 0) > 0 for number, _ in each.shape.items):
+                chosen.append(each)
+                _ease(lack, each, 1)
+        for each in reversed(list(chosen)):  # keeps those that need not go
+            if all(lack[number] + value <= 0 for number, value in each.shape.items if number in lack):
+                chosen.remove(each)
+                _ease(lack, each, -1)
+        why = Preempted(self.name, "", f"{entry.source}/{entry.object_id}", "", now_ns)
+        ends = "is lent no more" if entry.withdrawn else "is wanted back"
+        message = f"Preempted on node {node.node_id}: offer {entry.object_id} of source {entry.source} {ends}"
+        going: dict[Allocation, None] = {}
+        for each in chosen:
+            if each not in going:
+                going.update(dict.fromkeys(_together(each, going)))
+        return tuple(Victim(member, why, message) for member in going)
+
+    def sentence(self, beginning: str, queue: str, held: Allocation, why: Preempted) -> str:
+        """Names the source and its offer."""
+        source, _, offer = why.key.partition("/")
+        return (
+            f"{beginning} because the node has no room for it without offer {offer}, which source {source} has revoked."
+        )
+
+    def message(self, queue: str, held: Allocation, why: Preempted) -> str:
+        """Names the node, the source and its offer."""
+        source, _, offer = why.key.partition("/")
+        revoked = f"offer {offer}, which source {source} has revoked"
+        return f"It was preempted because node {held.node_id} has no room for it without {revoked}."
+
+
+RULE = Revoked()
+
+
+def _ease(lack: dict[int, int], held: Allocation, sign: int) -> None:
+    for number, value in held.shape.items:
+        if number in lack:
+            lack[number] -= sign * value
+
+
+def _least_first(held: Allocation) -> tuple[bool, int, int, int, int, int]:
+    """Originators last; the lowest priority first, then the youngest."""
+    return (held.originator, held.priority, *age_of(held))
+
+
+def _together(held: Allocation, going: Container[Allocation]) -> tuple[Allocation, ...]:
+    """The allocations that go together with this one: its whole gang, if its queue asks for that and all members may
+    go.
+    """
+    if held.app is None or not goes_whole(held):
+        return (held,)
+    gang = whole_gang(held.app, opted_out=True, without=going)
+    return (held,) if gang is None else gang.members

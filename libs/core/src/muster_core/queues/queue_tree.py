@@ -1,0 +1,264 @@
+"""The queues of a partition: created by the configuration or for an application, announced, removed when empty."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol
+
+from muster_core.config import properties
+from muster_core.config.config import INDEPENDENT_PATH, RECOVERY_PATH, QueueConfig
+from muster_core.model.outcome import Change, Detail, EventType, Outcome
+from muster_core.model.queue import Queue
+from muster_core.model.states import QueueEvent, QueueState, next_queue_state
+from muster_core.queues import ordering
+from muster_core.queues.limits import limit_events
+
+if TYPE_CHECKING:
+    from muster_core.allocation.waiting import Waiting
+    from muster_core.gangs.gangs import Gangs
+    from muster_core.model.partition_state import PartitionState
+    from muster_core.queues.limits import Limits
+
+
+class QueueSources(Protocol):
+    """The statements of external sources about queues."""
+
+    def restrict(self, queue: Queue) -> None:
+        """Applies what sources say of a new queue's max from the beginning."""
+
+    def dispute(self, queue: Queue) -> str:
+        """The limits of a queue's max that differ, as a text; "": none."""
+
+    def queue_is_there(self, queue: Queue, out: Outcome) -> None:
+        """A queue was announced: entries that waited for it count."""
+
+    def queue_is_gone(self, queue: Queue, out: Outcome) -> None:
+        """A queue is gone: entries about it are dormant."""
+
+
+class QueueTree:
+    """Creates, changes and removes the queues of one partition. They are in ``PartitionState.queues``, by path."""
+
+    _external: QueueSources
+
+    def __init__(
+        self,
+        state: PartitionState,
+        *,
+        limits: Limits,
+        waiting: Waiting,
+        gangs: Gangs,
+    ) -> None:
+        self._state = state
+        self._limits = limits
+        self._waiting = waiting
+        self._gangs = gangs
+
+    def connect(self, *, external: QueueSources) -> None:
+        """Takes the part that is built after this one."""
+        self._external = external
+
+    # ---- building --------------------------------------------------------------------------------------------------
+
+    def build_queue(self, config: QueueConfig, parent: Queue | None, inherited: Mapping[str, str]) -> Queue:
+        """Creates a configured queue and everything below it."""
+        leaf = parent is not None and not (config.queues or config.parent)
+        queue = Queue(self._state.types, config.name.lower(), parent, leaf=leaf, managed=True)
+        self.configure_queue(queue, config, inherited)
+        self.link(queue)
+        for child in config.queues:
+            self.build_queue(child, queue, properties.inherited(queue.properties))
+        return queue
+
+    def configure_queue(self, queue: Queue, config: QueueConfig, inherited: Mapping[str, str]) -> None:
+        """Applies the configuration of one queue."""
+        queue.set_limits(config.guaranteed, config.maximum)
+        queue.max_applications = config.max_applications
+        queue.submit_acl, queue.admin_acl = config.submit_acl, config.admin_acl
+        above = queue.parent.template if queue.parent is not None else None
+        queue.template = None if queue.leaf else config.child_template or above
+        self.set_properties(queue, {**inherited, **config.properties})
+
+    def set_properties(self, queue: Queue, texts: dict[str, str]) -> None:
+        """Takes a queue's properties and the policy that they mean. An unknown value means the default."""
+        queue.properties = texts
+        queue.policy = policy = properties.policy_of(texts)
+        queue.fair_apps = queue.leaf and policy.app_sort.fair
+        queue.priority_first = policy.priority_first
+
+    def link(self, queue: Queue) -> None:
+        """Adds a new queue to the tree."""
+        self._state.queues[queue.path] = queue
+        self._external.restrict(queue)
+        if queue.parent is not None:
+            queue.parent.children[queue.name] = queue
+            queue.fair_max[:] = queue.parent.fair_max
+            self._own_fair_max(queue)
+
+    def announce_queues(self, out: Outcome, now_ns: int) -> None:
+        """Adds the events and objects of a new configuration."""
+        for queue in self._state.queues.values():
+            self.announce_queue(queue, out, now_ns)
+        limit_events({}, self._limits.standing(), out, now_ns)
+
+    def announce_queue(self, queue: Queue, out: Outcome, now_ns: int) -> None:
+        """Adds the events and the object of one new queue."""
+        queue.created_ns = now_ns
+        detail = Detail.NONE if queue.managed else Detail.QUEUE_DYNAMIC
+        out.track(EventType.QUEUE, Change.ADD, detail, queue.path, now_ns=now_ns)
+        dispute = self._external.dispute(queue)
+        for quantities, what, message in (
+            (queue.maximum, Detail.QUEUE_MAX, dispute),
+            (queue.guaranteed, Detail.QUEUE_GUARANTEED, ""),
+        ):
+            if quantities is not None:
+                by_name = queue.by_name(quantities)
+                out.track(EventType.QUEUE, Change.SET, what, queue.path, "", by_name, message, now_ns=now_ns)
+        out.touch(queue, self._state.name)
+        self._external.queue_is_there(queue, out)
+
+    def limit_events(
+        self,
+        queue: Queue,
+        guaranteed: Mapping[int, int] | None,
+        maximum: Mapping[int, int] | None,
+        out: Outcome,
+        now_ns: int,
+    ) -> None:
+        """Adds the events of a queue whose guaranteed amounts and max were these before. If external sources differ
+        about the max, the event says so.
+        """
+        dispute = self._external.dispute(queue)
+        for old, new, detail, message in (
+            (guaranteed, queue.guaranteed, Detail.QUEUE_GUARANTEED, ""),
+            (maximum, queue.maximum, Detail.QUEUE_MAX, dispute),
+        ):
+            if old != new:
+                by_name = queue.by_name(new) or {}
+                out.track(EventType.QUEUE, Change.SET, detail, queue.path, "", by_name, message, now_ns=now_ns)
+
+    # ---- dynamic queues --------------------------------------------------------------------------------------------
+
+    def create_queue(self, path: str) -> tuple[Queue | None, list[Queue], str]:
+        """Creates the missing queues of a path: dynamic ones, the last a leaf.
+
+        Returns the leaf, the created queues (for :meth:`announce_queue`), and ""; or None, nothing, and why not.
+        """
+        state = self._state
+        parts = path.split(".")
+        queue = state.root
+        created: list[Queue] = []
+        for depth, part in enumerate(parts[1:], start=1):
+            child = queue.children.get(part)
+            if child is None:
+                if queue.leaf:
+                    return None, [], f"creation of queue {path} failed: {queue.path} is a leaf"
+                if queue.state is not QueueState.ACTIVE:
+                    return None, [], f"creation of queue {path} failed: {queue.path} is {queue.state.lower()}"
+                child = Queue(state.types, part, queue, leaf=depth == len(parts) - 1, managed=False)
+                self._take_template(child)
+                self.link(child)
+                created.append(child)
+            queue = child
+        if not queue.leaf:
+            return None, [], f"queue {path} is not a leaf"
+        return queue, created, ""
+
+    def _take_template(self, queue: Queue) -> None:
+        """A dynamic leaf gets the settings of its parent's template. A dynamic parent passes the template on."""
+        template = queue.parent.template if queue.parent is not None else None
+        if not queue.leaf:
+            queue.template = template
+        elif template is not None and queue.path not in (RECOVERY_PATH, INDEPENDENT_PATH):  # these accept everything
+            queue.set_limits(template.guaranteed, template.maximum)
+            queue.max_applications = template.max_applications
+            self.set_properties(queue, dict(template.properties))
+
+    def limit_dynamic_queue(
+        self,
+        queue: Queue,
+        guaranteed: Mapping[str, int] | None,
+        maximum: Mapping[str, int] | None,
+        max_applications: int,
+        out: Outcome,
+        now_ns: int,
+    ) -> None:
+        """Sets the limits that an application's tags give its dynamic queue. None or 0 leaves a limit as it was."""
+        state = self._state
+        before = (queue.guaranteed, queue.maximum)
+        most = queue.max_applications
+        queue.set_limits(
+            guaranteed if guaranteed is not None else queue.by_name(queue.guaranteed),
+            maximum if maximum is not None else queue.by_name(queue.own_maximum),
+        )
+        queue.max_applications = max_applications or queue.max_applications
+        if (queue.guaranteed, queue.maximum, queue.max_applications) == (*before, most):
+            return
+        if queue.guaranteed != before[0]:
+            for app in state.apps_in(queue):
+                app.share = None
+                if queue.fair_apps:
+                    self._waiting.rekey(app)
+                    self._waiting.refresh_app(app)
+        state.capacity_moved = True
+        state.version += 1
+        self.limit_events(queue, *before, out, now_ns)
+        self._gangs.limits_changed(queue, out, now_ns)
+        self._waiting.stir((queue,))
+        out.touch(queue, state.name)
+
+    # ---- removal ---------------------------------------------------------------------------------------------------
+
+    def sweep_queue(self, queue: Queue, out: Outcome, now_ns: int) -> None:
+        """Removes a dynamic or draining queue that is empty, and then its parents to which the same applies."""
+        while (
+            queue.parent is not None
+            and not queue.gone
+            and not queue.applications
+            and not queue.children
+            and (not queue.managed or queue.state is QueueState.DRAINING)
+        ):
+            self.drop_queue(queue, out, now_ns)
+            queue = queue.parent
+
+    def drop_queue(self, queue: Queue, out: Outcome, now_ns: int) -> None:
+        """Removes an empty queue from the tree, with its event and its tombstone."""
+        state = self._state
+        self._waiting.forget_lists(queue, out)
+        self.remove_queue(queue)
+        detail = Detail.NONE if queue.managed else Detail.QUEUE_DYNAMIC
+        out.track(EventType.QUEUE, Change.REMOVE, detail, queue.path, now_ns=now_ns)
+        out.touch(queue, state.name)
+        self._external.queue_is_gone(queue, out)
+
+    def remove_queue(self, queue: Queue) -> None:
+        """Removes an empty queue from the tree."""
+        state = self._state
+        assert not queue.applications, f"{queue} still has applications"
+        assert not queue.children, f"{queue} still has children"
+        assert queue.parent is not None, "root stays"
+        self._waiting.set_ready(queue, None)
+        del state.queues[queue.path], queue.parent.children[queue.name]
+        queue.gone = True
+        state.types.release(queue.limit, queue.fair_max, queue.allocated, queue.pending, queue.preempting)
+
+    def change_queue_state(self, queue: Queue, event: QueueEvent) -> None:
+        """Moves a queue along its state table."""
+        queue.state = next_queue_state(queue.path, queue.state, event)
+
+    # ---- fair max --------------------------------------------------------------------------------------------------
+
+    def measure_fair_max(self) -> None:
+        """Computes every queue's fair max anew, and sorts the ready queues again."""
+        state = self._state
+        for queue in state.queues.values():  # parents come before their children
+            above = state.capacity if queue.parent is None else queue.parent.fair_max
+            queue.fair_max[:] = above
+            self._own_fair_max(queue)
+        for queue in state.queues.values():
+            if queue.ready_key is not None:
+                self._waiting.set_ready(queue, ordering.queue_key(queue))
+
+    def _own_fair_max(self, queue: Queue) -> None:
+        for number, value in (queue.maximum or {}).items():
+            queue.fair_max[number] = value

@@ -1,0 +1,422 @@
+"""The RM's requests about asks and allocations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from muster_si.constants import FOREIGN
+
+from muster_core.allocation import items
+from muster_core.allocation.unnamed_releases import UnnamedReleases
+from muster_core.config.config import INDEPENDENT, INDEPENDENT_PATH, partition_name
+from muster_core.model.allocation import made_uuid, unique_key
+from muster_core.model.application import Allocation, Application, Ask, in_order
+from muster_core.model.commands import AskItem, ReleaseItem, Termination
+from muster_core.model.outcome import Detail, Outcome, ReleasedAllocation, ReleasedAsk
+from muster_core.model.resources import Shape, TooManyTypes
+from muster_core.model.scopes import SCOPE_TAG, SCOPES
+from muster_core.model.states import AppEvent, AppState
+from muster_core.partition import Partition
+from muster_core.requests.item_checks import SHOWN_MAX, Negative, announce, begin, refuse_negative, reject
+
+_RELEASE_DETAILS = {
+    Termination.TIMEOUT: Detail.ALLOC_TIMEOUT,
+    Termination.PREEMPTED_BY_SCHEDULER: Detail.ALLOC_PREEMPT,
+    Termination.PLACEHOLDER_REPLACED: Detail.ALLOC_REPLACED,
+}
+
+# These terminations end an allocation and keep its ask.
+_KEEPING = (Termination.TIMEOUT, Termination.SCHEDULING_FAILED_ON_RM)
+
+
+class AllocationRequests:
+    """Handles asks, reported allocations and releases of the RM.
+
+    :param partitions: the core's partitions, by name.
+    :param submission: makes the next submission number.
+    """
+
+    def __init__(self, partitions: Mapping[str, Partition], submission: Callable[[], int]) -> None:
+        self._partitions = partitions
+        self._submission = submission
+
+    def take(self, item: AskItem, out: Outcome, now_ns: int) -> None:
+        try:
+            refuse_negative("allocation", item.quantities)
+            if item.node_id or FOREIGN in item.tags:
+                self._adopt(item, out, now_ns)
+            else:
+                self._ask(item, out, now_ns)
+        except (TooManyTypes, Negative) as error:
+            reject(item, str(error), out)
+
+    def _ask(self, item: AskItem, out: Outcome, now_ns: int) -> None:
+        partition = self._partitions.get(item.partition) or self._partitions.get(partition_name(item.partition))
+        if partition is None:
+            reject(item, f"partition {item.partition!r} does not exist", out)
+            return
+        app = partition.live_application(item.app_id or INDEPENDENT)
+        if problem := _owner_problem(partition, app, item):
+            reject(item, problem, out)
+            return
+        if app is not None and app.state is AppState.FAILING:
+            reject(item, f"application {item.app_id} is failing: nothing more is scheduled for it", out)
+            return
+        if not any(item.quantities.values()):
+            reject(item, "allocation contains no resources", out)
+            return
+        if (said := item.tags.get(SCOPE_TAG) if item.tags else None) is not None and said.strip().lower() not in SCOPES:
+            reject(item, f"allocationTags[{SCOPE_TAG!r}]: {said[:SHOWN_MAX]!r}, expected {', '.join(SCOPES)}", out)
+            return
+        if item.wanted < 1:
+            reject(item, f"maxAllocations is {item.wanted}, expected at least 1", out)
+            return
+        shape = partition.types.shape(item.quantities)
+        if app is None or app.independent:
+            app, item = self._independent(partition, out, now_ns), _without_gang(item)
+        old = app.asks.get(item.key)
+        made = old.allocated if old is not None else app.made(item.key)
+        if made:
+            self._change_held(partition, app, item, shape, out, now_ns)
+        if made >= item.wanted:  # the request is met: what is still pending beyond that is not wanted any more
+            if old is not None:
+                partition.asks.remove_ask(old, out, now_ns, Detail.APP_REQUEST)
+                partition.lifecycle.complete_if_idle(app, out, now_ns)
+            return
+        submission = old.submission if old is not None else self._submission()
+        demand = items.demand_of(item, shape, submission, old.created_ns if old is not None else now_ns)
+        ask = Ask(app, demand, item.wanted - made, made)
+        if old is not None:
+            if old.pending == ask.pending and old.demand.same_as(demand):
+                return
+            ask.published, old.published = old.published, False
+            partition.reservations.pass_on(old, ask)
+        partition.announcements.wants(old, ask, out, now_ns)
+        if old is not None:
+            partition.asks.remove_ask(old, out, now_ns, None)
+        if demand.placeholder:
+            partition.gangs.ask_more(demand, app, ask.pending)
+            out.touch(app, partition.name)
+        partition.asks.add_ask(ask, out)
+        if app.state is AppState.NEW:
+            # (The event names its first request, because events of this kind are about a request.)
+            out.tell_people(item.key, app.app_id, shape, "New application added", now_ns)
+        if app.state in (AppState.NEW, AppState.COMPLETING):
+            partition.lifecycle.change_state(app, AppEvent.RUN, out, now_ns)
+
+    def _adopt(self, item: AskItem, out: Outcome, now_ns: int) -> None:
+        """Takes an allocation that exists already: one of the RM (recovery), or a foreign one."""
+        name = partition_name(item.partition)
+        partition = self._partitions.get(name)
+        if partition is None:
+            reject(item, f"partition {item.partition!r} does not exist", out)
+            return
+        foreign = FOREIGN in item.tags
+        if foreign and not item.node_id:
+            reject(item, f"trying to add a foreign request (non-allocation) {item.key}: nodeID is empty", out)
+            return
+        node = partition.nodes.get(item.node_id)
+        if node is None:
+            reject(item, f"failed to find node {item.node_id} for allocation {item.key}", out)
+            return
+        if not any(item.quantities.values()):
+            reject(item, "allocation contains no resources", out)
+            return
+        app = None if foreign else partition.live_application(item.app_id or INDEPENDENT)
+        if problem := _foreign_problem(partition, item) if foreign else _owner_problem(partition, app, item):
+            reject(item, problem, out)
+            return
+        shape = partition.types.shape(item.quantities)
+        said_for = item.app_id
+        if not foreign and (app is None or app.independent):
+            app, item = self._independent(partition, out, now_ns), _without_gang(item)
+        old = partition.foreign.get(item.key) if app is None else _reported_before(app, item)
+        other = _with_uuid_of(app, item, old) if app is not None and item.uuid else None
+        if other is not None:
+            why = f"UUID {item.uuid} is that of allocation {other.key} of application {other.app_id} already"
+            reject(replace(item, app_id=said_for), f"allocation {item.key}: {why}", out)
+            return
+        if old is not None:
+            demand = items.demand_of(_as_far_as_said(item, old), shape, old.submission, old.created_ns)
+            allocation = partition.recovery.change(old, demand, item.node_id, item.uuid, out, now_ns, echo=True)
+            if app is None:
+                return
+        else:
+            allocation = items.allocation_of(item, app, shape, self._submission(), now_ns)
+            if app is None:
+                partition.recovery.adopt(allocation, out, now_ns)
+                return
+            allocation.ordinal = app.made(item.key)  # each allocation of an ask with repeats has its own UUID
+            if not allocation.uuid:  # previous generation: the scheduler makes missing ids
+                allocation.uuid = made_uuid(allocation.submission, 0, now_ns)
+            if (asked := app.asks.get(item.key)) is not None:
+                if asked.notified:
+                    partition.notifications.passed(asked, out, now_ns)
+                partition.announcements.wants(asked, None, out, now_ns)
+                partition.asks.remove_ask(asked, out, now_ns, None)
+            partition.recovery.adopt(allocation, out, now_ns)
+        if app.state is AppState.FAILING:
+            partition.releases.time_out(allocation, f"application {app.app_id} is failing", out, now_ns)
+
+    def _change_held(
+        self, partition: Partition, app: Application, item: AskItem, shape: Shape, out: Outcome, now_ns: int
+    ) -> None:
+        """An ask that was sent again has running allocations: all of them now have the ask's properties.
+
+        (So the outcome does not depend on how much of the ask was allocated when it came again. The allocations' role
+        in their gang does not change.)
+        """
+        for held in app.held(item.key):
+            said = replace(
+                item,
+                task_group=held.task_group,
+                placeholder=held.placeholder,
+                previous_generation=held.previous_generation,
+            )
+            demand = items.demand_of(said, shape, held.submission, held.created_ns)
+            if not demand.same_as(held.demand):
+                partition.recovery.change(held, demand, held.node_id, "", out, now_ns, echo=False)
+
+    def _independent(self, partition: Partition, out: Outcome, now_ns: int) -> Application:
+        """The scheduler's own application for independent allocations, created when needed."""
+        app = partition.live_application(INDEPENDENT)
+        if app is None:
+            queue, created, problem = partition.queue_tree.create_queue(INDEPENDENT_PATH)
+            assert queue is not None, problem  # below root, which is active and no leaf; nobody may configure it
+            app = Application(partition.types, INDEPENDENT, queue, self._submission(), now_ns)
+            begin(partition, app, out, now_ns)
+            for new in created:
+                partition.queue_tree.announce_queue(new, out, now_ns)
+            announce(app, "", out, now_ns)
+        return app
+
+    def release(self, item: ReleaseItem, unnamed: UnnamedReleases, out: Outcome, now_ns: int) -> None:
+        """Handles one release: acknowledges it, with what it ended or that there was nothing to end. A confirmation of
+        a release that the scheduler began gets no answer.
+        """
+        partition = self._partitions.get(item.partition) or self._partitions.get(partition_name(item.partition))
+        if partition is None:
+            _acknowledge(item, item.partition, f"partition {item.partition!r} does not exist", out)
+        elif not item.app_id and not _is_independent(partition, item):
+            self._release_foreign(partition, item, out, now_ns)
+        else:
+            app = partition.live_application(item.app_id or INDEPENDENT)
+            if app is None:
+                why = f"application {item.app_id} does not exist: there is nothing to release"
+                _acknowledge(item, partition.name, why, out)
+            elif app.source:
+                _acknowledge(item, partition.name, f"{_of_source(app)}: nothing is released", out)
+            else:
+                named = item._replace(app_id=app.app_id)
+                for key in self._release_of(partition, app, named, out, now_ns):
+                    unnamed.gained(partition, app, key)
+
+    def _release_of(
+        self, partition: Partition, app: Application, item: ReleaseItem, out: Outcome, now_ns: int
+    ) -> list[str]:
+        """Ends what the item names. Returns the keys for which the application may have another ask or UUID now."""
+        ended = [] if item.ask_only else _allocations_of(app, item)
+        gained = [held.replaced_by or held.key for held in ended if held.replaced_by or item.termination in _KEEPING]
+        asks: list[Ask] = []
+        if item.termination is Termination.SCHEDULING_FAILED_ON_RM and app.state is not AppState.FAILING and ended:
+            for allocation in ended:
+                needless = allocation.placeholder and app.state is AppState.COMPLETING
+                if allocation.timed_out or allocation.replaced_by is not None or needless:  # it was to go anyway
+                    self._release_one(partition, allocation, item, out, now_ns)
+                else:
+                    self._ask_again(partition, app, allocation, item.message, out, now_ns)
+        else:
+            confirms = item.termination in _RELEASE_DETAILS and (item.key or item.uuid)
+            releasing = [allocation for allocation in ended if allocation.releasing] if confirms else []
+            # A confirmation concerns released allocations, not the ask's other allocations or what is pending of the
+            # ask.
+            ended = releasing or ended
+            if item.ask_only or (item.termination not in _KEEPING and not releasing):
+                asks = _asks_of(app, item)
+            for ask in asks:
+                partition.asks.remove_ask(ask, out, now_ns, Detail.APP_REQUEST)
+            for allocation in ended:
+                self._release_one(partition, allocation, item, out, now_ns)
+        if asks:
+            keys = {allocation.key for allocation in ended}  # their release is answered as that of an allocation
+            for ask in asks:
+                if ask.key not in keys:
+                    _acknowledge(item, partition.name, item.message, out, ask)
+        elif not ended:
+            _acknowledge(item, partition.name, _nothing_there(app, item), out)
+        partition.lifecycle.complete_if_idle(app, out, now_ns)
+        return gained
+
+    def _release_one(
+        self, partition: Partition, allocation: Allocation, item: ReleaseItem, out: Outcome, now_ns: int
+    ) -> None:
+        # The RM confirms a release that the scheduler began (preemption, time-out, replacement): the scheduler does not
+        # echo it.
+        confirms = allocation.releasing and (
+            item.termination in _RELEASE_DETAILS or item.termination is Termination.SCHEDULING_FAILED_ON_RM
+        )
+        partition.releases.release(
+            allocation,
+            Termination.STOPPED_BY_RM,
+            item.message,
+            _RELEASE_DETAILS.get(item.termination, Detail.ALLOC_CANCEL),
+            out,
+            now_ns,
+            tell=not confirms,
+            completing=False,
+        )
+        if allocation.replaced_by is not None:
+            partition.gangs.swap(allocation, out, now_ns)
+
+    def _ask_again(
+        self, partition: Partition, app: Application, held: Allocation, message: str, out: Outcome, now_ns: int
+    ) -> None:
+        """The RM could not start the allocation: it is a pending ask again, and the application keeps its state."""
+        old = app.asks.get(held.key)
+        made = app.made(held.key) if old is None else old.allocated
+        partition.releases.release(
+            held,
+            Termination.SCHEDULING_FAILED_ON_RM,
+            message,
+            Detail.ALLOC_CANCEL,
+            out,
+            now_ns,
+            tell=False,
+            completing=False,
+        )
+        demand = replace(held.demand, submission=self._submission(), changed_ns=0)
+        ask = Ask(app, demand, 1 if old is None else old.pending + 1, made - 1)
+        partition.announcements.wants(old, ask, out, now_ns, message)
+        if old is not None:
+            ask.notified = old.notified
+            ask.published, old.published = old.published, False
+            partition.asks.remove_ask(old, out, now_ns, None)
+        if demand.placeholder:
+            partition.gangs.not_lost(demand, app, ask.pending)
+        partition.asks.add_ask(ask, out)
+
+    def _release_foreign(self, partition: Partition, item: ReleaseItem, out: Outcome, now_ns: int) -> None:
+        foreign = partition.foreign.get(item.key) if not (item.ask_only or item.uuid) else None
+        if foreign is not None:
+            partition.releases.release(
+                foreign, Termination.STOPPED_BY_RM, item.message, Detail.ALLOC_CANCEL, out, now_ns
+            )
+            return
+        what = f"UUID {item.uuid}" if item.uuid else f"key {item.key}" if item.key else "an empty key"
+        kind = "ask" if item.ask_only else "allocation" if item.uuid else "foreign allocation"
+        _acknowledge(item, partition.name, f"there is no {kind} with {what}: there is nothing to release", out)
+
+
+def _as_far_as_said(item: AskItem, held: Allocation) -> AskItem:
+    """Properties for which an allocation's message has no field stay as its ask had them."""
+    item = replace(item, execution_timeout_ms=held.execution_timeout_ms, previous_generation=held.previous_generation)
+    if not held.previous_generation:
+        return item
+    return replace(
+        item,
+        originator=held.originator,
+        allow_preempt_self=held.allow_preempt_self,
+        allow_preempt_other=held.allow_preempt_other,
+        has_preemption_policy=held.has_preemption_policy,
+    )
+
+
+def _acknowledge(item: ReleaseItem, partition: str, message: str, out: Outcome, ask: Ask | None = None) -> None:
+    """Answers a release that ended no allocation, with the item's own names."""
+    app_id, key = item.app_id, item.key if ask is None else ask.key
+    if item.ask_only or ask is not None:
+        out.facts.append(ReleasedAsk(partition, app_id, key, Termination.STOPPED_BY_RM, message, item.ask_only))
+        return
+    out.facts.append(
+        ReleasedAllocation(partition, app_id, key, item.uuid, Termination.STOPPED_BY_RM, message, bool(item.uuid))
+    )
+
+
+def _nothing_there(app: Application, item: ReleaseItem) -> str:
+    what = f"UUID {item.uuid}" if item.uuid else f"key {item.key}" if item.key else ""
+    kind = "ask" if item.ask_only else "allocation"
+    has = f"has no {kind} with {what}" if what else f"has no {kind}"
+    if item.termination in _KEEPING and not item.ask_only and item.key in app.asks:
+        has += f", and {item.termination.name} keeps its ask"
+    return f"application {app.app_id} {has}: there is nothing to release"
+
+
+def _reported_before(app: Application, item: AskItem) -> Allocation | None:
+    """The allocation that the RM reports again: found by its UUID, else by its key. Another UUID is another
+    allocation.
+    """
+    for held in app.by_uuid.get(item.uuid, ()) if item.uuid else ():
+        if held.key == item.key:
+            return held
+    first = app.allocations.get(unique_key(item.key, 0))
+    return first if first is not None and (not item.uuid or first.uuid in ("", item.uuid)) else None
+
+
+def _with_uuid_of(app: Application, item: AskItem, old: Allocation | None) -> Allocation | None:
+    """Another allocation of the application with the item's UUID: a release could not distinguish the two.
+
+    (Only within the application: one lookup for each of the many allocations that a restarted RM reports.)
+    """
+    if old is not None and old.uuid == item.uuid:
+        return None
+    return next(iter(app.by_uuid.get(item.uuid, ())), None)
+
+
+def _asks_of(app: Application, item: ReleaseItem) -> list[Ask]:
+    """(A UUID names one allocation: the others of an ask with repeats stay wanted.)"""
+    if item.uuid:
+        return []
+    if not item.key:
+        return sorted(app.asks.values(), key=lambda ask: ask.submission)
+    ask = app.asks.get(item.key)
+    return [] if ask is None else [ask]
+
+
+def _allocations_of(app: Application, item: ReleaseItem) -> list[Allocation]:
+    if item.uuid:
+        return list(app.by_uuid.get(item.uuid, ()))
+    return app.held(item.key) if item.key else in_order(app.allocations.values())
+
+
+def _owner_problem(partition: Partition, app: Application | None, item: AskItem) -> str:
+    """Why nothing is accepted for the application that an item names, or for none; "": it is accepted.
+
+    :param app: the live application with this id; for an item of no application, the scheduler's own, if it exists.
+    """
+    if not item.app_id:
+        held = partition.foreign.get(item.key)
+        on = f" on node {held.node_id}" if held is not None else ""
+        return f"allocation {item.key} is a foreign one{on}: release it first" if held is not None else ""
+    if app is None or app.independent:
+        return f"failed to find application {item.app_id}"
+    return _of_source(app) if app.source else ""
+
+
+def _foreign_problem(partition: Partition, item: AskItem) -> str:
+    """Why a foreign allocation is not accepted: a release names foreign and independent allocations by their keys
+    alone.
+    """
+    own = partition.live_application(INDEPENDENT)
+    if own is None or not (item.key in own.asks or own.held(item.key)):
+        return ""
+    return f"allocation {item.key} is an independent one, of the scheduler's own: release it first"
+
+
+def _is_independent(partition: Partition, item: ReleaseItem) -> bool:
+    """Whether a release without application id concerns an independent ask or allocation."""
+    own = partition.live_application(INDEPENDENT)
+    if own is None:
+        return False
+    if item.uuid:
+        return item.uuid in own.by_uuid
+    return bool(item.key) and (item.key in own.asks or (not item.ask_only and bool(own.held(item.key))))
+
+
+def _without_gang(item: AskItem) -> AskItem:
+    """The item for the scheduler's own application, without a gang: only applications of the RM have gangs."""
+    return replace(item, app_id=INDEPENDENT, task_group="", placeholder=False)
+
+
+def _of_source(app: Application) -> str:
+    return f"application {app.app_id} was brought by source {app.source}: it is not the resource manager's"

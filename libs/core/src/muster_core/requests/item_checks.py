@@ -1,0 +1,47 @@
+"""Shared by requests of all kinds: checks of numbers, rejections, and the start of an application."""
+
+from __future__ import annotations
+
+from muster_core.model.application import Application
+from muster_core.model.commands import AskItem
+from muster_core.model.outcome import Change, Detail, EventType, Outcome, RejectedAsk
+from muster_core.model.states import AppState
+from muster_core.partition import Partition
+from muster_core.queues.limits import link_event
+
+SHOWN_MAX = 200  # characters of a name in an answer
+
+
+class Negative(ValueError):
+    """A quantity below zero."""
+
+
+def refuse_negative(what: str, *resources: dict[str, int]) -> None:
+    for quantities in resources:
+        for name, value in quantities.items():
+            if value < 0:
+                raise Negative(f"{what} contains negative resources: {name} {value}")
+
+
+def reject(item: AskItem, reason: str, out: Outcome) -> None:
+    """Rejects an item with its own names. In both generations, an item with a node is an allocation."""
+    asked = item.previous_generation and not item.node_id
+    out.facts.append(RejectedAsk(item.key, item.app_id, reason, asked))
+
+
+def begin(partition: Partition, app: Application, out: Outcome, now_ns: int) -> None:
+    """Adds a new application to its queue."""
+    app.state_log.append((now_ns, AppState.NEW))
+    partition.lifecycle.take_id(app, out)
+    partition.lifecycle.add_application(app)
+    out.touch(app, partition.name)
+
+
+def announce(app: Application, why: str, out: Outcome, now_ns: int) -> None:
+    """Adds the events of a new application. ``why``: the reason if it was accepted differently from what it asked
+    for.
+    """
+    out.track(EventType.APP, Change.ADD, Detail.NONE, app.app_id, message=why, now_ns=now_ns)
+    out.track(EventType.APP, Change.SET, Detail.APP_NEW, app.app_id, now_ns=now_ns)
+    out.track(EventType.QUEUE, Change.ADD, Detail.QUEUE_APP, app.queue.path, app.app_id, now_ns=now_ns)
+    link_event(app, app.user_group, Change.SET, out, now_ns)

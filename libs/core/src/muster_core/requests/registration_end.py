@@ -1,0 +1,68 @@
+"""The events of everything that ends when an RM registers again, or is forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from muster_core.allocation.announcements import Announcements
+from muster_core.model.application import Application, Ask, in_order
+from muster_core.model.outcome import Change, Detail, EventType, Outcome
+from muster_core.model.resources import Shape, Vector, add
+from muster_core.partition import Partition
+from muster_core.queues.limits import usage_events
+
+# If no more asks and allocations than this end with a registration, each has its own events. All of them are in the
+# registration's transaction, which must not take too long.
+ENDED_ONE_BY_ONE_MAX = 100_000
+
+# Why an RM's objects end with its registration.
+ANEW = "the resource manager registered again"
+
+FORGOTTEN = "an operator had the resource manager forgotten"
+
+
+def end_holdings(app: Application, out: Outcome, now_ns: int, why: str) -> None:
+    """Adds the events of an application's asks and allocations, which all end."""
+    for ask in sorted(app.asks.values(), key=lambda ask: ask.submission):
+        _end_reservation(ask, out, now_ns, why)
+        Announcements.ask_event(Change.REMOVE, Detail.REQUEST_CANCEL, ask, out, now_ns, why)
+    for held in in_order(app.allocations.values()):
+        key, shape = held.key, held.shape
+        out.track(EventType.APP, Change.REMOVE, Detail.ALLOC_CANCEL, app.app_id, key, shape, why, now_ns=now_ns)
+        out.track(EventType.NODE, Change.REMOVE, Detail.NODE_ALLOC, held.node_id, key, shape, why, now_ns=now_ns)
+        usage_events(app, Change.REMOVE, shape, out, now_ns)
+
+
+def end_sums(partition: Partition, apps: Sequence[Application], out: Outcome, now_ns: int, why: str) -> None:
+    """Adds the events of everything reserved, pending and allocated: one event for each sum, without ask or allocation
+    ids.
+    """
+    sums: dict[tuple[EventType, Detail, str, str], Vector] = {}
+
+    def count(about: EventType, detail: Detail, object_id: str, reference_id: str, shape: Shape) -> None:
+        key = (about, detail, object_id, reference_id)
+        add(sums.get(key) or sums.setdefault(key, partition.types.vector()), shape.items)
+
+    for app in apps:
+        for ask in app.asks.values():
+            _end_reservation(ask, out, now_ns, why)
+        if any(app.pending):
+            sums[EventType.APP, Detail.REQUEST_CANCEL, app.app_id, ""] = app.pending
+        # (Not the applications' and nodes' own sums: these may include proposals.)
+        for held in app.allocations.values():
+            count(EventType.APP, Detail.ALLOC_CANCEL, app.app_id, "", held.shape)
+            count(EventType.NODE, Detail.NODE_ALLOC, held.node_id, "", held.shape)
+            if app.user:
+                count(EventType.USERGROUP, Detail.UG_USER_RESOURCE, app.user, app.queue.path, held.shape)
+            if app.user_group:
+                count(EventType.USERGROUP, Detail.UG_GROUP_RESOURCE, app.user_group, app.queue.path, held.shape)
+    for (about, detail, object_id, reference_id), vector in sums.items():
+        message = "" if about is EventType.USERGROUP else why
+        quantities = partition.types.quantities(vector)
+        out.track(about, Change.REMOVE, detail, object_id, reference_id, quantities, message, now_ns=now_ns)
+
+
+def _end_reservation(ask: Ask, out: Outcome, now_ns: int, why: str) -> None:
+    if ask.reserved_node:
+        change, detail, node_id = Change.REMOVE, Detail.NODE_RESERVATION, ask.reserved_node
+        out.track(EventType.NODE, change, detail, node_id, ask.key, ask.shape, why, now_ns=now_ns)

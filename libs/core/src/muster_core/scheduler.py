@@ -1,0 +1,378 @@
+"""The core's two entry points: ``apply`` takes commands, ``cycle`` makes allocations. Nothing else changes the state.
+
+One :class:`SchedulerCore` is one RM: its partitions, queues, nodes and applications, in one total order. Time and
+configuration are arguments. The core reads no clock, does no I/O and uses no randomness.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+
+from muster_core.allocation.turns import WholeTurn
+from muster_core.allocation.unnamed_releases import UnnamedReleases
+from muster_core.config.config import ClusterConfig, PartitionConfig, partition_name
+from muster_core.external.external import SetSource, UpdateExternal
+from muster_core.external.external_books import ExternalBooks, ExternalEntry
+from muster_core.external.problems import no_partition
+from muster_core.model.commands import (
+    Answer,
+    Answers,
+    Command,
+    SetCallbacks,
+    SetDeciding,
+    SetEvents,
+    SetGeneration,
+    UpdateAllocations,
+    UpdateApplications,
+    UpdateConfiguration,
+    UpdateNodes,
+)
+from muster_core.model.outcome import Change, ConfigurationAnswer, Detail, EventType, Outcome
+from muster_core.model.partition_state import Timed
+from muster_core.model.scopes import CallbackPolicy
+from muster_core.partition import Partition, is_awaited
+from muster_core.queues import reload
+from muster_core.queues.limits import limit_events, link_event
+from muster_core.queues.quota import rearm
+from muster_core.requests.allocation_requests import AllocationRequests
+from muster_core.requests.application_requests import ApplicationRequests
+from muster_core.requests.node_requests import NodeRequests
+from muster_core.requests.registration_end import ANEW, ENDED_ONE_BY_ONE_MAX, end_holdings, end_sums
+
+# A search may free something for which other asks wait, such as a reservation that is not needed any more: these asks
+# are tried in the next pass. One cycle has up to so many passes; what is left comes in the next cycle, after new
+# requests.
+_PASSES_MAX = 10
+# With no more deadlines than this, a look for obsolete ones does not pay.
+_DEADLINES_MIN = 1024
+
+
+class SchedulerCore:
+    """The scheduler of one RM.
+
+    :param external: the statements of external sources; they outlive this core.
+    :param reports_until_ns: until when an RM that registered again may still report its allocations; 0: it did not
+        register again.
+    :ivar next_submission: the number of the next submitted node, application or ask. It decides ties.
+    """
+
+    def __init__(
+        self,
+        config: ClusterConfig,
+        *,
+        searching: bool = True,
+        external: ExternalBooks | None = None,
+        rm_id: str = "",
+        reports_until_ns: int = 0,
+    ) -> None:
+        self.config = config
+        self.rm_id = rm_id
+        self._reports_until_ns = reports_until_ns
+        self.external = external if external is not None else ExternalBooks()
+        self._searching = searching
+        self._deciding = True
+        self._policy = CallbackPolicy()
+        self._previous_generation = False
+        self._events = SetEvents()
+        self._one = WholeTurn()
+        self.partitions = {each.name: self._new_partition(each) for each in config.partitions}
+        self.next_submission = 1
+        self._applications = ApplicationRequests(self.partitions, self._submission)
+        self._allocations = AllocationRequests(self.partitions, self._submission)
+        self._nodes = NodeRequests(self.partitions, self._allocations.take)
+        self._deadlines: list[tuple[int, int, Partition, Timed]] = []
+        self._deadline_order = 0
+        self._deadlines_max = _DEADLINES_MIN
+
+    # ---- entry point: apply ----------------------------------------------------------------------------------------
+
+    def start(self, now_ns: int, out: Outcome | None = None) -> Outcome:
+        """Announces the queues of a new registration, and takes what external sources have said."""
+        out = self._outcome(out)
+        for partition in self.partitions.values():
+            partition.queue_tree.announce_queues(out, now_ns)
+            partition.external.begin(out, now_ns)
+        self._follow_up(out, now_ns)
+        self._leave_dormant(out)
+        self._follow_up(out, now_ns)
+        return out
+
+    def _outcome(self, out: Outcome | None) -> Outcome:
+        """The outcome to add to, with the events that are wanted now."""
+        out = out if out is not None else Outcome()
+        out.tracking, out.requests = self._events.tracking, self._events.requests
+        return out
+
+    def end(self, now_ns: int, out: Outcome | None = None, why: str = ANEW) -> Outcome:
+        """Adds the events of everything that ends with the RM's registration. The objects themselves just disappear.
+
+        If there are very many asks and allocations, they are not named singly: each of their sums ends with one event.
+        """
+        out = self._outcome(out)
+        apps = {
+            partition: [app for queue in partition.queues.values() for app in partition.apps_in(queue)]
+            for partition in self.partitions.values()
+        }
+        ended = sum(len(app.allocations) for each in apps.values() for app in each)
+        out.ended += ended
+        out.dropped += ended
+        held = ended + sum(len(app.asks) for each in apps.values() for app in each)
+        for partition in self.partitions.values():
+            if held > ENDED_ONE_BY_ONE_MAX and out.tracking:
+                end_sums(partition, apps[partition], out, now_ns, why)
+            for app in apps[partition]:
+                if held <= ENDED_ONE_BY_ONE_MAX and out.tracking:
+                    end_holdings(app, out, now_ns, why)
+                link_event(app, app.user_group, Change.REMOVE, out, now_ns)
+                out.track(EventType.APP, Change.REMOVE, Detail.NONE, app.app_id, message=why, now_ns=now_ns)
+                change, detail, path = Change.REMOVE, Detail.QUEUE_APP, app.queue.path
+                out.track(EventType.QUEUE, change, detail, path, app.app_id, message=why, now_ns=now_ns)
+            for node_id, node in partition.nodes.items():
+                change, detail, capacity = Change.REMOVE, Detail.NODE_DECOMISSION, node.named_capacity()
+                out.track(EventType.NODE, change, detail, node_id, "", capacity, why, now_ns=now_ns)
+            limit_events(partition.limits.standing(), {}, out, now_ns)
+            for queue in reversed(partition.queues.values()):
+                detail = Detail.NONE if queue.managed else Detail.QUEUE_DYNAMIC
+                out.track(EventType.QUEUE, Change.REMOVE, detail, queue.path, message=why, now_ns=now_ns)
+        return out
+
+    def apply(self, command: Command, now_ns: int, out: Outcome | None = None) -> Outcome:
+        """Applies one command.
+
+        :param out: an outcome to add to; None: a new one. Bad items are answered in the outcome; they change nothing.
+        """
+        out = self._outcome(out)
+        match command:
+            case UpdateAllocations() | UpdateApplications() | UpdateNodes():
+                self._take_items(command, out, now_ns)
+            case UpdateConfiguration():
+                out.facts.append(ConfigurationAnswer(self._reconfigure(command.config, out, now_ns)))
+            case SetDeciding():
+                self._deciding = command.deciding
+                self._review_deciding()
+                for each in self.partitions.values() if not command.deciding else ():
+                    each.questions.withdraw_all(out)
+            case SetCallbacks():
+                self._policy = command.policy
+                for each in self.partitions.values():
+                    each.questions.take_policy(command.policy, out, now_ns)
+                self._review_deciding()
+            case Answers():
+                self._answer(command, out, now_ns)
+            case UpdateExternal() | SetSource():
+                self._hear(command, out, now_ns)
+            case SetEvents():
+                self._events = command
+                self._outcome(out)
+                for each in self.partitions.values():
+                    each.notifications.want(command.requests)
+            case SetGeneration():
+                self._previous_generation = command.previous
+                for each in self.partitions.values():
+                    each.previous_generation = command.previous
+        self._follow_up(out, now_ns)
+        return out
+
+    def _take_items(
+        self, command: UpdateAllocations | UpdateApplications | UpdateNodes, out: Outcome, now_ns: int
+    ) -> None:
+        """Handles each item in the state that the items before it left, as if each came in a message of its own."""
+        match command:
+            case UpdateAllocations():
+                unnamed = UnnamedReleases(command.releases, self.partitions)
+                for release in command.releases:
+                    for named in unnamed.named(release):
+                        self._allocations.release(named, unnamed, out, now_ns)
+                    self._follow_up(out, now_ns)
+                for ask_item in command.asks:
+                    self._allocations.take(ask_item, out, now_ns)
+                    self._follow_up(out, now_ns)
+            case UpdateApplications():
+                for app_item in command.new:
+                    self._applications.add(app_item, out, now_ns)
+                    self._follow_up(out, now_ns)
+                for partition, app_id in command.remove:
+                    self._applications.remove(partition, app_id, out, now_ns)
+                    self._follow_up(out, now_ns)
+            case UpdateNodes():
+                for node_item in command.nodes:
+                    self._nodes.update(node_item, out, now_ns)
+                    self._follow_up(out, now_ns)
+
+    def _follow_up(self, out: Outcome, now_ns: int) -> None:
+        """Handles what an item or a cycle made possible elsewhere. (It runs after each ask, so it avoids calls.)"""
+        for partition in self.partitions.values():
+            if partition.external.vacant:
+                partition.external.catch_up(out, now_ns)
+            if partition.moved_offers:
+                partition.offers.settle(out, now_ns)
+            if partition.deadlines:
+                self._collect_deadlines(partition)
+
+    def _hear(self, command: UpdateExternal | SetSource, out: Outcome, now_ns: int) -> None:
+        """Applies what a source says."""
+        partition = self.partitions.get(partition_name(command.partition))
+        changes = self.external.apply(command, now_ns, lends=partition is not None)
+        if partition is not None:
+            partition.external.apply(changes, out, now_ns)
+            partition.questions.limits_shrank(out)
+            return
+        for what, _, _ in changes:
+            out.touch(what, what.partition)
+            if isinstance(what, ExternalEntry):
+                no_partition(what, out)
+
+    def _leave_dormant(self, out: Outcome) -> None:
+        """Marks what sources say of partitions that do not exist."""
+        for name, books in self.external.partitions.items():
+            if name not in self.partitions:
+                for entry in books.entries():
+                    no_partition(entry, out)
+
+    def obstacles(self, config: ClusterConfig) -> tuple[str, ...]:
+        """Why a configuration that is valid in itself cannot be applied to the present state; empty: it can."""
+        wanted = {each.name: each for each in config.partitions}
+        found: list[str] = []
+        for name, partition in self.partitions.items():
+            found += (
+                reload.obstacles(partition, wanted[name]) if name in wanted else reload.removal_obstacles(partition)
+            )
+        return tuple(found)
+
+    def _reconfigure(self, config: ClusterConfig, out: Outcome, now_ns: int) -> tuple[str, ...]:
+        found = self.obstacles(config)
+        if found:
+            return found
+        wanted = {each.name: each for each in config.partitions}
+        for name in [name for name in self.partitions if name not in wanted]:
+            going = self.partitions.pop(name)
+            reload.remove(going, out, now_ns)
+            going.questions.turns.part()
+        for name, each in wanted.items():
+            known = self.partitions.get(name)
+            if known is not None:
+                known.questions.withdraw_all(out)
+                reload.reconfigure(known, each, out, now_ns)
+                if self._searching:  # (a follower takes the consequences from the records)
+                    known.external.reconfigured(out, now_ns)
+                continue
+            self.partitions[name] = new = self._new_partition(each)
+            new.questions.take_policy(self._policy, out, now_ns)
+            new.deciding = self._deciding and not new.questions.silent
+            new.previous_generation = self._previous_generation
+            new.queue_tree.announce_queues(out, now_ns)
+            if self._searching:
+                new.external.begin(out, now_ns)
+        in_order = {name: self.partitions[name] for name in wanted}  # in the order of the configuration
+        self.partitions.clear()  # (It stays the same mapping: the handlers of requests hold it.)
+        self.partitions.update(in_order)
+        self.config = config
+        return ()
+
+    def _new_partition(self, config: PartitionConfig) -> Partition:
+        books = self.external.of(config.name)
+        partition = Partition(
+            config,
+            searching=self._searching,
+            external=books,
+            rm_id=self.rm_id,
+            reports_until_ns=self._reports_until_ns,
+        )
+        # (All numbers have one order, which survives restarts.)
+        partition.questions.number = partition.node_lives.number = self._submission
+        partition.questions.turns.join(self._one)
+        partition.notifications.want(self._events.requests)
+        return partition
+
+    def _review_deciding(self) -> None:
+        """Nothing is decided while the RM is stopped or paused, or while it must be asked and is not connected."""
+        for partition in self.partitions.values():
+            deciding = self._deciding and not partition.questions.silent
+            if deciding and not partition.deciding:
+                rearm(partition)
+                partition.offers.rearm()
+            partition.deciding = deciding
+
+    def _answer(self, command: Answers, out: Outcome, now_ns: int) -> None:
+        # (Refusals first: if several nodes were asked about for one ask, all refused ones are known when one is
+        # chosen.)
+        first: dict[int, Answer] = {}
+        for answer in command.answers:
+            first.setdefault(answer.question, answer)
+        for answer in sorted(first.values(), key=lambda each: each.fits):
+            for partition in self.partitions.values():
+                if answer.question in partition.questions.open:
+                    partition.questions.answer(
+                        answer.question, answer.fits, answer.reason, out, now_ns, index=answer.last_victim
+                    )
+                    break
+
+    # ---- entry point: cycle ----------------------------------------------------------------------------------------
+
+    def cycle(self, now_ns: int, budget: int, out: Outcome | None = None) -> Outcome:
+        """Handles due deadlines, then makes up to ``budget`` allocations. ``exhausted`` says whether more could
+        follow.
+        """
+        out = self._outcome(out)
+        self._fire_deadlines(out, now_ns)
+        left = budget
+        for partition in self._in_turn():
+            for _ in range(_PASSES_MAX):
+                left -= partition.cycle.run(out, now_ns, left)
+                if left <= 0 or not partition.waiting.has_wakeups:
+                    break
+        self._follow_up(out, now_ns)
+        self.exhausted = left > 0 and not any(partition.unfinished for partition in self.partitions.values())
+        return out
+
+    def _in_turn(self) -> Sequence[Partition]:
+        """The partitions in the order of this cycle. While the RM is asked about one proposal at a time, they take
+        turns.
+        """
+        found = list(self.partitions.values())
+        names = list(self.partitions)
+        if len(found) < 2 or self._one.last not in names:
+            return found
+        after = names.index(self._one.last) + 1
+        return [*found[after:], *found[:after]]
+
+    #: After a cycle: nothing more fits until something changes. False: the budget ran out first.
+    exhausted: bool = False
+
+    def activate(self, now_ns: int = 0, decided_ns: int = 0) -> None:
+        """Ends a fold: from now on this core may decide.
+
+        :param decided_ns: the time of the last decision before; 0: as ``now_ns``.
+        """
+        self._searching = True
+        for partition in self.partitions.values():
+            partition.activate(now_ns, decided_ns or now_ns)
+            self._collect_deadlines(partition)
+
+    def next_deadline_ns(self) -> int | None:
+        """When ``cycle`` must be called even if no command comes in; None: never."""
+        return self._deadlines[0][0] if self._deadlines else None
+
+    def _fire_deadlines(self, out: Outcome, now_ns: int) -> None:
+        while self._deadlines and self._deadlines[0][0] <= now_ns:
+            due_ns, _, partition, what = heapq.heappop(self._deadlines)
+            # (An external entry outlives a partition that a new configuration removes.)
+            if not what.gone and self.partitions.get(partition.name) is partition:
+                partition.come(what, due_ns, out, now_ns)
+
+    def _collect_deadlines(self, partition: Partition) -> None:
+        for due_ns, what in partition.deadlines:
+            self._deadline_order += 1
+            heapq.heappush(self._deadlines, (due_ns, self._deadline_order, partition, what))
+        partition.deadlines.clear()
+        if len(self._deadlines) > self._deadlines_max:
+            # Deadlines of objects that are gone would keep these in memory until their time.
+            self._deadlines = [each for each in self._deadlines if is_awaited(each[3], each[0])]
+            heapq.heapify(self._deadlines)
+            self._deadlines_max = max(_DEADLINES_MIN, 2 * len(self._deadlines))
+
+    def _submission(self) -> int:
+        number = self.next_submission
+        self.next_submission = number + 1
+        return number

@@ -1,0 +1,510 @@
+"""Reads the text of a queue configuration strictly: YuniKorn's YAML. Each problem has its line and column.
+
+One reading finds all problems (YuniKorn stops at the first). An error makes the configuration unusable. A warning is
+for an accepted part without the effect that it seems to have. The rules are YuniKorn's, and an accepted configuration
+can be activated. docs/configuration.md lists every key.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import math
+import re
+from dataclasses import replace
+from typing import Any
+
+from muster_core.config import acl, properties
+from muster_core.config.config import (
+    DEFAULT_CONFIG,
+    DEFAULT_NODE_SORT_POLICY,
+    OWN_QUEUES,
+    QUEUE_DEPTH_MAX,
+    ROOT,
+    ChildTemplateConfig,
+    ClusterConfig,
+    PartitionConfig,
+    PlacementRuleConfig,
+    PreemptionConfig,
+    QueueConfig,
+    ReservationConfig,
+    effective_guaranteed,
+    partition_name,
+    quantity_text,
+    set_quantities,
+    types_named,
+)
+from muster_core.model.resources import TYPES_MAX
+from muster_si.constants import CPU, MEMORY
+
+from muster_queue_config import node_policies
+from muster_queue_config.queue_yaml_limits import LIMIT_KEYS, LimitsReader, ReadLimit
+from muster_queue_config.queue_yaml_rules import FILTER_KEYS, RULE_KEYS, RulesReader
+from muster_queue_config.yaml_reader import Problem, Reader, cut, is_nothing, kind, place_of
+from muster_queue_config.yaml_tree import Mapping, Place, Scalar, read_tree
+
+__all__ = ["KEYS", "Problem", "checksum", "load_queue_config"]
+
+# People write configurations; one beyond these limits is an attack or an accident. (Reading a MiB takes about 4 s,
+# during which the scheduler does nothing else. A MiB is also the limit of one request.)
+TEXT_BYTES_MAX = 1024 * 1024
+QUEUES_MAX = 10_000
+WEIGHT_MAX = 1e9  # of a node sort's resource; sums of products with it stay finite
+PARTITION_NAME_MAX = 64  # as for a queue
+
+USER_GROUP_RESOLVERS = ("", "os", "ldap", "test")
+
+#: All keys, by the mapping that holds them.
+KEYS: dict[str, frozenset[str]] = {
+    "configuration": frozenset({"checksum", "partitions"}),
+    "partition": frozenset(
+        {
+            "limits",
+            "name",
+            "nodesortpolicy",
+            "placementrules",
+            "preemption",
+            "queues",
+            "reservation",
+            "usergroupresolver",
+        }
+    ),
+    "nodesortpolicy": frozenset({"resourceweights", "type"}),
+    "preemption": frozenset({"enabled", "optout", "quotapreemptionenabled"}),
+    "reservation": frozenset({"delay", "enabled", "timeout"}),
+    "usergroupresolver": frozenset({"type"}),
+    "queue": frozenset(
+        {
+            "adminacl",
+            "childtemplate",
+            "limits",
+            "maxapplications",
+            "name",
+            "parent",
+            "properties",
+            "queues",
+            "resources",
+            "submitacl",
+        }
+    ),
+    "resources": frozenset({"guaranteed", "max"}),
+    "childtemplate": frozenset({"maxapplications", "properties", "resources"}),
+    "limit": LIMIT_KEYS,
+    "placement rule": RULE_KEYS,
+    "filter": FILTER_KEYS,
+}
+
+_CHECKSUM = re.compile("checksum: [0-9A-Fa-f]{64}")
+
+
+def load_queue_config(text: str) -> tuple[ClusterConfig | None, list[Problem]]:
+    """Reads a configuration. Returns None if there is an error among the problems; empty text is the built-in
+    default.
+    """
+    if not text.strip():
+        return DEFAULT_CONFIG, []
+    reader = Reader()
+    if len(text.encode()) > TEXT_BYTES_MAX:
+        reader.error("", None, f"the configuration is over {TEXT_BYTES_MAX} bytes")
+        return None, reader.problems
+    document = read_tree(text, reader.unreadable)
+    config = None if reader.errors else _Configuration(reader).read(document)
+    return (None if reader.errors else config), reader.problems
+
+
+def checksum(text: str) -> str:
+    """Returns a text's checksum: SHA-256 in upper-case hex, of the text without the checksums in it."""
+    return hashlib.sha256(_CHECKSUM.sub("", text).encode()).hexdigest().upper()
+
+
+class _Configuration:
+    """Makes a ClusterConfig from a tree."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._limits = LimitsReader(reader)
+        self._rules = RulesReader(reader)
+        self._queues = 0
+        # Each queue's place, and the parts of its limits, by the identity of its result (all results live as long as
+        # this object).
+        self._standing: dict[int, tuple[str, Place]] = {}
+        self._limits_of: dict[int, tuple[ReadLimit, ...]] = {}
+
+    def read(self, document: Any) -> ClusterConfig | None:
+        """Reads the whole document. Returns None if it is no configuration."""
+        if is_nothing(document):
+            return DEFAULT_CONFIG
+        reader = self._reader
+        top = reader.mapping(document, "", document.place, KEYS["configuration"])
+        if top is None:
+            return None
+        partitions: list[PartitionConfig] = []
+        seen: set[str] = set()
+        for item, path, where in reader.sequence(top.get("partitions"), "partitions"):
+            partition = self._partition(item, path, where)
+            if partition is None:
+                continue
+            if partition.name.lower() in seen:
+                reader.error(f"{path}.name", where, f"duplicate partition name {partition.name!r}")
+            seen.add(partition.name.lower())
+            partitions.append(partition)
+        if not partitions and not reader.errors:
+            return DEFAULT_CONFIG
+        return ClusterConfig(tuple(partitions))
+
+    # ---- partitions ------------------------------------------------------------------------------------------------
+
+    def _partition(self, value: Any, path: str, place: Place) -> PartitionConfig | None:
+        reader = self._reader
+        owner = reader.mapping(value, path, place, KEYS["partition"])
+        if owner is None:
+            return None
+        name = partition_name(reader.text(owner, "name", path))
+        if len(name) > PARTITION_NAME_MAX or not name.isprintable():
+            reader.error(
+                f"{path}.name",
+                owner["name"].place,
+                f"invalid partition name {cut(name)!r}: expected at most {PARTITION_NAME_MAX} printable characters",
+            )
+        if is_nothing(owner.get("queues")):
+            reader.error(f"{path}.queues", place, "queue config is not set")
+            return None
+        root = self._partition_limits(owner, path, self._root(owner, path))
+        self._check_resources(root, root.name.lower(), {})
+        self._check_applications(root, root.name.lower())
+        self._limits.check_tree(root, self._limits_of)
+        rules = self._rules.read(owner.get("placementrules"), f"{path}.placementrules", root)
+        policy, weights = self._node_sort(owner, path)
+        partition = PartitionConfig(
+            name,
+            root,
+            rules or (PlacementRuleConfig("provided"),),
+            policy,
+            weights,
+            self._preemption(owner, path),
+            self._reservation(owner, path),
+            self._resolver(owner, path),
+        )
+        types = len(types_named(partition))
+        if types > TYPES_MAX:
+            reader.error(path, place, f"{types} resource types, expected at most {TYPES_MAX}")
+        return partition
+
+    def _root(self, owner: Mapping, path: str) -> QueueConfig:
+        queues = self._children(owner, path, 1)
+        if len(queues) == 1 and queues[0].name.lower() == ROOT:
+            root = queues[0]
+        else:
+            root = QueueConfig(ROOT, parent=True, queues=queues)
+            self._standing[id(root)] = (f"{path}.queues", owner["queues"].place)
+        where, place = self._standing[id(root)]
+        if root.guaranteed is not None or root.maximum is not None:
+            self._reader.error(where, place, "root queue must not have resource limits set")
+        for child in root.queues:
+            if child.name.lower() in OWN_QUEUES:
+                child_path, child_place = self._standing[id(child)]
+                self._reader.error(
+                    f"{child_path}.name",
+                    child_place,
+                    f"invalid queue name {child.name!r}: {OWN_QUEUES[child.name.lower()]}",
+                )
+        return root
+
+    def _partition_limits(self, owner: Mapping, path: str, root: QueueConfig) -> QueueConfig:
+        """Returns root with the partition's limits, which count as root's own."""
+        if is_nothing(owner.get("limits")):
+            return root
+        limits = self._limits.read(owner["limits"], f"{path}.limits")
+        configs = tuple(limit.config for limit in limits)
+        if root.limits:
+            if configs != root.limits:
+                self._reader.error(
+                    f"{path}.limits",
+                    owner.key_places["limits"],
+                    "partition limits and root queue limits are not equivalent: one of them is enough",
+                )
+            return root
+        self._limits.check_against(limits, {}, root.max_applications)
+        limited = replace(root, limits=configs)
+        self._standing[id(limited)] = self._standing[id(root)]
+        self._limits_of[id(limited)] = limits
+        return limited
+
+    def _node_sort(self, owner: Mapping, path: str) -> tuple[str, dict[str, float]]:
+        reader = self._reader
+        weights: dict[str, float] = {CPU: 1.0, MEMORY: 1.0}
+        policy = reader.inner(owner, "nodesortpolicy", path, KEYS["nodesortpolicy"])
+        if policy is None:
+            return DEFAULT_NODE_SORT_POLICY, weights
+        where = f"{path}.nodesortpolicy"
+        name = reader.text(policy, "type", where) or DEFAULT_NODE_SORT_POLICY
+        problem = node_policies.find(name)
+        if problem:
+            reader.error(f"{where}.type", policy["type"].place, problem)
+        given: Any = policy.get("resourceweights")
+        if isinstance(given, Mapping):
+            weights = {name: self._weight(name, weight, f"{where}.resourceweights") for name, weight in given.items()}
+        elif not is_nothing(given):
+            reader.error(f"{where}.resourceweights", given.place, "expected a mapping to numbers")
+        return name, weights
+
+    def _weight(self, name: str, given: Any, path: str) -> float:
+        number = given.value if isinstance(given, Scalar) else None
+        where, error = f"{path}.{cut(name)}", self._reader.error
+        if isinstance(number, bool) or not isinstance(number, int | float) or math.isnan(number):
+            error(where, given.place, f"expected a number, got {kind(given)}")
+        elif number < 0:
+            error(where, given.place, f"negative resource weight for {cut(name)} is not allowed")
+        elif number > WEIGHT_MAX:
+            error(where, given.place, f"expected at most {WEIGHT_MAX:.0f}")
+        else:
+            return float(number)
+        return 0.0
+
+    def _preemption(self, owner: Mapping, path: str) -> PreemptionConfig:
+        reader, default = self._reader, PreemptionConfig()
+        given = reader.inner(owner, "preemption", path, KEYS["preemption"])
+        if given is None:
+            return default
+        where = f"{path}.preemption"
+        optout = reader.text(given, "optout", where, "last" if default.opted_out_last else "never")
+        if optout not in ("never", "last"):
+            reader.error(f"{where}.optout", given["optout"].place, f"expected never or last, got {cut(optout)!r}")
+        return PreemptionConfig(
+            reader.boolean(given, "enabled", where, default=default.enabled),
+            reader.boolean(given, "quotapreemptionenabled", where, default=default.quota_enabled),
+            optout == "last",
+        )
+
+    def _reservation(self, owner: Mapping, path: str) -> ReservationConfig:
+        reader, default = self._reader, ReservationConfig()
+        given = reader.inner(owner, "reservation", path, KEYS["reservation"])
+        if given is None:
+            return default
+        where = f"{path}.reservation"
+        return ReservationConfig(
+            reader.boolean(given, "enabled", where, default=default.enabled),
+            reader.duration(given, "delay", where, default.delay_ns, least_ns=0),
+            reader.duration(given, "timeout", where, default.timeout_ns, least_ns=1),
+        )
+
+    def _resolver(self, owner: Mapping, path: str) -> str:
+        given = self._reader.inner(owner, "usergroupresolver", path, KEYS["usergroupresolver"])
+        if given is None:
+            return ""
+        text = self._reader.text(given, "type", f"{path}.usergroupresolver")
+        where, place = f"{path}.usergroupresolver.type", place_of(given, "type", given.place)
+        if text not in USER_GROUP_RESOLVERS:
+            expected = ", ".join(name for name in USER_GROUP_RESOLVERS if name)
+            self._reader.warn(
+                where, place, f"unknown resolver {cut(text)!r} means none: expected one of {expected}, or nothing"
+            )
+            return ""
+        if text == "test":
+            self._reader.warn(where, place, "resolver test knows three users and is there for tests only")
+        return text
+
+    # ---- queues ----------------------------------------------------------------------------------------------------
+
+    def _children(self, owner: Mapping, path: str, depth: int) -> tuple[QueueConfig, ...]:
+        children = [
+            child
+            for item, child_path, child_place in self._reader.sequence(owner.get("queues"), f"{path}.queues")
+            if (child := self._queue(item, child_path, child_place, depth)) is not None
+        ]
+        seen: set[str] = set()
+        for child in children:
+            if child.name.lower() in seen:
+                child_path, child_place = self._standing[id(child)]
+                self._reader.error(
+                    f"{child_path}.name",
+                    child_place,
+                    f"duplicate child name found with name {cut(child.name)!r}, level {depth}",
+                )
+            seen.add(child.name.lower())
+        return tuple(children)
+
+    def _queue(self, value: Any, path: str, place: Place, depth: int) -> QueueConfig | None:
+        reader = self._reader
+        self._queues += 1
+        if self._queues > QUEUES_MAX or depth > QUEUE_DEPTH_MAX:
+            if self._queues == QUEUES_MAX + 1 or depth > QUEUE_DEPTH_MAX:
+                reader.error(path, place, f"more than {QUEUES_MAX} queues, or deeper than {QUEUE_DEPTH_MAX}")
+            return None
+        owner = reader.mapping(value, path, place, KEYS["queue"])
+        if owner is None:
+            return None
+        name = reader.text(owner, "name", path)
+        where = place_of(owner, "name", place)
+        if not acl.QUEUE_NAME.match(name):
+            reader.error(
+                f"{path}.name",
+                where,
+                f"invalid queue name {cut(name)!r}: expected 1 to 64 of letters, digits and _ : # / @ -",
+            )
+        guaranteed, maximum = self._resources(owner, path)
+        children = self._children(owner, path, depth + 1)
+        limits = self._limits.read(owner.get("limits"), f"{path}.limits")
+        config = QueueConfig(
+            name,
+            reader.boolean(owner, "parent", path, default=False),
+            children,
+            guaranteed,
+            maximum,
+            reader.count(owner, "maxapplications", path),
+            self._properties(owner, path),
+            self._acl(owner, "submitacl", path),
+            self._acl(owner, "adminacl", path),
+            self._child_template(owner, path),
+            tuple(limit.config for limit in limits),
+        )
+        is_root = depth == 1 and name.lower() == ROOT
+        self._limits.check_against(limits, {} if is_root else config.maximum or {}, config.max_applications)
+        if config.child_template is not None and not config.queues and not config.parent and not is_root:
+            reader.warn(
+                f"{path}.childtemplate",
+                owner.key_places["childtemplate"],
+                "childtemplate means nothing to a leaf: queues are made below parents (parent: true)",
+            )
+        self._standing[id(config)] = (path, where)
+        self._limits_of[id(config)] = limits
+        return config
+
+    def _resources(self, owner: Mapping, path: str) -> tuple[dict[str, int] | None, dict[str, int] | None]:
+        reader, where = self._reader, f"{path}.resources"
+        resources = reader.inner(owner, "resources", path, KEYS["resources"])
+        if resources is None:
+            return None, None
+        guaranteed, maximum = (reader.quantities(resources, key, where) for key in ("guaranteed", "max"))
+        for name, least in (guaranteed or {}).items():
+            if name in (maximum or {}) and least > (maximum or {})[name]:
+                reader.error(
+                    f"{where}.guaranteed.{cut(name)}",
+                    resources["guaranteed"][name].place,
+                    f"guaranteed resource {cut(name)} {quantity_text(name, least)} is larger than maximum "
+                    f"{quantity_text(name, (maximum or {})[name])}",
+                )
+        for key, quantities in (("guaranteed", guaranteed), ("max", maximum)):
+            if quantities and not set_quantities(quantities):
+                reader.warn(f"{where}.{key}", resources[key].place, f"{key} is zero in all types: it means not set")
+        return guaranteed, maximum
+
+    def _acl(self, owner: Mapping, key: str, path: str) -> str:
+        reader = self._reader
+        text = reader.text(owner, key, path)
+        problem = acl.problem(text)
+        if problem:
+            reader.error(f"{path}.{key}", owner[key].place, problem)
+            return ""
+        refused = acl.read(text).refused if text else ()
+        if refused:
+            reader.warn(
+                f"{path}.{key}",
+                owner[key].place,
+                f"{', '.join(refused[:5])}: no names of users or groups, they let nobody in"
+                + ("; * means everybody only where it stands alone" if acl.EVERYBODY in refused else ""),
+            )
+        return text
+
+    def _child_template(self, owner: Mapping, path: str) -> ChildTemplateConfig | None:
+        reader, where = self._reader, f"{path}.childtemplate"
+        given = reader.inner(owner, "childtemplate", path, KEYS["childtemplate"])
+        if given is None:
+            return None
+        guaranteed, maximum = self._resources(given, where)
+        template = ChildTemplateConfig(
+            reader.count(given, "maxapplications", where), self._properties(given, where), guaranteed, maximum
+        )
+        is_set = template.max_applications or template.properties
+        return template if is_set or set_quantities(guaranteed) or set_quantities(maximum) else None
+
+    def _properties(self, owner: Mapping, path: str) -> dict[str, str]:
+        reader, where = self._reader, f"{path}.properties"
+        value: Any = owner.get("properties")
+        if is_nothing(value):
+            return {}
+        if not isinstance(value, Mapping):
+            reader.error(where, value.place, f"expected a mapping of texts, got {kind(value)}")
+            return {}
+        found: dict[str, str] = {}
+        for name, given in value.items():
+            if isinstance(given, Scalar):
+                found[name] = given.text
+            else:
+                reader.error(f"{where}.{cut(name)}", given.place, f"expected a text, got {kind(given)}")
+        wrong = properties.read(found)[1]
+        for name, text in found.items():
+            key = properties.KEYS.get(name)
+            at = f"{where}.{cut(name)}"
+            if key is None:
+                if reader.listens("warning"):
+                    reader.warn(
+                        at, value.key_places[name], f"unknown property {cut(name)!r} is kept and shown, {_meant(name)}"
+                    )
+            elif name in wrong:
+                reader.warn(
+                    at,
+                    value[name].place,
+                    f"{cut(text)!r} means the default, {key.default}: expected {wrong[name]}",
+                )
+            elif text in key.deprecated:
+                reader.warn(at, value[name].place, f"{text} is deprecated: {key.deprecated[text]}")
+            elif key.note:
+                reader.warn(at, value.key_places[name], f"{name} is kept and shown, but has no effect: {key.note}")
+        return found
+
+    # ---- down the tree ---------------------------------------------------------------------------------------------
+
+    def _check_resources(self, queue: QueueConfig, named: str, above: dict[str, int]) -> None:
+        """Checks a queue's max against the least above it, and its children's guaranteed amounts against its own."""
+        for name, most in (queue.maximum or {}).items():
+            if name in above and most > above[name]:
+                self._error_at(
+                    queue,
+                    f"queue {named}: max {cut(name)} {quantity_text(name, most)}: max resource of parent "
+                    f"{quantity_text(name, above[name])} is smaller",
+                )
+        effective = {
+            **above,
+            **{name: min(most, above.get(name, most)) for name, most in (queue.maximum or {}).items()},
+        }
+        total: dict[str, int] = {}
+        for child in queue.queues:
+            self._check_resources(child, f"{named}.{child.name.lower()}", effective)
+            for name, least in effective_guaranteed(child).items():
+                total[name] = total.get(name, 0) + least
+        own = queue.guaranteed or {}
+        for name, least in total.items():
+            for what, bounds in (("guaranteed", own), ("max", effective)):
+                if name in bounds and least > bounds[name]:
+                    self._error_at(
+                        queue,
+                        f"queue {named}: {what} {cut(name)} {quantity_text(name, bounds[name])} is smaller than sum of "
+                        f"guaranteed resources {quantity_text(name, least)} of its children",
+                    )
+                    break
+
+    def _check_applications(self, queue: QueueConfig, named: str) -> None:
+        for child in queue.queues:
+            path = f"{named}.{child.name.lower()}"
+            if queue.max_applications and child.max_applications > queue.max_applications:
+                self._error_at(
+                    child,
+                    f"queue {path}: maxapplications {child.max_applications}: parent maxApplications must be larger "
+                    f"than child maxApplications, and is {queue.max_applications}",
+                )
+            elif queue.max_applications and not child.max_applications:
+                self._error_at(
+                    child,
+                    f"queue {path}: maxapplications unset: either undefined or zero, not allowed when parent's "
+                    f"maxApplications is defined, as {queue.max_applications}",
+                )
+            self._check_applications(child, path)
+
+    def _error_at(self, queue: QueueConfig, message: str) -> None:
+        self._reader.error(*self._standing[id(queue)], message)
+
+
+def _meant(name: str) -> str:
+    near = difflib.get_close_matches(name[:64], properties.KEYS, n=1, cutoff=0.8)
+    return f"but has no effect: is {near[0]} meant?" if near else "but has no effect"

@@ -1,0 +1,211 @@
+"""Limits of users and groups in a queue configuration: one queue's list, and the lists down the tree.
+
+Messages keep YuniKorn's texts where its documentation has them, including their spelling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from muster_core.config import acl
+from muster_core.config.acl import EVERYBODY
+from muster_core.config.config import LimitConfig, QueueConfig, quantity_text
+
+from muster_queue_config.yaml_reader import Reader, cut, place_of
+from muster_queue_config.yaml_tree import Place
+
+LIMIT_KEYS = frozenset({"groups", "limit", "maxapplications", "maxresources", "users"})
+
+Kind = Literal["user", "group"]
+_NAME_RULES = {"user": acl.USER_NAME, "group": acl.GROUP_NAME}
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLimit:
+    """A limit, and the places of its parts.
+
+    :ivar names: (kind, name, path, place) of each of its users and groups.
+    """
+
+    config: LimitConfig
+    path: str
+    place: Place
+    names: tuple[tuple[Kind, str, str, Place], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    """The limit of a user or group from a queue on down: the least on the path."""
+
+    resources: Mapping[str, int]
+    applications: int
+
+
+_Bounds = dict[tuple[Kind, str], _Bound]
+
+
+class LimitsReader:
+    """Reads lists of limits through a reader."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+
+    # ---- one list --------------------------------------------------------------------------------------------------
+
+    def read(self, value: Any, path: str) -> tuple[ReadLimit, ...]:
+        """Reads one queue's limits. Reports problems to the reader; raises nothing."""
+        found: list[ReadLimit] = []
+        seen: dict[Kind, set[str]] = {"user": set(), "group": set()}
+        for item, where, place in self._reader.sequence(value, path):
+            limit = self._entry(item, where, place)
+            if limit is not None:
+                self._names(limit, seen)
+                found.append(limit)
+        return tuple(found)
+
+    def _entry(self, item: Any, path: str, place: Place) -> ReadLimit | None:
+        reader = self._reader
+        owner = reader.mapping(item, path, place, LIMIT_KEYS)
+        if owner is None:
+            return None
+        users, groups = (reader.texts(owner, key, path) for key in ("users", "groups"))
+        text = reader.text(owner, "limit", path)
+        config = LimitConfig(
+            tuple(name for name, _, _ in users),
+            tuple(name for name, _, _ in groups),
+            reader.count(owner, "maxapplications", path),
+            reader.quantities(owner, "maxresources", path) or None,
+            text,
+        )
+        if config.max_resources is not None and not any(config.max_resources.values()):
+            reader.error(
+                f"{path}.maxresources",
+                place_of(owner, "maxresources", place),
+                f"MaxResources should be greater than zero in limit {cut(text)!r}: all resource types are zero",
+            )
+        elif config.max_resources is None and not config.max_applications:
+            reader.error(
+                path,
+                place,
+                f"invalid resource combination for limit {cut(text)!r} all resource limits are null: "
+                "expected maxresources, maxapplications, or both",
+            )
+        return ReadLimit(
+            config,
+            path,
+            place,
+            (
+                *(("user", name, where, name_place) for name, where, name_place in users),
+                *(("group", name, where, name_place) for name, where, name_place in groups),
+            ),
+        )
+
+    def _names(self, limit: ReadLimit, seen: dict[Kind, set[str]]) -> None:
+        error = self._reader.error
+        if not limit.names:
+            error(limit.path, limit.place, f"empty user and group lists defined in limit {cut(limit.config.text)!r}")
+        for kind, name, where, name_place in limit.names:
+            known = seen[kind]
+            if name != EVERYBODY and not _NAME_RULES[kind].match(name):
+                error(where, name_place, f"invalid limit {kind} name {cut(name)!r} in limit definition")
+            elif name in known:
+                error(where, name_place, f"duplicated {kind} name {cut(name)} , already existed")
+            elif name != EVERYBODY and EVERYBODY in known:
+                error(where, name_place, f"should not set no wildcard {kind} {cut(name)} after wildcard {kind} limit")
+            elif kind == "group" and name == EVERYBODY and not known:
+                error(
+                    where,
+                    name_place,
+                    "should not specify only one group limit that is using the wildcard. "
+                    "There must be at least one limit with a group name defined before it",
+                )
+            known.add(name)
+
+    # ---- against the queue -----------------------------------------------------------------------------------------
+
+    def check_against(self, limits: tuple[ReadLimit, ...], maximum: Mapping[str, int], max_applications: int) -> None:
+        """Checks that no limit is above its queue's own max (root has none) and maxapplications."""
+        for limit in limits:
+            text = cut(limit.config.text)
+            if max_applications and limit.config.max_applications > max_applications:
+                self._reader.error(
+                    f"{limit.path}.maxapplications",
+                    limit.place,
+                    f"invalid MaxApplications settings for limit {text!r} exceed current the queue MaxApplications: "
+                    f"{limit.config.max_applications}, expected at most {max_applications}",
+                )
+            over = _over(limit.config.max_resources or {}, maximum)
+            if over:
+                self._reader.error(
+                    f"{limit.path}.maxresources",
+                    limit.place,
+                    f"invalid MaxResources settings for limit {text!r} exeecd current the queue MaxResources: "
+                    f"{_shown(limit.config.max_resources or {}, over)}, expected at most {_shown(maximum, over)}",
+                )
+
+    # ---- down the tree ---------------------------------------------------------------------------------------------
+
+    def check_tree(self, root: QueueConfig, limits: Mapping[int, tuple[ReadLimit, ...]]) -> None:
+        """Checks that no limit of a user or group is above its limit in a queue further up.
+
+        :param limits: of each queue that has some, by the queue's identity.
+        """
+        self._check_queue(root, root.name.lower(), [], limits)
+
+    def _check_queue(
+        self, queue: QueueConfig, path: str, above: list[_Bounds], limits: Mapping[int, tuple[ReadLimit, ...]]
+    ) -> None:
+        own: _Bounds = {}
+        for limit in limits.get(id(queue), ()):
+            for kind, name, where, place in limit.names:
+                own[kind, name] = self._bound(limit.config, kind, name, above, (path, where, place))
+        bounds = [own, *above] if own else above
+        for child in queue.queues:
+            self._check_queue(child, f"{path}.{child.name.lower()}", bounds, limits)
+
+    def _bound(
+        self, limit: LimitConfig, kind: Kind, name: str, above: list[_Bounds], at: tuple[str, str, Place]
+    ) -> _Bound:
+        queue, where, place = at
+        resources, applications = limit.max_resources or {}, limit.max_applications
+        bound = next(_held(above, (kind, name)), None)
+        ancestor = "immediate or ancestor parent {}"
+        if bound is None and name != EVERYBODY:
+            bound = next(_held(above, (kind, EVERYBODY)), None)
+            ancestor = "wildcard {} of immediate or ancestor parent queue:"
+        if bound is None:
+            return _Bound(resources, applications)
+        over = _over(resources, bound.resources)
+        if over:
+            self._reader.error(
+                where,
+                place,
+                f"{kind} {cut(name)} max resource {_shown(resources, over)} of queue {cut(queue)} is greater than "
+                f"{ancestor.format('maximum resource')} {_shown(bound.resources, over)}",
+            )
+        if bound.applications and not 0 < applications <= bound.applications:
+            self._reader.error(
+                where,
+                place,
+                f"{kind} {cut(name)} max applications {applications or '0 (any number)'} of queue {cut(queue)} is "
+                f"greater than {ancestor.format('max applications')} {bound.applications}",
+            )
+        least = {
+            each: min(bound.resources.get(each, most), most) for each, most in {**bound.resources, **resources}.items()
+        }
+        return _Bound(least, min((n for n in (applications, bound.applications) if n), default=0))
+
+
+def _held(above: list[_Bounds], key: tuple[Kind, str]) -> Iterator[_Bound]:
+    return (bounds[key] for bounds in above if key in bounds)
+
+
+def _over(wanted: Mapping[str, int], most: Mapping[str, int]) -> list[str]:
+    """Returns the types of which ``wanted`` exceeds ``most``; a type without a maximum is unlimited."""
+    return [name for name, value in wanted.items() if name in most and value > most[name]]
+
+
+def _shown(quantities: Mapping[str, int], names: list[str]) -> str:
+    return "{" + ", ".join(f"{cut(name)}: {quantity_text(name, quantities[name])}" for name in names[:3]) + "}"

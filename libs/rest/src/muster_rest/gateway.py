@@ -1,0 +1,76 @@
+"""The routes that the gateway answers itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from muster_runtime.identity import Role
+
+from muster_rest.route import Media, Route
+
+_PROBES = "probes have no token; without the role read they get only the first line"
+_PAGE = "these files have no data; the page requests its data with its reader's token"
+
+_READY = Route(
+    "GET",
+    "/health",
+    "front.ready",
+    "Whether the gateway can serve, and what does not work",
+    role=Role.NONE,
+    statuses=(200, 503),
+    media=Media.TEXT,
+    notes="The gateway's. View and publisher answer JSON at their own ports.",
+    why=_PROBES,
+)
+
+GATEWAY = (
+    _READY,
+    replace(
+        _READY,
+        path="/health/live",
+        handler="front.live",
+        summary="Whether the gateway's process works",
+        notes="The gateway's.",
+    ),
+    replace(_READY, path="/health/ready", notes="The gateway's."),
+    Route(
+        "GET",
+        "/metrics",
+        "front.metrics",
+        "The process's own metrics",
+        statuses=(200,),
+        media=Media.PROMETHEUS,
+        notes="Each process has it at its own port; this is the gateway's.",
+        why="names queues, users and nodes",
+    ),
+    Route(
+        "GET",
+        "/ws/v1/openapi.json",
+        "front.openapi",
+        "This interface as an OpenAPI 3.1 document",
+        dict[str, Any],
+        statuses=(200,),
+    ),
+    Route("GET", "/", "front.page", "The page", role=Role.NONE, statuses=(200, 304), media=Media.HTML, why=_PAGE),
+    Route(
+        "GET",
+        "/favicon.ico",
+        "front.page",
+        "The page's icon",
+        role=Role.NONE,
+        statuses=(200, 304),
+        media=Media.FILE,
+        why=_PAGE,
+    ),
+    Route(
+        "GET",
+        "/page/{file}",
+        "front.page",
+        "A file of the page",
+        role=Role.NONE,
+        statuses=(200, 304, 404),
+        media=Media.FILE,
+        why=_PAGE,
+    ),
+)

@@ -1,0 +1,34 @@
+"""The routes that each service behind the gateway has at its own port."""
+
+from __future__ import annotations
+
+from muster_runtime.identity import Role
+
+from muster_rest.route import Media, Route
+from muster_rest.shapes.measures import ProcessHealthDao
+
+
+def of_process(subject: str) -> tuple[Route, ...]:
+    """Its health and its metrics.
+
+    :param subject: whose handlers ``health`` and ``metrics`` answer.
+    """
+    return (
+        Route(
+            "GET",
+            "/health",
+            f"{subject}.health",
+            "Whether the process works",
+            ProcessHealthDao,
+            Role.NONE,
+            statuses=(200, 503),
+        ),
+        Route(
+            "GET",
+            "/metrics",
+            f"{subject}.metrics",
+            "The process's own metrics",
+            media=Media.PROMETHEUS,
+            statuses=(200,),
+        ),
+    )

@@ -1,0 +1,77 @@
+"""The routes of the event publisher."""
+
+from __future__ import annotations
+
+from muster_runtime.identity import Role
+
+from muster_rest.parameters import (
+    COUNT,
+    FROM,
+    KIND,
+    NAME,
+    RM,
+    START,
+    STATE,
+    STREAM_COUNT,
+    STREAM_START,
+    STREAM_STATE,
+    TO,
+    WINDOW,
+)
+from muster_rest.process import of_process
+from muster_rest.route import Media, Route
+from muster_rest.shapes import (
+    events,
+)
+
+_RM = (RM,)
+BATCH = Route(
+    "GET",
+    "/ws/v1/events/batch",
+    "events.batch",
+    "Events from an id on",
+    events.EventBatchDao,
+    parameters=(RM, COUNT, START, STATE),
+    statuses=(200, 400, 404, 500, 503),
+    core=True,
+    notes="rest-events.md",
+)
+
+STREAM = Route(
+    "GET",
+    "/ws/v1/events/stream",
+    "events.stream",
+    "Events as they come, one in a line",
+    events.EventDao,
+    parameters=(RM, STREAM_COUNT, STREAM_START, STREAM_STATE),
+    statuses=(200, 400, 404, 500, 503),
+    media=Media.JSON_LINES,
+    core=True,
+    notes="rest-events.md. `state` of an event: history-servers.md",
+    why="checked when the stream begins",
+)
+
+OPEN_STREAMS = Route(
+    "GET",
+    "/ws/v1/events/streams",
+    "events.open_streams",
+    "The event streams that are open",
+    list[events.EventStreamDao],
+    role=Role.ADMIN,
+    parameters=_RM,
+    statuses=(200,),
+    notes="The view asks it for state dumps.",
+    why="shows the clients' addresses",
+)
+
+USAGE = Route(
+    "GET",
+    "/ws/v1/usage",
+    "usage.usage",
+    "Usage in windows of time",
+    events.WindowsDao,
+    parameters=(RM, KIND, NAME, FROM, TO, WINDOW),
+    notes="usage.md",
+)
+
+PUBLISHER = (*of_process("process"), BATCH, STREAM, OPEN_STREAMS, USAGE)

@@ -1,0 +1,54 @@
+"""The services with their routes: they tell the gateway where a request goes and which role it requires."""
+
+from __future__ import annotations
+
+from muster_runtime.identity import Role
+
+from muster_rest import gateway, publisher, view
+from muster_rest.route import READS, Route, Service
+
+VIEW = Service("view", view.VIEW, ("/ws/v1/", "/debug/"))
+PUBLISHER = Service("publisher", publisher.PUBLISHER, ("/ws/v1/events/",))
+GATEWAY = Service("gateway", gateway.GATEWAY)
+
+# The gateway comes last, so its own answers count for paths that several services have (/health, /metrics).
+SERVICES = (VIEW, PUBLISHER, GATEWAY)
+
+# All paths below require this role, too, with or without a route.
+BELOW = {"/page/": Role.NONE, "/debug/": Role.ADMIN}
+
+
+def through_the_gateway(services: tuple[Service, ...] = SERVICES) -> list[Route]:
+    """Every route that the gateway lets in, once."""
+    found: dict[tuple[str, str], Route] = {}
+    for route in (route for service in services for route in service.routes):
+        found.pop((route.method, route.path), None)
+        found[route.method, route.path] = route
+    return list(found.values())
+
+
+class Places:
+    """Where a request goes.
+
+    :param services: if several services have the same path without parameters, the last one answers it.
+    """
+
+    def __init__(self, services: tuple[Service, ...] = SERVICES) -> None:
+        self._by_path = {route.path: service for service in services for route in service.routes}
+        folders = [(folder, service) for service in services for folder in service.folders]
+        self._folders = sorted(folders, key=lambda each: len(each[0]), reverse=True)
+
+    def of(self, path: str) -> Service:
+        """The service that answers a path: the one with exactly this path, else the one with the deepest folder.
+
+        :param path: in lower case, with single slashes.
+        """
+        found = self._by_path.get(path)
+        if found is not None:
+            return found
+        return next((service for folder, service in self._folders if path.startswith(folder)), GATEWAY)
+
+
+def default_role(method: str) -> Role:
+    """The role that a path without a route needs."""
+    return Role.READ if method in READS else Role.ADMIN

@@ -1,0 +1,111 @@
+"""The state in figures: ``/ws/v1/metrics/snapshot`` (docs/metrics.md)."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from muster_rest.shapes.base import Quantities, Whole
+
+
+class TallyDao(Whole, kw_only=True):
+    """The RM's counts, and how many events it was told."""
+
+    allocated: int
+    released: int
+    preempted: int
+    timed_out: int
+    replaced: int
+    reported: int
+    ended: int
+    dropped: int
+    asks_rejected: int
+    applications_accepted: int
+    applications_rejected: int
+    nodes_accepted: int
+    nodes_rejected: int
+    questions: int
+    questions_refused: int
+    questions_unanswered: int
+    events: int
+    decisions: int
+    deciding_us: int
+
+
+class SchedulerDao(Whole, kw_only=True):
+    """One partition's figures; ``tally`` is the RM's."""
+
+    applications: dict[str, int]
+    nodes: int
+    nodes_draining: int
+    asks_pending: int
+    allocations: int
+    reservations: int
+    pending_by_reason: dict[str, int]
+    tally: TallyDao
+    capacity: Quantities
+    allocated: Quantities
+    pending: Quantities
+
+
+class QueueDao(Whole, kw_only=True):
+    """A queue."""
+
+    path: str
+    state: str
+    leaf: bool
+    guaranteed: Quantities
+    max: Quantities
+    allocated: Quantities
+    pending: Quantities
+    preempting: Quantities
+    applications: int
+    applications_running: int
+    applications_max: int
+
+
+class NodeDao(Whole, kw_only=True):
+    """A node."""
+
+    node_id: str
+    schedulable: bool
+    capacity: Quantities
+    allocated: Quantities
+    occupied: Quantities
+    available: Quantities
+    allocations: int
+    used_percent: int
+
+
+class ProcessDao(Whole, kw_only=True):
+    """A process. ``host`` and ``pid`` identify it: a gateway in the same process has the same ones."""
+
+    name: str
+    host: str
+    pid: int
+    cpu_seconds: float
+    memory_bytes: int
+    garbage_collections: int
+    uptime_seconds: float
+
+
+class RuntimeDao(Whole, kw_only=True):
+    """The view itself."""
+
+    processes: list[ProcessDao]
+    view_lag_records: int
+    view_lag_seconds: float
+
+
+class SnapshotDao(Struct, omit_defaults=True, kw_only=True, rename="camel"):
+    """The state in figures, with the requested sections only. Older views have no ``state``."""
+
+    taken_ns: int
+    rm_id: str
+    state: str = ""
+    state_since_ns: int = 0
+    paused: bool = False
+    description: str = ""
+    scheduler: SchedulerDao | None = None
+    queues: list[QueueDao] = []
+    nodes: list[NodeDao] = []
+    runtime: RuntimeDao | None = None

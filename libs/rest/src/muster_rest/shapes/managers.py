@@ -1,0 +1,44 @@
+"""Resource managers for operators, and their configuration."""
+
+from __future__ import annotations
+
+from msgspec import field
+
+from muster_rest.shapes.base import Whole
+
+
+class ResourceManagerDao(Whole, kw_only=True):
+    """An RM. Times are nanoseconds since the epoch, 0: none.
+
+    ``life``: INIT, RUNNING, DISCONNECTED or STOPPED, as the scheduler knows it, since ``lifeSince``. ``held``: an
+    operator paused it. ``description``: the meaning of the state, and what to do (``muster_runtime.rm_words``).
+    ``default``: requests that name no RM mean this one. ``callbacks``: the calls that its callback stream takes;
+    ``callbacksConnected``: whether the stream is open now.
+    """
+
+    rm_id: str = field(name="rmID")
+    life: str
+    life_since: int
+    held: bool
+    held_reason: str
+    held_since: int
+    description: str
+    default: bool
+    version: str
+    policy_group: str
+    build_info: dict[str, str]
+    extra_config: dict[str, str]
+    generation: str
+    registered: int
+    registrations: int
+    instance_uuid: str = field(name="instanceUUID")
+    callbacks_connected: bool
+    callbacks_since: int
+    callbacks: list[str]
+
+
+class ConfigurationDao(Whole, kw_only=True):
+    """The queue configuration in force, as text."""
+
+    rm_id: str = field(name="rmID")
+    config: str

@@ -1,0 +1,32 @@
+"""The usage of users and groups, queue by queue."""
+
+from __future__ import annotations
+
+from muster_rest.shapes.base import Quantities, Shape
+
+
+class UsageDao(Shape, kw_only=True):
+    """Of one user or group, in one queue and all below it."""
+
+    queue_path: str
+    resource_usage: Quantities = {}
+    running_applications: list[str] = []
+    max_resources: Quantities = {}
+    max_applications: int = 0
+    children: list[UsageDao] = []
+
+
+class UserUsageDao(Shape, kw_only=True):
+    """The usage of one user. ``groups``: application → the group that it counts for."""
+
+    user_name: str
+    groups: dict[str, str] = {}
+    queues: UsageDao | None = None
+
+
+class GroupUsageDao(Shape, kw_only=True):
+    """Of one group."""
+
+    group_name: str
+    applications: list[str] = []
+    queues: UsageDao | None = None

@@ -1,0 +1,47 @@
+"""The tables of docs/rest.md and docs/security.md, made from the routes (``scripts/route-tables``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from muster_rest.route import READS
+from muster_rest.services import BELOW, through_the_gateway
+
+
+def endpoints() -> str:
+    """Every route, for docs/rest.md."""
+    return _table(
+        ("method", "path", "summary", "answer", "parameters", "statuses", "role", "core", "notes"),
+        (
+            (
+                route.method,
+                f"`{route.path}`",
+                route.summary,
+                str(route.media),
+                ", ".join(f"`{each.name}`" for each in route.parameters),
+                ", ".join(map(str, route.statuses)),
+                str(route.role),
+                "yes" if route.core else "no",
+                route.notes,
+            )
+            for route in through_the_gateway()
+        ),
+    )
+
+
+def roles() -> str:
+    """Returns the table of the roles of routes, for docs/security.md."""
+    rows = [
+        (f"`{route.path}`", ", ".join(route.methods), str(route.role), route.why) for route in through_the_gateway()
+    ]
+    rows += [(f"`{folder}…`", ", ".join(READS), str(role), "every path below") for folder, role in BELOW.items()]
+    return _table(("path", "methods", "role", "why"), rows)
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [_line(head), "|" + "---|" * len(head), *map(_line, rows)]
+    return "\n".join(lines) + "\n"
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "|" + "|".join(f" {cell} " if cell else " " for cell in cells) + "|"

@@ -1,0 +1,239 @@
+"""Child processes: the parent's side (start, listen, end) and the child's side.
+
+A child ends when its parent ends it, when the other end of its pipe closes, and with the thread that started it. It
+ignores SIGTERM and SIGINT, which a whole process group may get; the parent handles them. The child gets its settings
+over the pipe, so no secret is in a command line or an environment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any, Generic, NoReturn, TypeVar
+
+import msgspec
+import structlog
+
+from muster_runtime.channel import Channel
+from muster_runtime.waits import growing_s
+
+log = structlog.get_logger(__name__)
+
+# Limit of the time until a child's first message. The child must load its modules, perhaps on a busy machine.
+BEGIN_TIMEOUT_S = 60.0
+_LAST_WORDS_S = 5.0
+WAIT_MIN_S, _WAIT_MAX_S = 0.5, 30.0
+# After so long a run, the next failure counts as the first one.
+_SETTLED_S = 60.0
+# The child does not inherit these settings; it gets what it needs over the pipe.
+_HIDDEN_VARIABLES = "MUSTER_"
+_PR_SET_PDEATHSIG = 1
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+# ---- the parent's side ----------------------------------------------------------------------------------------------
+
+
+class ChildProcess(Generic[T]):
+    """A child process, and the parent's end of the pipe."""
+
+    def __init__(self, process: subprocess.Popen[bytes], end: socket.socket, messages: Any) -> None:
+        self._process, self._end, self._messages = process, end, messages
+        self._channel: Channel[T] | None = None
+        self._why = ""
+        self._heard = 0
+
+    @classmethod
+    def spawn(cls, module: str, messages: Any) -> ChildProcess[T]:
+        """Starts a module whose ``main`` calls :func:`become_child`. The child loads its modules while the parent
+        continues.
+
+        Call this in a thread that stays alive: the child ends with it. Raises OSError.
+
+        :param messages: the union of message types that the child can send.
+        """
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                process = subprocess.Popen(
+                    [
+                        sys.executable,
+                        "-P",  # no imports from the current directory
+                        "-m",
+                        module,
+                        str(theirs.fileno()),
+                    ],
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=(theirs.fileno(),),
+                    env={name: text for name, text in os.environ.items() if not name.startswith(_HIDDEN_VARIABLES)},
+                )
+        except BaseException:
+            ours.close()
+            raise
+        return cls(process, ours, messages)
+
+    async def connect(self) -> Channel[T]:
+        """Returns the parent's end of the channel. Call this before :meth:`listen`."""
+        self._channel = await Channel.over(self._end, self._messages)
+        return self._channel
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def kill(self, why: str) -> None:
+        """Kills the child.
+
+        :param why: the reason that :meth:`listen` returns.
+        """
+        self._why = self._why or why
+        self._process.kill()
+
+    async def listen(
+        self,
+        take: Callable[[T], None],
+        silent_max_s: int,
+        left_behind: Callable[[], Awaitable[None]],
+        begin_timeout_s: float = BEGIN_TIMEOUT_S,
+    ) -> str:
+        """Takes the child's messages until the child is gone and ``left_behind`` has returned. Returns how the child
+        ended.
+
+        :param take: raises ValueError for an invalid message.
+        :param silent_max_s: a child that has begun and then sends nothing for so long is killed.
+        """
+        assert self._channel is not None, "connect comes first"
+        watch = asyncio.create_task(self._watch(silent_max_s, begin_timeout_s), name="child-watch")
+        try:
+            # 1. while the child lives
+            while (message := await self._channel.receive()) is not None:
+                self._heard += 1
+                take(message)
+        except ValueError as error:  # msgspec's errors, too
+            self.kill(f"said what cannot be read: {error}")
+        finally:
+            watch.cancel()
+        # 2. work that the child left behind
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_WORDS_S):
+                await left_behind()
+        # 3. how the child ended
+        try:
+            async with asyncio.timeout(1.0):
+                code = await asyncio.to_thread(self._process.wait)
+        except TimeoutError:
+            self.kill("closed its pipe")
+            code = await asyncio.to_thread(self._process.wait)
+        return self._why or _ended(code)
+
+    async def end(self) -> None:
+        """Kills the child, closes the channel and waits until the process has ended."""
+        self.kill("was ended")
+        if self._channel is not None:
+            self._channel.close()
+        else:
+            self._end.close()
+        await asyncio.to_thread(self._process.wait)
+
+    async def _watch(self, silent_max_s: int, begin_timeout_s: float) -> None:
+        """Kills a silent child, because its work is not being done."""
+        heard, silent_s, allowed_s = 0, 0, begin_timeout_s
+        while silent_s < allowed_s:
+            # Counts seconds instead of measuring time: when the machine sleeps, so does the child.
+            await asyncio.sleep(1.0)
+            if self._heard != heard:
+                heard, silent_s, allowed_s = self._heard, 0, silent_max_s
+            silent_s += 1
+        self.kill(f"said nothing for {silent_s} s")
+
+
+async def keep_running(
+    run: Callable[[], Awaitable[str]],
+    gone: Callable[[str, float], Awaitable[None]],
+    stopping: asyncio.Event,
+    monotonic_s: Callable[[], float],
+    wait_min_s: float = WAIT_MIN_S,
+) -> None:
+    """Runs one child after the other until ``stopping`` is set. Waits longer after each failure in a row.
+
+    :param run: runs a child to its end and returns how it ended.
+    :param gone: called with the way it ended and the seconds until the next start. Its exceptions end the loop.
+    """
+    failures = 0
+    while not stopping.is_set():
+        began_s = monotonic_s()
+        why = await run()
+        if stopping.is_set():
+            return
+        if monotonic_s() - began_s >= _SETTLED_S:
+            failures = 0
+        wait_s = growing_s(failures, wait_min_s, _WAIT_MAX_S)
+        failures += 1
+        await gone(why, wait_s)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(stopping.wait(), wait_s)
+
+
+def _ended(code: int) -> str:
+    """Describes how a process ended."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"
+
+
+# ---- the child's side -----------------------------------------------------------------------------------------------
+
+
+def become_child(of_whom: str) -> socket.socket:
+    """Makes this process a child: it ends with its parent and ignores signals. Call this first. Returns its end of the
+    pipe.
+
+    :raises SystemExit: the command line is not the parent's.
+    """
+    if len(sys.argv) != 2 or not sys.argv[1].isdigit():
+        raise SystemExit(f"{of_whom} starts this, nobody else")
+    _end_with_parent()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    return socket.socket(fileno=int(sys.argv[1]))
+
+
+def run_child(end: socket.socket, messages: Any, serve: Callable[[Channel[Any]], Awaitable[int | None]]) -> NoReturn:
+    """Runs ``serve`` to its end and exits with the code that it returns. ``serve`` raises EOFError when the parent is
+    gone.
+
+    :param messages: the union of message types that the parent can send.
+    """
+    asyncio.run(_run(end, messages, serve))
+    raise AssertionError("unreachable")
+
+
+async def _run(end: socket.socket, messages: Any, serve: Callable[[Channel[Any]], Awaitable[int | None]]) -> None:
+    code = 1
+    try:
+        code = await serve(await Channel.over(end, messages)) or 0
+    except EOFError:
+        pass  # the parent is gone, so nobody can be told
+    except Exception:
+        log.exception("a child process failed", process=sys.argv[0])
+    sys.stderr.flush()
+    os._exit(code)  # a plugin's task or thread might never end
+
+
+def _end_with_parent() -> None:
+    """Makes Linux kill this process with the thread that started it. On other systems the closed pipe ends the
+    process.
+    """
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))

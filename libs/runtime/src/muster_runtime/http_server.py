@@ -1,0 +1,292 @@
+"""An HTTP server within a running event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import resource
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import structlog
+import uvicorn
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
+
+from muster_runtime.addresses import is_loopback, listen
+from muster_runtime.pages import for_programs
+
+# Extra time beyond that of open requests: uvicorn checks ten times a second whether it should end.
+_STOP_MARGIN_S = 1.0
+# Limit of a request's line and headers. h11's own limit, 16 KiB, is too small for what proxies and sign-on systems add.
+_HEAD_BYTES_MAX = 64 * 1024
+# The key of an extension of the scope, for :func:`cut`.
+_CUT = "muster.cut"
+# The server cuts clients that take longer to send a request's head or its body. Otherwise open connections would cost
+# clients nothing and use up the files that this process may open.
+_REQUEST_S = 60.0
+_LOOKS_PER_REQUEST_S = 10
+_TICKS_PER_S = 10  # uvicorn's
+# More connections are of no use. The process also needs open files for its log and its clients.
+_CONNECTIONS_MAX = 20_000
+# Limit of clients that one turn of the event loop accepts; lower if the limit of connections is lower. Each accepted
+# connection uses a file until the server cuts it, some turns later. asyncio's own limit is the kernel's backlog, which
+# is larger.
+_TAKEN_AT_ONCE, _WAITING_MAX = 128, 2048
+# Limits uvicorn's warnings about input that is not HTTP. A client that keeps trying would fill the log.
+_TOLD_S = 1.0
+
+log = structlog.get_logger(__name__)
+
+
+class HttpServer:
+    """Serves an ASGI application on one address. The constructor binds the address; :meth:`serve` serves it.
+
+    The server handles no signals; the process does. It trusts no header about the peer's address, because any client
+    can send one.
+
+    :param address: host:port; port 0: any free one. Or a listening socket, which the server closes at its end.
+    :param stop_timeout_s: time for open requests when the server stops, in seconds; at least one.
+    :param field: name of the setting with the address, for errors.
+    :param request_s: limit of the time (seconds) to send a request's head, or its body. The server cuts the connection
+        up to 10 % later.
+    :param programs_only: the application does not authenticate, so the server refuses pages of other hosts
+        (``pages.for_programs``).
+    :param connections_max: the server cuts further connections; 0: 20,000, or a quarter of the files that the process
+        may open.
+    :ivar port: the port that it listens on; 0: it is a Unix socket.
+
+    The constructor raises ValueError for an invalid address and OSError if listening fails. Both name the field.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        address: str | socket.socket,
+        stop_timeout_s: float,
+        *,
+        field: str = "http_address",
+        programs_only: bool = False,
+        request_s: float = _REQUEST_S,
+        connections_max: int = 0,
+    ) -> None:
+        self._socket = listen(field, address) if isinstance(address, str) else address
+        self._name = f"{field} {address!r}"
+        self.port: int = 0
+        if self._socket.family != socket.AF_UNIX:
+            host, self.port, *_ = self._socket.getsockname()
+            app = for_programs(app, private=is_loopback(host)) if programs_only else app
+        graceful_s = max(1, round(stop_timeout_s))
+        self._stop_wait_s = graceful_s + _STOP_MARGIN_S
+        self._serving = False
+        self._task: asyncio.Task[None] | None = None
+        self._ended = asyncio.Event()
+        most = connections_max or _connections_max()
+        self._server = _Server(
+            uvicorn.Config(
+                _with_cut(app),
+                # Names the class: otherwise uvicorn may choose another parser, without a limit of the head's size.
+                http=_Connection,
+                log_config=None,
+                access_log=False,
+                lifespan="off",
+                ws="none",
+                server_header=False,
+                proxy_headers=False,
+                timeout_graceful_shutdown=graceful_s,
+                h11_max_incomplete_event_size=_HEAD_BYTES_MAX,
+                backlog=max(1, min(_TAKEN_AT_ONCE, most // 16)),
+            ),
+            request_s,
+            most,
+        )
+
+    async def serve(self) -> None:
+        """Serves until :meth:`stop`. Run it in a task and watch the task's end."""
+        self._serving = True
+        try:
+            await self._server.serve(sockets=[self._socket])
+        finally:
+            self._socket.close()
+            self._ended.set()
+            self._server.up.set()
+
+    async def start(self) -> None:
+        """Runs :meth:`serve` in a task, for a caller that does not watch it. Returns when the server answers
+        requests.
+        """
+        self._task = asyncio.create_task(self.serve(), name=f"http {self.port}")
+        try:
+            await self.ready()
+        except OSError:
+            await self._task  # raises the real error
+            raise
+
+    async def ready(self) -> None:
+        """Returns when the server answers requests. Raises OSError if :meth:`serve` ended before that."""
+        await self._server.up.wait()
+        if self._ended.is_set():
+            raise OSError(f"{self._name}: the HTTP server ended before it served")
+
+    async def stop(self) -> None:
+        """Lets open requests finish within the time-out, then cuts them. Works also for a server that never served."""
+        if not self._serving:
+            self._socket.close()
+            return
+        self._server.should_exit = True
+        if not await self._wait_ended(self._stop_wait_s):
+            self.kill()
+            await self._wait_ended(_STOP_MARGIN_S)
+
+    def kill(self) -> None:
+        """Makes :meth:`serve` end without waiting for open requests."""
+        self._server.force_exit = self._server.should_exit = True
+        if not self._serving:
+            self._socket.close()
+
+    async def _wait_ended(self, wait_s: float) -> bool:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                await self._ended.wait()
+        return self._ended.is_set()
+
+
+async def cut(scope: Scope) -> None:
+    """Cuts the connection of an answer that its client does not read. Does nothing without an :class:`HttpServer`.
+
+    (If the application just returned, uvicorn would complain and wait for the client to read the buffered data.)
+    """
+    end = scope.get("extensions", {}).get(_CUT)
+    if end is not None:
+        end()
+        await asyncio.sleep(0)  # lets uvicorn notice
+
+
+def _with_cut(app: ASGIApp) -> ASGIApp:
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        # uvicorn's ``send`` is a method of the request. ASGI has no name for the connection.
+        connection = getattr(getattr(send, "__self__", None), "transport", None)
+        if connection is not None:
+            scope["extensions"] = {**scope.get("extensions", {}), _CUT: connection.abort}
+        await app(scope, receive, send)
+
+    return serve
+
+
+def _connections_max() -> int:
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # A forwarded request uses a second file.
+    return _CONNECTIONS_MAX if files == resource.RLIM_INFINITY else max(1, min(_CONNECTIONS_MAX, files // 4))
+
+
+class _State(ServerState):
+    """State that a server's connections share.
+
+    :ivar refused: connections above the limit since the last report.
+    """
+
+    def __init__(self, connections_max: int) -> None:
+        super().__init__()
+        self.connections_max = connections_max
+        self.refused = 0
+
+
+class _Connection(H11Protocol):
+    """uvicorn's connection, with a limit of their number and the state of waiting for the client."""
+
+    server_state: _State
+
+    def __init__(self, *given: Any, **more: Any) -> None:
+        super().__init__(*given, **more)
+        # What the connection waited for at the last check, and since when.
+        self.waits_for: object = None
+        self.since_s = 0.0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        # uvicorn's own limit answers 503 and keeps the connection.
+        if len(self.connections) > self.server_state.connections_max:
+            self.server_state.refused += 1
+            transport.abort()
+
+    def waits(self) -> object:
+        """Returns a value that stays the same while the client owes the same thing; None: the client owes nothing.
+
+        A client owes a request's head or body, or the reading of an answer. If some of the answer was read, the value
+        changes.
+        """
+        cycle = self.cycle
+        if self.transport.is_closing() or (cycle is not None and cycle.response_complete):
+            unsent = self.transport.get_write_buffer_size()
+            if unsent:
+                return (cycle, "answer", unsent)
+        if cycle is None or cycle.response_complete:
+            return (cycle, "head")
+        return (cycle, "body") if cycle.more_body and not cycle.response_started else None
+
+
+class _Server(uvicorn.Server):
+    """A uvicorn server that ignores signals, reports when it is up, and cuts clients that send nothing."""
+
+    server_state: _State
+
+    def __init__(self, config: uvicorn.Config, request_s: float, connections_max: int) -> None:
+        super().__init__(config)
+        self.server_state = _State(connections_max)
+        self.up = asyncio.Event()
+        self._request_s = request_s
+        self._ticks = max(1, round(request_s / _LOOKS_PER_REQUEST_S * _TICKS_PER_S))
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for each in sockets or ():
+            each.listen(_WAITING_MAX)
+        self.up.set()
+
+    async def on_tick(self, counter: int) -> bool:
+        if counter % self._ticks == 0:
+            self._cut_the_late(time.monotonic())
+        return await super().on_tick(counter)
+
+    def _cut_the_late(self, now_s: float) -> None:
+        late = 0
+        for connection in list(self.server_state.connections):
+            assert isinstance(connection, _Connection)
+            owed = connection.waits()
+            if owed is None or owed != connection.waits_for:
+                connection.waits_for, connection.since_s = owed, now_s
+            elif now_s - connection.since_s >= self._request_s:
+                connection.transport.abort()
+                late += 1
+        refused, self.server_state.refused = self.server_state.refused, 0
+        if late or refused:
+            # Browsers open spare connections.
+            tell = log.warning if refused else log.info
+            tell("http connections cut", late=late, too_many=refused, after_s=self._request_s)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class _Seldom(logging.Filter):
+    """Passes one warning a second, and every more severe message."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._next_s = float("-inf")
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno != logging.WARNING:
+            return True
+        now_s = time.monotonic()
+        due = now_s >= self._next_s
+        self._next_s = now_s + _TOLD_S if due else self._next_s
+        return due
+
+
+logging.getLogger("uvicorn.error").addFilter(_Seldom())

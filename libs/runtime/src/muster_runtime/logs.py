@@ -1,0 +1,101 @@
+"""Logging: one line per event on standard error, JSON for machines, colour on a terminal.
+
+Log messages of libraries have the same form. The talkative libraries log only warnings and worse.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Callable
+from typing import Literal, TextIO
+
+import structlog
+
+Level = Literal["debug", "info", "warning", "error"]
+Format = Literal["auto", "json", "console"]
+
+# These libraries log each connection or each request. Their warnings are useful.
+_TALKATIVE = ("aiokafka", "asyncio", "grpc", "httpcore", "httpx", "uvicorn")
+# While a broker is unreachable, each reader of each partition logs it, thousands of times a second in all.
+_REPETITIVE = ("aiokafka", "aiokafka.consumer.fetcher")
+_REPEATED_AFTER_S = 10.0
+_TEMPLATES_MAX = 1_000
+
+
+_configured: tuple[Level, Format] | None = None
+
+
+class SeldomRepeated(logging.Filter):
+    """Passes a message if no similar one (logger, place in the code) was passed for a while.
+
+    The next message that passes gives the number of dropped ones.
+
+    :param monotonic: a clock in seconds; tests replace it.
+    """
+
+    def __init__(self, after_s: float = _REPEATED_AFTER_S, monotonic: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._after_s, self._monotonic = after_s, monotonic
+        self._said: dict[tuple[str, str, int], tuple[float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        like, now = (record.name, record.pathname, record.lineno), self._monotonic()
+        said_at, left_out = self._said.get(like, (-self._after_s, 0))
+        if now - said_at < self._after_s:
+            self._said[like] = (said_at, left_out + 1)
+            return False
+        if len(self._said) >= _TEMPLATES_MAX:
+            self._said.clear()
+        self._said[like] = (now, 0)
+        if left_out:
+            record.msg = f"{record.getMessage()} (and {left_out} more like it in {now - said_at:.0f} s)"
+            record.args = ()
+        return True
+
+
+def configure(level: Level, form: Format, stream: TextIO | None = None) -> None:
+    """Sets up structlog and the standard library's logging for this process. Later calls replace earlier ones."""
+    global _configured  # noqa: PLW0603 - one process, one way to log
+    _configured = (level, form)
+    out = sys.stderr if stream is None else stream
+    as_json = form == "json" or (form == "auto" and not out.isatty())
+    threshold = logging.getLevelNamesMapping()[level.upper()]
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.make_filtering_bound_logger(threshold),
+        cache_logger_on_first_use=False,
+    )
+    ending: list[structlog.typing.Processor] = (
+        [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+        if as_json
+        else [structlog.dev.ConsoleRenderer(colors=out.isatty())]
+    )
+    handler = logging.StreamHandler(out)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[*shared, structlog.stdlib.PositionalArgumentsFormatter()],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *ending],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(threshold)
+    for name in _TALKATIVE:
+        logging.getLogger(name).setLevel(max(threshold, logging.WARNING))
+    for name in _REPETITIVE:
+        logger = logging.getLogger(name)
+        logger.filters[:] = [SeldomRepeated()]
+
+
+def configured() -> tuple[Level, Format]:
+    """Returns this process's level and format, so that a child can use the same."""
+    return _configured or ("info", "auto")

@@ -1,0 +1,416 @@
+"""The core's objects as the bytes of their records (proto/muster/bus/v1/state.proto)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+
+from muster_core.external.external import ExternalKind
+from muster_core.external.external_books import ExternalEntry, SourceEntry
+from muster_core.model.allocation import Preempted, Replaced
+from muster_core.model.application import Allocation, Application, Ask, Gang
+from muster_core.model.demand import Demand
+from muster_core.model.node import Node, NodeReport
+from muster_core.model.past import Past
+from muster_core.model.queue import Queue, Waitlist
+from muster_core.model.reasons import Reason
+from muster_core.model.refusals import Refusals
+from muster_core.model.resources import Shape, saturated
+from muster_proto.muster.bus.v1 import state_pb2 as pb
+
+from muster_state import source_codec as codec
+from muster_state.wire import (
+    NONE,
+    amounts_field,
+    bytes_field,
+    field,
+    kept_number,
+    kept_text,
+    number_field,
+    text_field,
+    texts_field,
+)
+
+# The limit of an ask's refused nodes in its record: thousands must not make the record large in each round. After a
+# restart, the RM is asked about the other nodes again.
+REFUSALS_KEPT = 8
+
+
+def _quantities(values: Mapping[str, int] | None) -> pb.Quantities | None:
+    if values is None:
+        return None
+    try:
+        return pb.Quantities(values=values)
+    except ValueError:  # a sum beyond int64
+        return pb.Quantities(values={name: saturated(value) for name, value in values.items()})
+
+
+def _shape(shape: Shape) -> pb.Quantities:
+    return pb.Quantities(values=shape.quantities)
+
+
+# Asks and allocations change most often.
+_ASK_DEMAND = field(pb.AskObject, "demand")
+_ALLOCATION_DEMAND, _ALLOCATION_NODE, _ALLOCATION_UUID, _ALLOCATED, _ALLOCATION_SOURCE = (
+    field(pb.AllocationObject, name) for name in ("demand", "node_id", "uuid", "allocated_ns", "source")
+)
+_DEMAND_KEY, _DEMAND_APP, _DEMAND_PARTITION, _DEMAND_RESOURCE, _DEMAND_PRIORITY, _DEMAND_TAGS = (
+    field(pb.Demand, name) for name in ("allocation_key", "application_id", "partition", "resource", "priority", "tags")
+)
+_DEMAND_SUBMISSION, _DEMAND_CREATED, _DEMAND_CHANGED = (
+    field(pb.Demand, name) for name in ("submission", "created_ns", "changed_ns")
+)
+
+
+def allocation_record(partition: str, what: Allocation) -> bytes:
+    demand = what.demand
+    return (
+        bytes_field(_ALLOCATION_DEMAND, _demand(partition, what.app_id, demand))
+        + text_field(_ALLOCATION_NODE, what.node_id)
+        + text_field(_ALLOCATION_UUID, what.uuid)
+        + kept_number(_ALLOCATED, what.allocated_ns)
+        + _kinds_of_allocation(what.foreign, demand.previous_generation, what.ordinal)
+        + (_end_of(what) if what.releasing or what.releasing_since_ns or what.replaces is not None else NONE)
+        + kept_text(_ALLOCATION_SOURCE, what.source)
+    )
+
+
+@lru_cache(maxsize=256)
+def _kinds_of_allocation(foreign: bool, previous_generation: bool, ordinal: int) -> bytes:
+    return pb.AllocationObject(
+        foreign=foreign, previous_generation=previous_generation, ordinal=ordinal
+    ).SerializeToString(deterministic=True)
+
+
+def _end_of(what: Allocation) -> bytes:
+    """The fields of an allocation that was released, or that replaced a placeholder."""
+    return pb.AllocationObject(
+        preempted=None if what.preempted is None else _preempted(what.preempted),
+        timed_out=what.timed_out,
+        replaced_by=what.replaced_by,
+        told_ns=what.releasing_since_ns,
+        replaces=None if what.replaces is None else _replaced(what.replaces),
+    ).SerializeToString(deterministic=True)
+
+
+def _demand(partition: str, app_id: str, demand: Demand) -> bytes:
+    return (
+        text_field(_DEMAND_KEY, demand.key)
+        + kept_text(_DEMAND_APP, app_id)
+        + kept_text(_DEMAND_PARTITION, partition)
+        + _amounts(_DEMAND_RESOURCE, demand.shape.quantities)
+        + number_field(_DEMAND_PRIORITY, demand.priority)
+        + texts_field(_DEMAND_TAGS, demand.tags)
+        + _kinds_of_demand(
+            demand.task_group,
+            demand.placeholder,
+            demand.originator,
+            demand.allow_preempt_self,
+            demand.allow_preempt_other,
+            demand.has_preemption_policy,
+            demand.execution_timeout_ms,
+        )
+        + number_field(_DEMAND_SUBMISSION, demand.submission)
+        + kept_number(_DEMAND_CREATED, demand.created_ns)
+        + kept_number(_DEMAND_CHANGED, demand.changed_ns)
+    )
+
+
+@lru_cache(maxsize=1024)
+def _kinds_of_demand(
+    task_group: str,
+    placeholder: bool,
+    originator: bool,
+    allow_preempt_self: bool,
+    allow_preempt_other: bool,
+    has_preemption_policy: bool,
+    execution_timeout_ms: int,
+) -> bytes:
+    """The fields that most demands of one application share."""
+    return pb.Demand(
+        task_group=task_group,
+        placeholder=placeholder,
+        originator=originator,
+        allow_preempt_self=allow_preempt_self,
+        allow_preempt_other=allow_preempt_other,
+        has_preemption_policy=has_preemption_policy,
+        execution_timeout_ms=execution_timeout_ms,
+    ).SerializeToString(deterministic=True)
+
+
+def _replaced(placeholder: Replaced) -> pb.ReplacedObject:
+    return pb.ReplacedObject(allocation_key=placeholder.key, created_ns=placeholder.created_ns)
+
+
+def _preempted(why: Preempted) -> pb.PreemptedObject:
+    return pb.PreemptedObject(
+        rule=why.rule,
+        application_id=why.app_id,
+        allocation_key=why.key,
+        queue=why.queue,
+        since_ns=why.since_ns,
+        victim_share_before=why.victim_share_before,
+        victim_share_after=why.victim_share_after,
+        asker_share_before=why.asker_share_before,
+        asker_share_after=why.asker_share_after,
+    )
+
+
+def ask_record(partition: str, what: Ask) -> bytes:
+    recorded = pb.AskObject(
+        pending=what.pending,
+        allocated=what.allocated,
+        previous_generation=what.demand.previous_generation,
+        reserved_node=what.reserved_node,
+        reserved_ns=what.reserved_ns,
+        preempts=what.preempts,
+        scaled_up=what.scaled_up,
+        mismatched=what.mismatched,
+        told=what.notified,
+    )
+    if what.refusals is not None:
+        _add_refusals(recorded, what.refusals)
+    if what.asked is not None:
+        recorded.asked_node, recorded.asked_ns = what.asked.node_id, what.asked.since_ns
+    demand = bytes_field(_ASK_DEMAND, _demand(partition, what.app.app_id, what.demand))
+    return demand + recorded.SerializeToString(deterministic=True)
+
+
+def _add_refusals(recorded: pb.AskObject, refusals: Refusals) -> None:
+    # (The RM is asked again about nodes on which something ended, at the latest after a restart.)
+    kept = [each for each in refusals.nodes.values() if each.node_id not in refusals.resting]
+    for refusal in kept[-REFUSALS_KEPT:]:
+        recorded.refusals.add(
+            node_id=refusal.node_id,
+            reason=refusal.reason,
+            refused_ns=refusal.refused_ns,
+            unanswered=refusal.unanswered,
+        )
+    recorded.refused_nodes, recorded.refused_rounds = len(kept), refusals.rounds
+    recorded.refused_until_ns, recorded.stands_apart = refusals.until_ns, True
+
+
+def waitlist_record(partition: str, what: Waitlist) -> bytes:
+    assert what.reason is not None, f"{what} is published without a reason"
+    recorded = _reason(what.reason)
+    recorded.partition, recorded.leaf = partition, what.leaf.path
+    recorded.resource.CopyFrom(_shape(what.shape))
+    recorded.user, recorded.user_group, recorded.required_node = what.user, what.user_group, what.required_node
+    recorded.apart = what.apart
+    recorded.past.extend(_past(what.past))
+    return recorded.SerializeToString(deterministic=True)
+
+
+def _reason(reason: Reason) -> pb.ReasonObject:
+    recorded = _figures(reason)
+    recorded.message, recorded.as_of_ns = reason.sentence(), reason.as_of_ns
+    recorded.lacking.extend(pb.Lacking(resource_type=name, nodes=count) for name, count in reason.lacking)
+    recorded.preemption = reason.preemption or ""
+    return recorded
+
+
+def _past(past: Past) -> Iterator[pb.ReasonObject]:
+    """Without messages, which follow from the figures."""
+    for reason, until_ns, shape in past:
+        recorded = _figures(reason)
+        recorded.until_ns = until_ns
+        if shape is not None:
+            recorded.resource.CopyFrom(_shape(shape))
+        yield recorded
+
+
+def _figures(reason: Reason) -> pb.ReasonObject:
+    return pb.ReasonObject(
+        code=reason.code,
+        queue=reason.queue,
+        resource_type=reason.resource_type,
+        asked=saturated(reason.asked),
+        used=saturated(reason.used),
+        limit=saturated(reason.limit),
+        free=saturated(reason.free),
+        since_ns=reason.since_ns,
+        who=reason.who,
+        node=reason.node,
+        nodes=reason.nodes,
+        reserved=reason.reserved,
+        promised=saturated(reason.promised),
+        of_group=reason.of_group,
+        said=reason.said,
+        placeholder=reason.placeholder,
+        closed=[pb.ClosedNodes(by=by, source=source, nodes=nodes) for by, source, nodes in reason.closed],
+    )
+
+
+def application_record(partition: str, what: Application) -> bytes:
+    recorded = pb.ApplicationObject(
+        partition=partition,
+        application_id=what.app_id,
+        queue=what.queue.path,
+        requested_queue=what.requested_queue,
+        user=what.user,
+        groups=what.groups_of_user,
+        tags=what.tags,
+        state=what.state,
+        state_log=[pb.ApplicationObject.StateLogEntry(time_ns=at_ns, state=state) for at_ns, state in what.state_log],
+        submitted_ns=what.submitted_ns,
+        started_ns=what.started_ns,
+        finished_ns=what.finished_ns,
+        submission=what.submission,
+        execution_timeout_ms=what.execution_timeout_ms,
+        placeholder_ask=_quantities(what.placeholder_ask),
+        gang_style=what.gang_style,
+        rejected_message=what.rejected_message,
+        deadline_ns=what.deadline_ns,
+        waiting=None if what.reason is None else _reason(what.reason),
+        usage=[
+            pb.UsageObject(kind=kind, instance_type=instance_type, resource_seconds=_quantities(used))
+            for kind, by_type in what.usage.items()
+            for instance_type, used in by_type.items()
+        ],
+        gang=None if what.gang is None else _gang(what.gang),
+        source=what.source,
+        most_used=_quantities(what.most_used) if what.most_used else None,
+        queue_created_ns=what.queue.created_ns,
+    )
+    if what.past:
+        recorded.past_waiting.extend(_past(what.past))
+    return recorded.SerializeToString(deterministic=True)
+
+
+def _gang(gang: Gang) -> pb.GangObject:
+    return pb.GangObject(
+        phase=gang.phase,
+        deadline_ns=gang.deadline_ns,
+        task_groups=[
+            pb.TaskGroupObject(
+                name=group.name,
+                resource=_shape(group.shape),
+                asked=group.asked,
+                replaced=group.replaced,
+                timed_out=group.timed_out,
+                lost=group.lost,
+            )
+            for group in gang.groups.values()
+        ],
+        too_large_since_ns=gang.too_large_since_ns,
+    )
+
+
+# Records of nodes, and of what sources say of them, are written by hand: thousands change in a second (``wire.py``).
+_NODE_PARTITION, _NODE_ID, _NODE_SUBMISSION, _NODE_CREATED = (
+    field(pb.NodeObject, name) for name in ("partition", "node_id", "submission", "created_ns")
+)
+_NODE_SCHEDULABLE = number_field(field(pb.NodeObject, "schedulable"), 1)
+_NODE_ATTRIBUTES, _NODE_CAPACITY, _NODE_OCCUPIED, _NODE_REPORTED = (
+    field(pb.NodeObject, name) for name in ("attributes", "capacity", "occupied", "reported")
+)
+_REPORT_ATTRIBUTES, _REPORT_CAPACITY, _REPORT_OCCUPIED = (
+    field(pb.NodeReport, name) for name in ("attributes", "capacity", "occupied")
+)
+_REPORT_SCHEDULABLE = number_field(field(pb.NodeReport, "schedulable"), 1)
+_NODE_BY_OPERATOR = number_field(field(pb.NodeObject, "by_operator"), 1)
+_REPORT_BY_OPERATOR = number_field(field(pb.NodeReport, "by_operator"), 1)
+_VALUES = field(pb.Quantities, "values")
+
+
+def _amounts(number: int, values: Mapping[str, int]) -> bytes:
+    """A field of type Quantities."""
+    try:
+        return bytes_field(number, amounts_field(_VALUES, values))
+    except ValueError:  # a sum beyond int64
+        return bytes_field(number, amounts_field(_VALUES, {name: saturated(value) for name, value in values.items()}))
+
+
+def node_record(partition: str, what: Node) -> bytes:
+    return (
+        kept_text(_NODE_PARTITION, partition)
+        + text_field(_NODE_ID, what.node_id)
+        + texts_field(_NODE_ATTRIBUTES, what.attributes)
+        + _amounts(_NODE_CAPACITY, what.named_capacity())
+        + _amounts(_NODE_OCCUPIED, what.reported_occupied)
+        + (_NODE_SCHEDULABLE if what.schedulable else NONE)
+        + number_field(_NODE_SUBMISSION, what.submission)
+        + kept_number(_NODE_CREATED, what.created_ns)
+        + (_node_sources(what.sources) if what.sources else NONE)
+        + (NONE if what.reported is None else bytes_field(_NODE_REPORTED, _report(what.reported)))
+        + (_NODE_BY_OPERATOR if what.by_operator else NONE)
+    )
+
+
+@lru_cache(maxsize=256)
+def _node_sources(sources: tuple[str, ...]) -> bytes:
+    return pb.NodeObject(sources=sources).SerializeToString()
+
+
+def _report(said: NodeReport) -> bytes:
+    return (
+        texts_field(_REPORT_ATTRIBUTES, said.attributes)
+        + (NONE if said.capacity is None else _amounts(_REPORT_CAPACITY, said.capacity))
+        + _amounts(_REPORT_OCCUPIED, said.occupied)
+        + (_REPORT_SCHEDULABLE if said.schedulable else NONE)
+        + (_REPORT_BY_OPERATOR if said.by_operator else NONE)
+    )
+
+
+def queue_record(partition: str, what: Queue) -> bytes:
+    return pb.QueueObject(
+        partition=partition,
+        path=what.path,
+        state=what.state,
+        managed=what.managed,
+        leaf=what.leaf,
+        guaranteed=_quantities(what.by_name(what.guaranteed)),
+        max=_quantities(what.by_name(what.maximum)),
+        properties=what.properties,
+        max_applications=what.max_applications,
+        has_guaranteed=what.guaranteed is not None,
+        has_max=what.maximum is not None,
+        quota_ns=what.quota_ns,
+        sources=what.sources,
+        own_max=_quantities(what.by_name(what.own_maximum)) if what.sources else None,
+        created_ns=what.created_ns,
+    ).SerializeToString(deterministic=True)
+
+
+def source_record(what: SourceEntry) -> bytes:
+    return pb.SourceObject(
+        partition=what.partition,
+        source=what.source,
+        state=what.state,
+        life=what.life,
+        since_ns=what.since_ns,
+        drains=what.drains,
+        reason=what.reason,
+        lost=what.lost,
+        past_lives=what.past,
+    ).SerializeToString(deterministic=True)
+
+
+_EXTERNAL_SAID, _EXTERNAL_SINCE, _EXTERNAL_PROBLEM = (
+    field(pb.ExternalRecord, name) for name in ("said", "since_ns", "problem")
+)
+
+
+def external_record(what: ExternalEntry) -> bytes:
+    said = codec.to_wire(what.kind, what.object_id, what.said, stale=what.stale)
+    owner = what.owner
+    record = (
+        _external_head(owner.partition, owner.source, what.life)
+        + bytes_field(_EXTERNAL_SAID, said)
+        + kept_number(_EXTERNAL_SINCE, what.since_ns)
+        + text_field(_EXTERNAL_PROBLEM, what.problem)
+    )
+    if what.kind is not ExternalKind.OFFER:
+        return record
+    # (Fields with higher numbers follow.)
+    return record + pb.ExternalRecord(
+        offer_state=what.offer_state or "",
+        idle_since_ns=what.idle_since_ns,
+        deadline_ns=what.deadline_ns,
+        withdrawn=what.withdrawn,
+    ).SerializeToString(deterministic=True)
+
+
+@lru_cache(maxsize=256)
+def _external_head(partition: str, source: str, life: str) -> bytes:
+    return pb.ExternalRecord(partition=partition, source=source, life=life).SerializeToString(deterministic=True)

@@ -1,0 +1,543 @@
+"""Folds records of ``si.state.v1`` back into a partition: for recovery, and for followers such as the view.
+
+A fold takes states as they were recorded. The kinds may come in any order with queues before applications, and
+applications and nodes before asks and allocations. A fold never decides again: sums are computed from the primary
+objects, and pending asks become ready only when :meth:`Partition.activate` is called, which a follower never does.
+
+Each ``fold_*`` is an upsert: the same object again replaces the former one. Each ``drop_*`` applies a tombstone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from muster_core.allocation import items
+from muster_core.applications.lifecycle import counts_as_running
+from muster_core.external.external import OfferState, SourceState
+from muster_core.external.external_books import ExternalBooks, ExternalEntry, SourceEntry
+from muster_core.model.allocation import Preempted, Replaced, foreign_id, unique_key
+from muster_core.model.application import Application, Ask, TaskGroup
+from muster_core.model.closing import Closed, ClosedBy, Closer
+from muster_core.model.commands import AskItem
+from muster_core.model.node import Node, NodeReport
+from muster_core.model.past import Past, PastReason
+from muster_core.model.queue import Queue, WaitKey, Waitlist
+from muster_core.model.reasons import PreemptionNo, Reason, ReasonCode
+from muster_core.model.refusals import Asked, Refusal, Refusals
+from muster_core.model.resources import Shape
+from muster_core.model.states import APP_TERMINAL, AppState, GangPhase, QueueState
+from muster_core.partition import Partition
+from muster_proto.muster.bus.v1 import state_pb2 as pb
+
+from muster_state import source_codec as codec
+
+# ---- queues and nodes ------------------------------------------------------------------------------------------------
+
+
+def fold_queue(partition: Partition, recorded: pb.QueueObject) -> Queue:
+    """Folds a recorded queue. Missing parents are created as dynamic queues; their own records follow."""
+    queue = partition.queues.get(recorded.path)
+    if queue is None:
+        parent_path, _, name = recorded.path.rpartition(".")
+        parent = partition.queues.get(parent_path)
+        if parent is None:
+            parent = _make_queue(partition, parent_path, leaf=False)
+        parent.leaf = False
+        queue = Queue(partition.types, name, parent, leaf=recorded.leaf, managed=recorded.managed)
+        partition.queue_tree.link(queue)
+    queue.gone = False
+    queue.leaf = recorded.leaf
+    queue.managed = recorded.managed
+    queue.state = QueueState(recorded.state)
+    queue.max_applications = recorded.max_applications
+    queue.sources, queue.external_maximum = (), None
+    guaranteed = dict(recorded.guaranteed.values) if recorded.has_guaranteed else None
+    maximum = dict(recorded.max.values) if recorded.has_max else None
+    if recorded.sources:
+        queue.set_limits(guaranteed, dict(recorded.own_max.values) if recorded.HasField("own_max") else None)
+        # (The recorded max counts. The sources' own statements are looked up before the next decision.)
+        queue.restrict(tuple(recorded.sources), dict(partition.types.items(maximum or {})))
+    else:
+        queue.set_limits(guaranteed, maximum)
+    partition.queue_tree.set_properties(queue, dict(recorded.properties))
+    if not queue.managed and not queue.leaf and queue.parent is not None:
+        queue.template = queue.parent.template
+    queue.quota_ns, queue.created_ns = recorded.quota_ns, recorded.created_ns
+    queue.published = True
+    if queue.parent is None:
+        partition.pools.fold()
+    return queue
+
+
+def _make_queue(partition: Partition, path: str, *, leaf: bool) -> Queue:
+    """Makes a dynamic queue whose own record follows later, or is gone."""
+    return fold_queue(partition, pb.QueueObject(path=path, leaf=leaf, state=QueueState.ACTIVE.value))
+
+
+def drop_queue(partition: Partition, path: str) -> None:
+    """Applies a queue's tombstone. Later records of the same transaction remove what is still in the queue."""
+    queue = partition.queues.get(path)
+    if queue is not None and queue.parent is not None:
+        queue.gone = True
+        _remove_if_empty(partition, queue)
+
+
+def _remove_if_empty(partition: Partition, queue: Queue) -> None:
+    """Removes an empty queue that has a tombstone, and then its parents to which the same applies."""
+    while queue.gone and queue.parent is not None and not queue.applications and not queue.children:
+        if partition.queues.get(queue.path) is queue:
+            partition.queue_tree.remove_queue(queue)
+        queue = queue.parent
+
+
+def fold_node(partition: Partition, recorded: pb.NodeObject) -> Node:
+    """Folds a recorded node: the merged values, and what the RM itself said if that differs."""
+    attributes, schedulable = dict(recorded.attributes), recorded.schedulable
+    capacity, occupied = dict(recorded.capacity.values), dict(recorded.occupied.values)
+    node = partition.nodes.get(recorded.node_id)
+    if node is None:
+        node = Node(partition.types, recorded.node_id)
+        node.set_attributes(attributes)
+        node.schedulable = schedulable
+        node.submission, node.created_ns = recorded.submission, recorded.created_ns
+        partition.node_books.add_node(node, capacity, occupied)
+    else:
+        partition.node_books.set_node(node, capacity, occupied)
+        partition.node_books.set_node_state(node, attributes, schedulable=schedulable)
+    node.sources, node.by_operator = tuple(recorded.sources), recorded.by_operator
+    node.reported = _report_of(recorded.reported) if recorded.HasField("reported") else None
+    if not node.sources:  # otherwise it follows from what they say
+        node.closed_by = None if schedulable else Closer(ClosedBy.OPERATOR if node.by_operator else ClosedBy.RM)
+    node.published = True
+    return node
+
+
+def _report_of(recorded: pb.NodeReport) -> NodeReport:
+    return NodeReport(
+        dict(recorded.attributes),
+        dict(recorded.capacity.values) if recorded.HasField("capacity") else None,
+        dict(recorded.occupied.values),
+        recorded.schedulable,
+        recorded.by_operator,
+    )
+
+
+def drop_node(partition: Partition, node_id: str) -> None:
+    """Applies a node's tombstone. Tombstones of its allocations came before, in the same transaction."""
+    node = partition.nodes.get(node_id)
+    if node is not None:
+        for allocation in [*node.allocations.values(), *node.foreign.values()]:
+            partition.books.unhold(allocation)
+        for ask in list(node.reservations):
+            _unreserve(partition, ask)
+        partition.node_books.remove_node(node)
+
+
+# ---- applications ----------------------------------------------------------------------------------------------------
+
+
+def fold_application(partition: Partition, recorded: pb.ApplicationObject) -> Application:
+    """Folds a recorded application."""
+    state = AppState(recorded.state)
+    if state is AppState.REJECTED:
+        return _fold_rejected(partition, recorded)
+    app = partition.apps.get(recorded.application_id)
+    if app is None or app.submission != recorded.submission:
+        if app is not None:
+            drop_application(partition, recorded.application_id)
+        app = Application(
+            partition.types,
+            recorded.application_id,
+            _queue_of(partition, recorded, state),
+            recorded.submission,
+            recorded.submitted_ns,
+        )
+        _take_request(app, recorded)
+        app.execution_timeout_ms = recorded.execution_timeout_ms
+        if recorded.HasField("placeholder_ask"):
+            app.placeholder_ask = dict(recorded.placeholder_ask.values)
+        app.gang_style = recorded.gang_style
+        app.state, app.source = state, recorded.source
+        partition.lifecycle.add_application(app)
+    app.state = state
+    if recorded.HasField("gang"):
+        _fold_gang(partition, app, recorded.gang)
+    running = counts_as_running(app)
+    if running != app.counted:
+        app.counted = running
+        for ledger in app.ledgers:
+            ledger.running_applications += 1 if running else -1
+    app.state_log = _story_of(recorded)
+    app.submitted_ns = recorded.submitted_ns
+    app.started_ns, app.finished_ns = recorded.started_ns, recorded.finished_ns
+    app.usage, app.most_used = _usage_of(recorded.usage), dict(recorded.most_used.values)
+    app.rejected_message = recorded.rejected_message
+    app.reason = _reason_of(recorded.waiting) if recorded.HasField("waiting") else None
+    app.past = _past_of(partition, recorded.past_waiting)
+    if state in APP_TERMINAL and app.app_id in app.queue.applications:
+        del app.queue.applications[app.app_id]
+        partition.limits.leave(app)
+        _remove_if_empty(partition, app.queue)
+    if recorded.deadline_ns != app.deadline_ns:
+        app.deadline_ns = recorded.deadline_ns
+        if recorded.deadline_ns:
+            partition.deadlines.append((recorded.deadline_ns, app))
+    app.published = True
+    return app
+
+
+def _queue_of(partition: Partition, recorded: pb.ApplicationObject, state: AppState) -> Queue:
+    """The queue of an application that is new to the partition."""
+    queue = partition.queues.get(recorded.queue)
+    created_ns = recorded.queue_created_ns
+    earlier = created_ns and queue is not None and queue.created_ns != created_ns
+    if state in APP_TERMINAL and (queue is None or earlier):
+        # Its dynamic queue is gone, even if there is a new one with this name. The finished application still names it.
+        queue = Queue(partition.types, recorded.queue, None, leaf=True, managed=False)
+        queue.created_ns = created_ns
+    return _make_queue(partition, recorded.queue, leaf=True) if queue is None else queue
+
+
+def _take_request(app: Application, recorded: pb.ApplicationObject) -> None:
+    """Takes what the RM asked for the application."""
+    app.requested_queue, app.user = recorded.requested_queue, recorded.user
+    app.groups_of_user, app.tags = tuple(recorded.groups), dict(recorded.tags)
+
+
+def _story_of(recorded: pb.ApplicationObject) -> list[tuple[int, str]]:
+    return [(entry.time_ns, entry.state) for entry in recorded.state_log]
+
+
+def _usage_of(recorded: Iterable[pb.UsageObject]) -> dict[str, dict[str, dict[str, int]]]:
+    found: dict[str, dict[str, dict[str, int]]] = {}
+    for used in recorded:
+        found.setdefault(used.kind, {})[used.instance_type] = dict(used.resource_seconds.values)
+    return found
+
+
+def _fold_gang(partition: Partition, app: Application, recorded: pb.GangObject) -> None:
+    gang = partition.gangs.of(app)
+    gang.phase, gang.deadline_ns = GangPhase(recorded.phase), recorded.deadline_ns
+    gang.too_large_since_ns = recorded.too_large_since_ns
+    for each in recorded.task_groups:
+        group = gang.groups.get(each.name)
+        if group is None:
+            shape = partition.types.shape(dict(each.resource.values))
+            gang.groups[each.name] = group = TaskGroup(each.name, shape)
+        group.asked, group.replaced = each.asked, each.replaced
+        group.timed_out, group.lost = each.timed_out, each.lost
+
+
+def _fold_rejected(partition: Partition, recorded: pb.ApplicationObject) -> Application:
+    app = Application(
+        partition.types, recorded.application_id, partition.root, recorded.submission, recorded.submitted_ns
+    )
+    partition.types.release(app.allocated, app.pending)
+    _take_request(app, recorded)
+    app.rejected_message, app.state = recorded.rejected_message, AppState.REJECTED
+    app.state_log, app.finished_ns, app.deadline_ns = _story_of(recorded), recorded.finished_ns, recorded.deadline_ns
+    app.published = True
+    partition.rejected.pop(app.app_id, None)
+    partition.rejected[app.app_id] = app
+    partition.deadlines.append((app.deadline_ns, app))
+    return app
+
+
+def drop_rejected(partition: Partition, app_id: str) -> None:
+    """Applies a rejected application's tombstone."""
+    partition.rejected.pop(app_id, None)
+
+
+def drop_application(partition: Partition, app_id: str) -> None:
+    """Applies an application's tombstone."""
+    app = partition.apps.get(app_id)
+    if app is None:
+        return
+    for key in list(app.asks):
+        drop_ask(partition, app_id, key)
+    for allocation in list(app.allocations.values()):
+        partition.books.unhold(allocation)
+    if app.counted:
+        app.counted = False
+        for ledger in app.ledgers:
+            ledger.running_applications -= 1
+    partition.lifecycle.forget_application(app)
+
+
+# ---- asks and allocations --------------------------------------------------------------------------------------------
+
+
+def _item(demand: pb.Demand, *, previous_generation: bool, node_id: str = "", uuid: str = "") -> AskItem:
+    return AskItem(
+        key=demand.allocation_key,
+        app_id=demand.application_id,
+        partition=demand.partition,
+        quantities=dict(demand.resource.values.items()),
+        wanted=1,
+        priority=demand.priority,
+        tags=dict(demand.tags.items()) if demand.tags else {},
+        task_group=demand.task_group,
+        placeholder=demand.placeholder,
+        originator=demand.originator,
+        allow_preempt_self=demand.allow_preempt_self,
+        allow_preempt_other=demand.allow_preempt_other,
+        has_preemption_policy=demand.has_preemption_policy,
+        execution_timeout_ms=demand.execution_timeout_ms,
+        previous_generation=previous_generation,
+        node_id=node_id,
+        uuid=uuid,
+    )
+
+
+def fold_ask(partition: Partition, recorded: pb.AskObject) -> None:
+    """Folds a recorded ask. An ask of an application that does not exist any more is ignored."""
+    recorded_demand = recorded.demand
+    drop_ask(partition, recorded_demand.application_id, recorded_demand.allocation_key)
+    app = partition.apps.get(recorded_demand.application_id)
+    if app is None:
+        return
+    item = _item(recorded_demand, previous_generation=recorded.previous_generation)
+    shape = partition.types.shape(item.quantities)
+    demand = items.demand_of(item, shape, recorded_demand.submission, recorded_demand.created_ns)
+    demand.created_ns = recorded_demand.created_ns
+    ask = Ask(app, demand, recorded.pending, recorded.allocated)
+    ask.preempts, ask.scaled_up, ask.mismatched = recorded.preempts, recorded.scaled_up, recorded.mismatched
+    ask.published = True
+    ask.notified = recorded.told
+    ask.asked = Asked(recorded.asked_node, recorded.asked_ns) if recorded.asked_node else None
+    if recorded.stands_apart:
+        ask.refusals = _refusals_of(recorded)
+        for node_id in ask.refusals.nodes:
+            refusing = partition.nodes.get(node_id)
+            if refusing is not None:
+                refusing.refused_by[ask] = None
+    app.asks[ask.key] = ask
+    partition.books.add_pending(app, shape.items, recorded.pending)
+    if demand.placeholder:
+        partition.gangs.pend(ask, recorded.pending)
+    if ask.open > 0:  # otherwise placeholders are leaving for it
+        partition.asks.group_of(ask).push(ask)
+    node = partition.nodes.get(recorded.reserved_node) if recorded.reserved_node else None
+    if node is not None:
+        ask.reserved_node, ask.reserved_ns = node.node_id, recorded.reserved_ns
+        node.reservations[ask] = None
+
+
+def _refusals_of(recorded: pb.AskObject) -> Refusals:
+    nodes = {
+        each.node_id: Refusal(each.node_id, each.reason, each.refused_ns, each.unanswered) for each in recorded.refusals
+    }
+    return Refusals(nodes, recorded.refused_rounds, recorded.refused_until_ns)
+
+
+def drop_ask(partition: Partition, app_id: str, key: str) -> None:
+    """Applies an ask's tombstone."""
+    app = partition.apps.get(app_id)
+    ask = app.asks.pop(key, None) if app is not None else None
+    if app is None or ask is None:
+        return
+    partition.books.add_pending(app, ask.shape.items, -ask.pending)
+    if ask.demand.placeholder:
+        partition.gangs.pend(ask, -ask.pending)
+    ask.gone = True
+    for node_id in ask.refusals.nodes if ask.refusals is not None else ():
+        refusing = partition.nodes.get(node_id)
+        if refusing is not None:
+            refusing.refused_by.pop(ask, None)
+    _unreserve(partition, ask)
+    if ask.group is not None:
+        partition.asks.leave_group(ask, None)
+
+
+def _unreserve(partition: Partition, ask: Ask) -> None:
+    if ask.reserved_node:
+        del partition.nodes[ask.reserved_node].reservations[ask]
+        ask.reserved_node, ask.reserved_ns = "", 0
+
+
+def fold_allocation(partition: Partition, recorded: pb.AllocationObject) -> None:
+    """Folds a recorded allocation. An allocation of an application that does not exist any more is ignored."""
+    demand, foreign, source = recorded.demand, recorded.foreign, recorded.source
+    app_id = "" if foreign else demand.application_id
+    drop_allocation(partition, app_id, unique_key(demand.allocation_key, recorded.ordinal), source)
+    app = None if foreign else partition.apps.get(app_id)
+    if app is None and not foreign:
+        return
+    item = _item(demand, previous_generation=recorded.previous_generation, node_id=recorded.node_id, uuid=recorded.uuid)
+    shape = partition.types.shape(item.quantities)
+    allocation = items.allocation_of(item, app, shape, demand.submission, recorded.allocated_ns)
+    allocation.demand.created_ns, allocation.demand.changed_ns = demand.created_ns, demand.changed_ns
+    allocation.ordinal, allocation.published = recorded.ordinal, True
+    allocation.preempted = _preempted_of(recorded.preempted) if recorded.HasField("preempted") else None
+    allocation.timed_out, allocation.releasing_since_ns = recorded.timed_out, recorded.told_ns
+    allocation.replaced_by = recorded.replaced_by if recorded.HasField("replaced_by") else None
+    allocation.replaces = _replaced_of(recorded.replaces) if recorded.HasField("replaces") else None
+    allocation.source = source
+    partition.books.hold(allocation, partition.nodes.get(item.node_id))
+
+
+def _replaced_of(recorded: pb.ReplacedObject) -> Replaced:
+    return Replaced(recorded.allocation_key, recorded.created_ns)
+
+
+def _preempted_of(recorded: pb.PreemptedObject) -> Preempted:
+    return Preempted(
+        recorded.rule,
+        recorded.application_id,
+        recorded.allocation_key,
+        recorded.queue,
+        recorded.since_ns,
+        recorded.victim_share_before,
+        recorded.victim_share_after,
+        recorded.asker_share_before,
+        recorded.asker_share_after,
+    )
+
+
+def drop_allocation(partition: Partition, app_id: str, unique: str, source: str = "") -> None:
+    """Applies an allocation's tombstone. ``app_id`` "": the allocation is a foreign one, of a source or the RM."""
+    if not app_id:
+        old = partition.foreign.get(foreign_id(unique.replace("##", "#"), source))
+    else:
+        app = partition.apps.get(app_id)
+        old = app.allocations.get(unique) if app is not None else None
+    if old is not None:
+        partition.books.unhold(old)
+
+
+# ---- reasons ---------------------------------------------------------------------------------------------------------
+
+
+def fold_reason(partition: Partition, recorded: pb.ReasonObject) -> None:
+    """Folds a recorded reason of asks in a leaf that wait together, and their past reasons."""
+    queue = partition.queues.get(recorded.leaf)
+    if queue is None:
+        return
+    shape = partition.types.shape(dict(recorded.resource.values))
+    special = (recorded.user, recorded.user_group, recorded.required_node, recorded.apart)
+    key = _wait_key(partition, queue, shape, *special)
+    if key is None:
+        return
+    waitlist = queue.waitlists.get(key)
+    if waitlist is None:
+        queue.waitlists[key] = waitlist = Waitlist(queue, key)
+    waitlist.reason, waitlist.past = _reason_of(recorded), _past_of(partition, recorded.past)
+    waitlist.tried = True
+    waitlist.published = True
+
+
+def _reason_of(recorded: pb.ReasonObject) -> Reason:
+    return Reason(
+        ReasonCode(recorded.code),
+        recorded.queue,
+        recorded.resource_type,
+        recorded.asked,
+        recorded.used,
+        recorded.limit,
+        recorded.free,
+        recorded.since_ns,
+        recorded.who,
+        recorded.node,
+        recorded.nodes,
+        recorded.reserved,
+        tuple((lacking.resource_type, lacking.nodes) for lacking in recorded.lacking),
+        PreemptionNo(recorded.preemption) if recorded.preemption else None,
+        recorded.promised,
+        recorded.of_group,
+        said=recorded.said,
+        placeholder=recorded.placeholder,
+        as_of_ns=recorded.as_of_ns,
+        closed=tuple(Closed(ClosedBy(each.by), each.source, each.nodes) for each in recorded.closed),
+    )
+
+
+def _past_of(partition: Partition, recorded: Iterable[pb.ReasonObject]) -> Past:
+    """Past reasons. ``resource`` of an application's past reason is the size of the asks that had it; absent: all
+    asks.
+    """
+    return tuple(
+        PastReason(
+            _reason_of(each),
+            each.until_ns,
+            partition.types.shape(dict(each.resource.values)) if each.HasField("resource") else None,
+        )
+        for each in recorded
+    )
+
+
+def _wait_key(
+    partition: Partition, leaf: Queue, shape: Shape, user: str, group: str, required_node: str, apart: int
+) -> WaitKey | None:
+    """The waitlist's key; None: no application under these limits is left."""
+    trackers = partition.limits.trackers_of(leaf, user, group) if user or group else ()
+    return None if trackers is None else (shape, trackers, required_node, apart)
+
+
+def drop_reason(
+    partition: Partition,
+    leaf: str,
+    shape_name: str,
+    user: str = "",
+    group: str = "",
+    required_node: str = "",
+    apart: str = "",
+) -> None:
+    """Applies a reason's tombstone, which names the shape only."""
+    queue = partition.queues.get(leaf)
+    about = (shape_name, user, group, required_node, apart)
+    for key, waitlist in list(queue.waitlists.items()) if queue is not None else ():
+        found = (key[0].name, waitlist.user, waitlist.user_group, key[2], str(key[3]) if key[3] else "")
+        if found == about and queue is not None:
+            del queue.waitlists[key]
+
+
+# ---- external sources ----------------------------------------------------------------------------------------------
+
+
+def fold_source(books: ExternalBooks, recorded: pb.SourceObject) -> SourceEntry:
+    """Folds a recorded source."""
+    source = _source(books, recorded.partition, recorded.source)
+    source.state, source.life, source.since_ns = SourceState(recorded.state), recorded.life, recorded.since_ns
+    source.drains, source.reason, source.lost = recorded.drains, recorded.reason, recorded.lost
+    source.past = tuple(recorded.past_lives)
+    source.published = True
+    return source
+
+
+def fold_external(books: ExternalBooks, recorded: pb.ExternalRecord) -> ExternalEntry:
+    """Folds a recorded object of a source. If the source is not known yet, its own record follows."""
+    stale = recorded.said.stale
+    recorded.said.stale = False  # (As it came, a change has an object or says that it is stale.)
+    said = codec.from_proto(recorded.said)
+    assert said.what is not None, f"the record of {said.kind} {said.object_id} has no object"
+    books.drop(recorded.partition, recorded.source, said.kind, said.object_id)
+    entry = ExternalEntry(
+        _source(books, recorded.partition, recorded.source),
+        said.kind,
+        said.object_id,
+        said.what,
+        recorded.life,
+        recorded.since_ns,
+        stale,
+        recorded.problem,
+        OfferState(recorded.offer_state) if recorded.offer_state else None,
+        recorded.idle_since_ns,
+        recorded.deadline_ns,
+        recorded.withdrawn,
+        published=True,
+    )
+    books.put(entry)
+    return entry
+
+
+def drop_source(books: ExternalBooks, partition: str, source: str) -> None:
+    """Applies a source's tombstone. Tombstones of its objects came before, in the same transaction."""
+    books.of(partition).sources.pop(source, None)
+
+
+def _source(books: ExternalBooks, partition: str, source: str) -> SourceEntry:
+    known = books.of(partition).sources
+    found = known.get(source)
+    if found is None:
+        known[source] = found = SourceEntry(partition, source)
+    return found

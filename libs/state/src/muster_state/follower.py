@@ -1,0 +1,567 @@
+"""Folds ``si.state.v1``: this is how the scheduler recovers, and how the view (or a standby) follows.
+
+First the folder collects the newest state of each key, without decoding. A compacted topic holds objects in the order
+of their last change, and objects cannot be built in that order. ``settle`` then builds all of them in the order of
+kinds. After that, a follower applies records as they come, because the scheduler writes them in an order in which they
+can be applied.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from enum import IntEnum
+from itertools import islice
+from operator import attrgetter
+from typing import NamedTuple, Protocol
+
+from muster_bus.errors import CodecError
+from muster_bus.log import Record
+from muster_bus.topics import parse_state_key
+from muster_core.config.config import ClusterConfig
+from muster_core.external.errors import BadDocument
+from muster_core.external.external_books import ExternalBooks
+from muster_core.external.offers import REPORT_NS
+from muster_core.model.commands import SetDeciding, SetEvents, SetGeneration, UpdateConfiguration
+from muster_core.partition import Partition
+from muster_core.scheduler import SchedulerCore
+from muster_proto.muster.bus.v1 import envelope_pb2, state_pb2
+from muster_queue_config.queue_yaml import Problem, checksum, load_queue_config
+from muster_runtime import event_settings
+
+from muster_state import state_codec
+
+# Parents first: queues before applications; queues, applications and nodes before what refers to them. Sources and
+# their objects come before the core that is built from them.
+_EXTERNAL = (state_codec.SOURCE, state_codec.EXTERNAL)
+_KIND_ORDER = (
+    state_codec.QUEUE,
+    state_codec.NODE,
+    state_codec.APP,
+    state_codec.REJECTED,
+    state_codec.ASK,
+    state_codec.ALLOC,
+    state_codec.WHY,
+)
+
+
+# YuniKorn's buckets: 0.1 ms to 1,000 s.
+DECIDING_LIMITS_US = tuple(100 * 10**power for power in range(8))
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts since the RM was first registered (proto TallyObject; docs/metrics.md explains each)."""
+
+    allocated: int = 0
+    released: int = 0
+    preempted: int = 0
+    timed_out: int = 0
+    replaced: int = 0
+    reported: int = 0
+    ended: int = 0
+    dropped: int = 0
+    asks_rejected: int = 0
+    applications_accepted: int = 0
+    applications_rejected: int = 0
+    nodes_accepted: int = 0
+    nodes_rejected: int = 0
+    questions: int = 0
+    questions_refused: int = 0
+    questions_unanswered: int = 0
+    decisions: int = 0
+    deciding_us: int = 0
+    # Rounds by duration: each limit without the rounds below the previous one; the last entry is for longer rounds.
+    deciding_spread: list[int] = field(default_factory=lambda: [0] * (len(DECIDING_LIMITS_US) + 1))
+
+    def add(self, more: Tally) -> None:
+        """Adds further counts."""
+        for name in TALLIED:
+            if count := getattr(more, name):
+                setattr(self, name, getattr(self, name) + count)
+
+    def spread(self, took_us: int) -> None:
+        """Counts one more round of this duration."""
+        self.deciding_spread[bisect_left(DECIDING_LIMITS_US, took_us)] += 1
+
+
+TALLIED: tuple[str, ...] = tuple(each.name for each in fields(Tally) if each.name != "deciding_spread")
+_values = attrgetter(*TALLIED)
+
+
+# A key of a registration's extraConfig: what happens without the RM's callback stream, accept or wait.
+CALLBACKS_ABSENT_KEY = "muster.callbacks.absent"
+WAIT, ACCEPT = "wait", "accept"
+
+
+def waits_for_callbacks(extra_config: Mapping[str, str]) -> bool:
+    """Whether nothing may be placed while the RM's callback stream is not open."""
+    return extra_config.get(CALLBACKS_ABSENT_KEY, ACCEPT).strip().lower() == WAIT
+
+
+class PauseKind(IntEnum):
+    """Why nothing was decided for an RM (proto PauseObject.Kind)."""
+
+    OPERATOR = 0  # an operator had paused it
+    ABSENT = 1  # it wants to be asked, and its callback stream was not open
+    LISTING = 2  # an external source had not listed yet
+
+
+# Limit of queues for which ``leaving`` is called, parents first. Each call takes some 25 µs.
+_LEAVING_QUEUES_MAX = 1_000
+_PAUSE_KINDS: frozenset[int] = frozenset(PauseKind)
+
+
+class Pause(NamedTuple):
+    """A time in which nothing was decided for an RM: start, end, and the operator's reason, or the source."""
+
+    since_ns: int
+    until_ns: int
+    reason: str
+    kind: PauseKind = PauseKind.OPERATOR
+
+
+@dataclass(slots=True)
+class RmInfo:
+    """The recorded data of an RM itself (proto RmObject and RegistrationObject).
+
+    :ivar life: INIT, RUNNING, DISCONNECTED or STOPPED; ``life_ns``: since when, 0: not known.
+    :ivar next_event_id: the id of the next event; all lower ones were written.
+    :ivar last_decided_ns: the highest time that a decision used; time continues from there.
+    :ivar tally: the RM's counts; they continue over registrations.
+    :ivar held: an operator paused the RM; this continues over registrations until an operator resumes it.
+    :ivar held_ns: since when; 0: it is not paused, or the time is not known.
+    :ivar pauses: past times in which nothing was decided, the last ones of each kind. They are in the registration's
+        record, which is seldom written.
+    :ivar absent_ns: since when it is absent (see ``is_absent``); 0: it is not absent, or the time is not known.
+    :ivar generation: the interface's generation that the RM speaks, current or previous; "": not known yet.
+        ``generation_by``: how it is known.
+    :ivar callbacks: the RM's callback stream, as last heard of; ``connected`` False: there is none.
+    :ivar callbacks_since_ns: since when the stream is in that state.
+    :ivar awaited: external sources for which this start of the scheduler waits before it decides.
+    :ivar awaited_ns: since when it waits for any; 0: it does not wait.
+    """
+
+    rm_id: str
+    version: str = ""
+    policy_group: str = ""
+    build_info: dict[str, str] = field(default_factory=dict)
+    config: str = ""
+    extra_config: dict[str, str] = field(default_factory=dict)
+    life: str = "INIT"
+    life_ns: int = 0
+    registered_ns: int = 0
+    registrations: int = 0
+    next_event_id: int = 0
+    next_response_sequence: int = 1
+    last_allocation_response: int = 0
+    next_submission: int = 1
+    instance_uuid: str = ""
+    last_decided_ns: int = 0
+    tally: Tally = field(default_factory=Tally)
+    held: bool = False
+    held_reason: str = ""
+    held_ns: int = 0
+    pauses: tuple[Pause, ...] = ()
+    callbacks: envelope_pb2.CallbackStream = field(default_factory=envelope_pb2.CallbackStream)
+    callbacks_since_ns: int = 0
+    generation: str = ""
+    generation_by: str = ""
+    awaited: tuple[str, ...] = ()
+    awaited_ns: int = 0
+    absent_ns: int = 0
+
+    @property
+    def is_absent(self) -> bool:
+        """Whether the RM must be asked before a placement, but its callback stream is not open."""
+        return waits_for_callbacks(self.extra_config) and not self.callbacks.connected
+
+    @property
+    def decides(self) -> bool:
+        """Whether anything is decided for the RM."""
+        return self.life != "STOPPED" and not self.held and not self.awaited
+
+
+class Forgotten(NamedTuple):
+    """The data kept of an RM that an operator forgot (proto ForgottenObject): its numbers continue if it registers
+    again.
+    """
+
+    forgotten_ns: int
+    registrations: int
+    next_event_id: int
+    next_response_sequence: int
+    next_submission: int
+    instance_uuid: str
+    last_decided_ns: int
+    callbacks_epoch: int
+
+    @classmethod
+    def of(cls, info: RmInfo, next_submission: int, now_ns: int) -> Forgotten:
+        """The data of an RM that is forgotten now."""
+        return cls(
+            now_ns,
+            info.registrations,
+            info.next_event_id,
+            info.next_response_sequence,
+            next_submission,
+            info.instance_uuid,
+            now_ns,
+            info.callbacks.epoch,
+        )
+
+    def go_on(self, info: RmInfo, now_ns: int) -> None:
+        """The RM registers again: its numbers continue."""
+        info.registrations = self.registrations + 1
+        info.instance_uuid = self.instance_uuid
+        info.next_event_id = self.next_event_id
+        info.next_response_sequence = self.next_response_sequence
+        info.next_submission = self.next_submission
+        if self.callbacks_epoch:  # its stream ended, but the order of the gateways' notes continues
+            info.callbacks = envelope_pb2.CallbackStream(epoch=self.callbacks_epoch)
+            info.callbacks_since_ns = now_ns
+
+
+def encode_forgotten(rm_id: str, kept: Forgotten) -> bytes:
+    """Encodes the value of a forgotten RM's record."""
+    return state_pb2.ForgottenObject(rm_id=rm_id, **kept._asdict()).SerializeToString(deterministic=True)
+
+
+def _decode_forgotten(value: bytes) -> Forgotten:
+    recorded = state_pb2.ForgottenObject.FromString(value)
+    return Forgotten(*(getattr(recorded, name) for name in Forgotten._fields))
+
+
+@dataclass(slots=True)
+class RmState:
+    """One RM: its recorded data, and its core."""
+
+    info: RmInfo
+    core: SchedulerCore
+
+
+def encode_rm(info: RmInfo, next_submission: int) -> bytes:
+    """Encodes the value of an RM's record, which changes with each transaction."""
+    return state_pb2.RmObject(
+        rm_id=info.rm_id,
+        state=envelope_pb2.RmLifecycle.State.Value(info.life),
+        registered_ns=info.registered_ns,
+        registrations=info.registrations,
+        next_event_id=info.next_event_id,
+        next_response_sequence=info.next_response_sequence,
+        last_allocation_response=info.last_allocation_response,
+        next_submission=next_submission,
+        instance_uuid=info.instance_uuid,
+        last_decided_ns=info.last_decided_ns,
+        tally=state_pb2.TallyObject(
+            deciding_spread=_without_zeros(info.tally.deciding_spread),
+            **{name: count for name, count in zip(TALLIED, _values(info.tally), strict=True) if count},
+        ),
+        held=info.held,
+        held_reason=info.held_reason,
+        callbacks=info.callbacks if info.callbacks_since_ns else None,
+        callbacks_since_ns=info.callbacks_since_ns,
+        generation=info.generation,
+        generation_by=info.generation_by,
+        state_ns=info.life_ns,
+        held_ns=info.held_ns,
+        absent_ns=info.absent_ns,
+        awaited=info.awaited,
+        awaited_ns=info.awaited_ns,
+    ).SerializeToString(deterministic=True)
+
+
+def _without_zeros(spread: list[int]) -> list[int]:
+    """The counts without zeros at the end, because each transaction records them."""
+    used = len(spread)
+    while used and not spread[used - 1]:
+        used -= 1
+    return spread[:used]
+
+
+def encode_registration(info: RmInfo) -> bytes:
+    """Encodes the value of a registration's record, which changes only with a registration."""
+    return state_pb2.RegistrationObject(
+        version=info.version,
+        policy_group=info.policy_group,
+        build_info=info.build_info,
+        config=info.config,
+        extra_config=info.extra_config,
+        registrations=info.registrations,
+        config_checksum=checksum(info.config),
+        pauses=[
+            state_pb2.PauseObject(
+                since_ns=since_ns, until_ns=until_ns, reason=reason, kind=state_pb2.PauseObject.Kind.ValueType(kind)
+            )
+            for since_ns, until_ns, reason, kind in info.pauses
+        ],
+    ).SerializeToString(deterministic=True)
+
+
+def _pauses_of(recorded: state_pb2.RegistrationObject) -> tuple[Pause, ...]:
+    # (This version ignores kinds of a later version.)
+    known = [each for each in recorded.pauses if each.kind in _PAUSE_KINDS]
+    return tuple(Pause(each.since_ns, each.until_ns, each.reason, PauseKind(each.kind)) for each in known)
+
+
+def _take_rm(info: RmInfo, recorded: state_pb2.RmObject) -> None:
+    info.life, info.life_ns = envelope_pb2.RmLifecycle.State.Name(recorded.state), recorded.state_ns
+    info.registered_ns = recorded.registered_ns
+    info.registrations = recorded.registrations
+    info.next_event_id = recorded.next_event_id
+    info.next_response_sequence = recorded.next_response_sequence
+    info.last_allocation_response = recorded.last_allocation_response
+    info.next_submission = recorded.next_submission
+    info.instance_uuid = recorded.instance_uuid
+    info.last_decided_ns = recorded.last_decided_ns
+    info.tally = Tally(*_values(recorded.tally))
+    for place, count in enumerate(recorded.tally.deciding_spread):
+        info.tally.deciding_spread[place] = count
+    info.held, info.held_reason, info.held_ns = recorded.held, recorded.held_reason, recorded.held_ns
+    info.absent_ns, info.awaited, info.awaited_ns = recorded.absent_ns, tuple(recorded.awaited), recorded.awaited_ns
+    info.callbacks, info.callbacks_since_ns = recorded.callbacks, recorded.callbacks_since_ns
+    info.generation, info.generation_by = recorded.generation, recorded.generation_by
+
+
+def new_core(
+    info: RmInfo, *, searching: bool, config: ClusterConfig | None = None, external: ExternalBooks | None = None
+) -> SchedulerCore:
+    """Makes an empty core for an RM. ``config``: its configuration, if its text was read already.
+
+    :param external: the statements of external sources for the RM; they outlive the core.
+
+    Raises CodecError if the recorded configuration cannot be read any more.
+    """
+    problems: list[Problem] = []
+    if config is None:
+        config, problems = load_queue_config(info.config)
+    if config is None:
+        raise CodecError(f"the recorded queue configuration of RM {info.rm_id} is not valid: {problems[0]}")
+    until_ns = info.registered_ns + REPORT_NS if info.registrations > 1 else 0
+    core = SchedulerCore(config, searching=searching, external=external, rm_id=info.rm_id, reports_until_ns=until_ns)
+    core.next_submission = info.next_submission
+    core.apply(SetDeciding(info.decides), info.last_decided_ns)
+    core.apply(SetGeneration(info.generation == "previous"), info.last_decided_ns)
+    core.apply(events_of(info), info.last_decided_ns)
+    return core
+
+
+def events_of(info: RmInfo) -> SetEvents:
+    """The events that the RM's extra configuration asks for."""
+    settings, _ = event_settings.read(info.extra_config)
+    return SetEvents(settings.tracks, settings.tells_requests)
+
+
+class Witness(Protocol):
+    """Watches the changes of records that are folded after ``settle``, for code that counts."""
+
+    def settled(self, rms: Mapping[str, RmState]) -> None:
+        """All collected records are folded."""
+
+    def before(self, rm_id: str, partition: Partition, kind: str, parts: tuple[str, ...]) -> None:
+        """A record will be folded. ``parts``: the parts of its key after the partition."""
+
+    def after(self, rm_id: str, partition: Partition, kind: str, parts: tuple[str, ...]) -> None:
+        """The record was folded."""
+
+    def dropped(self, state: RmState, *, for_ever: bool) -> None:
+        """An RM's core was dropped: the RM registers again, or (``for_ever``) is gone."""
+
+
+# Arguments: RM, partition, kind, and the parts of the key after the partition.
+Leaving = Callable[[str, Partition, str, tuple[str, ...]], None]
+
+
+class StateFolder:
+    """Folds state records of one or more partitions of the topic.
+
+    :param witness: watches each change.
+    :param leaving: called before a tombstone is folded, after ``settle``, as ``Witness.before`` is; and for the queues
+        of an RM that registers again.
+    :ivar rms: by id, after ``settle``.
+    :ivar forgotten: RMs that an operator forgot, by id.
+    :ivar external: by RM id, what external sources said; also for RMs that have not registered (yet).
+    """
+
+    def __init__(self, witness: Witness | None = None, leaving: Leaving | None = None) -> None:
+        self._witness, self._leaving = witness, leaving
+        self.rms: dict[str, RmState] = {}
+        self.forgotten: dict[str, Forgotten] = {}
+        self.external: dict[str, ExternalBooks] = {}
+        self.settled = False
+        self._following = False
+        self._collected: dict[bytes, bytes] = {}
+        self._registering: dict[str, RmInfo] = {}
+        self._read_ahead: dict[str, ClusterConfig] = {}
+
+    def take(self, record: Record) -> None:
+        """Takes one record. Raises CodecError for a record that this version does not write."""
+        if record.key is None:
+            raise CodecError(f"state record {record.partition}/{record.offset} has no key")
+        if self.settled:
+            self._following = True
+            self._apply(record.key, record.value)
+        elif record.value is None:
+            self._collected.pop(record.key, None)
+        else:
+            self._collected[record.key] = record.value
+
+    def read_ahead(self, key: bytes, value: bytes) -> None:
+        """Parses the configuration of a registration's record before the record is taken: the largest ones take
+        seconds.
+
+        (It only uses texts and objects of its own, so it may run beside the event loop.)
+        """
+        recorded = state_pb2.RegistrationObject.FromString(value)
+        text, known = recorded.config, self.rms.get(parse_state_key(key)[0])
+        if known is not None and (known.info.registrations, known.info.config) == (recorded.registrations, text):
+            return  # a pause ended: the configuration will not be read
+        config, _ = load_queue_config(text)
+        if config is not None:
+            self._read_ahead = {text: config}
+
+    def settle(self) -> None:
+        """Builds everything that was collected."""
+        by_kind: dict[str, list[tuple[bytes, bytes]]] = {}
+        for key, value in self._collected.items():
+            _, kind, _ = parse_state_key(key)
+            by_kind.setdefault(kind, []).append((key, value))
+        self._collected = {}
+        self.settled = True
+        for kind in (*_EXTERNAL, state_codec.FORGOTTEN, state_codec.RM, state_codec.REGISTRATION, *_KIND_ORDER):
+            for key, value in self._ordered(kind, by_kind.get(kind, ())):
+                self._apply(key, value)
+        if self._witness is not None:
+            self._witness.settled(self.rms)
+
+    def books_of(self, rm_id: str) -> ExternalBooks:
+        """The statements of sources for an RM: one object for all its registrations."""
+        found = self.external.get(rm_id)
+        if found is None:
+            self.external[rm_id] = found = ExternalBooks()
+        return found
+
+    def _ordered(self, kind: str, records: Iterable[tuple[bytes, bytes]]) -> Iterable[tuple[bytes, bytes]]:
+        """The records in an order that does not depend on the last changes: parents first, then by submission."""
+        match kind:
+            case state_codec.QUEUE:
+                return sorted(records)
+            case state_codec.NODE:
+                return sorted(records, key=lambda record: state_pb2.NodeObject.FromString(record[1]).submission)
+            case state_codec.APP | state_codec.REJECTED:
+                return sorted(records, key=lambda record: state_pb2.ApplicationObject.FromString(record[1]).submission)
+            case state_codec.ASK:
+                return sorted(records, key=lambda record: state_pb2.AskObject.FromString(record[1]).demand.submission)
+            case state_codec.ALLOC:
+                return sorted(records, key=lambda record: _allocated(state_pb2.AllocationObject.FromString(record[1])))
+        return records
+
+    def _apply(self, key: bytes, value: bytes | None) -> None:
+        rm_id, kind, parts = parse_state_key(key)
+        if kind == state_codec.RM:
+            self._apply_rm(rm_id, value)
+            return
+        if kind == state_codec.REGISTRATION:
+            if value is not None:
+                self._apply_registration(rm_id, state_pb2.RegistrationObject.FromString(value))
+            return
+        if kind == state_codec.FORGOTTEN:
+            if value is None:
+                self.forgotten.pop(rm_id, None)
+            else:
+                self.forgotten[rm_id] = _decode_forgotten(value)
+            return
+        if kind in _EXTERNAL:
+            self._apply_external(rm_id, kind, parts, value)
+            return
+        state = self.rms.get(rm_id)
+        partition = state.core.partitions.get(parts[0]) if state is not None else None
+        if partition is None:
+            return  # a later configuration does not have the partition any more
+        witness = self._witness if self._following else None
+        if witness is not None:
+            witness.before(rm_id, partition, kind, parts[1:])
+        if value is None:
+            if self._leaving is not None and self._following:
+                self._leaving(rm_id, partition, kind, parts[1:])
+            state_codec.fold_tombstone(partition, kind, parts[1:])
+        else:
+            state_codec.fold_value(partition, kind, value)
+        if witness is not None:
+            witness.after(rm_id, partition, kind, parts[1:])
+        if self._following:
+            partition.deadlines.clear()  # a follower has no clock
+
+    def _apply_external(self, rm_id: str, kind: str, parts: tuple[str, ...], value: bytes | None) -> None:
+        books = self.books_of(rm_id)
+        if value is None:
+            state_codec.fold_external_tombstone(books, kind, parts)
+            return
+        try:
+            state_codec.fold_external_value(books, kind, value)
+        except BadDocument as error:
+            raise CodecError(f"RM {rm_id}: the record {kind} {'/'.join(parts)} cannot be read: {error}") from error
+
+    def _apply_rm(self, rm_id: str, value: bytes | None) -> None:
+        if value is None:
+            self._drop(rm_id, for_ever=True)
+            return
+        recorded = state_pb2.RmObject.FromString(value)
+        known = self.rms.get(rm_id)
+        if known is None or known.info.registrations != recorded.registrations:
+            # The next record has the registration's data. Until then the RM is not shown.
+            self._drop(rm_id, for_ever=False)
+            self._registering[rm_id] = info = RmInfo(rm_id)
+            _take_rm(info, recorded)
+            return
+        _take_rm(known.info, recorded)
+        known.core.apply(SetDeciding(known.info.decides), known.info.last_decided_ns)
+        known.core.apply(SetGeneration(recorded.generation == "previous"), known.info.last_decided_ns)
+
+    def _drop(self, rm_id: str, *, for_ever: bool) -> None:
+        dropped = self.rms.pop(rm_id, None)
+        if dropped is None:
+            return
+        if self._leaving is not None and self._following and not for_ever:
+            # Queues have no tombstones here, because new ones with the same names follow. (``leaving`` is not called
+            # for applications and nodes, which may be very many, nor for more queues than one go allows.)
+            for partition in dropped.core.partitions.values():
+                for path in islice(partition.queues, _LEAVING_QUEUES_MAX):
+                    self._leaving(rm_id, partition, state_codec.QUEUE, (path,))
+        if self._witness is not None:
+            self._witness.dropped(dropped, for_ever=for_ever)
+
+    def _apply_registration(self, rm_id: str, recorded: state_pb2.RegistrationObject) -> None:
+        info = self._registering.pop(rm_id, None)
+        known = self.rms.get(rm_id)
+        if info is None and known is not None and known.info.registrations == recorded.registrations:
+            self._reconfigure(known, recorded)
+            return
+        if info is None or info.registrations != recorded.registrations:
+            raise CodecError(f"RM {rm_id}: the record of registration {recorded.registrations} has no RM beside it")
+        info.version, info.policy_group, info.config = recorded.version, recorded.policy_group, recorded.config
+        info.build_info, info.extra_config = dict(recorded.build_info), dict(recorded.extra_config)
+        info.pauses = _pauses_of(recorded)
+        read = self._read_ahead.pop(info.config, None)
+        self.rms[rm_id] = RmState(info, new_core(info, searching=False, config=read, external=self.books_of(rm_id)))
+
+    def _reconfigure(self, known: RmState, recorded: state_pb2.RegistrationObject) -> None:
+        """The RM continues under another configuration (the queues' own records follow), or a pause ended."""
+        known.info.pauses = _pauses_of(recorded)
+        known.info.extra_config = dict(recorded.extra_config)
+        known.core.apply(events_of(known.info), known.info.last_decided_ns)
+        if known.info.config == recorded.config:
+            return
+        known.info.config = recorded.config
+        problems: list[Problem] = []
+        config = self._read_ahead.pop(recorded.config, None)
+        if config is None:
+            config, problems = load_queue_config(recorded.config)
+        if config is None:
+            raise CodecError(f"the recorded queue configuration of RM {known.info.rm_id} is not valid: {problems[0]}")
+        known.core.apply(UpdateConfiguration(config), known.info.last_decided_ns)
+
+
+def _allocated(recorded: state_pb2.AllocationObject) -> tuple[int, int, int]:
+    return recorded.allocated_ns, recorded.demand.submission, recorded.ordinal

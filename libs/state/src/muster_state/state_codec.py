@@ -1,0 +1,138 @@
+"""The core's objects as records of ``si.state.v1``, and back (proto/muster/bus/v1/state.proto)."""
+
+from __future__ import annotations
+
+from muster_bus.topics import state_key, state_key_in
+from muster_core.external.external import ExternalKind, OfferState
+from muster_core.external.external_books import ExternalBooks, ExternalEntry, SourceEntry
+from muster_core.model.application import Allocation, Application, Ask
+from muster_core.model.node import Node
+from muster_core.model.outcome import Primary
+from muster_core.model.queue import Queue, Waitlist
+from muster_core.model.states import AppState
+from muster_core.partition import Partition
+from muster_proto.muster.bus.v1 import state_pb2 as pb
+
+from muster_state import fold
+from muster_state.encoding import (
+    allocation_record,
+    application_record,
+    ask_record,
+    external_record,
+    node_record,
+    queue_record,
+    source_record,
+    waitlist_record,
+)
+
+RM, REGISTRATION = "rm", "reg"
+# The kind of a forgotten RM's record.
+FORGOTTEN = "forgotten"
+NODE, QUEUE, APP, REJECTED, ASK, ALLOC, WHY = "node", "queue", "app", "rejected", "ask", "alloc", "why"
+# Kinds of external sources. They belong to the RM's id, not to its registrations, and are folded into its books.
+SOURCE, EXTERNAL = "source", "ext"
+
+
+def key_of(rm_id: str, partition: str, what: Primary) -> bytes:
+    """The record's key."""
+    match what:
+        case Node():
+            return state_key_in(rm_id, NODE, (partition,), what.node_id)
+        case ExternalEntry():
+            return state_key_in(rm_id, EXTERNAL, (partition, what.owner.source, what.kind), what.object_id)
+        case Allocation():
+            by = (what.source,) if what.source and what.app is None else ()
+            return state_key(rm_id, ALLOC, partition, what.app_id, what.unique_key, *by)
+        case Ask():
+            return state_key(rm_id, ASK, partition, what.app.app_id, what.key)
+        case Waitlist():
+            special = (what.user, what.user_group, what.required_node, *((str(what.apart),) if what.apart else ()))
+            return state_key(rm_id, WHY, partition, what.leaf.path, what.shape.name, *(special if any(special) else ()))
+        case Application():
+            # (A rejected application may have the id of an accepted one.)
+            kind = REJECTED if what.state is AppState.REJECTED else APP
+            return state_key(rm_id, kind, partition, what.app_id)
+        case Queue():
+            return state_key(rm_id, QUEUE, partition, what.path)
+        case SourceEntry():
+            return state_key(rm_id, SOURCE, partition, what.source)
+
+
+def encode(partition: str, what: Primary) -> bytes:
+    """The record's value: the whole state of the object."""
+    match what:
+        case Node():
+            return node_record(partition, what)
+        case ExternalEntry():
+            return external_record(what)
+        case Allocation():
+            return allocation_record(partition, what)
+        case Ask():
+            return ask_record(partition, what)
+        case Waitlist():
+            return waitlist_record(partition, what)
+        case Application():
+            return application_record(partition, what)
+        case Queue():
+            return queue_record(partition, what)
+        case SourceEntry():
+            return source_record(what)
+
+
+def fold_value(partition: Partition, kind: str, value: bytes) -> None:
+    """Folds one recorded object into a partition. Raises google.protobuf.message.DecodeError."""
+    match kind:
+        case "alloc":
+            fold.fold_allocation(partition, pb.AllocationObject.FromString(value))
+        case "ask":
+            fold.fold_ask(partition, pb.AskObject.FromString(value))
+        case "why":
+            fold.fold_reason(partition, pb.ReasonObject.FromString(value))
+        case "app" | "rejected":
+            fold.fold_application(partition, pb.ApplicationObject.FromString(value))
+        case "node":
+            fold.fold_node(partition, pb.NodeObject.FromString(value))
+        case "queue":
+            fold.fold_queue(partition, pb.QueueObject.FromString(value))
+
+
+def fold_tombstone(partition: Partition, kind: str, parts: tuple[str, ...]) -> None:
+    """Applies a tombstone. ``parts``: the parts of the key after the partition."""
+    match kind:
+        case "alloc":
+            fold.drop_allocation(partition, *parts)
+        case "ask":
+            fold.drop_ask(partition, parts[0], parts[1])
+        case "why":
+            fold.drop_reason(partition, *parts)
+        case "app":
+            fold.drop_application(partition, parts[0])
+        case "rejected":
+            fold.drop_rejected(partition, parts[0])
+        case "node":
+            fold.drop_node(partition, parts[0])
+        case "queue":
+            fold.drop_queue(partition, parts[0])
+
+
+def fold_external_value(books: ExternalBooks, kind: str, value: bytes) -> None:
+    """Folds a recorded source, or an object of one. Raises DecodeError, BadDocument (external/errors.py)."""
+    if kind == SOURCE:
+        fold.fold_source(books, pb.SourceObject.FromString(value))
+    elif kind == EXTERNAL:
+        fold.fold_external(books, pb.ExternalRecord.FromString(value))
+
+
+def fold_external_tombstone(books: ExternalBooks, kind: str, parts: tuple[str, ...]) -> None:
+    """Applies the tombstone of a source or its object. ``parts``: the parts of the key, the partition first."""
+    if kind == SOURCE:
+        fold.drop_source(books, *parts)
+    elif kind == EXTERNAL:
+        partition, source, what, object_id = parts
+        books.drop(partition, source, ExternalKind(what), object_id)
+
+
+def offer_state_of(value: bytes) -> OfferState | None:
+    """The offer's state from its record's value; None: the record is of no offer. Raises DecodeError."""
+    state = pb.ExternalRecord.FromString(value).offer_state
+    return OfferState(state) if state else None

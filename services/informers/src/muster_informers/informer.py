@@ -1,0 +1,656 @@
+"""The SharedIndexInformer: stores a source's objects and tells event handlers about changes (the event handler
+framework).
+
+Use: ``SharedIndexInformer(name, source, clock)``, ``add_event_handler(handler)``, ``run()`` in a task; then
+``has_synced()`` becomes true. The informer repeats three steps:
+
+1. list      all objects; handlers hear only the difference to the store (it decides ADDED, MODIFIED, DELETED)
+2. watch     from the listing's cursor; each change in order
+3. break     the watch failed: after a wait it continues from its cursor; without a usable cursor (CursorExpired, no
+             cursor, or a nonsensical answer) the informer lists again
+
+Its states, reported to ``on_state``:
+
+========  ================================  ========================================================================
+state     becomes                           when
+========  ================================  ========================================================================
+LISTING   LIVE                              the first listing is in the store and was handed to the handlers
+LISTING   STALE                             the same, but the listing was not whole
+LISTING   STALE                             :meth:`give_up`: the scheduler waits no longer for the listing
+LIVE      STALE                             the source was not heard for ``stale_after_s``
+STALE     LIVE                              it was heard again (and a listing was whole once)
+========  ================================  ========================================================================
+
+heard
+    A source is heard when it answers a listing, and with each item of a watch, even an empty one. A watch must give an
+    item at least every :data:`HEARTBEAT_S`; else a quiet source could not be told from one that is gone. The informer
+    cuts off a watch that was silent for ``stale_after_s`` (and three heartbeats), and starts it again.
+
+late or repeated
+    A version that is not newer than the known one is dropped; so is a known content. The informer remembers the
+    version of a deletion, so that a late change does not bring the object back. A listing may bring it back.
+
+distrusted
+    An object is distrusted when its document cannot be read, when one listing has two contents of it, or when a handler
+    failed on it. The informer calls the handlers' ``distrust``; the object's last state stays until a new one comes.
+
+whole
+    A listing is whole if each document names its object. An object that is missing in a listing that is not whole is
+    distrusted, not deleted, and the informer lists again every :data:`RELIST_S`. A source is LIVE only once a listing
+    was whole, because LIVE also means: objects of an earlier run that the source has not named again are gone.
+
+slices
+    Long work is done in slices of :data:`SLICE` objects. Between two slices other tasks run, and the informer waits for
+    the handlers' ``ready`` (the back-pressure of the log).
+
+The informer takes time from the clock and from ``sleep`` only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import structlog
+from muster_bus.clock import Clock
+from muster_core.external.checks import plain
+from muster_core.external.errors import (
+    BadDocument,
+    CursorExpired,
+    ExternalError,
+    SourceError,
+    SourceUnavailable,
+)
+from muster_core.external.external import ExternalAllocation, ExternalKind, ExternalObject, SourceState
+from muster_runtime.secrets import masked_text
+from muster_runtime.waits import growing_s
+
+from muster_informers import metrics
+from muster_informers.contract import ChangeType, Delta, Document, EventHandler, Listing, ListWatch
+from muster_informers.documents import Said, read_document, read_identity
+from muster_informers.problems import Problem, Problems
+from muster_informers.registration import Distrust, Forget, Predicate, Ready, Registration
+from muster_informers.store import IndexFunction, Key, Store
+
+log = structlog.get_logger(__name__)
+
+HEARTBEAT_S = 5.0
+RELIST_S = 60.0
+NOT_WHOLE = "a part of its listing cannot be read, and it cannot be told whose that is: nothing is taken for gone"
+# 64 objects take 1 to 3 ms of work.
+SLICE = 64
+# After a watch that lasted so long, the next failure counts as the first of a new series.
+_SETTLED_S = 5.0
+# Bounds of what is remembered about objects outside of the store, against sources that invent names without end.
+_DELETIONS_MAX = _UNREAD_MAX = 10_000
+STATE_NUMBERS = {SourceState.LISTING: 0, SourceState.LIVE: 1, SourceState.STALE: 2}
+
+OnState = Callable[[SourceState, str], None]
+Sleep = Callable[[float], Awaitable[None]]
+
+
+class _Untold(SourceError):
+    """A change does not name its object: only a new listing can show what has changed."""
+
+
+class _Again(CursorExpired):
+    """The last listing was not whole, and the next one is due."""
+
+
+class SharedIndexInformer:
+    """See the module's docstring.
+
+    :param name: of the source, for logs and metrics.
+    :param stale_after_s: a source that was not heard for so long is STALE; 0: never.
+    :param resync_s: default for handlers: each object goes to ``update`` again once in this period; 0: never.
+    :param indexers: further indexers; the index ``node`` is always there.
+    :param on_state: called with each new state, and with the reason of STALE. It must not block.
+    :param wait_min_s: wait after the first failure of a series; doubled with each failure, up to ``wait_max_s``.
+    :param list_timeout_s: a listing that takes longer is abandoned and started again.
+    :param sleep: waits for a time; tests give a manual clock's.
+    :param log_context: for structlog.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        source: ListWatch,
+        clock: Clock,
+        *,
+        stale_after_s: float = 30.0,
+        resync_s: float = 0.0,
+        indexers: Mapping[str, IndexFunction] | None = None,
+        on_state: OnState | None = None,
+        wait_min_s: float = 0.2,
+        wait_max_s: float = 10.0,
+        list_timeout_s: float = 120.0,
+        sleep: Sleep = asyncio.sleep,
+        log_context: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name = name
+        self.store = Store(indexers)
+        self.state = SourceState.LISTING
+        self.reason = ""
+        self.last_error = ""
+        self._source = source
+        self._clock = clock
+        self._sleep = sleep
+        self._stale_after_s = stale_after_s
+        self._silent_after_s = max(stale_after_s, 3 * HEARTBEAT_S)
+        self._list_timeout_s = list_timeout_s
+        self._resync_s = resync_s
+        self._wait_min_s, self._wait_max_s = wait_min_s, wait_max_s
+        self._on_state = on_state
+        self._log = log.bind(source=name, **(log_context or {}))
+        self._registrations: list[Registration] = []
+        self._running = False
+        self._synced = asyncio.Event()
+        # -- the state of list and watch
+        self._cursor = ""
+        self._must_list = True
+        self._is_whole = self._was_whole = False
+        self._listed_at = clock.monotonic()
+        self._listing_since: float | None = None
+        self._watching = False
+        self._failing = False
+        self._heard_at = clock.monotonic()
+        self._attempt: asyncio.Task[None] | None = None
+        self._cut = ""  # the reason why the attempt is cut off
+        self._deletions: OrderedDict[Key, int] = OrderedDict()
+        # Distrusted objects that are not in the store: the scheduler may know them from an earlier run.
+        self._unread: dict[Key, None] = {}
+        # -- for operators
+        self._problems = Problems(clock, self._log)
+        self._counts = dict.fromkeys([*ChangeType, "DROPPED"], 0)
+
+    # ---- use --------------------------------------------------------------------------------------------------------
+
+    def add_event_handler(
+        self,
+        handler: EventHandler,
+        predicate: Predicate | None = None,
+        resync_s: float | None = None,
+        distrust: Distrust | None = None,
+        ready: Ready | None = None,
+        forget: Forget | None = None,
+    ) -> Registration:
+        """Adds a handler. While the informer runs, the new handler first hears of all objects in the store.
+
+        :param predicate: the handler sees only objects for which this is true. It hears ADD or DELETE when an object
+            starts or stops to pass (the event handler framework: FilteringResourceEventHandler).
+        :param resync_s: None: the informer's.
+        :param distrust: called for an object that is not reliable any more; a cache's ``cache.distrust``.
+        :param ready: awaited before each slice; a cache's ``cache.ready``.
+        :param forget: called for an object that is gone and was never readable since the informer started, so that the
+            handler never saw it; a cache's ``cache.delete``.
+        """
+        registration = Registration(handler, predicate, distrust, ready, forget)
+        registration.resync_s = self._resync_s if resync_s is None else resync_s
+        self._registrations.append(registration)
+        if self._running:
+            self._start(registration)
+            if len(self.store):
+                registration.caught_up = False
+                registration.tasks.append(asyncio.create_task(self._catch_up(registration)))
+        return registration
+
+    def has_synced(self) -> bool:
+        """Whether the first listing is in the store and the handlers have all of it (the event handler framework)."""
+        return self._synced.is_set() and all(registration.caught_up for registration in self._registrations)
+
+    async def wait_synced(self) -> None:
+        """Returns when the handlers have the first listing."""
+        await self._synced.wait()
+
+    def give_up(self, reason: str) -> None:
+        """Ends the wait for the first listing: LISTING becomes STALE. The informer continues to try."""
+        if self.state is SourceState.LISTING:
+            self._tell(SourceState.STALE, reason)
+
+    @property
+    def problems(self) -> Sequence[Problem]:
+        """The problems of the source and of the handlers, newest first; bounded."""
+        return self._problems.newest()
+
+    def distrusted(self) -> list[Problem]:
+        """The distrusted objects, each with its last problem; newest first, bounded."""
+        keys = set(self._unread).union(*(registration.doubtful for registration in self._registrations))
+        found: dict[tuple[str, str], Problem] = {}
+        for problem in self.problems:
+            if (problem.kind, problem.object_id) in keys:
+                found.setdefault((problem.kind, problem.object_id), problem)
+        return list(found.values())
+
+    def doing(self) -> str:
+        """The present activity or the last error, for operators."""
+        if self.last_error:
+            return self.last_error
+        if self._listing_since is not None:
+            return f"waiting for the listing for {self._clock.monotonic() - self._listing_since:.1f} s"
+        return self.state.value if self.has_synced() else f"handing over the listing, {len(self.store)} objects so far"
+
+    async def run(self) -> None:
+        """Follows the source until cancelled, then closes the source."""
+        self._running = True
+        began = self._heard_at = self._clock.monotonic()
+        self._tell(SourceState.LISTING, "")
+        for registration in self._registrations:
+            self._start(registration)
+        watchdog = asyncio.create_task(self._watch_over())
+        try:
+            await self._follow(began)
+        finally:
+            self._running = False
+            tasks = [watchdog, *(task for each in self._registrations for task in each.tasks)]
+            if self._attempt is not None:
+                tasks.append(self._attempt)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            with suppress(Exception):  # a source that cannot be closed loses nothing
+                await self._source.close()
+
+    # ---- list, watch, and repeat ------------------------------------------------------------------------------------
+
+    async def _follow(self, began: float) -> None:
+        failures = 0
+        while True:
+            started = self._clock.monotonic()
+            self._attempt = asyncio.create_task(self._list_and_watch(began))
+            await asyncio.wait({self._attempt})
+            attempt, self._attempt = self._attempt, None
+            error = SourceUnavailable(self._cut) if attempt.cancelled() else attempt.exception()
+            self._cut = ""
+            if error is not None and not isinstance(error, Exception):
+                raise error
+            expired = isinstance(error, CursorExpired)
+            if not expired:
+                self._failed(error)
+            # 1. where to continue
+            if not isinstance(error, SourceUnavailable) or not self._cursor:
+                self._must_list = True
+            # 2. when: at once only if the watch was good and only its cursor has expired
+            if self._heard_at >= started and self._clock.monotonic() - started >= _SETTLED_S:
+                failures = 0
+            if not expired or failures:
+                await self._sleep(growing_s(failures - expired, self._wait_min_s, self._wait_max_s))
+            failures += 1
+
+    async def _list_and_watch(self, began: float) -> None:
+        if self._must_list:
+            self._listing_since = self._clock.monotonic()
+            try:
+                listing = await self._source.list()
+                self._hear()
+            finally:
+                self._listing_since = None
+            self._is_whole = await self._take_listing(listing)
+            self._was_whole |= self._is_whole
+            self._listed_at = self._clock.monotonic()
+            self._cursor, self._must_list = listing.cursor, False
+            metrics.listings.labels(self.name).inc()
+            self._hear()
+            if not self._synced.is_set():
+                seconds = self._clock.monotonic() - began
+                metrics.sync_seconds.labels(self.name).set(seconds)
+                self._log.info("informer synced", objects=len(self.store), seconds=round(seconds, 3))
+                self._synced.set()
+            self._answered()
+        watch = self._source.watch(self._cursor)
+        self._watching = True
+        try:
+            async for deltas in watch:
+                self._hear()
+                if deltas:
+                    self._watching = False  # from here on the time is ours, not the source's
+                    await self._take_deltas(deltas)
+                    self._watching = True
+                    self._hear()
+                self._answered()
+                if not self._is_whole and self._heard_at - self._listed_at >= RELIST_S:
+                    raise _Again
+        finally:
+            self._watching = False
+            await _close(watch)
+        raise SourceUnavailable("the watch ended")
+
+    def _hear(self) -> None:
+        self._heard_at = self._clock.monotonic()
+        if self._failing:
+            self._failing = False
+            self.last_error = ""
+            self._log.info("source answers again")
+
+    def _answered(self) -> None:
+        """Updates the state after the source was heard."""
+        if not self._synced.is_set():
+            return
+        wanted = (SourceState.LIVE, "") if self._was_whole else (SourceState.STALE, NOT_WHOLE)
+        if (self.state, self.reason) != wanted:
+            self._tell(*wanted)
+
+    def _failed(self, error: BaseException | None) -> None:
+        text = _text_of(error)
+        metrics.failures.labels(self.name).inc()
+        if not self._failing or text != self.last_error:
+            self._problems.add("", "", text)
+        self._failing, self.last_error = True, text
+
+    def _tell(self, state: SourceState, reason: str) -> None:
+        self.state, self.reason = state, plain(reason)
+        metrics.state.labels(self.name).set(STATE_NUMBERS[state])
+        if reason:
+            self._log.warning("source's state", state=state.value, reason=self.reason)
+        else:
+            self._log.info("source's state", state=state.value)
+        if self._on_state is not None:
+            self._on_state(state, self.reason)
+
+    async def _watch_over(self) -> None:
+        """Watches over a source that is silent."""
+        step_s = min(1.0, self._stale_after_s / 4) if self._stale_after_s else 1.0
+        while True:
+            await self._sleep(step_s)
+            now = self._clock.monotonic()
+            is_listing, silent_s = self._listing_since is not None, now - self._heard_at
+            metrics.silent_seconds.labels(self.name).set(silent_s if is_listing or self._watching else 0)
+            # 1. cut off a listing or a watch that does not end
+            if self._attempt is not None and not self._cut:
+                if self._listing_since is not None and now - self._listing_since >= self._list_timeout_s:
+                    self._cut = f"no listing within {self._list_timeout_s:g} s"
+                elif self._watching and self._stale_after_s and silent_s >= self._silent_after_s:
+                    self._cut = f"silent for {silent_s:.0f} s"
+                if self._cut:
+                    self._attempt.cancel()
+            # 2. a source that was not heard for long is stale
+            is_lost = self._stale_after_s and (self._failing or is_listing or self._cut)
+            if self.state is SourceState.LIVE and is_lost and silent_s >= self._stale_after_s:
+                why = self._cut or self.last_error or "waiting for a listing"
+                self._tell(SourceState.STALE, f"not heard for {silent_s:.0f} s: {why}")
+
+    # ---- listings and changes -------------------------------------------------------------------------------------
+
+    async def _take_listing(self, listing: Listing) -> bool:
+        """Takes a listing. False: it was not whole."""
+        initial = not self._synced.is_set()
+        # 1. read all documents
+        said: dict[ExternalKind, dict[str, Said]] = {kind: {} for kind in ExternalKind}
+        bad: dict[Key, ExternalAllocation | None] = {}
+        is_whole = True
+        async for documents in self._slices(listing.documents):
+            for document in documents:
+                is_whole &= self._read_listed(document, said, bad)
+        for key in bad:
+            said[key.kind].pop(key.object_id, None)
+        # 2. the objects that exist; parents first
+        for objects in said.values():
+            async for some in self._slices(list(objects.values())):
+                for each in some:
+                    self._take(each, initial=initial, is_listed=True)
+        # 3. the objects that are gone; parents last
+        gone = [key for key in self.store if key.object_id not in said[key.kind] and key not in bad]
+        gone.sort(key=lambda key: _RANKS[key.kind], reverse=True)
+        async for keys in self._slices(gone):
+            for key in keys:
+                if is_whole:
+                    self._remove(key)
+                else:
+                    text = "it is not in a listing of which a part cannot be read"
+                    self._problem(key.kind, key.object_id, text)
+                    self._distrust(key)
+        if is_whole:
+            for key in [key for key in self._unread if key.object_id not in said[key.kind] and key not in bad]:
+                self._forget(key)
+        # 4. unreliable objects
+        for key, believed in bad.items():
+            self._distrust(key, believed=believed)
+        return is_whole
+
+    def _read_listed(
+        self,
+        document: Document,
+        said: dict[ExternalKind, dict[str, Said]],
+        bad: dict[Key, ExternalAllocation | None],
+    ) -> bool:
+        """Reads one document of a listing. Returns False if it cannot be assigned to an object.
+
+        :param bad: the unreliable objects, each with the state to assume.
+        """
+        try:
+            each = read_document(document)
+        except BadDocument as error:
+            self._problem(error.kind, error.object_id, str(error))
+            if not (error.kind and error.object_id):
+                return False
+            bad[Key(ExternalKind(error.kind), error.object_id)] = _believed(error)
+            return True
+        key = Key(each.kind, each.object_id)
+        other = said[each.kind].setdefault(each.object_id, each)
+        if other is not each:
+            if other.what != each.what:
+                bad[key] = other.what if isinstance(other.what, ExternalAllocation) else None
+                text = "it is in one listing twice, with different contents"
+                self._problem(key.kind, key.object_id, text)
+            elif (each.version or 0) > (other.version or 0):
+                said[each.kind][each.object_id] = each
+        return True
+
+    async def _take_deltas(self, deltas: Sequence[Delta]) -> None:
+        untold = ""
+        async for some in self._slices(deltas):
+            for delta in some:
+                try:
+                    if delta.type == ChangeType.DELETED:
+                        kind, object_id, version = read_identity(delta.document)
+                        self._take_deletion(Key(kind, object_id), version)
+                    else:
+                        self._take(read_document(delta.document), initial=False)
+                except BadDocument as error:
+                    self._problem(error.kind, error.object_id, str(error))
+                    if error.kind and error.object_id:
+                        self._distrust(Key(ExternalKind(error.kind), error.object_id), believed=_believed(error))
+                    else:
+                        untold = str(error)
+                self._cursor = delta.cursor
+        if untold:
+            raise _Untold(f"a change of which cannot be told whose it is: {untold}")
+
+    def _take(self, said: Said, *, initial: bool, is_listed: bool = False) -> None:
+        """Takes an object's state. The most likely conditions come first."""
+        key, what, version = Key(said.kind, said.object_id), said.what, said.version
+        kept = self.store.kept(key)
+        # The handlers to call. A handler that doubts the object also gets a known state again.
+        to = [registration for registration in self._registrations if key in registration.doubtful]
+        if kept is not None:
+            is_same = what == kept.what
+            if version is not None and kept.version is not None and version <= kept.version:
+                if version < kept.version or not to:
+                    self._drop(key, version, kept.version, is_same=is_same, is_listed=is_listed)
+                    return
+            elif is_same and not to:
+                if version is not None:
+                    self.store.put(key, kept.what, version)
+                self._counts["DROPPED"] += 1
+                return
+            self._counts[ChangeType.MODIFIED] += 1
+            if not is_same:
+                to = self._registrations
+        else:
+            deleted = self._deletions.get(key)
+            if deleted is not None:
+                if not is_listed and version is not None and version <= deleted:
+                    self._counts["DROPPED"] += 1
+                    return
+                del self._deletions[key]
+            self._counts[ChangeType.ADDED] += 1
+            to = self._registrations
+        self.store.put(key, what, version)
+        self._unread.pop(key, None)
+        for registration in to:
+            self._deliver(registration, key, what, initial=initial)
+
+    def _drop(self, key: Key, version: int, known: int, *, is_same: bool, is_listed: bool) -> None:
+        """Drops a version that is not newer than the known one. Reports only contradictions; duplicates are usual."""
+        self._counts["DROPPED"] += 1
+        if version == known and not is_same:
+            text = f"version {version} is known with another content, expected a newer version"
+            self._problem(key.kind, key.object_id, text)
+        elif version < known and is_listed:
+            text = f"version {version} is listed and {known} is known, expected none that is older"
+            self._problem(key.kind, key.object_id, text)
+
+    def _take_deletion(self, key: Key, version: int | None) -> None:
+        kept = self.store.kept(key)
+        if version is not None:
+            if kept is not None and kept.version is not None and version < kept.version:
+                self._counts["DROPPED"] += 1
+                return  # late: the object was changed, or created again, after this
+            self._deletions[key] = max(version, self._deletions.pop(key, 0))
+            if len(self._deletions) > _DELETIONS_MAX:
+                self._deletions.popitem(last=False)
+        if kept is not None:
+            self._remove(key)
+        elif key in self._unread:
+            self._counts[ChangeType.DELETED] += 1
+            self._forget(key)
+        else:
+            self._counts["DROPPED"] += 1
+
+    def _remove(self, key: Key) -> None:
+        self._counts[ChangeType.DELETED] += 1
+        self.store.remove(key)
+        for registration in self._registrations:
+            self._deliver(registration, key, None, initial=False)
+
+    def _deliver(self, registration: Registration, key: Key, what: ExternalObject | None, *, initial: bool) -> None:
+        try:
+            registration.deliver(key, what, initial=initial)
+        except Exception as error:
+            handler = type(registration.handler).__name__
+            place = "" if isinstance(error, ExternalError) else f" ({_place_of(error)})"
+            text = f"{handler}: {type(error).__name__}: {masked_text(str(error))}{place}"
+            self._problem(key.kind, key.object_id, text)
+            self._distrust(key, (registration,), what if isinstance(what, ExternalAllocation) else None)
+
+    def _distrust(
+        self,
+        key: Key,
+        registrations: Iterable[Registration] | None = None,
+        believed: ExternalAllocation | None = None,
+    ) -> None:
+        """Distrusts an object. (The scheduler may know an object that is not in the store from an earlier life. For an
+        unknown object, ``believed`` is the state to assume.)
+        """
+        if self.store.kept(key) is None:
+            self._unread[key] = None
+            if len(self._unread) > _UNREAD_MAX:
+                del self._unread[next(iter(self._unread))]
+        for registration in self._registrations if registrations is None else registrations:
+            known = self.store.get(*key)
+            if what := known or believed:
+                with suppress(Exception):  # the predicate's failure was reported before
+                    if registration.predicate is not None and not registration.predicate(what):
+                        continue
+            if known:
+                registration.doubtful[key] = None
+            if registration.distrust is None:
+                continue
+            if believed is None:
+                registration.distrust(key.kind, key.object_id)
+            else:
+                registration.distrust(key.kind, key.object_id, believed)
+
+    def _forget(self, key: Key) -> None:
+        """Tells the handlers that an unreadable object is gone."""
+        del self._unread[key]
+        for registration in self._registrations:
+            if registration.forget is not None:
+                registration.forget(key.kind, key.object_id)
+
+    # ---- in slices ------------------------------------------------------------------------------------------------
+
+    async def _slices(self, things: Sequence[Any], pause_s: float = 0.0) -> AsyncIterator[Sequence[Any]]:
+        """The things in slices; other tasks run in between."""
+        for start in range(0, len(things), SLICE):
+            for registration in self._registrations:
+                if registration.ready is not None:
+                    await registration.ready()
+            if pause_s:
+                await self._sleep(pause_s)
+            elif start:
+                await asyncio.sleep(0)
+            yield things[start : start + SLICE]
+            self._count()
+
+    def _count(self) -> None:
+        """Adds the counts to the metrics."""
+        for kind, count in self._counts.items():
+            if count:
+                metrics.changes.labels(self.name, str(kind)).inc(count)
+                self._counts[kind] = 0
+        for kind in ExternalKind:
+            metrics.objects.labels(self.name, kind.value).set(self.store.count(kind))
+
+    def _start(self, registration: Registration) -> None:
+        if registration.resync_s > 0:
+            registration.tasks.append(asyncio.create_task(self._resync(registration)))
+
+    async def _resync(self, registration: Registration) -> None:
+        """Gives every object to the handler again once in each period, spread over half the period."""
+        while True:
+            await self._sleep(registration.resync_s / 2)
+            keys = self.store.keys()
+            pause_s = registration.resync_s / 2 / max(1, -(-len(keys) // SLICE))
+            if not keys:
+                await self._sleep(pause_s)
+            async for some in self._slices(keys, pause_s):
+                self._give(registration, some, initial=False)
+
+    async def _catch_up(self, registration: Registration) -> None:
+        """Tells a late handler about the objects in the store. It hears of changes meanwhile like every handler."""
+        async for some in self._slices(self.store.keys()):
+            self._give(registration, [key for key in some if key not in registration.told], initial=True)
+        registration.caught_up = True
+
+    def _give(self, registration: Registration, keys: Iterable[Key], *, initial: bool) -> None:
+        for key in keys:
+            if kept := self.store.kept(key):
+                self._deliver(registration, key, kept.what, initial=initial)
+
+    def _problem(self, kind: str, object_id: str, text: str) -> None:
+        metrics.problems.labels(self.name).inc()
+        self._problems.add(kind, object_id, text)
+
+
+_RANKS = {kind: rank for rank, kind in enumerate(ExternalKind)}
+
+
+async def _close(watch: AsyncIterator[Sequence[Delta]]) -> None:
+    """Ends a watch in its present state, if it is a generator."""
+    close = getattr(watch, "aclose", None)
+    if close is not None:
+        with suppress(Exception):
+            await close()
+
+
+def _text_of(error: BaseException | None) -> str:
+    """A failure, for operators. A source's own error explains itself; for others the place in the code is added."""
+    if isinstance(error, ExternalError):
+        return plain(masked_text(str(error)) or type(error).__name__)
+    if error is None:
+        return "the watch ended"
+    return plain(f"{type(error).__name__}: {masked_text(str(error))} ({_place_of(error)})")
+
+
+def _place_of(error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "an unknown place"
+
+
+def _believed(error: BadDocument) -> ExternalAllocation | None:
+    """An unreadable allocation still occupies its node, with an unknown size."""
+    return ExternalAllocation(error.object_id, error.node_id, {}) if error.node_id else None

@@ -1,0 +1,125 @@
+"""The scheduler's end of the pipe: appends and reads on the log for the informers' process (``pipe.py``).
+
+What it appends: ``muster_bus.pipe.writing``.
+
+From ``si.state`` only offers of the informers' sources go through the pipe; the keys tell them from other records.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine
+
+from muster_bus.clock import Clock
+from muster_bus.errors import LogError
+from muster_bus.log import Log, LogReader, LogWriter
+from muster_bus.pipe.messages import Append, failure_of
+from muster_bus.pipe.writing import Appends
+from muster_runtime.channel import Channel
+
+from muster_informers.pipe import Answer, Ask, Message, ReadRecord
+
+# How long a reader waits for an offer, and how long it then collects further offers.
+_READ_S, _GATHER_S = 0.25, 0.02
+_READ_RECORDS_MAX = 10_000
+
+
+class LogEnd:
+    """See the module's words.
+
+    :param offers: the prefixes of the keys of the sources' offers.
+    :param on_defect: called with an unexpected error; the child's requests cannot be served after it.
+    """
+
+    def __init__(
+        self,
+        channel: Channel[Message],
+        writer: LogWriter,
+        bus: Log,
+        offers: tuple[bytes, ...],
+        clock: Clock,
+        on_defect: Callable[[BaseException], None],
+    ) -> None:
+        self._channel = channel
+        self._log, self._offers, self._clock = bus, offers, clock
+        self._on_defect = on_defect
+        self._appends = Appends(channel.send, writer, on_defect)
+        self._readers: dict[int, LogReader] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def take(self, message: Append | Ask) -> None:
+        """Carries out a message. Its answer follows when it is known."""
+        if isinstance(message, Append):
+            self._appends.take(message)
+        else:
+            self._spawn(self._answer(message), "reader")
+
+    async def settled(self) -> None:
+        """Returns when all appended records are on the log or refused."""
+        await self._appends.settled()
+
+    async def close(self) -> None:
+        """Stops taking messages and closes the readers. Appends already given to the writer go on."""
+        await self._appends.close()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for reader in self._readers.values():
+            with contextlib.suppress(LogError):
+                await reader.close()
+
+    def _spawn(self, work: Coroutine[None, None, None], name: str) -> None:
+        task = asyncio.create_task(work, name=f"external-log-{name}")
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._on_defect(error)
+
+    # ---- reads -------------------------------------------------------------------------------------------------------
+
+    async def _answer(self, ask: Ask) -> None:
+        try:
+            answer = await self._asked(ask)
+        except LogError as error:
+            answer = Answer(ask.number, failure=failure_of(error))
+        self._channel.send(answer)
+
+    async def _asked(self, ask: Ask) -> Answer:
+        if ask.what == "open":
+            reader = self._readers[ask.reader] = await self._log.reader(ask.topic, ask.partition, ask.offset)
+            return Answer(ask.number, reader.position)
+        if ask.what == "close":
+            if (closed := self._readers.pop(ask.reader, None)) is not None:
+                await closed.close()
+            return Answer(ask.number)
+        reader = self._readers[ask.reader]
+        if ask.what == "first":
+            return Answer(ask.number, await reader.first_offset())
+        if ask.what == "end":
+            return Answer(ask.number, await reader.end_offset())
+        return await self._read(ask, reader)
+
+    async def _read(self, ask: Ask, reader: LogReader) -> Answer:
+        """The next offers; other records of the topic are skipped."""
+        if ask.offset is not None and ask.offset != reader.position:
+            reader.seek(ask.offset)
+        found: list[ReadRecord] = []
+        looked_at, until_s = 0, self._clock.monotonic() + min(ask.timeout_s, _READ_S)
+        while not found and looked_at < _READ_RECORDS_MAX and (left_s := until_s - self._clock.monotonic()) > 0:
+            records = await reader.read(ask.records_max, left_s)
+            looked_at += len(records)
+            found = [
+                ReadRecord(each.offset, each.timestamp_ms, each.key, each.value)
+                for each in records
+                if each.key is not None and each.key.startswith(self._offers)
+            ]
+            if 0 < len(records) < ask.records_max:
+                await asyncio.sleep(_GATHER_S)
+            else:
+                await asyncio.sleep(0)
+        return Answer(ask.number, reader.position, tuple(found))

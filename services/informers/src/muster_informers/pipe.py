@@ -1,0 +1,143 @@
+"""The messages between the scheduler and the process of its informers, over a pair of sockets.
+
+The informers' process is a child of the scheduler's (``process.py``, ``child.py``) and has no log of its own: it
+appends and reads through its parent (``muster_runtime.channel``, ``muster_bus.pipe.writing``). Secrets come over the
+pipe, too, in :class:`Begin`, so they are in no command line and no environment.
+
+=========  =========  ==================================================================
+from       message    says
+=========  =========  ==================================================================
+scheduler  Begin      the first: what to run, in which life
+scheduler  Settled    records are durable, or were refused
+scheduler  Answer     to an Ask
+scheduler  Judge      what the RM says, to an event handler
+scheduler  Stop       end in bounded time
+informers  Append     records, many at once; their order is the log's
+informers  Ask        open, read, close a reader
+informers  Answered   to a Judge
+informers  Told       how far the informers are, and what does not work
+informers  Sampled    metrics; once a second, hence a sign of life
+informers  Ended      they cannot begin, or had not synced in time
+=========  =========  ==================================================================
+
+An end of file says that the other one is gone.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+from muster_bus.pipe.messages import Append, Failure, Settled
+from muster_runtime import channel
+
+from muster_informers.native import Call, Judged
+
+
+class Begin(channel.Message):
+    """:param settings: ``ExternalSettings.in_clear``.
+    :param topics: the fields of ``Topics``.
+    :param path: the search path of modules, as in the parent.
+    """
+
+    settings: dict[str, object]
+    topics: dict[str, object]
+    partitions: tuple[int, ...]
+    life: str
+    log_level: str
+    log_format: str
+    path: tuple[str, ...]
+
+
+class ReadRecord(msgspec.Struct, array_like=True, frozen=True):
+    """A record with an offer of one of the informers' sources."""
+
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+
+
+class Answer(channel.Message):
+    """:param number: the Ask's.
+    :param offset: the position after the records read, or the requested offset.
+    """
+
+    number: int
+    offset: int = 0
+    records: tuple[ReadRecord, ...] = ()
+    failure: Failure | None = None
+
+
+class Judge(channel.Message):
+    """:param name: the informer's.
+    :param begins: its handler begins anew.
+    """
+
+    number: int
+    name: str
+    begins: bool
+    calls: tuple[Call, ...]
+
+
+class Answered(channel.Message):
+    """:param number: the Judge's."""
+
+    number: int
+    judged: tuple[Judged, ...]
+
+
+class Stop(channel.Message):
+    """The scheduler stops."""
+
+
+class Ask(channel.Message):
+    """:param reader: its number.
+    :param offset: start of ``open`` and ``read``; None: the first offset.
+    """
+
+    number: int
+    reader: int
+    what: Literal["open", "read", "first", "end", "close"]
+    topic: str = ""
+    partition: int = 0
+    offset: int | None = None
+    records_max: int = 0
+    timeout_s: float = 0.0
+
+
+class Told(channel.Message):
+    """:param synced: the scheduler waits for no source any more.
+    :param known: the sources that have synced once.
+    """
+
+    synced: bool
+    known: tuple[str, ...]
+    problems: tuple[str, ...]
+
+
+class Family(msgspec.Struct, array_like=True, frozen=True):
+    """A metric with its samples: (name, labels, value)."""
+
+    name: str
+    documentation: str
+    type: str
+    samples: tuple[tuple[str, dict[str, str], float], ...]
+
+
+class Sampled(channel.Message):
+    """The child's metrics."""
+
+    families: tuple[Family, ...]
+
+
+class Ended(channel.Message):
+    """:param late: by informer, why it had not synced.
+    :param problems: otherwise: the problems of the settings.
+    """
+
+    late: dict[str, str]
+    problems: tuple[str, ...] = ()
+
+
+Message = Begin | Settled | Answer | Judge | Stop | Append | Ask | Answered | Told | Sampled | Ended

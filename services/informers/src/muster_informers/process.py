@@ -1,0 +1,414 @@
+"""The informers in a process of their own, as seen from the scheduler: starts, watches, restarts and ends the process.
+
+This object takes the place of an ``ExternalService``, which is in the other process (``child.py``). It still checks the
+configuration here, before anything is opened. The log stays here, with its one owner. The child's appends and reads
+come over the pipe (``pipe.py``), in order.
+
+========  ========================================  ==================================================================
+state     becomes                                   then
+========  ========================================  ==================================================================
+begun     heard                                     the child reports the informers' state
+heard     gone: it ended, or was silent and killed  records that it had sent still go to the log; then each source that
+                                                    had synced once, or is not required, is noted STALE with the reason
+gone      begun                                     after a wait that grows: in another life of this start (``gate.py``)
+========  ========================================  ==================================================================
+
+Until all have synced once, a required informer that does not sync in time ends the scheduler, in whichever process the
+informer is. Later no failure does: decisions continue as each source's table says about its loss.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import structlog
+from muster_bus.clock import Clock
+from muster_bus.errors import LogClosed, LogError, LogUnavailable
+from muster_bus.log import Log, LogWriter, OutRecord
+from muster_bus.pipe.messages import Append
+from muster_bus.topics import Topics, state_key
+from muster_core.external.checks import plain
+from muster_core.external.errors import HandlerGone, NotSynced, SettingsWrong
+from muster_core.external.external import ExternalKind, SourceState
+from muster_runtime import logs
+from muster_runtime.channel import Channel
+from muster_runtime.child_process import BEGIN_TIMEOUT_S, WAIT_MIN_S, ChildProcess, keep_running
+from muster_runtime.waits import growing_s
+from muster_state.source_codec import SourceNote, encode
+
+from muster_informers import metrics
+from muster_informers.gate import Gate, life_again
+from muster_informers.log_end import LogEnd
+from muster_informers.native import NATIVE, Call, Judged
+from muster_informers.pipe import Answered, Ask, Begin, Ended, Judge, Message, Sampled, Stop, Told
+from muster_informers.samples import ChildSamples
+from muster_informers.service import ExternalService
+from muster_informers.settings import ExternalSettings, InformerTable
+
+log = structlog.get_logger(__name__)
+
+# Longer than the child's own time-outs (tasks, writer), shorter than the process's limit for a service.
+STOP_TIMEOUT_S = 8.0
+# A living child sends a message every second.
+SILENT_MAX_S = 30
+
+_AGAIN = "it is started again"
+
+
+class ExternalProcess:
+    """See the module's words; :class:`~muster_informers.service.ExternalService` has those of the methods.
+
+    :param judged: the informers, created in this process and never started, to check the configuration.
+    :param life: the id of this start, for the first child.
+    """
+
+    def __init__(
+        self,
+        judged: ExternalService,
+        settings: ExternalSettings,
+        bus: Log,
+        topics: Topics,
+        clock: Clock,
+        partitions: Collection[int],
+        life: str,
+        *,
+        wait_min_s: float = WAIT_MIN_S,
+        silent_max_s: int = SILENT_MAX_S,
+    ) -> None:
+        self._gate = judged.gate
+        self._tables: dict[str, InformerTable] = judged.tables
+        self._natives = judged.natives
+        self._settings = settings
+        self._log = bus
+        self._topics = topics
+        self._clock = clock
+        self._partitions = tuple(partitions)
+        self._life = life
+        self._wait_min_s = wait_min_s
+        self._silent_max_s = silent_max_s
+        self._samples = ChildSamples()
+        self._writer: LogWriter | None = None
+        self._keeping: asyncio.Task[None] | None = None
+        self._stopping = asyncio.Event()
+        self._begun_s = clock.monotonic()
+        # -- the child's state
+        self._child: _Informers | None = None
+        self._told: Told | None = None
+        self._known: set[str] = set()
+        self._synced = False
+        self._gone = ""  # why no child runs; "": one runs
+        # First: done when all informers have synced, or never will. Over: done when the children end for good.
+        self._first: asyncio.Future[None] | None = None
+        self._over: asyncio.Future[None] | None = None
+        # -- questions about the RM's own objects
+        self._starts = 0
+        self._number = 0
+        self._runs = asyncio.Event()
+        self._asked = 0
+        self._answers: dict[int, asyncio.Future[Answered]] = {}
+
+    @property
+    def gate(self) -> Gate:
+        return self._gate
+
+    @property
+    def pid(self) -> int:
+        """The pid of the running child; 0: none runs."""
+        return self._child.pid if self._child is not None else 0
+
+    @property
+    def synced(self) -> bool:
+        return self._synced
+
+    # ---- life --------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Starts the child. Raises LogError."""
+        loop = asyncio.get_running_loop()
+        self._first, self._over = loop.create_future(), loop.create_future()
+        self._writer = await self._log.writer("external")
+        self._begun_s = self._clock.monotonic()
+        self._samples.begin()
+        self._keeping = asyncio.create_task(self._keep(), name="external-process")
+
+    async def wait(self) -> None:
+        """Returns when the service was stopped. Raises NotSynced: a required informer has not synced in time."""
+        assert self._first is not None, "start comes first"
+        assert self._over is not None
+        await asyncio.shield(self._first)
+        await asyncio.shield(self._over)
+
+    async def stop(self) -> None:
+        """Ends the child, in bounded time."""
+        self._stopping.set()
+        self._runs.set()
+        if self._keeping is not None:
+            if self._child is not None:
+                self._child.tell_to_stop()
+            await asyncio.wait({self._keeping}, timeout=STOP_TIMEOUT_S)
+            self._keeping.cancel()
+            await asyncio.gather(self._keeping, return_exceptions=True)
+            self._samples.end()
+        if self._writer is not None:
+            with contextlib.suppress(LogError):
+                await self._writer.close()
+
+    def problems(self) -> list[str]:
+        if self._told is not None and not self._gone:
+            return list(self._told.problems)
+        return [self._problem(name) for name in self._tables] + [
+            f"informer {name} ({NATIVE}): {self._gone or 'its process begins'}" for name in self._natives
+        ]
+
+    # ---- the RM's own objects ----------------------------------------------------------------------------------------
+
+    async def handlers_ready(self) -> int:
+        """Returns when a child can be asked; gives its number. Raises LogUnavailable: the service stops."""
+        await self._runs.wait()
+        if self._stopping.is_set():
+            raise LogUnavailable("the scheduler stops: what the RM says is not taken any more")
+        return self._number
+
+    async def judge(self, name: str, life: int, begins: bool, calls: Sequence[Call]) -> Sequence[Judged]:
+        """Asks the handler of an RM's own objects.
+
+        :param life: the child's number. Raises HandlerGone when that child has ended.
+        :param begins: the handler starts again.
+        """
+        child = self._child
+        if child is None or life != self._number:
+            raise HandlerGone(f"the informers' process {life}")
+        self._asked += 1
+        number = self._asked
+        answer: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
+        self._answers[number] = answer
+        try:
+            child.send(Judge(number, name, begins, tuple(calls)))
+            return (await answer).judged
+        finally:
+            self._answers.pop(number, None)
+
+    def give_up(self, life: int, why: str) -> None:
+        """Ends a child that does not answer; the next one is started."""
+        if self._child is not None and life == self._number:
+            self._child.kill(f"was ended: {why}")
+
+    def _problem(self, name: str) -> str:
+        table, why = self._tables[name], self._gone or "their process begins"
+        who = f"informer {name} ({table.kind})"
+        if name not in self._known and not self._synced:
+            return f"{who} has not synced: {why}"
+        then = "its nodes take no new allocations" if table.when_lost == "drain" else "its last report still counts"
+        return f"{who}: {why}; {then}"
+
+    # ---- one child after the other -----------------------------------------------------------------------------------
+
+    async def _keep(self) -> None:
+        assert self._first is not None
+        assert self._over is not None
+        late = asyncio.create_task(self._watch_start(), name="external-process-start")
+        try:
+            await keep_running(self._run, self._is_gone, self._stopping, self._clock.monotonic, self._wait_min_s)
+        except LogClosed:
+            pass  # the process ends
+        except Exception as error:
+            for future in (self._first, self._over):
+                _fail(future, error)
+        finally:
+            late.cancel()
+            for future in (self._first, self._over):
+                if not future.done():
+                    future.set_result(None)
+
+    async def _is_gone(self, why: str, again_after_s: float) -> None:
+        self._gone = f"the informers' process {why}; {_AGAIN}"
+        self._told = None
+        self._samples.lost()
+        log.error("the informers' process is gone", why=why, again_after_s=again_after_s)
+        await self._note_lost(life_again(self._life, self._starts))
+
+    async def _run(self) -> str:
+        """Runs a child to its end; gives the reason of the end."""
+        assert self._writer is not None
+        self._starts += 1
+        life = life_again(self._life, self._starts)
+        metrics.process_starts.inc()
+        try:
+            child = await _Informers.start(self._writer, self._log, self._offers(), self._clock)
+        except OSError as error:
+            return f"cannot be started: {error.strerror or error}"
+        self._child = child
+        try:
+            child.begin(self._begin(life))
+            self._number += 1
+            self._runs.set()
+            if self._stopping.is_set():
+                child.tell_to_stop()
+            return await child.listen(self._take, self._silent_max_s)
+        finally:
+            self._child = None
+            if not self._stopping.is_set():
+                self._runs.clear()
+            for answer in self._answers.values():
+                _fail(answer, HandlerGone(f"the informers' process {self._number}"))
+            await child.end()
+
+    def _begin(self, life: str) -> Begin:
+        settings = self._settings.in_clear()
+        given: dict[str, dict[str, object]] = settings["informers"]  # type: ignore[assignment]
+        for name in self._tables:
+            # The scheduler waits only for the first sync of a required informer, not for that of a restarted one.
+            if self._synced or name in self._known:
+                given[name]["required"] = False
+        if not self._synced:
+            spent_s = self._clock.monotonic() - self._begun_s
+            settings["sync_timeout_s"] = max(1.0, self._settings.sync_timeout_s - spent_s)
+            if life == self._life:
+                settings["sync_timeout_s"] = self._settings.sync_timeout_s
+        level, form = logs.configured()
+        return Begin(settings, asdict(self._topics), self._partitions, life, level, form, tuple(sys.path))
+
+    def _offers(self) -> tuple[bytes, ...]:
+        """The prefixes of the keys of offers that these sources lend."""
+        return tuple(
+            state_key(table.rm, "ext", table.partition_name, name, ExternalKind.OFFER.value) + b"/"
+            for name, table in self._tables.items()
+        )
+
+    def _take(self, message: Answered | Told | Sampled | Ended) -> None:
+        assert self._first is not None
+        match message:
+            case Answered():
+                answer = self._answers.get(message.number)
+                if answer is not None and not answer.done():
+                    answer.set_result(message)
+            case Told():
+                self._told, self._gone = message, ""
+                self._known.update(message.known)
+                if message.synced and not self._synced:
+                    self._synced = True
+                    if not self._first.done():
+                        self._first.set_result(None)
+            case Sampled():
+                self._samples.take(message.families)
+            case Ended() if not self._synced:
+                error: Exception = NotSynced(self._settings.sync_timeout_s, message.late)
+                if message.problems:
+                    error = SettingsWrong(*message.problems)
+                _fail(self._first, error)
+            case Ended():
+                log.error("informers cannot begin again", problems=message.problems)
+                if self._child is not None:
+                    self._child.kill(f"could not begin: {'; '.join(message.problems)}")
+
+    async def _watch_start(self) -> None:
+        """Fails the start when the child does not even report that it is late."""
+        assert self._first is not None
+        await asyncio.sleep(self._settings.sync_timeout_s + BEGIN_TIMEOUT_S)
+        while not self._synced and not self._first.done():
+            late = {
+                name: self._gone or "their process says nothing"
+                for name, table in self._tables.items()
+                if table.required and name not in self._known
+            }
+            if late and self._told is None:
+                _fail(self._first, NotSynced(self._settings.sync_timeout_s, late))
+            await asyncio.sleep(1.0)
+
+    async def _note_lost(self, life: str) -> None:
+        """Writes to the log that the sources are lost, each with its own ``when_lost``. Raises LogClosed."""
+        assert self._writer is not None
+        for name, table in self._tables.items():
+            if table.required and name not in self._known:
+                continue  # the scheduler decides nothing before it has synced
+            note = SourceNote(SourceState.STALE, table.when_lost == "drain", plain(self._gone))
+            value = encode(table.rm, table.partition_name, name, life, (), note)
+            record = OutRecord(self._topics.requests, self._topics.partition_of(table.rm), table.rm.encode(), value)
+            failures = 0
+            while not self._stopping.is_set():
+                try:
+                    await self._writer.ready()
+                    await self._writer.append(record)
+                except LogUnavailable:
+                    await asyncio.sleep(growing_s(failures, 0.1, 5.0))
+                    failures += 1
+                else:
+                    break
+
+
+class _Informers:
+    """A child process of informers, and the end of its pipe that serves the log."""
+
+    def __init__(
+        self,
+        child: ChildProcess[Message],
+        channel: Channel[Message],
+        writer: LogWriter,
+        bus: Log,
+        offers: tuple[bytes, ...],
+        clock: Clock,
+    ) -> None:
+        self._child, self._channel = child, channel
+        self._log_end = LogEnd(channel, writer, bus, offers, clock, self._cannot_be_served)
+
+    @classmethod
+    async def start(cls, writer: LogWriter, bus: Log, offers: tuple[bytes, ...], clock: Clock) -> _Informers:
+        """Raises OSError."""
+        child: ChildProcess[Message] = ChildProcess.spawn("muster_informers.child", Message)
+        return cls(child, await child.connect(), writer, bus, offers, clock)
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    def begin(self, begin: Begin) -> None:
+        log.info("the informers' process was started", pid=self.pid, life=begin.life)
+        self._channel.send(begin)
+
+    def send(self, message: Judge) -> None:
+        self._channel.send(message)
+
+    def tell_to_stop(self) -> None:
+        self._channel.send(Stop())
+
+    def kill(self, why: str) -> None:
+        """Ends the child at once.
+
+        :param why: the reason that is reported.
+        """
+        self._child.kill(why)
+
+    async def listen(self, take: Callable[[Answered | Told | Sampled | Ended], None], silent_max_s: int) -> str:
+        """Serves the child until it is gone and all its records are on the log; gives the reason of its end."""
+
+        def heard(message: Message) -> None:
+            match message:
+                case Append() | Ask():
+                    self._log_end.take(message)
+                case Answered() | Told() | Sampled() | Ended():
+                    take(message)
+                case _:
+                    raise ValueError(f"a {type(message).__name__}")
+
+        return await self._child.listen(heard, silent_max_s, self._log_end.settled, BEGIN_TIMEOUT_S)
+
+    async def end(self) -> None:
+        """Ends the child and closes the pipe."""
+        self._child.kill("was ended")
+        await self._log_end.close()
+        await self._child.end()
+
+    def _cannot_be_served(self, error: BaseException) -> None:
+        log.error("the informers' process cannot be served", exc_info=error)
+        self.kill(f"could not be served: {type(error).__name__}")
+
+
+def _fail(future: asyncio.Future[Any], error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)
+        future.exception()  # (marks it as retrieved, even if no task waits)

@@ -1,0 +1,70 @@
+"""A handler's registration at an informer: the objects that the handler knows, and which of them are distrusted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from muster_core.external.external import ExternalKind, ExternalObject
+
+from muster_informers.contract import EventHandler
+from muster_informers.store import Key
+
+Predicate = Callable[[ExternalObject], bool]
+# Called with (kind, id), and for an unreadable allocation perhaps with the state to assume.
+Distrust = Callable[..., None]
+Forget = Callable[[ExternalKind, str], None]
+Ready = Callable[[], Awaitable[None]]
+
+
+class Registration:
+    """The registration of a handler at an informer.
+
+    :ivar told: the objects that the handler knows, by key: of each the last add or update that succeeded.
+    :ivar doubtful: the keys that were distrusted since.
+    """
+
+    def __init__(
+        self,
+        handler: EventHandler,
+        predicate: Predicate | None,
+        distrust: Distrust | None,
+        ready: Ready | None,
+        forget: Forget | None = None,
+    ) -> None:
+        self.handler = handler
+        self.predicate = predicate
+        self.distrust = distrust
+        self.forget = forget
+        self.ready = ready
+        self.told: dict[Key, ExternalObject] = {}
+        self.doubtful: dict[Key, None] = {}
+        self.caught_up = True
+        self.tasks: list[asyncio.Task[None]] = []
+        self.resync_s = 0.0
+        # (Any: each method takes objects of its own kind.)
+        self._calls: dict[ExternalKind, tuple[Any, Any, Any]] = {
+            kind: (
+                getattr(handler, f"add_{kind}"),
+                getattr(handler, f"update_{kind}"),
+                getattr(handler, f"delete_{kind}"),
+            )
+            for kind in ExternalKind
+        }
+
+    def deliver(self, key: Key, what: ExternalObject | None, *, initial: bool) -> None:
+        """Tells the handler an object's new state; None: it is gone. Raises what the handler raises."""
+        told = self.told.get(key)
+        if what is not None and (self.predicate is None or self.predicate(what)):
+            if told is None:
+                self._calls[key.kind][0](what, initial=initial)
+            else:
+                self._calls[key.kind][1](told, what)
+            self.told[key] = what
+            self.doubtful.pop(key, None)
+        elif told is not None:
+            # (Forgotten first: if the handler fails, a deletion cannot be tried again.)
+            del self.told[key]
+            self.doubtful.pop(key, None)
+            self._calls[key.kind][2](told)

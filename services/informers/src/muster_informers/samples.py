@@ -1,0 +1,74 @@
+"""Metrics of the informers' own process, at the scheduler's ``/metrics``.
+
+The child sends its samples once a second. The parent exposes the last ones instead of its own, which never change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+
+from muster_core.external.external import SourceState
+from prometheus_client import REGISTRY, CollectorRegistry
+from prometheus_client.metrics_core import Metric as Collected
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
+
+from muster_informers import metrics
+from muster_informers.informer import STATE_NUMBERS
+from muster_informers.pipe import Family
+
+
+def families() -> tuple[Family, ...]:
+    """Returns the present metrics of this process's informers."""
+    return tuple(_family(each) for collector in metrics.OF_INFORMERS for each in collector.collect())
+
+
+class ChildSamples(Collector):
+    """Exposes the last samples of another process. Between ``begin`` and ``end`` they replace this process's own."""
+
+    def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
+        self._registry = registry
+        self._families: Sequence[Family] = families()
+
+    def begin(self) -> None:
+        for each in metrics.OF_INFORMERS:
+            with suppress(KeyError):
+                self._registry.unregister(each)
+        self._registry.register(self)
+
+    def end(self) -> None:
+        with suppress(KeyError):
+            self._registry.unregister(self)
+        for each in metrics.OF_INFORMERS:
+            with suppress(ValueError):  # another collector may have done so
+                self._registry.register(each)
+
+    def take(self, told: Sequence[Family]) -> None:
+        self._families = told
+
+    def lost(self) -> None:
+        """The other process is gone, so its sources are stale."""
+        self._families = [
+            _all_set(each, STATE_NUMBERS[SourceState.STALE]) if each.name == metrics.Metric.STATE else each
+            for each in self._families
+        ]
+
+    def collect(self) -> Iterator[Collected]:
+        for each in self._families:
+            collected = Collected(each.name, each.documentation, each.type)
+            collected.samples = [Sample(name, labels, value) for name, labels, value in each.samples]
+            yield collected
+
+    def describe(self) -> Iterable[Collected]:
+        return ()  # its names are those of the metrics that it replaces
+
+
+def _family(collected: Collected) -> Family:
+    samples = tuple((each.name, dict(each.labels), float(each.value)) for each in collected.samples)
+    return Family(collected.name, collected.documentation, collected.type, samples)
+
+
+def _all_set(family: Family, value: float) -> Family:
+    samples = tuple((name, labels, float(value)) for name, labels, _ in family.samples)
+    return Family(family.name, family.documentation, family.type, samples)

@@ -1,0 +1,473 @@
+"""Creates, starts, awaits and ends the informers of one process (the event handler framework: SchedulerCache.Run,
+WaitForCacheSync).
+
+The steps: 1 create everything that is configured before anything is opened, so that a mistake fails the call; 2 start
+an informer, handler and cache for each table whose RM's partition this instance owns; 3 wait for all of them, up to
+``sync_timeout_s``; 4 follow the sources until the process ends.
+
+For each informer the service writes notes to the log: LISTING, LIVE, STALE. It does not say whether the scheduler may
+decide: the machine reads the notes together with the changes (``gate.py``).
+
+LIVE removes the objects that a life has not named. So the service notes no source of an RM as LIVE before all other
+sources of that RM have listed or were given up. Else an object that moved between two sources meanwhile (after an
+informer was renamed, for example) would be gone from the old one before it is with the new one, and its allocations
+would end.
+
+A defect of an informer or handler ends only that informer, and its source becomes stale.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Collection, Sequence
+from dataclasses import dataclass, field
+
+import structlog
+from muster_bus.clock import Clock
+from muster_bus.errors import LogError
+from muster_bus.log import Log, LogWriter, OutRecord
+from muster_bus.topics import Topics
+from muster_core.external.checks import plain
+from muster_core.external.errors import InformerSettingsWrong, NotSynced, SettingsWrong
+from muster_core.external.external import SourceState
+from muster_runtime.secrets import masked_text
+from muster_state.source_codec import SourceNote, encode
+
+from muster_informers import registry
+from muster_informers.cache import LogCache
+from muster_informers.contract import EventHandler, HandlerContext, InformerContext
+from muster_informers.filters import responsible_for
+from muster_informers.gate import Gate
+from muster_informers.informer import SharedIndexInformer
+from muster_informers.native import NATIVE, Call, Judged, NativeCache, NativeJudge
+from muster_informers.outlet import OfferOutlet, taker_of
+from muster_informers.registry import Registry
+from muster_informers.settings import ExternalSettings, InformerTable
+
+log = structlog.get_logger(__name__)
+
+# An informer or cache that does not end in this time is abandoned.
+STOP_TIMEOUT_S = 5.0
+
+
+class _LateWriter:
+    """A writer that is opened together with the log: caches and handlers are made before."""
+
+    def __init__(self) -> None:
+        self.opened: LogWriter | None = None
+
+    def append(self, record: OutRecord) -> Awaitable[int]:
+        return self._writer().append(record)
+
+    async def ready(self) -> None:
+        await self._writer().ready()
+
+    async def close(self) -> None:
+        if self.opened is not None:
+            await self.opened.close()
+
+    def _writer(self) -> LogWriter:
+        assert self.opened is not None, "start comes first"
+        return self.opened
+
+
+@dataclass(slots=True)
+class _Bringing:
+    """One informer with its parts.
+
+    :ivar synced: its first listing is on the log.
+    :ivar given_up: the scheduler no longer waits for it.
+    :ivar held: it is LIVE, but the note waits: other sources of its RM are still listing.
+    :ivar outlet: gives offers back; None: its source lends nothing.
+    :ivar died: the reason why it ended by itself; "": it did not. ``outlet_died``: likewise.
+    """
+
+    name: str
+    table: InformerTable
+    cache: LogCache
+    informer: SharedIndexInformer
+    outlet: OfferOutlet | None
+    tasks: list[asyncio.Task[None]] = field(default_factory=list)
+    synced: bool = False
+    given_up: bool = False
+    held: bool = False
+    died: str = ""
+    outlet_died: str = ""
+
+    @property
+    def drains(self) -> bool:
+        return self.table.when_lost == "drain"
+
+    @property
+    def may_be_given_up(self) -> bool:
+        """The scheduler may decide without it. (For a required informer only after its first sync.)"""
+        return self.synced or not self.table.required
+
+    @property
+    def holds_others(self) -> bool:
+        """Its objects may have belonged to other sources before, so those sources must not lose theirs yet."""
+        return not (self.synced or self.given_up or (self.died and self.may_be_given_up))
+
+    def doing(self) -> str:
+        """Returns what prevents it from being synced, for people."""
+        if self.died:
+            return self.died
+        if self.cache.last_error:
+            return f"the log does not take what it says: {self.cache.last_error}"
+        return "its listing is not on the log yet" if self.informer.has_synced() else self.informer.doing()
+
+
+class ExternalService:
+    """See the module's docstring.
+
+    :param partitions: the partitions of the requests topic that this instance owns.
+    :param life: the id of this start, for all informers of this process.
+    :raises SettingsWrong: with all problems; nothing was opened.
+    """
+
+    def __init__(
+        self,
+        settings: ExternalSettings,
+        bus: Log,
+        topics: Topics,
+        clock: Clock,
+        partitions: Collection[int],
+        life: str,
+        *,
+        informers: Registry = registry.informers,
+        event_handlers: Registry = registry.event_handlers,
+    ) -> None:
+        self._settings = settings
+        self._log = bus
+        self._topics = topics
+        self._clock = clock
+        self._life = life
+        self._informers, self._event_handlers = informers, event_handlers
+        self._writer = _LateWriter()
+        self._bringing: list[_Bringing] = []
+        self._judges: dict[str, NativeJudge] = {}
+        self._waiting: asyncio.Task[None] | None = None
+        self._synced = False
+        self._make(partitions)
+
+    # ---- 1 create ----------------------------------------------------------------------------------------------------
+
+    def _make(self, partitions: Collection[int]) -> None:
+        settings = self._settings
+        problems: list[str] = []
+        # (A name that is registered twice is an error, even if no table uses it.)
+        for known in (self._informers, self._event_handlers):
+            known.names()
+        self._event_handlers.origin(settings.event_handler)
+        registry.read_config(settings.config_path)
+        for name, table in settings.informers.items():
+            is_owned = self._topics.partition_of(table.rm) in partitions
+            try:
+                if table.kind == NATIVE:
+                    judge = self._judge_of(name, table)
+                    if is_owned:
+                        self._judges[name] = judge
+                    continue
+                bringing = self._bring(name, table)
+            except SettingsWrong as error:
+                place = f"scheduler.external.informers.{name}"
+                problems += [each if place in each else f"{place}: {each}" for each in error.problems]
+            else:
+                if is_owned:
+                    self._bringing.append(bringing)
+        if problems:
+            raise SettingsWrong(*problems)
+
+    def _bring(self, name: str, table: InformerTable) -> _Bringing:
+        """An informer with its handler and cache, not yet connected. Raises SettingsWrong."""
+        place = {"rm": table.rm, "partition": table.partition_name}
+        made_in = InformerContext(name, self._clock, str(self._settings.base))
+        source = registry.get_informer(table.kind, table.options(), made_in, self._informers)
+        cache = LogCache(
+            rm_id=table.rm,
+            partition=table.partition_name,
+            source=name,
+            life=self._life,
+            topic=self._topics.requests,
+            log_partition=self._topics.partition_of(table.rm),
+            writer=self._writer,
+            clock=self._clock,
+            changes_per_s_max=table.changes_per_s_max,
+        )
+        context = HandlerContext(table.kind, self._clock, table.handler_options(), {"source": name, **place})
+        wanted = table.handler or self._settings.event_handler
+        handler = registry.get_event_handler(wanted, self._settings.config_path, cache, context, self._event_handlers)
+        informer = SharedIndexInformer(
+            name,
+            source,
+            self._clock,
+            stale_after_s=table.stale_after_s,
+            resync_s=table.resync_s,
+            on_state=lambda state, reason: self._heard(bringing, state, reason),
+            log_context=place,
+        )
+        shared = self._settings.instances
+        predicate = responsible_for(self._settings.instance, shared) if shared else None
+        informer.add_event_handler(handler, predicate, distrust=cache.distrust, ready=cache.ready, forget=cache.delete)
+        taker = taker_of(source)
+        outlet = (
+            None
+            if taker is None
+            else OfferOutlet(
+                rm_id=table.rm,
+                partition=table.partition_name,
+                source=name,
+                topic=self._topics.state,
+                log_partition=self._topics.partition_of(table.rm),
+                log=self._log,
+                taker=taker,
+            )
+        )
+        bringing = _Bringing(name, table, cache, informer, outlet)  # on_state refers to this
+        return bringing
+
+    def _judge_of(self, name: str, table: InformerTable) -> NativeJudge:
+        """Makes the handler of an RM's own objects. Raises SettingsWrong."""
+        for other, known in self._settings.informers.items():
+            is_same = (known.kind, known.rm, known.partition_name) == (NATIVE, table.rm, table.partition_name)
+            if other != name and is_same:
+                raise InformerSettingsWrong(
+                    f"scheduler.external.informers.{name}: another one of kind {NATIVE!r} beside {other}, expected one "
+                    f"for partition {table.partition_name!r} of {table.rm!r}"
+                )
+        place = {"source": name, "rm": table.rm, "partition": table.partition_name}
+        wanted = table.handler or self._settings.event_handler
+        context = HandlerContext(NATIVE, self._clock, table.handler_options(), place)
+
+        def make(cache: NativeCache) -> EventHandler:
+            path = self._settings.config_path
+            return registry.get_event_handler(wanted, path, cache, context, self._event_handlers)
+
+        settings = self._settings
+        return NativeJudge(name, table, wanted, make, self._clock, settings.instance, settings.instances)
+
+    @property
+    def natives(self) -> dict[str, NativeJudge]:
+        """The handlers of RMs' own objects, by the informer's name."""
+        return self._judges
+
+    @property
+    def gate(self) -> Gate:
+        """The sources that the machines of this process wait for."""
+        sources: dict[str, tuple[tuple[str, str], ...]] = {}
+        for each in self._bringing:
+            sources[each.table.rm] = (*sources.get(each.table.rm, ()), (each.table.partition_name, each.name))
+        natives: dict[str, tuple[tuple[str, str], ...]] = {}
+        for judge in self._judges.values():
+            table = judge.table
+            natives[table.rm] = (*natives.get(table.rm, ()), (table.partition_name, judge.name))
+        return Gate(self._life, sources, natives)
+
+    # ---- life --------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Starts the informers. Raises the log's errors."""
+        # 2. start each of them
+        if self._bringing:
+            self._writer.opened = await self._log.writer("external")
+        for each in self._bringing:
+            each.tasks = [
+                asyncio.create_task(self._run_cache(each), name=f"external-{each.name}-cache"),
+                asyncio.create_task(self._run_informer(each), name=f"external-{each.name}"),
+            ]
+            if each.outlet is not None:
+                each.tasks.append(asyncio.create_task(self._run_outlet(each), name=f"external-{each.name}-outlet"))
+        # 3. wait for all of them
+        self._waiting = asyncio.create_task(self._wait_synced(), name="external-sync")
+
+    async def wait(self) -> None:
+        """Returns when all informers have synced or were given up. Raises NotSynced: a required one has not synced."""
+        assert self._waiting is not None, "start comes first"
+        await asyncio.shield(self._waiting)
+
+    async def stop(self) -> None:
+        """Ends all informers in bounded time. (The next life lists objects again that are not on the log yet.)"""
+        tasks = [task for each in self._bringing for task in each.tasks]
+        if self._waiting is not None:
+            tasks.append(self._waiting)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            _, left = await asyncio.wait(tasks, timeout=STOP_TIMEOUT_S)
+            for task in left:
+                log.warning("informer did not end in time", task=task.get_name(), timeout_s=STOP_TIMEOUT_S)
+        with contextlib.suppress(LogError):
+            await self._writer.close()
+
+    @property
+    def synced(self) -> bool:
+        """Whether the service no longer waits for any informer."""
+        return self._synced
+
+    def known(self) -> list[str]:
+        """Returns the informers that have synced once."""
+        return [each.name for each in self._bringing if each.synced]
+
+    @property
+    def tables(self) -> dict[str, InformerTable]:
+        """The tables of this instance's informers, by name."""
+        return {each.name: each.table for each in self._bringing}
+
+    @property
+    def is_of_this_process(self) -> bool:
+        """Whether an informer or handler was registered by this process: another process would not know it."""
+        handlers = {each.table.handler or self._settings.event_handler for each in self._bringing}
+        handlers |= {judge.handler_name for judge in self._judges.values()}
+        kinds = {each.table.kind for each in self._bringing}
+        return any(map(self._informers.is_registered, kinds)) or any(map(self._event_handlers.is_registered, handlers))
+
+    def problems(self) -> list[str]:
+        """Returns the present problems, one sentence for each informer."""
+        problems = [problem for each in self._bringing if (problem := _problem(each))]
+        return problems + [problem for judge in self._judges.values() if (problem := judge.problem())]
+
+    # ---- the RM's own objects ----------------------------------------------------------------------------------------
+
+    async def handlers_ready(self) -> int:
+        """Returns at once, always with the same life, because the handlers are in this process."""
+        return 1
+
+    async def judge(self, name: str, life: int, begins: bool, calls: Sequence[Call]) -> list[Judged]:
+        """Asks the handler of an RM's own objects.
+
+        :param begins: it begins anew.
+        """
+        judge = self._judges[name]
+        if begins:
+            judge.begin()
+        return judge.judge(calls)
+
+    def give_up(self, life: int, why: str) -> None:
+        """Does nothing: a part of this process cannot be ended alone."""
+
+    # ---- one informer ------------------------------------------------------------------------------------------------
+
+    async def _run_informer(self, each: _Bringing) -> None:
+        try:
+            await each.informer.run()
+        except Exception as error:
+            self._died(each, "informer", error)
+            if each.may_be_given_up:
+                each.held = False
+                each.cache.note(SourceState.STALE, each.drains, each.died)
+                self._let_go(each.table.rm)
+
+    async def _run_cache(self, each: _Bringing) -> None:
+        try:
+            await each.cache.run()
+        except LogError:
+            return  # the log is closed: the process ends
+        except Exception as error:
+            self._died(each, "cache", error)
+            for task in each.tasks:
+                if task is not asyncio.current_task():
+                    task.cancel()
+            if not each.may_be_given_up:
+                return
+            self._let_go(each.table.rm)
+            # Written directly: the cache writes nothing any more.
+            note = SourceNote(SourceState.STALE, each.drains, each.died)
+            value = encode(each.table.rm, each.table.partition_name, each.name, self._life, (), note)
+            partition = self._topics.partition_of(each.table.rm)
+            with contextlib.suppress(LogError):
+                await self._writer.append(OutRecord(self._topics.requests, partition, each.table.rm.encode(), value))
+
+    async def _run_outlet(self, each: _Bringing) -> None:
+        assert each.outlet is not None
+        try:
+            await each.outlet.run()
+        except LogError:
+            return  # the log is closed: the process ends
+        except Exception as error:
+            log.exception("offers are given back no more", source=each.name)
+            each.outlet_died = plain(f"{type(error).__name__}: {masked_text(str(error))}")
+
+    def _died(self, each: _Bringing, what: str, error: Exception) -> None:
+        each.died = plain(f"its {what} failed: {type(error).__name__}: {masked_text(str(error))}")
+        log.error("informer ended by a defect", source=each.name, what=what, exc_info=error)
+
+    def _heard(self, each: _Bringing, state: SourceState, reason: str) -> None:
+        """Notes an informer's state; LIVE only once no other source of its RM is still listing."""
+        each.held = state is SourceState.LIVE and any(
+            other.holds_others for other in self._bringing if other.table.rm == each.table.rm
+        )
+        if not each.held:
+            each.cache.note(state, each.drains, reason)
+
+    def _let_go(self, rm: str) -> None:
+        """Writes the waiting notes of an RM, if none of its sources is still listing."""
+        of_rm = [each for each in self._bringing if each.table.rm == rm]
+        if any(each.holds_others for each in of_rm):
+            return
+        for each in of_rm:
+            if each.held:
+                each.held = False
+                each.cache.note(SourceState.LIVE, each.drains)
+
+    # ---- 3 wait for all ----------------------------------------------------------------------------------------------
+
+    async def _wait_synced(self) -> None:
+        timeout_s = self._settings.sync_timeout_s
+        waits = [
+            asyncio.create_task(self._wait_for(each), name=f"external-{each.name}-sync") for each in self._bringing
+        ]
+        try:
+            if waits:
+                await asyncio.wait(waits, timeout=timeout_s)
+        finally:
+            for task in waits:
+                task.cancel()
+        late = [each for each in self._bringing if not each.synced]
+        for each in late:
+            if not each.table.required:
+                each.given_up = True
+                log.warning("going on without an informer", source=each.name, why=each.doing(), timeout_s=timeout_s)
+                each.informer.give_up(plain(f"not synced after {timeout_s:g} s: {each.doing()}"))
+                self._let_go(each.table.rm)
+        required = {each.name: each.doing() for each in late if each.table.required}
+        if required:
+            raise NotSynced(timeout_s, required)
+        for each in self._bringing:  # those held back have more to write
+            with contextlib.suppress(LogError):
+                if not each.died:
+                    await each.cache.flushed()
+        self._synced = True
+        if self._bringing:
+            log.info("informers synced", informers=len(self._bringing) - len(late), given_up=len(late))
+
+    async def _wait_for(self, each: _Bringing) -> None:
+        """Returns when the first listing is on the log; never, if it never is."""
+        await each.informer.wait_synced()
+        try:
+            await each.cache.flushed()
+        except LogError:
+            await asyncio.Event().wait()
+        each.synced = True
+        self._let_go(each.table.rm)
+
+
+def _problem(each: _Bringing) -> str:
+    """Returns an informer's problem; "": none."""
+    who = f"informer {each.name} ({each.table.kind})"
+    then = "its nodes take no new allocations" if each.drains else "its last report still counts"
+    if each.died:
+        return f"{who}: {each.died}; {then}"
+    if each.cache.last_error:
+        return f"{who}: {each.doing()}"
+    if not each.synced and not each.given_up:
+        return f"{who} has not synced: {each.doing()}"
+    if each.informer.state is SourceState.STALE:
+        return f"{who}: {each.informer.last_error or each.informer.reason}; {then}"
+    if distrusted := each.informer.distrusted():
+        first, *others = distrusted
+        more = f" (and of {len(others)} more)" if others else ""
+        return f"{who}: what it says of {first.kind} {first.object_id}{more} cannot be relied on: {first.text}"
+    if each.outlet is not None and (why := each.outlet_died or each.outlet.last_error):
+        return f"{who}: offers cannot be given back: {why}"
+    return ""

@@ -1,0 +1,98 @@
+"""Finds the changes between two complete answers by comparing the content of each object.
+
+Kept of an answer are digests only, never its documents.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import blake2b
+from itertools import chain
+from typing import NamedTuple
+
+from muster_core.external.errors import CursorExpired
+from muster_core.external.external import ExternalKind
+
+from muster_informers.contract import ChangeType, Delta, Document
+
+# The document's (kind, id); for a document without a readable id ("", its digest).
+Key = tuple[str, str]
+# Key → sorted digests of its contents; more than one: the answer has the object twice, with a contradiction.
+Contents = Mapping[Key, tuple[bytes, ...]]
+
+
+class Seen(NamedTuple):
+    """A document, with the values for its comparison."""
+
+    key: Key
+    digest: bytes
+    document: Document
+
+
+def seen(document: Document) -> Seen:
+    """Returns the document's key and digest. The order of a document's fields does not matter."""
+    digest = blake2b(json.dumps(document, sort_keys=True).encode(), digest_size=16).digest()
+    kind, object_id = document.get("kind", ExternalKind.NODE.value), document.get("id")
+    if isinstance(kind, str) and kind and isinstance(object_id, str) and object_id:
+        return Seen((kind, object_id), digest, document)
+    return Seen(("", digest.hex()), digest, document)
+
+
+def contents_of(documents: Iterable[Seen]) -> dict[Key, tuple[bytes, ...]]:
+    """Returns the contents of each key, in the documents' order."""
+    found: dict[Key, tuple[bytes, ...]] = {}
+    for key, digest, _ in documents:
+        known = found.get(key, ())
+        if digest not in known:
+            found[key] = tuple(sorted((*known, digest)))
+    return found
+
+
+def merged(parts: Iterable[Contents]) -> dict[Key, tuple[bytes, ...]]:
+    """Merges the contents of several answers that together hold everything."""
+    found: dict[Key, tuple[bytes, ...]] = {}
+    for key, digests in chain.from_iterable(part.items() for part in parts):
+        known = found.get(key)
+        found[key] = digests if known is None else tuple(sorted({*known, *digests}))
+    return found
+
+
+def cursor_of(contents: Contents) -> str:
+    """Returns a name for all contents: equal contents have equal names."""
+    whole = blake2b(digest_size=16)
+    for key in sorted(contents):
+        whole.update(json.dumps(key).encode())
+        for digest in contents[key]:
+            whole.update(digest)
+    return whole.hexdigest()
+
+
+def differences(
+    before: Contents, now: Contents, documents: Iterable[Seen], cursors: tuple[str, str]
+) -> Sequence[Delta]:
+    """Returns the removed objects, then the new and changed ones.
+
+    :param documents: the documents of ``now``, at least those whose content is not in ``before``.
+    :param cursors: the earlier cursor and the new one. All deltas but the last have the earlier one, because they
+        belong together.
+    :raises CursorExpired: an object has two different contents, now or before. A source cannot decide which one counts:
+        a listing shows both.
+    """
+    changed = {key for key, digests in now.items() if before.get(key) != digests}
+    for kind, object_id in changed:
+        if len(now[kind, object_id]) > 1:
+            raise CursorExpired(f"{kind} {object_id} is there twice with different content")
+    found: list[tuple[ChangeType, Document]] = [
+        (ChangeType.DELETED, {"kind": kind, "id": object_id})
+        for kind, object_id in before
+        if kind and (kind, object_id) not in now
+    ]
+    for key, _, document in documents:
+        if key in changed:
+            changed.discard(key)  # a repetition is nothing new
+            found.append((ChangeType.MODIFIED if key in before else ChangeType.ADDED, document))
+    if changed:
+        raise CursorExpired(f"of {' '.join(min(changed))} only one of two contents is left")
+    last = len(found) - 1
+    return [Delta(what, document, cursors[index == last]) for index, (what, document) in enumerate(found)]

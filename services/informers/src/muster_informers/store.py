@@ -1,0 +1,136 @@
+"""The local store of an informer, with indexers (the event handler framework: "SharedIndex").
+
+It holds the last state of each object of the source, as the core's dataclasses. Only one event loop uses it. It returns
+copies, so a caller may iterate while the store changes.
+
+indexer
+    A function from an object to the values under which it is found: ``by_index("node", "host-1")`` are the objects of
+    that node. ``node`` is always there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from muster_core.external.external import (
+    ExternalAllocation,
+    ExternalKind,
+    ExternalNode,
+    ExternalObject,
+    ExternalOffer,
+    id_of,
+    kind_of,
+)
+
+IndexFunction = Callable[[ExternalObject], Iterable[str]]
+
+
+class Key(NamedTuple):
+    """Identifies an object of a source."""
+
+    kind: ExternalKind
+    object_id: str
+
+
+class Kept(NamedTuple):
+    """The store's entry of an object.
+
+    :ivar version: from its document; None: it had none.
+    """
+
+    what: ExternalObject
+    version: int | None
+
+
+def key_of(what: ExternalObject) -> Key:
+    """Returns the key of an object."""
+    return Key(kind_of(what), id_of(what))
+
+
+def node_of(what: ExternalObject) -> str:
+    """Returns the node that an object belongs to; "": none."""
+    match what:
+        case ExternalNode() | ExternalOffer() | ExternalAllocation():
+            return what.node_id
+        case _:
+            return ""
+
+
+def _by_node(what: ExternalObject) -> Iterable[str]:
+    node_id = node_of(what)
+    return (node_id,) if node_id else ()
+
+
+class Store:
+    """The objects of a source.
+
+    :param indexers: by name, beside ``node``.
+    """
+
+    def __init__(self, indexers: Mapping[str, IndexFunction] | None = None) -> None:
+        self._indexers: dict[str, IndexFunction] = {"node": _by_node, **(indexers or {})}
+        self._kept: dict[Key, Kept] = {}
+        # Index → value → keys. Dicts instead of sets: they keep the order.
+        self._indices: dict[str, dict[str, dict[Key, None]]] = {name: {} for name in self._indexers}
+        self._counts = dict.fromkeys(ExternalKind, 0)
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._kept)
+
+    def get(self, kind: ExternalKind, object_id: str) -> ExternalObject | None:
+        """Returns the object; None: the source has not reported it."""
+        kept = self._kept.get(Key(kind, object_id))
+        return None if kept is None else kept.what
+
+    def kept(self, key: Key) -> Kept | None:
+        """Returns the object with its version."""
+        return self._kept.get(key)
+
+    def keys(self, kind: ExternalKind | None = None) -> Sequence[Key]:
+        """The keys of all objects, or of those of a kind, in the order in which they came."""
+        return [key for key in self._kept if kind is None or key.kind is kind]
+
+    def count(self, kind: ExternalKind) -> int:
+        """Returns the number of objects of a kind."""
+        return self._counts[kind]
+
+    def by_index(self, name: str, value: str) -> Sequence[ExternalObject]:
+        """The objects for which an indexer gives this value. Raises KeyError: there is no such indexer."""
+        return [self._kept[key].what for key in self._indices[name].get(value, ())]
+
+    def put(self, key: Key, what: ExternalObject, version: int | None = None) -> None:
+        """Stores an object and replaces an earlier state."""
+        kept = self._kept.get(key)
+        if kept is None or kept.what is not what:
+            if kept is None:
+                self._counts[key.kind] += 1
+            else:
+                self._unindex(key, kept.what)
+            for name, function in self._indexers.items():
+                index = self._indices[name]
+                for value in function(what):
+                    index.setdefault(value, {})[key] = None
+        self._kept[key] = Kept(what, version)
+
+    def remove(self, key: Key) -> None:
+        """Removes a stored object."""
+        self._unindex(key, self._kept.pop(key).what)
+        self._counts[key.kind] -= 1
+
+    def list(self, kind: ExternalKind | None = None) -> Sequence[ExternalObject]:
+        """All objects, or those of a kind, in the order in which they came."""
+        return [kept.what for key, kept in self._kept.items() if kind is None or key.kind is kind]
+
+    def _unindex(self, key: Key, what: ExternalObject) -> None:
+        for name, function in self._indexers.items():
+            index = self._indices[name]
+            for value in function(what):
+                keys = index.get(value)
+                if keys is not None:
+                    keys.pop(key, None)
+                    if not keys:
+                        del index[value]

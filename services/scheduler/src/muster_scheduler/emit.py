@@ -1,0 +1,339 @@
+"""Turns an outcome into records: states, numbered responses, events with their ids (step "emit").
+
+One :class:`Emitter` writes for one RM. It owns the two counters that number responses and events. The counters are
+recorded with the RM's object in the same transaction, so they survive together with the records that they numbered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import structlog
+from muster_bus.log import Headers, OutRecord
+from muster_bus.topics import (
+    HEADER_EVENT_ID,
+    HEADER_INSTANCE,
+    HEADER_RM_ID,
+    HEADER_STORE_CAPACITY,
+    HEADER_TRACKING,
+    Topics,
+    rm_state_key,
+    state_key,
+)
+from muster_core.model.outcome import (
+    AcceptedApplication,
+    AcceptedNode,
+    Change,
+    Event,
+    EventType,
+    Fact,
+    NewAllocation,
+    Outcome,
+    PredicatesAsked,
+    PreemptionPredicatesAsked,
+    RejectedApplication,
+    RejectedAsk,
+    RejectedNode,
+    ReleasedAllocation,
+    ReleasedAsk,
+    SchedulingStateChanged,
+    TooSmallCluster,
+    UpdatedApplication,
+)
+from muster_proto.muster.bus.v1 import envelope_pb2 as pb
+from muster_proto.muster.v1 import callbacks_pb2
+from muster_proto.si.v1 import si_pb2 as si
+from muster_runtime import event_settings
+from muster_state import state_codec
+from muster_state.follower import RmInfo, encode_registration, encode_rm
+
+from muster_scheduler import callback_words
+from muster_scheduler.callback_words import application_of
+from muster_scheduler.event_wire import MESSAGE_CHARACTERS_MAX, encode_event, shape_wire
+from muster_scheduler.metrics import RmCounters
+from muster_scheduler.tally import counted
+
+log = structlog.get_logger(__name__)
+
+# A response becomes one gRPC message and one log record; this is well under both limits (4 MiB and 1 MiB). Only a
+# single larger item makes a larger response, and that response has no other item before it.
+RESPONSE_BYTES_MAX = 256 * 1024
+ITEM_BYTES_MAX = 64 * 1024
+# Limit of a question about thousands of victims; a log record cannot hold a larger one.
+QUESTION_BYTES_MAX = 768 * 1024
+
+_ALLOCATION, _APPLICATION, _NODE = pb.STREAM_ALLOCATION, pb.STREAM_APPLICATION, pb.STREAM_NODE
+
+
+# Makes an OutRecord without its Python function: each change of a source makes three.
+_out_record: Callable[[tuple[str, int, bytes, bytes | None, Headers]], OutRecord] = partial(tuple.__new__, OutRecord)
+
+
+class Emitter:
+    """Turns one RM's outcomes into records of one transaction."""
+
+    def __init__(self, topics: Topics, info: RmInfo) -> None:
+        self._topics = topics
+        self._partition = topics.partition_of(info.rm_id)
+        self._key = info.rm_id.encode()
+        self._instance = (HEADER_INSTANCE, info.instance_uuid.encode())
+        self._rm = (HEADER_RM_ID, self._key)
+        self._counters = RmCounters(info.rm_id)
+        self.info = info
+        self.take_settings()
+
+    def emit(
+        self, out: Outcome, next_submission: int, records: list[OutRecord], took_us: Callable[[], int] = lambda: 0
+    ) -> None:
+        """Appends the records of an outcome. The RM's own object comes first, so that followers know it first.
+
+        :param took_us: returns the duration of the outcome so far (µs).
+        """
+        place = len(records)
+        write_states(self._topics, self.info.rm_id, out, records)
+        self._responses(out.facts, records)
+        self._events(out.events, records)
+        more = counted(out)
+        more.deciding_us = took_us()
+        self.info.tally.add(more)
+        self.info.tally.spread(more.deciding_us)
+        self._counters.add(more)
+        records.insert(place, self.rm_record(next_submission))
+
+    def farewell(self, out: Outcome, records: list[OutRecord]) -> None:
+        """Appends the last events of a forgotten RM, and removes the RM from this process's metrics."""
+        self._events(out.events, records)
+        self._counters.remove()
+
+    def take_settings(self) -> None:
+        """Reads the RM's event settings again."""
+        settings, _ = event_settings.read(self.info.extra_config)
+        capacity = (HEADER_STORE_CAPACITY, b"%d" % settings.request_store_capacity)
+        self._untracked = (self._rm, self._instance, (HEADER_TRACKING, b"0"), capacity)
+
+    def rm_record(self, next_submission: int) -> OutRecord:
+        """Returns the record of the RM's own object, with the present counters."""
+        rm_id = self.info.rm_id
+        key = rm_state_key(rm_id)
+        return OutRecord(self._topics.state, self._partition, key, encode_rm(self.info, next_submission))
+
+    def registration_record(self) -> OutRecord:
+        """Returns the record of the RM's registration. It must follow the RM's own object."""
+        key = state_key(self.info.rm_id, state_codec.REGISTRATION, "-")
+        return OutRecord(self._topics.state, self._partition, key, encode_registration(self.info))
+
+    def registration(
+        self,
+        request_id: str,
+        problems: list[pb.ConfigProblem],
+        *,
+        accepted: bool,
+        changes: Sequence[str] = (),
+        policy_group: pb.PolicyGroupMember | None = None,
+    ) -> OutRecord:
+        """Returns the answer to a registration or a configuration update. It has no sequence: it is for the gateway
+        that asked.
+        """
+        result = pb.RegistrationResult(
+            request_id=request_id, accepted=accepted, problems=problems, changes=changes, policy_group=policy_group
+        )
+        envelope = pb.ResponseEnvelope(rm_id=self.info.rm_id, registration=result)
+        return OutRecord(self._topics.responses, self._partition, self._key, envelope.SerializeToString())
+
+    def admin_result(self, result: pb.AdminResult) -> OutRecord:
+        """Returns the answer to an operator's command. It has no sequence."""
+        return admin_result(self._topics, self.info.rm_id, result)
+
+    def callback(self, message: callbacks_pb2.ToResourceManager) -> OutRecord:
+        """Returns a record for the RM's callback stream. Takes the next number of the RM's responses."""
+        sequence = self.info.next_response_sequence
+        self.info.next_response_sequence = sequence + 1
+        message.response_sequence = sequence
+        envelope = pb.ResponseEnvelope(
+            rm_id=self.info.rm_id, sequence=sequence, stream=pb.STREAM_CALLBACK, response=message.SerializeToString()
+        )
+        return OutRecord(self._topics.responses, self._partition, self._key, envelope.SerializeToString())
+
+    def tombstone(self, key: bytes) -> OutRecord:
+        """Returns the record that an object was removed."""
+        return OutRecord(self._topics.state, self._partition, key, None)
+
+    # ---- responses -------------------------------------------------------------------------------------------------
+
+    def _responses(self, facts: list[Fact], records: list[OutRecord]) -> None:
+        allocations = si.AllocationResponse()
+        applications = si.ApplicationResponse()
+        nodes = si.NodeResponse()
+        callbacks = callbacks_pb2.ToResourceManager()
+        uuids = self.info.generation == "previous"  # the current generation has no field for them
+        size = 0
+        for fact in facts:
+            if size > RESPONSE_BYTES_MAX:
+                self._flush(allocations, applications, nodes, callbacks, records)
+                size = 0
+            match fact:
+                case NewAllocation():
+                    if allocations.released or allocations.releasedAsks:
+                        # A receiver reads `new` before `released`. Flushes, so that the facts' order stays.
+                        self._flush_one(_ALLOCATION, allocations, records)
+                    added = _new(allocations, fact, uuids)
+                    if added > ITEM_BYTES_MAX and size:
+                        del allocations.new[-1]  # too large to go with the others
+                        self._flush(allocations, applications, nodes, callbacks, records)
+                        size, added = 0, _new(allocations, fact, uuids)
+                    size += added
+                case ReleasedAllocation():
+                    released = allocations.released.add(
+                        partitionName=fact.partition,
+                        applicationID=application_of(fact.app_id),
+                        UUID=fact.uuid if uuids or fact.previous_generation else "",
+                        terminationType=int(fact.termination),
+                        message=fact.message[:MESSAGE_CHARACTERS_MAX],
+                        allocationKey=fact.key,
+                    )
+                    size += released.ByteSize()
+                case ReleasedAsk():
+                    # The current generation has one kind of release.
+                    asks = allocations.releasedAsks if fact.previous_generation else allocations.released
+                    dropped = asks.add(
+                        partitionName=fact.partition,
+                        applicationID=application_of(fact.app_id),
+                        terminationType=int(fact.termination),
+                        message=fact.message[:MESSAGE_CHARACTERS_MAX],
+                        allocationKey=fact.key,
+                    )
+                    size += dropped.ByteSize()
+                case RejectedAsk():
+                    rejected = allocations.rejected if fact.previous_generation else allocations.rejectedAllocations
+                    refused = rejected.add(allocationKey=fact.key, applicationID=fact.app_id, reason=fact.reason)
+                    size += refused.ByteSize()
+                case AcceptedApplication():
+                    size += applications.accepted.add(applicationID=fact.app_id).ByteSize()
+                case RejectedApplication():
+                    size += applications.rejected.add(applicationID=fact.app_id, reason=fact.reason).ByteSize()
+                case UpdatedApplication():
+                    if allocations.released or allocations.releasedAsks:
+                        # The RM hears of the releases before the state change that followed them (the gang design,
+                        # "Cleanup").
+                        self._flush_one(_ALLOCATION, allocations, records)
+                    updated = applications.updated.add(
+                        applicationID=fact.app_id,
+                        state=fact.state,
+                        stateTransitionTimestamp=fact.now_ns,
+                        message=fact.message,
+                    )
+                    size += updated.ByteSize()
+                case AcceptedNode():
+                    size += nodes.accepted.add(nodeID=fact.node_id).ByteSize()
+                case RejectedNode():
+                    size += nodes.rejected.add(nodeID=fact.node_id, reason=fact.reason).ByteSize()
+                case TooSmallCluster() if not self.info.callbacks.scheduling_states:
+                    pass  # the RM does not want this
+                case PreemptionPredicatesAsked():
+                    question = callbacks_pb2.ToResourceManager()
+                    added = callback_words.add(question, fact, MESSAGE_CHARACTERS_MAX)
+                    if added > QUESTION_BYTES_MAX:
+                        log.warning("question too large to be asked", rm=self.info.rm_id, victims=len(fact.victims))
+                        continue  # the question counts as unanswered at its deadline
+                    if added > ITEM_BYTES_MAX:
+                        self._flush(allocations, applications, nodes, callbacks, records)
+                        size = 0
+                    callbacks.MergeFrom(question)
+                    size += added
+                case PredicatesAsked() | SchedulingStateChanged() | TooSmallCluster():
+                    size += callback_words.add(callbacks, fact, MESSAGE_CHARACTERS_MAX)
+        self._flush(allocations, applications, nodes, callbacks, records)
+
+    def _flush(
+        self,
+        allocations: si.AllocationResponse,
+        applications: si.ApplicationResponse,
+        nodes: si.NodeResponse,
+        callbacks: callbacks_pb2.ToResourceManager,
+        records: list[OutRecord],
+    ) -> None:
+        self._flush_one(_NODE, nodes, records)
+        self._flush_one(_APPLICATION, applications, records)
+        self._flush_one(_ALLOCATION, allocations, records)
+        if callbacks.ByteSize():
+            for question in callbacks.predicates:
+                if question.after_response:
+                    question.after_response = self.info.last_allocation_response
+            records.append(self.callback(callbacks))
+            callbacks.Clear()
+
+    def _flush_one(
+        self,
+        stream: pb.StreamKind.ValueType,
+        response: si.AllocationResponse | si.ApplicationResponse | si.NodeResponse,
+        records: list[OutRecord],
+    ) -> None:
+        if not response.ByteSize():
+            return
+        sequence = self.info.next_response_sequence
+        self.info.next_response_sequence = sequence + 1
+        if stream == _ALLOCATION:
+            self.info.last_allocation_response = sequence
+        response.responseSequence = sequence
+        envelope = pb.ResponseEnvelope(
+            rm_id=self.info.rm_id, sequence=sequence, stream=stream, response=response.SerializeToString()
+        )
+        records.append(OutRecord(self._topics.responses, self._partition, self._key, envelope.SerializeToString()))
+        response.Clear()
+
+    # ---- events ----------------------------------------------------------------------------------------------------
+
+    def _events(self, events: list[Event], records: list[OutRecord]) -> None:
+        topic, number, key, rm, instance = self._topics.events, self._partition, self._key, self._rm, self._instance
+        untracked, tracked, request = self._untracked, (HEADER_TRACKING, b"1"), EventType.REQUEST
+        next_id = self.info.next_event_id
+        for event in events:
+            value = encode_event(event)
+            if event.type is request and event.change is Change.NONE:
+                # For the shim only (the event history design): it takes no id of the tracked order.
+                records.append(_out_record((topic, number, key, value, untracked)))
+                continue
+            headers = ((HEADER_EVENT_ID, b"%d" % next_id), rm, instance, tracked)
+            next_id += 1
+            records.append(_out_record((topic, number, key, value, headers)))
+        self.info.next_event_id = next_id
+
+
+def admin_result(topics: Topics, rm_id: str, result: pb.AdminResult) -> OutRecord:
+    """Returns the answer to an operator's command. The RM may be unknown."""
+    envelope = pb.ResponseEnvelope(rm_id=rm_id, admin=result)
+    return OutRecord(topics.responses, topics.partition_of(rm_id), rm_id.encode(), envelope.SerializeToString())
+
+
+def write_states(topics: Topics, rm_id: str, out: Outcome, records: list[OutRecord]) -> None:
+    """Appends the records of an outcome's objects. Removes the objects from the outcome."""
+    topic, number = topics.state, topics.partition_of(rm_id)
+    for partition, what, alive in out.objects():
+        key = state_codec.key_of(rm_id, partition, what)
+        records.append(_out_record((topic, number, key, state_codec.encode(partition, what) if alive else None, ())))
+
+
+def _new(response: si.AllocationResponse, fact: NewAllocation, uuids: bool) -> int:
+    allocation, demand = fact.allocation, fact.demand
+    previous = demand.previous_generation
+    added = response.new.add(
+        allocationKey=demand.key,
+        allocationTags=demand.tags,
+        UUID=allocation.uuid if uuids or previous else "",
+        resourcePerAlloc=shape_wire(demand.shape)[0],
+        priority=demand.priority,
+        nodeID=allocation.node_id,
+        applicationID=application_of(allocation.app_id),
+        partitionName=fact.partition,
+        taskGroupName=demand.task_group,
+        placeholder=demand.placeholder,
+    )
+    if previous:
+        return added.ByteSize()  # the previous generation's Allocation has no more fields
+    if demand.originator:
+        added.originator = True
+    if demand.has_preemption_policy:
+        added.preemptionPolicy.allowPreemptSelf = demand.allow_preempt_self
+        added.preemptionPolicy.allowPreemptOther = demand.allow_preempt_other
+    return added.ByteSize()

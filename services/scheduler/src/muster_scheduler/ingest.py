@@ -1,0 +1,195 @@
+"""Decodes SI messages of both generations into the core's commands (step "ingest")."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from google.protobuf.message import DecodeError
+from muster_core.external.external import SetSource, UpdateExternal
+from muster_core.model.commands import (
+    AppItem,
+    AskItem,
+    NodeAction,
+    NodeItem,
+    ReleaseItem,
+    Termination,
+    UpdateAllocations,
+    UpdateApplications,
+    UpdateNodes,
+)
+from muster_proto.muster.bus.v1 import envelope_pb2 as pb
+from muster_proto.si.v1 import si_pb2 as si
+from muster_si.constants import NODE_PARTITION
+from muster_state import source_codec as codec
+
+_NO_TAGS: dict[str, str] = {}
+
+
+def allocations(value: bytes, generation: str = "") -> UpdateAllocations:
+    """Decodes an AllocationRequest: the current generation's allocations and the previous one's asks. Raises
+    DecodeError.
+
+    :param generation: the RM's: an existing allocation (with a node) looks the same in both.
+    """
+    request = si.AllocationRequest.FromString(value)
+    previous = generation == "previous"
+    asks = [_allocation(item, previous=previous) for item in request.allocations]
+    if request.asks:
+        asks.extend(_ask(item) for item in request.asks)
+    if not request.HasField("releases"):
+        return UpdateAllocations(asks)
+    releases = [
+        ReleaseItem(
+            item.partitionName,
+            item.applicationID,
+            item.allocationKey,
+            _termination(item.terminationType),
+            item.UUID,
+            item.message,
+        )
+        for item in request.releases.allocationsToRelease
+    ]
+    releases.extend(
+        ReleaseItem(
+            item.partitionName,
+            item.applicationID,
+            item.allocationKey,
+            _termination(item.terminationType),
+            message=item.message,
+            ask_only=True,
+        )
+        for item in request.releases.allocationAsksToRelease
+    )
+    return UpdateAllocations(asks, releases)
+
+
+def applications(value: bytes) -> UpdateApplications:
+    """Decodes an ApplicationRequest. Raises DecodeError."""
+    request = si.ApplicationRequest.FromString(value)
+    return UpdateApplications(
+        tuple(
+            AppItem(
+                app_id=item.applicationID,
+                queue=item.queueName,
+                partition=item.partitionName,
+                user=item.ugi.user,
+                groups=tuple(item.ugi.groups),
+                tags=dict(item.tags),
+                execution_timeout_ms=item.executionTimeoutMilliSeconds,
+                placeholder_ask=_quantities(item.placeholderAsk) if item.HasField("placeholderAsk") else None,
+                gang_style=item.gangSchedulingStyle,
+            )
+            for item in request.new
+        ),
+        tuple((item.partitionName, item.applicationID) for item in request.remove),
+    )
+
+
+def nodes(value: bytes) -> UpdateNodes:
+    """Decodes a NodeRequest. Raises DecodeError."""
+    request = si.NodeRequest.FromString(value)
+    return UpdateNodes(tuple(_nodes(request.nodes)))
+
+
+def said(value: bytes | None) -> tuple[str, UpdateAllocations | UpdateApplications | UpdateNodes | None]:
+    """Returns a record's kind of request, and its items if it has some; ("", None) if the record cannot be read."""
+    try:
+        envelope = pb.RequestEnvelope.FromString(value or b"")
+        body = envelope.WhichOneof("body") or ""
+        match body:
+            case "allocation":
+                return body, allocations(envelope.allocation)
+            case "application":
+                return body, applications(envelope.application)
+            case "node":
+                return body, nodes(envelope.node)
+    except DecodeError:
+        return "", None
+    return body, None
+
+
+def external(changes: pb.ExternalChanges) -> list[UpdateExternal | SetSource]:
+    """Returns a source's commands, in the order in which to apply them. Raises BadDocument."""
+    return [command for command in codec.decode(changes) if command is not None]
+
+
+def _nodes(items: Iterable[si.NodeInfo]) -> Iterable[NodeItem]:
+    for item in items:
+        attributes = dict(item.attributes)
+        try:
+            action = NodeAction(item.action)
+        except ValueError:
+            action = NodeAction.UNKNOWN
+        yield NodeItem(
+            node_id=item.nodeID,
+            action=action,
+            attributes=attributes,
+            capacity=_quantities(item.schedulableResource) if item.HasField("schedulableResource") else None,
+            occupied=_quantities(item.occupiedResource) if item.HasField("occupiedResource") else None,
+            existing=tuple(_existing(existing, item.nodeID) for existing in item.existingAllocations),
+            partition=attributes.get(NODE_PARTITION, ""),
+        )
+
+
+def _existing(item: si.Allocation, node_id: str) -> AskItem:
+    """Decodes an existing allocation of a node. Only the previous generation has these. Without a node of its own, the
+    allocation is on the node that it comes with.
+    """
+    return replace(_allocation(item, previous=True), node_id=item.nodeID or node_id, previous_generation=True)
+
+
+def _allocation(item: si.Allocation, *, previous: bool) -> AskItem:
+    tags = item.allocationTags
+    has_policy = item.HasField("preemptionPolicy")
+    return AskItem(
+        key=item.allocationKey,
+        app_id=item.applicationID,
+        partition=item.partitionName,
+        quantities=_quantities(item.resourcePerAlloc),
+        wanted=1,
+        priority=item.priority,
+        tags=dict(tags) if tags else _NO_TAGS,
+        task_group=item.taskGroupName,
+        placeholder=item.placeholder,
+        originator=item.originator,
+        allow_preempt_self=has_policy and item.preemptionPolicy.allowPreemptSelf,
+        allow_preempt_other=has_policy and item.preemptionPolicy.allowPreemptOther,
+        has_preemption_policy=has_policy,
+        execution_timeout_ms=0,
+        previous_generation=previous and bool(item.nodeID),
+        node_id=item.nodeID,
+        uuid=item.UUID,
+    )
+
+
+def _ask(item: si.AllocationAsk) -> AskItem:
+    has_policy = item.HasField("preemptionPolicy")
+    return AskItem(
+        key=item.allocationKey,
+        app_id=item.applicationID,
+        partition=item.partitionName,
+        quantities=_quantities(item.resourceAsk),
+        wanted=item.maxAllocations or 1,
+        priority=item.priority,
+        tags=dict(item.tags),
+        task_group=item.taskGroupName,
+        placeholder=item.placeholder,
+        originator=item.Originator,
+        allow_preempt_self=has_policy and item.preemptionPolicy.allowPreemptSelf,
+        allow_preempt_other=has_policy and item.preemptionPolicy.allowPreemptOther,
+        has_preemption_policy=has_policy,
+        execution_timeout_ms=max(item.executionTimeoutMilliSeconds, 0),
+        previous_generation=True,
+    )
+
+
+def _quantities(resource: si.Resource) -> dict[str, int]:
+    return {name: quantity.value for name, quantity in resource.resources.items()}
+
+
+def _termination(number: int) -> Termination:
+    try:
+        return Termination(number)
+    except ValueError:
+        return Termination.UNKNOWN

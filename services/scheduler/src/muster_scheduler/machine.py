@@ -1,0 +1,676 @@
+"""The scheduler's machine: one partition of the requests with all its RMs (steps "ingest", "core", "emit").
+
+For each batch of requests it takes these steps: 1 decode, 2 apply to the RM's core, 3 cycle the touched cores, 4 emit.
+Unreadable requests go to the dead letters; the core answers a bad item in a request. Neither stops the partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+import structlog
+from google.protobuf.message import DecodeError
+from muster_bus.log import OutRecord, Record
+from muster_bus.topics import Topics, rm_state_key, state_key
+from muster_core import invariants
+from muster_core.config.config import partition_name
+from muster_core.external.checks import name_problem
+from muster_core.external.errors import BadDocument
+from muster_core.external.external import NOT_CONFIGURED, SetSource, SourceState, UpdateExternal
+from muster_core.model.application import Allocation
+from muster_core.model.commands import (
+    AppItem,
+    SetCallbacks,
+    SetDeciding,
+    SetGeneration,
+    UpdateAllocations,
+    UpdateApplications,
+    UpdateConfiguration,
+    UpdateNodes,
+)
+from muster_core.model.outcome import ConfigurationAnswer, Outcome
+from muster_core.requests.registration_end import FORGOTTEN
+from muster_core.scheduler import SchedulerCore
+from muster_informers.gate import Gate
+from muster_proto.muster.bus.v1 import envelope_pb2 as pb
+from muster_proto.muster.v1 import callbacks_pb2
+from muster_proto.si.v1 import si_pb2 as si
+from muster_queue_config.queue_yaml import checksum
+from muster_runtime import event_settings, rm_words
+from muster_state import state_codec
+from muster_state.follower import (
+    Forgotten,
+    RmInfo,
+    RmState,
+    StateFolder,
+    encode_forgotten,
+    events_of,
+    new_core,
+)
+
+from muster_scheduler import callback_stream, configuration, generation, ingest, pauses, policy_groups
+from muster_scheduler.admin_commands import CHANGES_MAX, AdminCommands
+from muster_scheduler.dead_letters import Unreadable, dead_letter
+from muster_scheduler.deadlines import Deadlines
+from muster_scheduler.emit import Emitter, admin_result, write_states
+from muster_scheduler.errors import UnknownUser
+from muster_scheduler.leaving import published, take_over
+from muster_scheduler.natives import Verdict
+from muster_scheduler.policy_groups import PolicyGroups
+from muster_scheduler.tally import Stopwatch, complete
+from muster_scheduler.users import UserGroups
+
+log = structlog.get_logger(__name__)
+
+
+_LIVES = frozenset(pb.RmLifecycle.State.values()) - {pb.RmLifecycle.UNKNOWN}
+_SHOWN_MAX = 256  # characters of an id in a reason
+# Requests that an RM may cause before it registers. For these, an unknown RM does not reveal a record that is in the
+# wrong partition.
+_BEFORE_REGISTRATION = frozenset({"register", "external"})
+_NO_GATE = Gate()
+
+
+Items = UpdateAllocations | UpdateApplications | UpdateNodes
+
+
+class SchedulerMachine:
+    """Implements :class:`muster_bus.machine.Machine`.
+
+    :param new_uuid: returns a new InstanceUUID (the core gets ids as arguments).
+    :param configurations: finds the text for RMs that register with an empty configuration; a text is the default.
+    :param max_allocations_batch: see SchedulerSettings.
+    :param check_invariants_every_ns: 0: only at recovery.
+    :param groups: finds the groups of users that come without groups.
+    :param monotonic_s: measures the duration of decisions; no decision depends on it.
+    :param gate: the external sources that the scheduler must wait for; without a life: none, and the machine gives up
+        none.
+    """
+
+    def __init__(
+        self,
+        topics: Topics,
+        new_uuid: Callable[[], str],
+        configurations: PolicyGroups | str = "",
+        max_allocations_batch: int = 2000,
+        check_invariants_every_ns: int = 0,
+        groups: UserGroups | None = None,
+        monotonic_s: Callable[[], float] = lambda: 0.0,
+        gate: Gate = _NO_GATE,
+    ) -> None:
+        self._topics = topics
+        self._new_uuid = new_uuid
+        self._policy_groups = PolicyGroups(configurations) if isinstance(configurations, str) else configurations
+        self._budget = max_allocations_batch
+        self._check_every_ns = check_invariants_every_ns
+        self._groups = groups if groups is not None else UserGroups()
+        self._admin = AdminCommands(self._groups, self._text_for, self._policy_groups.member)
+        self._gate = gate
+        self._checked_ns = 0
+        self._watch = Stopwatch(monotonic_s)
+        self._folder = StateFolder()
+        self._emitters: dict[str, Emitter] = {}
+        self._outcomes: dict[str, Outcome] = {}
+        self._unexhausted: dict[str, None] = {}
+        # RMs with a finished pause that is not on the log yet.
+        self._paused: dict[str, None] = {}
+        # Event handlers' verdicts on the next requests, by offset (``natives.py``).
+        self._verdicts: Mapping[int, Verdict] = {}
+        self._deadlines = Deadlines()
+        self._now_ns = 0
+
+    @property
+    def rms(self) -> dict[str, RmState]:
+        """Returns the RMs of the partition, by id (for tests and health)."""
+        return self._folder.rms
+
+    # ---- recovery --------------------------------------------------------------------------------------------------
+
+    def fold(self, record: Record) -> None:
+        """Takes one record of the state topic."""
+        self._folder.take(record)
+
+    def folded(self, now_ns: int) -> None:
+        """The state is complete. Builds the cores and checks them."""
+        self._folder.settle()
+        for rm_id, state in self._folder.rms.items():
+            self._folded_pauses(state.info, max(now_ns, state.info.last_decided_ns))
+            state.core.apply(SetDeciding(state.info.decides), state.info.last_decided_ns)
+            state.core.activate(now_ns, state.info.last_decided_ns)
+            invariants.check(state.core, merges=False)
+            complete(state.info.tally, sum(each.running for each in state.core.partitions.values()))
+            self._emitters[rm_id] = Emitter(self._topics, state.info)
+            self._now_ns = max(self._now_ns, state.info.last_decided_ns)
+            self._unexhausted[rm_id] = None
+        for kept in self._folder.forgotten.values():
+            self._now_ns = max(self._now_ns, kept.last_decided_ns)
+        self._checked_ns = now_ns = self._time(now_ns)
+        for rm_id, state in self._folder.rms.items():
+            out = self._outcomes[rm_id] = Outcome()
+            state.core.apply(SetCallbacks(callback_stream.policy_of(state.info)), now_ns, out)
+        for rm_id in self._folder.external:
+            self._give_up_forgotten(rm_id, now_ns)
+
+    def _folded_pauses(self, info: RmInfo, now_ns: int) -> None:
+        """Resumes the pauses that were in force before the restart."""
+        if info.is_absent and not info.absent_ns:  # an old record without this time
+            info.absent_ns = info.callbacks_since_ns or info.registered_ns
+        if pauses.mark_awaited(info, self._awaited(info.rm_id), now_ns):
+            self._paused[info.rm_id] = None
+
+    # ---- questions to event handlers, before a batch ----------------------------------------------------------------
+
+    def registered(self, rm_id: str) -> tuple[SchedulerCore | None, int]:
+        """Returns an RM's core, and the number of its registrations."""
+        state = self._folder.rms.get(rm_id)
+        return (None, 0) if state is None else (state.core, state.info.registrations)
+
+    def expect(self, verdicts: Mapping[int, Verdict]) -> None:
+        """Takes event handlers' verdicts on the next requests."""
+        self._verdicts = verdicts
+
+    # ---- the flow --------------------------------------------------------------------------------------------------
+
+    def apply(self, records: Sequence[Record], now_ns: int) -> list[OutRecord]:
+        """Takes requests in order. Returns the records of one transaction."""
+        now_ns = self._time(now_ns)
+        self._watch.start()
+        outputs: list[OutRecord] = []
+        touched: dict[str, None] = {}
+        for record in records:
+            try:
+                rm_id = self._take(record, now_ns, outputs)
+            except Unreadable as why:
+                outputs.append(dead_letter(self._topics.dead_letters, record, str(why)))
+            else:
+                touched[rm_id] = None
+                self._watch.lap(rm_id)
+        return self._decide(touched, now_ns, outputs)
+
+    def tick(self, now_ns: int) -> list[OutRecord]:
+        """Makes the decisions that time causes, or that the last budget left over."""
+        now_ns = self._time(now_ns)
+        due = {**dict.fromkeys(self._unexhausted), **dict.fromkeys(self._outcomes)}
+        due |= dict.fromkeys(self._deadlines.take_due(now_ns))
+        self._check_invariants(now_ns)
+        self._watch.start()
+        return self._decide(due, now_ns, [])
+
+    def next_deadline_ns(self) -> int | None:
+        """Returns the time of the next ``tick``."""
+        if self._unexhausted or self._outcomes:
+            return 0
+        first_ns = self._deadlines.first_ns()
+        deadlines = [] if first_ns is None else [first_ns]
+        if self._check_every_ns:
+            deadlines.append(self._checked_ns + self._check_every_ns)
+        return min(deadlines, default=None)
+
+    def _time(self, now_ns: int) -> int:
+        """Keeps time from running backwards, also over a restart on another machine."""
+        self._now_ns = max(self._now_ns, now_ns)
+        return self._now_ns
+
+    def _decide(self, touched: dict[str, None], now_ns: int, outputs: list[OutRecord]) -> list[OutRecord]:
+        for rm_id in touched:
+            state = self._folder.rms.get(rm_id)
+            if state is None:
+                if (waiting := self._outcomes.pop(rm_id, None)) is not None:
+                    write_states(self._topics, rm_id, waiting, outputs)
+                continue
+            if rm_id in self._paused:
+                del self._paused[rm_id]
+                emitter = self._emitters[rm_id]
+                outputs += (emitter.rm_record(state.core.next_submission), emitter.registration_record())
+            out = state.core.cycle(now_ns, self._budget, self._outcomes.pop(rm_id, None))
+            if state.core.exhausted:
+                self._unexhausted.pop(rm_id, None)
+            else:
+                self._unexhausted[rm_id] = None
+            # A core's deadline changes only when it takes a command or decides, so not all RMs need a look.
+            self._deadlines.set(rm_id, state.core.next_deadline_ns())
+            if out:
+                state.info.last_decided_ns = now_ns
+                self._emit(state, out, outputs)
+        self._watch.forget()
+        return outputs
+
+    def _emit(self, state: RmState, out: Outcome, outputs: list[OutRecord]) -> None:
+        rm_id = state.info.rm_id
+        took_us = partial(self._watch.take_us, rm_id)
+        self._emitters[rm_id].emit(out, state.core.next_submission, outputs, took_us)
+
+    def _check_invariants(self, now_ns: int) -> None:
+        if self._check_every_ns and now_ns >= self._checked_ns + self._check_every_ns:
+            self._checked_ns = now_ns
+            for state in self._folder.rms.values():
+                invariants.check(state.core, merges=False)
+
+    # ---- one request -----------------------------------------------------------------------------------------------
+
+    def _take(self, record: Record, now_ns: int, outputs: list[OutRecord]) -> str:
+        try:
+            envelope = pb.RequestEnvelope.FromString(record.value or b"")
+            body = envelope.WhichOneof("body")
+            rm_id = envelope.rm_id
+            if body is None or not rm_id:
+                raise Unreadable("an envelope without a body or without rm_id")
+            if body in _BEFORE_REGISTRATION and self._topics.partition_of(rm_id) != record.partition:
+                raise Unreadable(f"RM {rm_id[:_SHOWN_MAX]!r} belongs to partition {self._topics.partition_of(rm_id)}")
+            if body == "external":
+                self._hear(rm_id, ingest.external(envelope.external), now_ns)
+                return rm_id
+            if body == "register":
+                request = si.RegisterResourceManagerRequest.FromString(envelope.register)
+                self._register(envelope, request, now_ns, outputs)
+                return rm_id
+            if body == "admin" and envelope.admin.WhichOneof("command") == "forget":
+                self._forget(rm_id, envelope.request_id, now_ns, outputs, force=envelope.admin.forget.force)
+                return rm_id
+            state = self._folder.rms.get(rm_id)
+            if state is None:
+                if rm_id in self._folder.forgotten:  # the request was under way when the RM was forgotten
+                    log.info("request of a forgotten rm passed over", rm=rm_id, body=body)
+                    return rm_id
+                raise Unreadable(f"RM {rm_id[:_SHOWN_MAX]!r} is not registered")
+            out = self._outcomes.get(rm_id)
+            if out is None:
+                out = self._outcomes[rm_id] = Outcome()
+            match body:
+                case "allocation":
+                    read = partial(_read_allocations, envelope.allocation, state.info)
+                    self._take_items(state, read, self._verdicts.get(record.offset), now_ns, outputs)
+                case "application":
+                    read_apps = partial(ingest.applications, envelope.application)
+                    self._take_items(state, read_apps, self._verdicts.get(record.offset), now_ns, outputs)
+                case "node":
+                    read_nodes = partial(ingest.nodes, envelope.node)
+                    self._take_items(state, read_nodes, self._verdicts.get(record.offset), now_ns, outputs)
+                case "lifecycle":
+                    self._live(state, envelope.lifecycle, now_ns, out, outputs)
+                case "configuration":
+                    update = si.UpdateConfigurationRequest.FromString(envelope.configuration)
+                    self._configure(state, envelope.request_id, update, now_ns, outputs)
+                case "admin":
+                    emitter = self._emitters[rm_id]
+                    self._admin.take(state, envelope.request_id, envelope.admin, emitter, now_ns, out, outputs)
+                case "callback_stream":
+                    self._connect(state, envelope.callback_stream, now_ns, out, outputs)
+                case "callback_answers":
+                    message = callbacks_pb2.FromResourceManager.FromString(envelope.callback_answers)
+                    state.core.apply(callback_stream.answers(message), now_ns, out)
+                    self._admin.dumps_answered(rm_id, message.state_dumps, self._emitters[rm_id], outputs)
+                case _:
+                    raise Unreadable(f"a body of the kind {body}, which nobody here takes")
+        except DecodeError as error:
+            raise Unreadable("not a RequestEnvelope with an SI request in it") from error
+        except BadDocument as error:
+            raise Unreadable(f"external changes: {error}") from error
+        return rm_id
+
+    def _take_items(
+        self,
+        state: RmState,
+        read: Callable[[], Items],
+        verdict: Verdict | None,
+        now_ns: int,
+        outputs: list[OutRecord],
+    ) -> None:
+        """Takes an RM's request about nodes, applications or allocations.
+
+        :param read: decodes the request with the RM's generation of that moment.
+        :param verdict: an event handler's: each item then follows the handler's changes for it.
+        """
+        if verdict is None:
+            self._take_request(state, read(), read, now_ns, outputs)
+            return
+        info = state.info
+        items, read_as = read(), info.generation
+        for at in range(items.count):
+            if heard := verdict.heard(at, info.registrations):
+                self._hear(info.rm_id, heard, now_ns)
+            if read_as != info.generation:
+                items, read_as = read(), info.generation
+            item = verdict.judged(items.between(at, at + 1), at, self._outcomes.setdefault(info.rm_id, Outcome()))
+            if item is not None:
+                self._take_request(state, item, partial(_single, read, at), now_ns, outputs)
+
+    def _take_request(
+        self, state: RmState, items: Items, read: Callable[[], Items], now_ns: int, outputs: list[OutRecord]
+    ) -> None:
+        """Takes a request's items, and notices the RM's generation.
+
+        :param read: decodes the same items again, after the RM's generation has changed.
+        """
+        out = self._outcomes.setdefault(state.info.rm_id, Outcome())
+        if isinstance(items, UpdateApplications):
+            state.core.apply(self._with_groups(state.core, items, now_ns), now_ns, out)
+            return
+        seen = generation.seen(items) if state.info.generation_by in generation.TO_BE_SEEN else None
+        if seen is not None:
+            state.core.apply(items.between(0, seen.at), now_ns, out)
+            out = self._recognise(state, seen, now_ns, outputs)
+            items = read()
+            items = items.between(seen.at, items.count)
+        state.core.apply(items, now_ns, out)
+
+    def _recognise(self, state: RmState, seen: generation.Seen, now_ns: int, outputs: list[OutRecord]) -> Outcome:
+        """Takes the generation that an item shows. Returns the outcome to continue with."""
+        info = state.info
+        if info.generation != seen.generation:
+            # Events that earlier items caused carry the earlier texts.
+            self._emit_pending(state, now_ns, outputs)
+        info.generation, info.generation_by = seen.generation, seen.by
+        out = self._outcomes.setdefault(info.rm_id, Outcome())
+        state.core.apply(SetGeneration(info.generation == generation.PREVIOUS), now_ns, out)
+        log.info("generation recognised", rm=info.rm_id, generation=info.generation, by=info.generation_by)
+        return out
+
+    def _emit_pending(self, state: RmState, now_ns: int, outputs: list[OutRecord]) -> None:
+        """Writes the pending outcome before a change of how it is written or taken."""
+        pending = self._outcomes.pop(state.info.rm_id, None)
+        if pending:
+            state.info.last_decided_ns = now_ns
+            self._emit(state, pending, outputs)
+
+    def _text_for(self, info: RmInfo, config: str) -> tuple[str, list[pb.ConfigProblem]]:
+        """Returns the configuration of an RM that sends this one, and the problems of its source."""
+        return self._policy_groups.text_for(config, info.policy_group, info.rm_id, self._folder.rms)
+
+    def _live(self, state: RmState, note: pb.RmLifecycle, now_ns: int, out: Outcome, outputs: list[OutRecord]) -> None:
+        if note.state not in _LIVES:
+            raise Unreadable(f"a lifecycle note with the unknown state {note.state}")
+        life = pb.RmLifecycle.State.Name(note.state)
+        if life == state.info.life:
+            return
+        state.info.life, state.info.life_ns = life, now_ns
+        state.core.apply(SetDeciding(state.info.decides), now_ns, out)
+        outputs.append(self._emitters[state.info.rm_id].rm_record(state.core.next_submission))
+
+    def _connect(
+        self, state: RmState, note: pb.CallbackStream, now_ns: int, out: Outcome, outputs: list[OutRecord]
+    ) -> None:
+        """Takes a note that the RM's callback stream was opened or has ended."""
+        info, emitter = state.info, self._emitters[state.info.rm_id]
+        if not callback_stream.take_note(info, note, now_ns):
+            return
+        if pauses.mark_absence(info, now_ns):
+            self._paused[info.rm_id] = None
+        state.core.apply(SetCallbacks(callback_stream.policy_of(info)), now_ns, out)
+        if not note.connected:
+            self._admin.callback_gone(info.rm_id, emitter, outputs)
+        outputs.append(emitter.rm_record(state.core.next_submission))
+
+    def _with_groups(self, core: SchedulerCore, command: UpdateApplications, now_ns: int) -> UpdateApplications:
+        """Adds the groups that the partition's resolver finds for users that come without groups."""
+        resolvers = {name: partition.config.user_group_resolver for name, partition in core.partitions.items()}
+        if not any(resolvers.values()):
+            return command  # the core gives each user a group of its own
+        found: list[AppItem] = []
+        for item in command.new:
+            resolver = resolvers.get(partition_name(item.partition), "")
+            if item.user and not item.groups and resolver:
+                try:
+                    groups = self._groups.resolve(item.user, (), resolver, now_ns)
+                    found.append(replace(item, groups=groups))
+                except UnknownUser as error:
+                    found.append(replace(item, refused=error.reason))
+            else:
+                found.append(item)
+        return UpdateApplications(tuple(found), command.remove)
+
+    def _configure(
+        self,
+        state: RmState,
+        request_id: str,
+        update: si.UpdateConfigurationRequest,
+        now_ns: int,
+        outputs: list[OutRecord],
+    ) -> None:
+        """Takes another configuration at run time, as a whole or not at all. The answer has the changes or the reason.
+
+        The extra configuration is taken in either case, as by YuniKorn, unless the registration would become too large
+        for a record.
+        """
+        info, emitter = state.info, self._emitters[state.info.rm_id]
+        # Writes earlier decisions first, because followers apply the new configuration to what they then know.
+        self._emit_pending(state, now_ns, outputs)
+        text, found = self._text_for(info, update.config)
+        config, told = configuration.judge(text, self._groups)
+        told += found + policy_groups.other_group(update.policyGroup, info.policy_group)
+        if any(problem.severity == pb.ConfigProblem.ERROR for problem in found):
+            config = None
+        added = dict(update.extraConfig)
+        if problem := configuration.too_large_with(info, text, added):
+            told.append(problem)
+            config, added = None, {}
+        changes: list[str] = []
+        accepted = config is not None
+        out = Outcome()
+        info.extra_config, problems = event_settings.merged(info.extra_config, added)
+        told += configuration.event_warnings(problems)
+        state.core.apply(events_of(info), now_ns, out)
+        emitter.take_settings()
+        if config is not None and checksum(text) != checksum(info.config):
+            changes = configuration.changes(state.core.config, config)
+            state.core.apply(UpdateConfiguration(config), now_ns, out)
+            (answer,) = (fact for fact in out.facts if isinstance(fact, ConfigurationAnswer))
+            out.facts.remove(answer)
+            told += [pb.ConfigProblem(severity=pb.ConfigProblem.ERROR, message=why) for why in answer.obstacles]
+            if answer.obstacles:
+                accepted, changes = False, []
+            else:
+                info.config = text
+        named, by = generation.said(added, "")
+        if named:
+            info.generation, info.generation_by = named, by
+            state.core.apply(SetGeneration(named == generation.PREVIOUS), now_ns, out)
+        told += generation.problems_of(added)
+        told += callback_stream.problems_of(added)
+        state.core.apply(SetCallbacks(callback_stream.policy_of(info)), now_ns, out)
+        pauses.mark_absence(info, now_ns)
+        outputs += (emitter.rm_record(state.core.next_submission), emitter.registration_record())
+        if out:
+            self._outcomes[info.rm_id] = out
+        member = self._policy_groups.member(info.config, info.policy_group) if accepted else None
+        outputs.append(
+            emitter.registration(
+                request_id, told, accepted=accepted, changes=changes[:CHANGES_MAX], policy_group=member
+            )
+        )
+        log.info("configuration updated", rm=info.rm_id, accepted=accepted, changes=len(changes))
+
+    # ---- sources outside of the RM ---------------------------------------------------------------------------------
+
+    def _hear(self, rm_id: str, commands: Sequence[UpdateExternal | SetSource], now_ns: int) -> None:
+        """Takes a source's commands, whether its RM is registered or not."""
+        if problem := name_problem(rm_id, "rm_id"):
+            raise Unreadable(problem)
+        state = self._folder.rms.get(rm_id)
+        out = self._outcomes.get(rm_id)
+        if out is None:
+            out = self._outcomes[rm_id] = Outcome()
+        for command in commands:
+            if state is not None:
+                state.core.apply(command, now_ns, out)
+                continue
+            for changed in self._folder.books_of(rm_id).apply(command, now_ns):
+                out.touch(changed.what, changed.what.partition)
+        if state is not None and state.info.awaited:
+            if pauses.mark_awaited(state.info, self._awaited(rm_id), now_ns):
+                self._paused[rm_id] = None
+            if not state.info.awaited:
+                log.info("all sources are known", rm=rm_id)
+                state.core.apply(SetDeciding(state.info.decides), now_ns, out)
+
+    def _awaited(self, rm_id: str) -> tuple[str, ...]:
+        """Returns the sources that have not listed since the informers started. The scheduler waits for them."""
+        books = self._folder.external.get(rm_id)
+        found = []
+        for partition, source in self._gate.awaited(rm_id):
+            entry = books.source(partition, source) if books is not None else None
+            if entry is None or not self._gate.is_of_this_start(entry.life) or entry.state is SourceState.LISTING:
+                found.append(source)
+        return tuple(found)
+
+    def _give_up_forgotten(self, rm_id: str, now_ns: int) -> None:
+        """Gives up sources that no informer brings any more: their last reports may be outdated. Does so once."""
+        if not self._gate.life:
+            return  # the creator of this machine does not know which informers there are
+        brought = {*self._gate.awaited(rm_id), *self._gate.natives.get(rm_id, ())}
+        for entry in list(self._folder.books_of(rm_id).all_sources()):
+            if (entry.partition, entry.source) in brought or entry.reason == NOT_CONFIGURED:
+                continue
+            command = SetSource(
+                entry.partition, entry.source, entry.life, SourceState.STALE, entry.drains, NOT_CONFIGURED
+            )
+            log.warning("source without an informer", rm=rm_id, partition=entry.partition, source=entry.source)
+            self._hear(rm_id, (command,), now_ns)
+
+    # ---- registration ----------------------------------------------------------------------------------------------
+
+    def _register(
+        self,
+        envelope: pb.RequestEnvelope,
+        request: si.RegisterResourceManagerRequest,
+        now_ns: int,
+        outputs: list[OutRecord],
+    ) -> None:
+        rm_id = envelope.rm_id
+        known = self._folder.rms.get(rm_id)
+        text, found = self._text_for(RmInfo(rm_id, policy_group=request.policyGroup), request.config)
+        config, told = configuration.judge(text, self._groups)
+        told += found
+        extra_config, problems = event_settings.merged({}, request.extraConfig)
+        told += configuration.event_warnings(problems)
+        info = RmInfo(
+            rm_id,
+            request.version,
+            request.policyGroup,
+            dict(request.buildInfo),
+            text,
+            extra_config,
+            life="RUNNING",
+            life_ns=now_ns,
+            registered_ns=now_ns,
+            registrations=1,
+        )
+        if problem := configuration.too_large(info):
+            told.append(problem)
+        if config is None or any(each.severity == pb.ConfigProblem.ERROR for each in told):
+            emitter = Emitter(self._topics, known.info if known is not None else RmInfo(rm_id))
+            outputs.append(emitter.registration(envelope.request_id, told, accepted=False))
+            return
+        info.generation, info.generation_by = generation.said(request.extraConfig, request.version)
+        told += generation.problems_of(request.extraConfig)
+        pauses.mark_awaited(info, self._awaited(rm_id), now_ns)
+        dropped = self._outcomes.pop(rm_id, None)
+        forgotten = self._folder.forgotten.pop(rm_id, None)
+        # The numbers continue, also those of a forgotten RM: an event's id, once given, means that event for ever.
+        before = Forgotten.of(known.info, known.core.next_submission, now_ns) if known is not None else forgotten
+        if before is not None:
+            before.go_on(info, now_ns)
+        else:
+            info.instance_uuid = self._new_uuid()
+        if known is not None:
+            info.tally = known.info.tally
+            # A pause is the operator's, and about the RM, not about one life of it. An RM that restarts, by itself or
+            # in a crash loop, must not lift it.
+            info.held, info.held_reason = known.info.held, known.info.held_reason
+            info.held_ns, info.pauses = known.info.held_ns, known.info.pauses
+            self._paused.pop(rm_id, None)  # the registration's record includes it
+            self._admin.callback_gone(rm_id, self._emitters[rm_id], outputs)
+        pauses.mark_absence(info, now_ns)
+        # Sources report for the RM's id: the new core finds their reports where the old one left them.
+        core = new_core(info, searching=True, config=config, external=self._folder.books_of(rm_id))
+        info.last_decided_ns = now_ns
+        emitter = Emitter(self._topics, info)
+        out = Outcome() if known is None else known.core.end(now_ns)
+        core.start(now_ns, out)
+        removed = take_over(dropped, out)
+        core.apply(SetCallbacks(callback_stream.policy_of(info)), now_ns, out)
+        told += callback_stream.problems_of(info.extra_config)
+        # First the RM's object, then the tombstones of its old objects, then its new objects.
+        outputs += (emitter.rm_record(core.next_submission), emitter.registration_record())
+        if forgotten is not None:
+            outputs.append(emitter.tombstone(state_key(rm_id, state_codec.FORGOTTEN, "-")))
+        kept = {
+            state_codec.key_of(rm_id, partition.name, queue)
+            for partition in core.partitions.values()
+            for queue in partition.queues.values()
+        }
+        # Decisions of the same batch before this registration belong to the state that is now dropped. Objects that
+        # they removed still have records.
+        for place, what in [*removed, *(published(known.core) if known is not None else ())]:
+            key = state_codec.key_of(rm_id, place, what)
+            if key not in kept:
+                outputs.append(emitter.tombstone(key))
+        member = self._policy_groups.member(info.config, info.policy_group)
+        outputs.append(emitter.registration(envelope.request_id, told, accepted=True, policy_group=member))
+        self._folder.rms[rm_id] = RmState(info, core)
+        self._emitters[rm_id] = emitter
+        self._outcomes[rm_id] = out
+        log.info("rm registered", rm=rm_id, registrations=info.registrations, warnings=len(told))
+
+    # ---- forgetting ------------------------------------------------------------------------------------------------
+
+    def _forget(self, rm_id: str, request_id: str, now_ns: int, outputs: list[OutRecord], *, force: bool) -> None:
+        """Forgets an RM that will not come back. Its objects end, as at a registration, and the RM itself is removed.
+
+        The RM's numbers stay. Reports of external sources belong to the RM's id and stay: they may be older than the
+        RM, and no source repeats them.
+        """
+        result = pb.AdminResult(request_id=request_id)
+        known = self._folder.rms.get(rm_id)
+        if known is None:
+            if rm_id not in self._folder.forgotten:
+                result.code = pb.AdminResult.NOT_FOUND
+                result.message = f"rm_id {rm_id[:_SHOWN_MAX]!r}: no such resource manager was ever registered"
+            outputs.append(admin_result(self._topics, rm_id, result))
+            return
+        info = known.info
+        if info.life != rm_words.STOPPED and not force:
+            result.code = pb.AdminResult.NOT_POSSIBLE
+            result.message = (
+                f"rm_id {rm_id[:_SHOWN_MAX]!r} is {info.life}{rm_words.ago(info.life_ns, now_ns)}, expected "
+                f"{rm_words.STOPPED}: stop it first, or say that it is to be forgotten all the same (force)"
+            )
+            outputs.append(admin_result(self._topics, rm_id, result))
+            return
+        # 1. the events of the objects that end, after those of earlier decisions
+        out = known.core.end(now_ns, why=FORGOTTEN)
+        removed = take_over(self._outcomes.pop(rm_id, None), out)
+        emitter = self._emitters.pop(rm_id)
+        self._admin.callback_gone(rm_id, emitter, outputs)
+        recorded = published(known.core)
+        # 2. first the RM's own record, so that followers drop the RM as a whole
+        outputs.append(emitter.tombstone(rm_state_key(rm_id)))
+        outputs.append(emitter.tombstone(state_key(rm_id, state_codec.REGISTRATION, "-")))
+        for place, what in [*removed, *recorded]:
+            outputs.append(emitter.tombstone(state_codec.key_of(rm_id, place, what)))
+        write_states(self._topics, rm_id, out, outputs)  # states of external sources
+        emitter.farewell(out, outputs)
+        # 3. the numbers, which the events have advanced
+        kept = Forgotten.of(info, known.core.next_submission, now_ns)
+        key, value = state_key(rm_id, state_codec.FORGOTTEN, "-"), encode_forgotten(rm_id, kept)
+        outputs.append(OutRecord(self._topics.state, self._topics.partition_of(rm_id), key, value))
+        result.changed = True
+        result.allocations = sum(isinstance(what, Allocation) and not what.foreign for _, what in recorded)
+        outputs.append(admin_result(self._topics, rm_id, result))
+        # 4. the machine's own entries
+        self._folder.rms.pop(rm_id)
+        self._folder.forgotten[rm_id] = kept
+        self._deadlines.set(rm_id, None)
+        self._unexhausted.pop(rm_id, None)
+        self._paused.pop(rm_id, None)
+        log.info("rm forgotten", rm=rm_id, was=info.life, force=force, allocations=result.allocations)
+
+
+def _read_allocations(value: bytes, info: RmInfo) -> UpdateAllocations:
+    return ingest.allocations(value, info.generation)
+
+
+def _single(read: Callable[[], Items], at: int) -> Items:
+    return read().between(at, at + 1)

@@ -1,0 +1,100 @@
+"""The scheduler's metrics. Every name appears here once.
+
+The counts are those of the RM's tally (docs/metrics.md), since this process began. After a failed transaction, the one
+that replaces it is counted again. The tally's figures are exact.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from enum import StrEnum, unique
+
+from muster_state.follower import TALLIED, Tally
+from prometheus_client import Counter
+
+
+@unique
+class Metric(StrEnum):
+    """Names as they appear at ``/metrics``. The client library appends ``_total`` to counters."""
+
+    ALLOCATED = "muster_scheduler_allocations"
+    RELEASED = "muster_scheduler_releases"
+    PREEMPTED = "muster_scheduler_preemptions"
+    TIMED_OUT = "muster_scheduler_time_outs"
+    REPLACED = "muster_scheduler_replacements"
+    REPORTED = "muster_scheduler_reported"
+    ENDED = "muster_scheduler_ends"
+    DROPPED = "muster_scheduler_dropped"
+    ASKS_REJECTED = "muster_scheduler_asks_rejected"
+    APPLICATIONS_ACCEPTED = "muster_scheduler_applications_accepted"
+    APPLICATIONS_REJECTED = "muster_scheduler_applications_rejected"
+    NODES_ACCEPTED = "muster_scheduler_nodes_accepted"
+    NODES_REJECTED = "muster_scheduler_nodes_rejected"
+    QUESTIONS = "muster_scheduler_questions"
+    QUESTIONS_REFUSED = "muster_scheduler_questions_refused"
+    QUESTIONS_UNANSWERED = "muster_scheduler_questions_unanswered"
+    DECISIONS = "muster_scheduler_decisions"
+    DECIDING_SECONDS = "muster_scheduler_deciding_seconds"
+
+
+_RM = ("rm",)
+allocated = Counter(Metric.ALLOCATED, "Allocations by the scheduler, without those that the RM reported.", _RM)
+released = Counter(Metric.RELEASED, "Allocations that the RM ended.", _RM)
+preempted = Counter(Metric.PREEMPTED, "Allocations that preemption released.", _RM)
+timed_out = Counter(Metric.TIMED_OUT, "Allocations released because their time was up.", _RM)
+replaced = Counter(Metric.REPLACED, "Placeholders released for a real allocation.", _RM)
+reported = Counter(Metric.REPORTED, "Allocations that the RM or an external source reported.", _RM)
+ended = Counter(Metric.ENDED, "Ended allocations, for any cause.", _RM)
+dropped = Counter(Metric.DROPPED, "Allocations that ended because the RM registered again.", _RM)
+asks_rejected = Counter(Metric.ASKS_REJECTED, "Rejected asks and reported allocations.", _RM)
+applications_accepted = Counter(Metric.APPLICATIONS_ACCEPTED, "Accepted applications.", _RM)
+applications_rejected = Counter(Metric.APPLICATIONS_REJECTED, "Rejected applications.", _RM)
+nodes_accepted = Counter(Metric.NODES_ACCEPTED, "Accepted new nodes and changes of nodes.", _RM)
+nodes_rejected = Counter(Metric.NODES_REJECTED, "Rejected new nodes and changes of nodes.", _RM)
+questions = Counter(Metric.QUESTIONS, "Predicate calls to the RM.", _RM)
+questions_refused = Counter(Metric.QUESTIONS_REFUSED, "Predicate calls answered with no.", _RM)
+questions_unanswered = Counter(Metric.QUESTIONS_UNANSWERED, "Predicate calls without an answer in time.", _RM)
+decisions = Counter(Metric.DECISIONS, "Rounds of the scheduler with a result.", _RM)
+deciding_seconds = Counter(Metric.DECIDING_SECONDS, "Duration of these rounds, until their records are ready.", _RM)
+
+_BY_TALLY: dict[str, Counter] = {
+    "allocated": allocated,
+    "released": released,
+    "preempted": preempted,
+    "timed_out": timed_out,
+    "replaced": replaced,
+    "reported": reported,
+    "ended": ended,
+    "dropped": dropped,
+    "asks_rejected": asks_rejected,
+    "applications_accepted": applications_accepted,
+    "applications_rejected": applications_rejected,
+    "nodes_accepted": nodes_accepted,
+    "nodes_rejected": nodes_rejected,
+    "questions": questions,
+    "questions_refused": questions_refused,
+    "questions_unanswered": questions_unanswered,
+    "decisions": decisions,
+    "deciding_us": deciding_seconds,
+}
+_UNITS = {"deciding_us": 1e-6}
+
+
+class RmCounters:
+    """One RM's counters."""
+
+    def __init__(self, rm_id: str) -> None:
+        self._rm_id = rm_id
+        self._counters = [(name, _BY_TALLY[name].labels(rm_id), _UNITS.get(name, 1)) for name in TALLIED]
+
+    def remove(self) -> None:
+        """Removes the series of a forgotten RM."""
+        for name in TALLIED:
+            with contextlib.suppress(KeyError):
+                _BY_TALLY[name].remove(self._rm_id)
+
+    def add(self, more: Tally) -> None:
+        """Adds an outcome's counts."""
+        for name, counter, unit in self._counters:
+            if count := getattr(more, name):
+                counter.inc(count * unit)

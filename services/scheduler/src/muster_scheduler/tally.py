@@ -1,0 +1,109 @@
+"""Counts what an outcome did for an RM (proto TallyObject). The counts are recorded with the outcome.
+
+They are part of the transaction that they count, so a crash never loses one without the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from muster_core.model.commands import Termination
+from muster_core.model.outcome import (
+    AcceptedApplication,
+    AcceptedNode,
+    Outcome,
+    PredicatesAsked,
+    PreemptionPredicatesAsked,
+    QuestionRefused,
+    RejectedApplication,
+    RejectedAsk,
+    RejectedNode,
+    ReleasedAllocation,
+)
+from muster_state.follower import Tally
+
+
+def counted(out: Outcome) -> Tally:
+    """Returns an outcome's counts. O(facts).
+
+    Decisions count; repetitions do not: an allocation that the RM reported itself, a reminder of a release.
+    """
+    more = Tally(decisions=1)
+    for fact in out.facts:
+        match fact:
+            case ReleasedAllocation():
+                if not fact.reminder:
+                    _count_told(more, fact.termination)
+            case RejectedAsk():
+                more.asks_rejected += 1
+            case AcceptedApplication():
+                more.applications_accepted += 1
+            case RejectedApplication():
+                more.applications_rejected += 1
+            case AcceptedNode():
+                more.nodes_accepted += 1
+            case RejectedNode():
+                more.nodes_rejected += 1
+            case PredicatesAsked() | PreemptionPredicatesAsked():
+                more.questions += 1
+            case QuestionRefused():
+                if fact.unanswered:
+                    more.questions_unanswered += 1
+                else:
+                    more.questions_refused += 1
+    # Some releases at the RM's wish are not sent to it, and some that are sent to it are of no allocation. Objects made
+    # right before a registration are not sent at all.
+    more.allocated, more.reported = out.made, out.reported
+    more.ended, more.released, more.dropped = out.ended, out.released, out.dropped
+    return more
+
+
+def complete(tally: Tally, running: int) -> None:
+    """Corrects the tally of versions that counted neither reported allocations nor each end.
+
+    Whatever was recorded, all that began, less all that ended, is what runs.
+    """
+    gap = tally.allocated + tally.reported - tally.ended - running
+    tally.ended += max(gap, 0)
+    tally.reported += max(-gap, 0)
+
+
+def _count_told(more: Tally, termination: Termination) -> None:
+    match termination:
+        case Termination.PREEMPTED_BY_SCHEDULER:
+            more.preempted += 1
+        case Termination.TIMEOUT:
+            more.timed_out += 1
+        case Termination.PLACEHOLDER_REPLACED:
+            more.replaced += 1
+
+
+class Stopwatch:
+    """Measures the machine's time per RM, with one reading of the clock for each piece of work.
+
+    :param monotonic_s: seconds since some fixed moment.
+    """
+
+    def __init__(self, monotonic_s: Callable[[], float]) -> None:
+        self._monotonic_s = monotonic_s
+        self._since_s = 0.0
+        self._spent_s: dict[str, float] = {}
+
+    def start(self) -> None:
+        """Work begins. The next call names its RM."""
+        self._since_s = self._monotonic_s()
+
+    def lap(self, rm_id: str) -> None:
+        """Adds the time since the last call to this RM."""
+        now_s = self._monotonic_s()
+        self._spent_s[rm_id] = self._spent_s.get(rm_id, 0.0) + now_s - self._since_s
+        self._since_s = now_s
+
+    def forget(self) -> None:
+        """Drops the remaining times, which led to no decision."""
+        self._spent_s.clear()
+
+    def take_us(self, rm_id: str) -> int:
+        """Returns and resets the time of this RM (µs)."""
+        self.lap(rm_id)
+        return round(self._spent_s.pop(rm_id) * 1e6)

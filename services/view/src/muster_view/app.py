@@ -1,0 +1,264 @@
+"""The service: followers, health and REST, put together."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+
+import structlog
+from muster_bus.clock import Clock
+from muster_bus.log import Log
+from muster_bus.topics import Topics
+from muster_core.external.external_books import ExternalBooks
+from muster_rest.shapes.events import EventStreamDao
+from muster_rest.shapes.measures import HealthDao
+from muster_runtime.http_server import HttpServer
+from muster_runtime.life import Life
+from muster_state.follower import RmState
+from starlette.types import ASGIApp
+
+from muster_view.following import PartitionFollower
+from muster_view.health import HealthCheck
+from muster_view.metrics import metrics
+from muster_view.metrics.census import Counts
+from muster_view.metrics.core_metrics import Counted
+from muster_view.rest import external
+from muster_view.rest.event_streams import OpenStreams
+from muster_view.rest.history import History
+from muster_view.rest.object_states import Departed
+from muster_view.rest.rest import ViewRest
+from muster_view.settings import ViewSettings
+from muster_view.turns import FoldGate, cooperate
+
+log = structlog.get_logger(__name__)
+
+
+class ViewService:
+    """Follows every partition of ``si.state`` and answers REST. It decides nothing and writes nothing.
+
+    :param bus: started by the caller, who also closes it.
+    :param with_others: the view shares its process with other services, and one of them exposes the process's metrics.
+    :ivar asgi: the endpoints as an ASGI application, for another service that serves them.
+    """
+
+    def __init__(
+        self,
+        settings: ViewSettings,
+        bus: Log,
+        topics: Topics,
+        clock: Clock,
+        *,
+        with_others: bool = False,
+    ) -> None:
+        self.settings = settings
+        self._log, self._topics, self._clock = bus, topics, clock
+        self._gate = FoldGate(clock, settings.snapshot_hold_s)
+        self._followers = [
+            PartitionFollower(bus, topics, partition, settings, clock, self._gate)
+            for partition in range(topics.partitions)
+        ]
+        self.asgi = ViewRest(self, settings, clock, self._gate, process_metrics=not with_others)
+        self._history = History()
+        self._streams = OpenStreams(settings.publisher_url) if settings.publisher_url else None
+        self._health: dict[str | None, tuple[float, HealthDao]] = {}
+        self._checking = asyncio.Lock()
+        self._server: HttpServer | None = None
+        self._rm_states = metrics.RmStates(
+            lambda: {rm_id: (state.info.life, state.info.held) for rm_id, state in self.states().items()}
+        )
+        self._life = Life("view")
+
+    def asks(self, publisher: ASGIApp) -> None:
+        """Uses the event publisher of this process instead of ``settings.publisher_url``."""
+        self._streams = OpenStreams(publisher)
+
+    # ---- life ------------------------------------------------------------------------------------------------------
+
+    @property
+    def http_port(self) -> int | None:
+        """The port that REST listens on; None when it does not."""
+        return self._server.port if self._server is not None else None
+
+    async def start(self) -> None:
+        """Folds the present state and begins to follow; REST answers when this returns.
+
+        Raises LogError; CodecError and DecodeError for a state that cannot be read; OSError for the port.
+        """
+        self._life.begin()
+        try:
+            # 1. the state as it is
+            await asyncio.gather(*(follower.start() for follower in self._followers))
+            # 2. the door
+            if self.settings.http_address:
+                self._server = HttpServer(
+                    self.asgi, self.settings.http_address, self.settings.stop_timeout_s, programs_only=True
+                )
+        except BaseException:
+            await self._close()
+            raise
+        # 3. what comes next
+        for follower in self._followers:
+            self._life.watch(follower.follow(), f"follow-{follower.partition}")
+        self._life.watch(self._sample(), "history")
+        if self._server is not None:
+            self._life.watch(self._server.serve(), "http")
+            await self._server.ready()
+        self._rm_states.expose()
+        log.info("view.started", rms=list(self.states()))
+
+    async def wait(self) -> None:
+        """Returns when the service has been stopped; raises what killed it."""
+        await self._life.wait()
+
+    async def stop(self) -> None:
+        """Answers what was asked, then ends."""
+        if not self._life.begin_stop():
+            return
+        if self._server is not None:
+            await self._server.stop()
+        await self._close()
+        self._life.end()
+
+    async def healthy(self) -> bool:
+        """Whether everything works; :meth:`problems` names each fault."""
+        return not await self.problems()
+
+    async def problems(self) -> list[str]:
+        """What does not work now, one sentence each."""
+        problems = [] if await self._log.healthy() else ["the log does not answer"]
+        for follower in self._followers:
+            if not follower.settled:
+                problems.append(f"partition {follower.partition} is not folded yet")
+            elif follower.problem:
+                problems.append(follower.problem)
+        return [*problems, *filter(None, [self._lagging(None)])]
+
+    async def _close(self) -> None:
+        self._rm_states.hide()
+        await self._life.cancel_tasks()
+        if self._streams is not None:
+            await self._streams.close()
+        for follower in self._followers:
+            try:
+                await follower.close()
+            except Exception as error:
+                log.warning("view.not_closed", partition=follower.partition, error=str(error))
+
+    async def _sample(self) -> None:
+        """Takes a sample of the history at once, and then every ``history_interval_s`` (a minute by default)."""
+        while True:
+            self._history.take(self.states(), self._clock.now_ns())
+            await asyncio.sleep(self.settings.history_interval_s)
+
+    # ---- for REST --------------------------------------------------------------------------------------------------
+
+    def states(self) -> Mapping[str, RmState]:
+        """The registered RMs, by id, sorted."""
+        found = [each for follower in self._followers for each in follower.rms.items()]
+        return dict(sorted(found)) if len(found) > 1 else dict(found)
+
+    def external(self) -> Mapping[str, ExternalBooks]:
+        """The objects of external sources, sorted by RM id; also for RMs that have not registered."""
+        found = [each for follower in self._followers for each in follower.external.items() if each[1]]
+        return dict(sorted(found))
+
+    async def event_streams(self, rm_id: str) -> list[EventStreamDao]:
+        """The open event streams of an RM, if the view knows an event publisher and it answers."""
+        return await self._streams.of(rm_id) if self._streams is not None else []
+
+    def counted(self, rm_id: str | None = None) -> list[Counted]:
+        """The figures that metrics are made of: of an RM; None: of all, sorted by id."""
+        found = []
+        for follower in self._of(rm_id):
+            census = follower.census
+            for known, state in follower.rms.items():
+                if rm_id in (None, known):
+                    partitions = tuple((each, census.of(each)) for each in state.core.partitions.values())
+                    found.append(Counted(state, census.counts.get(known) or Counts(), partitions))
+        return sorted(found, key=lambda each: each.state.info.rm_id)
+
+    def departed(self, rm_id: str) -> Departed:
+        """What objects were like that are gone, of an RM's partition."""
+        return self._of(rm_id)[0].departed
+
+    def lag_records(self, rm_id: str | None = None) -> int:
+        """How many written records are not folded yet: in an RM's partition; None: in all."""
+        return sum(follower.lag_records for follower in self._of(rm_id))
+
+    def lag_s(self, rm_id: str | None = None) -> float:
+        """The age of the newest folded record while there are newer ones: in an RM's partition; None: the highest of
+        all.
+        """
+        now_ns = self._clock.now_ns()
+        return max((follower.lag_s(now_ns) for follower in self._of(rm_id)), default=0.0)
+
+    def history(self) -> History:
+        """How many applications and allocations there were."""
+        return self._history
+
+    def version(self) -> int:
+        """The same number: the same state."""
+        return sum(follower.version for follower in self._followers)
+
+    def torn(self, rm_id: str | None = None) -> bool:
+        """Whether a transaction is only partly folded: in an RM's partition; None: in any."""
+        return any(follower.torn for follower in self._of(rm_id))
+
+    async def fresh(self) -> None:
+        """Returns between two folds, once all records that are visible now are folded. It returns after
+        ``fresh_wait_s`` at the latest, and in the middle of a transaction after another ``whole_wait_s``.
+        """
+        for follower in self._followers:
+            follower.want()
+        # A read that has its records already goes first, and so does everything that was written before the request.
+        await asyncio.sleep(0)
+        ends = [(follower, follower.known_end()) for follower in self._followers]
+        if all(follower.is_fresh(end) for follower, end in ends):
+            return
+        try:
+            async with asyncio.timeout(self.settings.fresh_wait_s):
+                for follower, end in ends:
+                    await follower.fresh(end)
+        except TimeoutError:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self.settings.whole_wait_s):
+                    for follower in self._followers:
+                        await follower.whole()
+
+    async def health(self, rm_id: str | None = None) -> HealthDao | None:
+        """The health checks of one RM, or (None) of all; at most as old as configured. None: nothing is folded yet."""
+        if not all(follower.settled for follower in self._followers):
+            return None
+        async with self._checking:
+            made_s, result = self._health.get(rm_id, (float("-inf"), None))
+            if result is None or self._clock.monotonic() - made_s >= self.settings.health_interval_s:
+                result = await self._check(rm_id)
+                self._health[rm_id] = (self._clock.monotonic(), result)
+        return result
+
+    async def _check(self, rm_id: str | None) -> HealthDao:
+        states = self.states()
+        chosen = list(states.values()) if rm_id is None else [states[rm_id]] if rm_id in states else []
+        problems = [follower.problem for follower in self._of(rm_id) if follower.problem]
+        lost = [
+            each
+            for known, books in self.external().items()
+            if rm_id in (None, known)
+            for each in external.lost(known, books)
+        ]
+        check = HealthCheck(chosen, problems, self._lagging(rm_id), lost)
+        with self._gate.hold():
+            await cooperate(check.steps(), self._clock, self.settings.render_slice_ms / 1000)
+        return check.result()
+
+    def _lagging(self, rm_id: str | None) -> str:
+        records, lag_s = self.lag_records(rm_id), self.lag_s(rm_id)
+        if records <= self.settings.lag_records_max and lag_s <= self.settings.lag_s_max:
+            return ""
+        return f"the view is {records} records and {lag_s:.1f} s behind"
+
+    def _of(self, rm_id: str | None) -> list[PartitionFollower]:
+        if rm_id is None:
+            return self._followers
+        return [self._followers[self._topics.partition_of(rm_id)]]

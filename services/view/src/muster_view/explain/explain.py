@@ -1,0 +1,552 @@
+"""Explains pending asks, applications and preempted allocations (docs/explain.md).
+
+The view reads the reasons that the scheduler recorded and decides nothing again. Facts about a single ask (its
+reservation, its right to preempt) are not in the reason; the view reads them from the ask and its queue.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from functools import partial
+from operator import attrgetter
+
+from muster_core.model.application import Allocation, Application, Ask, AskGroup
+from muster_core.model.past import Past, PastReason
+from muster_core.model.past import counts as lasts
+from muster_core.model.pending import ask_reason
+from muster_core.model.reasons import PreemptionNo, Reason, ReasonCode
+from muster_core.model.resources import saturated
+from muster_core.model.states import AppState, QueueState
+from muster_core.model.words import amount, count, lasted, listed
+from muster_core.partition import Partition
+from muster_rest.shapes.explain import (
+    ApplicationHeadDao,
+    EpisodeDao,
+    KeptNodeDao,
+    NowDao,
+    PendingDao,
+    PreemptedDao,
+    RefusedNodeDao,
+    SummaryDao,
+    WaitingDao,
+)
+from muster_runtime.go_json import go_json
+from muster_state.encoding import REFUSALS_KEPT
+from muster_state.follower import PauseKind, RmInfo, RmState
+
+from muster_view.explain import explain_gang, explain_history, explain_now, explain_preemption
+from muster_view.explain.explain_now import Present
+from muster_view.explain.explain_preemption import Victims
+from muster_view.rest import dao, resource_managers
+from muster_view.rest.render import Pieces, small
+
+# Not recorded: the view derives these reasons for each answer.
+_HALTS_IN_ORDER = (ReasonCode.RM_STOPPED, ReasonCode.RM_HELD, ReasonCode.RM_ABSENT, ReasonCode.SOURCE_LISTING)
+_HALTS = frozenset({*_HALTS_IN_ORDER, ReasonCode.QUEUE_STOPPED, ReasonCode.WAITING_FOR_TURN, ReasonCode.RM_ASKED})
+_PAUSES = {
+    PauseKind.OPERATOR: ReasonCode.RM_HELD,
+    PauseKind.ABSENT: ReasonCode.RM_ABSENT,
+    PauseKind.LISTING: ReasonCode.SOURCE_LISTING,
+}
+_GOES_ON = 1 << 63
+# By arrival: after a restart of the view, a changed ask has another place in its dictionary.
+_came = attrgetter("demand.submission")
+
+
+def halt_of(state: RmState) -> Reason | None:
+    """Why the scheduler makes no decisions for an RM; None: it does."""
+    return next(_halts(state.info), None)
+
+
+def _halts(info: RmInfo) -> Iterator[Reason]:
+    """All causes of that; people see the first one."""
+    if info.life == "STOPPED":
+        yield Reason(ReasonCode.RM_STOPPED, since_ns=info.life_ns)
+    if info.held:
+        yield Reason(ReasonCode.RM_HELD, said=info.held_reason, since_ns=info.held_ns)
+    if info.is_absent:
+        yield Reason(ReasonCode.RM_ABSENT, since_ns=info.absent_ns or info.callbacks_since_ns)
+    if info.awaited:
+        yield Reason(ReasonCode.SOURCE_LISTING, said=info.awaited[0], since_ns=info.awaited_ns)
+
+
+def halts_of(state: RmState) -> Past:
+    """The past times without decisions for an RM, without overlaps, oldest first.
+
+    If several causes overlap, the one counts that people saw at the time.
+    """
+    info = state.info
+    now = list(_halts(info))
+    if not info.pauses and len(now) < 2:
+        return ()
+    over = [
+        (Reason(_PAUSES[kind], said=reason, since_ns=since_ns), until_ns)
+        for since_ns, until_ns, reason, kind in info.pauses
+    ]
+    causes = [*((reason, _GOES_ON) for reason in now), *over]
+    causes.sort(key=lambda each: _HALTS_IN_ORDER.index(each[0].code))
+    found: list[PastReason] = []
+    taken: list[tuple[int, int]] = []
+    for reason, until_ns in causes:
+        for start_ns, end_ns in explain_history.left(reason.since_ns, until_ns, taken):
+            if end_ns != _GOES_ON and lasts(start_ns, end_ns):
+                found.append(PastReason(replace(reason, since_ns=start_ns), end_ns))
+        taken.append((reason.since_ns, until_ns))
+    return tuple(sorted(found, key=lambda each: each.until_ns))
+
+
+class Turns:
+    """Asks that wait because the RM answers another proposal first. Made for one answer: it searches each application
+    for its proposal once.
+
+    :param somewhere: the RM wants one proposal at a time in some scope; otherwise only asks that want it wait.
+    """
+
+    def __init__(self, *, somewhere: bool = False) -> None:
+        self._somewhere = somewhere
+        self._proposed: dict[Application, Ask | None] = {}
+
+    def reason(self, wanted: Ask) -> Reason | None:
+        """Why an ask without a recorded reason waits for its turn; None: it does not."""
+        if not self._somewhere and not wanted.demand.alone:
+            return None
+        # (A proposal is recorded only if its answer takes long.)
+        app = wanted.app
+        if app not in self._proposed:
+            self._proposed[app] = next((each for each in app.asks.values() if each.asked is not None), None)
+        other = self._proposed[app]
+        if other is None or other.asked is None:
+            return Reason(ReasonCode.RM_TURN, since_ns=wanted.created_ns)
+        return Reason(
+            ReasonCode.RM_TURN, node=other.asked.node_id, placeholder=other.key, since_ns=other.asked.since_ns
+        )
+
+
+def turns_of(state: RmState) -> Turns:
+    """The turns for one answer about an RM."""
+    stream = state.info.callbacks
+    return Turns(somewhere=bool(stream.predicates and stream.open_proposals))
+
+
+def reason_of(wanted: Ask, *, halt: Reason | None, turns: Turns | None = None) -> Reason:
+    """Why an ask is pending now.
+
+    If the scheduler makes no decisions (the RM is stopped or paused, or a queue of the path is stopped), that is the
+    reason, whatever was recorded before. Without a recorded reason the scheduler has not tried the ask yet.
+    """
+    if halt is not None:
+        return replace(halt, since_ns=max(wanted.created_ns, halt.since_ns))
+    for queue in wanted.app.queue.ancestry:
+        if queue.state is QueueState.STOPPED:
+            return Reason(ReasonCode.QUEUE_STOPPED, queue.path, since_ns=wanted.created_ns)
+    reason = ask_reason(wanted)
+    if reason is not None:
+        return reason
+    turn = (turns or Turns()).reason(wanted)
+    return turn or Reason(ReasonCode.WAITING_FOR_TURN, since_ns=wanted.created_ns)
+
+
+class Explainer:
+    """Explains asks, each in O(1): many share one reason, and its sentence is made once.
+
+    :param victims: by the ask that needs their room.
+    :param halt: why the scheduler makes no decisions; ``halts``: the past ones.
+    :param turns: which asks wait for the answer to another proposal.
+    """
+
+    def __init__(
+        self,
+        partition: Partition,
+        victims: Victims,
+        now_ns: int,
+        *,
+        halt: Reason | None,
+        halts: Past = (),
+        turns: Turns | None = None,
+    ) -> None:
+        self._turns = turns or Turns()
+        self._partition, self._victims, self._now_ns, self._halt = partition, victims, now_ns, halt
+        self._halts = halts
+        self._present = Present(partition)
+        self._sentences: dict[tuple[int, str], str] = {}
+        self._closed: dict[int, Reason] = {}
+        self._holds: dict[int, Reason | None] = {}
+        self._kept: dict[int, Reason] = {}  # so that no later reason gets the id() of a deleted one
+
+    def ask(self, wanted: Ask) -> PendingDao:
+        """A pending ask: its reason, its reservation, its preemption."""
+        reason = reason_of(wanted, halt=self._halt, turns=self._turns)
+        made = reason.code in explain_gang.MADE_WHEN_ASKED or reason.code in _HALTS
+        now = None if made else self._now(wanted, reason)
+        recorded, reason = reason, reason if made else self._as_it_is(reason)
+        since_ns = explain_history.since_ns(wanted, recorded, self._halts)
+        preemption = explain_preemption.of_ask(self._partition, wanted, reason, self._victims, self._now_ns)
+        holds = self._with_figures_of_now(reason, now)
+        said = [_wants(wanted) if reason.code is ReasonCode.FREE_RESOURCES_SCATTERED else ""]
+        said += [self._sentence(holds or reason, explain_preemption.worth_saying(preemption))]
+        said.append(explain_preemption.sentence_of_ask(preemption, self._now_ns))
+        if holds is None:
+            said.append(explain_now.moved(reason, now, self._now_ns))
+        kept = None
+        if wanted.reserved_node:
+            kept = KeptNodeDao(node=wanted.reserved_node, since=wanted.reserved_ns)
+            said.append(f"Node {wanted.reserved_node} is reserved for it.")
+        return PendingDao(
+            partition=self._partition.name,
+            application_id=wanted.app.app_id,
+            allocation_key=wanted.key,
+            queue=wanted.app.queue.path,
+            count=wanted.pending,
+            priority=wanted.priority,
+            resource=wanted.shape.quantities,
+            placeholder=wanted.placeholder,
+            task_group=wanted.task_group,
+            gang=explain_gang.awaited(reason),
+            reservation=kept,
+            preemption=preemption,
+            refusals=_refusals(wanted),
+            refused_until=wanted.refusals.until_ns if wanted.refusals is not None else 0,
+            scaled_up=wanted.scaled_up,
+            as_of=reason.as_of_ns or reason.since_ns,
+            now=now,
+            waiting_since=wanted.created_ns,
+            history=explain_history.of_ask(wanted, recorded, self._halts),
+            at=self._now_ns,
+            sentence=_one_sentence(wanted, holds or reason, since_ns, self._now_ns),
+            message=" ".join(text for text in said if text),
+            **{**explain_gang.figures(reason), "since": since_ns},
+        )
+
+    def _now(self, wanted: Ask, reason: Reason) -> NowDao | None:
+        self._kept[id(reason)] = reason
+        return self._present.of(wanted.app, reason)
+
+    def _as_it_is(self, reason: Reason) -> Reason:
+        """The reason with the nodes that are closed now: the scheduler tries no ask again when a node closes."""
+        if reason.code not in explain_now.OF_NODES or not (reason.closed or self._present.closed):
+            return reason
+        if reason.code is ReasonCode.NO_NODES and not self._present.closed:
+            return reason  # nodes have just arrived
+        key = id(reason)
+        if key not in self._closed:
+            self._kept[key] = reason
+            self._closed[key] = replace(reason, closed=self._present.closed_for(reason))
+        return self._closed[key]
+
+    def _with_figures_of_now(self, reason: Reason, now: NowDao | None) -> Reason | None:
+        """The reason with the current figures: a full queue may have another usage than an hour ago."""
+        if now is None:
+            return None
+        key = id(reason)
+        if key not in self._holds:
+            self._kept[key] = reason
+            self._holds[key] = explain_now.as_now(reason, now)
+        return self._holds[key]
+
+    def _sentence(self, reason: Reason, no: str) -> str:
+        if reason.code in explain_gang.MADE_WHEN_ASKED:
+            return reason.sentence()
+        found = self._sentences.get((id(reason), no))
+        if found is None:
+            self._kept[id(reason)] = reason
+            own = replace(reason, preemption=PreemptionNo(no) if no else None)
+            self._sentences[id(reason), no] = found = own.sentence()
+        return found
+
+
+def _wants(wanted: Ask) -> str:
+    """The amounts of an ask, for a reason without a single type."""
+    return f"It asks for {listed([amount(name, value) for name, value in sorted(wanted.shape.quantities.items())])}."
+
+
+def _one_sentence(wanted: Ask, reason: Reason, since_ns: int, now_ns: int) -> str:
+    """The ask, its waiting time, and its reason."""
+    who = f"{'Placeholder' if wanted.placeholder else 'Ask'} {wanted.key} of application {wanted.app.app_id}"
+    waited = f"has waited for {lasted(now_ns - wanted.created_ns)}"
+    if lasts(wanted.created_ns, since_ns):  # else it has had this reason since its arrival
+        waited += f", the last {lasted(now_ns - since_ns)} of it" if lasts(since_ns, now_ns) else ", just now"
+    return f"{who} {waited} because {reason.clause()}."
+
+
+def _refusals(wanted: Ask) -> list[RefusedNodeDao]:
+    refused = list(wanted.refusals.nodes.values())[-REFUSALS_KEPT:] if wanted.refusals is not None else []
+    return [
+        RefusedNodeDao(node=each.node_id, reason=each.reason, since=each.refused_ns, unanswered=each.unanswered)
+        for each in refused
+    ]
+
+
+# ---- everything that waits -------------------------------------------------------------------------------------------
+
+
+def pending(state: RmState, now_ns: int) -> Pieces:
+    """Every pending ask with its reason, and the number of pending allocations by reason.
+
+    ``{"rm": …, "pending": [PendingDao …], "counts": {code: pending allocations}}``
+    """
+    counts: Counter[str] = Counter()
+    asks: list[tuple[Explainer, Ask]] = []
+    for partition in state.core.partitions.values():
+        explainer = _explainer(state, partition, now_ns)
+        asks += [(explainer, wanted) for wanted in _asks(partition)]
+
+    def shown(of: tuple[Explainer, Ask]) -> PendingDao:
+        explainer, wanted = of
+        found = explainer.ask(wanted)
+        counts[found.reason] += wanted.pending
+        return found
+
+    yield b'{"rm":%b,"pending":[' % go_json(state.info.rm_id)
+    yield from small((of for of in asks if not of[1].gone), shown)
+    yield b'],"counts":%b}\n' % go_json(dict(counts))
+
+
+def summary(state: RmState, now_ns: int) -> SummaryDao:
+    """The RM's state, its allocations, and pending ones by reason: O(pending asks), for polling."""
+    halt, turns = halt_of(state), turns_of(state)
+    counts: Counter[str] = Counter()
+    for partition in state.core.partitions.values():
+        for app in partition.apps.values():
+            if app.asks:
+                counts += _counts(app, halt, turns=turns)
+    return SummaryDao(
+        rm=state.info.rm_id,
+        life=state.info.life,
+        life_since=state.info.life_ns,
+        held=state.info.held,
+        description=resource_managers.described(state.info, now_ns),
+        allocated=dao.total_containers(state.core.partitions.values()),
+        pending=counts.total(),
+        counts=dict(counts),
+    )
+
+
+def _counts(app: Application, halt: Reason | None, *, turns: Turns) -> Counter[str]:
+    """The missing allocations of an application, by reason. Asks of one group share a reason."""
+    counts: Counter[str] = Counter()
+    codes: dict[AskGroup, str] = {}
+    for wanted in app.asks.values():
+        group = wanted.group
+        code = codes.get(group) if group is not None else None
+        if code is None:
+            code = reason_of(wanted, halt=halt, turns=turns).code.value
+            if group is not None:
+                codes[group] = code
+        counts[code] += wanted.pending
+    return counts
+
+
+def _asks(partition: Partition) -> Iterator[Ask]:
+    for app in partition.apps.values():
+        if app.asks:
+            yield from app.asks.values()
+
+
+def _explainer(state: RmState, partition: Partition, now_ns: int) -> Explainer:
+    victims = explain_preemption.victims_of(partition)
+    return Explainer(partition, victims, now_ns, halt=halt_of(state), halts=halts_of(state), turns=turns_of(state))
+
+
+# ---- one of them -----------------------------------------------------------------------------------------------------
+
+
+def ask(state: RmState, partition: Partition, wanted: Ask, now_ns: int) -> PendingDao:
+    """One pending ask."""
+    victims = explain_preemption.victims_of(partition) if wanted.preempts else {}
+    return Explainer(partition, victims, now_ns, halt=halt_of(state), halts=halts_of(state), turns=turns_of(state)).ask(
+        wanted
+    )
+
+
+def application(state: RmState, partition: Partition, app: Application, now_ns: int) -> Pieces:
+    """An application: why it may not run, its pending asks, its preempted allocations, and its gang.
+
+    An ``ApplicationDao``: its head, then its lists.
+    """
+    halt = halt_of(state)
+    turns = turns_of(state)
+    counts = _counts(app, halt, turns=turns)
+    gang = explain_gang.of_application(partition, app, partial(reason_of, halt=halt, turns=turns))
+    rejected = app.state is AppState.REJECTED
+    history = explain_history.of_application(app, partial(reason_of, halt=halt, turns=turns), halts_of(state))
+    waits = _as_now(partition, app) if app.reason is not None and app.reason.code.value in counts else None
+    head = ApplicationHeadDao(
+        partition=partition.name,
+        application_id=app.app_id,
+        queue=app.requested_queue if rejected else app.queue.path,
+        state=app.state.value,
+        since=app.state_log[-1][0] if app.state_log else app.submitted_ns,
+        user=app.user,
+        group=app.user_group,
+        allocations=len(app.allocations),
+        pending=counts.total(),
+        counts=dict(counts),
+        waiting=_waiting(app.reason) if app.reason is not None else None,
+        gang=gang,
+        history=history,
+        rejected=app.rejected_message,
+        at=now_ns,
+        sentence=_rejected(app, now_ns) if rejected else _application_one(app, waits, counts, history, now_ns),
+        message=_rejected(app, now_ns)
+        if rejected
+        else _application_sentence(app, waits, counts, gang.message if gang is not None else "", history, now_ns),
+    )
+    explainer = _explainer(state, partition, now_ns)
+    lists: list[tuple[bytes, Pieces]] = [
+        (b"asks", small((each for each in sorted(app.asks.values(), key=_came) if not each.gone), explainer.ask)),
+        (b"preempted", small(explain_preemption.of_application(app), _storyteller(partition, now_ns))),
+        (b"replacements", small(explain_gang.replacements(app), explain_gang.replacement)),
+    ]
+    yield go_json(head)[:-1]
+    for name, pieces in lists:
+        yield b',"%b":[' % name
+        yield from pieces
+        yield b"]"
+    yield b"}\n"
+
+
+def no_ask(app: Application, key: str, now_ns: int) -> str:
+    """The answer for a key without a pending ask."""
+    held = app.held(key)
+    if not held:
+        return "Ask not found: there is no allocation with its key either; the ask is unknown or gone"
+    last = held[-1]
+    return f"Ask not found: it was allocated {lasted(now_ns - last.allocated_ns)} ago, on node {last.node_id}"
+
+
+def remembered(partition: Partition, app_id: str) -> Application | None:
+    """The last finished or rejected application of the id, while Muster keeps it."""
+    known = (partition.apps.get(app_id), partition.rejected.get(app_id))
+    return max((app for app in known if app is not None), key=lambda app: app.finished_ns, default=None)
+
+
+def _as_now(partition: Partition, app: Application) -> Reason | None:
+    """Why the whole application waits, with the current figures."""
+    reason = app.reason
+    if reason is None:
+        return None
+    return explain_now.as_now(reason, Present(partition).of(app, reason)) or reason
+
+
+def _waiting(reason: Reason) -> WaitingDao:
+    return WaitingDao(
+        reason=reason.code.value,
+        queue=reason.queue,
+        who=reason.who,
+        resource_type=reason.resource_type,
+        asked=saturated(reason.asked),
+        used=saturated(reason.used),
+        limit=saturated(reason.limit),
+        promised=saturated(reason.promised),
+        since=reason.since_ns,
+    )
+
+
+_ENDS = {
+    AppState.REJECTED: "was rejected",
+    AppState.COMPLETED: "completed",
+    AppState.FAILED: "failed",
+    AppState.EXPIRED: "ended",
+}
+
+
+def ended(app: Application, now_ns: int) -> str:
+    """How and when an application ended, as a predicate for its name."""
+    return f"{_ENDS.get(app.state, 'ended')} {lasted(now_ns - app.finished_ns)} ago"
+
+
+def _rejected(app: Application, now_ns: int) -> str:
+    return f"Application {app.app_id} {ended(app, now_ns)}: {app.rejected_message}."
+
+
+def _has(app: Application) -> str:
+    """Its allocations, and how many of them are being released."""
+    held = len(app.allocations)
+    told = sum(each.releasing for each in app.allocations.values())
+    if not told:
+        return f"has {count(held, 'allocation') if held else 'no allocation'}"
+    which = f"{told:,} of which" if told < held else "which" if held == 1 else "all of which"
+    return f"has {count(held, 'allocation')}, {which} {'is' if told == 1 else 'are'} being released,"
+
+
+def _application_one(
+    app: Application, waits: Reason | None, counts: Counter[str], history: list[EpisodeDao], now_ns: int
+) -> str:
+    """Its allocations, its missing ones, and their most frequent reason with its duration.
+
+    :param waits: why the whole application waits; None: it does not, or the scheduler makes no decisions.
+    """
+    if app.state in _ENDS and app.finished_ns:
+        return f"Application {app.app_id} {ended(app, now_ns)}."
+    pending = counts.total()
+    said = f"Application {app.app_id} is {app.state.lower()}, {_has(app)}"
+    if not pending:
+        return f"{said} and wants no more."
+    if waits is not None:
+        waited = lasted(now_ns - waits.since_ns)
+        return f"{said} and wants {pending:,} more, but has waited for {waited} because {waits.clause()}."
+    code, most = min(counts.items(), key=lambda item: (-item[1], item[0]))
+    which = "which" if most == pending else f"of which {most:,}"
+    behind = f"{'waits' if most == 1 else 'wait'} {explain_history.waits(history, code, most, now_ns)}"
+    return f"{said} and wants {pending:,} more, {which} {behind}."
+
+
+def _application_sentence(
+    app: Application, waits: Reason | None, counts: Counter[str], gang: str, history: list[EpisodeDao], now_ns: int
+) -> str:
+    if app.state in _ENDS and app.finished_ns:
+        return " ".join(text for text in (f"It {ended(app, now_ns)}.", gang) if text)
+    pending = counts.total()
+    said = [f"It is {app.state.lower()}."]
+    said.append(f"It {_has(app).removesuffix(',')}, and wants {f'{pending:,} more' if pending else 'no more'}.")
+    said.append(gang)
+    if waits is not None:
+        said.append(waits.sentence())
+    elif pending:
+        said += explain_history.sentences(history, now_ns)
+    return " ".join(text for text in said if text)
+
+
+# ---- who must go -----------------------------------------------------------------------------------------------------
+
+
+def preempted(state: RmState, now_ns: int) -> Pieces:
+    """Every preempted allocation. ``{"rm": …, "preempted": [PreemptedDao …]}``"""
+    yield b'{"rm":%b,"preempted":[' % go_json(state.info.rm_id)
+    first = True
+    for partition in state.core.partitions.values():
+        for piece in small(_still_there(explain_preemption.told_to_go(partition)), _storyteller(partition, now_ns)):
+            yield piece if first else b"," + piece.removeprefix(b",")
+            first = False
+    yield b"]}\n"
+
+
+def preemption(partition: Partition, held: Allocation, now_ns: int) -> PreemptedDao | None:
+    """The preemption of one allocation; None: it is not preempted."""
+    why = held.preempted
+    return explain_preemption.story(partition, held, why, now_ns) if why is not None else None
+
+
+def preempted_named(partition: Partition, name: str) -> list[Allocation]:
+    """The preempted allocations with this key or UUID; keys are unique only within an application."""
+    return [held for held in _still_there(explain_preemption.told_to_go(partition)) if name in _names(held)]
+
+
+def _names(held: Allocation) -> tuple[str, ...]:
+    return (held.unique_key, held.uuid) if held.uuid else (held.unique_key,)
+
+
+def _still_there(found: Iterable[Allocation]) -> Iterator[Allocation]:
+    for held in found:
+        if not held.gone:
+            yield held
+
+
+def _storyteller(partition: Partition, now_ns: int) -> Callable[[Allocation], PreemptedDao]:
+    def tell(held: Allocation) -> PreemptedDao:
+        assert held.preempted is not None, f"{held} was not told to go"
+        return explain_preemption.story(partition, held, held.preempted, now_ns)
+
+    return tell

@@ -1,0 +1,279 @@
+"""Earlier reasons of asks, applications and queues, from the records of waitlists and applications.
+
+(``model/past.py`` defines what is kept, and where. A reason without any waiting ask is dropped.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+from muster_core.model.application import Application, Ask, AskGroup
+from muster_core.model.past import PAST_KEPT, Past, PastReason, counts
+from muster_core.model.queue import Queue
+from muster_core.model.reasons import Reason, ReasonCode, capital
+from muster_core.model.resources import saturated
+from muster_core.model.words import SECOND_NS, count, lasted
+from muster_core.partition import Partition
+from muster_rest.shapes.explain import EpisodeDao, PastDao
+
+from muster_view.explain import explain_gang
+from muster_view.explain.explain_words import WAITS, waits_for
+
+# For a queue or an application, whose asks had many reasons.
+EPISODES_MAX = 20
+SENTENCES_MAX = 5
+
+
+# ---- of an ask -------------------------------------------------------------------------------------------------------
+
+
+def since_ns(wanted: Ask, reason: Reason, halts: Past) -> int:
+    """The start of the reason for this ask: other asks may have it longer, or the scheduler was paused before."""
+    return max(reason.since_ns, wanted.created_ns, *(each.until_ns for each in halts))
+
+
+def of_ask(wanted: Ask, reason: Reason, halts: Past = ()) -> list[PastDao]:
+    """Its earlier reasons before ``reason``, oldest first.
+
+    A time without decisions (``halts``) hides all other reasons. A reason of the whole application hides those of the
+    waitlist at the same time. The reasons that the application kept of a deleted waitlist come last.
+    """
+    began_ns = since_ns(wanted, reason, halts)
+    app, group = wanted.app, wanted.group
+    own = app.past if app.reason is None or app.reason is reason else (*app.past, _open(app.reason, reason))
+    halts = tuple(each for each in halts if each.until_ns > wanted.created_ns)
+    waitlist = app.queue.waitlists.get(group.wait_key) if group is not None else None
+    listed: Past = waitlist.past if waitlist is not None else ()
+    if waitlist is not None and waitlist.reason is not None and waitlist.reason is not reason:
+        listed = (*listed, _open(waitlist.reason, reason))
+    if halts:  # it continued after them
+        listed = (*listed, PastReason(reason, began_ns))
+    if not own and not listed:
+        return []
+    sources = (
+        halts,
+        [each for each in own if each.shape is None],
+        listed,
+        [each for each in own if each.shape == wanted.shape],
+    )
+    found: list[PastDao] = []
+    taken: list[tuple[int, int]] = []
+    for past in sources:
+        for each in past:
+            from_ns, until_ns = max(each.reason.since_ns, wanted.created_ns), min(each.until_ns, began_ns)
+            for start_ns, end_ns in left(from_ns, until_ns, taken):
+                if counts(start_ns, end_ns):
+                    found.append(_past(each.reason, start_ns, end_ns))
+        taken = [(each.since, each.until) for each in found]
+    found.sort(key=lambda each: each.since)
+    return found[-PAST_KEPT:]
+
+
+def _open(recorded: Reason, reason: Reason) -> PastReason:
+    """The recorded reason, if another one hides it now (an operator's pause)."""
+    return PastReason(recorded, reason.since_ns)
+
+
+def left(since_ns: int, until_ns: int, taken: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """The free parts of a time."""
+    for start_ns, end_ns in sorted(taken):
+        if since_ns < start_ns:
+            yield since_ns, min(until_ns, start_ns)
+        since_ns = max(since_ns, end_ns)
+    if since_ns < until_ns:
+        yield since_ns, until_ns
+
+
+def _past(reason: Reason, since_ns: int, until_ns: int) -> PastDao:
+    newer = reason.as_of_ns > until_ns  # it continued after a pause, with the figures from then
+    if newer:
+        reason = Reason(reason.code, reason.queue, reason.resource_type, who=reason.who, node=reason.node)
+    return PastDao(
+        reason=reason.code.value,
+        resource_type=reason.resource_type,
+        asked=saturated(reason.asked),
+        used=saturated(reason.used),
+        limit=saturated(reason.limit),
+        free=saturated(reason.free),
+        promised=saturated(reason.promised),
+        limit_queue=reason.queue,
+        who=reason.who,
+        node=reason.node,
+        nodes=reason.nodes,
+        reserved_nodes=reason.reserved,
+        closed=explain_gang.closed(reason),
+        since=since_ns,
+        until=until_ns,
+        message=f"It waited {WAITS[reason.code]}." if newer else capital(f"{_was(reason)}."),
+    )
+
+
+def _was(reason: Reason) -> str:
+    match reason.code:
+        case ReasonCode.RM_HELD:
+            said = f" ({reason.said})" if reason.said else ""
+            return f"an operator had paused the resource manager{said}; nothing was scheduled until it was resumed"
+        case ReasonCode.RM_ABSENT:
+            return "the resource manager wants predicate calls before placements, but its callback stream was closed"
+        case ReasonCode.SOURCE_LISTING:
+            return f"nothing was scheduled until source {reason.said} had listed all its objects"
+        case _:
+            return reason.clause()  # the sentence of that time
+
+
+# ---- of an application, of a queue -----------------------------------------------------------------------------------
+
+
+class _About(NamedTuple):
+    """The part of a reason that all its asks share."""
+
+    code: str
+    queue: str
+    who: str
+    resource_type: str
+
+
+class _Times:
+    """The times in which some ask had a reason; overlapping times become one."""
+
+    def __init__(self, halts: Past) -> None:
+        self._halts = [(each.reason.since_ns, each.until_ns) for each in halts]
+        self._pieces: dict[_About, list[tuple[int, int]]] = {}
+        self._asks: dict[_About, int] = {}
+
+    def halted(self, halts: Past, since_ns: int) -> None:
+        """The times without decisions since the arrival of an ask."""
+        for each in halts:
+            self._add(_about(each.reason), max(each.reason.since_ns, since_ns), each.until_ns)
+
+    def past(self, past: Past, since_ns: int) -> None:
+        """The ended reasons since the arrival of an ask."""
+        for each in past:
+            for start_ns, end_ns in left(max(each.reason.since_ns, since_ns), each.until_ns, self._halts):
+                self._add(_about(each.reason), start_ns, end_ns)
+
+    def now(self, reason: Reason, asks: int, since_ns: int) -> None:
+        """The current reason of some asks."""
+        about = _about(reason)
+        began_ns = max((reason.since_ns, since_ns, *(until_ns for _, until_ns in self._halts)))
+        self.past((PastReason(reason, began_ns),), since_ns)
+        self._pieces.setdefault(about, []).append((began_ns, 0))
+        self._asks[about] = self._asks.get(about, 0) + asks
+
+    def _add(self, about: _About, start_ns: int, end_ns: int) -> None:
+        if counts(start_ns, end_ns):
+            self._pieces.setdefault(about, []).append((start_ns, end_ns))
+
+    def told(self) -> list[EpisodeDao]:
+        """The last ones, in the order of their start."""
+        found = []
+        for about, pieces in self._pieces.items():
+            asks = self._asks.get(about, 0)
+            for since_ns, until_ns in _joined(pieces):
+                found.append(
+                    EpisodeDao(
+                        reason=about.code,
+                        resource_type=about.resource_type,
+                        limit_queue=about.queue,
+                        who=about.who,
+                        since=since_ns,
+                        until=until_ns,
+                        asks=0 if until_ns else asks,
+                    )
+                )
+        # Current reasons come before any number of past ones.
+        found.sort(key=lambda each: (not each.until, each.until, *_order(each)))
+        return sorted(found[-EPISODES_MAX:], key=_order)
+
+
+def _order(each: EpisodeDao) -> tuple[int, int, str, str, str, str]:
+    return each.since, each.until, each.reason, each.limit_queue, each.who, each.resource_type
+
+
+def _about(reason: Reason) -> _About:
+    return _About(reason.code.value, reason.queue, reason.who, reason.resource_type)
+
+
+def _joined(pieces: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Merges times. An end of 0: it continues. Gaps of a moment are ignored."""
+    ordered = sorted(pieces)
+    since_ns, until_ns = ordered[0]
+    for start_ns, end_ns in ordered[1:]:
+        if until_ns and counts(until_ns, start_ns):
+            yield since_ns, until_ns
+            since_ns, until_ns = start_ns, end_ns
+        elif until_ns:
+            until_ns = max(until_ns, end_ns) if end_ns else 0
+    yield since_ns, until_ns
+
+
+def sentences(history: Iterable[EpisodeDao], now_ns: int) -> list[str]:
+    """One sentence for each current reason: the first few."""
+    now = [each for each in history if not each.until and each.asks]
+    said = [
+        f"{count(each.asks, 'ask waits', 'asks wait')} {_for(each)}, {lasts(each.asks, now_ns - each.since)}."
+        for each in now[:SENTENCES_MAX]
+    ]
+    if others := sum(each.asks for each in now[SENTENCES_MAX:]):
+        said.append(f"{count(others, 'ask more waits', 'asks more wait')} for other things.")
+    return said
+
+
+def waits(history: Iterable[EpisodeDao], code: str, asks: int, now_ns: int) -> str:
+    """What asks with a reason wait for, and for how long; follows "wait"."""
+    alike = [each for each in history if each.reason == code and not each.until and each.asks]
+    said = _for(alike[0]) if len(alike) == 1 else WAITS[code]
+    return f"{said}, {lasts(asks, now_ns - min((each.since for each in alike), default=now_ns))}"
+
+
+def lasts(asks: int, longest_ns: int) -> str:
+    """The waiting time of several asks, given the longest one."""
+    return f"for {'up to ' if asks > 1 and longest_ns >= SECOND_NS else ''}{lasted(longest_ns)}"
+
+
+def _for(each: EpisodeDao) -> str:
+    return waits_for(each.reason, queue=each.limit_queue, who=each.who, kind=each.resource_type)
+
+
+def of_application(app: Application, reason_of: Callable[[Ask], Reason], halts: Past = ()) -> list[EpisodeDao]:
+    """Current and earlier reasons of it and its asks: O(its groups of asks)."""
+    times = _Times(halts)
+    _add(app, times, reason_of, halts)
+    return times.told()
+
+
+def of_queue(
+    partition: Partition, queue: Queue, reason_of: Callable[[Ask], Reason], halts: Past = ()
+) -> list[EpisodeDao]:
+    """Current and earlier reasons of the pending asks in it and below: O(groups of asks)."""
+    times = _Times(halts)
+    for app in partition.apps_below(queue):
+        _add(app, times, reason_of, halts)
+    return times.told()
+
+
+def _add(app: Application, times: _Times, reason_of: Callable[[Ask], Reason], halts: Past) -> None:
+    times.past(app.past, app.submitted_ns)
+    first_ns = 0
+    for group in app.groups.values():
+        head = group.head()
+        if head is not None:  # those of a group share one reason
+            reason = reason_of(head)
+            times.now(reason, group.asks, head.created_ns)
+            first_ns = min(first_ns or head.created_ns, head.created_ns)
+            _add_list(group, reason, head.created_ns, times)
+    for wanted in explain_gang.waiting_for_placeholders(app):
+        times.now(reason_of(wanted), 1, wanted.created_ns)
+        first_ns = min(first_ns or wanted.created_ns, wanted.created_ns)
+    if halts and first_ns:
+        times.halted(halts, first_ns)
+
+
+def _add_list(group: AskGroup, reason: Reason, created_ns: int, times: _Times) -> None:
+    waitlist = group.app.queue.waitlists.get(group.wait_key)
+    if waitlist is None:
+        return
+    times.past(waitlist.past, created_ns)
+    if waitlist.reason is not None and waitlist.reason is not reason:
+        times.past((_open(waitlist.reason, reason),), created_ns)

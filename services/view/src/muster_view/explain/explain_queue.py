@@ -1,0 +1,238 @@
+"""Explains a queue: its guarantee, its max, its fences, and its pending asks by reason."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+
+from muster_core.config.config import ROOT
+from muster_core.config.properties import PreemptionPolicy
+from muster_core.model.past import Past
+from muster_core.model.queue import Queue
+from muster_core.model.reasons import Reason
+from muster_core.model.resources import saturated
+from muster_core.model.states import QueueState
+from muster_core.model.words import amount, amounts, count, listed
+from muster_core.partition import Partition
+from muster_core.preemption.preemption_victims import POLICY
+from muster_rest.shapes.explain import GuaranteeDao, QueueDao
+
+from muster_view.explain import explain_gang, explain_history
+from muster_view.explain.explain import Turns, reason_of
+from muster_view.explain.explain_preemption import fence_of
+from muster_view.rest import dao
+
+
+def explained(
+    partition: Partition,
+    queue: Queue,
+    now_ns: int,
+    *,
+    halt: Reason | None,
+    halts: Past = (),
+    turns: Turns | None = None,
+) -> QueueDao:
+    """A queue: O(pending asks in it and below).
+
+    :param halt: why the scheduler makes no decisions; ``halts``: the past ones.
+    :param turns: which asks wait for the answer to another proposal.
+    """
+    turns = turns or Turns()
+    quantities = partition.types.quantities
+    guarantees = _guarantees(queue)
+    fence, protected_by = fence_of(queue), _protected_by(queue)
+    headroom = dao.headroom(partition, queue)
+    forming = dao.allocating_applications(partition, queue).forming
+    policy = queue.policy
+    found = QueueDao(
+        partition=partition.name,
+        queue=queue.path,
+        state=queue.state.value,
+        leaf=queue.leaf,
+        managed=queue.managed,
+        share=round(_share(partition, queue), 6),
+        allocated=quantities(queue.allocated),
+        preempting=quantities(queue.preempting),
+        pending=quantities(queue.pending),
+        promised=explain_gang.promised_in(partition, queue),
+        maximum=queue.by_name(queue.maximum) or {},
+        sources=list(queue.sources),
+        disputed=partition.external.dispute(queue),
+        headroom=headroom,
+        guarantees=guarantees,
+        applications=_applications(queue),
+        running_applications=queue.running_applications - forming,
+        forming_applications=forming,
+        max_applications=queue.max_applications,
+        preemption_fence=fence.path,
+        protected_by=protected_by,
+        preemption_delay=policy.preemption_delay_ns,
+        preempts_by_priority=policy.preempts_by_priority,
+        priority_fence=policy.priority_fence,
+        priority_offset=policy.priority_offset,
+        current_priority=dao.current_priority(partition, queue),
+        quota_at=queue.quota_ns,
+        asks=dict(_asks(partition, queue, halt, turns)),
+        history=explain_history.of_queue(partition, queue, partial(reason_of, halt=halt, turns=turns), halts),
+        at=now_ns,
+        sentence="",
+        message="",
+    )
+    found.sentence, found.message = _sentence(found), _message(queue, found)
+    return found
+
+
+def _share(partition: Partition, queue: Queue) -> float:
+    """The largest ratio of usage to guarantee, or else to the nearest max above, or else to the cluster."""
+    guaranteed = queue.guaranteed or {}
+    shares = [0.0]
+    for number, used in enumerate(queue.allocated):
+        if used > 0:
+            total = guaranteed.get(number)
+            if total is None:
+                total = _fair_max(partition, queue, number)
+            shares.append(used / total if total > 0 else 1.0)
+    return max(shares)
+
+
+def _fair_max(partition: Partition, queue: Queue, number: int) -> int:
+    for level in queue.ancestry:
+        most = (level.maximum or {}).get(number)
+        if most is not None:
+            return most
+    return partition.capacity[number]
+
+
+def _guarantees(queue: Queue) -> list[GuaranteeDao]:
+    """Its own first, then those above it, below the fence: the guarantee of the fence protects it from outside."""
+    fence = fence_of(queue)
+    levels = [queue, *(level for level in queue.ancestry[1 : queue.ancestry.index(fence)])]
+    names = queue.types.names
+    return [
+        GuaranteeDao(
+            queue=level.path,
+            resource_type=names[number],
+            guaranteed=saturated(least),
+            used=saturated(used := level.allocated[number] - level.preempting[number]),
+            preempting=saturated(level.preempting[number]),
+            missing=saturated(max(least - used, 0)),
+        )
+        for level in levels
+        for number, least in sorted((level.guaranteed or {}).items(), key=lambda item: names[item[0]])
+    ]
+
+
+def _protected_by(queue: Queue) -> str:
+    """The nearest queue that sets the policy decides."""
+    for level in queue.ancestry:
+        if POLICY in level.properties:
+            return level.path if level.policy.preemption is PreemptionPolicy.DISABLED else ""
+    return ""
+
+
+def _applications(queue: Queue) -> int:
+    return len(queue.applications) if queue.leaf else sum(map(_applications, queue.children.values()))
+
+
+def _asks(partition: Partition, queue: Queue, halt: Reason | None, turns: Turns) -> Counter[str]:
+    """The number of pending asks in it and below, by reason."""
+    counts: Counter[str] = Counter()
+    for child in queue.children.values():
+        counts += _asks(partition, child, halt, turns)
+    for app in partition.apps_in(queue):
+        for group in app.groups.values():
+            head = group.head()
+            if head is not None:  # those of a group share one reason
+                counts[reason_of(head, halt=halt, turns=turns).code.value] += group.asks
+        for wanted in explain_gang.waiting_for_placeholders(app):
+            counts[reason_of(wanted, halt=halt, turns=turns).code.value] += 1
+    return counts
+
+
+# ---- for people ------------------------------------------------------------------------------------------------------
+
+
+_STATES = {QueueState.DRAINING: "is draining", QueueState.STOPPED: "is stopped"}
+
+
+def _sentence(found: QueueDao) -> str:
+    """Its usage, and the most frequent reason of its pending asks."""
+    parts = [_STATES[QueueState(found.state)]] if found.state in _STATES else []
+    uses = []
+    for name, most in sorted(found.maximum.items()):
+        used, limit = amounts(name, found.allocated.get(name, 0), most)
+        uses.append(f"{used} of its max of {limit}")
+    uses = uses or [amount(name, used) for name, used in sorted(found.allocated.items())]
+    parts.append(f"uses {listed(uses) or 'nothing'}")
+    said = f"Queue {found.queue} {', '.join(parts)}, and has"
+    if not found.asks:
+        return f"{said} no pending asks."
+    total = sum(found.asks.values())
+    code, most = min(found.asks.items(), key=lambda item: (-item[1], item[0]))
+    asks = count(total, "pending ask")
+    which = "which" if most == total else f"{most:,} of which"
+    behind = "waits" if most == 1 else "wait"
+    return f"{said} {asks}, {which} {behind} {explain_history.waits(found.history, code, most, found.at)}."
+
+
+def _message(queue: Queue, found: QueueDao) -> str:
+    said = [_state(queue), _guarantee(queue, found), _maximum(found), _applications_max(found), _preemption(found)]
+    waiting = sum(found.asks.values())
+    shown = sum(not each.until and bool(each.asks) for each in found.history)
+    if not waiting:
+        said.append("It has no pending asks.")
+    elif shown > 1:
+        said.append(f"It has {count(waiting, 'pending ask')}.")
+    said += explain_history.sentences(found.history, found.at)
+    return " ".join(text for text in said if text)
+
+
+def _state(queue: Queue) -> str:
+    match queue.state:
+        case QueueState.DRAINING:
+            return "It is draining: its applications continue, and no new ones enter."
+        case QueueState.STOPPED:
+            return "It is stopped: nothing in it is scheduled."
+        case _:
+            return ""
+
+
+def _guarantee(queue: Queue, found: QueueDao) -> str:
+    own = [each for each in found.guarantees if each.queue == queue.path]
+    if not own:
+        return "It has no guarantee of its own."
+    missing = [amount(each.resource_type, each.missing) for each in own if each.missing]
+    if missing:
+        return f"It is below its guarantee by {listed(missing)}."
+    return "It has its guarantee."
+
+
+def _maximum(found: QueueDao) -> str:
+    used_up = sorted(name for name, left in found.headroom.items() if left <= 0)
+    said = ""
+    if found.disputed:
+        said = f"Several reports set its max ({found.disputed}). "
+    elif found.sources:
+        what = "Its max is set" if found.queue != ROOT else "Its pools are reported"
+        said = f"{what} by source{'s' if len(found.sources) > 1 else ''} {', '.join(found.sources)}. "
+    if used_up:
+        said += f"No {' and no '.join(used_up)} is left in its headroom."
+    if found.quota_at:
+        said += " Preemption will remove the usage above its max."
+    return said.strip()
+
+
+def _applications_max(found: QueueDao) -> str:
+    if not found.max_applications or found.running_applications + found.forming_applications < found.max_applications:
+        return ""
+    forming = f" ({found.forming_applications:,} of them with a forming gang)" if found.forming_applications else ""
+    return f"It runs its maximum of {count(found.max_applications, 'application')}{forming}."
+
+
+def _preemption(found: QueueDao) -> str:
+    said = []
+    if found.preemption_fence != found.queue.partition(".")[0]:
+        said.append(f"Asks in it preempt nothing outside of {found.preemption_fence}.")
+    if found.protected_by:
+        said.append("Its allocations are protected from preemption.")
+    return " ".join(said)

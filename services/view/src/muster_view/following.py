@@ -1,0 +1,299 @@
+"""Follows one partition of ``si.state``: turns the scheduler's records into the objects that REST shows.
+
+The steps of :meth:`PartitionFollower.follow`: 1 nap while no request comes, 2 read, 3 fold in slices, 4 note the
+position. When folding fails, or the log no longer has the next record, the follower folds everything again beside the
+old state. The old state answers until the new one takes its place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+
+import structlog
+from muster_bus.clock import Clock
+from muster_bus.errors import LogClosed, LogUnavailable, OffsetGone
+from muster_bus.log import Log, LogReader, Record
+from muster_bus.topics import Topics, is_rm_state_key, parse_state_key
+from muster_core.external.external_books import ExternalBooks
+from muster_state import state_codec
+from muster_state.follower import RmState, StateFolder
+
+from muster_view.metrics import metrics
+from muster_view.metrics.census import Census, Counts
+from muster_view.rest.object_states import Departed
+from muster_view.settings import ViewSettings
+from muster_view.turns import FoldGate, Slice
+
+log = structlog.get_logger(__name__)
+
+# While no request comes, each slice of folding is followed by a pause of so many slices: folding uses a third of a core
+# at most, which is twice what 5,000 decisions per second need.
+_IDLE_PAUSE_SLICES = 2
+# How long the rest of a transaction may take to arrive after its beginning: it is visible already.
+_REST_OF_TRANSACTION_S = 0.05
+# While a read is under way, whether it is over.
+_LOOK_AGAIN_S = 0.001
+# A larger registration has a configuration that takes more than 50 ms to read, which is too long for other tasks.
+_LARGE_BYTES = 8 * 1024
+
+
+class PartitionFollower:
+    """One partition's state, kept up to date.
+
+    :ivar version: grows with each fold, so an equal version means an equal state.
+    :ivar departed: the last states of objects that are gone.
+    :ivar problem: the reason why it does not follow now; "": it follows.
+    """
+
+    def __init__(
+        self, log_: Log, topics: Topics, partition: int, settings: ViewSettings, clock: Clock, gate: FoldGate
+    ) -> None:
+        self.partition = partition
+        self.version = 0
+        self.problem = ""
+        self._log, self._topic, self._settings, self._clock, self._gate = log_, topics.state, settings, clock, gate
+        self._folder: StateFolder | None = None
+        self._counts: dict[str, Counts] = {}
+        self._census = Census(self._counts)
+        self.departed = Departed()
+        self._reader: LogReader | None = None
+        self._position = 0
+        self._end = 0
+        self._end_asked_s = 0.0
+        self._folded_at_ms = 0
+        self._kept: list[Record] = []
+        self._fresh = asyncio.Event()
+        self._wanted = asyncio.Event()
+        self._wanted_s = float("-inf")
+        self._flowing = False  # the last read brought records
+        self._whole = asyncio.Event()  # no transaction is folded in part
+        self._broken = False  # what is in memory is not to be folded on
+
+    # ---- the state -------------------------------------------------------------------------------------------------
+
+    @property
+    def rms(self) -> dict[str, RmState]:
+        """The partition's RMs, by id."""
+        return self._folder.rms if self._folder is not None else {}
+
+    @property
+    def external(self) -> dict[str, ExternalBooks]:
+        """The objects of external sources by RM id; also for RMs that have not registered."""
+        return self._folder.external if self._folder is not None else {}
+
+    @property
+    def census(self) -> Census:
+        """What was counted of them while they were folded."""
+        return self._census
+
+    @property
+    def settled(self) -> bool:
+        """Whether there is a state to show."""
+        return self._folder is not None
+
+    @property
+    def lag_records(self) -> int:
+        """How many written offsets are not folded, as far as the follower knows."""
+        return max(0, self._end - self._position) + len(self._kept)
+
+    def lag_s(self, now_ns: int) -> float:
+        """The age of the newest folded record while there are newer ones; 0 when there are none."""
+        if not self.lag_records or not self._folded_at_ms:
+            return 0.0
+        return max(0.0, now_ns / 1e9 - self._folded_at_ms / 1e3)
+
+    @property
+    def torn(self) -> bool:
+        """Whether a transaction is folded in part: what is shown now never was."""
+        return not self._whole.is_set()
+
+    async def whole(self) -> None:
+        """Returns between two folds, when no transaction is folded in part. Callers bound the wait."""
+        await self._whole.wait()
+
+    def want(self) -> None:
+        """A request is there: no napping."""
+        self._wanted_s = self._clock.monotonic()
+        self._wanted.set()
+
+    def known_end(self) -> int:
+        """One past the newest record that is known to be visible."""
+        return self._reader.known_end() if self._reader is not None else 0
+
+    def is_fresh(self, end: int) -> bool:
+        """Whether what is visible before ``end`` is folded, and no fold is under way."""
+        return self._fresh.is_set() and self._position >= end
+
+    async def fresh(self, end: int) -> None:
+        """Returns between two folds, when what is visible before ``end`` is folded. Callers bound the wait."""
+        await self._fresh.wait()
+        while not self.is_fresh(end):
+            await asyncio.sleep(_LOOK_AGAIN_S)  # what came is being read
+            await self._fresh.wait()
+
+    # ---- following -------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Folds what is there. Raises what the log raises, and what cannot be read (CodecError, DecodeError)."""
+        self._folder = await self._build()
+        self.version += 1
+        self._whole.set()
+        self._fresh.set()
+
+    async def follow(self) -> None:
+        """Follows until it is cancelled or the log is closed."""
+        wait_s = self._settings.retry_min_s
+        while True:
+            try:
+                if self._broken:
+                    await self._rebuild()
+                await self._step()
+                self.problem, wait_s = "", self._settings.retry_min_s
+            except LogClosed:
+                raise
+            except Exception as error:
+                self._failed(error)
+                await asyncio.sleep(wait_s)
+                wait_s = min(wait_s * 2, self._settings.retry_max_s)
+
+    async def close(self) -> None:
+        """Lets the reader go."""
+        if self._reader is not None:
+            await self._reader.close()
+
+    async def _step(self) -> None:
+        reader = self._reader
+        assert reader is not None, "start comes first"
+        # 1. nobody asks: larger steps, fewer wake-ups
+        timeout_s = self._settings.poll_s
+        if self._kept or self.torn:
+            timeout_s = min(timeout_s, _REST_OF_TRANSACTION_S)
+        elif self._flowing and await self._nap():
+            timeout_s = 0.0
+        # 2. what is visible by now
+        records = list(await reader.read(self._settings.read_records_max, timeout_s))
+        full = len(records) >= self._settings.read_records_max
+        self._flowing = bool(records)
+        self._end = max(self._end, reader.position)
+        # 3. whole transactions, as far as the records tell
+        if records or self._kept:
+            self._fresh.clear()
+            await self._gate.passed()
+            ready, kept = self._split(self._kept + records, full=full)
+            self._kept = kept
+            await self._fold(ready)
+        if self._kept or not full:
+            self._whole.set()
+            await asyncio.sleep(0)  # who waits for it gets a turn, before the next fold
+        # 4. where it stands
+        self._position = reader.position
+        await self._look_at_end(reader, behind=full)
+        if not full:
+            self._fresh.set()
+
+    async def _nap(self) -> bool:
+        """Naps if no request came for a while; gives whether it did."""
+        if self._settings.idle_interval_s <= 0 or self._is_wanted():
+            return False
+        if self._wanted.is_set():
+            self._wanted.clear()  # the request that set it may not have its answer yet: stay awake for one round
+            return False
+        self._fresh.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.idle_interval_s):
+                await self._wanted.wait()
+        return True
+
+    def _is_wanted(self) -> bool:
+        """Whether a request came not long ago."""
+        return self._clock.monotonic() - self._wanted_s < self._settings.idle_after_s
+
+    def _split(self, records: list[Record], *, full: bool) -> tuple[list[Record], list[Record]]:
+        """The records to fold now, and those to keep until the rest of their transaction is read."""
+        if full:
+            for index in range(len(records) - 1, 0, -1):
+                key = records[index].key
+                if is_rm_state_key(key):  # the first of a transaction
+                    return records[:index], records[index:]
+        return records, []
+
+    async def _fold(self, records: Sequence[Record]) -> None:
+        folder = self._folder
+        assert folder is not None, "start comes first"
+        # 1. build in a thread, because it takes seconds; the old state answers meanwhile
+        for record in records:
+            key, value = record.key, record.value
+            if value is None or key is None or len(value) <= _LARGE_BYTES:
+                continue
+            if parse_state_key(key)[1] == state_codec.REGISTRATION:
+                await asyncio.to_thread(folder.read_ahead, key, value)
+        # 2. in slices, all of it
+        slice_s = self._settings.fold_slice_ms / 1000
+        slice_ = Slice(self._clock, slice_s)
+        if records:
+            self._whole.clear()
+        for record in records:
+            folder.take(record)
+            if slice_.used_up():
+                self.version += 1
+                await slice_.rest(0.0 if self._is_wanted() else _IDLE_PAUSE_SLICES * slice_s)
+        if records:
+            self.version += 1
+            self._folded_at_ms = records[-1].timestamp_ms
+            metrics.FOLDED.labels(str(self.partition)).inc(len(records))
+            metrics.FOLD_SECONDS.labels(str(self.partition)).inc(slice_.worked_s)
+
+    async def _look_at_end(self, reader: LogReader, *, behind: bool) -> None:
+        now_s = self._clock.monotonic()
+        if behind or now_s - self._end_asked_s >= self._settings.poll_s:
+            self._end_asked_s = now_s
+            self._end = await reader.end_offset()
+            metrics.LAG_RECORDS.labels(str(self.partition)).set(self.lag_records)
+            metrics.LAG_SECONDS.labels(str(self.partition)).set(self.lag_s(self._clock.now_ns()))
+
+    # ---- building --------------------------------------------------------------------------------------------------
+
+    async def _build(self) -> StateFolder:
+        """A folder with all records up to now; the reader's position is behind them."""
+        if self._reader is None:
+            self._reader = await self._log.reader(self._topic, self.partition)
+        else:
+            self._reader.seek(await self._reader.first_offset())
+        reader, census = self._reader, Census(self._counts)
+        folder = StateFolder(census, self.departed.note)
+        end = await reader.end_offset()
+        while reader.position < end:
+            before = reader.position
+            for record in await reader.read(self._settings.read_records_max, self._settings.poll_s):
+                folder.take(record)
+                self._folded_at_ms = record.timestamp_ms
+            if reader.position > before:
+                await asyncio.sleep(0)
+        # Building takes seconds for a large cluster, so it runs in a thread; no other task uses this folder.
+        await asyncio.to_thread(folder.settle)
+        self._position, self._end, self._kept = reader.position, max(end, reader.position), []
+        self._census = census
+        return folder
+
+    async def _rebuild(self) -> None:
+        """Folds everything again; the old state answers until the new one is complete."""
+        metrics.REBUILDS.labels(str(self.partition)).inc()
+        self._folder = folder = await self._build()
+        self._broken = False
+        self._whole.set()
+        self.version += 1
+        log.info("view.rebuilt", partition=self.partition, rms=len(folder.rms))
+
+    def _failed(self, error: Exception) -> None:
+        metrics.FOLLOW_ERRORS.labels(str(self.partition)).inc()
+        self._fresh.clear()
+        self._broken = self._broken or not isinstance(error, LogUnavailable)
+        if isinstance(error, LogUnavailable):
+            self.problem = f"partition {self.partition}: the log does not answer: {error}"
+        elif isinstance(error, OffsetGone):
+            self.problem = f"partition {self.partition}: the log no longer has what comes next; folding anew"
+        else:
+            self.problem = f"partition {self.partition}: cannot be folded: {type(error).__name__}: {error}"
+        log.warning("view.not_following", partition=self.partition, error=type(error).__name__, detail=str(error))

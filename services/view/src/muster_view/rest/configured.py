@@ -1,0 +1,258 @@
+"""The configuration in force in YuniKorn's shape, as JSON and as YAML; and the check of a configuration.
+
+``/config`` is the text that the RM registered with, parsed again; keys that it does not set are left out, as in
+YuniKorn. Like YuniKorn, Muster fills in a partition's name, a root above queues without one, root as a parent, and the
+partition's limits for a root without limits. Secrets in texts are masked.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from muster_core.config.config import ROOT, partition_name
+from muster_queue_config.queue_yaml import TEXT_BYTES_MAX, checksum, load_queue_config
+from muster_queue_config.yaml_reader import truth
+from muster_queue_config.yaml_tree import Mapping, Place, Scalar, Sequence, read_tree
+from muster_rest.shapes.configuration import ValidatedDao
+from muster_runtime.secrets import masked, masked_text
+from ruamel.yaml import YAML
+
+# The configuration of an RM that sent none (core.config.DEFAULT_CONFIG), as text.
+DEFAULT_TEXT = """
+partitions:
+  - name: default
+    placementrules:
+      - {name: tag, create: true, value: namespace}
+      - {name: provided, create: true}
+    queues:
+      - {name: root, parent: true, submitacl: '*'}
+"""
+
+
+# How many configurations are cached with their answers: one for each RM that is asked about.
+_KEPT = 8
+_Pairs = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """A key: its name in Go, the reader of its value, and whether the answer has it when it is not set."""
+
+    go_name: str
+    read: Callable[[Any, bool], Any]
+    always: bool = False
+
+
+_Level = dict[str, _Field]
+
+
+def _text(node: Any, _go: bool) -> Any:
+    return masked_text(node.text) if isinstance(node, Scalar) and node.value is not None else ""
+
+
+def _flag(node: Any, _go: bool) -> Any:
+    return truth(node)
+
+
+def _value(node: Any, _go: bool) -> Any:
+    value = node.value if isinstance(node, Scalar) else None
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _texts(node: Any, go: bool) -> Any:
+    return [_text(each, go) for each in node] if isinstance(node, Sequence) else []
+
+
+def _text_map(node: Any, go: bool) -> Any:
+    return masked(_quantities(node, go))
+
+
+def _quantities(node: Any, go: bool) -> dict[str, str]:
+    return {name: _text(each, go) for name, each in sorted(node.items())} if isinstance(node, Mapping) else {}
+
+
+def _number_map(node: Any, go: bool) -> Any:
+    return {name: _value(each, go) for name, each in sorted(node.items())} if isinstance(node, Mapping) else {}
+
+
+def _one(level: _Level) -> Callable[[Any, bool], Any]:
+    return lambda node, go: _taken(node, level, go)
+
+
+def _many(level: _Level) -> Callable[[Any, bool], Any]:
+    return lambda node, go: [_taken(each, level, go) for each in node] if isinstance(node, Sequence) else []
+
+
+def _taken(node: Any, level: _Level, go: bool) -> dict[str, Any]:
+    """A mapping in Go's order of fields, without zero and empty values, as ``omitempty`` does."""
+    given = node if isinstance(node, Mapping) else {}
+    found: dict[str, Any] = {}
+    for key, field in level.items():
+        value = field.read(given.get(key), go)
+        if field.go_name in _STRUCTS and isinstance(value, dict):
+            # Go's JSON never leaves out a struct; its YAML leaves out a struct with only empty values, even required
+            # ones. (False appears only if it was set.)
+            wanted = go or any(each or each is False for each in value.values())
+        else:
+            # Where it has a pointer, false is not the same as not said.
+            wanted = bool(value) or field.always or (value is False and field.go_name in _POINTERS)
+        if wanted:
+            found[field.go_name if go else key] = value
+    return found
+
+
+# Structs in Go, whose JSON is there when they are empty.
+_STRUCTS = frozenset({"Resources", "ChildTemplate", "Preemption", "NodeSortPolicy", "UserGroupResolver", "Filter"})
+# Pointers.
+_POINTERS = frozenset({"Enabled", "QuotaPreemptionEnabled"})
+
+_RESOURCES: _Level = {"guaranteed": _Field("Guaranteed", _quantities), "max": _Field("Max", _quantities)}
+_LIMIT: _Level = {
+    "limit": _Field("Limit", _text, always=True),
+    "users": _Field("Users", _texts),
+    "groups": _Field("Groups", _texts),
+    "maxresources": _Field("MaxResources", _quantities),
+    "maxapplications": _Field("MaxApplications", _value),
+}
+_TEMPLATE: _Level = {
+    "maxapplications": _Field("MaxApplications", _value),
+    "properties": _Field("Properties", _text_map),
+    "resources": _Field("Resources", _one(_RESOURCES)),
+}
+_QUEUE: _Level = {
+    "name": _Field("Name", _text, always=True),
+    "parent": _Field("Parent", _flag),
+    "resources": _Field("Resources", _one(_RESOURCES)),
+    "maxapplications": _Field("MaxApplications", _value),
+    "properties": _Field("Properties", _text_map),
+    "adminacl": _Field("AdminACL", _text),
+    "submitacl": _Field("SubmitACL", _text),
+    "childtemplate": _Field("ChildTemplate", _one(_TEMPLATE)),
+}
+_QUEUE |= {"queues": _Field("Queues", _many(_QUEUE)), "limits": _Field("Limits", _many(_LIMIT))}
+_FILTER: _Level = {
+    "type": _Field("Type", _text, always=True),
+    "users": _Field("Users", _texts),
+    "groups": _Field("Groups", _texts),
+}
+_RULE: _Level = {
+    "name": _Field("Name", _text, always=True),
+    "create": _Field("Create", _flag),
+    "filter": _Field("Filter", _one(_FILTER)),
+}
+_RULE |= {
+    "parent": _Field("Parent", lambda node, go: _taken(node, _RULE, go) if isinstance(node, Mapping) else None),
+    "value": _Field("Value", _text),
+}
+_PREEMPTION: _Level = {
+    "enabled": _Field("Enabled", _flag),
+    "quotapreemptionenabled": _Field("QuotaPreemptionEnabled", _flag),
+    "optout": _Field("OptOut", _text),
+}
+_NODE_SORT: _Level = {
+    "type": _Field("Type", _text, always=True),
+    "resourceweights": _Field("ResourceWeights", _number_map),
+}
+# (The only key whose name in JSON differs from Go's.)
+_RESOLVER: _Level = {"type": _Field("type", _text)}
+_RESERVATION: _Level = {
+    "enabled": _Field("Enabled", _flag),
+    "delay": _Field("Delay", _text),
+    "timeout": _Field("Timeout", _text),
+}
+_PARTITION: _Level = {
+    "name": _Field("Name", _text, always=True),
+    "queues": _Field("Queues", _many(_QUEUE), always=True),
+    "placementrules": _Field("PlacementRules", _many(_RULE)),
+    "limits": _Field("Limits", _many(_LIMIT)),
+    "preemption": _Field("Preemption", _one(_PREEMPTION)),
+    "nodesortpolicy": _Field("NodeSortPolicy", _one(_NODE_SORT)),
+    "usergroupresolver": _Field("UserGroupResolver", _one(_RESOLVER)),
+    "reservation": _Field("Reservation", _one(_RESERVATION)),
+}
+
+
+# The answer without any RM. (YuniKorn watches its locks only on request, with a time-out of 60 s. Muster has no locks.)
+NOTHING: dict[str, Any] = {"Partitions": [], "DeadlockDetectionEnabled": False, "DeadlockTimeoutSeconds": 60}
+
+
+def shown(text: str, extra: dict[str, str], *, go: bool) -> dict[str, Any]:
+    """A configuration as YuniKorn's ``ConfigDAOInfo``.
+
+    The first call for a large text takes seconds, so it must not run on the event loop.
+
+    :param text: a configuration that was accepted.
+    :param extra: the RM's extra configuration.
+    :param go: True: Go's names, as in JSON; False: lower-case keys, as in YAML.
+    """
+    return _shown(text, tuple(sorted(extra.items())), go)
+
+
+def as_yaml(text: str, extra: dict[str, str]) -> bytes:
+    """The same as YAML."""
+    return _as_yaml(text, tuple(sorted(extra.items())))
+
+
+@lru_cache(maxsize=_KEPT)
+def _shown(text: str, pairs: _Pairs, go: bool) -> dict[str, Any]:
+    extra = dict(pairs)
+    tree = read_tree(text if text.strip() else DEFAULT_TEXT, _unheard)
+    given: Iterable[Any] = tree.get("partitions") or () if isinstance(tree, Mapping) else ()
+    partitions = [_normal(_taken(each, _PARTITION, go), go) for each in given]
+    values = {"Partitions": partitions, "Checksum": checksum(text)} | ({"Extra": masked(extra)} if extra else {})
+    values |= {name: value for name, value in NOTHING.items() if name not in values}
+    return values if go else {name.lower(): value for name, value in values.items()}
+
+
+@lru_cache(maxsize=_KEPT)
+def _as_yaml(text: str, pairs: _Pairs) -> bytes:
+    yaml: Any = YAML(typ="safe")
+    yaml.default_flow_style = False
+    yaml.sort_base_mapping_type_on_output = False
+    # Repeated values are written out, as Go does: readers that go line by line know no anchors.
+    yaml.representer.ignore_aliases = lambda _: True
+    out = io.BytesIO()
+    yaml.dump(_shown(text, pairs, False), out)
+    return out.getvalue()
+
+
+def validated(body: bytes) -> ValidatedDao:
+    """The scheduler's verdict on a configuration. A large one takes seconds, so this must not run on the event loop."""
+    if len(body) > TEXT_BYTES_MAX:
+        return ValidatedDao(allowed=False, reason=f"the configuration is over {TEXT_BYTES_MAX} bytes")
+    try:
+        text = body.decode()
+    except UnicodeDecodeError as error:
+        return ValidatedDao(allowed=False, reason=f"the configuration is not UTF-8: byte {error.start}")
+    config, problems = load_queue_config(text)
+    if config is not None:
+        return ValidatedDao(allowed=True)
+    return ValidatedDao(allowed=False, reason="\n".join(str(each) for each in problems if each.severity == "error"))
+
+
+def _unheard(_place: Place | None, _message: str) -> None:
+    """The text was accepted: what is unusual in it was told then."""
+
+
+def _normal(partition: dict[str, Any], go: bool) -> dict[str, Any]:
+    def name(key: str) -> str:
+        return key if go else key.lower()
+
+    limits = name("Limits")
+    partition[name("Name")] = partition_name(partition[name("Name")])
+    queues: list[dict[str, Any]] = partition[name("Queues")]
+    if len(queues) != 1 or queues[0][name("Name")].lower() != ROOT:
+        above = _taken(Mapping((0, 0)), _QUEUE, go) | {name("Name"): ROOT, name("Parent"): True}
+        partition[name("Queues")] = [above | ({name("Queues"): queues} if queues else {})]
+    root: dict[str, Any] = partition[name("Queues")][0]
+    if not root.get(name("Parent")):  # root is one, also where it does not say so
+        (first, said), *others = root.items()
+        root = {first: said, name("Parent"): True, **dict(others)}
+        partition[name("Queues")][0] = root
+    if partition.get(limits) and not root.get(limits):
+        root[limits] = partition[limits]
+    return partition

@@ -1,0 +1,69 @@
+"""Applications, of a partition or of a queue."""
+
+from __future__ import annotations
+
+from muster_core.model.application import Application
+from muster_core.partition import Partition
+
+from muster_view.errors import RequestRefused
+from muster_view.rest import dao, render
+from muster_view.rest.call import Answer, Call
+from muster_view.rest.lookup import Lookup
+from muster_view.rest.parameters import queue_path, shown, status, unescaped_queue
+
+
+class Applications:
+    """Answers about applications."""
+
+    def __init__(self, lookup: Lookup) -> None:
+        self._lookup = lookup
+
+    async def queue_applications(self, call: Call) -> Answer:
+        queue_path(call)  # (Here YuniKorn looks at the name before the partition.)
+        partition, queue = self._lookup.leaf(call)
+        return _applications(partition, partition.apps_in(queue))
+
+    async def queue_applications_in(self, call: Call) -> Answer:
+        partition, queue = self._lookup.leaf(call)
+        if call.path["state"].lower() != "active":
+            raise RequestRefused(400, f"Application state {shown(call.path['state'])} is not known: expected active")
+        wanted = status(call)
+        return _applications(partition, [app for app in partition.apps_in(queue) if wanted(app)])
+
+    async def applications(self, call: Call) -> Answer:
+        partition = self._lookup.partition(call)
+        match call.path["state"].lower():
+            case "active":
+                wanted = status(call)
+                found = [app for app in partition.apps.values() if dao.is_active(app) and wanted(app)]
+            case "completed":
+                found = [app for app in partition.apps.values() if dao.is_completed(app)]
+            case "rejected":
+                found = list(partition.rejected.values())
+            case _:
+                raise RequestRefused(
+                    400,
+                    f"Application state {shown(call.path['state'])} is not known: "
+                    "expected active, completed or rejected",
+                )
+        return _applications(partition, found)
+
+    async def queue_application(self, call: Call) -> Answer:
+        unescaped_queue(call)  # (And here whether it can be unescaped.)
+        partition, queue = self._lookup.leaf(call)
+        app_id = call.path["application"]
+        return _application(partition, partition.apps[app_id] if app_id in queue.applications else None)
+
+    async def application(self, call: Call) -> Answer:
+        partition = self._lookup.partition(call)
+        return _application(partition, partition.live_application(call.path["application"]))
+
+
+def _applications(partition: Partition, found: list[Application]) -> Answer:
+    return Answer(render.listing(found, lambda app: render.application(partition, app)))
+
+
+def _application(partition: Partition, app: Application | None) -> Answer:
+    if app is None:
+        raise RequestRefused(404, "Application not found")
+    return Answer(render.line(render.application(partition, app)))

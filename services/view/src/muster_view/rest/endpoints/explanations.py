@@ -1,0 +1,107 @@
+"""Explanations of pending asks, applications, nodes and preemption: ``/ws/v1/explain/*`` (docs/explain.md)."""
+
+from __future__ import annotations
+
+from muster_bus.clock import Clock
+from muster_core.model.application import Application
+from muster_core.partition import Partition
+from muster_state.follower import RmState
+
+from muster_view.errors import RequestRefused
+from muster_view.explain import explain, explain_node, explain_preemption, explain_queue
+from muster_view.rest import render
+from muster_view.rest.call import Answer, Call
+from muster_view.rest.lookup import Lookup
+from muster_view.rest.parameters import queue_path
+
+
+class Explanations:
+    """The endpoints of explanations. Without a partition in the request they search all partitions."""
+
+    def __init__(self, lookup: Lookup, clock: Clock) -> None:
+        self._lookup, self._clock = lookup, clock
+
+    async def pending(self, call: Call) -> Answer:
+        return Answer(explain.pending(self._lookup.known(call), self._clock.now_ns()))
+
+    async def summary(self, call: Call) -> Answer:
+        return Answer(render.body(explain.summary(self._lookup.known(call), self._clock.now_ns())))
+
+    async def ask(self, call: Call) -> Answer:
+        state, partition, app = self._explained(call)
+        wanted, now_ns = app.asks.get(call.path["key"]), self._clock.now_ns()
+        if wanted is None:
+            raise RequestRefused(404, explain.no_ask(app, call.path["key"], now_ns))
+        return Answer(render.body(explain.ask(state, partition, wanted, now_ns)))
+
+    async def application(self, call: Call) -> Answer:
+        return Answer(explain.application(*self._explained(call, ended=True), self._clock.now_ns()))
+
+    async def queue(self, call: Call) -> Answer:
+        path = queue_path(call)
+        state = self._lookup.known(call)
+        for partition in self._lookup.partitions_of(call, state):
+            queue = partition.queues.get(path)
+            if queue is not None:
+                halt, halts = explain.halt_of(state), explain.halts_of(state)
+                now_ns, turns = self._clock.now_ns(), explain.turns_of(state)
+                found = explain_queue.explained(partition, queue, now_ns, halt=halt, halts=halts, turns=turns)
+                return Answer(render.body(found))
+        raise RequestRefused(404, "Queue not found")
+
+    async def node(self, call: Call) -> Answer:
+        state = self._lookup.known(call)
+        for partition in self._lookup.partitions_of(call, state):
+            node = partition.nodes.get(call.path["node"])
+            if node is not None:
+                halt, books = explain.halt_of(state), state.core.external
+                now_ns = self._clock.now_ns()
+                turns = explain.turns_of(state)
+                return Answer(explain_node.explained(partition, node, now_ns, halt=halt, external=books, turns=turns))
+        raise RequestRefused(404, "Node not found")
+
+    async def preempted(self, call: Call) -> Answer:
+        return Answer(explain.preempted(self._lookup.known(call), self._clock.now_ns()))
+
+    async def preemption(self, call: Call) -> Answer:
+        _, partition, app = self._explained(call)
+        held = app.allocations.get(call.path["key"])
+        if held is None:
+            raise RequestRefused(404, "Allocation not found")
+        found = explain.preemption(partition, held, self._clock.now_ns())
+        if found is None:
+            raise RequestRefused(404, explain_preemption.no_preemption(held))
+        return Answer(render.body(found))
+
+    async def preempted_allocation(self, call: Call) -> Answer:
+        """By its key or its UUID alone: few allocations are preempted at a time."""
+        state, name = self._lookup.known(call), call.path["allocation"]
+        partitions = self._lookup.partitions_of(call, state)
+        found = [(each, held) for each in partitions for held in explain.preempted_named(each, name)]
+        if not found:
+            raise RequestRefused(404, "Allocation not found among those that were preempted and are still there")
+        if len(found) > 1:
+            apps = sorted({held.app_id for _, held in found})
+            ask = "say which: /ws/v1/explain/preemption/{application}/{key}, ?partition="
+            raise RequestRefused(400, f"Allocation {name!r} is in {len(found)} applications, {', '.join(apps)}: {ask}")
+        ((partition, held),) = found
+        return Answer(render.body(explain.preemption(partition, held, self._clock.now_ns())))
+
+    def _explained(self, call: Call, *, ended: bool = False) -> tuple[RmState, Partition, Application]:
+        """The application that the path names, in the partition that ``?partition=`` names, else in any.
+
+        :param ended: if there is no other, an application that has ended or was rejected, as long as it is remembered.
+        """
+        state, app_id = self._lookup.known(call), call.path["application"]
+        partitions = self._lookup.partitions_of(call, state)
+        for partition in partitions:
+            app = partition.live_application(app_id)
+            if app is not None:
+                return state, partition, app
+        for partition in partitions:
+            app = explain.remembered(partition, app_id)
+            if app is not None and not ended:
+                raise RequestRefused(404, f"Application not found: it {explain.ended(app, self._clock.now_ns())}")
+            if app is not None:
+                return state, partition, app
+        raise RequestRefused(404, "Application not found")

@@ -1,0 +1,84 @@
+"""Figures: metrics, snapshots of them, history, and health."""
+
+from __future__ import annotations
+
+from itertools import chain
+
+from muster_bus.clock import Clock
+from muster_core.config.config import partition_name
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+
+from muster_view.errors import RequestRefused
+from muster_view.metrics import core_metrics
+from muster_view.rest import render, snapshot
+from muster_view.rest.call import Answer, Call
+from muster_view.rest.lookup import Lookup
+from muster_view.rest.parameters import checked_path, nodes_max, sections, shown
+from muster_view.rest.snapshot import Lag, Wanted
+from muster_view.rest.source import Snapshot
+from muster_view.settings import ViewSettings
+
+
+class Figures:
+    """Answers with figures.
+
+    :param process_metrics: True: the process's metrics come with the core's; False: another service exposes them.
+    """
+
+    def __init__(
+        self, lookup: Lookup, source: Snapshot, settings: ViewSettings, clock: Clock, *, process_metrics: bool
+    ) -> None:
+        self._lookup, self._source, self._settings, self._clock = lookup, source, settings, clock
+        self._process_metrics = process_metrics
+        # Of the metrics, by the RM that was asked for.
+        self._seen: dict[str | None, core_metrics.Seen] = {}
+
+    async def snapshot(self, call: Call) -> Answer:
+        state = self._lookup.known(call)
+        name = partition_name(call.query.get("partition", ""))
+        partition = state.core.partitions.get(name)
+        if partition is None:
+            raise RequestRefused(404, f"Partition not found: {shown(name)}")
+        path = call.query.get("queue", "")
+        queue = partition.queues.get(checked_path(path)) if path else partition.root
+        if queue is None:
+            raise RequestRefused(404, f"Queue not found: {shown(path)}")
+        wanted = Wanted(sections(call), partition, queue, nodes_max(call))
+        lag = Lag(self._source.lag_records(state.info.rm_id), self._source.lag_s(state.info.rm_id))
+        return Answer(snapshot.snapshot(state, wanted, lag, self._clock.now_ns()))
+
+    async def core_metrics(self, call: Call) -> Answer:
+        # A scraper names no RM: without one it is asked of all.
+        state = self._lookup.rm(call) if call.query.get("rm") else None
+        rm_id = state.info.rm_id if state is not None else None
+        seen = self._seen.setdefault(rm_id, core_metrics.Seen())
+        for gone in self._seen.keys() - self._source.states().keys() - {None}:
+            del self._seen[gone]
+        by_name = self._settings.queue_metrics_by_name
+        text = core_metrics.exposition(self._source.counted(rm_id), seen, by_name=by_name)
+        of_process = (generate_latest() for _ in range(self._process_metrics))  # when it is its turn
+        return Answer(chain(text, of_process), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
+
+    async def metrics(self, _call: Call) -> Answer:
+        return Answer(iter([generate_latest()]), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
+
+    async def history_applications(self, call: Call) -> Answer:
+        state = self._lookup.rm(call)
+        return Answer(render.body(self._source.history().applications(state.info.rm_id) if state is not None else []))
+
+    async def history_containers(self, call: Call) -> Answer:
+        state = self._lookup.rm(call)
+        return Answer(render.body(self._source.history().containers(state.info.rm_id) if state is not None else []))
+
+    async def healthcheck(self, call: Call) -> Answer:
+        # A probe names no RM: without one it is asked of all.
+        state = self._lookup.rm(call) if call.query.get("rm") else None
+        health = await self._source.health(state.info.rm_id if state is not None else None)
+        if health is None:
+            raise RequestRefused(404, "Health check is not available")
+        return Answer(render.body(health))
+
+    async def health(self, _call: Call) -> Answer:
+        problems = await self._source.problems()
+        body = {"healthy": not problems, "problems": problems}
+        return Answer(render.body(body), 503 if problems else 200)

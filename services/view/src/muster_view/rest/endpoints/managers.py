@@ -1,0 +1,46 @@
+"""Resource managers and their configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from muster_bus.clock import Clock
+from muster_runtime.go_json import go_json
+from muster_state.follower import RmState
+
+from muster_view.rest import configured, render, resource_managers
+from muster_view.rest.call import HEADERS, Answer, Call
+from muster_view.rest.lookup import Lookup
+from muster_view.rest.source import Snapshot
+from muster_view.rest.yaml_reading import YamlReading
+
+
+class Managers:
+    """Answers about resource managers, and judges configurations."""
+
+    def __init__(self, lookup: Lookup, source: Snapshot, yaml: YamlReading, clock: Clock) -> None:
+        self._lookup, self._source, self._yaml, self._clock = lookup, source, yaml, clock
+
+    async def resource_managers(self, call: Call) -> Answer:
+        states = [self._lookup.known(call)] if call.query.get("rm") else list(self._source.states().values())
+        meant, now_ns = self._lookup.meant(call), self._clock.now_ns()
+
+        def shown(state: RmState) -> Iterator[bytes]:
+            info = state.info
+            yield go_json(resource_managers.shown(info, now_ns, default=info.rm_id == meant))
+
+        return Answer(render.listing(states, shown))
+
+    async def configuration(self, call: Call) -> Answer:
+        return Answer(render.body(resource_managers.configuration(self._lookup.known(call).info)))
+
+    async def config(self, call: Call) -> Answer:
+        info = self._lookup.known(call).info
+        # Only this exact header gives JSON: YuniKorn also sends YAML to readers that accept JSON among others.
+        if call.accept == "application/json":
+            return Answer(render.body(await self._yaml.read(configured.shown, info.config, info.extra_config, go=True)))
+        text = await self._yaml.read(configured.as_yaml, info.config, info.extra_config)
+        return Answer(iter([text]), headers={**HEADERS, "Content-Type": "application/x-yaml; charset=UTF-8"})
+
+    async def validate(self, call: Call) -> Answer:
+        return Answer(render.body(await self._yaml.read(configured.validated, call.body)))

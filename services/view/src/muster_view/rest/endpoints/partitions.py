@@ -1,0 +1,27 @@
+"""Clusters, partitions and their placement rules."""
+
+from __future__ import annotations
+
+from muster_view.rest import dao, placement_rules, render
+from muster_view.rest.call import Answer, Call
+from muster_view.rest.lookup import Lookup
+
+
+class Partitions:
+    """Answers about clusters and partitions."""
+
+    def __init__(self, lookup: Lookup) -> None:
+        self._lookup = lookup
+
+    async def clusters(self, call: Call) -> Answer:
+        state = self._lookup.rm(call)
+        partitions = state.core.partitions.values() if state is not None else ()
+        return Answer(render.body([dao.cluster(state.info, each) for each in partitions] if state else []))
+
+    async def partitions(self, call: Call) -> Answer:
+        state = self._lookup.rm(call)
+        partitions = state.core.partitions.values() if state is not None else ()
+        return Answer(render.body([dao.partition_info(state.info, each) for each in partitions] if state else []))
+
+    async def placement_rules(self, call: Call) -> Answer:
+        return Answer(render.body(placement_rules.rules(self._lookup.partition(call))))

@@ -1,0 +1,67 @@
+"""The process from inside: stacks, profiles, the log level."""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from muster_view.errors import RequestRefused
+from muster_view.rest import inside, render
+from muster_view.rest.call import TEXT, Answer, Call, Endpoint, redirect
+from muster_view.rest.parameters import seconds, shown
+
+log = structlog.get_logger(__name__)
+
+
+class Process:
+    """Answers about this process; one profile at a time."""
+
+    def __init__(self) -> None:
+        self._profiling = asyncio.Lock()
+
+    async def stack(self, _call: Call) -> Answer:
+        # (The content type is JSON's although the body is not JSON, as in YuniKorn.)
+        return Answer(inside.stacks(list(asyncio.all_tasks())))
+
+    async def pprof(self, call: Call) -> Answer:
+        name = call.path.get("profile", "")
+        if name in inside.MISSING:
+            raise RequestRefused(501, f"Profile {name} has no meaning here: {inside.MISSING[name]}")
+        match name:
+            case "":
+                return Answer(iter([inside.index()]), headers={"Content-Type": "text/html; charset=utf-8"})
+            case "cmdline":
+                return Answer(iter([inside.command_line()]), headers=TEXT)
+            case "goroutine":
+                return Answer(inside.stacks(list(asyncio.all_tasks())), headers=TEXT)
+            case "profile":
+                return Answer(iter([await self._profile(seconds(call))]), headers=TEXT)
+        raise RequestRefused(404, f"Profile not found: {shown(name)}")
+
+    async def _profile(self, seconds: int) -> bytes:
+        if self._profiling.locked():
+            raise RequestRefused(503, "A profile is being made already: try again")
+        async with self._profiling:
+            return await asyncio.to_thread(inside.profile, seconds)
+
+    async def level(self, _call: Call) -> Answer:
+        return Answer(render.body(inside.level()))
+
+    async def set_level(self, call: Call) -> Answer:
+        level = call.path["level"].lower()
+        if level not in inside.LEVELS:
+            raise RequestRefused(400, f"Level {shown(level)} is not known: expected one of {', '.join(inside.LEVELS)}")
+        log.warning("view.log_level", was=inside.level(), now=level)
+        inside.set_level(level)
+        return Answer(render.body(inside.level()))
+
+
+def moved(path: str) -> Endpoint:
+    """An endpoint that sends its reader to another path."""
+
+    async def answer(call: Call) -> Answer:
+        status, headers, body = redirect(path, call.raw_query)
+        return Answer(iter([body]), status, headers)
+
+    return answer

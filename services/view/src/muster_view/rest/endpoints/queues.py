@@ -1,0 +1,23 @@
+"""Queues."""
+
+from __future__ import annotations
+
+from muster_view.rest import render
+from muster_view.rest.call import Answer, Call
+from muster_view.rest.lookup import Lookup
+
+
+class Queues:
+    """One, or the tree of all."""
+
+    def __init__(self, lookup: Lookup) -> None:
+        self._lookup = lookup
+
+    async def queues(self, call: Call) -> Answer:
+        partition = self._lookup.partition(call)
+        tree = render.queue(partition, partition.root, tree=True, shown_partition=partition.name)
+        return Answer(render.line(tree))
+
+    async def queue(self, call: Call) -> Answer:
+        partition, queue = self._lookup.leaf(call)
+        return Answer(render.line(render.queue(partition, queue, tree="subtree" in call.query)))

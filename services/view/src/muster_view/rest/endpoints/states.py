@@ -1,0 +1,37 @@
+"""Large answers: the whole state of an RM, and the states of many objects."""
+
+from __future__ import annotations
+
+from muster_bus.clock import Clock
+from muster_rest.shapes.events import EventStreamDao
+
+from muster_view.errors import RequestRefused
+from muster_view.rest import configured, object_states, state_dump
+from muster_view.rest.call import Answer, Call
+from muster_view.rest.lookup import Lookup
+from muster_view.rest.source import Snapshot
+from muster_view.rest.yaml_reading import YamlReading
+
+
+class States:
+    """Answers with the state of many objects at once."""
+
+    def __init__(self, lookup: Lookup, source: Snapshot, yaml: YamlReading, clock: Clock) -> None:
+        self._lookup, self._source, self._yaml, self._clock = lookup, source, yaml, clock
+
+    async def state_dump(self, call: Call) -> Answer:
+        state = self._lookup.rm(call)
+        config, streams = configured.NOTHING, list[EventStreamDao]()
+        if state is not None:
+            streams = await self._source.event_streams(state.info.rm_id)
+            config = await self._yaml.read(configured.shown, state.info.config, state.info.extra_config, go=True)
+            state = self._source.states().get(state.info.rm_id)  # it may have registered anew meanwhile
+        return Answer(state_dump.pieces(state, self._source.history(), config, self._clock.now_ns(), streams))
+
+    async def object_states(self, call: Call) -> Answer:
+        state = self._lookup.known(call)
+        # (Readers store the answer: half a transaction in it would stay wrong for ever.)
+        if self._source.torn(state.info.rm_id):
+            raise RequestRefused(503, "A transaction is being taken in: try again")
+        departed = self._source.departed(state.info.rm_id)
+        return Answer(object_states.pieces(state, departed, object_states.read(call.body)))

@@ -1,0 +1,54 @@
+"""What users and groups use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from muster_core.config.acl import GROUP_NAME, USER_NAME
+from muster_core.partition import Partition
+from muster_runtime.go_json import go_json
+
+from muster_view.errors import RequestRefused
+from muster_view.rest import render, usage
+from muster_view.rest.call import Answer, Call
+from muster_view.rest.lookup import Lookup
+from muster_view.rest.parameters import name
+
+ByName = Callable[[Partition], usage.ByName]
+Of = Callable[[Partition, str, usage.Counted], Any]
+
+
+class Usage:
+    """Answers with the use of users and groups."""
+
+    def __init__(self, lookup: Lookup) -> None:
+        self._lookup = lookup
+
+    async def users(self, call: Call) -> Answer:
+        return self._all(call, usage.by_user, usage.of_user)
+
+    async def groups(self, call: Call) -> Answer:
+        return self._all(call, usage.by_group, usage.of_group)
+
+    async def user(self, call: Call) -> Answer:
+        user = name(call.path["user"], USER_NAME, "user")
+        return self._one(call, user, usage.by_user, usage.of_user, "User not found")
+
+    async def group(self, call: Call) -> Answer:
+        group = name(call.path["group"], GROUP_NAME, "group")
+        return self._one(call, group, usage.by_group, usage.of_group, "Group not found")
+
+    def _all(self, call: Call, by_name: ByName, of: Of) -> Answer:
+        partition = self._lookup.partition_or_none(call)
+        if partition is None:
+            return Answer(render.body([]))
+        found = by_name(partition)
+        return Answer(render.listing(sorted(found), lambda who: iter([go_json(of(partition, who, found[who]))])))
+
+    def _one(self, call: Call, who: str, by_name: ByName, of: Of, unknown: str) -> Answer:
+        partition = self._lookup.partition_or_none(call)
+        apps = by_name(partition).get(who) if partition is not None else None
+        if partition is None or apps is None:
+            raise RequestRefused(404, unknown)
+        return Answer(render.body(of(partition, who, apps)))

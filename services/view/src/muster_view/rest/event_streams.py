@@ -1,0 +1,45 @@
+"""The open event streams: the event publisher serves them, and the view asks it for each state dump."""
+
+from __future__ import annotations
+
+import httpx
+import msgspec
+import structlog
+from muster_rest.publisher import OPEN_STREAMS
+from muster_rest.shapes.events import EventStreamDao
+from muster_runtime.sibling import Sibling
+from starlette.types import ASGIApp
+
+log = structlog.get_logger(__name__)
+
+# A dump does not wait longer for the streams: they are a detail.
+_TIMEOUT_S = 2.0
+
+
+_ANSWERS = msgspec.json.Decoder(list[EventStreamDao])
+
+
+class OpenStreams:
+    """Asks the event publisher.
+
+    :param publisher: its address, or the publisher itself when it runs in this process.
+    """
+
+    def __init__(self, publisher: str | ASGIApp) -> None:
+        self._sibling = Sibling(publisher, _TIMEOUT_S)
+
+    async def close(self) -> None:
+        """Ends the connections."""
+        await self._sibling.close()
+
+    async def of(self, rm_id: str) -> list[EventStreamDao]:
+        """The open streams of an RM's events; none, too, when the publisher does not answer."""
+        try:
+            answer = await self._sibling.client.get(OPEN_STREAMS.path, params={"rm": rm_id})
+            if answer.status_code != 200:
+                log.warning("state dump without event streams", publisher=f"status {answer.status_code}")
+                return []
+            return _ANSWERS.decode(answer.content)
+        except (httpx.HTTPError, msgspec.DecodeError, UnicodeDecodeError) as error:
+            log.warning("state dump without event streams", publisher=type(error).__name__)
+            return []

@@ -1,0 +1,167 @@
+"""The objects of external sources, as ``/ws/v1/external`` shows them (Muster's own; docs/external.md).
+
+Times are nanoseconds since the epoch; 0: none. No field is left out, so readers need no defaults.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from heapq import nsmallest
+from itertools import islice
+
+from muster_core.external.external import (
+    NOT_CONFIGURED,
+    ExternalAllocation,
+    ExternalApplication,
+    ExternalKind,
+    ExternalNode,
+    ExternalObject,
+    ExternalOffer,
+    ExternalPool,
+    ExternalQueue,
+    OfferState,
+)
+from muster_core.external.external_books import ExternalBooks, ExternalEntry, SourceEntry
+from muster_rest.shapes.external import ObjectDao, SourceDao
+from muster_runtime.go_json import go_json
+
+from muster_view.rest.render import Pieces, small
+
+OBJECTS_DEFAULT, OBJECTS_MAX = 1_000, 10_000
+# Objects of one piece: about half a millisecond of work.
+_PER_STEP = 2_000
+
+Quantities = dict[str, int]
+Place = tuple[str, str]  # kind and id of the last object of a page
+
+
+def sources(rm_id: str, found: Iterable[SourceEntry]) -> Pieces:
+    """A list of sources: O(their objects), counted in steps between which other tasks may run."""
+    separator = b"["
+    for owner in list(found):
+        counts: Counter[str] = Counter()
+        stale = problems = 0
+        entries = iter(list(owner.entries.values()))
+        while some := list(islice(entries, _PER_STEP)):
+            for entry in some:
+                counts[entry.kind.value] += 1
+                stale += entry.stale
+                problems += bool(entry.problem) and entry.offer_state is not OfferState.RETURNED
+            yield b""
+        if not owner.gone:
+            yield separator + go_json(_source(rm_id, owner, counts, stale, problems))
+            separator = b","
+    yield b"]\n" if separator == b"," else b"[]\n"
+
+
+def objects(owner: SourceEntry, kind: ExternalKind | None, after: Place | None, limit: int) -> Pieces:
+    """A page of a source's objects, by kind and id: ``{"objects": […], "next": "…"}``; "next" "": there are no more.
+
+    :param after: where the last page ended.
+    """
+    entries: Sequence[ExternalEntry] = list(owner.entries.values())
+    wanted: list[ExternalEntry] = []
+    for start in range(0, len(entries), _PER_STEP):
+        some = entries[start : start + _PER_STEP]
+        wanted += [
+            each for each in some if (kind is None or each.kind is kind) and (after is None or _place(each) > after)
+        ]
+        # (A page's worth is kept: what is sorted stays small.)
+        if len(wanted) > limit + _PER_STEP:
+            wanted = nsmallest(limit + 1, wanted, key=_place)
+        yield b""
+    shown = nsmallest(limit + 1, wanted, key=_place)
+    more = len(shown) > limit
+    yield b'{"objects":['
+    yield from small((each for each in shown[:limit] if not each.gone), _object)
+    last = shown[limit - 1] if more else None
+    yield b'],"next":%b}\n' % go_json(f"{last.kind.value}/{last.object_id}" if last is not None else "")
+
+
+def named(books: ExternalBooks, source: str) -> list[SourceEntry]:
+    """The sources with that name, at most one in each partition."""
+    return [each for each in books.all_sources() if each.source == source]
+
+
+def _place(entry: ExternalEntry) -> Place:
+    return entry.kind.value, entry.object_id
+
+
+def _source(rm_id: str, owner: SourceEntry, counts: Counter[str], stale: int, problems: int) -> SourceDao:
+    return SourceDao(
+        rm_id=rm_id,
+        partition=owner.partition,
+        source=owner.source,
+        state=owner.state.value,
+        since=owner.since_ns,
+        reason=owner.reason,
+        life=owner.life,
+        lost=owner.lost,
+        drains=owner.drains,
+        objects=dict(sorted(counts.items())),
+        stale=stale,
+        problems=problems,
+    )
+
+
+def _object(entry: ExternalEntry) -> ObjectDao:
+    return ObjectDao(
+        kind=entry.kind.value,
+        id=entry.object_id,
+        said=_said(entry.said),
+        since=entry.since_ns,
+        stale=entry.stale,
+        problem=entry.problem,
+        offer_state=entry.offer_state.value if entry.offer_state is not None else "",
+        withdrawn=entry.withdrawn,
+        idle_since=entry.idle_since_ns,
+        deadline=entry.deadline_ns,
+    )
+
+
+def _said(what: ExternalObject) -> dict[str, object]:
+    match what:
+        case ExternalNode():
+            return {
+                "capacity": what.capacity,
+                "occupied": what.occupied,
+                "attributes": what.attributes,
+                "schedulable": what.schedulable,
+                "whole": what.whole,
+                "brings": what.brings,
+            }
+        case ExternalAllocation():
+            return {
+                "nodeID": what.node_id,
+                "resource": what.quantities,
+                "applicationID": what.app_id,
+                "priority": what.priority,
+                "tags": what.tags,
+            }
+        case ExternalQueue():
+            return {"max": what.maximum}
+        case ExternalApplication():
+            return {"queue": what.queue, "user": what.user, "groups": list(what.groups), "tags": what.tags}
+        case ExternalOffer():
+            return {
+                "nodeID": what.node_id,
+                "resource": what.quantities,
+                "attributes": what.attributes,
+                "idle": what.idle_ns,
+                "revoked": what.revoked,
+                "grace": what.grace_ns,
+            }
+        case ExternalPool():
+            return {"quantity": what.quantity, "occupied": what.occupied}
+
+
+# ---- health ----------------------------------------------------------------------------------------------------------
+
+
+def lost(rm_id: str, books: ExternalBooks) -> Iterator[str]:
+    """A sentence for each lost source. A source without objects whose informer has stopped does not count as lost."""
+    for owner in books.all_sources():
+        if owner.lost and (owner.entries or owner.reason != NOT_CONFIGURED):
+            why = f" ({owner.reason})" if owner.reason else ""
+            yield f"source {rm_id}/{owner.partition}/{owner.source}{why}"

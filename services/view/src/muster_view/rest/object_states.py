@@ -1,0 +1,126 @@
+"""The present states of objects, for the event publisher, which adds them to events (docs/history-servers.md).
+
+``POST /ws/v1/object-states`` takes many objects at once, because events come in bursts. The request names an object as
+an event does, so without its partition. Several objects may have had one name. The view remembers the last states of
+objects that are gone for a while; else a short-lived object would be gone before the request.
+
+The answer names the id of the next event. A caller whose events are not included yet asks again.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import Literal, NamedTuple
+
+import msgspec
+from muster_core.partition import Partition
+from muster_rest.shapes.objects import ObjectStateDao, WantedObject
+from muster_runtime.go_json import go_json, go_text
+from muster_state import state_codec
+from muster_state.follower import RmState
+
+from muster_view.errors import RequestRefused
+from muster_view.rest import ids, render
+from muster_view.rest.render import Pieces
+
+# In one request: more than a chunk of a stream has events.
+WANTED_MAX = 1_000
+# Bounds for objects that are gone: bytes in each of the log's partitions, and objects with one name.
+_KEPT_BYTES, _KEPT_OF_NAME = 8 * 1024 * 1024, 4
+
+
+class ObjectKey(NamedTuple):
+    """An object's name in events, and its kind (that of its record)."""
+
+    rm_id: str
+    kind: str
+    object_id: str
+
+
+_DECODER = msgspec.json.Decoder(list[WantedObject])
+
+
+def read(body: bytes) -> list[WantedObject]:
+    """The objects in a request's body; an empty body names none. Raises RequestRefused."""
+    try:
+        wanted = _DECODER.decode(body or b"[]")
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RequestRefused(400, f"The body is no list of objects: {error}") from error
+    if len(wanted) > WANTED_MAX:
+        raise RequestRefused(400, f"The body has {len(wanted)} objects: expected at most {WANTED_MAX}")
+    return wanted
+
+
+class Departed:
+    """The last states of objects that are gone: the newest ones, up to some megabytes."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[ObjectKey, list[ObjectStateDao]] = OrderedDict()
+        self._bytes = 0
+
+    def note(self, rm_id: str, partition: Partition, kind: str, parts: tuple[str, ...]) -> None:
+        """Takes an object's tombstone; ``kind`` and ``parts`` are those of its key."""
+        wanted = _KINDS.get(kind)
+        state = _found(partition, WantedObject(wanted, parts[0])) if wanted is not None else None
+        if wanted is None or state is None:
+            return
+        key = ObjectKey(rm_id, wanted, parts[0])
+        states = self._known.setdefault(key, [])
+        self._known.move_to_end(key)
+        states.insert(0, state)
+        self._bytes += len(state.state)
+        if len(states) > _KEPT_OF_NAME:
+            self._bytes -= len(states.pop().state)
+        while self._bytes > _KEPT_BYTES:
+            _, oldest = self._known.popitem(last=False)
+            self._bytes -= sum(len(each.state) for each in oldest)
+
+    def of(self, key: ObjectKey) -> list[ObjectStateDao]:
+        """Those of that name, the latest first."""
+        return self._known.get(key, [])
+
+
+def pieces(state: RmState, departed: Departed, wanted: Iterable[WantedObject]) -> Pieces:
+    """``{"instanceUUID", "nextEventID", "states"}``: a list for each requested object, the latest of its name first.
+
+    The states include all events before ``nextEventID`` and no others, as long as no fold runs meanwhile.
+    """
+    info = state.info
+    head = f'{{"instanceUUID":{go_text(info.instance_uuid)},"nextEventID":{info.next_event_id},"states":['
+    partitions = list(state.core.partitions.values())
+    separator = head.encode()
+    for each in wanted:
+        present = (_found(partition, each) for partition in partitions)
+        gone = departed.of(ObjectKey(info.rm_id, each.kind, each.id))
+        yield separator + go_json([found for found in (*present, *gone) if found is not None])
+        separator = b","
+    yield b"%b]}\n" % (separator if separator != b"," else b"")
+
+
+_KINDS: dict[str, Literal["application", "rejected", "queue", "node"]] = {
+    state_codec.APP: "application",
+    state_codec.REJECTED: "rejected",
+    state_codec.QUEUE: "queue",
+    state_codec.NODE: "node",
+}
+
+
+def _found(partition: Partition, wanted: WantedObject) -> ObjectStateDao | None:
+    match wanted.kind:
+        case "application" | "rejected":
+            refused = partition.rejected.get(wanted.id)
+            app = None if refused is not None and wanted.kind == "rejected" else partition.apps.get(wanted.id)
+            if (app := app or refused) is None:
+                return None
+            return _state(ids.application_created_ns(app), render.application(partition, app, wanted.keys))
+        case "queue":
+            queue = partition.queues.get(wanted.id)
+            return _state(queue.created_ns, render.queue(partition, queue, tree=False)) if queue is not None else None
+        case "node":
+            node = partition.nodes.get(wanted.id)
+            return _state(node.created_ns, render.node(partition, node)) if node is not None else None
+
+
+def _state(created_ns: int, shown: Pieces) -> ObjectStateDao:
+    return ObjectStateDao(created_nano=created_ns, state=b"".join(shown).decode())

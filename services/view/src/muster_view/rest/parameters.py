@@ -1,0 +1,115 @@
+"""Reads and checks the parameters of a path and a query; a refusal says what was expected."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from muster_core.config.acl import QUEUE_NAME
+from muster_core.external.external import ExternalKind
+from muster_core.model.application import Application
+
+from muster_view.errors import RequestRefused
+from muster_view.rest import external, go, inside
+from muster_view.rest.call import Call
+from muster_view.rest.snapshot import NODES_DEFAULT, NODES_MAX, Section
+
+_ACTIVE_STATES = {"new", "accepted", "running", "completing", "failing", "resuming"}
+# The rest of a message that names what came in is cut here.
+_SHOWN_CHARACTERS = 200
+_NUMBER = re.compile(r"[0-9]{1,18}")
+
+
+def queue_path(call: Call) -> str:
+    """A queue's path in a path, as it is looked for."""
+    return checked_path(unescaped_queue(call))
+
+
+def unescaped_queue(call: Call) -> str:
+    """A parameter of the path, unescaped once more than the path, as in YuniKorn."""
+    name = go.query_unescape(call.path["queue"])
+    if name is None:
+        raise RequestRefused(400, f"Queue name {shown(call.path['queue'])} is not escaped as a query is")
+    return name
+
+
+def checked_path(name: str) -> str:
+    for part in name.split("."):
+        if not QUEUE_NAME.fullmatch(part):
+            raise RequestRefused(
+                400,
+                f"Invalid queue name {shown(name)}: each part between dots takes 1 to 64 of letters, digits and "
+                "_ : # / @ -",
+            )
+    return name.lower()
+
+
+def sections(call: Call) -> frozenset[Section]:
+    """Names with commas between; none: all."""
+    named = [name for name in call.query.get("sections", "").split(",") if name]
+    for name in named:
+        if name not in set(Section):
+            raise RequestRefused(400, f"Section {shown(name)} is not known: expected some of {', '.join(Section)}")
+    return frozenset(map(Section, named)) or frozenset(Section)
+
+
+def nodes_max(call: Call) -> int:
+    return _number(call, "nodes", "Number of nodes", NODES_DEFAULT, NODES_MAX)
+
+
+def limit(call: Call, default: int) -> int:
+    return _number(call, "limit", "Limit", default, external.OBJECTS_MAX)
+
+
+def seconds(call: Call) -> int:
+    return _number(call, "seconds", "Seconds", inside.PROFILE_S, inside.PROFILE_S_MAX)
+
+
+def _number(call: Call, name: str, what: str, default: int, most: int) -> int:
+    """A number from 1 to ``most``; not given: the default."""
+    text = call.query.get(name, "")
+    if not text:
+        return default
+    number = int(text) if _NUMBER.fullmatch(text) else 0
+    if not 0 < number <= most:
+        raise RequestRefused(400, f"{what} {shown(text)}: expected 1 to {most}")
+    return number
+
+
+def external_kind(call: Call) -> ExternalKind | None:
+    text = call.query.get("kind", "")
+    if text and text not in set(ExternalKind):
+        raise RequestRefused(400, f"Kind {shown(text)} is not known: expected one of {', '.join(ExternalKind)}")
+    return ExternalKind(text) if text else None
+
+
+def after(call: Call) -> external.Place | None:
+    """Where the last page ended, as that page said."""
+    text = call.query.get("after", "")
+    kind, slash, object_id = text.partition("/")
+    if text and (not slash or kind not in set(ExternalKind)):
+        raise RequestRefused(400, f'After {shown(text)}: expected what the last page has as "next"')
+    return (kind, object_id) if text else None
+
+
+def name(escaped: str, rule: re.Pattern[str], what: str) -> str:
+    """A user's or group's name in a path, which is unescaped once more than the path, as in YuniKorn."""
+    name = go.query_unescape(escaped)
+    if name is None or not rule.match(name):
+        raise RequestRefused(400, f"Invalid {what} name")
+    return name
+
+
+def status(call: Call) -> Callable[[Application], bool]:
+    wanted = call.query.get("status", "").lower()
+    if not wanted:
+        return lambda _: True
+    if wanted not in _ACTIVE_STATES:
+        raise RequestRefused(
+            400, f"Application status {shown(wanted)} is not known: expected one of {', '.join(sorted(_ACTIVE_STATES))}"
+        )
+    return lambda app: app.state.value.lower() == wanted
+
+
+def shown(text: str) -> str:
+    return repr(text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…")

@@ -1,0 +1,49 @@
+"""The placement rules of a partition, as ``/placementrules`` shows them."""
+
+from __future__ import annotations
+
+from muster_core.config.config import RECOVERY_PATH, ROOT, FilterConfig, PlacementRuleConfig, is_expression
+from muster_core.partition import Partition
+from muster_rest.shapes.configuration import FilterDao, RuleDao
+
+
+def rules(partition: Partition) -> list[RuleDao]:
+    """In the order in which they are tried; the last one is recovery, which no configuration names."""
+    recovery = RuleDao(name="recovery", parameters={"queue": RECOVERY_PATH})
+    return [*map(_rule, partition.config.placement_rules), recovery]
+
+
+def _rule(rule: PlacementRuleConfig) -> RuleDao:
+    parameters = {"create": _text(rule.create)}
+    match rule.name:
+        case "fixed":
+            value = rule.value.lower()
+            qualified = value == ROOT or value.startswith(f"{ROOT}.")
+            parameters |= {"queue": value, "qualified": _text(qualified)}
+        case "tag":
+            parameters["tagName"] = rule.value.lower()
+    return RuleDao(
+        name=rule.name,
+        parameters=parameters,
+        filter=_filter(rule.filter) if rule.filter is not None else None,
+        parent_rule=_rule(rule.parent) if rule.parent is not None else None,
+    )
+
+
+def _filter(given: FilterConfig) -> FilterDao | None:
+    if not (given.users or given.groups or given.deny):
+        return None  # it lets everybody in, as none would
+    found = FilterDao(type="deny" if given.deny else "allow")
+    if is_expression(given.users):
+        found.user_exp = given.users[0]
+    else:
+        found.user_list = list(given.users)
+    if is_expression(given.groups):
+        found.group_exp = given.groups[0]
+    else:
+        found.group_list = list(given.groups)
+    return found
+
+
+def _text(flag: bool) -> str:
+    return "true" if flag else "false"

@@ -1,0 +1,53 @@
+"""Resource managers for operators: their registration, and whether the scheduler decides for them."""
+
+from __future__ import annotations
+
+from muster_rest.shapes.managers import ConfigurationDao, ResourceManagerDao
+from muster_runtime import rm_words
+from muster_runtime.secrets import masked, masked_yaml
+from muster_state.follower import RmInfo
+
+_WANTS = ("predicates", "preemption_predicates", "scheduling_states", "state_dump", "events")
+
+
+def described(info: RmInfo, now_ns: int) -> str:
+    """What the RM's life means now, and what to do."""
+    return rm_words.description(
+        info.life,
+        info.life_ns,
+        now_ns,
+        paused=info.held,
+        paused_reason=info.held_reason,
+        paused_since_ns=info.held_ns,
+        rm_id=info.rm_id,
+    )
+
+
+def shown(info: RmInfo, now_ns: int, *, default: bool) -> ResourceManagerDao:
+    """Without the configuration, which may be large."""
+    return ResourceManagerDao(
+        rm_id=info.rm_id,
+        life=info.life,
+        life_since=info.life_ns,
+        held=info.held,
+        held_reason=info.held_reason,
+        held_since=info.held_ns,
+        description=described(info, now_ns),
+        default=default,
+        version=info.version,
+        policy_group=info.policy_group,
+        build_info=masked(info.build_info),
+        extra_config=masked(info.extra_config),
+        generation=info.generation,
+        registered=info.registered_ns,
+        registrations=info.registrations,
+        instance_uuid=info.instance_uuid,
+        callbacks_connected=info.callbacks.connected,
+        callbacks_since=info.callbacks_since_ns,
+        callbacks=[name for name in _WANTS if info.callbacks.connected and getattr(info.callbacks, name)],
+    )
+
+
+def configuration(info: RmInfo) -> ConfigurationDao:
+    """The configuration's text, secrets masked."""
+    return ConfigurationDao(rm_id=info.rm_id, config=masked_yaml(info.config))

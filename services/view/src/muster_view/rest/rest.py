@@ -1,0 +1,79 @@
+"""REST: answers ``/ws/v1/*`` like YuniKorn's core, from the state that the followers have folded.
+
+Bodies, statuses and headers are those of YuniKorn's core; docs/rest.md says where they differ. The routes are those of
+``muster_rest.view``; here each gets its endpoint. ``?rm=`` names the resource manager; it is needed only when several
+are possible (``muster_runtime.whose``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from muster_bus.clock import Clock
+from muster_rest.route import Route
+from muster_rest.view import VIEW
+
+from muster_view.rest.call import Endpoint
+from muster_view.rest.endpoints.applications import Applications
+from muster_view.rest.endpoints.explanations import Explanations
+from muster_view.rest.endpoints.external import External
+from muster_view.rest.endpoints.figures import Figures
+from muster_view.rest.endpoints.managers import Managers
+from muster_view.rest.endpoints.nodes import Nodes
+from muster_view.rest.endpoints.partitions import Partitions
+from muster_view.rest.endpoints.process import Process, moved
+from muster_view.rest.endpoints.queues import Queues
+from muster_view.rest.endpoints.states import States
+from muster_view.rest.endpoints.usage import Usage
+from muster_view.rest.engine import Engine
+from muster_view.rest.lookup import Lookup
+from muster_view.rest.source import Snapshot
+from muster_view.rest.yaml_reading import YamlReading
+from muster_view.settings import ViewSettings
+from muster_view.turns import FoldGate
+
+
+class ViewRest(Engine):
+    """The endpoints, as one ASGI application.
+
+    :param process_metrics: True: the process's metrics come with the core's; False: another service exposes them.
+    :param routes: the routes that it answers.
+    :param more: endpoints beside the view's own, by the handler that a route names.
+    """
+
+    def __init__(
+        self,
+        source: Snapshot,
+        settings: ViewSettings,
+        clock: Clock,
+        gate: FoldGate,
+        *,
+        process_metrics: bool = True,
+        routes: Iterable[Route] = VIEW,
+        more: Mapping[str, Endpoint] | None = None,
+    ) -> None:
+        lookup, yaml = Lookup(source), YamlReading()
+        subjects = {
+            "applications": Applications(lookup),
+            "explanations": Explanations(lookup, clock),
+            "external": External(lookup, source),
+            "figures": Figures(lookup, source, settings, clock, process_metrics=process_metrics),
+            "managers": Managers(lookup, source, yaml, clock),
+            "nodes": Nodes(lookup),
+            "partitions": Partitions(lookup),
+            "process": Process(),
+            "queues": Queues(lookup),
+            "states": States(lookup, source, yaml, clock),
+            "usage": Usage(lookup),
+        }
+
+        def endpoint(route: Route) -> Endpoint:
+            if route.moved_to:
+                return moved(route.moved_to)
+            if more is not None and route.handler in more:
+                return more[route.handler]
+            subject, _, name = route.handler.partition(".")
+            found: Endpoint = getattr(subjects[subject], name)
+            return found
+
+        super().__init__([(each, endpoint(each)) for each in routes], source, settings, clock, gate)

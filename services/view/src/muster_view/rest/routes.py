@@ -1,0 +1,78 @@
+"""Which path is which endpoint, as YuniKorn's router sees it.
+
+Only exact paths match. A path that differs in letter case, doubled slashes or a slash at the end is redirected to the
+right one, if that takes the request's method. Any other unknown path is 404, another method 405.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Generic, NamedTuple, TypeVar
+
+E = TypeVar("E")
+
+
+class Match(NamedTuple, Generic[E]):
+    """A path's endpoint.
+
+    :ivar pattern: for metrics.
+    :ivar parameters: the path's parameters by name, decoded once.
+    """
+
+    pattern: str
+    endpoint: E
+    parameters: dict[str, str]
+
+
+class Near(NamedTuple, Generic[E]):
+    """Where a nearly right path leads.
+
+    :ivar path: the right one, decoded.
+    """
+
+    path: str
+    endpoint: E
+
+
+class Routes(Generic[E]):
+    """Patterns such as ``/ws/v1/partition/{partition}/nodes``; a parameter takes one non-empty part."""
+
+    def __init__(self, routes: Iterable[tuple[str, E]]) -> None:
+        self._by_length: dict[int, list[tuple[tuple[str, ...], str, E]]] = {}
+        for pattern, endpoint in routes:
+            parts = tuple(pattern.split("/")[1:])
+            self._by_length.setdefault(len(parts), []).append((parts, pattern, endpoint))
+
+    def find(self, path: str, parts: list[str] | None = None) -> Match[E] | None:
+        """The endpoint of a decoded path; None: no route has exactly this path.
+
+        :param parts: the parts between its slashes, if decoding has added slashes.
+        """
+        given = parts if parts is not None else path.split("/")[1:]
+        for wanted, pattern, endpoint in self._by_length.get(len(given), ()):
+            parameters = _take(wanted, given)
+            if parameters is not None:
+                return Match(pattern, endpoint, parameters)
+        return None
+
+    def canonical(self, path: str) -> Near[E] | None:
+        """The right path for a nearly right one; None: no path is near."""
+        given = [part for part in path.split("/") if part]
+        for parts, _, endpoint in self._by_length.get(len(given), ()):
+            right = [mine if fixed[:1] == "{" else fixed for mine, fixed in zip(given, parts, strict=True)]
+            if all(a.lower() == b.lower() for a, b in zip(right, given, strict=True)):
+                found = "/" + "/".join(right)
+                return Near(found, endpoint) if found != path else None
+        return None
+
+
+def _take(parts: tuple[str, ...], given: list[str]) -> dict[str, str] | None:
+    parameters: dict[str, str] = {}
+    for part, text in zip(parts, given, strict=True):
+        if part[:1] == "{":
+            if not text:
+                return None
+            parameters[part[1:-1]] = text
+        elif part != text:
+            return None
+    return parameters

@@ -1,0 +1,260 @@
+"""The state in figures, for ``muster.v1.Metrics`` (docs/metrics.md): scheduler, queues, nodes, and the view itself.
+
+The JSON has the names of ``MetricsSnapshot`` (proto/muster/v1/metrics.proto), and only the requested sections. It is
+rendered in pieces as in :mod:`render`; an empty piece lets other tasks run.
+
+Cost: the scheduler's section is O(applications + nodes + groups of pending asks), the queues' O(queues shown), the
+nodes' O(nodes) to find the fullest and then O(nodes shown).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import islice
+from operator import attrgetter
+from typing import TypeVar
+
+from muster_core.model.application import Application
+from muster_core.model.node import Node
+from muster_core.model.queue import Queue
+from muster_core.model.reasons import Reason
+from muster_core.partition import Partition
+from muster_rest.shapes.figures import NodeDao, ProcessDao, QueueDao, RuntimeDao, SchedulerDao, TallyDao
+from muster_runtime.go_json import go_json
+from muster_runtime.process import process_figures
+from muster_state.follower import TALLIED, RmState, Tally
+
+from muster_view.explain import explain
+from muster_view.rest import dao, resource_managers
+from muster_view.rest.render import Pieces, small
+
+T = TypeVar("T")
+
+NODES_DEFAULT, NODES_MAX = 1_000, 10_000
+# Objects of one piece: half a millisecond of counting.
+_PER_STEP = 500
+
+
+class Section(StrEnum):
+    """What can be asked for."""
+
+    SCHEDULER = "scheduler"
+    QUEUES = "queues"
+    NODES = "nodes"
+    RUNTIME = "runtime"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a snapshot shows.
+
+    :ivar queue: shown with what is below it.
+    :ivar nodes_max: of the nodes the fullest so many.
+    """
+
+    sections: frozenset[Section]
+    partition: Partition
+    queue: Queue
+    nodes_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far the view is behind."""
+
+    records: int
+    seconds: float
+
+
+def snapshot(state: RmState, wanted: Wanted, lag: Lag, now_ns: int) -> Pieces:
+    """One snapshot: ``{"takenNs": …, "rmId": …, "state": …, "scheduler": {…}, "queues": […], "nodes": […], …}``."""
+    partition, info = wanted.partition, state.info
+    yield b'{"takenNs":%d,"rmId":%b' % (now_ns, go_json(info.rm_id))
+    described = resource_managers.described(info, now_ns)
+    yield b',"state":%b,"stateSinceNs":%d,"paused":%b,"description":%b' % (
+        go_json(info.life),
+        info.life_ns,
+        go_json(info.held),
+        go_json(described),
+    )
+    if Section.SCHEDULER in wanted.sections:
+        yield b',"scheduler":'
+        yield from _scheduler(state, partition)
+    if Section.QUEUES in wanted.sections:
+        yield b',"queues":['
+        yield from _queues(partition, wanted.queue)
+        yield b"]"
+    if Section.NODES in wanted.sections:
+        yield b',"nodes":['
+        yield from _nodes(partition, wanted.nodes_max)
+        yield b"]"
+    if Section.RUNTIME in wanted.sections:
+        yield b',"runtime":%b' % go_json(_runtime(lag))
+    yield b"}\n"
+
+
+# ---- scheduler -------------------------------------------------------------------------------------------------------
+
+
+def _scheduler(state: RmState, partition: Partition) -> Pieces:
+    """In one value, for which everything is counted first."""
+    halt, turns = explain.halt_of(state), explain.turns_of(state)
+    states: Counter[str] = Counter()
+    reasons: Counter[str] = Counter()
+    for apps in _batches(partition.apps.values()):
+        states.update(map(attrgetter("state.value"), apps))
+        for app in apps:
+            if app.asks:
+                reasons.update(_reasons(app, halt, turns))
+        yield b""
+    draining = reservations = 0
+    for nodes in _batches(partition.nodes.values()):
+        draining += sum(not node.schedulable for node in nodes)
+        reservations += sum(len(node.reservations) for node in nodes)
+        yield b""
+    quantities = partition.types.quantities
+    yield go_json(
+        SchedulerDao(
+            applications=dict(states),
+            nodes=len(partition.nodes),
+            nodes_draining=draining,
+            asks_pending=reasons.total(),
+            allocations=dao.containers(partition),
+            reservations=reservations,
+            pending_by_reason=dict(reasons),
+            tally=_tally(state.info.tally, state.info.next_event_id),
+            capacity=quantities(partition.capacity),
+            allocated=quantities(partition.root.allocated),
+            pending=quantities(partition.root.pending),
+        )
+    )
+
+
+def _reasons(app: Application, halt: Reason | None, turns: explain.Turns) -> Counter[str]:
+    """The number of its pending asks by reason. Asks of one group share a reason, which is looked up once."""
+    counts: Counter[str] = Counter()
+    grouped = 0
+    for group in app.groups.values():
+        if group.asks and (head := group.head()) is not None:
+            counts[explain.reason_of(head, halt=halt, turns=turns).code.value] += group.asks
+            grouped += group.asks
+    if grouped < len(app.asks):
+        # Those that are on their way to a place are in no group.
+        for wanted in app.asks.values():
+            if wanted.group is None:
+                counts[explain.reason_of(wanted, halt=halt, turns=turns).code.value] += 1
+    return counts
+
+
+def _tally(tally: Tally, events: int) -> TallyDao:
+    return TallyDao(events=events, **{name: getattr(tally, name) for name in TALLIED})
+
+
+# ---- queues ----------------------------------------------------------------------------------------------------------
+
+
+def _queues(partition: Partition, top: Queue) -> Pieces:
+    """A queue and all queues below, parents first. Root's max is the cluster."""
+    quantities = partition.types.quantities
+    shown = list(_with_below(top))
+    applications = {queue: len(queue.applications) for queue in shown}
+    for queue in reversed(shown):
+        if queue is not top and queue.parent is not None:
+            applications[queue.parent] += applications[queue]
+    yield b""
+
+    def made(queue: Queue) -> QueueDao:
+        is_root = queue.parent is None
+        return QueueDao(
+            path=queue.path,
+            state=queue.state.value,
+            leaf=queue.leaf,
+            guaranteed=queue.by_name(queue.guaranteed) or {},
+            max=(quantities(partition.capacity) if is_root else {}) | (queue.by_name(queue.maximum) or {}),
+            allocated=quantities(queue.allocated),
+            pending=quantities(queue.pending),
+            preempting=quantities(queue.preempting),
+            applications=applications[queue],
+            applications_running=queue.running_applications,
+            applications_max=queue.max_applications,
+        )
+
+    yield from small((queue for queue in shown if not queue.gone), made)
+
+
+def _with_below(queue: Queue) -> Iterator[Queue]:
+    yield queue
+    for child in queue.children.values():
+        yield from _with_below(child)
+
+
+# ---- nodes -----------------------------------------------------------------------------------------------------------
+
+
+def _nodes(partition: Partition, most: int) -> Pieces:
+    """The fullest nodes; among equally full ones the oldest."""
+    by_percent: dict[int, list[Node]] = {}
+    for nodes in _batches(partition.nodes.values()):
+        for node in nodes:
+            if not node.gone:
+                by_percent.setdefault(used_percent(node), []).append(node)
+        yield b""
+    fullest = (node for percent in sorted(by_percent, reverse=True) for node in by_percent[percent] if not node.gone)
+    quantities = partition.types.quantities
+
+    def made(node: Node) -> NodeDao:
+        return NodeDao(
+            node_id=node.node_id,
+            schedulable=node.schedulable,
+            capacity=quantities(node.capacity),
+            allocated=quantities(node.allocated),
+            occupied=quantities(node.occupied),
+            available=quantities(node.available),
+            allocations=len(node.allocations),
+            used_percent=used_percent(node),
+        )
+
+    yield from small(islice(fullest, most), made)
+
+
+def used_percent(node: Node) -> int:
+    """How full a node is, in whole percent: the highest used share of any of its types.
+
+    It is 100 for use of a type that the node does not have, and more when the RM has over-committed the node.
+    """
+    fullest = 0
+    for available, capacity in zip(node.available, node.capacity, strict=True):
+        if capacity > 0:
+            used = (capacity - available) * 100 // capacity
+            if used > fullest:
+                fullest = used
+        elif available < 0:
+            fullest = max(fullest, 100)
+    return min(fullest, dao.INT32_MAX)
+
+
+# ---- runtime ---------------------------------------------------------------------------------------------------------
+
+
+def _runtime(lag: Lag) -> RuntimeDao:
+    found = process_figures()
+    process = ProcessDao(
+        name="view",
+        host=found.host,
+        pid=found.pid,
+        cpu_seconds=round(found.cpu_seconds, 3),
+        memory_bytes=found.memory_bytes,
+        garbage_collections=found.garbage_collections,
+        uptime_seconds=round(found.uptime_seconds, 3),
+    )
+    return RuntimeDao(processes=[process], view_lag_records=lag.records, view_lag_seconds=round(lag.seconds, 3))
+
+
+def _batches(objects: Iterable[T]) -> Iterator[list[T]]:
+    """Some at a time, of those that are there now."""
+    iterator = iter(list(objects))
+    while batch := list(islice(iterator, _PER_STEP)):
+        yield batch

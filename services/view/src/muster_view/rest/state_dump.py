@@ -1,0 +1,105 @@
+"""Everything in one answer, in YuniKorn's shape (``/debug/fullstatedump``).
+
+History servers begin with it. It is rendered in pieces like every large answer. The view only reads and does not ask
+the RM; ``muster admin dump`` does (docs/admin.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+from muster_core.partition import Partition
+from muster_rest.shapes.events import EventStreamDao
+from muster_runtime.go_json import go_json
+from muster_state.follower import RmState
+
+from muster_view.rest import dao, inside, placement_rules, render
+from muster_view.rest.history import History
+from muster_view.rest.render import Pieces
+
+_NO_CALLBACK = {"empty": "Resource Manager did not register callback"}
+_ASK_ELSEWHERE = {"empty": "Resource Manager is not asked here: muster admin dump asks it"}
+
+
+def pieces(
+    state: RmState | None,
+    history: History,
+    config: dict[str, Any],
+    now_ns: int,
+    streams: Sequence[EventStreamDao] = (),
+) -> Pieces:
+    """The dump of one RM; None: of nobody, with everything empty.
+
+    :param config: from :func:`configured.shown`.
+    :param streams: the event streams that are open.
+    """
+    partitions = list(state.core.partitions.values()) if state is not None else []
+    rm_id = state.info.rm_id if state is not None else ""
+    infos = [dao.partition_info(state.info, each) for each in partitions] if state is not None else []
+    clusters = [dao.cluster(state.info, each) for each in partitions] if state is not None else []
+    rules = [{"partition": each.name, "rules": placement_rules.rules(each)} for each in partitions]
+    trees = (iter(render.queue(each, each.root, tree=True, shown_partition=each.name)) for each in partitions)
+    # Both are of one moment: a sample that is taken while the dump is sent is in neither of them.
+    ran, held = history.applications(rm_id), history.containers(rm_id)
+    callback = state is not None and state.info.callbacks.connected and state.info.callbacks.state_dump
+    yield b'{"timestamp":%d' % now_ns
+    yield _field(b"partitions", infos)
+    yield from _list(b"applications", _joined(_applications(each) for each in partitions))
+    yield _field(b"appHistory", ran)
+    yield from _list(b"nodes", _joined(_nodes(each) for each in partitions))
+    yield _field(b"clusterInfo", clusters)
+    yield _field(b"containerHistory", held)
+    yield from _list(b"queues", _joined(trees))
+    yield _field(b"rmDiagnostics", _ASK_ELSEWHERE if callback else _NO_CALLBACK)
+    yield _field(b"logLevel", inside.level())
+    yield _field(b"config", config)
+    yield _field(b"placementRules", rules)
+    yield _field(b"eventStreams", list(streams))
+    yield b"}\n"
+
+
+def _field(name: bytes, value: object) -> bytes:
+    """A further field; an empty one is left out, as in all answers."""
+    return b',"%b":%b' % (name, go_json(value)) if value else b""
+
+
+def _list(name: bytes, parts: Pieces) -> Pieces:
+    """The same, of what is put together in pieces."""
+    written = False
+    for piece in parts:
+        if piece and not written:
+            yield b',"%b":[' % name
+            written = True
+        yield piece
+    if written:
+        yield b"]"
+
+
+def _applications(partition: Partition) -> Pieces:
+    found = chain(partition.apps.values(), partition.rejected.values())
+    live = (app for app in list(found) if not app.gone)
+    return _joined(render.application(partition, app) for app in live)
+
+
+def _nodes(partition: Partition) -> Pieces:
+    live = (node for node in list(partition.nodes.values()) if not node.gone)
+    yield b'{"partitionName":%b' % go_json(partition.name)
+    if partition.nodes:
+        yield b',"nodesInfo":['
+        yield from _joined(render.node(partition, node) for node in live)
+        yield b"]"
+    yield b"}"
+
+
+def _joined(parts: Iterator[Pieces]) -> Pieces:
+    """Several fields with commas between; a field without content gets no comma."""
+    written = False
+    for each in parts:
+        begun = False
+        for piece in each:
+            if written and not begun:
+                yield b","
+            begun = written = True
+            yield piece

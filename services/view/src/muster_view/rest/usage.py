@@ -1,0 +1,145 @@
+"""What users and groups use, queue by queue (``/usage/*``).
+
+Usage is counted from the applications at each request. An application counts for its user while it has asks or
+allocations, and for its group if a limit names one. As in YuniKorn, a user or group that a limit names appears without
+any application, too, with the queues of the limit. So readers see what a user may use before it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from muster_core.model.application import Application
+from muster_core.model.resources import Vector, add, saturated
+from muster_core.partition import Partition
+from muster_core.queues.limits import WILDCARD
+from muster_rest.shapes.usage import GroupUsageDao, UsageDao, UserUsageDao
+
+
+@dataclass(slots=True)
+class Counted:
+    """One user or group: its applications, and the queues where a limit names it."""
+
+    apps: list[Application] = field(default_factory=list)
+    limited: list[str] = field(default_factory=list)
+
+
+ByName = dict[str, Counted]
+
+
+def by_user(partition: Partition) -> ByName:
+    """All users, by name: O(applications + limits)."""
+    found = _limited(partition, group=False)
+    found.pop(WILDCARD, None)  # of which each user has an own copy
+    for app in _counting(partition):
+        if not app.independent:  # which is nobody's
+            _of(found, app.user).apps.append(app)
+    return found
+
+
+def by_group(partition: Partition) -> ByName:
+    """All groups that a limit names, likewise; an application without a group is in none."""
+    found = _limited(partition, group=True)
+    for app in _counting(partition):
+        if app.user_group:
+            _of(found, app.user_group).apps.append(app)
+    return found
+
+
+def of_user(partition: Partition, user: str, counted: Counted) -> UserUsageDao:
+    """What a user uses, and may use."""
+    live = [app for app in counted.apps if not app.gone]
+    return UserUsageDao(
+        user_name=user,
+        groups={app.app_id: app.user_group for app in live if app.user_group},
+        queues=_tree(partition, user, live, counted.limited, group=False),
+    )
+
+
+def of_group(partition: Partition, group: str, counted: Counted) -> GroupUsageDao:
+    """What a group uses, and may use."""
+    live = [app for app in counted.apps if not app.gone]
+    return GroupUsageDao(
+        group_name=group,
+        applications=[app.app_id for app in live],
+        queues=_tree(partition, group, live, counted.limited, group=True),
+    )
+
+
+def _limited(partition: Partition, *, group: bool) -> ByName:
+    found: ByName = {}
+    for path, who, of_group in partition.limits.standing():
+        if of_group is group:
+            _of(found, who).limited.append(path)
+    return found
+
+
+def _of(found: ByName, name: str) -> Counted:
+    counted = found.get(name)
+    if counted is None:
+        counted = found[name] = Counted()
+    return counted
+
+
+def _counting(partition: Partition) -> Iterator[Application]:
+    for app in partition.apps.values():
+        if app.allocations or app.asks or app.counted:
+            yield app
+
+
+class _Level:
+    """One queue, with what is used in it and below."""
+
+    def __init__(self, size: int) -> None:
+        self.used: Vector = [0] * size
+        self.running: list[str] = []
+        self.children: dict[str, None] = {}
+
+
+def _tree(
+    partition: Partition, who: str, apps: list[Application], limited: list[str], *, group: bool
+) -> UsageDao | None:
+    levels: dict[str, _Level] = {}
+    ways: dict[str, list[_Level]] = {}
+    for app in apps:
+        path = app.queue.path
+        way = ways.get(path)
+        if way is None:
+            way = ways[path] = _way(partition, levels, path)
+        for level in way:
+            add(level.used, enumerate(app.allocated))
+            if app.counted:
+                level.running.append(app.app_id)
+    for path in limited:
+        _way(partition, levels, path)
+    root = next(iter(levels), "")
+    return _dao(partition, who, root, levels, group=group) if root else None
+
+
+def _way(partition: Partition, levels: dict[str, _Level], path: str) -> list[_Level]:
+    """The levels from root to a queue; missing ones are created."""
+    found: list[_Level] = []
+    below = ""
+    for name in path.split("."):
+        above, below = below, f"{below}.{name}" if below else name
+        level = levels.get(below)
+        if level is None:
+            levels[below] = level = _Level(len(partition.types.names))
+            if above:
+                levels[above].children[below] = None
+        found.append(level)
+    return found
+
+
+def _dao(partition: Partition, who: str, path: str, levels: dict[str, _Level], *, group: bool) -> UsageDao:
+    level, limit = levels[path], partition.limits.limit_of(path, who, group=group)
+    most = (limit.max_resources if limit is not None else None) or {}
+    return UsageDao(
+        queue_path=path,
+        resource_usage=partition.types.quantities(level.used),
+        running_applications=level.running,
+        max_resources={name: saturated(value) for name, value in most.items()},
+        max_applications=limit.max_applications if limit is not None else 0,
+        children=[_dao(partition, who, child, levels, group=group) for child in sorted(level.children)],
+    )

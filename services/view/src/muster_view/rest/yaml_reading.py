@@ -1,0 +1,21 @@
+"""Reading YAML for requests: one text at a time, beside the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class YamlReading:
+    """One reading at a time: a large text takes seconds."""
+
+    def __init__(self) -> None:
+        self._reading_yaml = asyncio.Lock()
+
+    async def read(self, read: Callable[..., T], *given: Any, **more: Any) -> T:
+        """Reads YAML, which may take seconds: one text at a time, beside the event loop."""
+        async with self._reading_yaml:
+            return await asyncio.to_thread(read, *given, **more)

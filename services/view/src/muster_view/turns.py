@@ -1,0 +1,94 @@
+"""Folding and long answers take turns on one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+
+from muster_bus.clock import Clock
+
+
+class Slice:
+    """Time that one piece of work may keep the event loop.
+
+    ::
+
+        slice_ = Slice(clock, 0.005)
+        for each in work:
+            ...
+            if slice_.used_up():
+                await slice_.rest()
+    """
+
+    def __init__(self, clock: Clock, length_s: float) -> None:
+        self._monotonic, self._length_s = clock.monotonic, length_s
+        self._since_s = self._monotonic()
+        self._until_s = self._since_s + length_s
+        self._before_s = 0.0
+
+    def used_up(self) -> bool:
+        """Whether others must get a turn now."""
+        return self._monotonic() >= self._until_s
+
+    async def rest(self, pause_s: float = 0.0) -> None:
+        """Gives them one; ``pause_s``: all the turns that they want in that time."""
+        self._before_s += self._monotonic() - self._since_s
+        await asyncio.sleep(pause_s)
+        self._since_s = self._monotonic()
+        self._until_s = self._since_s + self._length_s
+
+    @property
+    def worked_s(self) -> float:
+        """Time of the work itself, without the turns of others."""
+        return self._before_s + self._monotonic() - self._since_s
+
+
+class FoldGate:
+    """Holds folding back while an answer of several slices is rendered, so that the answer is of one moment.
+
+    Not for ever: from ``hold_s`` after the first of overlapping holders came, folding goes on beside them.
+    """
+
+    def __init__(self, clock: Clock, hold_s: float) -> None:
+        self._clock, self._hold_s = clock, hold_s
+        self._holders = 0
+        self._until_s = 0.0
+        self._free = asyncio.Event()
+
+    @property
+    def held(self) -> bool:
+        """Whether an answer is being rendered."""
+        return self._holders > 0
+
+    @contextlib.contextmanager
+    def hold(self) -> Iterator[None]:
+        """Holds folding back, within the limit."""
+        if not self._holders:
+            self._until_s = self._clock.monotonic() + self._hold_s
+            self._free.clear()
+        self._holders += 1
+        try:
+            yield
+        finally:
+            self._holders -= 1
+            if not self._holders:
+                self._free.set()
+
+    async def passed(self) -> None:
+        """Returns when folding may go on."""
+        if not self._holders:
+            return
+        left_s = self._until_s - self._clock.monotonic()
+        if left_s > 0:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left_s):
+                    await self._free.wait()
+
+
+async def cooperate(steps: Iterator[None], clock: Clock, slice_s: float) -> None:
+    """Exhausts steps of work, with turns for others in between."""
+    slice_ = Slice(clock, slice_s)
+    for _ in steps:
+        if slice_.used_up():
+            await slice_.rest()

@@ -1,0 +1,161 @@
+"""What a deriver on a real Kafka is fed with and judged by: records, transactions that are undone, and sums."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from pathlib import Path
+from uuid import uuid4
+
+import faust
+import structlog
+from aiokafka import AIOKafkaProducer
+from muster_bus.clock import SystemClock
+from muster_bus.engines import make_log
+from muster_bus.log import Log, Record
+from muster_bus.settings import LogSettings
+from muster_bus.topics import EVENT_KINDS, Topics
+from muster_event_publisher.derive.faust_app import FaustDerive
+from muster_event_publisher.derive.rest import UsageRest
+from muster_event_publisher.derive.settings import DeriveSettings
+from muster_event_publisher.derive.steady import SteadyTable, SteadyTransport
+from muster_event_publisher.derive.usage import S_IN_NS
+from muster_proto.si.v1.si_pb2 import EventRecord
+from unit.publisher.feeding import headers
+from unit.publisher.using import Life, integrate
+
+WINDOW_NS = 60 * S_IN_NS
+
+
+def derive_until_killed(settings: LogSettings, derive: DeriveSettings) -> None:
+    """``muster derive`` in a process of its own, without its HTTP."""
+    logging.basicConfig(level=logging.WARNING)
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+
+    async def run() -> None:
+        log = make_log(settings, SystemClock())
+        await log.start()
+        service = FaustDerive(derive, settings, log, SystemClock())
+        await service.start()
+        await service.wait()
+
+    asyncio.run(run())
+
+
+def one_start(bootstrap: str, prefix: str, file: Path, mended: bool) -> None:
+    """A minimal application that writes down what its agent gets. Its seek takes a while, as on a distant broker."""
+    raw = {"key_type": bytes, "value_type": bytes, "key_serializer": "raw", "value_serializer": "raw", "partitions": 2}
+    app = faust.App(
+        f"{prefix}app", broker=f"kafka://{bootstrap}", store="memory://", topic_partitions=2, web_enabled=False,
+        topic_allow_declare=False, topic_disable_leader=True, autodiscover=False, datadir=str(file.parent / "data"),
+        **({"Table": SteadyTable} if mended else {}),
+    )  # fmt: skip
+    if mended:
+        app.transport = SteadyTransport(app.conf.broker_consumer, app)
+    consumer = app.transport.Consumer
+    seek = consumer.perform_seek
+
+    async def seek_slowly(self: object) -> None:
+        await seek(self)
+        await asyncio.sleep(1)
+
+    consumer.perform_seek = seek_slowly
+    app.Table("table", key_type=bytes, value_type=bytes, partitions=2, changelog_topic=app.topic(f"{prefix}t", **raw))
+
+    async def agent(stream: faust.Stream[bytes]) -> None:
+        with file.open("a", buffering=1) as out:
+            async for event in stream.events():
+                out.write(f"{event.message.partition} {event.message.offset}\n")
+                await asyncio.sleep(0.005)  # it does something with it
+
+    app.agent(app.topic(f"{prefix}events", **raw), name="agent")(agent)
+
+    async def run() -> None:
+        await app.start()
+        await app.wait_until_stopped()
+
+    asyncio.run(run())
+
+
+def until_ns(usage: UsageRest, life: Life) -> int:
+    known = usage.table.known(life.rm_id)
+    return known.until_ns if known is not None else 0
+
+
+async def read_all(log: Log, topic: str, partition: int) -> list[Record]:
+    reader = await log.reader(topic, partition)
+    end = await reader.end_offset()
+    records: list[Record] = []
+    while reader.position < end and (found := await reader.read(10_000, 2)):
+        records += found
+    await reader.close()
+    return records
+
+
+async def abort(bootstrap: str, topics: Topics, life: Life, next_id: int) -> None:
+    """A transaction that tells of an allocation and never comes through: its ids are used again."""
+    producer = AIOKafkaProducer(bootstrap_servers=bootstrap, transactional_id=uuid4().hex)
+    await producer.start()
+    value = EventRecord(
+        type=EventRecord.APP, eventChangeType=EventRecord.ADD, eventChangeDetail=EventRecord.APP_ALLOC,
+        objectID="never", referenceID="k", timestampNano=life.now_ns,
+    )  # fmt: skip
+    value.resource.resources["vcore"].value = 1_000_000
+    await producer.begin_transaction()
+    for number in range(next_id, next_id + 5):
+        await producer.send(
+            topics.events,
+            value.SerializeToString(),
+            key=life.rm_id.encode(),
+            partition=topics.partition_of(life.rm_id),
+            headers=list(headers(life.rm_id, number)),
+        )
+    await producer.flush()
+    await producer.abort_transaction()
+    await producer.stop()
+
+
+def origin(record: Record) -> int:
+    return int(dict(record.headers)["origin"].rsplit(b"/", 1)[1])
+
+
+async def until_fanned_out(log: Log, topics: Topics, lives: list[Life], within_s: float = 60) -> None:
+    """Until the last record of each RM's events is in the topic of its kind."""
+    async with asyncio.timeout(within_s):
+        for life in lives:
+            partition = topics.partition_of(life.rm_id)
+            last = (await read_all(log, topics.events, partition))[-1].offset
+            seen = -1
+            while seen < last:
+                found = [one for kind in EVENT_KINDS for one in await read_all(log, topics.events_of(kind), partition)]
+                seen = max((origin(one) for one in found), default=-1)
+                await asyncio.sleep(0.05)
+
+
+def assert_usage(usage: UsageRest, life: Life) -> None:
+    assert "never" not in usage.table.names(life.rm_id, "application"), "what was undone was derived from"
+    for subject, changes in life.changes.items():
+        expected = integrate(changes, WINDOW_NS, life.at_ns)
+        windows = usage.table.windows(life.rm_id, *subject, 0, 1 << 62, WINDOW_NS)
+        found = {one.start_ns: (+Counter(one.quantity_ns), one.allocations) for one in windows}
+        assert found == {start: (+one.quantity_ns, one.allocations) for start, one in expected.items()}, subject
+
+
+async def assert_fan_out(log: Log, topics: Topics, life: Life) -> None:
+    partition = topics.partition_of(life.rm_id)
+    source = {record.offset: record for record in await read_all(log, topics.events, partition)}
+    assert len(source) == len(life.records)
+    routed: dict[int, Record] = {}
+    for kind in EVENT_KINDS:
+        newest = -1
+        for record in await read_all(log, topics.events_of(kind), partition):
+            at = origin(record)
+            if at <= newest:
+                continue  # a repeat: how a consumer drops it
+            newest = at
+            routed[at] = record
+            assert EventRecord.Type.Name(EventRecord.FromString(record.value or b"").type).lower() == kind
+    assert routed.keys() == source.keys(), f"not routed: {sorted(source.keys() - routed.keys())}"
+    for at, record in routed.items():
+        assert (record.key, record.value, record.headers[:-1]) == (source[at].key, source[at].value, source[at].headers)

@@ -1,0 +1,262 @@
+"""docs/external.md's plugin, from the page alone: its code blocks are written to files, installed as a package, and run
+against a Muster and an RM of either generation of the interface."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from e2e.external_rig import eventually
+from integration.native_rig import Rm, Up, install
+from muster_proto.si.v1 import si_pb2 as si
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "external.md").read_text(encoding="utf-8")
+KEPT = ROOT / "examples" / "external" / "acme"
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+
+def blocks() -> dict[str, str]:
+    """The page's files, by their path: code blocks whose first line names it."""
+    found = re.findall(r"```(?:python|toml)\n(# ([\w./-]+\.(?:py|toml))\n.*?)```", PAGE, re.DOTALL)
+    return {path: text for text, path in found}
+
+
+def test_the_page_and_the_example_are_the_same() -> None:
+    kept = {
+        str(file.relative_to(KEPT)): file.read_text(encoding="utf-8")
+        for file in KEPT.rglob("*")
+        if file.is_file() and "__pycache__" not in file.parts and file.name != "__init__.py"
+    }
+    assert blocks() == kept
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the package of the page is installed."""
+    source, place = tmp_path_factory.mktemp("acme"), tmp_path_factory.mktemp("installed")
+    for path, text in blocks().items():
+        (source / path).parent.mkdir(exist_ok=True)
+        (source / path).write_text(text)
+    how = ("--quiet", "--disable-pip-version-check", "--no-deps", "--no-build-isolation", "--target", str(place))
+    command = (sys.executable, "-m", "pip", "install", *how, str(source))
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
+    assert done.returncode == 0, done.stderr
+    assert sorted(each.name for each in (place / "acme_vms").glob("*.py")) == ["handler.py", "informer.py"]
+    return place
+
+
+class Manager:
+    """The manager that the page's informer speaks with: hosts, and what changed since."""
+
+    def __init__(self, **hosts: dict[str, object]) -> None:
+        self.said: list[dict[str, object]] = []
+        for name, host in hosts.items():
+            self.says(name, **host)
+        manager = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                after = re.fullmatch(r"/changes\?after=(\d+)", self.path)
+                begin = int(after[1]) if after else 0
+                answer = {"hosts": manager.said[begin:], "cursor": str(len(manager.said))}
+                body = json.dumps(answer).encode()
+                self.send_response(200 if after or self.path == "/hosts" else 404)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None: ...
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+
+    def says(self, name: str, **host: object) -> None:
+        self.said.append({"name": name, "revision": len(self.said) + 1, "ram_mib": 1 << 16, **host})
+
+
+@pytest.mark.parametrize("generation", ["current", "previous"])
+async def test_the_plugin_of_the_page_runs(generation: str, installed: Path, tmp_path: Path) -> None:
+    manager = Manager(host1={"cores": 8})
+    files = blocks()
+    config = tmp_path / "acme.toml"
+    config.write_text(files["acme.toml"])
+    settings = files["settings.toml"].replace("7080", str(manager.server.server_port))
+    up = Up(tmp_path, settings, installed, "--event-handler", "acme", "--config-path", str(config))
+    try:
+        await up.start()
+        async with Rm(up, generation) as rm:
+            await rm.client.register()
+            # 1. the same handler, of what the other manager says and of what the RM says
+            await rm.node("n1", 4)
+            await rm.node("n2", 4, attributes={"state": "repair"})
+
+            async def all_known() -> bool:
+                return await up.free_cores("host1", "n1", "n2") == [7, 3, 3]
+
+            await eventually(all_known, "a core of each is left alone")
+            nodes = await up.nodes()
+            assert [nodes[name]["schedulable"] for name in ("host1", "n1", "n2")] == [True, True, False]
+            assert nodes["n1"]["sources"] == ["itself"]
+            sources = await up.get("/ws/v1/external")
+            assert {each["source"]: (each["state"], each["objects"].get("node")) for each in sources} == {
+                "hosts": ("LIVE", 1),
+                "itself": ("LIVE", 2),
+            }
+            # 2. it refuses, and says why
+            await rm.application("app")
+            await rm.application("evil", user="mallory")
+            assert rm.refused == {"evil": "event handler acme does not take it: user mallory may run nothing here"}
+            # 3. what it takes runs
+            await rm.ask("large", "app", 7)
+            await rm.runs_all("large")
+            await rm.ask("small", "app", 3)
+            await rm.runs_all("large", "small")
+            assert rm.runs == {"large": "host1", "small": "n1"}
+            # 4. what changes, and what it puts besides
+            await rm.node("n2", 4, si.NodeInfo.UPDATE, {"state": "ok"})
+            assert (await up.nodes())["n2"]["schedulable"]
+            await rm.application("tenant", **{"acme/quota": "0"})
+
+            async def is_limited() -> bool:
+                queue = await up.get("/ws/v1/partition/default/queue/root.work")
+                return bool(queue["maxResource"].get("vcore") == 0)
+
+            await eventually(is_limited, "the tenant has its quota")
+            assert "informer" not in await up.health()
+    finally:
+        up.process.stop()
+        manager.server.shutdown()
+        manager.server.server_close()
+
+
+# ---- what is killed, and what hangs ----------------------------------------------------------------------------------
+
+NATIVE = """
+[scheduler.external]
+event_handler = "spare"
+[scheduler.external.informers.itself]
+kind = "native"
+rm = "my-cluster"
+timeout_s = {timeout_s}
+"""
+
+# A handler that keeps two cores of each node, remembers what it was told, and does what a node's attribute says.
+SPARE = """
+import os, time
+from dataclasses import replace
+from muster_informers.plugin import DefaultEventHandler
+
+class Spare(DefaultEventHandler):
+    def add_node(self, node, *, initial):
+        print("told", "initial" if initial else "new", node.node_id, flush=True)
+        self.put(node)
+
+    def update_node(self, old, new):
+        self.put(new)
+
+    def put(self, node):
+        match node.attributes.get("do"):
+            case "hang":
+                time.sleep(3600)
+            case "die":
+                os._exit(3)
+            case "raise":
+                raise ValueError("no idea what this is")
+        self.cache.put(replace(node, occupied={"vcore": 2000}))
+
+def make_handler(cache, config, context):
+    return Spare(cache)
+"""
+
+
+@pytest.fixture
+def spare(tmp_path: Path) -> Path:
+    place = tmp_path / "plugins"
+    place.mkdir()
+    install(place, "spare", SPARE, event_handlers="spare = spare:make_handler")
+    return place
+
+
+@pytest.mark.parametrize("generation", ["current", "previous"])
+async def test_killed_and_started_again_what_the_handler_said_holds(
+    generation: str, spare: Path, tmp_path: Path
+) -> None:
+    up = Up(tmp_path, NATIVE.format(timeout_s=60), spare)
+    try:
+        await up.start()
+        async with Rm(up, generation) as rm:
+            await rm.client.register()
+            await rm.node("n1", 4)
+            await rm.application("app")
+            await rm.ask("k1", "app", 1)
+            await rm.runs_all("k1")
+            # 1. the informers' process alone: nothing is refused, what comes waits for the next one
+            os.kill(up.informers_pid(), signal.SIGKILL)
+            await rm.node("n2", 4)
+            assert rm.refused == {}
+            # 2. all of it
+            up.process.kill()
+            await up.start()
+            await rm.node("n3", 4)
+
+            async def all_known() -> bool:
+                return await up.free_cores("n1", "n2", "n3") == [1, 2, 2]
+
+            await eventually(all_known, "two cores of each node are kept, once")
+            await rm.ask("k2", "app", 2)
+            await rm.ask("k3", "app", 2)
+            await rm.runs_all("k2", "k3")
+            assert {rm.runs[key] for key in ("k2", "k3")} == {"n2", "n3"}
+        told = [line for line in up.process.log_file.read_text().splitlines() if line.startswith("told ")]
+        assert told == [
+            "told new n1",
+            "told initial n1",
+            "told new n2",
+            "told initial n1",
+            "told initial n2",
+            "told new n3",
+        ]
+    finally:
+        up.process.stop()
+
+
+async def test_a_handler_that_fails_dies_or_hangs_stops_nobody(spare: Path, tmp_path: Path) -> None:
+    up = Up(tmp_path, NATIVE.format(timeout_s=8), spare)
+    try:
+        await up.start()
+        async with Rm(up) as rm:
+            await rm.client.register()
+            await rm.node("n1", 4)
+            await rm.application("app")
+            # 1. it raises
+            await rm.node("bad", 4, attributes={"do": "raise"})
+            assert rm.refused["bad"] == "event handler spare failed: ValueError: no idea what this is"
+
+            async def is_shown() -> bool:
+                return "informer itself (native): event handler spare failed" in await up.health()
+
+            await eventually(is_shown, "what the handler fails on is shown")
+            # 2. it hangs, and is ended
+            await rm.node("slow", 4, attributes={"do": "hang"})
+            assert rm.refused["slow"] == "event handler spare did not answer within 8 s"
+            # 3. what comes meanwhile is answered at once, and what runs goes on
+            await rm.ask("k", "app", 1)
+
+            async def is_refused() -> bool:
+                return "did not answer within 8 s, a moment ago" in rm.refused.get("k", "")
+
+            await eventually(is_refused, "the ask is answered")
+            assert up.process.running
+            assert await up.free_cores("n1") == [2]
+    finally:
+        up.process.stop()

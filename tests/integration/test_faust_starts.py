@@ -1,0 +1,197 @@
+"""Faust's starts on a real Kafka, many of them, each ended by a kill: nothing lost, nothing twice in the sums.
+
+``MUSTER_DERIVE_STARTS`` says how many (default 24, in four deployments at a time; run 100 after a change of
+``derive/steady.py`` or of Faust's version), ``MUSTER_DERIVE_SEED`` at which moments.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from multiprocessing.context import ForkServerContext, ForkServerProcess
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from aiokafka import AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from integration.deriving_rig import (
+    abort,
+    assert_fan_out,
+    assert_usage,
+    derive_until_killed,
+    one_start,
+    until_fanned_out,
+    until_ns,
+)
+from muster_bus.clock import SystemClock
+from muster_bus.engines import make_log
+from muster_bus.settings import LogSettings
+from muster_event_publisher.derive.rest import UsageRest
+from muster_event_publisher.derive.settings import DeriveSettings
+from unit.publisher.feeding import Feeder
+from unit.publisher.using import Life
+
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(900)]
+
+DEPLOYMENTS = 4
+STARTS = int(os.environ.get("MUSTER_DERIVE_STARTS", "24"))
+SEED = int(os.environ.get("MUSTER_DERIVE_SEED", random.randrange(10_000)))
+RMS = ("rm-1", "rm-4")  # in either of two partitions
+COUNT = 300  # events of a start whose seek is slow
+DERIVE = DeriveSettings(
+    batch_records_max=40, backlog_records_max=100, batch_wait_s=0.02, commit_interval_s=0.3, refresh_windows=5
+)
+
+
+def processes() -> ForkServerContext:
+    """Processes that have imported everything when they begin."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["muster_event_publisher.derive.faust_app", "muster_bus.backends.kafka"])
+    return context
+
+
+@contextmanager
+def process(context: ForkServerContext, target: object, *args: object) -> Iterator[ForkServerProcess]:
+    """Runs it; at the end it is killed, which must be what ended it."""
+    started = context.Process(target=target, args=args, daemon=True)  # type: ignore[arg-type]
+    started.start()
+    try:
+        yield started
+    finally:
+        started.kill()
+        started.join()
+    assert started.exitcode == -9, f"it ended by itself with {started.exitcode}"
+
+
+# ---- the service -----------------------------------------------------------------------------------------------------
+
+
+async def test_many_starts_each_of_which_is_killed_and_every_sum_is_exact(kafka_bootstrap: str) -> None:
+    print(f"MUSTER_DERIVE_SEED={SEED}")
+    starts = -(-STARTS // DEPLOYMENTS)
+    ended = asyncio.Barrier(DEPLOYMENTS)
+    async with asyncio.TaskGroup() as group:
+        for number in range(DEPLOYMENTS):
+            group.create_task(deployment(kafka_bootstrap, starts, SEED + number, ended))
+
+
+async def deployment(bootstrap: str, starts: int, seed: int, ended: asyncio.Barrier) -> None:
+    chance = random.Random(seed)
+    settings = LogSettings(
+        backend="kafka", kafka_bootstrap_servers=bootstrap, topic_prefix=f"t{uuid4().hex}.", partitions=len(RMS)
+    )
+    topics, log = settings.topics(), make_log(settings, SystemClock())
+    await log.start()
+    usage = UsageRest(DeriveSettings(rest_windows_max=10**7, rest_records_max=10**7), log, topics)
+    await usage.start()
+    feeder, context = Feeder(log, topics), processes()
+    lives = [Life(seed * 10 + number, rm_id) for number, rm_id in enumerate(RMS)]
+    try:
+        for number in range(starts):
+            with process(context, derive_until_killed, settings, DERIVE):
+                # Half are killed soon after something came of them, half at any moment, so mostly while they begin.
+                before = [until_ns(usage, life) for life in lives]
+                lives_s, began_s, came_s = chance.uniform(0, 1.0), time.monotonic(), None
+                at_any_moment = number % 2 == 1
+                while True:
+                    await feed(feeder, lives, chance, bootstrap)
+                    now_s = time.monotonic()
+                    if came_s is None and [until_ns(usage, life) for life in lives] != before:
+                        came_s = now_s
+                    if at_any_moment and now_s - began_s > 3 * lives_s:
+                        break
+                    if came_s is not None and now_s - came_s > lives_s:
+                        break
+                    assert now_s - began_s < 60, f"seed {seed}: start {number} derived nothing in a minute"
+        with process(context, derive_until_killed, settings, DERIVE):
+            for life in lives:  # (the last event says the latest time: when that is known, everything went in)
+                last = life.wait(2).records[-1]
+                await feeder.write(life.rm_id, [(last.value or b"", last.headers)])
+            ends = [life.at_ns for life in lives]
+            await until(lambda: [until_ns(usage, life) for life in lives] == ends, 90)
+            await until_fanned_out(log, topics, lives)
+        await ended.wait()  # (brute force takes the processor)
+        for life in lives:
+            assert_usage(usage, life)
+            await assert_fan_out(log, topics, life)
+    finally:
+        await usage.stop()
+        await log.close()
+
+
+async def feed(feeder: Feeder, lives: list[Life], chance: random.Random, bootstrap: str) -> None:
+    """A transaction of each RM, and now and then one that is undone."""
+    for life in lives:
+        before = len(life.records)
+        life.live(chance.choice((1, 1, 2, 6)))
+        await feeder.write(life.rm_id, [(one.value or b"", one.headers) for one in life.records[before:]])
+        if chance.random() < 0.02:
+            next_id = sum(dict(one.headers)["tracking"] == b"1" for one in life.records)
+            await abort(bootstrap, feeder.topics, life, next_id)
+    await asyncio.sleep(0.1)
+
+
+# ---- the defect ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mended", [True, False], ids=["mended", "as it is"])
+async def test_a_start_whose_seek_is_slow_gets_each_event_once(
+    kafka_bootstrap: str, tmp_path: Path, mended: bool
+) -> None:
+    """As it is, Faust throws away what comes until the seek is over. When it no longer does, drop the mend.
+
+    (On a busy machine it may begin to read only after that, so it has several starts to show it.)
+    """
+    exact = {n: list(range(COUNT + 1)) for n in range(2)}
+    starts = (await got_at_a_start(kafka_bootstrap, tmp_path / f"seen-{n}", mended) for n in range(1 if mended else 6))
+    if mended:
+        assert [one async for one in starts] == [exact]
+    else:
+        async for one in starts:
+            if one != exact:
+                return
+        raise AssertionError("each start got each event once")
+
+
+async def got_at_a_start(kafka_bootstrap: str, file: Path, mended: bool) -> dict[int, list[int]]:
+    """The offsets that the agent got, by partition."""
+    prefix, count = f"t{uuid4().hex}.", COUNT
+    topics = [f"{prefix}events", f"{prefix}t"]
+    admin = AIOKafkaAdminClient(bootstrap_servers=kafka_bootstrap)
+    await admin.start()
+    await admin.create_topics([NewTopic(topic, 2, 1) for topic in topics])
+    await admin.close()
+    producer = AIOKafkaProducer(bootstrap_servers=kafka_bootstrap)
+    await producer.start()
+    for topic in topics:  # (a table that is not empty: the fetcher runs while it is read back)
+        sent = [await producer.send(topic, b"", key=b"k", partition=n % 2) for n in range(2 * count)]
+        await asyncio.gather(*sent)
+    await asyncio.to_thread(file.touch)
+    with process(processes(), one_start, kafka_bootstrap, prefix, file, mended):
+        # (As it is, Faust may throw all of them away.)
+        with nullcontext() if mended else suppress(TimeoutError):
+            await until(lambda: bool(lines_of(file)), 60)
+        more = [await producer.send(topics[0], b"last", key=b"k", partition=n) for n in range(2)]
+        await asyncio.gather(*more)
+        # (As it is, Faust may throw the last ones away too: then they never come.)
+        with nullcontext() if mended else suppress(TimeoutError):
+            await until(lambda: {f"{n} {count}" for n in range(2)} <= set(lines_of(file)), 60 if mended else 20)
+    await producer.stop()
+    seen = lines_of(file)
+    return {n: [int(line[2:]) for line in seen if line.startswith(f"{n} ")] for n in range(2)}
+
+
+def lines_of(file: Path) -> list[str]:
+    return file.read_text().splitlines()
+
+
+async def until(condition: Callable[[], bool], within_s: float) -> None:
+    async with asyncio.timeout(within_s):
+        while not condition():  # noqa: ASYNC110 - a question, not an event
+            await asyncio.sleep(0.05)

@@ -1,0 +1,183 @@
+"""The laws of proposals that take turns: alone where they are to be, behind what was told before, and nobody left over.
+
+What an ask wants is read from its tags here, not from what the core makes of them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+
+from muster_bus.topics import Topics
+from muster_core.model.application import Ask
+from muster_core.model.demand import Demand
+from muster_core.model.inquiries import Inquiry, InquiryKind
+from muster_core.model.node import Node
+from muster_core.model.outcome import Fact, NewAllocation, PredicatesAsked
+from muster_core.model.scopes import CallbackPolicy, Scope
+from muster_core.partition import Partition
+from muster_proto.muster.bus.v1 import envelope_pb2
+from muster_proto.muster.v1 import callbacks_pb2
+from muster_proto.si.v1 import si_pb2 as si
+from muster_scheduler.emit import Emitter
+from muster_state.follower import RmInfo
+from simulation.books import must
+
+_PROPOSALS = (InquiryKind.PLACE, InquiryKind.PROBE, InquiryKind.REPLACE)
+_SAID = {"node": Scope.NODE, "task-group": Scope.TASK_GROUP, "application": Scope.APPLICATION, "one": Scope.ONE}
+TAG = "muster.callbacks.open"
+
+# (partition, scope, and what it is in: an application and its task group, or a node)
+Place = tuple[str, Scope, str, str]
+
+
+def wanted(policy: CallbackPolicy, demand: Demand) -> Scope:
+    """Where its proposals are to be alone."""
+    return policy.alone | _SAID.get(demand.tags.get(TAG, ""), Scope.ALL)
+
+
+def places(partition: str, app_id: str, task_group: str, node_ids: Iterable[str]) -> Iterator[Place]:
+    """In which scopes it is."""
+    yield partition, Scope.ONE, "", ""
+    yield partition, Scope.APPLICATION, app_id, ""
+    yield partition, Scope.TASK_GROUP, app_id, task_group
+    for node_id in node_ids:
+        yield partition, Scope.NODE, node_id, ""
+
+
+def proposals(partition: Partition) -> Iterator[tuple[Inquiry, list[Place]]]:
+    """What is open and would be an allocation, and where."""
+    for inquiry in dict.fromkeys(partition.questions.open.values()):
+        if inquiry.kind in _PROPOSALS:
+            ask = inquiry.ask
+            nodes = sorted(node.node_id for node in inquiry.nodes.values())
+            yield inquiry, list(places(partition.name, ask.app.app_id, ask.demand.task_group, nodes))
+
+
+class Turns:
+    """Who may wait for whom, by partition: where somebody wanted to be alone since nothing was open, and what is."""
+
+    def __init__(self) -> None:
+        self._wants: dict[str, Scope] = {}
+        self._taken: dict[str, set[Place]] = {}
+
+    def look(self, policy: CallbackPolicy, partition: Partition) -> None:
+        """After each change. (Who wanted it may be gone, and what is open then still has to be answered.)"""
+        taken = self._taken[partition.name] = {place for _, found in proposals(partition) for place in found}
+        wants = (self._wants.get(partition.name, Scope.ALL) if taken else Scope.ALL) | policy.alone
+        for app in partition.apps.values():
+            for ask in app.asks.values():
+                wants |= wanted(policy, ask.demand)
+        self._wants[partition.name] = wants
+
+    def excuse(self, partition: str, ask: Ask, node: Node) -> bool:
+        """Something is open where the ask would be, and somebody wants, or wanted, to be alone there."""
+        found = places(partition, ask.app.app_id, ask.demand.task_group, (node.node_id,))
+        wants, taken = self._wants.get(partition, Scope.ALL), self._taken.get(partition, ())
+        return any(place[1] & wants and place in taken for place in found)
+
+
+def check_alone(policy: CallbackPolicy, partition: Partition, tally: Counter[str]) -> None:
+    """No two are open where one of them is to be alone."""
+    found = list(proposals(partition))
+    if not found:
+        return
+    count = Counter(place for _, here in found for place in here)
+    for inquiry, here in found:
+        scope = wanted(policy, inquiry.ask.demand)
+        for place in here:
+            if place[1] & scope:
+                must(count[place] == 1, "alone", f"{inquiry.ask}: {count[place]} proposals are open in {place}")
+                tally[f"turns: alone in {place[1].name}"] += 1
+
+
+class Wire:
+    """What goes to the RM, as the service writes it: the numbers of responses, and behind which of them a question is.
+
+    :ivar info: the RM's, which is recorded.
+    """
+
+    def __init__(self, info: RmInfo, tally: Counter[str]) -> None:
+        self.tally = tally
+        self._notes: dict[int, tuple[Scope, list[Place]]] = {}
+        # By scope, the allocations there: in which response each was told, and whether it was to be alone.
+        self._told: dict[Place, dict[tuple[str, str], tuple[int, bool]]] = {}
+        self.goes_on(info)
+
+    def goes_on(self, info: RmInfo) -> None:
+        """Another process writes."""
+        self.info = info
+        self._emitter = Emitter(Topics(), info)
+
+    def registered(self) -> None:
+        """The RM begins anew, and knows all that it reports."""
+        self.info.last_allocation_response = 0
+        self._told.clear()
+        self._notes.clear()
+
+    def note(self, fact: NewAllocation | PredicatesAsked, policy: CallbackPolicy, demand: Demand | None) -> None:
+        """It comes out: where it is, and where it is to be alone, by what holds now."""
+        if demand is None:
+            return
+        if isinstance(fact, NewAllocation):
+            made = fact.allocation
+            app_id, node_id = made.app_id, made.node_id
+        else:
+            app_id, node_id = fact.app_id, fact.node_id
+        found = places(fact.partition, app_id, demand.task_group, (node_id,))
+        self._notes[id(fact)] = wanted(policy, demand), list(found)
+
+    def send(self, facts: list[Fact], partitions: Mapping[str, Partition]) -> None:
+        """Writes them; whoever is asked must know where to wait for what was allocated before."""
+        records: list[tuple[int, si.AllocationResponse | callbacks_pb2.ToResourceManager]] = []
+        written: list = []  # type: ignore[type-arg]
+        self._emitter._responses(facts, written)
+        for record in written:
+            envelope = envelope_pb2.ResponseEnvelope.FromString(record.value)
+            if envelope.stream == envelope_pb2.STREAM_ALLOCATION:
+                records.append((envelope.sequence, si.AllocationResponse.FromString(envelope.response)))
+            elif envelope.stream == envelope_pb2.STREAM_CALLBACK:
+                message = callbacks_pb2.ToResourceManager.FromString(envelope.response)
+                records.append((envelope.sequence, message))
+        new = iter([number for number, each in records if isinstance(each, si.AllocationResponse) for _ in each.new])
+        behind = {
+            question.id: (question.after_response, number)
+            for number, each in records
+            if isinstance(each, callbacks_pb2.ToResourceManager)
+            for question in each.predicates
+        }
+        self._check(facts, new, behind, partitions)
+        self._notes.clear()
+
+    def _check(
+        self,
+        facts: list[Fact],
+        new: Iterator[int],
+        behind: Mapping[int, tuple[int, int]],
+        partitions: Mapping[str, Partition],
+    ) -> None:
+        for fact in facts:
+            if isinstance(fact, NewAllocation):
+                number = next(new)
+                if fact.adopted or (noted := self._notes.pop(id(fact), None)) is None:
+                    continue  # (the RM itself said so)
+                scope, found = noted
+                who = fact.allocation.app_id, fact.allocation.unique_key
+                for place in found:
+                    self._told.setdefault(place, {})[who] = number, bool(place[1] & scope)
+            elif isinstance(fact, PredicatesAsked) and (noted := self._notes.pop(id(fact), None)) is not None:
+                scope, found = noted
+                after, number = behind[fact.question]
+                must(after < number, "behind", f"{fact}: {number} is to be answered behind {after}")
+                for place in found:
+                    told = self._told.get(place, {})
+                    for who in [who for who in told if not _runs(partitions.get(place[0]), *who)]:
+                        del told[who]  # (the RM ended it, so it had heard of it)
+                    least = max((each for each, alone in told.values() if alone or place[1] & scope), default=0)
+                    must(after >= least, "behind", f"{fact}: in {place} {least} was told, and it waits for {after}")
+                    self.tally["turns: behind what was told"] += least > 0
+
+
+def _runs(partition: Partition | None, app_id: str, key: str) -> bool:
+    app = partition.apps.get(app_id) if partition is not None else None
+    return app is not None and key in app.allocations

@@ -1,0 +1,65 @@
+"""Asks that wait because the RM is asked about another one first: the same word everywhere, and found cheaply."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import ValuesView
+from typing import Any
+
+import pytest
+from muster_core.model.commands import UpdateAllocations
+from muster_core.model.outcome import Outcome
+from muster_proto.muster.bus.v1 import envelope_pb2 as pb
+from muster_state.follower import RmInfo, RmState
+from muster_view.explain import explain, explain_node, explain_queue
+from muster_view.rest.snapshot import Lag, Section, Wanted, snapshot
+from preempting import Arena, item
+from unit.view.explained import decoded, one_queue
+
+ASKS = 20
+
+
+@pytest.fixture
+def arena() -> Arena:
+    """Asks to which the scheduler has not come, as a follower sees them between two proposals."""
+    arena = one_queue()
+    asks = [item("app", f"k{n}", preempts=False, vcore=1_000) for n in range(ASKS)]
+    arena.core.apply(UpdateAllocations(asks), arena.now_ns, Outcome())
+    return arena
+
+
+def state_of(arena: Arena, open_proposals: int) -> RmState:
+    stream = pb.CallbackStream(connected=True, predicates=True, open_proposals=open_proposals)
+    return RmState(RmInfo("rm", life="RUNNING", callbacks=stream), arena.core)
+
+
+@pytest.mark.parametrize(("open_proposals", "code"), [(0, "WAITING_FOR_TURN"), (1, "RM_TURN"), (4, "RM_TURN")])
+def test_every_answer_says_the_same_of_it(arena: Arena, open_proposals: int, code: str) -> None:
+    partition, now_ns, state = arena.partition, arena.now_ns, state_of(arena, open_proposals)
+    wanted, turns = {code: ASKS}, explain.turns_of(state)
+    assert explain.summary(state, now_ns).counts == wanted
+    queue = partition.queues["root.a"]
+    assert decoded(explain_queue.explained(partition, queue, now_ns, halt=None, turns=turns))["asks"] == wanted
+    node = explain_node.explained(partition, partition.nodes["n1"], now_ns, halt=None, turns=turns)
+    assert json.loads(b"".join(node))["waiting"]["reasons"] == wanted
+    only = Wanted(frozenset({Section.SCHEDULER}), partition, partition.root, 1)
+    shown = json.loads(b"".join(snapshot(state, only, Lag(0, 0.0), now_ns)))
+    assert shown["scheduler"]["pendingByReason"] == wanted
+    assert json.loads(b"".join(explain.pending(state, now_ns)))["counts"] == wanted
+
+
+def test_an_application_is_searched_once_for_what_is_proposed(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once for each ask is O(n²): with 5,000 asks that was seconds for each answer."""
+    searched: list[object] = []
+
+    class Counted(dict[str, Any]):
+        def values(self) -> ValuesView[Any]:
+            searched.append(self)
+            return super().values()
+
+    app = arena.application("app")
+    asks = list(app.asks.values())
+    monkeypatch.setattr(app, "asks", Counted(app.asks))
+    turns = explain.turns_of(state_of(arena, 1))
+    assert {explain.reason_of(each, halt=None, turns=turns).code for each in asks} == {"RM_TURN"}
+    assert len(searched) == 1

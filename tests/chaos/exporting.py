@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import asyncpg
-import duckdb
 import httpx
+from history_files import rows_of
 from muster_bus.clock import SystemClock
 from muster_bus.engines import make_log
 from muster_bus.log import OutRecord
@@ -131,7 +131,8 @@ class Exported:
             "select count(*), count(distinct (rm, instance, id)), sum(id)::bigint"
             f" from {read}('{self.folder / store}/**/*.{suffix}')"
         )
-        return await asyncio.to_thread(lambda: duckdb.connect().sql(query).fetchall()[0])
+        [(rows, events, id_sum)] = await asyncio.to_thread(rows_of, query)
+        return rows, events, id_sum
 
     @property
     def expected(self) -> tuple[int, int, int]:

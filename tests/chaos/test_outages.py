@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import asyncpg
-import duckdb
 import httpx
 import pytest
 import servers
 from chaos.harness import Deployment, assert_each_task_once, on_kafka
+from history_files import rows_of
 from muster_client.replay import ReplayOptions, replay
 from muster_client.settings import ClientSettings
 from wanting import server_wanted
@@ -203,15 +203,9 @@ async def rows_in_postgres(dsn: str, schema: str) -> tuple[int, int]:
 
 async def rows_in_parquet(history: Path) -> tuple[int, int]:
     """Rows, and distinct events among them."""
-
-    def count() -> tuple[int, int]:
-        found = duckdb.execute(
-            f"select count(*), count(distinct (instance, rm, id)) from read_parquet('{history}/**/*.parquet')"
-        ).fetchone()
-        assert found is not None
-        return found[0], found[1]
-
-    return await asyncio.to_thread(count)
+    query = f"select count(*), count(distinct (instance, rm, id)) from read_parquet('{history}/**/*.parquet')"
+    [(rows, events)] = await asyncio.to_thread(rows_of, query)
+    return rows, events
 
 
 async def eventually_equal(count: Callable[[], Awaitable[tuple[int, int]]], wanted: tuple[int, int]) -> None:

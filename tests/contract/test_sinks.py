@@ -12,11 +12,11 @@ from typing import Any, Protocol
 from uuid import uuid4
 
 import asyncpg
-import duckdb
 import pyarrow.parquet
 import pytest
 import redis.asyncio
 import zstandard
+from history_files import rows_of
 from moto.server import ThreadedMotoServer
 from muster_bus.clock import SystemClock
 from muster_bus.log import Record
@@ -75,7 +75,7 @@ class FilesBench:
     async def ids(self) -> Ids:
         if not self.files():
             return []
-        return duckdb.sql(f"select instance, id from {self.source} order by all").fetchall()
+        return rows_of(f"select instance, id from {self.source} order by all")
 
 
 def parquet_bench(folder: Path) -> FilesBench:
@@ -369,17 +369,17 @@ async def written(bench: FilesBench | S3Bench, *batches: EventBatch) -> None:
 async def test_rows_of_files(tmp_path: Path, make: Callable[[Path], FilesBench]) -> None:
     bench = make(tmp_path)
     await written(bench, batch([record(7, "rm", 3, event(3, message="hello"))], 0, 9, partition=2))
-    assert duckdb.sql(f'select {COLUMNS}, partition, "offset" from {bench.source}').fetchall() == [(*ROW, 2, 7)]
+    assert rows_of(f'select {COLUMNS}, partition, "offset" from {bench.source}') == [(*ROW, 2, 7)]
     assert bench.files() == [f"000001/p2/{0:020d}-{9:020d}{bench.sink()._form.suffix}"]
 
 
 async def test_parquet_types(tmp_path: Path) -> None:
     bench = parquet_bench(tmp_path)
     await written(bench, batch([record(0, "rm", 3)], 0, 1))
-    found = duckdb.sql(
+    found = rows_of(
         "select resource['memory'], resource['vcore'], typeof(resource), typeof(id), typeof(partition),"
         f' typeof("offset") from {bench.source}'
-    ).fetchall()
+    )
     assert found == [(2**33, 3, "MAP(VARCHAR, BIGINT)", "BIGINT", "INTEGER", "BIGINT")]
 
 
@@ -477,10 +477,10 @@ async def test_files_of_the_earlier_layout_are_taken_over(tmp_path: Path) -> Non
     await sink.write(batch(records, 0, 9))
     await sink.close()
     assert await bench.ids() == [("i", n) for n in range(8)] + [("j", n) for n in range(3)]
-    found = duckdb.sql(
+    found = rows_of(
         f'select count(*), count(distinct (rm, instance, id)), count("offset"), min(partition) from {bench.source}'
     )
-    assert found.fetchall() == [(11, 11, 3, 0)]
+    assert found == [(11, 11, 3, 0)]
     assert await asyncio.to_thread(lambda: sorted(path.name for path in tmp_path.iterdir())) == [
         ".lock", "000000", "000001"
     ]  # fmt: skip

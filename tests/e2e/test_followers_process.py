@@ -13,11 +13,11 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import duckdb
 import exposed
 import pytest
 from chaos.harness import Deployment, embedded
 from contract.log_contract import all_of
+from history_files import rows_of
 from muster_bus.clock import SystemClock
 from muster_bus.engines import make_log
 from muster_bus.topics import HEADER_EVENT_ID
@@ -156,7 +156,7 @@ async def test_killed_again_and_again_it_shows_and_exports_all_once_and_decision
     ]
     await log.close()
     query = f"select id from read_parquet('{tmp_path / 'data/history'}/**/*.parquet') order by id"
-    exported = await asyncio.to_thread(lambda: duckdb.connect().sql(query).fetchall())
+    exported = await asyncio.to_thread(rows_of, query)
     assert len(in_log) > KILLS * ASKS
     assert [row[0] for row in exported] == sorted(in_log)
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import duckdb
 import httpx
 import pytest
+from history_files import rows_of
 from muster_bus.clock import SystemClock
 from muster_bus.engines import make_log
 from muster_bus.log import Log
@@ -62,7 +62,7 @@ async def test_restart_ring_rest_and_history(kafka_bootstrap: str, tmp_path: Pat
         await second.stop()
         # 3. history has every event once
         query = f"select id from read_parquet('{tmp_path}/**/*.parquet') order by id"
-        ids = await asyncio.to_thread(lambda: duckdb.connect().sql(query).fetchall())
+        ids = await asyncio.to_thread(rows_of, query)
         assert ids == [(n,) for n in range(230)]
     finally:
         await log.close()

@@ -11,9 +11,9 @@ from typing import Any
 from uuid import uuid4
 
 import asyncpg
-import duckdb
 import httpx
 import pytest
+from history_files import rows_of
 from muster_bus.backends.sqlite import SqliteLog
 from muster_bus.clock import SystemClock
 from muster_bus.engines import make_log
@@ -96,7 +96,10 @@ async def ids_in_log(log: Log, topics: Topics) -> list[tuple[str, int]]:
 
 
 def ids_in_parquet(folder: Path) -> list[tuple[str, int]]:
-    return duckdb.sql(f"select rm, id from read_parquet('{folder}/**/*.parquet') order by all").fetchall()
+    return [
+        (rm, event_id)
+        for rm, event_id in rows_of(f"select rm, id from read_parquet('{folder}/**/*.parquet') order by all")
+    ]
 
 
 async def test_kill_9_in_the_middle_several_times(tmp_path: Path) -> None:
@@ -154,14 +157,11 @@ async def test_parquet_and_duckdb_answer_about_a_day(log: SqliteLog, tmp_path: P
     await service.start()
     await Feeder(log, topics(tmp_path)).events("rm-one", range(500))
     await service.stop()
-
-    def ask() -> list[tuple[Any, ...]]:
-        return duckdb.sql(
-            "select change_detail, count(*), sum(resource['vcore']), min(object_id)"
-            f" from read_parquet('{tmp_path}/history/**/*.parquet') group by 1"
-        ).fetchall()
-
-    assert await asyncio.to_thread(ask) == [("APP_ALLOC", 500, 499 * 250, "app-0")]
+    query = (
+        "select change_detail, count(*), sum(resource['vcore']), min(object_id)"
+        f" from read_parquet('{tmp_path}/history/**/*.parquet') group by 1"
+    )
+    assert await asyncio.to_thread(rows_of, query) == [("APP_ALLOC", 500, 499 * 250, "app-0")]
 
 
 @pytest.mark.postgres

@@ -213,6 +213,17 @@ def test_a_proposal_that_is_to_be_alone_by_its_tag_waits_for_others_and_they_for
     assert len(rm.placed("app")) == 4
 
 
+@pytest.mark.parametrize("first", ["n00", "n01"])
+def test_an_ask_that_is_to_be_alone_takes_whichever_node_is_free_first(first: str) -> None:
+    rm = a_cluster(Scope.ALL, nodes=2)
+    for node in ("n00", "n01"):
+        rm.want("app", item(f"on-{node}", tags={REQUIRED_NODE_TAG: node}))
+    rm.want("app", item("alone", tags={SCOPE_TAG: "node"}))
+    assert rm.open == [("on-n00", "n00"), ("on-n01", "n01")]
+    rm.answer(*((each, True) for each in rm.pile if each.node_id == first))
+    assert ("alone", first) in rm.open, "it does not wait for the other node"
+
+
 def test_both_hold_where_the_hello_and_a_tag_say_different_things() -> None:
     rm = a_cluster(Scope.NODE, nodes=4)
     rm.want("app", item("k0"), item("k1"), item("alone", tags={SCOPE_TAG: "Application"}), item("k2"))

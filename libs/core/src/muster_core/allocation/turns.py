@@ -267,10 +267,15 @@ class Turns:
         closed, turn.closed = turn.closed, False
         if not turn.line:
             del self._of[what]
-        if not closed:
-            return
         if isinstance(what, Node):
-            self._free(what)
+            if closed:
+                self._free(what)
+            elif self._waiting.turns and what.index_key is not None:
+                # An ask that must be alone on its node may wait for another node, and can have this one now.
+                for shape in self._waiting.turns.fitting([what.available]):
+                    self._waiting.turns_moved[shape] = None
+        elif not closed:
+            return
         elif isinstance(what, Application):
             what.taken = False
             self._waiting.refresh_app(what)

@@ -69,6 +69,8 @@ NAMES = {
     ("libs/core", "told"): "releasing (an allocation), notified (an ask)",
     ("libs/core", "lend"): "count_ready_priority",
     ("libs/core", "story"): "state_log",
+    ("libs/core", "places.py"): "wait_points.py",
+    ("libs/core", "required_place"): "required_wait_point",
 }
 
 

@@ -343,5 +343,8 @@ def _check_reasons(partition: Partition) -> None:
     for queue in partition.queues.values():
         _must(not queue.ready and not queue.ready_apps, f"{queue} has something ready after an exhausted cycle")
         for waitlist in queue.waitlists.values():
-            _must(bool(waitlist.groups) and waitlist.place is not None, f"{waitlist} is kept, but nobody waits on it")
+            _must(
+                bool(waitlist.groups) and waitlist.wait_point is not None,
+                f"{waitlist} is kept, but no group waits on it",
+            )
             _must(waitlist.holds and waitlist.relay is None, f"{waitlist} waits for one of its bench that is not tried")

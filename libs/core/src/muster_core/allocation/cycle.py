@@ -186,7 +186,7 @@ class Cycle:
         if over is None:
             return False
         waitlist = app.queue.waitlists.get(group.wait_key)
-        if waitlist is None or any(waitlist.place is ledger.blocked for ledger in app.bounds):
+        if waitlist is None or any(waitlist.wait_point is ledger.blocked for ledger in app.bounds):
             return True  # it waits there already
         if waitlist.groups and waitlist.groups[0][-1] is group and group.head() is ask:
             waitlist.register(over[0].blocked)
@@ -197,13 +197,13 @@ class Cycle:
         waiting, head = self._waiting, group.head()
         awaited = self._turns.awaited(head) if self._turns.on and head is not None else None
         if awaited is not None:
-            place = waiting.required_place(group.required_node) if group.required_node else waiting.turns
-            waiting.park(group, place, awaited, out, now_ns)
+            wait_point = waiting.required_wait_point(group.required_node) if group.required_node else waiting.turns
+            waiting.park(group, wait_point, awaited, out, now_ns)
             return
         refused = self._questions.why_refused(group) if group.apart else None
         if group.required_node:
-            place = waiting.required_place(group.required_node)
-            waiting.park(group, place, refused or self._required_node_reason(group), out, now_ns)
+            wait_point = waiting.required_wait_point(group.required_node)
+            waiting.park(group, wait_point, refused or self._required_node_reason(group), out, now_ns)
         else:
             waiting.park(group, waiting.no_node, refused or self._figures.reason(group.shape), out, now_ns)
 

@@ -105,12 +105,12 @@ class LongWait:
                 self._waiting.parking.must_report(waitlist, group)
             if _takes_turns(waitlist):
                 continue  # (for a moment only: nothing else is in its way)
-            if self._questions.states and waitlist.place is not self._waiting.no_node:
+            if self._questions.states and waitlist.wait_point is not self._waiting.no_node:
                 self._questions.skipped(group, waitlist.reason, out)
             self._ask(waitlist, (*self._rights_of_first(waitlist), *self._rights_of(waitlist, group)), now_ns)
         for waitlist in lists:
             waitlist.tried = True
-            if waitlist in self._waiting.parking.unreported and waitlist.place is self._waiting.no_node:
+            if waitlist in self._waiting.parking.unreported and waitlist.wait_point is self._waiting.no_node:
                 self._unreported[waitlist] = None
         if self._idle_version != state.version:
             self._unreported |= self._limited
@@ -200,7 +200,7 @@ class LongWait:
             return waitlist.required_node in self._state.nodes and waitlist.required_node not in refused
         return (
             self._state.config.reservation.enabled
-            and waitlist.place is self._waiting.no_node
+            and waitlist.wait_point is self._waiting.no_node
             and waitlist.reason.code not in (ReasonCode.LARGER_THAN_ANY_NODE, ReasonCode.NO_NODES)
         )
 
@@ -376,7 +376,7 @@ class LongWait:
                 self._tell(group, out, now_ns)
         unreported, self._unreported = self._unreported, {}
         for waitlist in unreported:
-            if waitlist.place is not no_node:
+            if waitlist.wait_point is not no_node:
                 continue  # it is reported again when it is there again
             if not waitlist.holds:  # the budget ran out before it was tried
                 self._unreported[waitlist] = None

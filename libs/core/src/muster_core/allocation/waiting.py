@@ -1,8 +1,8 @@
 """Which groups, applications and queues are ready, what parked groups wait for, and what wakes them.
 
 Ready: an application's groups, a leaf's applications, a parent's queues, each in its order (``ordering.py``). The cycle
-always takes the first one. Parked: groups that did not fit wait, by shape and leaf, at the place that refused them, and
-are tried again only after that place gained:
+always takes the first one. Parked: groups that did not fit wait, by shape and leaf, at the wait point that refused
+them. They are tried again only after that wait point gained. Wait points are:
 
 * at a ledger (a queue, or a user or group in one), if an ask would exceed its limit (woken by a release there);
 * at the nodes, if no node has room (woken by a node that gained room for this shape);
@@ -11,8 +11,8 @@ are tried again only after that place gained:
 * at a ledger without room for a whole gang (woken one by one, when there is room).
 
 Only the first group of a waitlist is woken; each success wakes the next (``wake_next``). If several lists of one leaf
-wait at one place for one shape, only the first of these is woken, too (``places.py``). So a release before 100,000
-waiting asks, or 3,000 waiting users, costs as many tries as it makes allocations.
+wait at one wait point for one shape, only the first of these is woken, too (``wait_points.py``). So a release before
+100,000 waiting asks, or 3,000 waiting users, costs as many tries as it makes allocations.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from muster_core.model.application import Application, AskGroup
 from muster_core.model.node import Node
 from muster_core.model.outcome import Change, EventType, Outcome
 from muster_core.model.past import PAST_KEPT, Past, begun, ended, followed
-from muster_core.model.places import Bench, GangLines, Place
 from muster_core.model.queue import Ledger, Queue, Tracker, Waitlist
 from muster_core.model.reasons import Reason
 from muster_core.model.resources import Shape
 from muster_core.model.states import APP_TERMINAL, QueueState
+from muster_core.model.wait_points import Bench, GangLines, WaitPoint
 from muster_core.queues import ordering
 
 if TYPE_CHECKING:
@@ -66,9 +66,9 @@ class Waiting:
         self._room_for = room.room_for
         self._lines = lines
         self.parking = Parking()
-        self.no_node: Place[Waitlist] = Place()
-        self.required: dict[str, Place[Waitlist]] = {}
-        self.turns: Place[Waitlist] = Place()
+        self.no_node: WaitPoint[Waitlist] = WaitPoint()
+        self.required: dict[str, WaitPoint[Waitlist]] = {}
+        self.turns: WaitPoint[Waitlist] = WaitPoint()
         self.waiting_gangs: dict[Ledger, dict[Queue, GangLines[Application]]] = {}
         self.turns_moved: dict[Shape, None] = {}
         self.gained_reserved: list[Node] = []
@@ -222,8 +222,8 @@ class Waiting:
         ordering.count_ready_priority(parent, old, new)
         queue.ready_key = new
 
-    def park(self, group: AskGroup, place: Place[Waitlist], reason: Reason, out: Outcome, now_ns: int) -> None:
-        """Parks the group: it is not ready any more, and waits on its shape's list, registered at ``place``."""
+    def park(self, group: AskGroup, wait_point: WaitPoint[Waitlist], reason: Reason, out: Outcome, now_ns: int) -> None:
+        """Parks the group: it is not ready any more, and waits on its shape's list, registered at ``wait_point``."""
         app = group.app
         leaf = app.queue
         waitlist = leaf.waitlists.get(group.wait_key)
@@ -233,13 +233,13 @@ class Waiting:
                 waitlist.past = self._carried.pop(group, ())
         self.unready(group)
         self.parking.park(waitlist, group, self.wait_key(group))
-        waitlist.register(place)
+        waitlist.register(wait_point)
         self.parked[group] = None
         changed = self.note(waitlist, reason, out, now_ns)
         if self._notifications.wanted:
             self._notifications.parked(group, waitlist.reason)
         if waitlist.relay is not None:
-            self._tell_bench(waitlist, place, reason if changed else None, out, now_ns)
+            self._tell_bench(waitlist, wait_point, reason if changed else None, out, now_ns)
         self.refresh_app(app)
         if not app.counted:
             self._wake_apps(app)
@@ -247,23 +247,23 @@ class Waiting:
             self.wake_gangs_beside(app)  # it does not take the room now
 
     def _tell_bench(
-        self, waitlist: Waitlist, place: Place[Waitlist], other: Reason | None, out: Outcome, now_ns: int
+        self, waitlist: Waitlist, wait_point: WaitPoint[Waitlist], other: Reason | None, out: Outcome, now_ns: int
     ) -> None:
         """A list woken from its bench was refused: decides about the rest. ``other``: the reason, if it changed."""
         came_from, waitlist.relay = waitlist.relay, None
         bench = came_from.bench_of(waitlist) if came_from is not None else None
         if bench is None or came_from is None:
             return
-        if place is not came_from and place.own:
+        if wait_point is not came_from and wait_point.own:
             self._wake_bench(bench, came_from)  # it concerns the list only
             return
         # The leaf or the nodes refuse all lists of the bench for the same reason.
         bench.moving = False
-        if place is came_from and other is None:
+        if wait_point is came_from and other is None:
             return
         for waiting in list(bench.lists):
-            if place is not came_from:
-                waiting.register(place)
+            if wait_point is not came_from:
+                waiting.register(wait_point)
                 self.parked[waiting.groups[0][-1]] = None
             if other is not None:
                 self.note(waiting, other, out, now_ns)
@@ -291,7 +291,7 @@ class Waiting:
         was_first = waitlist.groups[0][-1] is group
         self.parking.unpark(waitlist, group)
         if not waitlist.groups:
-            if waitlist.place is not None:
+            if waitlist.wait_point is not None:
                 self.forget_list(waitlist, out)
         elif was_first:
             self.next_in_line(waitlist.groups[0][-1])
@@ -334,9 +334,9 @@ class Waiting:
         waitlist = group.app.queue.waitlists.get(group.wait_key)
         return ended(waitlist.past, waitlist.reason, now_ns) if waitlist is not None else ()
 
-    def required_place(self, node_id: str) -> Place[Waitlist]:
-        """The place where asks wait that require the node."""
-        return self.required.setdefault(node_id, Place())
+    def required_wait_point(self, node_id: str) -> WaitPoint[Waitlist]:
+        """The wait point of asks that require the node."""
+        return self.required.setdefault(node_id, WaitPoint())
 
     def forget_list(self, waitlist: Waitlist, out: Outcome) -> None:
         """Removes a list on which nothing waits any more."""
@@ -388,7 +388,7 @@ class Waiting:
             if app.gang is not None and app.gang.gives_way_to(group):
                 continue  # it was not woken: a placeholder is there for it
             woken = leaf.waitlists.get(group.wait_key)
-            if woken is None or woken.place is not None or not woken.groups or group.head() is None:
+            if woken is None or woken.wait_point is not None or not woken.groups or group.head() is None:
                 continue
             key = self.wait_key(group)
             if woken.groups[0][:-1] < key:  # another group is first in line now
@@ -410,12 +410,12 @@ class Waiting:
             if not ledger.waiting_apps or ledger.is_full:  # (whatever makes room there calls :meth:`wake_app`)
                 del self._ledgers_with_waiting_apps[ledger]
         for node_id in self._other_nodes:
-            place = self.required.get(node_id)
-            for shape in list(place or ()):
-                for waitlist in list(place.lists(shape)) if place is not None else ():
+            wait_point = self.required.get(node_id)
+            for shape in list(wait_point or ()):
+                for waitlist in list(wait_point.lists(shape)) if wait_point is not None else ():
                     waitlist.tried = False  # it may reserve the node at once
                     self._wake_list(waitlist)  # every list: its reason may change even if the node has no room
-            if place is not None and not place:
+            if wait_point is not None and not wait_point:
                 del self.required[node_id]
         self._other_nodes.clear()
         self.only_gained.clear()
@@ -447,12 +447,12 @@ class Waiting:
                     self.only_gained.add(shape)
         self._wake_shapes(self.no_node, shapes)
 
-    def _wake_shapes(self, place: Place[Waitlist], shapes: Iterable[Shape]) -> None:
+    def _wake_shapes(self, wait_point: WaitPoint[Waitlist], shapes: Iterable[Shape]) -> None:
         for shape in shapes:
-            for bench in place.benches(shape):
-                self._wake_bench(bench, place)
+            for bench in wait_point.benches(shape):
+                self._wake_bench(bench, wait_point)
 
-    def _wake_bench(self, bench: Bench[Waitlist], place: Place[Waitlist]) -> None:
+    def _wake_bench(self, bench: Bench[Waitlist], wait_point: WaitPoint[Waitlist]) -> None:
         """Wakes the first of the lists that wait there for the same."""
         if bench.leaf.fair_apps:  # each allocation may change which one comes first
             for waitlist in list(bench.lists):
@@ -460,7 +460,7 @@ class Waiting:
             return
         while (first := bench.first()) is not None:
             bench.moving = True
-            first.relay = place
+            first.relay = wait_point
             if self._wake_list(first):
                 return
             first.relay = None  # (none of it can be tried now, so it can tell the rest nothing)
@@ -473,12 +473,12 @@ class Waiting:
     def wake_next(self, group: AskGroup) -> None:
         """The group was placed or left: the next group of its list may follow."""
         waitlist = group.app.queue.waitlists.get(group.wait_key)
-        if waitlist is not None and waitlist.place is None:
+        if waitlist is not None and waitlist.wait_point is None:
             self._wake_first(waitlist)
-            place, waitlist.relay = waitlist.relay, None
-            bench = place.bench_of(waitlist) if place is not None else None
-            if bench is not None and place is not None:
-                self._wake_bench(bench, place)
+            wait_point, waitlist.relay = waitlist.relay, None
+            bench = wait_point.bench_of(waitlist) if wait_point is not None else None
+            if bench is not None and wait_point is not None:
+                self._wake_bench(bench, wait_point)
 
     def _wake_first(self, waitlist: Waitlist) -> bool:
         """Wakes the first group of the list that can be tried. Returns whether there is one."""
@@ -497,7 +497,7 @@ class Waiting:
     def land(self, out: Outcome, now_ns: int) -> None:
         """After a cycle: removes woken lists on which nothing waits any more."""
         for waitlist in self._in_flight:
-            if waitlist.place is None and not waitlist.groups and not waitlist.gone:
+            if waitlist.wait_point is None and not waitlist.groups and not waitlist.gone:
                 self.forget_list(waitlist, out)
         self._in_flight.clear()
         # Groups that were not tried, as in a stopped queue, do not wait: nothing is recorded for them.

@@ -23,10 +23,10 @@ from muster_core.external.external import (
     id_of,
     kind_of,
 )
-from muster_core.model.closing import ClosedBy, Closer
 from muster_core.model.commands import NodeAction
 from muster_core.model.reasons import Reason, ReasonCode
 from muster_core.model.states import QueueEvent
+from muster_core.model.unschedulable import ClosedBy, Closer
 from muster_rest.shapes.explain import NowDao
 from muster_state.follower import RmInfo
 from muster_view.explain import explain_node, explain_now, explain_queue

@@ -27,11 +27,11 @@ from muster_core.external.offers import Offers, due_of
 from muster_core.gangs.gangs import Gangs
 from muster_core.gangs.room import GangRoom
 from muster_core.model.application import Allocation, Application, Ask
-from muster_core.model.inquiries import Retry
 from muster_core.model.outcome import (
     Outcome,
 )
 from muster_core.model.partition_state import PartitionState, Timed
+from muster_core.model.predicate_checks import Retry
 from muster_core.model.queue import Queue, Waitlist
 from muster_core.model.states import DYNAMIC_QUEUE_LINGER_NS, QueueState
 from muster_core.model.turn_lines import TurnLines

@@ -17,7 +17,6 @@ from muster_core.external.external import OfferState, SourceState
 from muster_core.external.external_books import ExternalBooks, ExternalEntry, SourceEntry
 from muster_core.model.allocation import Preempted, Replaced, foreign_id, unique_key
 from muster_core.model.application import Application, Ask, TaskGroup
-from muster_core.model.closing import Closed, ClosedBy, Closer
 from muster_core.model.commands import AskItem
 from muster_core.model.node import Node, NodeReport
 from muster_core.model.past import Past, PastReason
@@ -26,6 +25,7 @@ from muster_core.model.reasons import PreemptionNo, Reason, ReasonCode
 from muster_core.model.refusals import Asked, Refusal, Refusals
 from muster_core.model.resources import Shape
 from muster_core.model.states import APP_TERMINAL, AppState, GangPhase, QueueState
+from muster_core.model.unschedulable import Closed, ClosedBy, Closer
 from muster_core.partition import Partition
 from muster_proto.muster.bus.v1 import state_pb2 as pb
 

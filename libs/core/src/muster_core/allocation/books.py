@@ -150,7 +150,7 @@ class Books:
 
     def _stir(self, node: Node) -> None:
         """The allocations on the node changed."""
-        if self._state.searching and (node.refused_by or node in self._state.inquiries.of_nodes):
+        if self._state.searching and (node.refused_by or node in self._state.checks.of_nodes):
             self._questions.stir(node)
 
     def unhold(self, allocation: Allocation) -> None:

@@ -25,8 +25,8 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from muster_core.model.application import Application, Ask, AskGroup
-from muster_core.model.inquiries import Inquiry
 from muster_core.model.node import Node
+from muster_core.model.predicate_checks import PredicateCheck
 from muster_core.model.reasons import Reason, ReasonCode
 from muster_core.model.resources import Shape, fits
 from muster_core.model.scopes import Scope
@@ -64,8 +64,8 @@ class OpenQuestions(Protocol):
     """The open questions to the RM, and its policy."""
 
     @property
-    def open(self) -> Mapping[int, Inquiry]:
-        """The open inquiries by question id, oldest first."""
+    def open(self) -> Mapping[int, PredicateCheck]:
+        """The open checks by question id, oldest first."""
 
     @property
     def policy(self) -> CallbackPolicy:
@@ -133,9 +133,9 @@ class Turns:
         if self.on:
             return
         self.on = True
-        for inquiry in dict.fromkeys(self._questions.open.values()):
-            if inquiry.holds_out:
-                self.enter(inquiry)
+        for check in dict.fromkeys(self._questions.open.values()):
+            if check.holds_out:
+                self.enter(check)
 
     def wanted(self, ask: Ask) -> Scope:
         """The scopes in which the ask's proposals must be alone."""
@@ -219,50 +219,50 @@ class Turns:
 
     # ---- proposals come and go -------------------------------------------------------------------------------------
 
-    def enter(self, inquiry: Inquiry) -> None:
+    def enter(self, check: PredicateCheck) -> None:
         """A proposal was made."""
         if not self.on:
             return
-        ask = inquiry.ask
+        ask = check.ask
         scope, app = self.wanted(ask), ask.app
-        self.one.open[inquiry] = None
+        self.one.open[check] = None
         self.one.last = self._state.name
         if Scope.ONE in scope:
             self.one.closed = True
-        self._enter(app, inquiry, alone=Scope.APPLICATION in scope)
-        self._enter((app, ask.demand.task_group), inquiry, alone=Scope.TASK_GROUP in scope)
-        for node in inquiry.nodes.values():
-            self._enter(node, inquiry, alone=Scope.NODE in scope)
+        self._enter(app, check, alone=Scope.APPLICATION in scope)
+        self._enter((app, ask.demand.task_group), check, alone=Scope.TASK_GROUP in scope)
+        for node in check.nodes.values():
+            self._enter(node, check, alone=Scope.NODE in scope)
 
-    def _enter(self, what: What, inquiry: Inquiry, *, alone: bool) -> None:
+    def _enter(self, what: What, check: PredicateCheck, *, alone: bool) -> None:
         turn = self._of.get(what)
         if turn is None:
             turn = self._of[what] = Turn(what)
-        turn.open[inquiry] = None
+        turn.open[check] = None
         if alone:
             self._close(turn)
 
-    def leave(self, inquiry: Inquiry) -> None:
+    def leave(self, check: PredicateCheck) -> None:
         """The proposal is answered, or withdrawn."""
         if not self.on:
             return
-        ask = inquiry.ask
-        self.one.open.pop(inquiry, None)
+        ask = check.ask
+        self.one.open.pop(check, None)
         if not self.one.open:
             self.one.closed = False
-        self._leave((ask.app, ask.demand.task_group), inquiry)
-        self._leave(ask.app, inquiry)
-        for node in inquiry.nodes.values():
-            self._leave(node, inquiry)
+        self._leave((ask.app, ask.demand.task_group), check)
+        self._leave(ask.app, check)
+        for node in check.nodes.values():
+            self._leave(node, check)
 
-    def leave_node(self, inquiry: Inquiry, node: Node) -> None:
+    def leave_node(self, check: PredicateCheck, node: Node) -> None:
         """The proposal does not concern this node any more."""
         if self.on:
-            self._leave(node, inquiry)
+            self._leave(node, check)
 
-    def _leave(self, what: What, inquiry: Inquiry) -> None:
+    def _leave(self, what: What, check: PredicateCheck) -> None:
         turn = self._of.get(what)
-        if turn is None or turn.open.pop(inquiry, self) is self or turn.open:
+        if turn is None or turn.open.pop(check, self) is self or turn.open:
             return
         closed, turn.closed = turn.closed, False
         if not turn.line:
@@ -361,12 +361,12 @@ class Turns:
     def problem(self) -> str:
         """The contradiction in the books of the turns; "": there is none. O(cluster)."""
         state = self._state
-        wanted: dict[What, dict[Inquiry, None]] = {}
-        for inquiry in dict.fromkeys(self._questions.open.values()) if self.on else ():
-            if inquiry.holds_out:
-                ask = inquiry.ask
-                for what in (None, ask.app, (ask.app, ask.demand.task_group), *inquiry.nodes.values()):
-                    wanted.setdefault(what, {})[inquiry] = None
+        wanted: dict[What, dict[PredicateCheck, None]] = {}
+        for check in dict.fromkeys(self._questions.open.values()) if self.on else ():
+            if check.holds_out:
+                ask = check.ask
+                for what in (None, ask.app, (ask.app, ask.demand.task_group), *check.nodes.values()):
+                    wanted.setdefault(what, {})[check] = None
         turns = {what: turn.open for what, turn in self._of.items() if turn.open}
         if own := {each: None for each in self.one.open if each.gone or each in wanted.get(None, ())}:
             turns[None] = own

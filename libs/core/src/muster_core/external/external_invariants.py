@@ -19,8 +19,8 @@ from muster_core.external.external import (
 )
 from muster_core.external.external_books import ExternalEntry, PartitionBooks
 from muster_core.model.application import Allocation
-from muster_core.model.closing import closed_counts
 from muster_core.model.node import Node
+from muster_core.model.unschedulable import closed_counts
 
 if TYPE_CHECKING:
     from collections.abc import Callable

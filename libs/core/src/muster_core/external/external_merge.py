@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from muster_core.external.external import ExternalNode, ExternalOffer, ExternalQueue, OfferState
 from muster_core.external.external_books import ExternalEntry, OnNode
-from muster_core.model.closing import ClosedBy, Closer
 from muster_core.model.node import NodeReport
+from muster_core.model.unschedulable import ClosedBy, Closer
 
 RM = "the resource manager"
 RULE = "the smaller counts"

@@ -34,13 +34,13 @@ from muster_core.external.external_merge import (
 from muster_core.external.problems import no_partition, set_problem, without
 from muster_core.model.allocation import foreign_id, unique_key
 from muster_core.model.application import Allocation, Application
-from muster_core.model.closing import Closer
 from muster_core.model.commands import AskItem, Termination
 from muster_core.model.node import Node
 from muster_core.model.outcome import Change, Detail, EventType, Outcome
 from muster_core.model.queue import Queue
 from muster_core.model.resources import TooManyTypes
 from muster_core.model.states import AppState
+from muster_core.model.unschedulable import Closer
 from muster_core.queues import placement, quota
 from muster_core.queues.limits import link_event
 
@@ -504,7 +504,7 @@ class PartitionExternal:
     def _taken(self, node_id: str, out: Outcome) -> None:
         """Withdraws the open proposals for which the node has no room any more."""
         node = self._state.nodes[node_id]
-        if node in self._state.inquiries.of_nodes:
+        if node in self._state.checks.of_nodes:
             self._questions.node_shrank(node, out)
 
     def _end_allocation(self, entry: ExternalEntry, app_id: str, out: Outcome, now_ns: int) -> None:

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from muster_core.allocation.waiting import Waiting
     from muster_core.applications.lifecycle import Lifecycle
     from muster_core.gangs.room import GangRoom
-    from muster_core.model.inquiries import Inquiry
     from muster_core.model.partition_state import PartitionState
+    from muster_core.model.predicate_checks import PredicateCheck
     from muster_core.nodes.node_books import NodeBooks
 
 
@@ -261,13 +261,13 @@ class Gangs:
             self._anew[app] = None
             self._stir(app)
 
-    def make_candidate(self, placeholder: Allocation, inquiry: Inquiry) -> None:
+    def make_candidate(self, placeholder: Allocation, check: PredicateCheck) -> None:
         """The scheduler asks the RM whether the placeholder may make room. Meanwhile the placeholder is not free."""
         app = placeholder.app
         assert app is not None, f"{placeholder} is foreign"
         gang = self.of(app)
         gang.groups[placeholder.task_group].free.discard(placeholder)
-        self._state.inquiries.of_placeholders[placeholder] = inquiry
+        self._state.checks.of_placeholders[placeholder] = check
         self._stir(app, placeholder.task_group)
 
     def free_candidate(self, placeholder: Allocation) -> None:
@@ -275,17 +275,17 @@ class Gangs:
         app = placeholder.app
         assert app is not None, f"{placeholder} is foreign"
         gang = self.of(app)
-        was_candidate = self._state.inquiries.of_placeholders.pop(placeholder, None) is not None
+        was_candidate = self._state.checks.of_placeholders.pop(placeholder, None) is not None
         if was_candidate and not placeholder.releasing and not placeholder.gone:
             gang.groups[placeholder.task_group].free.add(placeholder)
             self._stir(app, placeholder.task_group)
 
     def _break_off(self, gang: Gang, placeholder: Allocation) -> None:
         """The placeholder goes for another reason. The ask for which it was a candidate looks for another one."""
-        inquiry = self._state.inquiries.of_placeholders.pop(placeholder, None)
-        if inquiry is not None:
-            self._questions.withdraw(inquiry, None)
-            self.reopened[inquiry.ask] = None
+        check = self._state.checks.of_placeholders.pop(placeholder, None)
+        if check is not None:
+            self._questions.withdraw(check, None)
+            self.reopened[check.ask] = None
 
     def agreed(self, placeholder: Allocation, ask: Ask, node: Node, out: Outcome, now_ns: int) -> bool:
         """Starts a replacement on this node to which the RM agreed. Returns whether it could start."""
@@ -667,9 +667,9 @@ class Gangs:
 
     def release_unused(self, app: Application, message: str, out: Outcome, now_ns: int) -> None:
         """Releases the placeholders whose place no real ask has taken."""
-        for inquiry in self._state.inquiries.about_places_of(app):
-            self._questions.withdraw(inquiry, out)
-            self.reopened[inquiry.ask] = None
+        for check in self._state.checks.about_places_of(app):
+            self._questions.withdraw(check, out)
+            self.reopened[check.ask] = None
         groups = app.gang.groups.values() if app.gang is not None else ()
         for placeholder in in_order(placeholder for group in groups for placeholder in group.free):
             self._releases.time_out(placeholder, message, out, now_ns)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from muster_core.model.application import Allocation, Ask, AskGroup
-    from muster_core.model.inquiries import Inquiry
     from muster_core.model.node import Node
     from muster_core.model.outcome import Outcome
+    from muster_core.model.predicate_checks import PredicateCheck
 
 
 class GangQuestions(Protocol):
@@ -27,7 +27,7 @@ class GangQuestions(Protocol):
     ) -> None:
         """Proposes that a placeholder makes room for a real ask."""
 
-    def withdraw(self, inquiry: Inquiry, out: Outcome | None) -> None:
+    def withdraw(self, check: PredicateCheck, out: Outcome | None) -> None:
         """Withdraws the question."""
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from muster_si.constants import NODE_READY_ATTRIBUTE
 
-from muster_core.model.closing import ClosedBy, Closer
 from muster_core.model.resources import Types, Vector, saturated
+from muster_core.model.unschedulable import ClosedBy, Closer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

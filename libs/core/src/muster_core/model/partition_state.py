@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from muster_core.model.inquiries import OpenInquiries
+from muster_core.model.predicate_checks import OpenChecks
 from muster_core.model.resources import Types, Vector
 from muster_core.model.states import APP_TERMINAL
 
@@ -43,7 +43,7 @@ class PartitionState:
     :ivar capacity_moved: the capacity changed since shares were last computed.
     :ivar capacity_version: grows when a node enters or leaves the index, or changes its capacity.
     :ivar version: grows with everything that can change a decision: allocations, nodes, limits.
-    :ivar inquiries: the open inquiries to the RM.
+    :ivar checks: the open checks to the RM.
     :ivar deadlines: (when, object) of new deadlines that the scheduler has not put on its clock yet.
     :ivar moved_offers: ids of nodes with offers whose use, or whose offers, changed since the last review.
     :ivar allocations_count: the number of allocations, including foreign ones.
@@ -69,7 +69,7 @@ class PartitionState:
         self.capacity_moved = True
         self.capacity_version = 0
         self.version = 0
-        self.inquiries = OpenInquiries()
+        self.checks = OpenChecks()
         self.deadlines: list[tuple[int, Timed]] = []
         self.moved_offers: dict[str, None] = {}
         self.allocations_count = 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from muster_core.model.closing import Closed, words
+from muster_core.model.unschedulable import Closed, words
 from muster_core.model.words import amounts, count, listed, plain
 
 

@@ -140,7 +140,7 @@ class NodeLives:
         node.has_offers = has_offers
         if on is not None:
             self._external.node_is_there(on, out, now_ns, came=came)
-            if node in state.inquiries.of_nodes:  # (a source may have taken the room meanwhile)
+            if node in state.checks.of_nodes:  # (a source may have taken the room meanwhile)
                 self._questions.node_shrank(node, out)
             if came:  # (allocations on the node count in queues)
                 self._questions.limits_shrank(out)

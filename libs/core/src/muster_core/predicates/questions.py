@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from muster_core.allocation.turns import Turns
 from muster_core.model.application import Allocation, Ask, AskGroup
-from muster_core.model.inquiries import Inquiry, InquiryKind
 from muster_core.model.node import Node
 from muster_core.model.outcome import (
     Outcome,
@@ -34,6 +33,7 @@ from muster_core.model.outcome import (
     SchedulingStateChanged,
 )
 from muster_core.model.past import Past
+from muster_core.model.predicate_checks import CheckKind, PredicateCheck
 from muster_core.model.reasons import Reason
 from muster_core.model.refusals import Refusal
 from muster_core.model.resources import fits
@@ -81,7 +81,7 @@ class Questions(RefusedNodes):
         whether the RM is notified of scheduling states.
     :ivar silent: the RM wants to be asked, but its stream is gone, and it said that nothing may be placed then.
     :ivar number: makes the next question's number, unique for the RM.
-    :ivar open: the open inquiries by question id, oldest first.
+    :ivar open: the open checks by question id, oldest first.
     """
 
     _long_wait: WaitlistTurns
@@ -114,11 +114,11 @@ class Questions(RefusedNodes):
         self.predicates = self.preemption = self.states = False
         self.number: Callable[[], int] = _no_number
         self.silent = False
-        self.open: dict[int, Inquiry] = {}
+        self.open: dict[int, PredicateCheck] = {}
         self.gone = False
-        # Inquiries whose asks do not say yet what they wait for, oldest first.
-        self._quick: dict[Inquiry, None] = {}
-        self._aside: dict[tuple[Ask, InquiryKind], Inquiry] = {}
+        # Checks whose asks do not say yet what they wait for, oldest first.
+        self._quick: dict[PredicateCheck, None] = {}
+        self._aside: dict[tuple[Ask, CheckKind], PredicateCheck] = {}
         # Preemptions that the RM agreed to: the node, and the allocations that may go.
         self._agreed: dict[Ask, tuple[Node, frozenset[Allocation]]] = {}
         self._most_open = OPEN_FIRST
@@ -168,31 +168,31 @@ class Questions(RefusedNodes):
 
     def _accept_unwanted(self, out: Outcome, now_ns: int) -> None:
         """Accepts what the RM cannot or does not want to answer any more."""
-        for inquiry in dict.fromkeys(self.open.values()):
-            wanted = self.preemption if inquiry.kind is InquiryKind.PREEMPT else self.predicates
-            for question in () if wanted else list(inquiry.nodes):
-                if not inquiry.gone:
+        for check in dict.fromkeys(self.open.values()):
+            wanted = self.preemption if check.kind is CheckKind.PREEMPT else self.predicates
+            for question in () if wanted else list(check.nodes):
+                if not check.gone:
                     self.answer(question, True, "", out, now_ns)
 
     def come(self, out: Outcome, now_ns: int) -> None:
         """A deadline has come: late answers, or the end of the grace period after the stream was lost."""
         if not self.policy.connected and not self.silent and (self.predicates or self.preemption or self.states):
             self._review_policy(out, now_ns)
-        for inquiry in list(self._quick):
-            if inquiry.asked.since_ns + SLOW_NS > now_ns:
+        for check in list(self._quick):
+            if check.asked.since_ns + SLOW_NS > now_ns:
                 break
-            del self._quick[inquiry]
-            if inquiry.ask.asked is None and inquiry.holds_out:
-                inquiry.ask.asked = inquiry.asked
-                out.touch(inquiry.ask, self._state.name)
-        late = [question for question, inquiry in self.open.items() if inquiry.due_ns <= now_ns]
+            del self._quick[check]
+            if check.ask.asked is None and check.holds_out:
+                check.ask.asked = check.asked
+                out.touch(check.ask, self._state.name)
+        late = [question for question, check in self.open.items() if check.due_ns <= now_ns]
         over = f"no answer within {self.policy.timeout_ns / SECOND_NS:g} s"
         for question in late:
             self.answer(question, False, over, out, now_ns, unanswered=True)
         if now_ns >= self._due_ns:
             self._due_ns = 0
             # (Not the due time of the oldest question: the time for an answer may have changed since.)
-            self._arm(min((inquiry.due_ns for inquiry in self.open.values()), default=0))
+            self._arm(min((check.due_ns for check in self.open.values()), default=0))
             if self._quick:
                 self._arm(next(iter(self._quick)).asked.since_ns + SLOW_NS)
 
@@ -214,31 +214,31 @@ class Questions(RefusedNodes):
         answered = refusals.answered if refusals is not None else 0
         if refusals is not None and answered and node.node_id != ask.reserved_node and not ask.demand.required_node:
             # (Of an ask with repeats, one probe at a time asks about many nodes.)
-            probing = any(each.kind is InquiryKind.PROBE for each in self._state.inquiries.for_ask(ask))
+            probing = any(each.kind is CheckKind.PROBE for each in self._state.checks.for_ask(ask))
             wanted = 1 if probing else min(2 * answered, PROBE_NODES_MAX)
             but = self.turns.but(ask, refusals.nodes)
             nodes = self._node_books.index.fitting(ask.shape.items, but, wanted) or nodes
-        kind = InquiryKind.PLACE if len(nodes) == 1 else InquiryKind.PROBE
-        inquiry = self._ask(kind, ask, nodes, True, out, now_ns)
-        inquiry.booked = nodes[0]
-        self._book(inquiry, 1)
+        kind = CheckKind.PLACE if len(nodes) == 1 else CheckKind.PROBE
+        check = self._ask(kind, ask, nodes, True, out, now_ns)
+        check.booked = nodes[0]
+        self._book(check, 1)
         self._lifecycle.recount(ask.app)
-        self._hold_out(inquiry, group, out, now_ns)
+        self._hold_out(check, group, out, now_ns)
 
     def make_candidate(
         self, ask: Ask, group: AskGroup, placeholder: Allocation, node: Node, out: Outcome, now_ns: int
     ) -> None:
         """Proposes that a placeholder makes room for a real ask, which runs on this node."""
         elsewhere = node.node_id != placeholder.node_id
-        inquiry = self._ask(InquiryKind.REPLACE, ask, [node], elsewhere, out, now_ns)
-        inquiry.placeholder = placeholder
-        self._gangs.make_candidate(placeholder, inquiry)
-        self._hold_out(inquiry, group, out, now_ns)
+        check = self._ask(CheckKind.REPLACE, ask, [node], elsewhere, out, now_ns)
+        check.placeholder = placeholder
+        self._gangs.make_candidate(placeholder, check)
+        self._hold_out(check, group, out, now_ns)
 
     def reserve(self, ask: Ask, node: Node, out: Outcome, now_ns: int) -> None:
         """Proposes to reserve a node for an ask."""
-        if (ask, InquiryKind.RESERVE) not in self._aside:
-            self._ask(InquiryKind.RESERVE, ask, [node], False, out, now_ns)
+        if (ask, CheckKind.RESERVE) not in self._aside:
+            self._ask(CheckKind.RESERVE, ask, [node], False, out, now_ns)
 
     def may_preempt(
         self,
@@ -262,59 +262,59 @@ class Questions(RefusedNodes):
             more = frozenset(each for each in agreed[1].difference(victims) if not each.gone and not each.releasing)
             if more.issubset(further):
                 return more
-        if (ask, InquiryKind.PREEMPT) not in self._aside:
-            inquiry = self._inquiry(InquiryKind.PREEMPT, ask, [node], now_ns)
-            inquiry.victims, inquiry.least = (*victims, *further), len(victims)
-            self._file(inquiry)
+        if (ask, CheckKind.PREEMPT) not in self._aside:
+            check = self._check(CheckKind.PREEMPT, ask, [node], now_ns)
+            check.victims, check.least = (*victims, *further), len(victims)
+            self._file(check)
             out.facts.append(
                 PreemptionPredicatesAsked(
-                    next(iter(inquiry.nodes)),
+                    next(iter(check.nodes)),
                     self._state.name,
                     ask.app.app_id,
                     ask.key,
                     node.node_id,
-                    tuple((victim.app_id, victim.key) for victim in inquiry.victims),
-                    inquiry.least,
-                    inquiry.due_ns,
+                    tuple((victim.app_id, victim.key) for victim in check.victims),
+                    check.least,
+                    check.due_ns,
                 )
             )
         return None
 
     def _ask(
-        self, kind: InquiryKind, ask: Ask, nodes: Sequence[Node], allocate: bool, out: Outcome, now_ns: int
-    ) -> Inquiry:
-        inquiry = self._inquiry(kind, ask, nodes, now_ns)
-        self._file(inquiry)
+        self, kind: CheckKind, ask: Ask, nodes: Sequence[Node], allocate: bool, out: Outcome, now_ns: int
+    ) -> PredicateCheck:
+        check = self._check(kind, ask, nodes, now_ns)
+        self._file(check)
         # (Questions that follow one that was alone must be answered by an RM that knows of it.)
-        name, due_ns, after_last = self._state.name, inquiry.due_ns, self.turns.on
-        for question, node in inquiry.nodes.items():
+        name, due_ns, after_last = self._state.name, check.due_ns, self.turns.on
+        for question, node in check.nodes.items():
             out.facts.append(
                 PredicatesAsked(question, name, ask.app.app_id, ask.key, node.node_id, allocate, due_ns, after_last)
             )
-        return inquiry
+        return check
 
-    def _inquiry(self, kind: InquiryKind, ask: Ask, nodes: Sequence[Node], now_ns: int) -> Inquiry:
-        """Makes an inquiry with a question for each of the nodes. The inquiry is not filed yet."""
+    def _check(self, kind: CheckKind, ask: Ask, nodes: Sequence[Node], now_ns: int) -> PredicateCheck:
+        """Makes a check with a question for each of the nodes. The check is not filed yet."""
         due_ns = now_ns + self.policy.timeout_ns
-        return Inquiry(kind, ask, {self.number(): node for node in nodes}, now_ns, due_ns)
+        return PredicateCheck(kind, ask, {self.number(): node for node in nodes}, now_ns, due_ns)
 
-    def _file(self, inquiry: Inquiry) -> None:
-        ask = inquiry.ask
-        for question in inquiry.nodes:
-            self.open[question] = inquiry
-        self._state.inquiries.add(inquiry)
-        self._quick[inquiry] = None
-        if inquiry.holds_out:
-            self.turns.enter(inquiry)
+    def _file(self, check: PredicateCheck) -> None:
+        ask = check.ask
+        for question in check.nodes:
+            self.open[question] = check
+        self._state.checks.add(check)
+        self._quick[check] = None
+        if check.holds_out:
+            self.turns.enter(check)
         else:
-            self._aside[ask, inquiry.kind] = inquiry
-        self._arm(min(inquiry.due_ns, inquiry.asked.since_ns + SLOW_NS))
+            self._aside[ask, check.kind] = check
+        self._arm(min(check.due_ns, check.asked.since_ns + SLOW_NS))
 
-    def _hold_out(self, inquiry: Inquiry, group: AskGroup, out: Outcome, now_ns: int) -> None:
+    def _hold_out(self, check: PredicateCheck, group: AskGroup, out: Outcome, now_ns: int) -> None:
         """The ask is not tried while the RM is asked; the next ask of its group may be."""
-        ask, waiting = inquiry.ask, self._waiting
+        ask, waiting = check.ask, self._waiting
         app = ask.app
-        inquiry.past = waiting.past_of(group, now_ns)
+        check.past = waiting.past_of(group, now_ns)
         if app.queue.fair_apps:
             app.share = None
             waiting.rekey(app)
@@ -342,62 +342,62 @@ class Questions(RefusedNodes):
 
         :param index: of an answer about victims, the index of the last victim that must go.
         """
-        inquiry = self.open.pop(question, None)
-        if inquiry is None:
+        check = self.open.pop(question, None)
+        if check is None:
             return
-        took_ns = now_ns - inquiry.asked.since_ns
+        took_ns = now_ns - check.asked.since_ns
         if took_ns * 4 <= self.policy.timeout_ns:
             self._most_open += 1
         elif self._most_open > len(self.open):  # the RM is at its limit
             self._most_open = max(len(self.open), OPEN_MIN)
-        inquiry.answers[question] = None if fits else reason[:REASON_CHARACTERS_MAX]
+        check.answers[question] = None if fits else reason[:REASON_CHARACTERS_MAX]
         # (An index beyond the victims is ignored: only victims that the RM named go.)
-        inquiry.going = max(index + 1, inquiry.least) if index < len(inquiry.victims) else inquiry.least
-        node = inquiry.nodes[question]
+        check.going = max(index + 1, check.least) if index < len(check.victims) else check.least
+        node = check.nodes[question]
         if not fits:
             out.facts.append(QuestionRefused(question, unanswered))
             refusal = Refusal(node.node_id, reason[:REASON_CHARACTERS_MAX], now_ns, unanswered)
-            self._refuse(inquiry.ask, refusal, node, out, now_ns)
-            if inquiry.changed_nodes is not None and node in inquiry.changed_nodes and not unanswered:
-                self._outdated.setdefault(inquiry.ask, []).append(node.node_id)
-        if inquiry.is_clear:
-            self._settle(inquiry, out, now_ns)
+            self._refuse(check.ask, refusal, node, out, now_ns)
+            if check.changed_nodes is not None and node in check.changed_nodes and not unanswered:
+                self._outdated.setdefault(check.ask, []).append(node.node_id)
+        if check.is_clear:
+            self._settle(check, out, now_ns)
 
-    def _settle(self, inquiry: Inquiry, out: Outcome, now_ns: int) -> None:
+    def _settle(self, check: PredicateCheck, out: Outcome, now_ns: int) -> None:
         """Carries out the answers, which suffice now."""
-        ask = inquiry.ask
-        agreed = [node for question, node in inquiry.nodes.items() if inquiry.answers.get(question, "") is None]
+        ask = check.ask
+        agreed = [node for question, node in check.nodes.items() if check.answers.get(question, "") is None]
         node = agreed[0] if agreed else None
-        if node is not None and inquiry.booked is node and self._may_use(ask, node):
-            self._book(inquiry, -1, again=True)
-            self._close(inquiry, out)
+        if node is not None and check.booked is node and self._may_use(ask, node):
+            self._book(check, -1, again=True)
+            self._close(check, out)
             self._placing.allocate(ask, ask.group, node, out, now_ns)
             self._lifecycle.recount(ask.app)
             return
-        if inquiry.booked is not None:
-            self._give_back(inquiry)
-        self._close(inquiry, out)
+        if check.booked is not None:
+            self._give_back(check)
+        self._close(check, out)
         if not agreed:
-            self._give_up(ask, inquiry, out, now_ns)
+            self._give_up(ask, check, out, now_ns)
         done = False
-        match inquiry.kind:
-            case InquiryKind.PROBE:
+        match check.kind:
+            case CheckKind.PROBE:
                 done = self._take_first(ask, agreed, out, now_ns)
-            case InquiryKind.REPLACE:
-                assert inquiry.placeholder is not None, f"{inquiry} replaces nothing"
-                self._gangs.free_candidate(inquiry.placeholder)
+            case CheckKind.REPLACE:
+                assert check.placeholder is not None, f"{check} replaces nothing"
+                self._gangs.free_candidate(check.placeholder)
                 if node is not None:
-                    done = self._gangs.agreed(inquiry.placeholder, ask, node, out, now_ns)
-            case InquiryKind.RESERVE if node is not None:
+                    done = self._gangs.agreed(check.placeholder, ask, node, out, now_ns)
+            case CheckKind.RESERVE if node is not None:
                 self._keep_free(ask, node, out, now_ns)
-            case InquiryKind.PREEMPT if node is not None and ask.group is not None:
-                self._agreed[ask] = (node, frozenset(inquiry.victims[: inquiry.going]))
+            case CheckKind.PREEMPT if node is not None and ask.group is not None:
+                self._agreed[ask] = (node, frozenset(check.victims[: check.going]))
                 waitlist = ask.app.queue.waitlists.get(ask.group.wait_key)
                 if waitlist is not None:
                     self._long_wait.come(waitlist)
         if not done:
             apart = ask.group is not None and ask.group.apart != ask.apart
-            past = self._waiting.past_of(ask.group, now_ns) if apart and ask.group is not None else inquiry.past
+            past = self._waiting.past_of(ask.group, now_ns) if apart and ask.group is not None else check.past
             self._bring_back(ask, out, past)
 
     def _take_first(self, ask: Ask, agreed: Sequence[Node], out: Outcome, now_ns: int) -> bool:
@@ -415,14 +415,14 @@ class Questions(RefusedNodes):
 
     def _keep_free(self, ask: Ask, node: Node, out: Outcome, now_ns: int) -> None:
         waits = ask.group is not None and ask.group.parked_key is not None and not ask.reserved_node
-        # (The RM may have refused the node meanwhile, in another inquiry of the ask.)
+        # (The RM may have refused the node meanwhile, in another check of the ask.)
         listed = node.index_key is not None and node.node_id not in self.refused(ask)
         if waits and listed and fits(ask.shape.items, node.capacity):
             self._reservations.reserve(ask, node, out, now_ns)
 
-    def _give_up(self, ask: Ask, inquiry: Inquiry, out: Outcome, now_ns: int) -> None:
+    def _give_up(self, ask: Ask, check: PredicateCheck, out: Outcome, now_ns: int) -> None:
         """Cancels the ask's reservation of a node that was refused."""
-        for node in inquiry.nodes.values():
+        for node in check.nodes.values():
             if ask.reserved_node == node.node_id:
                 self._reservations.unreserve(ask, out, now_ns)
 
@@ -441,20 +441,20 @@ class Questions(RefusedNodes):
                 self._waiting.carry(ask.group, past)
         self._waiting.refresh_app(ask.app)
 
-    def _close(self, inquiry: Inquiry, out: Outcome | None) -> None:
-        """Closes the inquiry. Later answers to it are ignored."""
-        ask = inquiry.ask
-        inquiry.gone = True
-        for question in inquiry.nodes:
+    def _close(self, check: PredicateCheck, out: Outcome | None) -> None:
+        """Closes the check. Later answers to it are ignored."""
+        ask = check.ask
+        check.gone = True
+        for question in check.nodes:
             self.open.pop(question, None)
-        self._state.inquiries.remove(inquiry)
-        self._quick.pop(inquiry, None)
-        if not inquiry.holds_out:
-            del self._aside[ask, inquiry.kind]
+        self._state.checks.remove(check)
+        self._quick.pop(check, None)
+        if not check.holds_out:
+            del self._aside[ask, check.kind]
             return
-        self.turns.leave(inquiry)
-        if ask.asked is inquiry.asked:
-            slow = (each.asked for each in self._state.inquiries.for_ask(ask) if each not in self._quick)
+        self.turns.leave(check)
+        if ask.asked is check.asked:
+            slow = (each.asked for each in self._state.checks.for_ask(ask) if each not in self._quick)
             ask.asked = next(slow, None)
             if out is not None:
                 out.touch(ask, self._state.name)
@@ -463,23 +463,23 @@ class Questions(RefusedNodes):
 
     # ---- the books -------------------------------------------------------------------------------------------------
 
-    def _book(self, inquiry: Inquiry, sign: int, *, again: bool = False) -> None:
+    def _book(self, check: PredicateCheck, sign: int, *, again: bool = False) -> None:
         """Counts a proposal on its node and in all limits (1), or stops counting it (-1). Wakes no waitlist.
 
         ``again``: an allocation is booked at once in its place, so that the node keeps its place in the node index.
         """
-        ask, node = inquiry.ask, inquiry.booked
-        assert node is not None, f"{inquiry} is booked nowhere"
+        ask, node = check.ask, check.booked
+        assert node is not None, f"{check} is booked nowhere"
         self._books.propose(ask, node, sign, again=again)
         if ask.demand.placeholder:
             self._gangs.propose(ask, sign)
 
-    def _give_back(self, inquiry: Inquiry) -> None:
+    def _give_back(self, check: PredicateCheck) -> None:
         """A proposal ends without an allocation: the room is free for whatever waits for it."""
-        app, node = inquiry.ask.app, inquiry.booked
-        assert node is not None, f"{inquiry} is booked nowhere"
-        self._book(inquiry, -1)
-        inquiry.booked = None
+        app, node = check.ask.app, check.booked
+        assert node is not None, f"{check} is booked nowhere"
+        self._book(check, -1)
+        check.booked = None
         app.share = None
         if app.queue.fair_apps:
             self._waiting.rekey(app)
@@ -487,7 +487,7 @@ class Questions(RefusedNodes):
         if not node.gone:
             self._waiting.node_gained(node)
         self._waiting.ledgers_gained(app)
-        if inquiry.ask.demand.placeholder:
+        if check.ask.demand.placeholder:
             self._gangs.not_placed(app)
         self._waiting.refresh_app(app)
         self._waiting.refresh(app.queue)
@@ -504,19 +504,19 @@ class Questions(RefusedNodes):
 
     # ---- withdrawal ------------------------------------------------------------------------------------------------
 
-    def withdraw(self, inquiry: Inquiry, out: Outcome | None) -> None:
-        """Withdraws the inquiry. The caller brings its ask back, if the ask still exists."""
-        if inquiry.booked is not None:
-            self._give_back(inquiry)
-        self._close(inquiry, out)
-        if inquiry.placeholder is not None:
-            self._gangs.free_candidate(inquiry.placeholder)
+    def withdraw(self, check: PredicateCheck, out: Outcome | None) -> None:
+        """Withdraws the check. The caller brings its ask back, if the ask still exists."""
+        if check.booked is not None:
+            self._give_back(check)
+        self._close(check, out)
+        if check.placeholder is not None:
+            self._gangs.free_candidate(check.placeholder)
 
     def ask_gone(self, ask: Ask, out: Outcome | None) -> None:
         """Withdraws everything about an ask that is gone."""
-        for inquiry in self._state.inquiries.for_ask(ask):
-            self.withdraw(inquiry, out)
-        for kind in (InquiryKind.RESERVE, InquiryKind.PREEMPT):
+        for check in self._state.checks.for_ask(ask):
+            self.withdraw(check, out)
+        for kind in (CheckKind.RESERVE, CheckKind.PREEMPT):
             aside = self._aside.get((ask, kind))
             if aside is not None:
                 self._close(aside, out)
@@ -527,23 +527,23 @@ class Questions(RefusedNodes):
 
     def node_gone(self, node: Node, out: Outcome, now_ns: int) -> None:
         """Withdraws the questions about a node that is about to go."""
-        for inquiry in self._state.inquiries.about_node(node):
-            if inquiry.gone:
+        for check in self._state.checks.about_node(node):
+            if check.gone:
                 continue
-            for question in [question for question, each in inquiry.nodes.items() if each is node]:
-                if len(inquiry.nodes) == 1:
-                    self.withdraw(inquiry, out)
-                    self._bring_back(inquiry.ask, out, inquiry.past)
+            for question in [question for question, each in check.nodes.items() if each is node]:
+                if len(check.nodes) == 1:
+                    self.withdraw(check, out)
+                    self._bring_back(check.ask, out, check.past)
                     break
-                if inquiry.booked is node:
-                    self._give_back(inquiry)
+                if check.booked is node:
+                    self._give_back(check)
                 self.open.pop(question, None)
-                inquiry.answers.pop(question, None)
-                del inquiry.nodes[question]
-                self.turns.leave_node(inquiry, node)
-                if inquiry.is_clear:
-                    self._settle(inquiry, out, now_ns)
-        self._state.inquiries.of_nodes.pop(node, None)
+                check.answers.pop(question, None)
+                del check.nodes[question]
+                self.turns.leave_node(check, node)
+                if check.is_clear:
+                    self._settle(check, out, now_ns)
+        self._state.checks.of_nodes.pop(node, None)
         for ask in list(node.refused_by):
             self._forget(ask, [node.node_id])
             out.touch(ask, self._state.name)
@@ -553,39 +553,39 @@ class Questions(RefusedNodes):
 
         (The answer of the RM does not matter: the scheduler asks again about another node.)
         """
-        for inquiry in reversed(self._state.inquiries.about_node(node)):
-            nothing = [(number, 0) for number, _ in inquiry.ask.shape.items]
-            if inquiry.booked is node and not fits(nothing, node.available):
-                self.withdraw(inquiry, out)
-                self._bring_back(inquiry.ask, out, inquiry.past)
+        for check in reversed(self._state.checks.about_node(node)):
+            nothing = [(number, 0) for number, _ in check.ask.shape.items]
+            if check.booked is node and not fits(nothing, node.available):
+                self.withdraw(check, out)
+                self._bring_back(check.ask, out, check.past)
 
     def limits_shrank(self, out: Outcome) -> None:
         """A source lowered a limit, or now counts in one: withdraws proposals above the limit, the latest first."""
-        for inquiry in reversed(dict.fromkeys(self.open.values())):
-            ask = inquiry.ask
+        for check in reversed(dict.fromkeys(self.open.values())):
+            ask = check.ask
             over = (
                 ledger.allocated[number] > ledger.limit[number]
                 for ledger in ask.app.ledgers
                 for number, _ in ask.shape.items
             )
-            if inquiry.booked is not None and any(over):
-                self.withdraw(inquiry, out)
-                self._bring_back(ask, out, inquiry.past)
+            if check.booked is not None and any(over):
+                self.withdraw(check, out)
+                self._bring_back(ask, out, check.past)
 
     def withdraw_all(self, out: Outcome) -> None:
-        """Withdraws all inquiries, because the rules change or decisions stop. Their asks are brought back and asked
+        """Withdraws all checks, because the rules change or decisions stop. Their asks are brought back and asked
         about anew.
         """
-        for inquiry in dict.fromkeys(self.open.values()):
-            self.withdraw(inquiry, out)
-            self._bring_back(inquiry.ask, out, inquiry.past)
+        for check in dict.fromkeys(self.open.values()):
+            self.withdraw(check, out)
+            self._bring_back(check.ask, out, check.past)
         self._agreed.clear()
 
     # ---- refusals --------------------------------------------------------------------------------------------------
 
     def not_to_keep(self, ask: Ask) -> list[Node]:
         """The nodes that cannot be reserved for the ask: refused, or being asked about."""
-        asked = [each.nodes for (_, kind), each in self._aside.items() if kind is InquiryKind.RESERVE]
+        asked = [each.nodes for (_, kind), each in self._aside.items() if kind is CheckKind.RESERVE]
         nodes = self._state.nodes
         refused = [nodes[node_id] for node_id in self.refused(ask) if node_id in nodes]
         return [*refused, *(node for each in asked for node in each.values())]

@@ -10,9 +10,9 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from muster_core.model.application import Ask, AskGroup
-from muster_core.model.inquiries import Retry
 from muster_core.model.node import Node
 from muster_core.model.outcome import Outcome
+from muster_core.model.predicate_checks import Retry
 from muster_core.model.reasons import Reason, ReasonCode
 from muster_core.model.refusals import Refusal, Refusals
 from muster_core.model.resources import fits
@@ -136,10 +136,10 @@ class RefusedNodes:
         for node in changed:
             if node.gone:
                 continue
-            for inquiry in self._state.inquiries.about_node(node):
-                if inquiry.changed_nodes is None:
-                    inquiry.changed_nodes = {}
-                inquiry.changed_nodes[node] = None
+            for check in self._state.checks.about_node(node):
+                if check.changed_nodes is None:
+                    check.changed_nodes = {}
+                check.changed_nodes[node] = None
             for ask in node.refused_by:
                 found.setdefault(ask, []).append(node.node_id)
         for ask, node_ids in found.items():

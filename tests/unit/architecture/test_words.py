@@ -71,6 +71,22 @@ NAMES = {
     ("libs/core", "story"): "state_log",
     ("libs/core", "places.py"): "wait_points.py",
     ("libs/core", "required_place"): "required_wait_point",
+    ("libs/core", "inquiries.py"): "predicate_checks.py",
+    ("libs/core", "Inquiry"): "PredicateCheck",
+    ("libs/core", "inquiry"): "check",
+    ("libs/core", "inquiries"): "checks",
+    ("libs/core", "closing.py"): "unschedulable.py",
+    ("libs/core", "come"): "on_deadline",
+    ("libs/core", "_hear"): "_apply_source",
+    ("services/scheduler", "_hear"): "_apply_source",
+    ("libs/core", "lent"): "offer",
+    ("libs/core", "_lent"): "_offered",
+    ("libs/core", "lends"): "has_offers",
+    ("libs/core", "_told_to_go"): "_releasing",
+    ("services/view", "story"): "preempted",
+    ("services/view", "halt"): "pause",
+    ("services/view", "halts"): "pauses",
+    ("services/view", "lent_priority"): "effective_priority",
 }
 
 

@@ -1055,7 +1055,7 @@ def preempting(nodes_count: int = 2, queues: str = PREEMPTING, **more: Any) -> A
     return rm
 
 
-def test_nobody_is_told_to_go_before_the_rm_agrees() -> None:
+def test_no_allocation_is_released_before_the_rm_agrees() -> None:
     rm = preempting()
     (question,) = rm.pile
     assert isinstance(question, PreemptionPredicatesAsked)

@@ -78,7 +78,7 @@ class CallbackStream(RmStream[Any]):
         clock: Clock,
         backoff: Backoff,
     ) -> None:
-        super().__init__(NAME, open_call, self._hear, indicate, sequences, settings, metrics, clock, backoff)
+        super().__init__(NAME, open_call, self._handle, indicate, sequences, settings, metrics, clock, backoff)
         self._rm_id, self._callbacks, self._guard = rm_id, callbacks, deliver
         self._places = asyncio.Semaphore(settings.questions_at_once)
         self._answering: set[asyncio.Task[Answer]] = set()
@@ -242,10 +242,10 @@ class CallbackStream(RmStream[Any]):
         if self._sequences.is_duplicate(self.name, sequence):
             self._metrics.responses_dropped_as_duplicate += 1
             return
-        await self._hear(response)
+        await self._handle(response)
         self._sequences.processed(self.name, sequence)
 
-    async def _hear(self, message: pb.ToResourceManager) -> None:
+    async def _handle(self, message: pb.ToResourceManager) -> None:
         calls = self._callbacks
         if message.HasField("welcome"):
             self._welcome.set()

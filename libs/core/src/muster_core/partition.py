@@ -320,7 +320,7 @@ class Partition(PartitionState):
             or (bool(self.root.ready) and not stopped)
         )
 
-    def come(self, what: Timed, due_ns: int, out: Outcome, now_ns: int) -> None:
+    def on_deadline(self, what: Timed, due_ns: int, out: Outcome, now_ns: int) -> None:
         """A deadline has come. A deadline that was moved meanwhile is ignored."""
         match what:
             case Queue():
@@ -334,7 +334,7 @@ class Partition(PartitionState):
                     self.gangs.time_out(what, out, now_ns)
             case Waitlist():
                 if what.due_ns == due_ns:
-                    self.long_wait.come(what)
+                    self.long_wait.on_deadline(what)
             case Allocation() if what.releasing:
                 if due_ns == what.reminder_ns:
                     self.releases.remind(what, out, now_ns)
@@ -345,11 +345,11 @@ class Partition(PartitionState):
                 self.long_wait.reservation_timed_out(what, out, now_ns)
             case ExternalEntry():
                 if due_of(what) == due_ns:
-                    self.offers.come(what, out, now_ns)
+                    self.offers.on_deadline(what, out, now_ns)
             case Offers():
                 what.reported(out, now_ns)
             case Questions():
-                what.come(out, now_ns)
+                what.on_deadline(out, now_ns)
             case Retry():
                 self.questions.retry(what, due_ns, out, now_ns)
 

@@ -161,7 +161,7 @@ class SchedulerCore:
             case Answers():
                 self._answer(command, out, now_ns)
             case UpdateExternal() | SetSource():
-                self._hear(command, out, now_ns)
+                self._apply_source(command, out, now_ns)
             case SetEvents():
                 self._events = command
                 self._outcome(out)
@@ -210,10 +210,10 @@ class SchedulerCore:
             if partition.deadlines:
                 self._collect_deadlines(partition)
 
-    def _hear(self, command: UpdateExternal | SetSource, out: Outcome, now_ns: int) -> None:
+    def _apply_source(self, command: UpdateExternal | SetSource, out: Outcome, now_ns: int) -> None:
         """Applies what a source says."""
         partition = self.partitions.get(partition_name(command.partition))
-        changes = self.external.apply(command, now_ns, lends=partition is not None)
+        changes = self.external.apply(command, now_ns, has_offers=partition is not None)
         if partition is not None:
             partition.external.apply(changes, out, now_ns)
             partition.questions.limits_shrank(out)
@@ -359,7 +359,7 @@ class SchedulerCore:
             due_ns, _, partition, what = heapq.heappop(self._deadlines)
             # (An external entry outlives a partition that a new configuration removes.)
             if not what.gone and self.partitions.get(partition.name) is partition:
-                partition.come(what, due_ns, out, now_ns)
+                partition.on_deadline(what, due_ns, out, now_ns)
 
     def _collect_deadlines(self, partition: Partition) -> None:
         for due_ns, what in partition.deadlines:

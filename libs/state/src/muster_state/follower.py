@@ -130,8 +130,8 @@ class RmInfo:
     :ivar next_event_id: the id of the next event; all lower ones were written.
     :ivar last_decided_ns: the highest time that a decision used; time continues from there.
     :ivar tally: the RM's counts; they continue over registrations.
-    :ivar held: an operator paused the RM; this continues over registrations until an operator resumes it.
-    :ivar held_ns: since when; 0: it is not paused, or the time is not known.
+    :ivar paused: an operator paused the RM; this continues over registrations until an operator resumes it.
+    :ivar paused_ns: since when; 0: it is not paused, or the time is not known.
     :ivar pauses: past times in which nothing was decided, the last ones of each kind. They are in the registration's
         record, which is seldom written.
     :ivar absent_ns: since when it is absent (see ``is_absent``); 0: it is not absent, or the time is not known.
@@ -160,9 +160,9 @@ class RmInfo:
     instance_uuid: str = ""
     last_decided_ns: int = 0
     tally: Tally = field(default_factory=Tally)
-    held: bool = False
-    held_reason: str = ""
-    held_ns: int = 0
+    paused: bool = False
+    paused_reason: str = ""
+    paused_ns: int = 0
     pauses: tuple[Pause, ...] = ()
     callbacks: envelope_pb2.CallbackStream = field(default_factory=envelope_pb2.CallbackStream)
     callbacks_since_ns: int = 0
@@ -180,7 +180,7 @@ class RmInfo:
     @property
     def decides(self) -> bool:
         """Whether anything is decided for the RM."""
-        return self.life != "STOPPED" and not self.held and not self.awaited
+        return self.life != "STOPPED" and not self.paused and not self.awaited
 
 
 class Forgotten(NamedTuple):
@@ -258,14 +258,14 @@ def encode_rm(info: RmInfo, next_submission: int) -> bytes:
             deciding_spread=_without_zeros(info.tally.deciding_spread),
             **{name: count for name, count in zip(TALLIED, _values(info.tally), strict=True) if count},
         ),
-        held=info.held,
-        held_reason=info.held_reason,
+        held=info.paused,
+        held_reason=info.paused_reason,
         callbacks=info.callbacks if info.callbacks_since_ns else None,
         callbacks_since_ns=info.callbacks_since_ns,
         generation=info.generation,
         generation_by=info.generation_by,
         state_ns=info.life_ns,
-        held_ns=info.held_ns,
+        held_ns=info.paused_ns,
         absent_ns=info.absent_ns,
         awaited=info.awaited,
         awaited_ns=info.awaited_ns,
@@ -318,7 +318,7 @@ def _take_rm(info: RmInfo, recorded: state_pb2.RmObject) -> None:
     info.tally = Tally(*_values(recorded.tally))
     for place, count in enumerate(recorded.tally.deciding_spread):
         info.tally.deciding_spread[place] = count
-    info.held, info.held_reason, info.held_ns = recorded.held, recorded.held_reason, recorded.held_ns
+    info.paused, info.paused_reason, info.paused_ns = recorded.held, recorded.held_reason, recorded.held_ns
     info.absent_ns, info.awaited, info.awaited_ns = recorded.absent_ns, tuple(recorded.awaited), recorded.awaited_ns
     info.callbacks, info.callbacks_since_ns = recorded.callbacks, recorded.callbacks_since_ns
     info.generation, info.generation_by = recorded.generation, recorded.generation_by

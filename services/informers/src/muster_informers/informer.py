@@ -285,7 +285,7 @@ class SharedIndexInformer:
             self._listing_since = self._clock.monotonic()
             try:
                 listing = await self._source.list()
-                self._hear()
+                self._note_alive()
             finally:
                 self._listing_since = None
             self._is_whole = await self._take_listing(listing)
@@ -293,7 +293,7 @@ class SharedIndexInformer:
             self._listed_at = self._clock.monotonic()
             self._cursor, self._must_list = listing.cursor, False
             metrics.listings.labels(self.name).inc()
-            self._hear()
+            self._note_alive()
             if not self._synced.is_set():
                 seconds = self._clock.monotonic() - began
                 metrics.sync_seconds.labels(self.name).set(seconds)
@@ -304,12 +304,12 @@ class SharedIndexInformer:
         self._watching = True
         try:
             async for deltas in watch:
-                self._hear()
+                self._note_alive()
                 if deltas:
                     self._watching = False  # from here on the time is ours, not the source's
                     await self._take_deltas(deltas)
                     self._watching = True
-                    self._hear()
+                    self._note_alive()
                 self._answered()
                 if not self._is_whole and self._heard_at - self._listed_at >= RELIST_S:
                     raise _Again
@@ -318,7 +318,7 @@ class SharedIndexInformer:
             await _close(watch)
         raise SourceUnavailable("the watch ended")
 
-    def _hear(self) -> None:
+    def _note_alive(self) -> None:
         self._heard_at = self._clock.monotonic()
         if self._failing:
             self._failing = False

@@ -177,10 +177,10 @@ def _hold(
 ) -> bool:
     """Pauses or resumes an RM. Returns whether that changed anything. A second pause keeps the first one's reason."""
     info = state.info
-    if info.held == held:
+    if info.paused == held:
         return False
-    lasted = not held and pauses.end(info, PauseKind.OPERATOR, info.held_ns, now_ns, info.held_reason)
-    info.held, info.held_reason, info.held_ns = held, reason, now_ns if held else 0
+    lasted = not held and pauses.end(info, PauseKind.OPERATOR, info.paused_ns, now_ns, info.paused_reason)
+    info.paused, info.paused_reason, info.paused_ns = held, reason, now_ns if held else 0
     state.core.apply(SetDeciding(info.decides), now_ns, out)
     outputs.append(emitter.rm_record(state.core.next_submission))
     if lasted:

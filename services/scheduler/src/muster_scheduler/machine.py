@@ -260,7 +260,7 @@ class SchedulerMachine:
             if body in _BEFORE_REGISTRATION and self._topics.partition_of(rm_id) != record.partition:
                 raise Unreadable(f"RM {rm_id[:_SHOWN_MAX]!r} belongs to partition {self._topics.partition_of(rm_id)}")
             if body == "external":
-                self._hear(rm_id, ingest.external(envelope.external), now_ns)
+                self._apply_source(rm_id, ingest.external(envelope.external), now_ns)
                 return rm_id
             if body == "register":
                 request = si.RegisterResourceManagerRequest.FromString(envelope.register)
@@ -329,8 +329,8 @@ class SchedulerMachine:
         info = state.info
         items, read_as = read(), info.generation
         for at in range(items.count):
-            if heard := verdict.heard(at, info.registrations):
-                self._hear(info.rm_id, heard, now_ns)
+            if changes := verdict.commands_before(at, info.registrations):
+                self._apply_source(info.rm_id, changes, now_ns)
             if read_as != info.generation:
                 items, read_as = read(), info.generation
             item = verdict.judged(items.between(at, at + 1), at, self._outcomes.setdefault(info.rm_id, Outcome()))
@@ -484,7 +484,7 @@ class SchedulerMachine:
 
     # ---- sources outside of the RM ---------------------------------------------------------------------------------
 
-    def _hear(self, rm_id: str, commands: Sequence[UpdateExternal | SetSource], now_ns: int) -> None:
+    def _apply_source(self, rm_id: str, commands: Sequence[UpdateExternal | SetSource], now_ns: int) -> None:
         """Takes a source's commands, whether its RM is registered or not."""
         if problem := name_problem(rm_id, "rm_id"):
             raise Unreadable(problem)
@@ -527,7 +527,7 @@ class SchedulerMachine:
                 entry.partition, entry.source, entry.life, SourceState.STALE, entry.drains, NOT_CONFIGURED
             )
             log.warning("source without an informer", rm=rm_id, partition=entry.partition, source=entry.source)
-            self._hear(rm_id, (command,), now_ns)
+            self._apply_source(rm_id, (command,), now_ns)
 
     # ---- registration ----------------------------------------------------------------------------------------------
 
@@ -578,8 +578,8 @@ class SchedulerMachine:
             info.tally = known.info.tally
             # A pause is the operator's, and about the RM, not about one life of it. An RM that restarts, by itself or
             # in a crash loop, must not lift it.
-            info.held, info.held_reason = known.info.held, known.info.held_reason
-            info.held_ns, info.pauses = known.info.held_ns, known.info.pauses
+            info.paused, info.paused_reason = known.info.paused, known.info.paused_reason
+            info.paused_ns, info.pauses = known.info.paused_ns, known.info.pauses
             self._paused.pop(rm_id, None)  # the registration's record includes it
             self._admin.callback_gone(rm_id, self._emitters[rm_id], outputs)
         pauses.mark_absence(info, now_ns)

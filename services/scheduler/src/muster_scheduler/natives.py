@@ -113,7 +113,7 @@ class Verdict:
     changes: dict[int, list[UpdateExternal | SetSource]] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
 
-    def heard(self, at: int, registrations: int) -> list[UpdateExternal | SetSource]:
+    def commands_before(self, at: int, registrations: int) -> list[UpdateExternal | SetSource]:
         """Returns the commands to apply before the request's item at that place."""
         begins = self.begins.get(at, ()) if registrations == self.registrations else ()
         return [*begins, *self.changes.get(at, ())]

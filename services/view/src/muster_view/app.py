@@ -65,7 +65,7 @@ class ViewService:
         self._checking = asyncio.Lock()
         self._server: HttpServer | None = None
         self._rm_states = metrics.RmStates(
-            lambda: {rm_id: (state.info.life, state.info.held) for rm_id, state in self.states().items()}
+            lambda: {rm_id: (state.info.life, state.info.paused) for rm_id, state in self.states().items()}
         )
         self._life = Life("view")
 

@@ -153,7 +153,7 @@ class LongWait:
         if due is None:
             return
         if due <= now_ns:
-            self.come(waitlist)
+            self.on_deadline(waitlist)
         elif not waitlist.due_ns or due < waitlist.due_ns:
             self._set_due(waitlist, due)
 
@@ -161,7 +161,7 @@ class LongWait:
         waitlist.due_ns = due_ns
         self._state.deadlines.append((due_ns, waitlist))
 
-    def come(self, waitlist: Waitlist) -> None:
+    def on_deadline(self, waitlist: Waitlist) -> None:
         """The waitlist's deadline has come."""
         waitlist.due_ns = waitlist.seen_ns = 0
         self._due.setdefault(waitlist, {})

@@ -284,14 +284,14 @@ class ExternalBooks:
             sources = self.partitions[name].sources
             yield from (sources[source] for source in sorted(sources))
 
-    def apply(self, command: UpdateExternal | SetSource, now_ns: int, *, lends: bool = False) -> list[Changed]:
+    def apply(self, command: UpdateExternal | SetSource, now_ns: int, *, has_offers: bool = False) -> list[Changed]:
         """Takes what a source says. Returns what this changed, in order.
 
         A life that another one has replaced is ignored: records of an informer whose process is gone may still arrive.
         An object that is named again unchanged is a change only if the life is another.
 
-        :param lends: an offer that its source does not name any more is *withdrawn*, and goes when nothing needs it
-            (``offers.py``). False: nothing can need it, so it goes at once.
+        :param has_offers: an offer that its source does not name any more is *withdrawn*, and goes when nothing needs
+            it (``offers.py``). False: nothing can need it, so it goes at once.
         """
         books = self.of(partition_name(command.partition))
         changed: list[Changed] = []
@@ -308,14 +308,14 @@ class ExternalBooks:
                 owner.past = (*owner.past, owner.life)[-PAST_LIVES_MAX:]
                 owner.life = command.life
         if isinstance(command, SetSource):
-            self._set(books, owner, command, began, now_ns, changed, lends=lends)
+            self._set(books, owner, command, began, now_ns, changed, has_offers=has_offers)
             return changed
         if began:  # (Changes before the first SetSource of a life belong to its listing.)
             if owner.state is not SourceState.LISTING:
                 owner.state, owner.since_ns = SourceState.LISTING, now_ns
             changed.append(Changed(owner, counts=False))
         for change in command.changes:
-            self._take(books, owner, change, now_ns, changed, lends=lends)
+            self._take(books, owner, change, now_ns, changed, has_offers=has_offers)
         return changed
 
     def _set(
@@ -327,13 +327,13 @@ class ExternalBooks:
         now_ns: int,
         changed: list[Changed],
         *,
-        lends: bool,
+        has_offers: bool,
     ) -> None:
         state = command.state
         if state is SourceState.LIVE:
             unnamed = [entry for entry in owner.entries.values() if entry.life != owner.life]
             for entry in sorted(unnamed, key=lambda each: each.order):
-                self._leave(books, entry, changed, lends=lends)
+                self._leave(books, entry, changed, has_offers=has_offers)
         lost = state is SourceState.STALE or (owner.lost and state is SourceState.LISTING)
         # (While the source lists again, the reason for which it was lost is kept.)
         reason = command.reason if state is SourceState.STALE else owner.reason if lost else ""
@@ -354,7 +354,7 @@ class ExternalBooks:
         now_ns: int,
         changed: list[Changed],
         *,
-        lends: bool,
+        has_offers: bool,
     ) -> None:
         object_id = change.object_id
         entry = owner.entries.get((change.kind, object_id))
@@ -362,7 +362,7 @@ class ExternalBooks:
             if entry is None or (entry.withdrawn and change.stale):
                 return
             if not change.stale:
-                self._leave(books, entry, changed, lends=lends)
+                self._leave(books, entry, changed, has_offers=has_offers)
             elif not entry.stale or entry.life != owner.life:
                 counts = not entry.stale
                 books.unfile(entry)
@@ -378,8 +378,8 @@ class ExternalBooks:
             changed.append(Changed(entry))
             return
         before = entry.said
-        lent_anew, entry.withdrawn = entry.withdrawn, False
-        if lent_anew:
+        offered_again, entry.withdrawn = entry.withdrawn, False
+        if offered_again:
             entry.offer_state, entry.since_ns, entry.deadline_ns = OfferState.OFFERED, now_ns, 0
         elif before == change.what and not entry.stale:
             # (A returned offer is recorded again, so that its source is told again.)
@@ -396,9 +396,9 @@ class ExternalBooks:
             entry.said, entry.stale = change.what, False
         changed.append(Changed(entry, before))
 
-    def _leave(self, books: PartitionBooks, entry: ExternalEntry, changed: list[Changed], *, lends: bool) -> None:
+    def _leave(self, books: PartitionBooks, entry: ExternalEntry, changed: list[Changed], *, has_offers: bool) -> None:
         """A source does not name an object any more."""
-        if not lends or entry.offer_state in (None, OfferState.RETURNED):
+        if not has_offers or entry.offer_state in (None, OfferState.RETURNED):
             self._forget(books, entry, changed)
         elif not entry.withdrawn:
             entry.withdrawn = True

@@ -104,14 +104,14 @@ def _part(
         summed = dict(capacity or {})
         named = dict(attributes)
         for offer in sorted(offers, key=_by_order):
-            lent = offer.said
-            assert isinstance(lent, ExternalOffer)
-            brings = brings or (may_bring and offer.offer_state in _BRINGING and any(lent.quantities.values()))
+            offered = offer.said
+            assert isinstance(offered, ExternalOffer)
+            brings = brings or (may_bring and offer.offer_state in _BRINGING and any(offered.quantities.values()))
             held = held or _held(offer)
             if offer.offer_state is OfferState.OFFERED:
-                for name, value in lent.quantities.items():
+                for name, value in offered.quantities.items():
                     summed[name] = summed.get(name, 0) + value
-                for key, text in lent.attributes.items():
+                for key, text in offered.attributes.items():
                     named.setdefault(key, text)
         capacity, attributes = summed, named
     if not held and allocation is not None:

@@ -170,7 +170,7 @@ class PartitionExternal:
                 case ExternalNode(node_id=node_id):
                     nodes[node_id] = None
                 case ExternalOffer(node_id=node_id):
-                    self._offers.heard(entry, before, out, now_ns)
+                    self._offers.on_change(entry, before, out, now_ns)
                     nodes[node_id] = None
                     if isinstance(before, ExternalOffer):
                         nodes[before.node_id] = None

@@ -73,7 +73,7 @@ class Offers:
     def begin(self, out: Outcome, now_ns: int) -> None:
         """Takes all offers in the books into a new partition."""
         for entry in self._entries():
-            self.heard(entry, None, out, now_ns)
+            self.on_change(entry, None, out, now_ns)
         self.rearm()  # (Clocks that were recorded are new to this partition.)
 
     def activate(self) -> None:
@@ -90,7 +90,7 @@ class Offers:
         if self.reporting:
             self._state.deadlines.append((self._reports_until_ns, self))
 
-    def heard(self, entry: ExternalEntry, before: ExternalObject | None, out: Outcome, now_ns: int) -> None:
+    def on_change(self, entry: ExternalEntry, before: ExternalObject | None, out: Outcome, now_ns: int) -> None:
         """Takes an offer that is new, changed (``before``: the former one), or gone. Runs before its nodes are
         settled.
         """
@@ -125,7 +125,7 @@ class Offers:
 
     # ---- consequences ----------------------------------------------------------------------------------------------
 
-    def come(self, entry: ExternalEntry, out: Outcome, now_ns: int) -> None:
+    def on_deadline(self, entry: ExternalEntry, out: Outcome, now_ns: int) -> None:
         """A clock of the offer has run out."""
         said = entry.said
         assert isinstance(said, ExternalOffer), f"{entry} is no offer"
@@ -155,13 +155,13 @@ class Offers:
         if node is not None and node in state.checks.of_nodes:
             self._questions.node_shrank(node, out)
         counted = on if node is None else counted_of(on)
-        offers = [entry for lent in counted.offers.values() for entry in lent]
+        offers = [entry for entries in counted.offers.values() for entry in entries]
         offered = [entry for entry in offers if entry.offer_state is OfferState.OFFERED]
         revoked = [entry for entry in offers if entry.offer_state is OfferState.REVOKED]
         returned = [] if counted is on else _revoked_in_vain(on, counted)
         if revoked:
             returned += self._vacate(node, counted, offered, revoked, out, now_ns)
-        if any(lent.idle_ns > 0 for lent in map(_offer, offered)):
+        if any(offer.idle_ns > 0 for offer in map(_offer, offered)):
             returned += self._idle(node, counted, offered, out, now_ns)
         for entry in returned:
             self._return(entry, out)
@@ -204,8 +204,8 @@ class Offers:
         wanted = node is not None and bool(node.reservations)
         long: list[ExternalEntry] = []
         for entry in sorted(offered, key=lambda each: (each.since_ns, each.order), reverse=True):
-            lent = _offer(entry)
-            if lent.idle_ns <= 0 or wanted or not room.spares(entry):
+            offer = _offer(entry)
+            if offer.idle_ns <= 0 or wanted or not room.spares(entry):
                 if entry.idle_since_ns:
                     entry.idle_since_ns = 0
                     out.touch(entry, entry.partition)
@@ -263,7 +263,7 @@ def due_of(entry: ExternalEntry) -> int:
 class _Room:
     """The capacity of a node with some of its offers: by type the least of what each speaker says, as in the merge."""
 
-    __slots__ = ("_fixed", "_lent", "_used")
+    __slots__ = ("_fixed", "_offered", "_used")
 
     def __init__(
         self, on: OnNode, report: NodeReport | None, offers: Iterable[ExternalEntry], used: dict[str, int]
@@ -273,19 +273,19 @@ class _Room:
         self._fixed: list[tuple[Mapping[str, int], bool]] = []
         if report is not None and report.capacity is not None:
             self._fixed.append((report.capacity, False))
-        self._lent: dict[str, dict[str, int]] = {source: {} for source in on.offers}
+        self._offered: dict[str, dict[str, int]] = {source: {} for source in on.offers}
         for source, entry in on.nodes.items():
             said = entry.said
             if isinstance(said, ExternalNode) and said.capacity is not None:
-                if source in self._lent:
-                    self._lent[source].update(said.capacity)
+                if source in self._offered:
+                    self._offered[source].update(said.capacity)
                 else:
                     self._fixed.append((said.capacity, said.whole))
         for entry in offers:
             self._add(entry, 1)
 
     def _add(self, entry: ExternalEntry, sign: int) -> None:
-        own = self._lent[entry.source]
+        own = self._offered[entry.source]
         for name, value in _offer(entry).quantities.items():
             own[name] = own.get(name, 0) + sign * value
 
@@ -294,7 +294,7 @@ class _Room:
         used = self._used.get(name, 0)
         if not used:
             return 0
-        least = min(own.get(name, 0) for own in self._lent.values())
+        least = min(own.get(name, 0) for own in self._offered.values())
         for said, whole in self._fixed:
             value = said.get(name)
             if value is None:
@@ -330,7 +330,10 @@ def _offer(entry: ExternalEntry) -> ExternalOffer:
 def _revoked_in_vain(on: OnNode, counted: OnNode) -> list[ExternalEntry]:
     """Offers that are wanted back but that the partition could not count: nothing can need them."""
     uncounted = [
-        entry for source, lent in on.offers.items() for entry in lent if entry not in counted.offers.get(source, ())
+        entry
+        for source, entries in on.offers.items()
+        for entry in entries
+        if entry not in counted.offers.get(source, ())
     ]
     return [entry for entry in uncounted if entry.offer_state is OfferState.REVOKED]
 

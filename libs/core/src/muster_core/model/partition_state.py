@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Timed(Protocol):
-    """An object that can have deadlines. The partition knows what follows for each kind (``Partition.come``)."""
+    """An object that can have deadlines. The partition knows what follows for each kind (``Partition.on_deadline``)."""
 
     @property
     def gone(self) -> bool:

@@ -140,15 +140,15 @@ class NodeBooks:
     def take_pools(self, pooled: frozenset[int]) -> None:
         """Makes these types the pooled ones: O(nodes), and rare."""
         state, types = self._state, self._state.types
-        come, gone = sorted(pooled - types.pooled), sorted(types.pooled - pooled)
+        added, gone = sorted(pooled - types.pooled), sorted(types.pooled - pooled)
         types.pooled = pooled
-        for number in (*come, *gone):
+        for number in (*added, *gone):
             state.capacity[number] = 0
         for node in state.nodes.values():
             for number in gone:
                 node.capacity[number] = own = node.pooled.pop(number, 0)
                 state.capacity[number] += own
-            self._set_aside(node, come)
+            self._set_aside(node, added)
             self._measure(node)
         self.reindex()
 

@@ -70,7 +70,7 @@ REASON_CHARACTERS_MAX = 256
 class WaitlistTurns(Protocol):
     """Gives waitlists that wait long their turn."""
 
-    def come(self, waitlist: Waitlist) -> None:
+    def on_deadline(self, waitlist: Waitlist) -> None:
         """The waitlist's turn has come."""
 
 
@@ -174,7 +174,7 @@ class Questions(RefusedNodes):
                 if not check.gone:
                     self.answer(question, True, "", out, now_ns)
 
-    def come(self, out: Outcome, now_ns: int) -> None:
+    def on_deadline(self, out: Outcome, now_ns: int) -> None:
         """A deadline has come: late answers, or the end of the grace period after the stream was lost."""
         if not self.policy.connected and not self.silent and (self.predicates or self.preemption or self.states):
             self._review_policy(out, now_ns)
@@ -394,7 +394,7 @@ class Questions(RefusedNodes):
                 self._agreed[ask] = (node, frozenset(check.victims[: check.going]))
                 waitlist = ask.app.queue.waitlists.get(ask.group.wait_key)
                 if waitlist is not None:
-                    self._long_wait.come(waitlist)
+                    self._long_wait.on_deadline(waitlist)
         if not done:
             apart = ask.group is not None and ask.group.apart != ask.apart
             past = self._waiting.past_of(ask.group, now_ns) if apart and ask.group is not None else check.past

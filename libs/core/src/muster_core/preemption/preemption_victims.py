@@ -102,7 +102,7 @@ class Underway:
         self.going: dict[str, list[Allocation]] = {}
         self.gangs: dict[str, dict[int, int]] = {}
         self._moves: dict[Ledger, dict[int, int]] = {}
-        for allocation in _told_to_go(state, state.root):
+        for allocation in _releasing(state, state.root):
             why = allocation.preempted
             asking = state.apps.get(why.app_id) if why is not None else None
             self.take(allocation, asking.asks.get(why.key) if why is not None and asking is not None else None)
@@ -165,7 +165,7 @@ class Underway:
         return False
 
 
-def _told_to_go(state: PartitionState, queue: Queue) -> Iterator[Allocation]:
+def _releasing(state: PartitionState, queue: Queue) -> Iterator[Allocation]:
     if not any(queue.preempting):
         return
     for app in state.apps_in(queue):
@@ -173,7 +173,7 @@ def _told_to_go(state: PartitionState, queue: Queue) -> Iterator[Allocation]:
             if allocation.preempted is not None:
                 yield allocation
     for child in queue.children.values():
-        yield from _told_to_go(state, child)
+        yield from _releasing(state, child)
 
 
 # ---- kept while nothing changes ------------------------------------------------------------------------------------

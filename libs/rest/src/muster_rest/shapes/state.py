@@ -109,7 +109,7 @@ class QueueTailDao(Shape, kw_only=True):
 
 
 class StateDao(Shape, kw_only=True):
-    """An entry of an application's story."""
+    """An entry of an application's state log."""
 
     time: int = 0
     application_state: str = ""

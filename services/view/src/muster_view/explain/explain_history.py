@@ -28,31 +28,31 @@ SENTENCES_MAX = 5
 # ---- of an ask -------------------------------------------------------------------------------------------------------
 
 
-def since_ns(wanted: Ask, reason: Reason, halts: Past) -> int:
+def since_ns(wanted: Ask, reason: Reason, pauses: Past) -> int:
     """The start of the reason for this ask: other asks may have it longer, or the scheduler was paused before."""
-    return max(reason.since_ns, wanted.created_ns, *(each.until_ns for each in halts))
+    return max(reason.since_ns, wanted.created_ns, *(each.until_ns for each in pauses))
 
 
-def of_ask(wanted: Ask, reason: Reason, halts: Past = ()) -> list[PastDao]:
+def of_ask(wanted: Ask, reason: Reason, pauses: Past = ()) -> list[PastDao]:
     """Its earlier reasons before ``reason``, oldest first.
 
-    A time without decisions (``halts``) hides all other reasons. A reason of the whole application hides those of the
+    A time without decisions (``pauses``) hides all other reasons. A reason of the whole application hides those of the
     waitlist at the same time. The reasons that the application kept of a deleted waitlist come last.
     """
-    began_ns = since_ns(wanted, reason, halts)
+    began_ns = since_ns(wanted, reason, pauses)
     app, group = wanted.app, wanted.group
     own = app.past if app.reason is None or app.reason is reason else (*app.past, _open(app.reason, reason))
-    halts = tuple(each for each in halts if each.until_ns > wanted.created_ns)
+    pauses = tuple(each for each in pauses if each.until_ns > wanted.created_ns)
     waitlist = app.queue.waitlists.get(group.wait_key) if group is not None else None
     listed: Past = waitlist.past if waitlist is not None else ()
     if waitlist is not None and waitlist.reason is not None and waitlist.reason is not reason:
         listed = (*listed, _open(waitlist.reason, reason))
-    if halts:  # it continued after them
+    if pauses:  # it continued after them
         listed = (*listed, PastReason(reason, began_ns))
     if not own and not listed:
         return []
     sources = (
-        halts,
+        pauses,
         [each for each in own if each.shape is None],
         listed,
         [each for each in own if each.shape == wanted.shape],
@@ -137,26 +137,26 @@ class _About(NamedTuple):
 class _Times:
     """The times in which some ask had a reason; overlapping times become one."""
 
-    def __init__(self, halts: Past) -> None:
-        self._halts = [(each.reason.since_ns, each.until_ns) for each in halts]
+    def __init__(self, pauses: Past) -> None:
+        self._pauses = [(each.reason.since_ns, each.until_ns) for each in pauses]
         self._pieces: dict[_About, list[tuple[int, int]]] = {}
         self._asks: dict[_About, int] = {}
 
-    def halted(self, halts: Past, since_ns: int) -> None:
+    def add_pauses(self, pauses: Past, since_ns: int) -> None:
         """The times without decisions since the arrival of an ask."""
-        for each in halts:
+        for each in pauses:
             self._add(_about(each.reason), max(each.reason.since_ns, since_ns), each.until_ns)
 
     def past(self, past: Past, since_ns: int) -> None:
         """The ended reasons since the arrival of an ask."""
         for each in past:
-            for start_ns, end_ns in left(max(each.reason.since_ns, since_ns), each.until_ns, self._halts):
+            for start_ns, end_ns in left(max(each.reason.since_ns, since_ns), each.until_ns, self._pauses):
                 self._add(_about(each.reason), start_ns, end_ns)
 
     def now(self, reason: Reason, asks: int, since_ns: int) -> None:
         """The current reason of some asks."""
         about = _about(reason)
-        began_ns = max((reason.since_ns, since_ns, *(until_ns for _, until_ns in self._halts)))
+        began_ns = max((reason.since_ns, since_ns, *(until_ns for _, until_ns in self._pauses)))
         self.past((PastReason(reason, began_ns),), since_ns)
         self._pieces.setdefault(about, []).append((began_ns, 0))
         self._asks[about] = self._asks.get(about, 0) + asks
@@ -236,24 +236,24 @@ def _for(each: EpisodeDao) -> str:
     return waits_for(each.reason, queue=each.limit_queue, who=each.who, kind=each.resource_type)
 
 
-def of_application(app: Application, reason_of: Callable[[Ask], Reason], halts: Past = ()) -> list[EpisodeDao]:
+def of_application(app: Application, reason_of: Callable[[Ask], Reason], pauses: Past = ()) -> list[EpisodeDao]:
     """Current and earlier reasons of it and its asks: O(its groups of asks)."""
-    times = _Times(halts)
-    _add(app, times, reason_of, halts)
+    times = _Times(pauses)
+    _add(app, times, reason_of, pauses)
     return times.told()
 
 
 def of_queue(
-    partition: Partition, queue: Queue, reason_of: Callable[[Ask], Reason], halts: Past = ()
+    partition: Partition, queue: Queue, reason_of: Callable[[Ask], Reason], pauses: Past = ()
 ) -> list[EpisodeDao]:
     """Current and earlier reasons of the pending asks in it and below: O(groups of asks)."""
-    times = _Times(halts)
+    times = _Times(pauses)
     for app in partition.apps_below(queue):
-        _add(app, times, reason_of, halts)
+        _add(app, times, reason_of, pauses)
     return times.told()
 
 
-def _add(app: Application, times: _Times, reason_of: Callable[[Ask], Reason], halts: Past) -> None:
+def _add(app: Application, times: _Times, reason_of: Callable[[Ask], Reason], pauses: Past) -> None:
     times.past(app.past, app.submitted_ns)
     first_ns = 0
     for group in app.groups.values():
@@ -266,8 +266,8 @@ def _add(app: Application, times: _Times, reason_of: Callable[[Ask], Reason], ha
     for wanted in explain_gang.waiting_for_placeholders(app):
         times.now(reason_of(wanted), 1, wanted.created_ns)
         first_ns = min(first_ns or wanted.created_ns, wanted.created_ns)
-    if halts and first_ns:
-        times.halted(halts, first_ns)
+    if pauses and first_ns:
+        times.add_pauses(pauses, first_ns)
 
 
 def _add_list(group: AskGroup, reason: Reason, created_ns: int, times: _Times) -> None:

@@ -45,7 +45,7 @@ def explained(
     node: Node,
     now_ns: int,
     *,
-    halt: Reason | None,
+    pause: Reason | None,
     external: ExternalBooks | None = None,
     turns: Turns | None = None,
 ) -> Pieces:
@@ -55,13 +55,13 @@ def explained(
 
     It counts pending asks first and yields an empty piece after each step, so that other answers get their turn.
 
-    :param halt: why the scheduler makes no decisions; ``turns``: which asks wait for the answer to another proposal.
+    :param pause: why the scheduler makes no decisions; ``turns``: which asks wait for the answer to another proposal.
     :param external: the reports of external sources; None: there are none.
     """
     on = _said_of(partition, node, external)
     parts = parts_of(on) if on is not None else []
     merged = merge(node.reported, parts) if parts else None
-    waiting = yield from _waiting(partition, node, halt, turns or Turns())
+    waiting = yield from _waiting(partition, node, pause, turns or Turns())
     quantities = partition.types.quantities
     held, foreign = _in_order(node.allocations.values()), _in_order(node.foreign.values())
     found = NodeHeadDao(
@@ -90,8 +90,8 @@ def explained(
     )
     closer = partition.external.closer_of(node)
     found.closed_by = closer.by.value if closer is not None else ""
-    found.sentence = _sentence(found, len(held), halt)
-    found.message = _message(found, len(held), len(foreign), halt)
+    found.sentence = _sentence(found, len(held), pause)
+    found.message = _message(found, len(held), len(foreign), pause)
     yield go_json(found)[:-1]
     for name, objects in ((b"allocations", held), (b"foreign", foreign)):
         yield b',"%b":[' % name
@@ -183,7 +183,7 @@ def _told(held: Allocation) -> str:
 
 
 def _waiting(
-    partition: Partition, node: Node, halt: Reason | None, turns: Turns
+    partition: Partition, node: Node, pause: Reason | None, turns: Turns
 ) -> Generator[bytes, None, WouldFitDao]:
     """The pending asks, by whether they fit on the node now. Only its free resources count, no limits."""
     lacking: Counter[str] = Counter()
@@ -207,7 +207,7 @@ def _waiting(
             lacking[lack] += asks
         else:
             found.fit += asks
-            fitting[reason_of(wanted, halt=halt, turns=turns).code.value] += asks
+            fitting[reason_of(wanted, pause=pause, turns=turns).code.value] += asks
     found.reasons = dict(fitting)
     found.lacking = [LacksDao(resource_type=name, asks=count) for name, count in sorted(lacking.items())]
     return found
@@ -238,7 +238,7 @@ def _pending(partition: Partition) -> Iterator[tuple[Ask | None, int]]:
 # ---- for people ------------------------------------------------------------------------------------------------------
 
 
-def _sentence(found: NodeHeadDao, allocations: int, halt: Reason | None) -> str:
+def _sentence(found: NodeHeadDao, allocations: int, pause: Reason | None) -> str:
     """Whether it takes allocations, what it has, and how many pending asks fit."""
     waiting, takes = found.waiting, "takes new allocations"
     if not (found.schedulable and found.ready):
@@ -251,7 +251,7 @@ def _sentence(found: NodeHeadDao, allocations: int, halt: Reason | None) -> str:
     else:
         parts.append("and its partition has no pending asks")
     said = f"Node {found.node} {', '.join(parts)}"
-    return f"{said}; {halt.clause()}." if halt is not None else f"{said}."
+    return f"{said}; {pause.clause()}." if pause is not None else f"{said}."
 
 
 def _asks(waiting: WouldFitDao) -> str:
@@ -263,8 +263,8 @@ def _full(found: NodeHeadDao) -> list[str]:
     return sorted(name for name in found.capacity if found.available.get(name, 0) <= 0)
 
 
-def _message(found: NodeHeadDao, allocations: int, foreign: int, halt: Reason | None) -> str:
-    said = [halt.sentence() if halt is not None else "", _takes(found), _spoken_of(found), _back(found), _kept(found)]
+def _message(found: NodeHeadDao, allocations: int, foreign: int, pause: Reason | None) -> str:
+    said = [pause.sentence() if pause is not None else "", _takes(found), _spoken_of(found), _back(found), _kept(found)]
     said += [_has(found, allocations, foreign), _refused(found), _would_fit(found.waiting)]
     return " ".join(text for text in said if text)
 

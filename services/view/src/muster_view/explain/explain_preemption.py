@@ -32,7 +32,7 @@ _WAITS_FOR_ROOM = frozenset(
 )
 
 
-def told_to_go(partition: Partition) -> Iterator[Allocation]:
+def releasing(partition: Partition) -> Iterator[Allocation]:
     """The preempted allocations; only leaves that have any are searched."""
     leaves = [queue for queue in partition.queues.values() if queue.leaf and any(queue.preempting)]
     for leaf in leaves:
@@ -49,7 +49,7 @@ def of_application(app: Application) -> Iterator[Allocation]:
 def victims_of(partition: Partition) -> Victims:
     """The preempted allocations, by the ask that needs their room."""
     found: Victims = {}
-    for held in told_to_go(partition):
+    for held in releasing(partition):
         why = held.preempted
         if why is not None and why.app_id:  # (else no ask needs it)
             found.setdefault((why.app_id, why.key), []).append(held)
@@ -120,7 +120,7 @@ def no_preemption(held: Allocation) -> str:
     return f"{said}: it is a placeholder that timed out" if held.timed_out else said
 
 
-def story(partition: Partition, held: Allocation, why: Preempted, now_ns: int) -> PreemptedDao:
+def preempted(partition: Partition, held: Allocation, why: Preempted, now_ns: int) -> PreemptedDao:
     """One preemption: the allocation, the rule and the ask."""
     queue = held.app.queue.path if held.app is not None else ""
     return PreemptedDao(

@@ -28,13 +28,13 @@ def explained(
     queue: Queue,
     now_ns: int,
     *,
-    halt: Reason | None,
-    halts: Past = (),
+    pause: Reason | None,
+    pauses: Past = (),
     turns: Turns | None = None,
 ) -> QueueDao:
     """A queue: O(pending asks in it and below).
 
-    :param halt: why the scheduler makes no decisions; ``halts``: the past ones.
+    :param pause: why the scheduler makes no decisions; ``pauses``: the past ones.
     :param turns: which asks wait for the answer to another proposal.
     """
     turns = turns or Turns()
@@ -72,8 +72,8 @@ def explained(
         priority_offset=policy.priority_offset,
         current_priority=dao.current_priority(partition, queue),
         quota_at=queue.quota_ns,
-        asks=dict(_asks(partition, queue, halt, turns)),
-        history=explain_history.of_queue(partition, queue, partial(reason_of, halt=halt, turns=turns), halts),
+        asks=dict(_asks(partition, queue, pause, turns)),
+        history=explain_history.of_queue(partition, queue, partial(reason_of, pause=pause, turns=turns), pauses),
         at=now_ns,
         sentence="",
         message="",
@@ -134,18 +134,18 @@ def _applications(queue: Queue) -> int:
     return len(queue.applications) if queue.leaf else sum(map(_applications, queue.children.values()))
 
 
-def _asks(partition: Partition, queue: Queue, halt: Reason | None, turns: Turns) -> Counter[str]:
+def _asks(partition: Partition, queue: Queue, pause: Reason | None, turns: Turns) -> Counter[str]:
     """The number of pending asks in it and below, by reason."""
     counts: Counter[str] = Counter()
     for child in queue.children.values():
-        counts += _asks(partition, child, halt, turns)
+        counts += _asks(partition, child, pause, turns)
     for app in partition.apps_in(queue):
         for group in app.groups.values():
             head = group.head()
             if head is not None:  # those of a group share one reason
-                counts[reason_of(head, halt=halt, turns=turns).code.value] += group.asks
+                counts[reason_of(head, pause=pause, turns=turns).code.value] += group.asks
         for wanted in explain_gang.waiting_for_placeholders(app):
-            counts[reason_of(wanted, halt=halt, turns=turns).code.value] += 1
+            counts[reason_of(wanted, pause=pause, turns=turns).code.value] += 1
     return counts
 
 

@@ -221,8 +221,8 @@ def _has_reserved(app: Application) -> bool:
 def current_priority(partition: Partition, queue: Queue) -> int:
     """The highest priority of the queue's pending asks, seen from outside of the queue."""
     if queue.leaf:
-        return lent_priority(queue, leaf_priority(partition, queue))
-    return lent_priority(
+        return effective_priority(queue, leaf_priority(partition, queue))
+    return effective_priority(
         queue, max((current_priority(partition, child) for child in queue.children.values()), default=INT32_MIN)
     )
 
@@ -232,7 +232,7 @@ def leaf_priority(partition: Partition, leaf: Queue) -> int:
     return max((max_priority(app) for app in partition.apps_in(leaf) if app.groups), default=INT32_MIN)
 
 
-def lent_priority(queue: Queue, highest: int) -> int:
+def effective_priority(queue: Queue, highest: int) -> int:
     """The highest priority inside a queue as it counts outside of the queue."""
     policy = queue.policy
     if highest == INT32_MIN:

@@ -130,7 +130,7 @@ class Engine:
             "snapshot" if complete and not torn and version == self._source.version() else "object"
         )
         if (state := self._source.states().get(call.rm_id or "")) is not None:
-            headers["X-Muster-Rm-State"] = rm_words.label(state.info.life, paused=state.info.held)
+            headers["X-Muster-Rm-State"] = rm_words.label(state.info.life, paused=state.info.paused)
         headers["Vary"] = "Accept-Encoding"
         size = sum(map(len, chunks))
         gzip = _accepts_gzip(scope) and (size >= _GZIP_FROM_BYTES or not complete)

@@ -138,7 +138,7 @@ def queue(
         highest = max(highest, priority)
         parts.append(below)
         separator = b","
-    priority = dao.lent_priority(shown, highest)
+    priority = dao.effective_priority(shown, highest)
     allocating = dao.joined(parts)
     tail = go_json(dao.queue_tail(partition, shown, priority, allocating))
     # Nothing is written when there are no children, or all are gone by now.

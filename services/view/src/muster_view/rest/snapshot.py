@@ -77,7 +77,7 @@ def snapshot(state: RmState, wanted: Wanted, lag: Lag, now_ns: int) -> Pieces:
     yield b',"state":%b,"stateSinceNs":%d,"paused":%b,"description":%b' % (
         go_json(info.life),
         info.life_ns,
-        go_json(info.held),
+        go_json(info.paused),
         go_json(described),
     )
     if Section.SCHEDULER in wanted.sections:
@@ -101,14 +101,14 @@ def snapshot(state: RmState, wanted: Wanted, lag: Lag, now_ns: int) -> Pieces:
 
 def _scheduler(state: RmState, partition: Partition) -> Pieces:
     """In one value, for which everything is counted first."""
-    halt, turns = explain.halt_of(state), explain.turns_of(state)
+    pause, turns = explain.pause_of(state), explain.turns_of(state)
     states: Counter[str] = Counter()
     reasons: Counter[str] = Counter()
     for apps in _batches(partition.apps.values()):
         states.update(map(attrgetter("state.value"), apps))
         for app in apps:
             if app.asks:
-                reasons.update(_reasons(app, halt, turns))
+                reasons.update(_reasons(app, pause, turns))
         yield b""
     draining = reservations = 0
     for nodes in _batches(partition.nodes.values()):
@@ -133,19 +133,19 @@ def _scheduler(state: RmState, partition: Partition) -> Pieces:
     )
 
 
-def _reasons(app: Application, halt: Reason | None, turns: explain.Turns) -> Counter[str]:
+def _reasons(app: Application, pause: Reason | None, turns: explain.Turns) -> Counter[str]:
     """The number of its pending asks by reason. Asks of one group share a reason, which is looked up once."""
     counts: Counter[str] = Counter()
     grouped = 0
     for group in app.groups.values():
         if group.asks and (head := group.head()) is not None:
-            counts[explain.reason_of(head, halt=halt, turns=turns).code.value] += group.asks
+            counts[explain.reason_of(head, pause=pause, turns=turns).code.value] += group.asks
             grouped += group.asks
     if grouped < len(app.asks):
         # Those that are on their way to a place are in no group.
         for wanted in app.asks.values():
             if wanted.group is None:
-                counts[explain.reason_of(wanted, halt=halt, turns=turns).code.value] += 1
+                counts[explain.reason_of(wanted, pause=pause, turns=turns).code.value] += 1
     return counts
 
 

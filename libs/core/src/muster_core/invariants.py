@@ -25,8 +25,8 @@ class InvariantViolated(AssertionError):
 def check(core: SchedulerCore, *, exhausted: bool = False, merges: bool = True) -> None:
     """Checks every partition: O(cluster), so not on a hot path.
 
-    :param exhausted: the last cycle ran to its end: then nothing may be ready, and everything pending has a reason.
-    :param merges: check also that this version's rules turn what sources say into what counts.
+    :param exhausted: the last cycle ran to its end: then no group may be ready, and every pending ask has a reason.
+    :param merges: check also that this version's rules lead from the sources' statements to the merged values.
     """
     for partition in core.partitions.values():
         _check_nodes(partition)
@@ -117,7 +117,7 @@ def _check_queues(partition: Partition) -> None:
 
 
 def _check_trackers(partition: Partition) -> None:
-    """The ledgers of users and groups hold what their applications hold."""
+    """Checks that the ledgers of users and groups hold the sums of their applications."""
     size = len(partition.types.names)
     expected: dict[Tracker, tuple[list[int], int, int]] = {}
     for queue in partition.queues.values():
@@ -209,7 +209,9 @@ def _check_allocations(app: Application) -> None:
 
 
 def _check_gangs(partition: Partition) -> None:
-    """Every placeholder is accounted for, and promises are what forming gangs have still to take."""
+    """Checks that every placeholder is accounted for, and that promises are the amounts that forming gangs have still
+    to take.
+    """
     promised: dict[tuple[str, str], dict[int, int]] = {}
     for app in partition.apps.values():
         gang = app.gang
@@ -247,7 +249,9 @@ def _proposed_on(partition: Partition, node: Node) -> Iterator[Ask]:
 
 
 def _check_questions(partition: Partition) -> None:
-    """Each open question is for a living ask, about existing nodes. Asks and nodes agree about refusals."""
+    """Checks that each open question is for a living ask, about existing nodes, and that asks and nodes agree about
+    refusals.
+    """
     open_now = dict.fromkeys(partition.questions.open.values())
     for question, check in partition.questions.open.items():
         _must(not check.gone and question not in check.answers, f"question {question} of {check} is not open")

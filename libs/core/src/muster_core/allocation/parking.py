@@ -1,4 +1,4 @@
-"""The groups that are parked, by waitlist."""
+"""Keeps the parked groups by waitlist."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Parking:
             waitlist.bench.push(waitlist)
 
     def forget(self, waitlist: Waitlist) -> None:
-        """The list is gone."""
+        """Forgets a list that was removed."""
         self.awake.pop(waitlist, None)
 
     def must_report(self, waitlist: Waitlist, group: AskGroup) -> None:

@@ -126,13 +126,13 @@ class Offers:
     # ---- consequences ----------------------------------------------------------------------------------------------
 
     def on_deadline(self, entry: ExternalEntry, out: Outcome, now_ns: int) -> None:
-        """A clock of the offer has run out."""
+        """Reviews the offer's node, because a clock of the offer has run out."""
         said = entry.said
         assert isinstance(said, ExternalOffer), f"{entry} is no offer"
         self._look(said.node_id, out, now_ns)
 
     def reported(self, out: Outcome, now_ns: int) -> None:
-        """The RM's time to report its allocations is over."""
+        """Reviews all offers, because the RM's time to report its allocations is over."""
         self.reporting = False
         self._state.moved_offers.update(dict.fromkeys(_offer(entry).node_id for entry in self._entries()))
         self.settle(out, now_ns)
@@ -178,7 +178,7 @@ class Offers:
         out: Outcome,
         now_ns: int,
     ) -> list[ExternalEntry]:
-        """Returns the offers that nothing on the node needs. Releases what stays too long."""
+        """Returns the offers that no allocation on the node needs. Releases allocations that stay too long."""
         room = _Room(on, self._report_of(node), [*offered, *revoked], _used(node))
         # 1. The most urgent offers first, so that allocations may stay longest on the remaining ones.
         revoked.sort(key=lambda entry: (entry.deadline_ns, entry.order))
@@ -195,8 +195,8 @@ class Offers:
     def _idle(
         self, node: Node | None, on: OnNode, offered: list[ExternalEntry], out: Outcome, now_ns: int
     ) -> list[ExternalEntry]:
-        """Starts and stops the idle clocks of the offers, the youngest first. Returns the offers that were idle for
-        long enough.
+        """Starts and stops the idle clocks of the offers, the youngest first. Returns the offers whose idle time is
+        over.
 
         A reserved node needs all its offers.
         """
@@ -219,7 +219,7 @@ class Offers:
         return long
 
     def _evict(self, node: Node, room: _Room, entry: ExternalEntry, out: Outcome, now_ns: int) -> None:
-        """Releases what does not fit on the node any more: daemons, too; never what a source runs itself."""
+        """Releases allocations that do not fit on the node any more: daemons, too, but no allocations of sources."""
         numbers = self._state.types.numbers
         lack = {numbers[name]: value for name, value in room.lacking().items()}
         for victim in preemption.search_revoked(node, lack, entry, now_ns):
@@ -229,7 +229,7 @@ class Offers:
 
     def _return(self, entry: ExternalEntry, out: Outcome) -> None:
         self._go(entry, OfferEvent.RETURN, out)
-        if entry.withdrawn:  # no source is left to be told
+        if entry.withdrawn:  # no source is left to inform
             self._external_books.forget(entry)
 
     def _go(self, entry: ExternalEntry, event: OfferEvent, out: Outcome) -> None:
@@ -261,7 +261,7 @@ def due_of(entry: ExternalEntry) -> int:
 
 
 class _Room:
-    """The capacity of a node with some of its offers: by type the least of what each speaker says, as in the merge."""
+    """The capacity of a node with some of its offers: by type, the smallest amount of all speakers, as in the merge."""
 
     __slots__ = ("_fixed", "_offered", "_used")
 
@@ -290,7 +290,7 @@ class _Room:
             own[name] = own.get(name, 0) + sign * value
 
     def _lack(self, name: str) -> int:
-        """How much more of a type is used than there is."""
+        """The used amount of a type beyond the capacity."""
         used = self._used.get(name, 0)
         if not used:
             return 0
@@ -304,7 +304,7 @@ class _Room:
         return max(used - least, 0)
 
     def lacking(self) -> dict[str, int]:
-        """How much more is used than there is, by type."""
+        """By type, the used amounts beyond the capacity."""
         return {name: lack for name in self._used if (lack := self._lack(name))}
 
     def take_out(self, entry: ExternalEntry) -> None:
@@ -328,7 +328,7 @@ def _offer(entry: ExternalEntry) -> ExternalOffer:
 
 
 def _revoked_in_vain(on: OnNode, counted: OnNode) -> list[ExternalEntry]:
-    """Offers that are wanted back but that the partition could not count: nothing can need them."""
+    """Revoked offers that the partition could not count: no allocation can need them."""
     uncounted = [
         entry
         for source, entries in on.offers.items()

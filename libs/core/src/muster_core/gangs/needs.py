@@ -32,10 +32,10 @@ class GangQuestions(Protocol):
 
 
 class NodeTurns(Protocol):
-    """Decides on which nodes something may be proposed now."""
+    """Decides which nodes the scheduler may propose now."""
 
     def may_use(self, ask: Ask, node: Node) -> bool:
-        """Whether something may be proposed for the ask on the node now."""
+        """Whether the scheduler may propose the node for the ask now."""
 
 
 class RealPlacing(Protocol):
@@ -57,7 +57,7 @@ class RealPlacing(Protocol):
 
 
 class StuckAsks(Protocol):
-    """The part that tells the RM of asks for which the cluster is too small."""
+    """The part that reports asks for which the cluster is too small."""
 
     def stuck(self, group: AskGroup, now_ns: int) -> None:
-        """Placeholders could make room for these asks, but the asks fit on no node."""
+        """Reports asks for which placeholders could make room, but which fit on no node."""

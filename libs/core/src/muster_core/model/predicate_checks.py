@@ -1,5 +1,5 @@
-"""Checks: the questions to the RM before something is decided, and its answers, as plain data (the scheduler
-interface, "Scheduler plugin").
+"""Predicate checks: questions to the RM before decisions, and the RM's answers, as plain data (the scheduler interface,
+"Scheduler plugin").
 
 ``predicates/questions.py`` works with them.
 """
@@ -35,18 +35,18 @@ class CheckKind(StrEnum):
 
 
 class PredicateCheck:
-    """One matter about which the RM is asked, with one question for each possible node.
+    """One decision about which the RM is asked, with one question for each possible node.
 
     :ivar nodes: by question id, the best first.
     :ivar answers: by question id, the reason of a refusal; None: the RM agreed to the node.
     :ivar booked: the node on which the proposal counts; None: on none.
     :ivar due_ns: when an answer is late.
     :ivar placeholder: of REPLACE, the placeholder that would make room.
-    :ivar victims: of PREEMPT, the allocations that may go, in order. The first ``least`` go in any case. With a yes,
-        the RM says up to which one they go: ``going`` in all.
-    :ivar changed_nodes: those of its nodes on which something ended since the question was sent: a refusal may concern
-        the state before.
-    :ivar past: what the ask had waited for when the question was sent.
+    :ivar victims: of PREEMPT, the allocations that may go, in order. The first ``least`` go in any case. If the RM
+        agrees, it names the last one that goes: ``going`` in all.
+    :ivar changed_nodes: those of its nodes on which an allocation ended since the question was sent: a refusal may
+        concern the earlier state.
+    :ivar past: the ask's past reasons when the question was sent.
     :ivar gone: it is decided, or withdrawn.
     """
 
@@ -111,7 +111,8 @@ class OpenChecks:
 
     :ivar of_asks: by ask, checks that each stand for one of its pending allocations (:attr:`PredicateCheck.holds_out`).
     :ivar of_nodes: by node, the checks about it. A proposal on the node counts in its ``allocated`` already.
-    :ivar of_placeholders: by placeholder, the check about its place. Meanwhile the placeholder is not free.
+    :ivar of_placeholders: by placeholder, the check about its replacement. Until the answer, the placeholder is not
+        free.
     """
 
     def __init__(self) -> None:
@@ -128,7 +129,7 @@ class OpenChecks:
         return list(self.of_nodes.get(node, ()))
 
     def about_places_of(self, app: Application) -> list[PredicateCheck]:
-        """The checks about the places of the application's placeholders, in the order in which they were sent."""
+        """The checks about replacements of the application's placeholders, in the order in which they were sent."""
         return [check for held, check in self.of_placeholders.items() if held.app is app]
 
     def add(self, check: PredicateCheck) -> None:

@@ -31,8 +31,7 @@ class Ledger:
     :ivar blocked: the waitlists that this limit holds back.
     :ivar max_applications: how many applications may run; 0: any number.
     :ivar waiting_apps: the applications that this limit holds back, in order.
-    :ivar promised: by type number, what gangs that have started will still take here. It is not available to other
-        gangs.
+    :ivar promised: by type number, the amounts that started gangs will still take here. Other gangs cannot use them.
     """
 
     __slots__ = (
@@ -74,7 +73,7 @@ class Ledger:
 
 
 class Tracker(Ledger):
-    """The use of one user or one group in a queue that limits it.
+    """The use of one user or one group in a queue with a limit for it.
 
     :ivar group: it is a group's.
     :ivar applications: how many live applications count here. Without any, the tracker is forgotten.
@@ -167,7 +166,9 @@ class Queue(Ledger):
         self.restrict(self.sources, self.external_maximum)
 
     def restrict(self, sources: tuple[str, ...], external: dict[int, int] | None) -> None:
-        """Sets what external sources say of its max: by type, the smaller amount counts. All zero means zero."""
+        """Sets the max of external sources: by type, the smaller of this and the configured amount counts. All zero
+        means zero.
+        """
         self.sources, self.external_maximum = sources, external
         own = self.own_maximum
         if external is None or own is None:
@@ -191,13 +192,13 @@ WaitKey = tuple[Shape, tuple[Tracker, ...], str, int]
 
 
 class Waitlist:
-    """The groups in one leaf that wait for the same, in the order in which the leaf would try them, and the reason.
+    """The groups in one leaf that wait for the same reason, in the order in which the leaf would try them.
 
-    The groups share leaf, shape, limits of users and required node (if any), so what stops the first one stops all. The
-    list as a whole is registered at the wait point that refused it, and only its first group is tried when that wait
-    point gains. While the group is tried, the list is *in flight*, registered nowhere. A success wakes the next group;
-    a refusal registers the list at the wait point that refused. (An ask for which the RM refused nodes is alone on a
-    list: ``apart``.)
+    The groups share leaf, shape, limits of users and required node (if any), so the limit or the lack of room that
+    stops the first one stops all. The list as a whole is registered at the wait point that refused it, and only its
+    first group is tried when that wait point gains. While the group is tried, the list is *in flight*, registered
+    nowhere. A success wakes the next group; a refusal registers the list at the wait point that refused. (An ask for
+    which the RM refused nodes is alone on a list: ``apart``.)
 
     :ivar wait_point: where the list is registered (a ledger's ``blocked``, the partition's ``no_node``, a required
         node); None: in flight.

@@ -22,7 +22,7 @@ class Turn:
     :ivar open: the open checks there.
     :ivar closed: no further proposal is made there until the open ones are answered.
     :ivar line: (key, group) of the task group's groups that stand in line, in order.
-    :ivar awake: the group that was let go last.
+    :ivar awake: the group that left the line last.
     """
 
     __slots__ = ("awake", "closed", "line", "open", "what")

@@ -2,8 +2,8 @@
 
 A wait point finds the shapes that fit into what it gained. The waitlists of one leaf and one shape that wait there
 share a *bench*: a refusal for the first list is a refusal for all. So only the first one is woken. When that list has
-been served, or something of its own stops it (its user's limit), the next one is woken. So a gain before 3,000 users
-who wait for the same costs only what it makes possible.
+been served, or is stopped by a limit of its own (its user's), the next one is woken. So if 3,000 users wait there and
+room is gained, the cost grows with the allocations that become possible, not with the users.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class Bench(Generic[W]):
 
     :ivar leaf: the leaf of the lists.
     :ivar lists: the lists.
-    :ivar moving: one of the lists is being tried, and the next may follow: a list that comes now must not wait behind
-        it.
+    :ivar moving: one of the lists is being tried, and the next may follow: a list that is added now must not wait
+        behind it.
     """
 
     __slots__ = ("_heap", "_pushes", "leaf", "lists", "moving")
@@ -79,7 +79,7 @@ class Bench(Generic[W]):
         self._pushes = 0
 
     def push(self, waitlist: W) -> None:
-        """The list is new here, or its first group changed."""
+        """Puts a list into the heap: the list is new here, or its first group changed."""
         if not waitlist.groups:
             return
         self._pushes += 1

@@ -1,18 +1,19 @@
-"""Asks the RM before something is decided, and carries out its answers (the scheduler interface, "Scheduler plugin").
+"""Asks the RM before decisions, and carries out its answers (the scheduler interface, "Scheduler plugin").
 
 An RM can ask to be consulted before an ask is placed. Many questions are open at the same time, so the scheduler
 *proposes* a placement: from then on the placement counts on its node and in its limits, but it is neither recorded nor
-announced. A yes makes it an allocation. A no gives everything back, and the node is refused for that ask. The ask then
-stands *apart* from asks that are alike, because the refusal concerns this ask alone.
+announced. If the RM agrees, the proposal becomes an allocation. If the RM refuses, the scheduler takes the proposal
+back, and the node is refused for that ask. The ask is then *apart* from asks that are alike, because the refusal
+concerns this ask alone.
 
-* An ask that was refused once is asked about more nodes at a time, up to :data:`PROBE_NODES_MAX`. So an ask that may
-  run on a few nodes among thousands finds them in a few rounds. Such a probe counts only on the best of its nodes; if
-  the RM refuses that node, the ask takes the first agreed node that still has room.
-* Refusals are forgotten after a pause, which grows; when the node itself changes; and when something on the node ends.
-  The scheduler cannot see everything that the RM checks.
-* A missing answer counts as a no for now. So the scheduler keeps no more questions open than the RM answers in time:
-  otherwise the last ones of a burst of thousands would be late, and asked again and again. The limit grows with each
-  quick answer.
+* After the first refusal, the scheduler asks about more nodes for the ask at a time, up to :data:`PROBE_NODES_MAX`. So
+  an ask that may run on a few nodes among thousands finds them in a few rounds. Such a probe is booked only on the best
+  of its nodes. If the RM refuses that node, the ask gets the first agreed node that still has room.
+* The scheduler forgets refusals after a pause, which grows; when the node changes; and when an allocation on the node
+  ends. It cannot see everything that the RM checks.
+* A missing answer counts as a temporary refusal. So the scheduler keeps no more questions open than the RM answers in
+  time: otherwise, in a burst of thousands, the last answers would be late, and the scheduler would repeat these
+  questions again and again. The limit grows with each quick answer.
 * Open questions live in memory only. After a restart the scheduler asks anew and ignores answers to older questions.
 """
 
@@ -55,23 +56,23 @@ if TYPE_CHECKING:
     from muster_core.model.queue import Waitlist
     from muster_core.nodes.node_books import NodeBooks
 
-# An ask that was refused before is asked about so many nodes at once. Each node costs the RM a check, so not at the
-# first try.
+# The number of nodes in one probe, for an ask that was refused before. Each node costs the RM a check, so the first try
+# has one node.
 PROBE_NODES_MAX = 32
-# After so long without an answer, the ask's record says what it waits for.
+# After so long without an answer, the ask's record has the question as the reason.
 SLOW_NS = SECOND_NS
-# The first limit of open questions: what an RM that checks 50 nodes in a second answers within the time-out.
+# The first limit of open questions: an RM that checks 50 nodes in a second answers so many within the time-out.
 OPEN_FIRST = 500
 OPEN_MIN = 16
-# The limit of characters that are kept of an RM's reason.
+# Limit of characters of an RM's reason; the rest is cut.
 REASON_CHARACTERS_MAX = 256
 
 
 class WaitlistTurns(Protocol):
-    """Gives waitlists that wait long their turn."""
+    """The part that gives waitlists with long waits their turn."""
 
     def on_deadline(self, waitlist: Waitlist) -> None:
-        """The waitlist's turn has come."""
+        """Gives the waitlist its turn."""
 
 
 class Questions(RefusedNodes):
@@ -79,7 +80,7 @@ class Questions(RefusedNodes):
 
     :ivar predicates: whether the RM is asked before a placement; ``preemption``: before a preemption; ``states``:
         whether the RM is notified of scheduling states.
-    :ivar silent: the RM wants to be asked, but its stream is gone, and it said that nothing may be placed then.
+    :ivar silent: the RM wants to be asked, its stream has ended, and by its policy nothing may be placed then.
     :ivar number: makes the next question's number, unique for the RM.
     :ivar open: the open checks by question id, oldest first.
     """
@@ -116,13 +117,13 @@ class Questions(RefusedNodes):
         self.silent = False
         self.open: dict[int, PredicateCheck] = {}
         self.gone = False
-        # Checks whose asks do not say yet what they wait for, oldest first.
+        # Checks that their asks' records do not name yet, oldest first.
         self._quick: dict[PredicateCheck, None] = {}
         self._aside: dict[tuple[Ask, CheckKind], PredicateCheck] = {}
         # Preemptions that the RM agreed to: the node, and the allocations that may go.
         self._agreed: dict[Ask, tuple[Node, frozenset[Allocation]]] = {}
         self._most_open = OPEN_FIRST
-        # Asks whose records say that the RM is being asked, although it is not any more.
+        # Asks with records of a question that is not open any more.
         self._stale: list[Ask] = []
         # Deadlines: the first answer that is late, or missing for long; the end of the grace period.
         self._due_ns = self._lost_ns = 0
@@ -134,9 +135,9 @@ class Questions(RefusedNodes):
     # ---- policy ----------------------------------------------------------------------------------------------------
 
     def take_policy(self, policy: CallbackPolicy, out: Outcome, now_ns: int) -> None:
-        """Takes the RM's new policy: its stream was opened, or is gone."""
+        """Takes the RM's new policy, because its stream was opened or has ended."""
         if policy.alone != self.policy.alone:
-            self.withdraw_all(out)  # the RM is asked anew, by its new policy
+            self.withdraw_all(out)  # the scheduler asks again, by the new policy
         self.policy = policy
         if policy.alone:
             self.turns.begin(policy.alone)
@@ -167,7 +168,7 @@ class Questions(RefusedNodes):
                 self._forgive(ask, list(ask.refusals.nodes), out)
 
     def _accept_unwanted(self, out: Outcome, now_ns: int) -> None:
-        """Accepts what the RM cannot or does not want to answer any more."""
+        """Counts open questions as agreed that the RM cannot or does not want to answer any more."""
         for check in dict.fromkeys(self.open.values()):
             wanted = self.preemption if check.kind is CheckKind.PREEMPT else self.predicates
             for question in () if wanted else list(check.nodes):
@@ -175,7 +176,7 @@ class Questions(RefusedNodes):
                     self.answer(question, True, "", out, now_ns)
 
     def on_deadline(self, out: Outcome, now_ns: int) -> None:
-        """A deadline has come: late answers, or the end of the grace period after the stream was lost."""
+        """Handles a deadline: late answers, or the end of the grace period after the stream was lost."""
         if not self.policy.connected and not self.silent and (self.predicates or self.preemption or self.states):
             self._review_policy(out, now_ns)
         for check in list(self._quick):
@@ -249,8 +250,8 @@ class Questions(RefusedNodes):
         out: Outcome,
         now_ns: int,
     ) -> frozenset[Allocation] | None:
-        """The allocations of ``further`` that must go too, so that the RM admits the ask to the node; None: the RM is
-        being asked.
+        """The allocations of ``further`` that must be released, too, before the RM admits the ask to the node; None:
+        its answer is missing.
 
         :param victims: the allocations that go in any case.
         :param further: the allocations that may go, in order.
@@ -285,7 +286,7 @@ class Questions(RefusedNodes):
     ) -> PredicateCheck:
         check = self._check(kind, ask, nodes, now_ns)
         self._file(check)
-        # (Questions that follow one that was alone must be answered by an RM that knows of it.)
+        # (If a proposal was alone, the RM must know its allocation before it answers later questions.)
         name, due_ns, after_last = self._state.name, check.due_ns, self.turns.on
         for question, node in check.nodes.items():
             out.facts.append(
@@ -311,7 +312,7 @@ class Questions(RefusedNodes):
         self._arm(min(check.due_ns, check.asked.since_ns + SLOW_NS))
 
     def _hold_out(self, check: PredicateCheck, group: AskGroup, out: Outcome, now_ns: int) -> None:
-        """The ask is not tried while the RM is asked; the next ask of its group may be."""
+        """Takes the ask out of the search while the RM is asked; the next ask of its group may be tried."""
         ask, waiting = check.ask, self._waiting
         app = ask.app
         check.past = waiting.past_of(group, now_ns)
@@ -364,7 +365,7 @@ class Questions(RefusedNodes):
             self._settle(check, out, now_ns)
 
     def _settle(self, check: PredicateCheck, out: Outcome, now_ns: int) -> None:
-        """Carries out the answers, which suffice now."""
+        """Carries out the answers, once they suffice."""
         ask = check.ask
         agreed = [node for question, node in check.nodes.items() if check.answers.get(question, "") is None]
         node = agreed[0] if agreed else None
@@ -427,9 +428,9 @@ class Questions(RefusedNodes):
                 self._reservations.unreserve(ask, out, now_ns)
 
     def _bring_back(self, ask: Ask, out: Outcome, past: Past) -> None:
-        """The ask may be tried (again), among asks that are alike or apart from them.
+        """Puts the ask into the search (again), among asks that are alike or apart from them.
 
-        :param past: what the ask has waited for.
+        :param past: the ask's past reasons.
         """
         if ask.gone:
             return
@@ -475,7 +476,7 @@ class Questions(RefusedNodes):
             self._gangs.propose(ask, sign)
 
     def _give_back(self, check: PredicateCheck) -> None:
-        """A proposal ends without an allocation: the room is free for whatever waits for it."""
+        """Takes back a proposal, and wakes the waitlists that wait for its room."""
         app, node = check.ask.app, check.booked
         assert node is not None, f"{check} is booked nowhere"
         self._book(check, -1)
@@ -494,12 +495,12 @@ class Questions(RefusedNodes):
 
     @property
     def enough(self) -> bool:
-        """Whether as much is asked as the RM answers in time."""
+        """Whether the number of open questions is at its limit."""
         return self.predicates and len(self.open) >= self._most_open
 
     @property
-    def concern_somebody(self) -> bool:
-        """Whether anything is asked or agreed."""
+    def are_open(self) -> bool:
+        """Whether a question is open, or an agreement is not used yet."""
         return bool(self.open or self._agreed)
 
     # ---- withdrawal ------------------------------------------------------------------------------------------------
@@ -513,7 +514,7 @@ class Questions(RefusedNodes):
             self._gangs.free_candidate(check.placeholder)
 
     def ask_gone(self, ask: Ask, out: Outcome | None) -> None:
-        """Withdraws everything about an ask that is gone."""
+        """Withdraws all questions about an ask that has ended."""
         for check in self._state.checks.for_ask(ask):
             self.withdraw(check, out)
         for kind in (CheckKind.RESERVE, CheckKind.PREEMPT):
@@ -526,7 +527,7 @@ class Questions(RefusedNodes):
             self._refused.pop(ask, None)
 
     def node_gone(self, node: Node, out: Outcome, now_ns: int) -> None:
-        """Withdraws the questions about a node that is about to go."""
+        """Withdraws the questions about a node that is about to be removed."""
         for check in self._state.checks.about_node(node):
             if check.gone:
                 continue
@@ -549,7 +550,7 @@ class Questions(RefusedNodes):
             out.touch(ask, self._state.name)
 
     def node_shrank(self, node: Node, out: Outcome) -> None:
-        """The node has less than what is on it: withdraws proposals there until the rest fits, the latest first.
+        """Withdraws proposals on an over-committed node until the rest fits, the latest first.
 
         (The answer of the RM does not matter: the scheduler asks again about another node.)
         """
@@ -560,7 +561,9 @@ class Questions(RefusedNodes):
                 self._bring_back(check.ask, out, check.past)
 
     def limits_shrank(self, out: Outcome) -> None:
-        """A source lowered a limit, or now counts in one: withdraws proposals above the limit, the latest first."""
+        """Withdraws proposals above a limit that a source lowered, or in which its allocations count now; the latest
+        first.
+        """
         for check in reversed(dict.fromkeys(self.open.values())):
             ask = check.ask
             over = (
@@ -573,9 +576,7 @@ class Questions(RefusedNodes):
                 self._bring_back(ask, out, check.past)
 
     def withdraw_all(self, out: Outcome) -> None:
-        """Withdraws all checks, because the rules change or decisions stop. Their asks are brought back and asked
-        about anew.
-        """
+        """Withdraws all checks, because the rules change or decisions stop. Their asks are tried and checked again."""
         for check in dict.fromkeys(self.open.values()):
             self.withdraw(check, out)
             self._bring_back(check.ask, out, check.past)
@@ -593,7 +594,7 @@ class Questions(RefusedNodes):
     # ---- notifications to the RM -----------------------------------------------------------------------------------
 
     def skipped(self, group: AskGroup, reason: Reason | None, out: Outcome) -> None:
-        """The first ask of a group was examined, and a limit is exceeded: tells the RM once for each reason."""
+        """Tells the RM, once for each reason, that a limit stops the first ask of a group."""
         head = group.head()
         if head is None or reason is None or group.notified_skipped == (head.submission, reason.code):
             return
@@ -601,14 +602,14 @@ class Questions(RefusedNodes):
         self.tell(head, SchedulingState.SKIPPED, reason.sentence(), out)
 
     def tell(self, ask: Ask, state: SchedulingState, reason: str, out: Outcome) -> None:
-        """Tells the RM the state of an ask, if it wants to know."""
+        """Tells the RM the state of an ask, if the RM wants such messages."""
         if self.states:
             out.facts.append(SchedulingStateChanged(ask.app.app_id, ask.key, state, reason))
 
     # ---- after a fold ----------------------------------------------------------------------------------------------
 
     def activate(self) -> None:
-        """After a fold no question is open; refusals stay in force."""
+        """Restores refusals after a fold. No question is open then."""
         for app in self._state.apps.values():
             for held in app.allocations.values():
                 if held.demand.alone:
@@ -626,7 +627,7 @@ class Questions(RefusedNodes):
                         self._arm_refusals(ask, refusals, refusals.until_ns)
 
     def refresh_records(self, out: Outcome) -> None:
-        """Corrects records which say that the RM is being asked, although it is not any more."""
+        """Corrects the records of asks with a question that is not open any more."""
         for ask in self._stale:
             out.touch(ask, self._state.name)
         self._stale.clear()

@@ -1,6 +1,6 @@
 """The possible victims of a partition, looked up once per state and kept while nothing changes.
 
-The rules (``rules/``) decide which of these may go for an ask.
+The rules (``rules/``) decide which of these may be victims for an ask.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ class Known:
     """The data that a search looked up in one state of a partition, for the next search while nothing changes.
 
     :ivar opted_out: allocations that opted out may go too, last.
-    :ivar noes: the refusals that asks got, for asks that are alike.
+    :ivar noes: the negative results of searches, by kind of ask, for asks that are alike.
     :ivar underway: earlier preemptions that are not finished.
     """
 
@@ -304,7 +304,7 @@ def known(state: PartitionState) -> Known:
 
 
 def go_on(state: PartitionState, version: int, ask: Ask, released: list[Allocation]) -> None:
-    """Keeps what is known, without the allocations that were released for the ask. Nothing else changed since the
+    """Keeps the known data, without the allocations that were released for the ask. Nothing else changed since the
     version.
     """
     found = _KNOWN.get(state)

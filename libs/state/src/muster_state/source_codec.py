@@ -1,5 +1,5 @@
-"""Encodes what a source says as a record of ``si.requests.v1``, and decodes it (proto ExternalChanges): cache → log →
-ingest.
+"""Encodes a source's statements as a record of ``si.requests.v1``, and decodes them (proto ExternalChanges): cache →
+log → ingest.
 
 Nothing that :mod:`checks` rejects is written or read. A record with one bad change is bad as a whole, because Muster's
 own writers make none.

@@ -133,7 +133,7 @@ class SchedulerMachine:
         self._folder.take(record)
 
     def folded(self, now_ns: int) -> None:
-        """The state is complete. Builds the cores and checks them."""
+        """Builds the cores and checks them, once the state is complete."""
         self._folder.settle()
         for rm_id, state in self._folder.rms.items():
             self._folded_pauses(state.info, max(now_ns, state.info.last_decided_ns))
@@ -190,7 +190,7 @@ class SchedulerMachine:
         return self._decide(touched, now_ns, outputs)
 
     def tick(self, now_ns: int) -> list[OutRecord]:
-        """Makes the decisions that time causes, or that the last budget left over."""
+        """Makes the decisions for which a deadline has come, or that the last budget did not cover."""
         now_ns = self._time(now_ns)
         due = {**dict.fromkeys(self._unexhausted), **dict.fromkeys(self._outcomes)}
         due |= dict.fromkeys(self._deadlines.take_due(now_ns))
@@ -369,7 +369,7 @@ class SchedulerMachine:
         return out
 
     def _emit_pending(self, state: RmState, now_ns: int, outputs: list[OutRecord]) -> None:
-        """Writes the pending outcome before a change of how it is written or taken."""
+        """Writes the pending outcome before a change that affects its encoding."""
         pending = self._outcomes.pop(state.info.rm_id, None)
         if pending:
             state.info.last_decided_ns = now_ns
@@ -435,7 +435,8 @@ class SchedulerMachine:
         for a record.
         """
         info, emitter = state.info, self._emitters[state.info.rm_id]
-        # Writes earlier decisions first, because followers apply the new configuration to what they then know.
+        # Writes earlier decisions first, because followers apply the new configuration to the state that they have
+        # then.
         self._emit_pending(state, now_ns, outputs)
         text, found = self._text_for(info, update.config)
         config, told = configuration.judge(text, self._groups)
@@ -518,7 +519,7 @@ class SchedulerMachine:
     def _give_up_forgotten(self, rm_id: str, now_ns: int) -> None:
         """Gives up sources that no informer brings any more: their last reports may be outdated. Does so once."""
         if not self._gate.life:
-            return  # the creator of this machine does not know which informers there are
+            return  # the creator of this machine does not know the informers
         brought = {*self._gate.awaited(rm_id), *self._gate.natives.get(rm_id, ())}
         for entry in list(self._folder.books_of(rm_id).all_sources()):
             if (entry.partition, entry.source) in brought or entry.reason == NOT_CONFIGURED:
@@ -576,8 +577,8 @@ class SchedulerMachine:
             info.instance_uuid = self._new_uuid()
         if known is not None:
             info.tally = known.info.tally
-            # A pause is the operator's, and about the RM, not about one life of it. An RM that restarts, by itself or
-            # in a crash loop, must not lift it.
+            # An operator's pause concerns the RM, not one registration of it. An RM that restarts, by itself or in a
+            # crash loop, must not lift the pause.
             info.paused, info.paused_reason = known.info.paused, known.info.paused_reason
             info.paused_ns, info.pauses = known.info.paused_ns, known.info.pauses
             self._paused.pop(rm_id, None)  # the registration's record includes it
@@ -617,7 +618,7 @@ class SchedulerMachine:
     # ---- forgetting ------------------------------------------------------------------------------------------------
 
     def _forget(self, rm_id: str, request_id: str, now_ns: int, outputs: list[OutRecord], *, force: bool) -> None:
-        """Forgets an RM that will not come back. Its objects end, as at a registration, and the RM itself is removed.
+        """Forgets an RM that will not return. Its objects end, as at a registration, and the RM itself is removed.
 
         The RM's numbers stay. Reports of external sources belong to the RM's id and stay: they may be older than the
         RM, and no source repeats them.

@@ -51,7 +51,7 @@ _PAUSE_CODES = {
     PauseKind.LISTING: ReasonCode.SOURCE_LISTING,
 }
 _GOES_ON = 1 << 63
-# By arrival: after a restart of the view, a changed ask has another place in its dictionary.
+# Sorts by arrival: after a restart of the view, a changed ask has another place in its dictionary.
 _came = attrgetter("demand.submission")
 
 
@@ -61,7 +61,7 @@ def pause_of(state: RmState) -> Reason | None:
 
 
 def _pauses(info: RmInfo) -> Iterator[Reason]:
-    """All causes of that; people see the first one."""
+    """Yields all present causes of a pause; people see the first one."""
     if info.life == "STOPPED":
         yield Reason(ReasonCode.RM_STOPPED, since_ns=info.life_ns)
     if info.paused:
@@ -75,7 +75,7 @@ def _pauses(info: RmInfo) -> Iterator[Reason]:
 def past_pauses(state: RmState) -> Past:
     """The past times without decisions for an RM, without overlaps, oldest first.
 
-    If several causes overlap, the one counts that people saw at the time.
+    If several causes overlap, the cause counts that people saw at the time.
     """
     info = state.info
     now = list(_pauses(info))
@@ -109,7 +109,7 @@ class Turns:
         self._proposed: dict[Application, Ask | None] = {}
 
     def reason(self, wanted: Ask) -> Reason | None:
-        """Why an ask without a recorded reason waits for its turn; None: it does not."""
+        """Why an ask without a recorded reason waits for its turn; None: it does not wait for a turn."""
         if not self._somewhere and not wanted.demand.alone:
             return None
         # (A proposal is recorded only if its answer takes long.)
@@ -134,7 +134,7 @@ def reason_of(wanted: Ask, *, pause: Reason | None, turns: Turns | None = None) 
     """Why an ask is pending now.
 
     If the scheduler makes no decisions (the RM is stopped or paused, or a queue of the path is stopped), that is the
-    reason, whatever was recorded before. Without a recorded reason the scheduler has not tried the ask yet.
+    reason, and a recorded one does not count. Without a recorded reason the scheduler has not tried the ask yet.
     """
     if pause is not None:
         return replace(pause, since_ns=max(wanted.created_ns, pause.since_ns))
@@ -228,7 +228,7 @@ class Explainer:
         if reason.code not in explain_now.OF_NODES or not (reason.closed or self._present.closed):
             return reason
         if reason.code is ReasonCode.NO_NODES and not self._present.closed:
-            return reason  # nodes have just arrived
+            return reason  # nodes were added meanwhile
         key = id(reason)
         if key not in self._closed:
             self._kept[key] = reason
@@ -455,7 +455,7 @@ _ENDS = {
 
 
 def ended(app: Application, now_ns: int) -> str:
-    """How and when an application ended, as a predicate for its name."""
+    """The end of an application and its time, as words that follow the application's name."""
     return f"{_ENDS.get(app.state, 'ended')} {lasted(now_ns - app.finished_ns)} ago"
 
 
@@ -464,7 +464,7 @@ def _rejected(app: Application, now_ns: int) -> str:
 
 
 def _has(app: Application) -> str:
-    """Its allocations, and how many of them are being released."""
+    """The number of its allocations, and of those that are being released, as text."""
     held = len(app.allocations)
     told = sum(each.releasing for each in app.allocations.values())
     if not told:

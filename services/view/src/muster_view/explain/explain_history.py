@@ -20,7 +20,7 @@ from muster_rest.shapes.explain import EpisodeDao, PastDao
 from muster_view.explain import explain_gang
 from muster_view.explain.explain_words import WAITS, waits_for
 
-# For a queue or an application, whose asks had many reasons.
+# Limit for a queue or an application: their asks may have had many reasons.
 EPISODES_MAX = 20
 SENTENCES_MAX = 5
 
@@ -29,12 +29,14 @@ SENTENCES_MAX = 5
 
 
 def since_ns(wanted: Ask, reason: Reason, pauses: Past) -> int:
-    """The start of the reason for this ask: other asks may have it longer, or the scheduler was paused before."""
+    """The start of the reason for this ask. Other asks may have the reason for longer, and a pause may have hidden it
+    before.
+    """
     return max(reason.since_ns, wanted.created_ns, *(each.until_ns for each in pauses))
 
 
 def of_ask(wanted: Ask, reason: Reason, pauses: Past = ()) -> list[PastDao]:
-    """Its earlier reasons before ``reason``, oldest first.
+    """The ask's earlier reasons before ``reason``, oldest first.
 
     A time without decisions (``pauses``) hides all other reasons. A reason of the whole application hides those of the
     waitlist at the same time. The reasons that the application kept of a deleted waitlist come last.
@@ -76,7 +78,7 @@ def _open(recorded: Reason, reason: Reason) -> PastReason:
 
 
 def left(since_ns: int, until_ns: int, taken: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """The free parts of a time."""
+    """The parts of a time that are not taken."""
     for start_ns, end_ns in sorted(taken):
         if since_ns < start_ns:
             yield since_ns, min(until_ns, start_ns)
@@ -119,7 +121,7 @@ def _was(reason: Reason) -> str:
         case ReasonCode.SOURCE_LISTING:
             return f"nothing was scheduled until source {reason.said} had listed all its objects"
         case _:
-            return reason.clause()  # the sentence of that time
+            return reason.clause()  # the sentence as it was then
 
 
 # ---- of an application, of a queue -----------------------------------------------------------------------------------
@@ -166,7 +168,7 @@ class _Times:
             self._pieces.setdefault(about, []).append((start_ns, end_ns))
 
     def told(self) -> list[EpisodeDao]:
-        """The last ones, in the order of their start."""
+        """The last episodes, in the order of their start."""
         found = []
         for about, pieces in self._pieces.items():
             asks = self._asks.get(about, 0)
@@ -221,7 +223,7 @@ def sentences(history: Iterable[EpisodeDao], now_ns: int) -> list[str]:
 
 
 def waits(history: Iterable[EpisodeDao], code: str, asks: int, now_ns: int) -> str:
-    """What asks with a reason wait for, and for how long; follows "wait"."""
+    """The words after "wait" for asks with a reason: for what, and for how long."""
     alike = [each for each in history if each.reason == code and not each.until and each.asks]
     said = _for(alike[0]) if len(alike) == 1 else WAITS[code]
     return f"{said}, {lasts(asks, now_ns - min((each.since for each in alike), default=now_ns))}"
@@ -237,7 +239,7 @@ def _for(each: EpisodeDao) -> str:
 
 
 def of_application(app: Application, reason_of: Callable[[Ask], Reason], pauses: Past = ()) -> list[EpisodeDao]:
-    """Current and earlier reasons of it and its asks: O(its groups of asks)."""
+    """Current and earlier reasons of the application and its asks: O(its groups of asks)."""
     times = _Times(pauses)
     _add(app, times, reason_of, pauses)
     return times.told()
@@ -246,7 +248,7 @@ def of_application(app: Application, reason_of: Callable[[Ask], Reason], pauses:
 def of_queue(
     partition: Partition, queue: Queue, reason_of: Callable[[Ask], Reason], pauses: Past = ()
 ) -> list[EpisodeDao]:
-    """Current and earlier reasons of the pending asks in it and below: O(groups of asks)."""
+    """Current and earlier reasons of the pending asks in the queue and its descendants: O(groups of asks)."""
     times = _Times(pauses)
     for app in partition.apps_below(queue):
         _add(app, times, reason_of, pauses)
@@ -258,7 +260,7 @@ def _add(app: Application, times: _Times, reason_of: Callable[[Ask], Reason], pa
     first_ns = 0
     for group in app.groups.values():
         head = group.head()
-        if head is not None:  # those of a group share one reason
+        if head is not None:  # asks of a group share one reason
             reason = reason_of(head)
             times.now(reason, group.asks, head.created_ns)
             first_ns = min(first_ns or head.created_ns, head.created_ns)

@@ -49,11 +49,11 @@ def explained(
     external: ExternalBooks | None = None,
     turns: Turns | None = None,
 ) -> Pieces:
-    """A node: O(its allocations, and the groups of pending asks in its partition).
+    """Renders a node: O(its allocations, and the groups of pending asks in its partition).
 
     ``{NodeHeadDao …, "allocations": [OnNodeDao …], "foreign": [OnNodeDao …]}``
 
-    It counts pending asks first and yields an empty piece after each step, so that other answers get their turn.
+    Counts pending asks first, and yields an empty piece after each step, so that other answers get their turn.
 
     :param pause: why the scheduler makes no decisions; ``turns``: which asks wait for the answer to another proposal.
     :param external: the reports of external sources; None: there are none.
@@ -106,7 +106,7 @@ def _said_of(partition: Partition, node: Node, external: ExternalBooks | None) -
 
 
 def _wanted_back(on: OnNode) -> Iterator[WantedBackDao]:
-    """Its REVOKED offers, by source and id."""
+    """The node's REVOKED offers, by source and id."""
     revoked = (each for offers in on.offers.values() for each in offers if each.offer_state is OfferState.REVOKED)
     for each in sorted(revoked, key=lambda each: each.order):
         assert isinstance(each.said, ExternalOffer)
@@ -154,7 +154,7 @@ def _refused_for(node: Node) -> Iterator[RefusedForDao]:
 
 
 def _in_order(found: Iterable[Allocation]) -> list[Allocation]:
-    """By arrival: after a restart of the view, a changed object has another place in its dictionary."""
+    """Sorts by arrival: after a restart of the view, a changed object has another place in its dictionary."""
     return sorted(found, key=lambda each: (each.allocated_ns, each.app_id, each.submission, each.ordinal, each.key))
 
 
@@ -185,7 +185,7 @@ def _told(held: Allocation) -> str:
 def _waiting(
     partition: Partition, node: Node, pause: Reason | None, turns: Turns
 ) -> Generator[bytes, None, WouldFitDao]:
-    """The pending asks, by whether they fit on the node now. Only its free resources count, no limits."""
+    """Counts the pending asks that fit on the node now, and the others. Only its free resources count, no limits."""
     lacking: Counter[str] = Counter()
     fitting: Counter[str] = Counter()
     found = WouldFitDao(asks=0, fit=0, reasons={}, lacking=[], elsewhere=0)
@@ -239,7 +239,7 @@ def _pending(partition: Partition) -> Iterator[tuple[Ask | None, int]]:
 
 
 def _sentence(found: NodeHeadDao, allocations: int, pause: Reason | None) -> str:
-    """Whether it takes allocations, what it has, and how many pending asks fit."""
+    """One sentence: whether the node takes allocations, its allocations, and how many pending asks fit."""
     waiting, takes = found.waiting, "takes new allocations"
     if not (found.schedulable and found.ready):
         takes = f"takes no new allocations ({_closed(found)})"
@@ -278,7 +278,7 @@ def _takes(found: NodeHeadDao) -> str:
 
 
 def _closed(found: NodeHeadDao) -> str:
-    """Why it takes no new allocations."""
+    """Why the node takes no new allocations."""
     if found.schedulable:
         return "not ready"
     by = "an operator" if found.closed_by == ClosedBy.OPERATOR else "the resource manager"
@@ -286,7 +286,7 @@ def _closed(found: NodeHeadDao) -> str:
 
 
 def _spoken_of(found: NodeHeadDao) -> str:
-    """The sources that report it, and which report counts where they differ."""
+    """The sources that report the node, and which report counts where they differ."""
     if not found.sources:
         return ""
     names = [each.source for each in found.sources]
@@ -297,7 +297,7 @@ def _spoken_of(found: NodeHeadDao) -> str:
 
 
 def _back(found: NodeHeadDao) -> str:
-    """Its revoked offers, and when preemption begins to clear them."""
+    """The node's revoked offers, and when preemption begins to clear them."""
     if not found.wanted_back:
         return ""
     first, *others = found.wanted_back

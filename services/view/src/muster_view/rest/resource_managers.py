@@ -11,7 +11,7 @@ _WANTS = ("predicates", "preemption_predicates", "scheduling_states", "state_dum
 
 
 def described(info: RmInfo, now_ns: int) -> str:
-    """What the RM's life means now, and what to do."""
+    """The meaning of the RM's state, and advice."""
     return rm_words.description(
         info.life,
         info.life_ns,
@@ -24,7 +24,7 @@ def described(info: RmInfo, now_ns: int) -> str:
 
 
 def shown(info: RmInfo, now_ns: int, *, default: bool) -> ResourceManagerDao:
-    """Without the configuration, which may be large."""
+    """An RM without its configuration, which may be large."""
     return ResourceManagerDao(
         rm_id=info.rm_id,
         life=info.life,

@@ -39,7 +39,7 @@ _PER_STEP = 500
 
 
 class Section(StrEnum):
-    """What can be asked for."""
+    """The sections of a snapshot."""
 
     SCHEDULER = "scheduler"
     QUEUES = "queues"
@@ -49,10 +49,10 @@ class Section(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a snapshot shows.
+    """The parameters of a snapshot.
 
-    :ivar queue: shown with what is below it.
-    :ivar nodes_max: of the nodes the fullest so many.
+    :ivar queue: shown with its descendants.
+    :ivar nodes_max: the number of nodes, the fullest first.
     """
 
     sections: frozenset[Section]
@@ -63,7 +63,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far the view is behind."""
+    """The lag of the view."""
 
     records: int
     seconds: float
@@ -100,7 +100,7 @@ def snapshot(state: RmState, wanted: Wanted, lag: Lag, now_ns: int) -> Pieces:
 
 
 def _scheduler(state: RmState, partition: Partition) -> Pieces:
-    """In one value, for which everything is counted first."""
+    """The scheduler's section as one value, after everything is counted."""
     pause, turns = explain.pause_of(state), explain.turns_of(state)
     states: Counter[str] = Counter()
     reasons: Counter[str] = Counter()
@@ -142,7 +142,7 @@ def _reasons(app: Application, pause: Reason | None, turns: explain.Turns) -> Co
             counts[explain.reason_of(head, pause=pause, turns=turns).code.value] += group.asks
             grouped += group.asks
     if grouped < len(app.asks):
-        # Those that are on their way to a place are in no group.
+        # Asks that wait for their released placeholder are in no group.
         for wanted in app.asks.values():
             if wanted.group is None:
                 counts[explain.reason_of(wanted, pause=pause, turns=turns).code.value] += 1
@@ -254,7 +254,7 @@ def _runtime(lag: Lag) -> RuntimeDao:
 
 
 def _batches(objects: Iterable[T]) -> Iterator[list[T]]:
-    """Some at a time, of those that are there now."""
+    """Yields parts of the present objects."""
     iterator = iter(list(objects))
     while batch := list(islice(iterator, _PER_STEP)):
         yield batch

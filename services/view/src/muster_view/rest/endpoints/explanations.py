@@ -74,7 +74,7 @@ class Explanations:
         return Answer(render.body(found))
 
     async def preempted_allocation(self, call: Call) -> Answer:
-        """By its key or its UUID alone: few allocations are preempted at a time."""
+        """Finds a preempted allocation by its key or UUID alone: few allocations are preempted at a time."""
         state, name = self._lookup.known(call), call.path["allocation"]
         partitions = self._lookup.partitions_of(call, state)
         found = [(each, held) for each in partitions for held in explain.preempted_named(each, name)]

@@ -1,7 +1,7 @@
 """The RM's callback stream: takes the scheduler's questions and messages, and sends answers (muster.v1.Callbacks,
 docs/callbacks.md).
 
-It lives like the other streams (stream.py: reconnection, backoff, ends), with these differences:
+It works like the other streams (stream.py: reconnection, backoff, ends), with these differences:
 
 hello
     Each connection begins with a hello. The hello names the last processed events, if any.
@@ -263,7 +263,7 @@ class CallbackStream(RmStream[Any]):
             update = self._updates.get(result.id)
             if update is not None and not update[1].done():
                 update[1].set_result(result)
-        # 3. news: in order, one after the other
+        # 3. notifications: in order, one after the other
         if message.scheduling_states and calls.on_scheduling_states:
             told = calls.on_scheduling_states
             await self._guard(lambda: _settled(told(message.scheduling_states)))

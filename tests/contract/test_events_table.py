@@ -168,7 +168,7 @@ def test_registering_again_takes_everything_off() -> None:
     assert not left([*before, *ending])
 
 
-def test_of_very_many_only_the_sums_that_they_were_in_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_of_very_many_objects_name_only_their_sums(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduler, "ENDED_ONE_BY_ONE_MAX", 3)
     stage = Stage()
     STORIES["again"](stage)

@@ -202,7 +202,7 @@ async def test_nothing_of_an_answer_that_makes_no_sense_is_taken(spoilt_rig: Rig
     await mirror.watch_until(lambda: mirror.objects == by_key(host("a"), host("b"), host("c")))
 
 
-async def test_who_says_the_same_again_changes_nothing(rig: Rig) -> None:
+async def test_a_repeated_statement_changes_nothing(rig: Rig) -> None:
     await fill(rig, host("a"), host("b"))
     mirror = Mirror(rig.make())
     await mirror.list()
@@ -264,7 +264,7 @@ def version_of(document: Document) -> int:
     return version
 
 
-async def test_who_cannot_go_on_from_its_cursor_says_so_and_lists_again(rig: Rig) -> None:
+async def test_an_expired_cursor_is_reported_and_the_source_lists_again(rig: Rig) -> None:
     await fill(rig, host("a"), host("b"))
     mirror = Mirror(rig.make())
     await mirror.list()
@@ -279,7 +279,7 @@ async def test_who_cannot_go_on_from_its_cursor_says_so_and_lists_again(rig: Rig
 
 
 @pytest.mark.parametrize("cursor", ["", "nonsense", "0:0"])
-async def test_a_cursor_of_somebody_else_is_no_place_to_go_on(rig: Rig, cursor: str) -> None:
+async def test_a_cursor_of_another_source_is_refused(rig: Rig, cursor: str) -> None:
     await rig.put(host("a"))
     mirror = Mirror(rig.make())
     await mirror.list()
@@ -288,7 +288,7 @@ async def test_a_cursor_of_somebody_else_is_no_place_to_go_on(rig: Rig, cursor: 
         await mirror.watch_until(lambda: False)
 
 
-async def test_whoever_is_cancelled_leaves_nothing_open(rig: Rig) -> None:
+async def test_a_cancelled_informer_leaves_nothing_open(rig: Rig) -> None:
     await rig.put(host("a"))
     tasks = asyncio.all_tasks()
     source = rig.make()

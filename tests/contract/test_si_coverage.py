@@ -333,7 +333,7 @@ def test_what_has_no_place_or_no_test_says_why_and_is_known(rows: list[Row]) -> 
     assert without == NOT_SENT
 
 
-def test_who_looks_at_a_constant_imports_it(rows: list[Row]) -> None:
+def test_a_module_that_uses_a_constant_imports_it(rows: list[Row]) -> None:
     for row in of(rows, "Constants"):
         name = python_name(name_of(row))
         for text in quoted(row.cells["where"]):

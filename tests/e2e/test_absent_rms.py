@@ -130,7 +130,7 @@ async def _same(muster: Muster, rm_id: str) -> bool:
     return await whose(muster) == all_of(rm_id)
 
 
-async def test_default_rm_names_who_is_meant_among_several(tmp_path: Path) -> None:
+async def test_default_rm_selects_one_of_several_rms(tmp_path: Path) -> None:
     settings = [*SETTINGS, "gateway.default_rm=b/ü"]
     async with asyncio.timeout(PATIENCE_S), muster_here(tmp_path, settings) as muster, an_rm(muster, "a"):
         assert (await whose(muster))["node"] == "a-n1", "where there is one, that one is meant"

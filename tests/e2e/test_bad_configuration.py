@@ -135,7 +135,7 @@ async def test_a_bad_update_gets_a_clear_answer_and_changes_nothing(
     assert await world.state("new") == {}
 
 
-async def test_two_errors_are_both_told(world: World) -> None:
+async def test_two_errors_are_both_reported(world: World) -> None:
     outcome, story = await update(QUEUES.replace("vcore: 10", "vcore: x").replace("memory: 100", "memory: y"))(world)
     assert outcome == REFUSED
     assert len([line for line in story.splitlines() if line.startswith("ERROR")]) == 2, story

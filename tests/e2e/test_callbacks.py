@@ -137,7 +137,7 @@ async def test_an_rm_whose_stream_is_gone_is_waited_for_a_while_and_then_not_ask
         await rm.runs_these("a", "b")
 
 
-async def test_it_hears_its_events_as_rest_shows_them(muster: Muster) -> None:
+async def test_it_gets_its_events_as_rest_shows_them(muster: Muster) -> None:
     events: list[pb.Event] = []
     async with rm_of(muster, on_events=events.extend) as rm:
         await rm.nodes(n1=10_000)
@@ -162,7 +162,7 @@ async def test_it_hears_its_events_as_rest_shows_them(muster: Muster) -> None:
         assert len(heard) > 20
 
 
-async def test_it_is_told_which_asks_fit_nowhere(muster: Muster) -> None:
+async def test_it_gets_the_asks_that_fit_nowhere(muster: Muster) -> None:
     told: dict[str, list[int]] = defaultdict(list)
 
     def states(items: Sequence[si.UpdateContainerSchedulingStateRequest]) -> None:

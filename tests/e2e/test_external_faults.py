@@ -288,7 +288,7 @@ async def test_without_a_required_source_the_process_ends_and_says_why(tmp_path:
         there.stop()
 
 
-async def test_after_a_kill_nothing_is_decided_before_the_source_is_heard_again(tmp_path: Path) -> None:
+async def test_after_a_kill_nothing_is_decided_before_the_source_has_listed_again(tmp_path: Path) -> None:
     source = HttpSource(*SHARED).start()
     up = Up(tmp_path, {"vms": http_table("first", source)})
     try:

@@ -90,7 +90,7 @@ async def test_killed_in_the_middle_of_changes_it_has_just_what_the_source_has(t
 
 
 @pytest.mark.parametrize("when", ["waiting", "serving"])
-async def test_it_stops_when_told_whether_its_sources_are_there_or_not(tmp_path: Path, when: str) -> None:
+async def test_it_stops_on_sigterm_with_and_without_its_sources(tmp_path: Path, when: str) -> None:
     source = HttpSource(host("h1", 1))
     if when == "serving":
         source.start()

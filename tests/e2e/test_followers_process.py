@@ -83,7 +83,7 @@ async def up(tmp_path: Path) -> AsyncIterator[Deployment]:
         yield deployment
 
 
-async def test_an_answer_shows_what_its_reader_was_told_before(up: Deployment) -> None:
+async def test_an_answer_includes_the_responses_that_its_reader_got_before(up: Deployment) -> None:
     async with registered(up) as (driver, rm):
         for number in range(30):
             await driver.ask_up_front(rm, f"k{number}")

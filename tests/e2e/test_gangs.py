@@ -424,7 +424,7 @@ async def test_003_replacement_oldest_placeholder_first_and_what_is_beyond_them_
 # ---- The replacement, broken off in the middle -----------------------------------------------------------------------
 
 
-async def test_003_replacement_that_is_never_confirmed_is_told_again(muster: Muster) -> None:
+async def test_003_replacement_that_is_never_confirmed_is_repeated(muster: Muster) -> None:
     async with rm_of(muster) as rm:
         await rm.nodes(n1=1_000)
         (placeholder,) = await formed(rm, "x", "root.free", 1)
@@ -432,7 +432,7 @@ async def test_003_replacement_that_is_never_confirmed_is_told_again(muster: Mus
         first = await rm.hears("released", placeholder)
         muster.clock.forward(5 * 60 + 1)
         again = await rm.hears("released", placeholder, times=2)
-        assert (again.how, again.message.startswith(f"{first.message} (told again")) == (first.how, True)
+        assert (again.how, again.message.startswith(f"{first.message} (reminder")) == (first.how, True)
         await rm.confirm(placeholder)
         await rm.hears("new", "w")
 
@@ -528,7 +528,7 @@ async def test_000_a_placeholder_without_a_task_group_is_an_ordinary_ask(muster:
         assert (await rm.explains("x"))["gang"] is None
 
 
-async def test_003_a_placeholder_that_ends_though_nobody_told_it_to_is_gone(muster: Muster) -> None:
+async def test_003_a_placeholder_that_ends_without_a_release_is_removed(muster: Muster) -> None:
     async with rm_of(muster) as rm:
         await rm.nodes(n1=9_000)
         for how in (si.PLACEHOLDER_REPLACED, si.TIMEOUT, si.PREEMPTED_BY_SCHEDULER, si.STOPPED_BY_RM):

@@ -100,7 +100,7 @@ def test_messages_that_end_their_callback_stream_end_no_other(arena: Arena, brok
 
 @generated
 @given(message=unasked_answers)
-def test_answers_to_what_nobody_asked_have_no_effect(arena: Arena, message: callbacks_pb2.FromResourceManager) -> None:
+def test_answers_without_a_question_have_no_effect(arena: Arena, message: callbacks_pb2.FromResourceManager) -> None:
     async def example() -> None:
         before = arena.states()
         stream = arena.callbacks()

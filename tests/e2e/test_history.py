@@ -397,7 +397,7 @@ def test_a_life_shows_each_allocation(history: Any) -> None:
     assert "pending" in out
 
 
-def test_a_gangs_life_says_who_made_room_for_whom(history: Any) -> None:
+def test_a_gangs_life_names_each_placeholder_and_its_replacement(history: Any) -> None:
     code, out, _ = history("app", "gang")
     assert code == 0
     assert "was replaced by real" in out

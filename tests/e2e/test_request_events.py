@@ -44,7 +44,7 @@ async def watched(muster: Muster, words: str, **what: Any) -> list[tuple[str, st
 
 
 @pytest.mark.parametrize("enabled", ["true", "false"])
-async def test_an_rm_hears_why_its_asks_wait_and_nobody_else_does(tmp_path: Path, enabled: str) -> None:
+async def test_only_the_rm_gets_the_events_about_its_waiting_asks(tmp_path: Path, enabled: str) -> None:
     heard: list[Any] = []
     told, allocated = asyncio.Event(), asyncio.Event()
 

@@ -45,7 +45,7 @@ def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(muster_command(*arguments), capture_output=True, text=True, timeout=60)
 
 
-async def test_it_serves_all_its_parts_and_stops_when_told(up: Up) -> None:
+async def test_it_serves_all_its_parts_and_stops_on_sigterm(up: Up) -> None:
     await up.start()
     status, said = up.get("/health/ready")
     assert (status, said.splitlines()[0]) == (200, b"SERVING")
@@ -103,7 +103,7 @@ async def test_a_second_one_is_refused_with_one_line(up: Up, tmp_path: Path) -> 
     assert up.get("/health/ready")[0] == 200
 
 
-async def test_a_wide_address_is_for_who_has_a_token(tmp_path: Path) -> None:
+async def test_a_wide_address_needs_a_token(tmp_path: Path) -> None:
     token = "e2e-token-0123456789"
     tokens = json.dumps({"ops": {"role": "read", "token": token}})
     up = Up(tmp_path / "data")

@@ -81,7 +81,7 @@ async def test_a_new_registration_opens_a_new_stream(world: Rig) -> None:
         await eventually(lambda: answered(world) == [1, 2], "it answers again")
 
 
-async def test_a_stopped_rm_is_told_to_register(world: Rig) -> None:
+async def test_a_stopped_rm_is_asked_to_register(world: Rig) -> None:
     gateway = await world.gateway()
     async with client(gateway, predicates=lambda _: True) as rm:
         await rm.register()

@@ -272,7 +272,7 @@ async def test_history_first_then_live_each_once_while_events_come() -> None:
         await writing
 
 
-async def test_who_breaks_off_goes_on_without_loss_or_double() -> None:
+async def test_a_broken_watch_resumes_without_loss_or_duplicates() -> None:
     chance = random.Random(7)
     async with world(ring_capacity=300) as it:
 
@@ -437,7 +437,7 @@ async def fat(it: World, first: int, count: int) -> None:
     await it.publisher.feeder.write("rm", values)
 
 
-async def test_a_slow_caller_costs_the_others_nothing_and_is_told_where_to_go_on() -> None:
+async def test_a_slow_caller_delays_no_other_and_gets_the_place_to_resume_from() -> None:
     async with world(stream_lag_records_max=2_000, ring_capacity=1_000) as it:
         await fat(it, 0, 10)
         await until_next(it.publisher, "rm", 10)
@@ -525,7 +525,7 @@ async def test_batches_of_old_events_are_bounded_and_watches_wait_for_their_turn
         assert reads.running_most == 1
 
 
-async def test_stopping_ends_who_watches_and_says_where_to_go_on() -> None:
+async def test_stopping_ends_each_watch_with_the_place_to_resume_from() -> None:
     async with world() as it:
         await it.events(0, 5)
         watch = it.watch(from_=From(id=0))
@@ -537,7 +537,7 @@ async def test_stopping_ends_who_watches_and_says_where_to_go_on() -> None:
         await stopping
 
 
-async def test_a_new_instance_ends_who_watches() -> None:
+async def test_a_new_instance_ends_each_watch() -> None:
     async with world() as it:
         await it.events(0, 5)
         watch = it.watch(instance=INSTANCE)
@@ -545,10 +545,10 @@ async def test_a_new_instance_ends_who_watches() -> None:
         await it.publisher.feeder.events("rm", range(3), instance="another")
         code, story, _ = await watch.end()
         assert code is Code.ABORTED
-        assert "begin anew" in story
+        assert "start again" in story
         assert await it.refused(it.batch(instance=INSTANCE)) == (
             Code.FAILED_PRECONDITION,
-            f"instance: '{INSTANCE}' is gone; event ids began anew with instance 'another'",
+            f"instance: '{INSTANCE}' is gone; event ids started again with instance 'another'",
         )
         assert [each.id for each in (await it.batch(instance="another")).events] == [0, 1, 2]
 
@@ -578,7 +578,7 @@ async def test_request_events_come_at_the_interval_and_once() -> None:
         assert await again.until_asks(1) == ["d"]
 
 
-async def test_who_names_a_position_hears_nothing_again_over_a_restart() -> None:
+async def test_a_named_position_excludes_earlier_events_over_a_restart() -> None:
     kept = MemoryStore()
     async with world(store=kept) as it:
         await it.events(0, 1)
@@ -601,7 +601,7 @@ async def test_without_anybody_the_newest_are_kept_and_the_rest_counted() -> Non
         assert await watch.until_asks(3) == ["k7", "k8", "k9"]
 
 
-async def test_two_who_watch_each_get_all() -> None:
+async def test_two_watchers_each_get_all_events() -> None:
     async with world() as it:
         await it.events(0, 1)
         watches = [it.watch(request_events=True) for _ in range(2)]
@@ -645,7 +645,7 @@ async def test_a_watch_that_waits_for_an_rm_s_first_event_has_it() -> None:
         assert await watch.until(2) == [0, 1, 2]
 
 
-async def test_nil_empty_and_unreadable_request_events_hurt_nobody() -> None:
+async def test_nil_empty_and_unreadable_request_events_are_skipped() -> None:
     async with world() as it:
         await it.events(0, 1)
         watch = it.watch(request_events=True)
@@ -735,7 +735,7 @@ async def test_what_an_rm_says_about_its_events_counts_at_once() -> None:
         (
             {"instance": "x"},
             Code.FAILED_PRECONDITION,
-            f"instance: 'x' is gone; event ids began anew with instance {INSTANCE!r}",
+            f"instance: 'x' is gone; event ids started again with instance {INSTANCE!r}",
         ),
     ],
 )

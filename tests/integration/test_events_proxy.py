@@ -197,7 +197,7 @@ async def test_a_deadline_is_the_caller_s(quick: Apart) -> None:
     await eventually(lambda: quick.publishers[0].open_watches == 0, "nothing is left behind")
 
 
-async def test_who_leaves_leaves_nothing_behind(quick: Apart) -> None:
+async def test_a_caller_that_leaves_leaves_no_call_open(quick: Apart) -> None:
     await quick.happen("a")
     publisher = await quick.publisher()
     gateway = await quick.gateway(publisher)
@@ -222,7 +222,7 @@ async def test_limits_per_host_count_callers_not_the_gateway(quick: Apart) -> No
     assert (await Watching(call).end())[0] is Code.RESOURCE_EXHAUSTED
 
 
-async def test_who_names_no_rm_means_the_gateway_s_default(quick: Apart) -> None:
+async def test_a_call_without_an_rm_uses_the_gateways_default(quick: Apart) -> None:
     for rm_id in ("one", "two"):
         await quick.rig.scheduler.happen(rm_id, "a")
     publisher = await quick.publisher()
@@ -263,7 +263,7 @@ async def test_a_publisher_in_the_gateway_s_process_takes_no_caller_s_word_for_t
     await log.close()
 
 
-async def test_a_gateway_that_stops_ends_those_who_watch(quick: Apart) -> None:
+async def test_a_stopping_gateway_ends_each_watch(quick: Apart) -> None:
     await quick.happen("a")
     gateway = await quick.gateway(await quick.publisher())
     watch = quick.watch(gateway, from_=pb.EventsFrom(id=0))

@@ -230,7 +230,7 @@ async def test_killed_and_started_again_what_the_handler_said_holds(
         up.process.stop()
 
 
-async def test_a_handler_that_fails_dies_or_hangs_stops_nobody(spare: Path, tmp_path: Path) -> None:
+async def test_a_handler_that_fails_dies_or_hangs_stops_no_other_part(spare: Path, tmp_path: Path) -> None:
     up = Up(tmp_path, NATIVE.format(timeout_s=8), spare)
     try:
         await up.start()

@@ -244,7 +244,7 @@ async def test_while_the_log_is_away_health_says_so_and_the_newest_is_written_wh
         rig.log.away = True
         (tmp_path / "hosts.json").write_text(json.dumps([{**HOSTS[0], "id": "h2"}]))
         await until(lambda: process.problems() != [])
-        assert process.problems() == ["informer vms (file): the log does not take what it says: the log is away"]
+        assert process.problems() == ["informer vms (file): the log does not accept its statements: the log is away"]
         (tmp_path / "hosts.json").write_text(json.dumps([{**HOSTS[0], "id": "h3"}]))
         pid = process.pid
         rig.log.away = False

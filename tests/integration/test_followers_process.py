@@ -76,7 +76,7 @@ async def asked(process: FollowersProcess, path: str) -> int:
     return found[0]
 
 
-async def test_a_hung_one_is_replaced_and_nobody_waits_for_it(tmp_path: Path) -> None:
+async def test_a_hung_followers_process_is_replaced_without_delaying_requests(tmp_path: Path) -> None:
     rig = Rig(
         tmp_path / "data",
         **{

@@ -172,7 +172,7 @@ async def test_a_stopped_rm_is_said_a_paused_one_is_configured(world: Rig) -> No
     )
 
 
-async def test_a_silent_scheduler_is_said_in_time_and_a_late_answer_harms_nobody(world: Rig) -> None:
+async def test_a_silent_scheduler_is_reported_in_time_and_a_late_answer_is_ignored(world: Rig) -> None:
     gateway = await world.gateway(registration_timeout_s=0.2)
     channel = await world.registered(gateway)
     stream = channel.open(ALLOCATION, "rm")

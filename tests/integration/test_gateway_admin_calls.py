@@ -198,7 +198,7 @@ async def test_bytes_that_are_no_request(channel: Channel, method: str) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-async def test_an_rm_that_nobody_knows(channel: Channel, method: str) -> None:
+async def test_an_unknown_rm_is_refused(channel: Channel, method: str) -> None:
     call: Callable[[Channel], Awaitable[Any]] = of_rm(method, "nobody")
     if method == "DrainNode":
         call = drain(rm_id="nobody")

@@ -87,7 +87,7 @@ async def test_an_rm_is_asked_and_answers(world: Rig) -> None:
     await eventually(lambda: world.scheduler.notes("rm") == [(True, 1), (False, 2)], "the scheduler knows of its end")
 
 
-async def test_all_that_is_told_arrives_as_it_is(quick: Rig) -> None:
+async def test_all_messages_arrive_unchanged(quick: Rig) -> None:
     channel = await quick.registered(await quick.gateway())
     stream = await channel.connect(state_dump=True)
     message = pb.ToResourceManager(
@@ -230,7 +230,7 @@ async def test_bad_answers_are_dropped_and_everything_goes_on(quick: Rig) -> Non
     assert await stream.asked(1) == [5]
 
 
-async def test_garbage_ends_its_own_stream_and_disturbs_nobody(quick: Rig) -> None:
+async def test_garbage_ends_only_its_own_stream(quick: Rig) -> None:
     gateway = await quick.gateway()
     rms = ["rm", "other"]
     channels = {rm_id: await quick.registered(gateway, rm_id) for rm_id in rms}
@@ -504,7 +504,7 @@ async def test_a_store_that_lost_everything_goes_on_with_the_epochs_of_the_log(w
     await eventually(lambda: world.scheduler.notes("rm")[-1] == (False, 4), "the end is noted")
 
 
-async def test_a_stream_that_ended_while_nobody_remembered_it_is_noted(world: Rig) -> None:
+async def test_a_stream_that_ended_while_the_store_was_empty_is_noted(world: Rig) -> None:
     """The gateway died together with the store: only the log knows that there was a stream."""
     gateway = await world.gateway(lease_ttl_s=0.3)
     channel = await world.registered(gateway)
@@ -557,7 +557,7 @@ async def test_events_come_in_order_from_now_on(world: Rig) -> None:
     assert apart(await stream.events(4)) == ([("a", 1), ("b", 2), ("c", 3)], ["ask"])
 
 
-async def test_nobody_hears_events_without_wanting_them(quick: Rig) -> None:
+async def test_a_stream_without_the_wish_gets_no_events(quick: Rig) -> None:
     channel = await quick.registered(await quick.gateway())
     stream = await channel.connect(predicates=True)
     await quick.scheduler.happen("rm", "a")
@@ -710,7 +710,7 @@ async def test_a_position_of_another_log_says_nothing(quick: Rig) -> None:
     assert told == [("before", None), ("a", None)], "neither was sent before"
 
 
-async def test_nil_and_empty_request_events_hurt_nobody(quick: Rig) -> None:
+async def test_nil_and_empty_request_events_are_skipped(quick: Rig) -> None:
     channel = await quick.registered(await quick.gateway())
     stream = await channel.connect(events=True)
     partition = quick.topics.partition_of("rm")

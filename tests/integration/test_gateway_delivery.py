@@ -27,7 +27,7 @@ Code = grpc.StatusCode
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("seed", range(4))
-async def test_whatever_stalls_each_stream_gets_exactly_its_responses(world: Rig, seed: int) -> None:
+async def test_each_stream_gets_exactly_its_responses_in_spite_of_stalls(world: Rig, seed: int) -> None:
     """Random producers, readers that stall, tiny queues, breaks with resume: the numbers seen are the numbers sent."""
     chance = random.Random(seed)
     gateway = await world.gateway(queue_responses=4, read_batch=7, max_catch_up_readers=2)
@@ -141,7 +141,7 @@ async def test_a_failed_append_ends_the_stream_with_try_again(world: Rig) -> Non
     await stream.send(asks("rm", "b"))
     code, details = await stream.status()
     assert code is Code.UNAVAILABLE
-    assert details == "the log does not take requests (LogUnavailable): send again what was not answered"
+    assert details == "the log does not take requests (LogUnavailable): send unanswered items again"
     writer.append = append  # type: ignore[method-assign]
     again = channel.open(ALLOCATION, "rm")
     await again.send(asks("rm", "b"))

@@ -175,7 +175,7 @@ async def test_options_and_probes_need_none() -> None:
         assert await front.status("GET", "/nothing", AS_READER) == 404
 
 
-async def test_a_probe_without_a_token_hears_yes_or_no() -> None:
+async def test_a_probe_without_a_token_gets_only_the_status() -> None:
     async with opened(http_tokens=TOKENS) as front:
         address = f"http://127.0.0.1:{front.gateway.http_port}"
         assert isinstance(front.gateway._bus, MemoryLog)
@@ -191,7 +191,7 @@ async def test_a_probe_without_a_token_hears_yes_or_no() -> None:
 
 
 @pytest.mark.parametrize("behind", ["asgi", "url"])
-async def test_services_are_told_who_asks_and_never_a_token(behind: str) -> None:
+async def test_services_get_the_caller_and_never_a_token(behind: str) -> None:
     forged = {
         "X-Muster-Identity": "root",
         "X-Muster-Role": "admin",
@@ -209,7 +209,7 @@ async def test_services_are_told_who_asks_and_never_a_token(behind: str) -> None
 
 
 @pytest.mark.parametrize("behind", ["asgi", "url"])
-async def test_on_the_loopback_everybody_is_admin_and_nobody_claims_more(behind: str) -> None:
+async def test_on_the_loopback_every_caller_is_admin_and_claims_are_dropped(behind: str) -> None:
     async with opened(behind) as front:
         seen = await front.client.get("/debug/stack", headers={"x-muster-identity": "root", "x-muster-role": "none"})
         assert seen.json()["identity"] == ["loopback", "admin"]
@@ -251,7 +251,7 @@ async def test_a_streams_role_is_looked_at_when_it_begins(behind: str) -> None:
             assert [await anext(lines) for _ in range(3)] == ["0", "1", "2"]
 
 
-async def test_a_wide_front_is_open_when_told_so_and_says_that() -> None:
+async def test_a_wide_front_is_open_by_setting_and_logs_it() -> None:
     with capture_logs() as said:
         async with opened(http_address="0.0.0.0:0", http_open=True) as front:
             assert await front.status("GET", "/ws/v1/partitions", {"Host": "muster.example"}) == 200
@@ -264,7 +264,7 @@ async def test_a_wide_front_is_open_when_told_so_and_says_that() -> None:
 
 
 @pytest.mark.parametrize(("address", "warned"), [("127.0.0.1:0", False), ("0.0.0.0:0", True)])
-async def test_a_wide_grpc_port_says_that_it_asks_nobody(address: str, *, warned: bool) -> None:
+async def test_a_wide_grpc_port_logs_that_it_has_no_authentication(address: str, *, warned: bool) -> None:
     with capture_logs() as said:
         async with opened(grpc_address=address):
             pass
@@ -291,7 +291,7 @@ async def test_a_token_from_a_file(tmp_path: Path) -> None:
         assert await front.status("GET", "/debug/stack") == 401
 
 
-async def test_the_log_says_who_did_what_and_no_secret() -> None:
+async def test_the_log_has_caller_and_request_and_no_secret() -> None:
     with capture_logs() as said:
         async with opened(http_tokens=TOKENS) as front:
             await front.client.put("/ws/v1/loglevel/debug?password=secret-word", headers=AS_ADMIN)

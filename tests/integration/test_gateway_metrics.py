@@ -224,7 +224,7 @@ async def test_one_at_once_then_one_each_interval() -> None:
     assert not last.queues
 
 
-async def test_many_who_watch_the_same_ask_once() -> None:
+async def test_many_watchers_of_one_query_share_one_question() -> None:
     async with world() as it:
         await it.rm()
         calls = [aiter(it.stub.Watch(Watch(interval_ms=100))) for _ in range(20)]
@@ -235,7 +235,7 @@ async def test_many_who_watch_the_same_ask_once() -> None:
         assert len(it.door.asked) < 20, "fewer questions than watchers, let alone snapshots"
 
 
-async def test_those_who_watch_something_else_get_something_else() -> None:
+async def test_watchers_of_other_queries_get_other_answers() -> None:
     async with world() as it:
         await it.rm()
         watched = [Request(sections=[Request.QUEUES], queue=queue) for queue in ("root.a", "root.b")]
@@ -308,7 +308,7 @@ async def test_only_so_many_may_watch() -> None:
             await tried()  # a place is free again
 
 
-async def test_who_leaves_leaves_nothing_behind() -> None:
+async def test_a_watcher_that_leaves_leaves_nothing_open() -> None:
     async with world() as it:
         await it.rm()
         calls = [it.stub.Watch(Watch(interval_ms=100)) for _ in range(3)]
@@ -322,7 +322,7 @@ async def test_who_leaves_leaves_nothing_behind() -> None:
         assert len(it.door.asked) == asked, "nobody asks for nobody"
 
 
-async def test_who_watches_hears_why_it_ends() -> None:
+async def test_a_watcher_gets_the_reason_of_the_end() -> None:
     async with world() as it:
         await it.rm()
         call = aiter(it.stub.Watch(Watch(interval_ms=100)))
@@ -340,7 +340,7 @@ async def test_who_watches_hears_why_it_ends() -> None:
 
 
 @pytest.mark.parametrize("waiting", [False, True], ids=["between-two", "for-the-view"])
-async def test_stopping_ends_who_watches(waiting: bool) -> None:
+async def test_stopping_ends_each_watch(waiting: bool) -> None:
     async with world() as it:
         await it.rm()
         call = aiter(it.stub.Watch(Watch(interval_ms=100 if waiting else 60_000)))

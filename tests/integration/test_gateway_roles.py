@@ -111,7 +111,7 @@ def _role(method: str, path: str) -> Role:
     return Role.READ if method == "POST" and path in FOR_READERS_THAT_POST else Role.ADMIN
 
 
-async def test_each_route_lets_in_whom_it_may_and_nobody_else() -> None:
+async def test_each_route_admits_exactly_its_roles() -> None:
     async with opened() as (front, client):
         paths = front.paths()
         assert {"/ws/v1/partitions", "/ws/v1/events/stream", "/ws/v1/usage", "/metrics", "/debug/pprof/cmdline"} < {

@@ -163,7 +163,7 @@ async def test_a_half_closed_stream_goes_on_receiving(world: Rig) -> None:
 # ---- who may open one -----------------------------------------------------------------------------------------------
 
 
-async def test_an_unregistered_rm_is_told_so_and_others_are_not_disturbed(world: Rig) -> None:
+async def test_an_unregistered_rm_is_refused_and_others_continue(world: Rig) -> None:
     gateway = await world.gateway()
     channel = await world.registered(gateway)
     good = channel.open(ALLOCATION)
@@ -392,9 +392,7 @@ async def test_a_rebuilt_session_store_knows_the_rm_and_where_it_registered(worl
     assert await world.channel(fresh).open(ALLOCATION, "rm", resume_after=6).take(1) == [7]
 
 
-async def test_an_rm_that_shuts_down_is_not_told_that_its_seat_is_taken(
-    world: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_rm_that_shuts_down_is_not_reported_as_superseded(world: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its seats are given up before its streams end: who stores positions in between must not end them otherwise."""
     gateway = await world.gateway()
     channel = await world.registered(gateway)

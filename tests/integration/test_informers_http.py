@@ -139,7 +139,7 @@ BOMB = gzip.compress(b" " * 50_000_000)
             "without Content-Length",
         ),
         (Reply(200, {**JSON, "Content-Encoding": "br"}, HOSTS), SourceSaysNonsense, "'br', expected gzip or none"),
-        (Reply(200, {**JSON, "Content-Encoding": "gzip"}, HOSTS), SourceSaysNonsense, "is no gzip"),
+        (Reply(200, {**JSON, "Content-Encoding": "gzip"}, HOSTS), SourceSaysNonsense, "not gzip"),
         (Reply(200, {**JSON, "Content-Encoding": "gzip"}, PACKED[:-5]), SourceSaysNonsense, "cut off"),
         (Reply(200, {**JSON, "Content-Encoding": "gzip"}, BOMB), SourceSaysNonsense, "more than 1000 bytes"),
         (Reply(200, JSON, b" " * 1001), SourceSaysNonsense, "more than 1000 bytes"),
@@ -168,7 +168,7 @@ async def test_what_is_not_taken(
     assert await ids_of(source) == ["a", "b"]
 
 
-async def test_who_answers_too_slowly_is_away(make: Make) -> None:
+async def test_a_source_that_answers_too_slowly_is_unavailable(make: Make) -> None:
     async def never(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
         for _ in range(100):  # it does answer, a byte at a time

@@ -226,7 +226,7 @@ async def test_keys_of_another_type_are_nonsense(rig: RedisRig) -> None:
         await rig.make().list()
 
 
-async def test_a_wrong_password_is_told_without_it(rig: RedisRig) -> None:
+async def test_a_wrong_password_is_reported_without_showing_it(rig: RedisRig) -> None:
     source = rig.make(url=f"redis://user:hunter2@127.0.0.1:{rig._door.port}/0")
     with pytest.raises(SourceUnavailable) as caught:
         await source.list()

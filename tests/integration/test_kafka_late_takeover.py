@@ -84,7 +84,7 @@ async def test_what_was_not_committed_in_time_is_undone_and_read_again(bus: Kafk
     assert values(await all_of(bus, topics.responses, at_least=1)) == [b"B:m0"]
 
 
-async def test_whoever_hears_of_the_taking_over_between_two_steps_is_fenced(bus: KafkaLog, topics: Topics) -> None:
+async def test_an_owner_that_is_replaced_between_two_steps_is_fenced(bus: KafkaLog, topics: Topics) -> None:
     """The client is told beside the commit, whose next step it then calls illegal, and no more."""
     a = await bus.take_over("scheduler", topics.requests, 0)
     answer_a, position = await answer(bus, topics, "A", await a.committed())

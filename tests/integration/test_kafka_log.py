@@ -107,7 +107,7 @@ async def _write_slowly(writer: object, topics: Topics, inputs: list[tuple[bytes
 # ---- what is lost -------------------------------------------------------------------------------------------------
 
 
-async def test_no_broker_is_told_in_bounded_time() -> None:
+async def test_an_absent_broker_is_reported_in_bounded_time() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))  # bound and not listening: connections are refused
         settings = LogSettings(

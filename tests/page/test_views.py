@@ -114,7 +114,7 @@ async def test_an_application_has_its_life_drawn(muster: Up, opened: Opened) -> 
     await expect(page.get_by_role("table", name="Allocations of the application").locator("tbody tr")).to_have_count(21)
 
 
-async def test_a_gang_is_told_and_placeholders_made_room(muster: Up, opened: Opened) -> None:
+async def test_a_gang_is_shown_with_its_replacements(muster: Up, opened: Opened) -> None:
     page = await opened(f"{muster.http}/#/applications/train-vision?{PROD}")
     await expect(page.locator("section", has=page.get_by_role("heading", name="Gang"))).to_contain_text("Replaced4")
     await expect(page.locator("svg.timeline rect.run.replaced")).to_have_count(4)

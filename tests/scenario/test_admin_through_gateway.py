@@ -208,7 +208,7 @@ async def test_a_pause_outlives_the_scheduler_and_the_registration_and_concerns_
     assert world.other.missing_sequences() == []
 
 
-async def test_a_pause_is_for_who_is_there(world: World) -> None:
+async def test_only_a_registered_rm_can_be_paused(world: World) -> None:
     for call in (world.admin.pause("nobody"), world.admin.resume("nobody")):
         code, details = await refusal(call)
         assert (code, details) == (
@@ -368,7 +368,7 @@ async def test_the_rm_adds_its_own_words_to_the_dump(world: World) -> None:
         wanted_words = [
             {"cache": {"nodes": 1, "token": "***"}},
             {"error": "the resource manager says: busy"},
-            {"error": "the resource manager's dump of 1 characters is no JSON"},
+            {"error": "the resource manager's dump of 1 characters is not JSON"},
         ]
         for answer, words in zip(answers, wanted_words, strict=True):
             dump = asyncio.create_task(world.dump())

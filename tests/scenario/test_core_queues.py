@@ -93,7 +93,7 @@ def _long_run(queues: str, apps: dict[str, str], capacity: int, rounds: int = 15
     return {name: round(count / total, 2) for name, count in held.items()}
 
 
-def test_in_the_long_run_equal_queues_share_equally_whoever_asks_more() -> None:
+def test_in_the_long_run_equal_queues_share_equally_whichever_asks_more() -> None:
     queues = "{name: root, submitacl: '*', queues: [{name: a}, {name: b}, {name: c}]}"
     shares = _long_run(queues, {"a1": "root.a", "a2": "root.a", "b1": "root.b", "c1": "root.c"}, 30)
     assert shares["a1"] + shares["a2"] == pytest.approx(1 / 3, abs=0.02)

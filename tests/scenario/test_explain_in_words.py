@@ -286,7 +286,7 @@ def node(found: Explained) -> str:
     return said
 
 
-def test_the_node_says_who_closed_it() -> None:
+def test_the_explanation_of_a_node_names_its_closer() -> None:
     assert "source vms says so" in node(closed_host())
 
 
@@ -327,7 +327,7 @@ def test_a_queue_says_what_most_in_it_wait_for_and_for_how_long() -> None:
     assert queue(closed_host(), "root")["sentence"].startswith("Queue root uses nothing, and has 1 pending ask")
 
 
-def test_a_queue_at_its_max_says_since_when_somebody_who_waits_has_found_it_so() -> None:
+def test_a_queue_at_its_max_says_since_when_asks_have_waited_for_it() -> None:
     arena = one_queue("{name: a, resources: {max: {vcore: 4, memory: 9Gi}}}")
     arena.want("app", "runs", vcore=3_000)
     arena.want("app", "first", preempts=False, vcore=2_000)

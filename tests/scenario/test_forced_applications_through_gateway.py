@@ -80,8 +80,8 @@ CAUSES = {
         fields={**GANG, "tags": {**FORCED, "namespace.resourcequota": '{"resources": {"vcore": {"value": "5"}}}'}},
     ),
     "no queue name": Cause(_config("{name: a}"), "root.a b?", "invalid queue name"),
-    "a queue name of control characters": Cause(_config("{name: a}"), "root.\x00a\n", "is no queue name"),
-    "a queue name that is too long": Cause(_config("{name: a}"), "root." + "x" * 9000, "is no queue name"),
+    "a queue name of control characters": Cause(_config("{name: a}"), "root.\x00a\n", "is not a queue name"),
+    "a queue name that is too long": Cause(_config("{name: a}"), "root." + "x" * 9000, "is not a queue name"),
     "too many levels": Cause(_config("{name: a}", PROVIDED), "root" + ".x" * 300, "levels"),
     "the recovery queue by name": Cause(_config("{name: a}"), RECOVERY, "no placement rule matched"),
     "an access list denies": Cause(
@@ -106,7 +106,7 @@ CAUSES = {
     "a user of control characters": Cause(
         _config("{name: a}"),
         "root.a",
-        "is no user's name",
+        "is not a user's name",
         "root.a",
         {"ugi": {"user": "a\x00b", "groups": ["dev", ""]}},
     ),

@@ -84,7 +84,7 @@ async def test_an_rm_lives_through_the_loss_of_the_store(parts: tuple) -> None:
         assert [item.nodeID for item in (await stream.receive()).accepted] == ["n1"]
 
 
-async def test_meanwhile_nobody_is_told_to_register_again(parts: tuple) -> None:
+async def test_meanwhile_no_rm_is_asked_to_register_again(parts: tuple) -> None:
     sessions = MemorySessions(CLOCK)
     async with serving(parts, sessions, lease_ttl_s=3600.0) as channel:  # no sweep comes to repair it
         await channel.register("rm")

@@ -131,7 +131,7 @@ def others(count: int) -> list[str]:
     return [f"warning: policyGroup: '{GROUP}': {who} registered with another configuration, expected identical ones"]
 
 
-async def test_each_of_14_rms_with_two_configurations_hears_of_all_that_differ(backend: LogSettings) -> None:
+async def test_each_of_14_rms_with_two_configurations_is_warned_of_all_that_differ(backend: LogSettings) -> None:
     async with playing(backend) as world:
         channel = await world.gateway()
         rm_ids = [f"rm-{number}" for number in range(14)]
@@ -143,7 +143,7 @@ async def test_each_of_14_rms_with_two_configurations_hears_of_all_that_differ(b
             assert await register(channel, f"{rm_id} alone", text, group="") == []
 
 
-async def test_of_14_that_register_at_once_the_last_hears_of_all_that_differ(world: World) -> None:
+async def test_of_14_that_register_at_once_the_last_is_warned_of_all_that_differ(world: World) -> None:
     first, second = await world.gateway(), await world.gateway()
     heard = await asyncio.gather(
         *(register((first, second)[number % 2], f"rm-{number}", (A, B)[number // 7]) for number in range(14))
@@ -185,7 +185,7 @@ async def test_a_stopped_rm_does_not_count_until_it_registers_again(world: World
     assert await register(channel, "rm-4", B) == others(3)
 
 
-async def test_what_an_update_or_a_look_would_make_differ_is_told(world: World) -> None:
+async def test_an_update_or_a_validation_warns_of_new_differences(world: World) -> None:
     channel = await world.gateway()
     for number in range(5):
         await register(channel, f"rm-{number}", A)

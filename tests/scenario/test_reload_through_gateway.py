@@ -212,6 +212,6 @@ async def test_a_scheduler_that_takes_over_has_the_new_configuration(world: Worl
     assert (await world.update(LARGER)) == ConfigurationAnswer(True, (), ())
 
 
-async def test_of_an_rm_that_nobody_knows_there_is_nothing_to_configure(world: World) -> None:
+async def test_an_unknown_rm_cannot_be_configured(world: World) -> None:
     with pytest.raises(AdminRefused, match="rmID 'nobody' is not registered"):
         await world.admin.update_configuration("nobody", QUEUES)

@@ -164,7 +164,7 @@ def test_each_change_of_an_ask_counts(cluster: Cluster, change: dict[str, object
     assert not _send(cluster, item)
 
 
-def test_a_changed_priority_changes_who_is_next(cluster: Cluster) -> None:
+def test_a_changed_priority_changes_the_next_ask(cluster: Cluster) -> None:
     cluster.ask("x", "a", vcore=20)
     cluster.ask("x", "b", vcore=20)
     cluster.ask("x", "b", priority=1, vcore=20)
@@ -191,7 +191,7 @@ def test_an_allocated_ask_sent_again_changes_what_runs(cluster: Cluster) -> None
         (EventType.USERGROUP, Change.ADD, Detail.UG_USER_RESOURCE),
     ]
     (excess,) = [e.message for e in out.events if e.type is EventType.REQUEST]
-    assert excess == "taken in as the resource manager reports it: node n has 2 vcore less than it holds"
+    assert excess == "adopted as the resource manager reports it: node n has 2 vcore less than it holds"
     held = cluster.application("x").allocations["k"]
     assert (held.shape.quantities, held.priority, held.tags) == ({"vcore": 12}, 9, {"a": "b"})
     assert held.allocated_ns == began_ns

@@ -105,7 +105,7 @@ def test_a_new_ask_brings_a_completing_application_back(cluster: Cluster) -> Non
     assert cluster.application("x").state is AppState.COMPLETED
 
 
-def test_times_of_the_states_are_told(cluster: Cluster) -> None:
+def test_the_times_of_the_states_are_reported(cluster: Cluster) -> None:
     cluster.app("x", "root.a")
     cluster.wait(3)
     cluster.ask("x", "k", vcore=1)

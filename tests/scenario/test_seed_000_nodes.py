@@ -83,7 +83,7 @@ def test_drain_keeps_what_runs_and_takes_no_more(cluster: Cluster) -> None:
     assert cluster.partition.capacity == [5, 0]  # a draining node counts still
 
 
-def test_a_node_may_be_told_what_it_is_already(cluster: Cluster) -> None:
+def test_a_repeated_node_action_changes_nothing(cluster: Cluster) -> None:
     """The k8shim enables each node twice when it starts."""
     cluster.node("n", vcore=5)
     for action in (NodeAction.DRAIN_TO_SCHEDULABLE, NodeAction.DRAIN_NODE, NodeAction.DRAIN_TO_SCHEDULABLE):
@@ -253,7 +253,7 @@ def test_existing_allocations_are_answered_each_and_the_node_is_accepted(cluster
     assert cluster.the_node("n").available == [-5, 0]
     (told,) = [e for e in out.events if e.type is EventType.REQUEST]
     assert (told.object_id, told.reference_id) == ("too large", "x")
-    assert told.message == "taken in as the resource manager reports it: node n has 5 vcore less than it holds"
+    assert told.message == "adopted as the resource manager reports it: node n has 5 vcore less than it holds"
     again = cluster.do(UpdateNodes((NodeItem("n", NodeAction.CREATE, capacity={"vcore": 5}, existing=existing[:1]),)))
     assert [type(fact) for fact in again.facts] == [RejectedNode, RejectedAsk]
     assert again.facts[1].reason.startswith("node n was rejected: failure while adding new node")  # type: ignore[union-attr]

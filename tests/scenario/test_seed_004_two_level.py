@@ -108,7 +108,7 @@ def pair(hosts: dict[str, int]) -> tuple[Outside, Allocator]:
     return muster, Allocator(muster, hosts)
 
 
-def test_a_framework_lends_takes_back_and_nobody_overcommits() -> None:
+def test_a_framework_offers_and_revokes_without_overcommitment() -> None:
     muster, mesos = pair({"agent-1": 8, "agent-2": 8})
     # 1. Nothing is offered: nothing runs.
     muster.ask("job", "task", wanted=6, vcore=2)
@@ -175,7 +175,7 @@ def test_licences_are_one_amount_for_all_hosts() -> None:
 
 
 @pytest.mark.parametrize("seed", range(int(os.environ.get("MUSTER_SIMULATION_SEEDS", "6"))))
-def test_whatever_two_frameworks_do_they_never_use_more_than_there_is(seed: int) -> None:
+def test_two_frameworks_never_use_more_than_the_capacity(seed: int) -> None:
     rng = random.Random(seed)
     muster, mesos = pair({f"agent-{n}": rng.randint(4, 10) for n in range(3)})
     agents = list(mesos.hosts)

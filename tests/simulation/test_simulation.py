@@ -76,7 +76,7 @@ def test_in_a_random_life_nothing_is_decided_that_the_rm_did_not_agree_to(seed: 
 
 
 @pytest.mark.parametrize("seed", _slice(EXTERNAL), ids=lambda seed: f"seed-{seed}")
-def test_in_a_random_life_no_host_is_over_committed_as_far_as_was_told(seed: int) -> None:
+def test_in_a_random_life_no_host_is_over_committed_by_the_reports(seed: int) -> None:
     """Nor is anything put where it may not, or offered by nobody; nor decided too early; and the records say it all."""
     _keeps_every_promise(EXTERNAL, seed)
 
@@ -100,7 +100,7 @@ def test_the_same_seed_gives_the_same_life_under_another_hash_seed(features: str
     assert first == second
 
 
-def test_where_nobody_tells_the_scheduler_of_vms_hosts_are_over_committed() -> None:
+def test_without_reports_of_vms_hosts_are_over_committed() -> None:
     """The law can fail: the same lives without informers break it, nearly all of them."""
     lives = [ExternalLife(seed, informed=False) for seed in range(12)]
     for life in lives:

@@ -108,7 +108,7 @@ ROWS = (
                 "Pending of the cluster",
                 (("{{resource}}", _of_root("pending")),),
                 "percentunit",
-                "What is asked for beyond what is allocated, as a part of all that there is.",
+                "The pending amounts beyond the allocated ones, as a share of the cluster's capacity.",
             ),
             Panel(
                 "Containers",
@@ -207,7 +207,7 @@ ROWS = (
                 "Time of one round",
                 _quantiles("yunikorn_scheduler_scheduling_latency_milliseconds"),
                 "s",
-                "In seconds, whatever its name says: as in YuniKorn's core.",
+                "In seconds, in spite of its name: as in YuniKorn's core.",
             ),
             Panel(
                 "Busy deciding",

@@ -147,7 +147,7 @@ TOLD: list[tuple[dict[str, Any], bool]] = [
 
 
 @pytest.mark.parametrize(("expect", "so"), TOLD, ids=str)
-def test_what_was_told(expect: dict[str, Any], so: bool) -> None:
+def test_the_messages_to_the_rm_are_compared(expect: dict[str, Any], so: bool) -> None:
     made = scenario([STEPS[0], {**ASK, "expect": expect}])
     if so:
         run(made)
@@ -270,7 +270,7 @@ def test_why_a_real_ask_waits_for_its_gang(reason: dict[str, Any], so: bool) -> 
         run(made)
 
 
-def test_asks_that_were_dropped_are_told_apart_from_releases() -> None:
+def test_dropped_asks_differ_from_releases() -> None:
     wait = {"wait": 900}
     so = {"dropped": ["x/p2 TIMEOUT"], "released": ["x/p1 TIMEOUT"]}
     run(scenario([*FORMING, {**wait, "expect": so}], nodes={}))

@@ -54,7 +54,7 @@ async def read_to(reader: LogReader, end: int, most: int = 300) -> list[Record]:
     return found
 
 
-async def test_holes_of_compaction_are_passed_by_who_is_behind_and_by_who_keeps_up(
+async def test_holes_of_compaction_are_passed_by_slow_and_by_current_readers(
     owned: SqliteLog, followed: FollowedLog
 ) -> None:
     topic = owned.settings.topics().state
@@ -105,7 +105,7 @@ async def test_a_block_that_many_follow_is_read_once(
         assert [record.offset for record in await read_to(reader, 510)] == list(range(500, 510))
 
 
-async def test_who_does_not_listen_is_told_the_newest_once_and_never_an_answer_before_it(owned: SqliteLog) -> None:
+async def test_a_slow_child_gets_the_newest_movement_once_and_before_any_answer(owned: SqliteLog) -> None:
     topic = owned.settings.topics().events
     sent: list[FromLog] = []
     defects: list[BaseException] = []

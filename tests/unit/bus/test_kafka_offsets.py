@@ -79,7 +79,7 @@ async def test_a_coordinator_that_goes_is_looked_for_again() -> None:
         (answer(topic="another"), r"no offset of t\[0\]"),
     ],
 )
-async def test_what_does_not_pass_is_told_by_its_name(given: bytes, name: str) -> None:
+async def test_a_permanent_error_is_raised_by_its_name(given: bytes, name: str) -> None:
     log = KafkaLog([], LogSettings(backend="kafka"), SystemClock())
     with pytest.raises(LogUnavailable, match=name):
         await log.bounded(stable_offset(Coordinator([given]), "g", "t", 0), "committed position")

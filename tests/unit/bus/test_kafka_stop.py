@@ -17,7 +17,7 @@ async def test_a_cancellation_that_a_client_hands_on_is_not_ours() -> None:
     await stop(stopping())
 
 
-async def test_a_cancellation_of_whoever_stops_is() -> None:
+async def test_a_cancellation_of_the_stopping_task_is() -> None:
     stopped = asyncio.create_task(stop(asyncio.sleep(60)))
     await asyncio.sleep(0)
     stopped.cancel()

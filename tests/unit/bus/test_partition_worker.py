@@ -376,7 +376,7 @@ async def test_others_are_asked_about_what_a_machine_gets_next(bus: Log, topics:
     assert len(asked) > 1
 
 
-async def test_a_record_on_which_those_who_are_asked_fail_is_put_aside(bus: Log, topics: Topics) -> None:
+async def test_a_record_on_which_the_consulted_handlers_fail_is_put_aside(bus: Log, topics: Topics) -> None:
     async def consult(_machine: Machine, records: Sequence[Record]) -> None:
         if any(record.value == b"3" for record in records):
             raise KeyError("content of the request")

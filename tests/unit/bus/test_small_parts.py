@@ -21,7 +21,7 @@ def test_the_systems_clock_never_runs_backwards(monkeypatch: pytest.MonkeyPatch)
     assert [clock.now_ns() for _ in range(5)] == [1000, 2000, 2000, 2000, 2001]
 
 
-def test_the_manual_clock_moves_when_told_and_never_back() -> None:
+def test_the_manual_clock_moves_by_advance_and_never_back() -> None:
     clock = ManualClock(start_ns=5)
     assert (clock.now_ns(), clock.monotonic()) == (5, 0.0)
     clock.advance(1.5)

@@ -119,7 +119,7 @@ def test_a_full_disk_loses_nothing_and_the_log_goes_on_when_there_is_room(tmp_pa
 # ---- opening ------------------------------------------------------------------------------------------------------
 
 
-async def test_a_second_process_is_told_that_the_file_is_in_use(tmp_path: Path) -> None:
+async def test_a_second_process_gets_the_error_that_the_file_is_in_use(tmp_path: Path) -> None:
     log = await _open(settings_for(str(tmp_path / "log.db")))
     child = _spawn("write", str(tmp_path / "log.db"))
     _, errors = child.communicate(timeout=60)
@@ -425,7 +425,7 @@ def test_blocks_give_back_what_was_put_in(pairs: list, first: int) -> None:  # t
 
 
 @pytest.mark.parametrize(("count", "codec"), [(1, blocks.PLAIN), (100, blocks.DEFLATED)])
-def test_a_changed_byte_in_a_block_is_told_or_does_not_matter(count: int, codec: int) -> None:
+def test_a_changed_byte_in_a_block_is_detected_or_harmless(count: int, codec: int) -> None:
     block = blocks.encode_run(0, 0, [b"k"] * count, [b"v" * 100] * count, [()] * count)
     assert block.codec == codec
     told = 0

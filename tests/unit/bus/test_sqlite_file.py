@@ -64,7 +64,7 @@ async def test_it_reads_what_is_committed_beside_the_owner_and_what_comes_later(
         assert backwards == list(range(RECORDS + 2, -1, -1))
 
 
-async def test_it_reads_a_file_that_nobody_has_open(log: SqliteLog) -> None:
+async def test_it_reads_a_file_that_no_process_has_open(log: SqliteLog) -> None:
     topic = log.settings.topics().events
     await append(log, topic, range(10))
     await log.close()

@@ -279,7 +279,7 @@ def test_what_was_waited_for_when_and_for_how_long(gateway: AdminGateway, muster
     )
 
 
-def test_who_has_waited_for_nothing_else_is_shown_with_its_time(gateway: AdminGateway, muster: Any) -> None:
+def test_an_ask_with_a_single_reason_is_shown_with_its_time(gateway: AdminGateway, muster: Any) -> None:
     value = json.dumps({**ASK_HISTORY, "history": []}).encode()
     gateway.answers["Explain"] = pb.ExplainResponse(json=value, sentences=["One."])
     assert muster("explain", "ask", "x", "k")[1].count("2023-") == 1
@@ -291,7 +291,7 @@ def test_who_has_waited_for_nothing_else_is_shown_with_its_time(gateway: AdminGa
 @pytest.mark.parametrize(
     "command", [("admin", "rms"), ("admin", "pause"), ("admin", "dump"), ("explain", "queue", "root")]
 )
-def test_nobody_answers(command: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreachable_gateway_is_reported(command: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{nobody.getsockname()[1]}"

@@ -70,7 +70,9 @@ def test_no_change_is_said(gateway: AdminGateway, file: Path, capsys: pytest.Cap
     assert capsys.readouterr().out == f"{file} is in force for my-rm already: no change\n"
 
 
-def test_more_changes_than_are_told(gateway: AdminGateway, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_more_changes_than_the_answer_holds(
+    gateway: AdminGateway, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     gateway.answer = admin_pb2.UpdateConfigurationResponse(accepted=True, changes=["x"] * 1000)
     assert _apply(gateway, file) == 0
     assert "1000 changes or more" in capsys.readouterr().out
@@ -118,7 +120,7 @@ def test_a_call_without_an_answer_is_one_line(file: Path, capsys: pytest.Capture
     ("content", "said"),
     [(None, "cannot be read"), (b"", "is empty, expected a queue configuration"), (b"\xff\xfe", "is not UTF-8 text")],
 )
-def test_a_file_that_cannot_be_used_asks_nobody(
+def test_a_file_that_cannot_be_used_is_not_sent(
     gateway: AdminGateway, tmp_path: Path, content: bytes | None, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "queues.yaml"

@@ -179,9 +179,9 @@ def test_a_commands_token_comes_from_a_file_or_the_environment(tmp_path: Path) -
     ("content", "said"),
     [
         (b"", "is empty, expected a token"),
-        (b"two words", "is no token: it has blanks"),
-        (b"a\nb", "is no token: it has blanks"),
-        (b"\xff\xfe", "is no token"),
+        (b"two words", "not a token: it has blanks"),
+        (b"a\nb", "not a token: it has blanks"),
+        (b"\xff\xfe", "not a token"),
     ],
 )
 def test_a_file_without_one_is_one_line(

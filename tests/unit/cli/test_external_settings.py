@@ -120,7 +120,7 @@ def test_flags_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
         ("informer = 1", "unknown setting 'scheduler.external.informer'; did you mean"),
     ],
 )
-def test_a_mistake_is_told(tmp_path: Path, text: str, said: str) -> None:
+def test_a_mistake_is_reported(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(SettingsError) as error:
         given(tmp_path, f"[scheduler.external]\n{text}\n")
     assert said in str(error.value)
@@ -144,7 +144,7 @@ def test_a_mistake_is_told(tmp_path: Path, text: str, said: str) -> None:
         ),
     ],
 )
-def test_what_cannot_be_made_is_told_before_the_log_is_opened(
+def test_an_informer_that_cannot_be_made_is_reported_before_the_log_is_opened(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], said: str
 ) -> None:
     data = tmp_path / "data"

@@ -58,7 +58,7 @@ async def test_a_request_is_seen_as_the_front_got_it() -> None:
     assert (seen[1]["client"], seen[1]["headers"]) == (None, [(b"host", b"view")])
 
 
-def test_sockets_are_where_their_paths_fit_and_nobody_else_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sockets_are_in_a_private_directory_with_a_short_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = tmp_path / "log.db"
     runtime = tmp_path / "run"
     runtime.mkdir()

@@ -146,7 +146,7 @@ def test_what_goes_with_its_application_has_ended(tmp_path: Path, ask: Callable[
         assert not read(history, "app", 2).finished
 
 
-def test_who_an_application_is_of_and_what_it_came_to(tmp_path: Path, ask: Callable[..., Any]) -> None:
+def test_the_life_of_an_application_has_its_owner_and_its_end(tmp_path: Path, ask: Callable[..., Any]) -> None:
     told = Told()
     for app, user in (("one", "ann"), ("two", "bob")):
         told.submit(app)
@@ -240,7 +240,7 @@ def test_a_change_of_size_is_two_rows_that_add_up(tmp_path: Path, ask: Callable[
     ]
 
 
-def test_a_placeholder_and_who_took_its_place(tmp_path: Path, ask: Callable[..., Any]) -> None:
+def test_a_placeholder_and_its_replacement(tmp_path: Path, ask: Callable[..., Any]) -> None:
     told = Told()
     told.submit("gang")
     told.begin("gang", "room", "n1")

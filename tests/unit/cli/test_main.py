@@ -103,7 +103,9 @@ def test_topics_of_an_embedded_log(capsys: pytest.CaptureFixture[str]) -> None:
     assert "si.events.v1" in capsys.readouterr().out
 
 
-def test_health_of_nobody_is_1(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_health_without_a_service_exits_with_1(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         monkeypatch.setenv("MUSTER_HEALTH_ADDRESS", f"http://127.0.0.1:{closed.getsockname()[1]}")

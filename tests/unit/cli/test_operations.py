@@ -76,7 +76,7 @@ async def test_ready_is_what_every_service_says(
 
 
 @pytest.mark.parametrize(("healthy", "status"), [(True, 200), (False, 503)])
-async def test_who_is_ready_with_a_problem_shows_it(healthy: bool, status: int) -> None:
+async def test_a_ready_service_shows_its_problem(healthy: bool, status: int) -> None:
     async def check() -> bool:
         return healthy
 
@@ -132,7 +132,7 @@ def test_the_probe_asks_grpc_health(status: str) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["grpc", "http"])
-def test_nobody_there_is_not_ready(scheme: str) -> None:
+def test_no_answer_is_not_ready(scheme: str) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         ready, said = probe(f"{scheme}://127.0.0.1:{closed.getsockname()[1]}", 2.0)

@@ -115,7 +115,7 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> str:
         # access
         "submit users ann,bob; groups ops",
         "admin groups admins",
-        "shut └── nobody may submit here",
+        "shut └── no user may submit here",
         # limits, templates
         "limit user zoe, user *: max {memory 1Gi}, at most 5 applications",
         "new leaves below at most 3 applications, max {vcore 2}, guaranteed {vcore 1}, a=b ├",

@@ -133,7 +133,7 @@ async def test_a_repeated_sigterm_changes_nothing() -> None:
     assert stop.is_set()
 
 
-async def test_a_sigint_while_it_stops_is_for_whoever_is_in_a_hurry() -> None:
+async def test_a_second_sigint_ends_the_process_at_once() -> None:
     stop = asyncio.Event()
     with signals(stop):
         os.kill(os.getpid(), signal.SIGINT)

@@ -174,7 +174,7 @@ def test_what_cannot_be_asked(
     assert not gateway.asked
 
 
-def test_an_address_that_nobody_has(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_address_without_a_gateway_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["top", "--gateway", "", "--once"]) == 2
     assert capsys.readouterr().err == "muster: --gateway '': expected the gRPC address of a gateway, host:port\n"
 

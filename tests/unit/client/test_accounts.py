@@ -30,7 +30,7 @@ def test_a_second_allocation_is_a_defect_on_the_same_node_too() -> None:
     assert b.used() == {CPU: 4}
 
 
-def test_an_allocation_that_nobody_asked_for_is_a_defect() -> None:
+def test_an_allocation_without_an_ask_is_a_defect() -> None:
     b = books()
     b.allocated("t0", "n1", 2.0)
     assert b.never_asked == ["t0"]

@@ -64,7 +64,7 @@ async def test_a_status_says_whether_to_try_again(
     assert (caught.value.code, caught.value.details) == (code, "the gateway's words")
 
 
-async def test_nobody_there_is_a_failure(gateway: AdminGateway) -> None:
+async def test_no_gateway_is_a_failure(gateway: AdminGateway) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         async with AdminClient(f"127.0.0.1:{closed.getsockname()[1]}") as admin:

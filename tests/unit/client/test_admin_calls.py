@@ -154,7 +154,7 @@ async def test_a_dump_that_breaks_off_raises(gateway: AdminGateway) -> None:
     assert got == []
 
 
-async def test_who_has_read_enough_may_leave(gateway: AdminGateway) -> None:
+async def test_a_caller_may_stop_reading_early(gateway: AdminGateway) -> None:
     gateway.answers["DumpState"] = [pb.DumpStateResponse(json=b"x" * 60_000)] * 100
     async with AdminClient(gateway.address) as admin:
         dump = admin.dump_state("rm")

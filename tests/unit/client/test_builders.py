@@ -62,7 +62,7 @@ def test_releases_removals_and_recovered_allocations() -> None:
     assert (recovered.nodeID, recovered.UUID) == ("n1", "k")
 
 
-def test_a_confirmation_says_what_was_told_and_nothing_else() -> None:
+def test_a_confirmation_repeats_exactly_the_release() -> None:
     told = release("a", "k", uuid="u", termination_type=si.PLACEHOLDER_REPLACED, message="replacing", partition="p")
     assert confirmation(told) == si.AllocationRelease(
         partitionName="p", applicationID="a", allocationKey="k", UUID="u", terminationType=si.PLACEHOLDER_REPLACED

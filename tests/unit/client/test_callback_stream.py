@@ -188,7 +188,7 @@ async def test_a_state_dump_is_text_or_the_reason_why_there_is_none(asker: Asker
     assert list(asker.heard[0].state_dumps) == [expected]
 
 
-async def test_what_nobody_promised_to_answer_is_a_no(asker: Asker) -> None:
+async def test_a_question_without_a_callback_is_answered_no(asker: Asker) -> None:
     answer = await answer_of(asker, state_dump=lambda: "{}")
     assert (answer.fits, answer.reason) == (False, "the resource manager has no such callback")
 

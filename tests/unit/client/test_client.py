@@ -94,7 +94,7 @@ def asks(*keys: str) -> list[si.Allocation]:
     return [ask(key, "a1", {"vcore": 1}) for key in keys]
 
 
-async def test_registers_with_everything_given_and_says_who_it_is_on_each_stream(gateway: FakeGateway) -> None:
+async def test_registers_with_all_parameters_and_names_itself_on_each_stream(gateway: FakeGateway) -> None:
     rm = RmClient(
         gateway.address,
         "r1",
@@ -273,7 +273,7 @@ async def test_the_second_answer_to_a_node_that_was_sent_twice_stays_inside(gate
     assert seen.nodes == [("accepted", "n1"), ("rejected", "n1")]
 
 
-async def test_the_repeated_creation_of_a_node_is_told_apart_from_its_update(gateway: FakeGateway, seen: Seen) -> None:
+async def test_the_repeated_creation_of_a_node_differs_from_its_update(gateway: FakeGateway, seen: Seen) -> None:
     update = si.NodeInfo.UPDATE
     async with RmClient(gateway.address, "r1", callbacks=seen.callbacks(), settings=QUICK) as rm:
         gateway.answer = lambda kind, request: []
@@ -315,7 +315,7 @@ async def test_each_item_of_a_node_is_waited_for(gateway: FakeGateway, seen: See
     assert seen.nodes == [("accepted", "n1"), ("accepted", "n1"), ("rejected", "n1")]
 
 
-async def test_what_is_odd_about_a_registration_is_logged_and_told(gateway: FakeGateway) -> None:
+async def test_warnings_about_a_registration_are_logged_and_returned(gateway: FakeGateway) -> None:
     gateway.warnings = ["extraConfig: 'muster.callbacks.timeout': 'zehn'", "ü"]
     async with RmClient(gateway.address, "r1", settings=QUICK) as rm:
         assert rm.warnings == ()
@@ -452,7 +452,7 @@ async def test_lost_responses_need_a_new_registration(gateway: FakeGateway) -> N
             await asyncio.wait_for(rm.wait(), 5)
 
 
-async def test_an_unknown_rm_is_told_and_may_register_again(gateway: FakeGateway, seen: Seen) -> None:
+async def test_an_unknown_rm_is_notified_and_may_register_again(gateway: FakeGateway, seen: Seen) -> None:
     told: list[str] = []
 
     async def report_again(words: str) -> None:
@@ -474,7 +474,7 @@ async def test_an_unknown_rm_is_told_and_may_register_again(gateway: FakeGateway
     assert gateway.items("allocation") == ["k1", "k1", "k2"], "nothing of before the registration is sent again"
 
 
-async def test_registers_again_by_itself_when_told_to(gateway: FakeGateway, seen: Seen) -> None:
+async def test_registers_again_by_itself_if_the_setting_says_so(gateway: FakeGateway, seen: Seen) -> None:
     registered = asyncio.Event()
     settings = QUICK.model_copy(update={"reregister": "automatic"})
     callbacks = seen.callbacks(on_registered=registered.set)
@@ -621,7 +621,7 @@ async def test_sending_before_register_is_refused(gateway: FakeGateway) -> None:
             await rm.send_asks(asks("k1"))
 
 
-async def test_whoever_waits_for_answers_is_told_when_the_rm_becomes_unknown(gateway: FakeGateway) -> None:
+async def test_waiting_callers_get_the_error_when_the_rm_becomes_unknown(gateway: FakeGateway) -> None:
     gateway.answer = lambda kind, request: []
     async with RmClient(gateway.address, "r1", settings=QUICK) as rm:
         await rm.register()

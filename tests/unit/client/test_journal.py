@@ -49,7 +49,7 @@ def test_an_item_sent_in_two_messages_proves_only_the_first() -> None:
     assert send_all(j) == [b"other", b"the ask again, changed"]
 
 
-def test_a_second_answer_is_told_apart_only_for_what_was_sent_twice() -> None:
+def test_a_second_answer_is_recognised_only_for_items_sent_twice() -> None:
     j = journal()
     j.append(b"m", ["k"])
     send_all(j)
@@ -75,7 +75,7 @@ def test_what_resuming_proves_is_not_sent_again_even_when_it_was_about_to_be() -
     assert j.kept == 1
 
 
-def test_a_confirmation_proves_its_message_though_nobody_waits_for_it() -> None:
+def test_a_confirmation_proves_its_message_without_a_waiting_caller() -> None:
     j = journal()
     j.append(b"ask", ["k"])
     j.append(b"release", [], ["released k"])

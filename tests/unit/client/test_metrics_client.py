@@ -118,7 +118,7 @@ async def test_a_watch_that_breaks_off_says_so(gateway: MetricsGateway) -> None:
     assert (caught.value.code, caught.value.details) == GONE
 
 
-async def test_nobody_there() -> None:
+async def test_no_gateway_is_a_failure() -> None:
     async with MetricsClient("127.0.0.1:1") as client:
         with pytest.raises(AdminFailed):
             await client.get(timeout_s=2.0)

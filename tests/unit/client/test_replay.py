@@ -257,7 +257,7 @@ async def test_a_rest_front_that_is_not_there_is_said_before_anything_is_sent(
     assert not cluster.gateway.registrations
 
 
-async def test_a_rest_front_that_asks_for_a_token_gets_it_or_is_told_of(cluster: Cluster, tmp_path: Path) -> None:
+async def test_a_rest_front_that_needs_a_token_gets_it_or_is_reported(cluster: Cluster, tmp_path: Path) -> None:
     trace = write(tmp_path, NODES, PODS)
     cluster.token = "a-token-0123456789"
     with pytest.raises(

@@ -216,7 +216,7 @@ def test_a_new_queue_needs_access_at_what_is_there() -> None:
     assert "no placement rule matched" in _place(partition, "root.closed.new")
 
 
-def test_a_draining_leaf_takes_nobody_new() -> None:
+def test_a_draining_leaf_takes_no_new_application() -> None:
     partition = _partition(PROVIDED)
     partition.queues["root.leaf"].state = QueueState.DRAINING
     assert _place(partition, "root.leaf").startswith("no: ")
@@ -354,7 +354,7 @@ def test_the_filter_of_a_parent_counts_too() -> None:
 
 
 @pytest.mark.parametrize(("value", "forced"), [("true", True), ("1", True), ("T", True), ("yes", False), ("", False)])
-def test_who_must_be_taken_in_goes_to_recovery_when_no_rule_wants_it(value: str, forced: bool) -> None:
+def test_a_forced_application_goes_to_recovery_when_no_rule_matches(value: str, forced: bool) -> None:
     tags = {APP_TAG_CREATE_FORCE: value}
     partition = _partition(PROVIDED, open_root=False)
     path, reason = placement.place(partition, "root.ghost", "ann", (), tags)
@@ -370,7 +370,7 @@ def test_a_rule_that_wants_it_goes_before_recovery() -> None:
 
 
 @pytest.mark.parametrize("rule", [CREATING, PlacementRuleConfig("fixed", create=True, value="x", parent=CREATING)])
-def test_nobody_gets_into_recovery_by_asking(rule: PlacementRuleConfig) -> None:
+def test_no_application_gets_into_recovery_by_asking(rule: PlacementRuleConfig) -> None:
     partition = _partition(rule)
     for asked in (RECOVERY_PATH, "@Recovery@"):
         assert _place(partition, asked).startswith("no: ")

@@ -15,7 +15,7 @@ def told(out: Outcome) -> list[tuple[str, str]]:
     return [(fact.app_id, fact.key) for fact in out.facts if isinstance(fact, TooSmallCluster)]
 
 
-def test_each_ask_is_told_once() -> None:
+def test_each_ask_is_reported_once() -> None:
     cluster = Cluster(QUEUES)
     cluster.node("n", memory=4)
     cluster.app("x", "root.open")
@@ -27,7 +27,7 @@ def test_each_ask_is_told_once() -> None:
     assert told(cluster.wait(1)) == [("x", "k3")]
 
 
-def test_all_who_come_from_a_limit_to_the_nodes_are_told() -> None:
+def test_all_asks_that_move_from_a_limit_to_the_nodes_are_reported() -> None:
     cluster = Cluster(QUEUES)
     cluster.node("n", memory=10)
     cluster.app("filler", "root.q")
@@ -42,7 +42,7 @@ def test_all_who_come_from_a_limit_to_the_nodes_are_told() -> None:
     assert sorted(told(cluster.wait(1))) == [("x", "k"), ("y", "k"), ("z", "k")]
 
 
-def test_what_a_limit_holds_back_meanwhile_is_told_when_the_limit_gave_way() -> None:
+def test_asks_stopped_by_a_limit_meanwhile_are_reported_once_the_limit_allows() -> None:
     cluster = Cluster(QUEUES)
     cluster.node("n", memory=4)
     cluster.app("x", "root.q")
@@ -62,7 +62,7 @@ def test_a_daemon_is_not_helped_by_more_nodes() -> None:
     assert told(cluster.wait(100)) == []
 
 
-def test_what_came_and_went_within_the_second_is_not_told() -> None:
+def test_asks_that_exist_for_less_than_a_second_are_not_reported() -> None:
     cluster = Cluster(QUEUES)
     cluster.node("n", memory=4)
     cluster.app("x", "root.open")

@@ -95,7 +95,7 @@ def test_another_life_lists_anew_and_what_it_did_not_name_goes_when_it_is_live(h
     assert heard.is_(SourceState.LIVE, life="b") == [], "said twice"
 
 
-def test_what_a_later_listing_in_the_same_life_did_not_name_is_told_by_the_informer(heard: Heard) -> None:
+def test_the_informer_reports_objects_that_a_later_listing_of_the_same_life_omits(heard: Heard) -> None:
     """It knows what it had; LIVE again takes nothing away that this life said."""
     heard.says(H1)
     heard.is_(SourceState.LIVE)

@@ -101,7 +101,7 @@ RULES = {
 
 @pytest.mark.parametrize("order", ["the RM first", "sources first", "by turns"])
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES.keys())
-def test_of_each_type_the_smallest_amount_counts_whoever_came_first(rule: Rule, order: str) -> None:
+def test_of_each_type_the_smallest_amount_counts_in_any_order(rule: Rule, order: str) -> None:
     cluster = Outside()
     steps = [lambda source=source, what=what: cluster.says(source, what) for source, what in rule.sources.items()]
     rm = [lambda: cluster.node("n", **rule.rm)] if rule.rm is not None else []
@@ -150,7 +150,7 @@ def test_after_a_restart_the_same_contradiction_is_no_event(cluster: Outside) ->
     assert said(out, Detail.NODE_OCCUPIED) == [("SET", "", {"vcore": 1})]
 
 
-def test_a_node_that_a_source_brings_says_who(cluster: Outside) -> None:
+def test_a_node_that_a_source_brings_names_it(cluster: Outside) -> None:
     out = cluster.says("vms", ExternalNode("n", {"vcore": 6}, {"vcore": 1}, schedulable=False))
     (added,) = [event for event in out.events if event.change is Change.ADD]
     assert (added.message, added.resource) == ("Node added to the scheduler (sources: vms)", {"vcore": 6})

@@ -64,7 +64,7 @@ def doubts(believed: ExternalAllocation) -> UpdateExternal:
     return UpdateExternal("default", "vms", "1", (change,))
 
 
-def test_what_nobody_can_read_holds_its_node_closed_until_it_is_read(cluster: Outside) -> None:
+def test_an_unreadable_allocation_closes_its_node_until_it_is_read(cluster: Outside) -> None:
     cluster.do(doubts(vm("v", 0)))
     assert not cluster.the_node("n").schedulable
     assert (cluster.entry("vms", ALLOCATION, "v").stale, free(cluster)) == (True, 10)
@@ -102,7 +102,7 @@ def of_queues(out: Outcome) -> list[tuple[str, object, str]]:
 # ---- allocations -----------------------------------------------------------------------------------------------------
 
 
-def test_a_vm_counts_on_its_node_and_the_rm_hears_nothing_of_it(cluster: Outside) -> None:
+def test_a_vm_counts_on_its_node_without_a_message_to_the_rm(cluster: Outside) -> None:
     out = cluster.says("vms", vm("v", 3))
     assert out.facts == []
     assert [(event.detail, event.resource) for event in out.events] == [(Detail.NODE_OCCUPIED, {"vcore": 3})]
@@ -114,7 +114,7 @@ def test_a_vm_counts_on_its_node_and_the_rm_hears_nothing_of_it(cluster: Outside
     assert cluster.partition.foreign == {}
 
 
-def test_a_vm_that_goes_makes_room_for_who_waits(cluster: Outside) -> None:
+def test_the_end_of_a_vm_makes_room_for_waiting_asks(cluster: Outside) -> None:
     cluster.says("vms", vm("v", 8))
     cluster.ask("x", "k", vcore=5)
     assert cluster.placed("x") == {}
@@ -403,7 +403,7 @@ def test_after_a_restart_a_quota_is_what_its_source_said_not_what_counted() -> N
     cluster.check_folds()
 
 
-def test_a_vm_is_no_victim_for_a_daemon_even_where_those_who_opted_out_are() -> None:
+def test_a_vm_is_no_victim_for_a_daemon_even_if_opted_out_allocations_are() -> None:
     cluster = Outside(LEAVES, partition="preemption: {enabled: true, optout: last},")
     cluster.node("n", vcore=10)
     cluster.app("x", "root.a")

@@ -232,7 +232,7 @@ def test_what_is_guaranteed_is_room_enough_to_start() -> None:
 # ---- confirmations ---------------------------------------------------------------------------------------------------
 
 
-def test_a_confirmation_ends_the_one_repeat_that_was_told() -> None:
+def test_a_confirmation_ends_only_the_released_repeat() -> None:
     cluster = small()
     gang(cluster, "x", 3)
     asks(cluster, "x", "p", placeholder=True, wanted=3, previous_generation=True)
@@ -253,7 +253,7 @@ def test_a_confirmation_leaves_what_is_pending_of_the_ask() -> None:
     assert cluster.application("x").asks["p"].pending == 2
 
 
-def test_existing_allocations_of_one_ask_are_told_apart_by_uuid() -> None:
+def test_existing_allocations_of_one_ask_differ_by_uuid() -> None:
     cluster = small()
     cluster.app("x", "root.a")
     existing = [AskItem("p", "x", "default", {"m": 1}, node_id="n2", uuid=uuid) for uuid in ("u1", "u2", "u3", "u2")]
@@ -263,7 +263,7 @@ def test_existing_allocations_of_one_ask_are_told_apart_by_uuid() -> None:
     assert sorted(held.uuid for held in cluster.application("x").allocations.values()) == ["u1", "u3"]
 
 
-def test_what_is_told_again_is_told_once_each_time() -> None:
+def test_each_repetition_is_announced_once() -> None:
     cluster = small()
     gang(cluster, "x", 1)
     asks(cluster, "x", "p", placeholder=True, execution_timeout_ms=600_000)

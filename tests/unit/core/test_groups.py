@@ -78,7 +78,7 @@ def test_what_is_pending_no_more_leaves_nothing_behind() -> None:
     assert not waiting._in_flight
 
 
-def test_a_budget_that_runs_out_loses_nobody() -> None:
+def test_a_budget_that_runs_out_loses_no_group() -> None:
     cluster = Cluster(LEAF)
     for number in range(9):
         cluster.app(f"x{number}", "root.a")

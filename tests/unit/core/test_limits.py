@@ -73,7 +73,7 @@ def test_trackers_go_with_their_last_application(cluster: Cluster) -> None:
     assert cluster.partition.limits.trackers_of(cluster.queue("root.p.a"), "bob", "*") is None
 
 
-def test_who_wakes_at_one_maximum_and_stops_at_another_lets_the_next_one_through() -> None:
+def test_an_application_woken_at_one_maximum_and_stopped_at_another_lets_the_next_one_start() -> None:
     cluster = Cluster(
         "{name: root, submitacl: '*', limits: [{limit: u, users: [u], maxapplications: 1}],"
         " queues: [{name: q, maxapplications: 1}, {name: r}]}"

@@ -233,7 +233,7 @@ def test_a_share_of_a_gpu_goes_to_the_gpu_that_is_partly_taken() -> None:
     assert bench.first(vcore=4, gpu=1_000) == "n0"  # no difference: the first by id
 
 
-def test_a_gpu_that_lacks_cores_is_taken_by_who_wants_few() -> None:
+def test_a_gpu_on_a_node_with_few_cores_goes_to_an_ask_for_few_cores() -> None:
     """Nobody of the work can use n2's GPU, for it wants 8 cores; one that wants 2 is best sent there."""
     bench = _fragmenting(n1={"vcore": 32, "gpu": 1_000}, n2={"vcore": 4, "gpu": 1_000})
     bench.work(20, vcore=8, gpu=1_000)

@@ -245,7 +245,7 @@ def test_what_others_run_there_needs_the_offer_too() -> None:
     assert state(cluster) is OfferState.RETURNED
 
 
-def test_a_node_that_is_kept_free_for_somebody_is_needed() -> None:
+def test_a_reserved_node_needs_its_offers() -> None:
     cluster = lent(offer("o1", idle_s=60, vcore=4), offer("o2", idle_s=60, vcore=4))
     cluster.ask("app", "small", vcore=1)
     cluster.ask("app", "large", vcore=8)
@@ -274,7 +274,7 @@ def test_while_nothing_is_decided_nothing_is_given_back() -> None:
     assert state(cluster) is OfferState.RETURNED
 
 
-def test_what_was_given_back_stays_so_and_its_source_is_told_again() -> None:
+def test_a_returned_offer_stays_returned_and_its_source_is_informed_again() -> None:
     cluster = lent(offer(idle_s=5))
     cluster.wait(5)
     assert state(cluster) is OfferState.RETURNED
@@ -340,7 +340,7 @@ def test_at_the_deadline_what_does_not_fit_is_preempted_the_least_first() -> Non
     cluster.check_folds()
 
 
-def test_nobody_goes_in_vain() -> None:
+def test_no_allocation_is_preempted_without_need() -> None:
     cluster = lent(offer("o1", vcore=4, memory=4), offer("o2", vcore=4, memory=4))
     cluster.ask("app", "large", priority=1, vcore=6, memory=1)
     cluster.ask("app", "small", vcore=1)
@@ -371,7 +371,7 @@ def test_a_releasing_allocation_counts_as_going() -> None:
     assert told(out) == ["k"]
 
 
-def test_daemons_and_those_who_opted_out_go_and_what_a_source_runs_stays() -> None:
+def test_daemons_and_opted_out_allocations_go_and_those_of_sources_stay() -> None:
     cluster = lent(offer(vcore=4))
     cluster.says("vms", ExternalAllocation("vm", "n1", {"vcore": 1}))
     daemon = replace(ask_item("app", "daemon", vcore=1), tags={"yunikorn.apache.org/requiredNode": "n1"})
@@ -469,7 +469,7 @@ def test_an_offer_that_is_said_again_before_it_went_is_lent_anew() -> None:
     cluster.check_folds()
 
 
-def test_a_node_that_somebody_else_says_stays_without_its_offers() -> None:
+def test_a_node_that_another_source_reports_stays_without_its_offers() -> None:
     cluster = lent(offer())
     cluster.node("n1", vcore=10)
     cluster.ask("app", "k", vcore=3)

@@ -75,7 +75,7 @@ def test_priority_goes_first_unless_disabled() -> None:
         assert [app for app, _ in served] == expected
 
 
-def test_those_who_wait_for_one_thing_are_served_in_the_leafs_order() -> None:
+def test_groups_that_wait_for_one_reason_are_served_in_the_leafs_order() -> None:
     """One shape, room for one at a time: the list that they wait on keeps the order in which the leaf would try."""
     for properties, expected in (("", ["late", "early"]), ("application.sort.priority: disabled", ["early", "late"])):
         cluster = _leaf(properties)
@@ -108,7 +108,7 @@ def test_fair_serves_the_one_that_has_least() -> None:
     ]
 
 
-def test_fair_moves_the_places_of_those_who_wait() -> None:
+def test_fair_order_moves_the_places_of_waiting_groups() -> None:
     """x and y wait for the same; meanwhile x gets something else: then y is first."""
     cluster = _leaf("application.sort.policy: fair")
     for name in ("x", "y"):

@@ -100,7 +100,7 @@ def test_each_reason_has_its_time() -> None:
     assert told(the_list(cluster), start_ns) == [Was("NO_NODES", 0, 10), Was("LARGER_THAN_ANY_NODE", 10, 30)]
 
 
-def test_who_waits_unchanged_is_not_written() -> None:
+def test_an_unchanged_wait_is_not_written() -> None:
     cluster = moved(Cluster(LEAF))
     waitlist = next(iter(cluster.queue("root.a").waitlists.values()))
     out = cluster.wait(1_000)
@@ -108,7 +108,7 @@ def test_who_waits_unchanged_is_not_written() -> None:
     assert len(the_list(cluster)) == 2
 
 
-def test_who_is_placed_at_the_first_look_leaves_nothing() -> None:
+def test_an_ask_that_is_placed_at_once_leaves_no_reason() -> None:
     cluster = Cluster(LEAF)
     cluster.node("n", vcore=8)
     cluster.app("x", "root.a")

@@ -89,7 +89,7 @@ def test_what_an_expression_means(pattern: str, matches: list[str], fails: list[
         ("(?=a)", "invalid perl operator"),
         ("(?<!a)", "invalid perl operator"),
         ("(?i", "invalid perl operator"),
-        ("\ud800", "no valid Unicode"),
+        ("\ud800", "not valid Unicode"),
         ("x" * (PATTERN_CHARACTERS_MAX + 1), "expected at most"),
         ("(a{1000}){1000}", "repetition size"),
         (r"(\pL{1,100}){10}", "too large"),

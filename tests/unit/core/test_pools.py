@@ -38,7 +38,7 @@ def why(cluster: Cluster, app_id: str, key: str) -> Reason:
     return found
 
 
-def test_who_asks_for_a_pooled_type_runs_on_any_node_as_long_as_the_pool_has_enough() -> None:
+def test_an_ask_for_a_pooled_type_runs_on_any_node_while_the_pool_has_enough() -> None:
     cluster = licensed()
     cluster.ask("app", "one", vcore=1, license=3)
     assert cluster.placed("app") == {"one": "n1"}
@@ -52,7 +52,7 @@ def test_who_asks_for_a_pooled_type_runs_on_any_node_as_long_as_the_pool_has_eno
     cluster.check_folds()
 
 
-def test_a_release_wakes_who_waits_for_the_pool() -> None:
+def test_a_release_wakes_asks_that_wait_for_the_pool() -> None:
     cluster = licensed()
     cluster.ask("app", "one", vcore=1, license=4)
     cluster.ask("other", "two", vcore=1, license=2)
@@ -60,7 +60,7 @@ def test_a_release_wakes_who_waits_for_the_pool() -> None:
     assert cluster.placed("other") == {"two": "n1"}
 
 
-def test_a_pool_that_grows_wakes_who_waits_for_it() -> None:
+def test_a_growing_pool_wakes_asks_that_wait_for_it() -> None:
     cluster = licensed(1)
     cluster.ask("app", "one", vcore=1, license=3)
     assert cluster.placed("app") == {}
@@ -334,7 +334,7 @@ def test_without_pools_vectors_are_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("seed", range(int(os.environ.get("MUSTER_SIMULATION_SEEDS", "6"))))
-def test_whatever_happens_the_pool_is_never_gone_over_and_folds_are_as_live(seed: int) -> None:
+def test_in_random_lives_the_pool_is_never_exceeded_and_folds_equal_the_live_state(seed: int) -> None:
     """Random sources, nodes, asks and releases. Only a pool that shrinks is ever below its use."""
     rng = random.Random(seed)
     cluster = Outside(LEAVES)

@@ -118,14 +118,14 @@ def test_a_guarantee_of_another_type_does_not_speak_for_an_ask() -> None:
     assert search(arena) is PreemptionNo.NO_GUARANTEE
 
 
-def test_types_that_nobody_guarantees_do_not_hinder() -> None:
+def test_types_without_a_guarantee_do_not_hinder() -> None:
     arena = two_queues(memory=10, pods=2)
     arena.want("r", "k", wanted=2, memory=2, pods=1)
     arena.want("p", "ask", memory=2, pods=1)
     assert victims(arena) == ["k"]  # pods are short, memory is guaranteed
 
 
-def test_nobody_falls_under_the_own_guarantee() -> None:
+def test_no_queue_falls_below_its_guarantee() -> None:
     arena = two_queues(rich="{name: rich, resources: {guaranteed: {memory: 7}}}")
     arena.want("r", "big", memory=4)
     arena.want("r", "small", wanted=3, memory=2)
@@ -422,7 +422,7 @@ def test_the_node_that_is_kept_for_the_ask_is_taken_where_it_costs_the_same() ->
     assert victims(arena) == ["k2"]
 
 
-def test_nobody_goes_in_vain() -> None:
+def test_no_victim_is_released_without_need() -> None:
     arena = two_queues(memory=10, gpu=4)
     arena.want("r", "small", wanted=4, memory=1)
     arena.want("r", "gpu", memory=1, gpu=4)
@@ -548,7 +548,7 @@ def test_a_users_limit_is_moved_by_the_same_users_allocations_only() -> None:
     assert victims(arena, key="again") == ["k2"]
 
 
-def test_a_limit_that_nobody_else_counts_in_is_not_moved() -> None:
+def test_a_limit_in_which_no_victim_counts_is_not_relieved() -> None:
     limits = "limits: [{users: [alice], maxresources: {memory: 4}}]"
     arena = arena_of(f"{{name: poor, resources: {{guaranteed: {{memory: 10}}}}, {limits}}}", RICH)
     arena.node("n", memory=10)
@@ -559,7 +559,7 @@ def test_a_limit_that_nobody_else_counts_in_is_not_moved() -> None:
     assert search(arena) is PreemptionNo.LIMIT
 
 
-def test_an_application_that_may_not_run_preempts_nobody() -> None:
+def test_an_application_that_may_not_run_preempts_nothing() -> None:
     arena = two_queues(poor="{name: poor, maxapplications: 1, resources: {guaranteed: {memory: 10}}}", memory=11)
     arena.app("q", "root.poor")
     arena.want("p", "runs", memory=1)
@@ -601,7 +601,7 @@ def test_a_higher_priority_takes_from_a_lower_one_in_its_leaf() -> None:
 
 
 @pytest.mark.parametrize("case", ["same priority", "same application", "property", "disabled", "opted out"])
-def test_else_nobody_takes_anything_in_one_leaf(case: str) -> None:
+def test_otherwise_no_ask_preempts_in_its_own_leaf(case: str) -> None:
     properties = {"property": "{preemption.priority: disabled}", "disabled": "{preemption.policy: disabled}"}
     arena = one_leaf(f"{{name: a, properties: {properties.get(case, '{}')}}}")
     owner = "p" if case == "same application" else "r"

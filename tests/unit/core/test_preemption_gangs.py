@@ -133,7 +133,7 @@ def test_by_priority_one_member_goes_or_all_of_them(policy: str) -> None:
 
 
 @POLICIES
-def test_a_gang_that_goes_is_told_in_one_decision_and_makes_room_when_it_is_gone(policy: str) -> None:
+def test_a_preempted_gang_is_released_in_one_decision_and_makes_room_at_its_end(policy: str) -> None:
     arena = two_queues(policy)
     for n in range(4):
         member(arena, f"m{n}", f"n{n % 2}", memory=5)
@@ -204,7 +204,7 @@ def test_one_member_that_may_not_go_keeps_the_whole_gang(case: str, policy: str)
         assert victims(arena, key="again") == ["m0", "m1", "special"]  # 6 of 21 stay
 
 
-def test_members_that_were_told_already_do_not_keep_the_others() -> None:
+def test_members_that_are_releasing_do_not_protect_the_others() -> None:
     arena = two_queues("whole")
     for n in range(3):
         member(arena, f"m{n}", "n0", memory=3)
@@ -395,7 +395,7 @@ def test_what_a_gang_leaves_elsewhere_is_waited_for_in_place_of_another_preempti
     assert not any(held.releasing for held in arena.application("h").allocations.values())
 
 
-def test_what_single_members_leave_is_for_whom_they_go() -> None:
+def test_the_room_of_single_members_is_for_the_ask_that_preempted_them() -> None:
     arena = two_queues("members", nodes=2)
     for n in range(2):
         member(arena, f"m{n}", f"n{n}", memory=10)
@@ -465,7 +465,7 @@ def test_placeholder_asks_preempt_as_others_do() -> None:
     assert len(arena.placed("p")) == 2
 
 
-def test_a_gang_for_which_there_is_no_room_as_a_whole_preempts_nobody() -> None:
+def test_a_gang_without_room_as_a_whole_preempts_nothing() -> None:
     """Else the node would be kept for an ask that may not come."""
     poor = "{name: poor, resources: {guaranteed: {memory: 10}, max: {memory: 10}}}"
     arena = arena_of(poor, rich("members"))
@@ -483,7 +483,7 @@ def test_a_gang_for_which_there_is_no_room_as_a_whole_preempts_nobody() -> None:
     assert told(arena.wait(60)) == []
 
 
-def test_an_ask_for_which_a_placeholder_is_leaving_preempts_nobody() -> None:
+def test_an_ask_with_a_leaving_placeholder_preempts_nothing() -> None:
     arena = arena_of(POOR, rich("members"))
     arena.app("r", "root.rich")
     arena.app("p", "root.poor")

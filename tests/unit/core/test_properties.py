@@ -90,7 +90,7 @@ def test_the_defaults_written_out_are_the_defaults() -> None:
     assert read({name: key.default for name, key in KEYS.items()}) == (QueuePolicy(), {})
 
 
-def test_names_that_nobody_knows_mean_nothing() -> None:
+def test_unknown_names_have_no_effect() -> None:
     assert read({"cost.centre": "4711"}) == (QueuePolicy(), {})
     assert policy_of({"cost.centre": "4711", "priority.offset": "3"}).priority_offset == 3
 

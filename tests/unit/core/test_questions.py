@@ -95,7 +95,7 @@ def test_a_no_gives_all_back_and_the_next_node_is_asked_about() -> None:
     assert not rm.the_node("n1").refused_by
 
 
-def test_what_is_proposed_counts_on_the_node_and_in_the_queue_and_is_not_told() -> None:
+def test_a_proposal_counts_on_the_node_and_in_the_queue_and_is_not_announced() -> None:
     rm = Asking(f"{{name: root, {OPEN}, queues: [{{name: a, resources: {{max: {{m: 3}}}}}}]}}")
     rm.node("n1", m=10)
     rm.app("app", "root.a")
@@ -123,7 +123,7 @@ def test_only_the_first_answer_counts(fits: bool) -> None:
 
 
 @pytest.mark.parametrize("question", [0, 1, 1 << 62])
-def test_answers_to_what_nobody_asked_change_nothing(question: int) -> None:
+def test_answers_without_a_question_change_nothing(question: int) -> None:
     rm = one()
     out = rm.do(Answers([Answer(question, True), Answer(question, False, "no")]))
     assert not out
@@ -329,7 +329,7 @@ def test_of_several_nodes_the_best_that_will_do_is_taken() -> None:
     assert allocations(out) == [("app", "k", "n005")]
 
 
-def test_a_silent_node_holds_nobody_up_who_is_better() -> None:
+def test_a_missing_answer_for_a_worse_node_delays_nothing() -> None:
     rm = many(8)
     rm.ask("app", "k", m=1)
     rm.no()
@@ -743,7 +743,7 @@ def test_a_gain_wakes_those_behind_an_ask_that_stands_apart() -> None:
 # ---- its stream ----------------------------------------------------------------------------------------------------
 
 
-def test_whoever_does_not_want_to_be_asked_is_not() -> None:
+def test_an_rm_without_the_wish_gets_no_questions() -> None:
     rm = Asking(LEAF, predicates=False, preemption=False, states=False)
     rm.node("n1", m=1)
     rm.app("app", "root.a")
@@ -770,7 +770,7 @@ def test_when_the_stream_is_gone_for_long_what_was_proposed_is_accepted() -> Non
     assert rm.is_quiet()
 
 
-def test_who_was_refused_before_is_placed_once_nobody_is_asked() -> None:
+def test_a_refused_ask_is_placed_once_the_rm_is_not_asked_any_more() -> None:
     rm = one()
     rm.refuse("n1", "n2")
     rm.lose()
@@ -847,7 +847,7 @@ def test_an_rm_that_wants_to_wait_is_asked_for_the_grace_and_then_no_more() -> N
     assert allocations(rm.yes())
 
 
-def test_when_nobody_refuses_any_more_refusals_hold_no_more() -> None:
+def test_when_the_rm_is_not_asked_any_more_refusals_end() -> None:
     rm = Asking(LEAF, grace_ns=5_000_000_000, retry_ns=60_000_000_000)
     rm.connect()
     rm.node("n1", m=4)
@@ -919,7 +919,7 @@ def test_a_long_reason_of_the_rm_is_cut() -> None:
     assert len(refusals.nodes["n1"].reason) == 256
 
 
-def test_states_are_told_once() -> None:
+def test_states_are_sent_once() -> None:
     rm = Asking(f"{{name: root, {OPEN}, queues: [{{name: a, resources: {{max: {{m: 2}}}}}}, {{name: b}}]}}")
     rm.node("n1", m=2)
     rm.app("app", "root.a")
@@ -983,7 +983,7 @@ def test_when_it_does_not_another_node_is_kept_or_none() -> None:
     assert not rm.the_ask("app", "large").reserved_node
 
 
-def test_two_who_wait_are_not_asked_about_the_same_node() -> None:
+def test_two_waiting_asks_are_not_checked_on_the_same_node() -> None:
     rm = Asking(LEAF, partition="reservation: {delay: 2s}, ")
     rm.do(nodes(NodeAction.CREATE, {"n0": {"m": 4}, "n1": {"m": 4}}))
     rm.app("app", "root.a")
@@ -1112,7 +1112,7 @@ def test_a_further_victim_that_cannot_go_any_more_is_asked_about_anew() -> None:
     assert [key for _, key in again.victims] == [question.victims[0][1]]
 
 
-def test_when_it_does_not_another_node_is_asked_about_and_nobody_there_goes() -> None:
+def test_after_a_refusal_another_node_is_asked_about_and_no_victim_there_is_released() -> None:
     rm = preempting()
     first = rm.pile[0].node_id
     out = rm.no()
@@ -1122,7 +1122,7 @@ def test_when_it_does_not_another_node_is_asked_about_and_nobody_there_goes() ->
     assert told(rm.yes(), Termination.PREEMPTED_BY_SCHEDULER)
 
 
-def test_a_yes_that_comes_when_there_is_room_preempts_nobody() -> None:
+def test_an_agreement_that_arrives_when_there_is_room_preempts_nothing() -> None:
     rm = preempting()
     (question,) = rm.pile
     assert isinstance(question, PreemptionPredicatesAsked)
@@ -1344,7 +1344,7 @@ def test_an_application_that_resumes_counts_as_running_while_it_is_asked_about()
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_who_was_agreed_to_elsewhere_runs_on_the_node_that_is_kept(restarted: bool) -> None:
+def test_an_ask_with_an_agreed_node_runs_on_its_reserved_node(restarted: bool) -> None:
     rm = formed(members=1, nodes_count=2)
     (own,) = rm.placed("app").values()
     rm.want("app", item("r", task_group="t"))
@@ -1451,7 +1451,7 @@ def test_proposals_are_shared_out_as_allocations_are() -> None:
         assert [(each.app_id, each.key, each.node_id) for each in asked.asked] == _story(plain)
 
 
-def test_a_policy_nobody_set_asks_nobody() -> None:
+def test_the_default_policy_asks_no_questions() -> None:
     assert CallbackPolicy() == CallbackPolicy(predicates=False, preemption=False, states=False, connected=False)
     cluster = Cluster(LEAF)
     cluster.node("n1", m=1)

@@ -206,9 +206,7 @@ def test_a_reason_ends_with_the_wait() -> None:
         (Reason(ReasonCode.QUEUE_MAX, "root", "license", 5, limit=4), "the pool of license has 4 in all", "pool"),
     ],
 )  # fmt: skip
-def test_what_is_above_a_limit_alone_is_told_that_waiting_does_not_help(
-    reason: Reason, clause: str, helps: str
-) -> None:
+def test_an_ask_above_a_limit_alone_says_that_waiting_does_not_help(reason: Reason, clause: str, helps: str) -> None:
     assert reason.clause().endswith(f", and {clause}")
     assert re.search(
         rf"Waiting does not help: a (higher|larger) {helps} would, or asking for less\.", reason.sentence()
@@ -218,7 +216,7 @@ def test_what_is_above_a_limit_alone_is_told_that_waiting_does_not_help(
     assert "Waiting does not help" not in fits.sentence()
 
 
-def test_a_gang_above_a_limit_alone_is_told_so() -> None:
+def test_a_gang_above_a_limit_alone_says_that_waiting_does_not_help() -> None:
     reason = Reason(ReasonCode.GANG_ROOM, "root.a", "vcore", 5000, limit=4000)
     assert (
         reason.clause()

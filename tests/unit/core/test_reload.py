@@ -88,7 +88,7 @@ def test_a_dynamic_queue_becomes_a_configured_one() -> None:
 USERS = "limits: [{limit: each, users: ['*'], maxresources: {memory: %d}, maxapplications: %d}],"
 
 
-def test_limits_that_appear_count_what_runs_and_limits_that_vanish_hold_nobody() -> None:
+def test_new_limits_count_running_allocations_and_removed_limits_stop_nothing() -> None:
     cluster = Cluster(root("{name: q}"))
     cluster.node("n", memory=100)
     for app_id in ("x", "y"):

@@ -88,7 +88,7 @@ def test_a_daemon_larger_than_its_node_reserves_nothing() -> None:
     assert cluster.placed("d") == {"k": "n"}
 
 
-def test_the_most_urgent_daemon_goes_first_whoever_reserved_first() -> None:
+def test_the_most_urgent_daemon_goes_first_in_any_order_of_reservations() -> None:
     cluster = cluster_of("n")
     cluster.ask("x", "full", memory=4)
     cluster.do(daemon("low", "n", memory=3))

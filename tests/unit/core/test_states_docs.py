@@ -451,7 +451,7 @@ def test_each_row_of_allocations_is_driven() -> None:
 
 
 @pytest.mark.parametrize("pair", sorted(ALLOCATION_STEPS), ids=" ".join)
-def test_an_allocation_takes_the_step_and_the_rm_is_told(pair: tuple[str, str]) -> None:
+def test_an_allocation_takes_the_step_and_the_rm_gets_the_message(pair: tuple[str, str]) -> None:
     for start, step in ALLOCATION_STEPS[pair]:
         found = start()
         assert allocation_state(found) == ("gone" if pair[0] == "-" else pair[0])

@@ -168,7 +168,7 @@ def test_a_host_port_is_given_once_on_each_node(alone: Scope) -> None:
     assert len(rm.placed("app")) == 20
 
 
-def test_who_is_alone_in_a_task_group_leaves_the_others_of_its_application_alone() -> None:
+def test_a_proposal_alone_in_a_task_group_does_not_stop_others_of_its_application() -> None:
     rm = a_cluster(Scope.TASK_GROUP, nodes=9)
     rm.want("app", *(item(f"{group}{number}", task_group=group) for group in "xyz" for number in range(3)))
     assert sorted(rm.open) == sorted(rm.open)
@@ -253,7 +253,7 @@ def test_a_daemon_waits_for_its_nodes_turn() -> None:
     assert rm.why("app", "k1").code is ReasonCode.REFUSED_BY_RM
 
 
-def test_an_answer_that_leaves_no_room_brings_those_who_waited_for_the_node_their_rights() -> None:
+def test_after_an_answer_without_room_waiting_asks_may_reserve_or_preempt() -> None:
     rm = a_cluster(Scope.NODE, nodes=1, m=4)
     rm.want("app", item("k0"), item("large", 2))
     assert rm.why("app", "large").code is ReasonCode.RM_TURN
@@ -422,7 +422,7 @@ def test_one_at_a_time_by_a_tag_holds_over_all_partitions(alone_first: bool) -> 
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_in_a_random_life_nobody_is_beside_one_that_is_alone_and_all_come_to_their_turn(seed: int) -> None:
+def test_in_a_random_life_exclusive_proposals_are_alone_and_all_asks_get_their_turn(seed: int) -> None:
     dice = random.Random(seed)
     rm = Stateful(LEAF, nodesort=dice.choice(["fair", "binpacking"]), alone=Scope(dice.choice([0, 1, 2, 4, 8, 3, 5])))
     for number in range(dice.randint(1, 6)):
@@ -481,7 +481,7 @@ def test_an_ask_that_leaves_its_line_as_its_scope_frees_is_not_let_go() -> None:
     assert rm.placed("app") == {}
 
 
-def test_whoever_comes_behind_one_that_was_alone_is_answered_by_an_rm_that_has_heard_of_it() -> None:
+def test_questions_after_an_exclusive_proposal_follow_its_response() -> None:
     """Its own ask wants no turns: anti-affinity holds for those who come later, too."""
     rm = a_cluster(Scope.ALL)
     rm.want("app", replace(item("first", tags={SCOPE_TAG: "node"}), app_id="app"))

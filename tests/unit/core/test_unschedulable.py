@@ -37,7 +37,7 @@ def drain(found: Outside, name: str, *, by_operator: bool = False, back: bool = 
     found.do(UpdateNodes((NodeItem(name, action, by_operator=by_operator),)))
 
 
-def test_the_last_word_says_who_drains_a_node() -> None:
+def test_the_last_change_decides_the_drainer_of_a_node() -> None:
     found = cluster("n")
     drain(found, "n", by_operator=True)
     assert closed(found) == [("OPERATOR", "", 1)]
@@ -70,7 +70,7 @@ def test_an_operator_drains_a_node_that_a_source_brought() -> None:
     assert closed(found) == []
 
 
-def test_a_node_is_closed_by_the_first_who_does() -> None:
+def test_a_node_is_closed_by_its_first_closer() -> None:
     found = cluster("n", "m")
     found.do(UpdateNodes((NodeItem("n", NodeAction.UPDATE, {NODE_READY_ATTRIBUTE: "false"}),)))
     assert closed(found) == [("NOT_READY", "", 1)]
@@ -113,7 +113,7 @@ def test_what_is_lent_is_wanted_back_then_taken_back_then_forgotten() -> None:
     assert closed(found) == []
 
 
-def test_what_is_given_back_because_nobody_needs_it_is_not_wanted_back() -> None:
+def test_an_unused_returned_offer_does_not_count_as_wanted_back() -> None:
     found = cluster()
     found.says("mesos", ExternalOffer("o1", "n", {"vcore": 4}, idle_ns=5_000_000_000))
     found.sets("mesos", SourceState.LIVE)

@@ -68,7 +68,7 @@ def test_the_first_of_all_users_is_served_and_then_the_next() -> None:
     assert go(cluster, "f1", "f2") == ["x0", "x1"]
 
 
-def test_with_a_cut_budget_nobody_is_lost_or_overtaken() -> None:
+def test_with_a_cut_budget_no_list_is_lost_or_overtaken() -> None:
     cluster = waiting_users(5)
     cluster.app("late", "root.q", user="late")
     assert go(cluster, "f0", "f1", "f2", budget=1) == ["x1"]
@@ -96,7 +96,7 @@ def test_a_user_at_the_limit_lets_the_next_one_through() -> None:
     assert cluster.placed("x0") == {"k": "n"}
 
 
-def test_a_limit_of_the_leaf_is_told_to_all_and_its_release_serves_all() -> None:
+def test_a_limit_of_the_leaf_is_the_reason_of_all_lists_and_its_release_serves_all() -> None:
     cluster = Cluster(USERS.replace("{name: q}", "{name: q, resources: {max: {memory: 8}}}"))
     cluster.node("n", memory=4)
     for number in range(4):

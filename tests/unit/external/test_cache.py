@@ -128,7 +128,7 @@ async def test_the_newest_of_each_object_is_written_at_most_20_ms_later() -> Non
         assert len(await rig.records()) == 2
 
 
-async def test_who_waits_is_not_kept_waiting() -> None:
+async def test_a_waiting_caller_gets_its_write_at_once() -> None:
     async with Rig() as rig:
         await rig.cache.flushed()
         rig.cache.put(vm("a"))
@@ -251,7 +251,7 @@ async def test_records_are_cut_by_number_and_by_size() -> None:
             assert size <= RECORD_BYTES_MAX or told(changes) == ["+huge"]
 
 
-async def test_a_handlers_mistake_is_told_where_it_is_made() -> None:
+async def test_a_handlers_mistake_is_raised_in_its_call() -> None:
     async with Rig() as rig:
         with pytest.raises(BadDocument, match="quantities"):
             rig.cache.put(vm("a", vcore=-1))
@@ -378,7 +378,7 @@ async def test_a_record_that_the_log_never_takes_is_cut_until_it_does() -> None:
         assert (await rig.records())[-1][1] == codec.SourceNote(LIVE)
 
 
-async def test_who_puts_much_waits_for_room() -> None:
+async def test_a_handler_that_puts_much_waits_for_room() -> None:
     async with Rig(pending_max=100) as rig:
         rig.is_away = True
 
@@ -398,7 +398,7 @@ async def test_who_puts_much_waits_for_room() -> None:
         assert len(await rig.changes()) == 1000
 
 
-async def test_a_closed_log_ends_the_cache_and_all_who_wait() -> None:
+async def test_a_closed_log_ends_the_cache_and_all_waiting_callers() -> None:
     async with Rig(pending_max=1) as rig:
         rig.cache.put(vm("a"))
         flushed, ready = asyncio.create_task(rig.cache.flushed()), asyncio.create_task(rig.cache.ready())
@@ -494,7 +494,7 @@ async def test_only_so_many_changes_a_second_go_on_and_the_newest_counts() -> No
         ]  # fmt: skip
 
 
-async def test_who_waits_for_what_is_paced_has_it_at_once() -> None:
+async def test_a_waiting_caller_gets_paced_changes_written_at_once() -> None:
     async with Rig(changes_per_s_max=10) as rig:
         rig.cache.note(SourceState.LIVE)
         for number in range(50):

@@ -203,7 +203,7 @@ def test_nested_beyond_reason() -> None:
         read_document(deep)
 
 
-def test_whose_an_unreadable_document_is() -> None:
+def test_an_unreadable_document_names_its_object() -> None:
     for document, whose in (
         ({"unreadable": "line 3", "kind": "pool", "id": "p"}, ("pool", "p")),
         ({"unreadable": "line 3", "kind": "cow", "id": "p"}, ("", "")),

@@ -63,7 +63,7 @@ def test_the_same_in_every_process() -> None:
 EXPECTED = "babbababaabbaababbabbbaa"
 
 
-def test_who_is_none_of_them() -> None:
+def test_an_unknown_instance_is_an_error() -> None:
     with pytest.raises(ValueError, match="instance: 'c', expected one of a, b"):
         responsible_for_node("n", "c", ["b", "a"])
     with pytest.raises(ValueError, match="expected one of none"):

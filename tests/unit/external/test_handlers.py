@@ -136,7 +136,7 @@ def test_what_an_offer_does_not_say_is_configured(
 @pytest.mark.parametrize(
     ("config", "options", "text"),
     [
-        (b"\xff", {}, "config_path: the file is no UTF-8 text, expected YAML"),
+        (b"\xff", {}, "config_path: the file is not UTF-8 text, expected YAML"),
         (b"idle: [", {}, "config_path: line 1"),
         (b"- idle", {}, "config_path: expected a mapping with keys among idle"),
         (b"just text", {}, "config_path: expected a mapping"),

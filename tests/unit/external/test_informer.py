@@ -57,7 +57,7 @@ async def test_the_store_finds_what_is_on_a_node() -> None:
             store.by_index("rack", "1")
 
 
-async def test_changes_are_told_in_their_order() -> None:
+async def test_changes_are_delivered_in_order() -> None:
     async with Running() as running:
         running.manager.set(node("h1"))
         await running.start()
@@ -81,7 +81,7 @@ async def test_what_a_watch_calls_a_change_is_looked_up_not_believed() -> None:
         assert running.handler.told == [("add", "h1"), ("update", "h1"), ("add", "h2")]
 
 
-async def test_after_an_expired_cursor_only_the_difference_is_told() -> None:
+async def test_after_an_expired_cursor_only_the_difference_is_delivered() -> None:
     async with Running() as running:
         for name in ("same", "changed", "gone"):
             running.manager.set(node(name))
@@ -139,7 +139,7 @@ async def test_a_source_that_is_away_at_the_start_is_asked_with_growing_waits() 
         assert [state for state, _ in running.states] == [SourceState.LISTING, SourceState.LIVE]
 
 
-async def test_nobody_waits_any_longer() -> None:
+async def test_after_giving_up_no_task_waits() -> None:
     async with Running() as running:
         running.manager.list_faults = [AWAY] * 3
         await running.start()
@@ -175,7 +175,7 @@ async def test_a_lost_source_is_stale_and_back_it_is_live() -> None:
         assert running.manager.lists == 1
 
 
-async def test_a_source_that_is_heard_again_in_time_was_never_lost() -> None:
+async def test_a_source_that_answers_again_in_time_is_never_lost() -> None:
     async with Running(stale_after_s=30, wait_max_s=5) as running:
         await running.start()
         for _ in range(5):
@@ -287,7 +287,7 @@ async def test_a_listing_may_bring_back_what_was_deleted() -> None:
         assert running.ids == ["h1"]
 
 
-async def test_an_older_version_in_a_listing_is_told() -> None:
+async def test_an_older_version_in_a_listing_is_reported() -> None:
     async with Running() as running:
         running.manager.objects["node", "h1"] = node("h1", 5, version=5)
         await running.start()
@@ -446,7 +446,7 @@ def vm(vm_id: str, **more: object) -> dict[str, object]:
     return {"kind": "allocation", "id": vm_id, "node_id": "h1", "quantities": {"vcore": "4"}, **more}
 
 
-async def test_an_allocation_that_nobody_can_read_is_believed_to_be_on_its_node() -> None:
+async def test_an_unreadable_allocation_is_assumed_to_be_on_its_node() -> None:
     async with Running() as running:
         running.manager.extra = [vm("vm-1", quantities={"vcore": "few"}), vm("vm-2"), vm("vm-2", node_id="h2")]
         await running.start()

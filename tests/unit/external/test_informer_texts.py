@@ -121,7 +121,7 @@ def changes(before: list[dict[str, object]], now: list[dict[str, object]]) -> li
     return [(str(delta.type), delta.document["id"], delta.cursor) for delta in found]
 
 
-def test_differences_are_told_object_by_object_and_go_together() -> None:
+def test_differences_are_delivered_object_by_object_with_one_cursor() -> None:
     before = [{"id": "a"}, {"id": "b", "x": 1}, {"id": "c"}]
     now = [{"id": "d"}, {"x": 2, "id": "b"}, {"kind": "node", "id": "c"}]
     assert changes(before, now) == [
@@ -153,7 +153,7 @@ def test_of_a_page_that_was_not_read_again_no_document_is_at_hand() -> None:
         differences(merged([one, other]), other, [], ("old", "new"))
 
 
-def test_what_has_no_name_is_told_once_and_never_as_gone() -> None:
+def test_a_document_without_a_name_is_reported_once_and_never_as_removed() -> None:
     assert [name for name, *_ in changes_of_nameless([], [{"x": 1}])] == ["ADDED"]
     assert changes_of_nameless([{"x": 1}], [{"x": 1}]) == []
     assert changes_of_nameless([{"x": 1}], []) == []

@@ -130,7 +130,7 @@ async def test_what_was_lent_anew_since_is_not_given_back() -> None:
 
 
 @pytest.mark.parametrize("error", [SourceUnavailable("away"), RuntimeError("password=x")])
-async def test_a_source_that_does_not_take_them_is_told_again(error: Exception) -> None:
+async def test_a_source_that_does_not_take_them_is_asked_again(error: Exception) -> None:
     async with Rig() as rig:
         rig.framework.errors = [error, error, error]
         rig.record("o-1", RETURNED)
@@ -165,7 +165,7 @@ async def test_many_go_back_in_batches() -> None:
         assert [len(batch) for batch in rig.framework.back] == [BATCH_MAX, BATCH_MAX, 1]
 
 
-async def test_after_a_restart_they_are_told_once_more() -> None:
+async def test_after_a_restart_they_are_returned_once_more() -> None:
     async with Rig() as rig:
         rig.record("o-1", RETURNED)
         await rig.start()
@@ -175,7 +175,7 @@ async def test_after_a_restart_they_are_told_once_more() -> None:
         assert rig.framework.back == [["o-1"]]
 
 
-async def test_who_lends_nothing_has_no_outlet() -> None:
+async def test_a_source_without_offers_has_no_outlet() -> None:
     assert taker_of(Manager()) is None
 
 

@@ -70,7 +70,7 @@ async def test_everything_goes_over_as_it_is_and_in_its_order() -> None:
             assert [await there.receive() for _ in MESSAGES] == MESSAGES
 
 
-async def test_who_is_gone_is_told_of_and_half_a_frame_is_none() -> None:
+async def test_a_closed_end_is_detected_and_half_a_frame_is_no_message() -> None:
     one, other = socket.socketpair()
     channel: Channel[Message] = await Channel.over(one, Message)
     other.sendall((100).to_bytes(4, "big") + b"half")
@@ -215,7 +215,7 @@ async def test_while_nothing_is_settled_only_so_much_is_under_way() -> None:
     there.close()
 
 
-async def test_a_log_that_is_away_keeps_nobody_waiting_who_asks_for_something_else() -> None:
+async def test_an_unreachable_log_does_not_delay_other_messages() -> None:
     async with both() as (log, bus):
         writer = await bus.writer("w")
         log.here.clear()
@@ -240,7 +240,7 @@ async def test_a_writer_that_closes_waits_for_what_was_appended() -> None:
         assert await appended == 0
 
 
-async def test_before_anything_is_sent_it_is_told_how_things_are() -> None:
+async def test_the_state_is_reported_before_records_are_sent() -> None:
     told: list[int] = []
     async with both(lambda: told.append(1)) as (_, bus):
         writer = await bus.writer("w")

@@ -125,7 +125,7 @@ def test_a_reason_for_people_is_cut_and_says_so() -> None:
 
 
 @pytest.mark.parametrize(("letter", "width"), [("a", 1), ("€", 3)])
-def test_a_dump_that_is_too_large_becomes_an_error_for_who_asked(letter: str, width: int) -> None:
+def test_a_dump_that_is_too_large_becomes_an_error_for_its_caller(letter: str, width: int) -> None:
     fits = pb.StateDumpAnswer(id="fits", json=letter * (MAX_DUMP_BYTES // width))
     over = pb.StateDumpAnswer(id="over", json=letter * (MAX_DUMP_BYTES // width + 1))
     result = admitted(Message(state_dumps=[fits, over]))

@@ -28,7 +28,7 @@ def answered(request_id: str, **fields: object) -> Record:
 
 
 @pytest.mark.parametrize("gateway_id", ["g", "g/1", "host/configuration-7", "configuration-7"])
-def test_an_answer_is_told_by_the_id_of_its_request(gateway_id: str) -> None:
+def test_an_answer_is_recognised_by_the_id_of_its_request(gateway_id: str) -> None:
     codec = RequestCodec(TOPICS, gateway_id)
     registration = read_response(answered(codec.new_request_id(), accepted=True))
     assert isinstance(registration.answer, Registration)

@@ -139,7 +139,7 @@ async def test_many_streams_share_one_reader_once_they_have_caught_up() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-async def test_each_gets_each_event_once_whoever_is_slow(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_each_feed_gets_each_event_once_even_beside_slow_ones(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     chance = random.Random(seed)
     monkeypatch.setattr(event_feed, "_WAITING_EVENTS", 20)
     monkeypatch.setattr(event_feed, "_READ_RECORDS", 7)

@@ -135,7 +135,7 @@ def test_a_callback_stream_goes_on_behind_a_gap() -> None:
         feed.take(14, registration(6, accepted=True))
 
 
-def test_what_waits_is_counted_for_who_looks() -> None:
+def test_waiting_responses_are_counted_when_metrics_are_read() -> None:
     before = _waiting()
     feed = a_feed()
     feed.take(10, response(2))

@@ -70,7 +70,7 @@ def answered(offset: int) -> Cursor:
     return Cursor(0, offset, 0)
 
 
-async def test_a_registration_before_it_on_the_log_does_not_hide_that_nobody_heard_the_answer() -> None:
+async def test_an_earlier_registration_on_the_log_does_not_hide_a_missing_answer() -> None:
     world = World()
     await world.first.registered("rm", answered(5))
     # on the log: the registration (answered at 10), then the operator's word (at 11)

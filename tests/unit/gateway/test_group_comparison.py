@@ -34,7 +34,7 @@ def session(rm_id: str, group: str, checksum: str, state: RmState = RmState.RUNN
         (session("rm-1", "batch", "B"), False),  # itself, before
     ],
 )
-def test_who_differs(other: Session, differs: bool) -> None:
+def test_the_differing_rms_are_named(other: Session, differs: bool) -> None:
     found = other_configurations("rm-1", MINE, [other])
     assert bool(found) == differs
     for problem in found:

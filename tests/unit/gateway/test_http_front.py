@@ -33,7 +33,7 @@ def _called(name: str) -> Target:
         ("/x/ws/v1/partitions", None),
     ],
 )
-async def test_to_whom_a_path_leads(path: str, target: str | None) -> None:
+async def test_a_path_leads_to_its_service(path: str, target: str | None) -> None:
     async def none() -> list[str]:
         return []
 

@@ -104,7 +104,7 @@ async def test_a_reader_that_takes_nothing_is_cut_and_the_service_behind_is_free
         writer.close()
 
 
-async def test_who_takes_a_little_each_time_is_not_cut() -> None:
+async def test_a_client_that_reads_a_little_each_time_is_not_cut() -> None:
     async with fronted(stalled_s=PATIENCE_S) as front:
         reader, writer = await front.ask("/endless")
         taken = 0
@@ -131,7 +131,7 @@ async def test_a_silent_service_is_no_stalled_reader() -> None:
         writer.close()
 
 
-async def test_a_client_that_leaves_before_the_answer_begins_is_told_to_the_service() -> None:
+async def test_a_client_that_leaves_before_the_answer_begins_cancels_the_request() -> None:
     async with fronted(stalled_s=PATIENCE_S) as front:
         _, writer = await front.ask("/slow")
         await noticed(front.behind.began)
@@ -199,7 +199,7 @@ async def said_to(port: int, method: str, path: str, headers: str = "", body: by
     return said.decode()
 
 
-async def test_who_sends_much_and_slowly_does_not_take_all_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_large_slow_bodies_do_not_use_all_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_target, "_AHEAD_OF_ALL_BYTES", 100_000)
     async with telling() as port:
         slow_reader, slow = await asyncio.open_connection("127.0.0.1", port)
@@ -237,7 +237,7 @@ async def test_a_body_of_two_lengths_takes_nothing_of_the_next_request(method: s
             assert '"path":"/second"' in said
 
 
-async def test_who_needs_no_role_is_not_listened_to() -> None:
+async def test_the_body_of_a_request_without_a_role_is_not_read() -> None:
     async with telling() as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         # (Of the body nothing ever comes; nobody waits for it.)
@@ -267,7 +267,7 @@ async def test_a_body_that_is_answered_before_it_ends_spoils_no_connection() -> 
             assert '"path":"/second"' in await said_to(port, "GET", "/second")
 
 
-async def test_who_sends_a_body_slowly_takes_no_connection_and_is_refused_in_the_end(
+async def test_a_slow_body_uses_no_connection_and_is_refused_in_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(http_target, "_MAX_CONNECTIONS", 1)
@@ -278,10 +278,10 @@ async def test_who_sends_a_body_slowly_takes_no_connection_and_is_refused_in_the
         assert not slow.done()
         said = await slow
         assert said.startswith("HTTP/1.1 408 ")
-        assert "The request's body did not come within 1.5 s" in said
+        assert "The request's body did not arrive within 1.5 s" in said
 
 
-async def test_who_leaves_within_its_body_spoils_no_connection() -> None:
+async def test_a_client_that_leaves_within_its_body_spoils_no_connection() -> None:
     async with telling() as port:
         for size in (10, 1 << 20):
             _, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -47,7 +47,7 @@ def refusal(door: Doorman, asked: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:9080", "0.0.0.0:9080"])
-def test_a_token_says_who_it_is(address: str) -> None:
+def test_a_token_identifies_its_owner(address: str) -> None:
     door = doorman(http_address=address, http_tokens=TOKENS)
     assert door.identify(scope(bearer(ADMIN), client="192.0.2.1")) == Identity("ops", Role.ADMIN)
     assert door.identify(scope(bearer(READER))) == Identity("dashboard", Role.READ)
@@ -193,14 +193,14 @@ def test_names_that_no_token_may_have(name: str) -> None:
 @pytest.mark.parametrize(
     "host", ["127.0.0.1:9080", "localhost:9080", "[::1]:9080", "muster.localhost", "LOCALHOST", None]
 )
-def test_who_is_on_this_machine_is_admin(peer: str, host: str | None) -> None:
+def test_a_caller_on_this_machine_is_admin(peer: str, host: str | None) -> None:
     headers = [("Host", host)] if host is not None else []
     for address in ("127.0.0.1:9080", "[::1]:0", "localhost:9080", "[::ffff:127.0.0.1]:9080"):
         assert doorman(http_address=address).identify(scope(*headers, client=peer)) == LOOPBACK
 
 
 @pytest.mark.parametrize("peer", ["10.0.0.1", "::ffff:10.0.0.1", "2001:db8::1", "0.0.0.0", "", None])
-def test_nobody_else_is(peer: str | None) -> None:
+def test_callers_from_elsewhere_are_refused(peer: str | None) -> None:
     assert refusal(doorman(), scope(client=peer)) == Refusal.NOT_LOCAL
 
 
@@ -235,7 +235,7 @@ def test_nobody_else_is(peer: str | None) -> None:
         ("Sec-Fetch-Site", "Cross-Site"),
     ],
 )
-def test_nor_is_a_page_of_somebody_else_or_a_proxy(header: tuple[str, str]) -> None:
+def test_pages_of_other_hosts_and_proxies_are_refused(header: tuple[str, str]) -> None:
     assert refusal(doorman(), scope(header)) == Refusal.NOT_LOCAL
 
 
@@ -266,7 +266,7 @@ def test_a_proxy_of_this_machine_for_this_machine_may_ask(forwarded: list[str]) 
     ("version", "connection", "is_proxy"),
     [("1.0", "close", True), ("1.0", None, False), ("1.0", "keep-alive", False), ("1.1", "close", False)],
 )
-def test_a_proxy_as_nginx_is_when_nobody_configures_it(version: str, connection: str | None, *, is_proxy: bool) -> None:
+def test_a_proxy_with_nginxs_defaults_is_recognised(version: str, connection: str | None, *, is_proxy: bool) -> None:
     """It says nothing of whom it asks for, and names the address that it was given in Host."""
     named = [("Connection", connection)] if connection is not None else []
     asked = {**scope(("Host", "127.0.0.1:9080"), *named), "http_version": version}
@@ -299,7 +299,7 @@ def test_without_tokens_none_is_looked_at() -> None:
 # ---- who may --------------------------------------------------------------------------------------------------------
 
 
-def test_what_needs_no_role_refuses_nobody() -> None:
+def test_requests_without_a_role_are_never_refused() -> None:
     door = doorman(http_tokens=TOKENS)
     assert door.admit(scope(), Role.NONE) == NOBODY
     assert door.admit(scope(bearer("not-a-token-of-ours")), Role.NONE) == NOBODY
@@ -333,12 +333,12 @@ def test_too_low_a_role_is_refused() -> None:
         ("2001:db8::6", ["192.0.2.7"], "2001:db8::6"),
     ],
 )
-def test_only_trusted_proxies_say_who_the_client_is(peer: str, forwarded: list[str], client: str) -> None:
+def test_only_trusted_proxies_name_the_client(peer: str, forwarded: list[str], client: str) -> None:
     door = doorman(trusted_proxies=["10.1.0.0/16", "2001:db8::5"])
     assert door.client(scope(*(("X-Forwarded-For", each) for each in forwarded), client=peer)) == client
 
 
-def test_a_trusted_proxy_on_this_machine_makes_nobody_local_of_whom_it_says_nothing() -> None:
+def test_a_trusted_local_proxy_that_names_no_client_is_not_admin() -> None:
     door = doorman(trusted_proxies=["127.0.0.1"])
     assert refusal(door, scope()) == Refusal.NOT_LOCAL
     assert refusal(door, scope(("X-Forwarded-For", "127.0.0.1"))) == Refusal.NOT_LOCAL, "itself"
@@ -366,7 +366,7 @@ def test_a_wide_door_without_tokens_is_not_opened(address: str) -> None:
 
 
 @pytest.mark.parametrize("settings", [{"http_tokens": TOKENS}, {"http_open": True}])
-def test_it_is_with_a_token_or_when_told_so(settings: dict[str, Any]) -> None:
+def test_a_wide_front_needs_a_token_or_the_setting(settings: dict[str, Any]) -> None:
     doorman(http_address="0.0.0.0:9080", **settings)
 
 

@@ -114,7 +114,7 @@ async def test_pieces_are_small_whatever_the_size() -> None:
     assert 0 < len(pieces[-1]) <= PIECE_BYTES
 
 
-async def test_what_nobody_reads_is_not_fetched() -> None:
+async def test_parts_that_are_not_read_are_not_fetched() -> None:
     view = CutView(1, answers({"default": (1, 1)}))
     view.endless = True
     pieces = dump(view).pieces()
@@ -142,7 +142,7 @@ async def test_a_list_that_is_cut_off_is_no_dump() -> None:
 
 # ---- the RM's own words ---------------------------------------------------------------------------------------------
 
-NO_JSON = "the resource manager's dump of %d characters is no JSON"
+NO_JSON = "the resource manager's dump of %d characters is not JSON"
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ async def test_the_rms_own_words_come_last_and_spoil_nothing(answer: CommandAnsw
     assert list(found)[-1] == "rmDiagnostics"
 
 
-async def test_who_leaves_does_not_wait_for_the_rm() -> None:
+async def test_a_caller_that_leaves_does_not_wait_for_the_rm() -> None:
     asked = asyncio.Event()
 
     async def ask_rm() -> CommandAnswer:

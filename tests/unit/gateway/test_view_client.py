@@ -185,7 +185,7 @@ async def test_a_streamed_body_that_breaks_off_says_so(make: Any) -> None:
             await anext(answer.pieces)
 
 
-async def test_nobody_at_the_url() -> None:
+async def test_an_unreachable_view_is_an_error() -> None:
     target = HttpTarget("http://127.0.0.1:9", "view", 2.0)
     with pytest.raises(ViewSilent, match="not reachable"):
         await ViewClient(target, 5.0, MAX_BYTES).get(path_of("clusters"))

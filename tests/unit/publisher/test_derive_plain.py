@@ -236,7 +236,7 @@ async def test_the_rm_must_be_named_where_there_are_several() -> None:
         assert (await http.post("/ws/v1/usage?kind=queue")).status_code == 405
 
 
-async def test_what_is_no_usage_stops_nobody() -> None:
+async def test_a_malformed_usage_record_stops_nothing() -> None:
     life = Life(1).live(30)
     async with asked([life]) as http:
         usage = (await http.get("/ws/v1/usage?kind=queue")).json()

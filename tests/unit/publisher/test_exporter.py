@@ -305,7 +305,7 @@ async def test_a_defective_store_does_not_end_the_service_or_others() -> None:
     assert b"s3cret" not in dict(found[0].headers)["error"]
 
 
-async def test_lag_is_told_in_offsets_and_seconds() -> None:
+async def test_the_lag_is_given_in_offsets_and_seconds() -> None:
     sink = CountingSink()
     partition = str(TOPICS.partition_of("rm"))
     offsets = metrics.EXPORT_LAG.labels("memory", partition)

@@ -91,13 +91,13 @@ async def log() -> MemoryLog:
     return log
 
 
-async def test_who_takes_nothing_although_there_is_something_ends(log: MemoryLog) -> None:
+async def test_a_process_that_takes_no_waiting_events_ends(log: MemoryLog) -> None:
     derive = await watched(log, 2, SystemClock())
     with pytest.raises(Stalled, match="nothing was taken of partition 0 from 2 on"):
         await asyncio.wait_for(derive._look(), 30)
 
 
-async def test_who_has_taken_everything_lives_on(log: MemoryLog) -> None:
+async def test_a_process_that_has_taken_all_events_continues(log: MemoryLog) -> None:
     derive = await watched(log, 3, SystemClock())
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(derive._look(), 0.5)
@@ -277,7 +277,7 @@ async def test_a_fetch_keeps_the_partitions_that_it_began_with(
     assert asked == [{STATES}]
 
 
-async def test_who_has_nothing_to_fetch_goes_on_as_soon_as_a_queue_has_room(
+async def test_an_idle_fetcher_continues_as_soon_as_a_queue_has_room(
     consumer: SteadyConsumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def getmany(active_partitions: set[TP], timeout: float) -> dict[TP, Any]:  # noqa: ASYNC109 - Faust's
@@ -363,7 +363,7 @@ async def test_what_has_to_wait_goes_on_where_it_began(consumer: SteadyConsumer)
     assert steps == ["began", "ended"]
 
 
-async def test_what_waits_is_told_when_another_one_is_first(consumer: SteadyConsumer) -> None:
+async def test_a_waiting_coroutine_gets_its_result_when_another_ends_first(consumer: SteadyConsumer) -> None:
     told: list[str] = []
 
     async def later() -> None:

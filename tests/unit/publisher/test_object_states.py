@@ -108,7 +108,7 @@ async def test_each_event_says_what_its_object_is_like(view: View) -> None:
     ]
 
 
-async def test_what_is_gone_is_as_it_was_seen_last_and_not_as_who_came_after_it(view: View) -> None:
+async def test_a_removed_object_has_its_last_state_and_not_its_successors(view: View) -> None:
     states = ObjectStates(view.app, ManualClock())
     view.known[("application", "x")] = (NOW_NS, "first")
     assert await added(states, record(EventRecord.APP, "x")) == ["first"]
@@ -185,7 +185,7 @@ async def test_an_answer_that_cannot_be_read(content: bytes, monkeypatch: pytest
     assert await added(ObjectStates(app, ManualClock()), record(EventRecord.APP, "x")) == [None]
 
 
-async def test_nobody_is_waited_for_at_the_end(view: View) -> None:
+async def test_at_the_end_the_publisher_does_not_wait_for_the_view(view: View) -> None:
     view.statuses = [503]
     states = ObjectStates(view.app, ManualClock(), lambda: True)
     async with asyncio.timeout(10):

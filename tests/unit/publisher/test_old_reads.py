@@ -65,7 +65,7 @@ async def test_batches_beyond_the_line_are_refused_and_walks_are_not() -> None:
 async def test_a_batch_that_waits_too_long_is_refused_and_leaves_the_line() -> None:
     reads = OldReads(1, 5, wait_s=0.01)
     async with reads.turn():
-        with pytest.raises(TooManyOldReads, match="none came to its end in time"):
+        with pytest.raises(TooManyOldReads, match="none ended in time"):
             await _batch(reads, "late", [], asyncio.Event())
         assert reads.waiting == 0
     assert reads.running == 0
@@ -85,7 +85,7 @@ async def test_a_batch_keeps_its_turn_for_all_its_reads() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-async def test_whoever_leaves_at_any_moment_no_turn_is_lost_or_doubled(seed: int) -> None:
+async def test_leaving_at_any_moment_loses_or_doubles_no_turn(seed: int) -> None:
     random, reads, now, most = Random(seed), OldReads(2, 6), 0, 0
 
     async def one(number: int) -> None:
@@ -156,7 +156,7 @@ async def test_a_batch_without_room_gets_503_and_when_to_come_again_and_the_ring
         assert answer.headers["x-muster-events-source"] == "log"
 
 
-async def test_who_waits_is_answered_in_its_turn() -> None:
+async def test_waiting_answers_get_their_turns_in_order() -> None:
     async with filled() as publisher:
         reads = publisher.service.old_reads
         async with asyncio.TaskGroup() as group, all_turns(publisher.service):

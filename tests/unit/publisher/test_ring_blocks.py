@@ -40,7 +40,7 @@ spoilt = st.builds(
 @example([None], None)
 @example([b"\x30" + b"\xff" * 8 + b"\x7f"], None)
 @example([b"\x30" + b"\x80" * 8 + b"\x00", b"\x30" + b"\xff" * 8 + b"\x7f", b"\x4a", b"\x12\xff"], None)
-def test_whatever_is_packed_comes_back(values: list[bytes | None], data: st.DataObject | None) -> None:
+def test_packed_records_are_restored(values: list[bytes | None], data: st.DataObject | None) -> None:
     if data is not None:
         # Repeats: what compresses must come back too.
         values = [values[i] for i in data.draw(st.lists(st.integers(0, len(values) - 1), min_size=1, max_size=80))]

@@ -131,7 +131,7 @@ async def test_a_start_that_is_not_there_yet_is_refused() -> None:
         assert "21 is not present yet, the next event has the id 20" in answer.json()["message"]
 
 
-async def test_a_start_of_nobody_s_events_is_refused() -> None:
+async def test_a_start_without_an_rm_is_refused() -> None:
     """It would begin with whatever id the first RM has then, and the client would count from another one."""
     async with running(listen=True) as publisher:
         await publisher.service.start()
@@ -222,7 +222,7 @@ async def test_a_client_that_goes_away_frees_its_place() -> None:
         await no_streams(publisher)
 
 
-async def test_a_stalled_client_costs_others_nothing_and_is_told_where_to_go_on() -> None:
+async def test_a_stalled_client_delays_no_other_and_gets_the_id_to_resume_from() -> None:
     # More than what sockets hold, so that the publisher feels that nobody reads.
     total, message, dropped_before = 12_000, "m" * 10_000, dropped("lag")
     async with running(listen=True, ring_capacity=200, stream_lag_records_max=1_000, tail_records=0) as publisher:
@@ -434,7 +434,7 @@ class Collector:
         return [line for line in self.body.splitlines() if line.startswith(b'{"type"')]
 
 
-async def test_of_a_hundred_clients_ten_stall_and_nobody_else_notices() -> None:
+async def test_ten_stalled_clients_of_a_hundred_delay_no_other() -> None:
     limits = StreamLimits(total=110, per_host=110, lag_records=500, stall_s=60, keepalive_s=0)
     rings = Rings(300)
     ring = rings.ring_for("rm", INSTANCE)
@@ -520,7 +520,7 @@ async def test_a_dropped_client_has_as_long_for_the_reason_as_it_may_stall(monke
         assert b"go on with ?start=0" in client.body
 
 
-async def test_a_client_that_leaves_while_it_is_told_why_ends_like_any_other() -> None:
+async def test_a_client_that_leaves_during_its_last_line_ends_like_any_other() -> None:
     rings = Rings(100)
     ring = rings.ring_for("rm", INSTANCE)
     ring.extend(0, [event(0)])

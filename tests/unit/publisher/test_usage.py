@@ -105,7 +105,7 @@ def test_windows_are_what_a_brute_force_integrator_finds(seed: int) -> None:
     assert named == life.changes.keys()
 
 
-def test_what_nobody_holds_is_forgotten() -> None:
+def test_books_that_hold_nothing_are_dropped() -> None:
     life = Life(3).live(3_000)
     for _ in range(500):  # more than a batch
         life.wait(1)
@@ -150,7 +150,7 @@ def test_a_release_of_what_was_never_seen_leaves_nothing_below_zero() -> None:
     assert (rm.held(Kind.APPLICATION, "app"), rm.unmatched) == ({}, 1)
 
 
-def test_what_is_no_event_stops_nobody() -> None:
+def test_a_record_that_is_not_an_event_stops_nothing() -> None:
     deriver = PartitionDeriver(TOPICS, 0, window_s=WINDOW_S, refresh_windows=60)
     bad = [
         (b"\xff\xff", headers("rm", 0)),

@@ -60,7 +60,7 @@ def test_any_other_is_a_warning_and_the_default_holds(key: str, text: str, defau
     assert problem.message == f"{text!r}, expected a duration such as 10s, {bounds}: the default holds"
 
 
-def test_the_longest_durations_that_can_be_written_stop_nobody() -> None:
+def test_the_longest_valid_durations_stop_nothing() -> None:
     rig = Rig()
     rig.now_ns = 1_800_000_000 * SECOND_NS  # as late as it is: what is added to it must stay an int64
     request = registration()

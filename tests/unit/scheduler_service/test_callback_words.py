@@ -87,7 +87,7 @@ def test_an_ask_that_waits_gets_a_node_and_is_reserved_and_one_for_which_no_node
     assert ("large", "FAILED") in _states(rig)
 
 
-def test_nobody_is_told_who_does_not_want_to_know() -> None:
+def test_an_rm_without_the_wish_gets_no_messages() -> None:
     rig = _connected(predicates=True)
     rig.send(asks(allocation("y", "k", vcore=13_000)))
     rig.wait(5)

@@ -85,14 +85,14 @@ def test_a_reload_that_turns_tracking_off_says_nothing_of_itself() -> None:
     assert len(rig.events) == before
 
 
-def test_people_are_told_nothing_by_default() -> None:
+def test_by_default_there_are_no_events_for_people() -> None:
     rig = registered()
     rig.send(make.asks(make.allocation("x", "k1", vcore=1)))
     rig.send(make.asks(make.allocation("x", "k2", "n", vcore=100)))  # larger than its node
     assert people(rig) == []
 
 
-def test_told_from_now_on_are_those_too_who_waited_before() -> None:
+def test_events_for_people_include_asks_that_waited_before() -> None:
     rig = registered()
     rig.send(make.application("y", "root.b.x"))
     rig.send(make.asks(make.allocation("y", "k1", memory=900), make.allocation("y", "k2", memory=900)))
@@ -106,13 +106,13 @@ def test_told_from_now_on_are_those_too_who_waited_before() -> None:
     assert len(people(rig)) == 2
 
 
-def test_without_a_store_people_are_told_nothing() -> None:
+def test_without_a_store_there_are_no_events_for_people() -> None:
     rig = registered(**{REQUESTS: ON, "service.event.requestStoreCapacity": "0"})
     rig.send(make.asks(make.allocation("x", "k1", vcore=1)))
     assert people(rig) == []
 
 
-def test_tracking_off_does_not_keep_people_from_being_told() -> None:
+def test_events_for_people_do_not_need_tracking() -> None:
     rig = registered(**{REQUESTS: ON, TRACKING: OFF})
     rig.send(make.asks(make.allocation("x", "k1", vcore=1)))
     assert [event.message for event in people(rig)] == ["New application added", "Successful allocation"]
@@ -132,7 +132,7 @@ def test_events_for_people_say_how_many_the_rm_wants_kept() -> None:
     assert not any(HEADER_STORE_CAPACITY in each for each in headers if HEADER_EVENT_ID in each)
 
 
-def test_a_bad_value_is_told_and_keeps_the_old_one_over_a_restart_too() -> None:
+def test_a_bad_value_is_reported_and_the_old_one_stays_over_a_restart() -> None:
     rig = registered(**{TRACKING: OFF})
     ((path, message),) = said(update(rig, **{TRACKING: "maybe"}))
     assert path == f"extraConfig[{TRACKING}]"
@@ -144,7 +144,7 @@ def test_a_bad_value_is_told_and_keeps_the_old_one_over_a_restart_too() -> None:
     assert rig.machine.rms[RM].info.extra_config[TRACKING] == OFF
 
 
-def test_a_bad_value_at_the_registration_is_told_and_the_default_holds() -> None:
+def test_a_bad_value_at_the_registration_is_reported_and_the_default_holds() -> None:
     rig = Rig()
     rig.send(_registration({REQUESTS: "yes", "event.ringbufferCapacity": "5", "log.level": "DEBUG"}))
     assert [path for path, _ in said(rig.registrations[-1])] == [
@@ -160,7 +160,7 @@ def test_registering_again_begins_with_the_defaults() -> None:
     assert len(rig.events) == 8, "the queues; what ended was not told of when it came"
 
 
-def test_an_operator_who_asks_what_a_configuration_would_do_hears_of_it_too() -> None:
+def test_a_validation_reports_bad_event_settings_too() -> None:
     rig = registered()
     wanted = si.UpdateConfigurationRequest(rmID=RM, config=CONFIG, extraConfig={TRACKING: "2"})
     outputs = rig.send(pb.AdminCommand(validate=wanted.SerializeToString()))
@@ -174,7 +174,7 @@ def test_an_operator_who_asks_what_a_configuration_would_do_hears_of_it_too() ->
     assert rig.machine.rms[RM].info.extra_config == {}
 
 
-def test_many_that_wait_together_are_told_of_in_bounded_parts_each_once() -> None:
+def test_many_waiting_asks_get_their_events_in_bounded_parts_each_once() -> None:
     rig = registered(**{REQUESTS: ON})
     count = 2 * LOOKS_MAX + 500
     rig.send(make.application("y", "root.b.x"))

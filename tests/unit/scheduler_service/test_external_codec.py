@@ -110,7 +110,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("change", "said"), WRONG, ids=[said for _, said in WRONG])
-def test_what_is_wrong_is_told_on_both_sides_of_the_log(change: ExternalChange, said: str) -> None:
+def test_invalid_objects_are_reported_on_both_sides_of_the_log(change: ExternalChange, said: str) -> None:
     with pytest.raises(BadDocument) as on_the_way_in:
         codec.encode("rm", "", "vms", "l", (EVERY[0], change))
     assert str(on_the_way_in.value).startswith(said)
@@ -152,7 +152,7 @@ def _nested(depth: int) -> list[object]:
         ExternalPool("p", None),  # type: ignore[arg-type]
     ],
 )
-def test_a_handler_that_gives_the_wrong_types_is_told(what: ExternalObject) -> None:
+def test_a_handler_that_gives_wrong_types_gets_an_error(what: ExternalObject) -> None:
     with pytest.raises(BadDocument, match="expected"):
         codec.check(changed(what))
 
@@ -188,13 +188,13 @@ def test_a_handler_that_gives_the_wrong_types_is_told(what: ExternalObject) -> N
         ),
     ],
 )
-def test_a_message_that_says_nothing_clear_is_told(message: pb.ExternalChanges, said: str) -> None:
+def test_an_ambiguous_message_is_reported(message: pb.ExternalChanges, said: str) -> None:
     with pytest.raises(BadDocument) as error:
         codec.decode(message)
     assert str(error.value).startswith(said)
 
 
-def test_whatever_text_is_made_plain_can_be_taken() -> None:
+def test_any_text_made_plain_is_accepted() -> None:
     rng = random.Random(4)
     for _ in range(300):
         text = "".join(chr(rng.choice((rng.randrange(0x20), rng.randrange(0x3000), 0x2028, 0xD800))) for _ in range(80))

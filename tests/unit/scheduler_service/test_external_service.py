@@ -214,7 +214,7 @@ async def synced(service: ExternalService) -> None:
 # ---- what is configured ----------------------------------------------------------------------------------------------
 
 
-async def test_everything_that_is_wrong_is_told_at_once_and_nothing_is_opened(bench_of: BenchOf) -> None:
+async def test_all_mistakes_are_reported_at_once_and_nothing_is_opened(bench_of: BenchOf) -> None:
     bench = await bench_of(vms=Source())
     with pytest.raises(SettingsWrong) as error:
         bench.service(
@@ -232,7 +232,7 @@ async def test_everything_that_is_wrong_is_told_at_once_and_nothing_is_opened(be
     )
 
 
-async def test_an_unknown_handler_or_a_name_that_is_there_twice_is_told_without_any_informer(bench_of: BenchOf) -> None:
+async def test_an_unknown_handler_or_a_duplicate_name_is_reported_without_any_informer(bench_of: BenchOf) -> None:
     bench = await bench_of()
     with pytest.raises(UnknownName, match="event handler 'ghost' is not known, expected one of: default"):
         bench.service(event_handler="ghost")
@@ -439,7 +439,7 @@ async def test_offers_that_are_returned_go_back_to_a_source_that_lends(bench_of:
         assert lender.given_back == ["o-1"]
 
 
-async def test_what_cannot_be_read_is_told_of_as_long_as_it_cannot(bench_of: BenchOf) -> None:
+async def test_an_unreadable_object_is_a_problem_while_it_is_unreadable(bench_of: BenchOf) -> None:
     source = Source([node(1), {**node(2), "capacity": {"vcore": 4}}, {**node(3), "colour": "red"}])
     bench = await bench_of(vms=source)
     async with bench.running(informers={"vms": table("vms")}) as service:
@@ -478,7 +478,7 @@ async def test_no_source_is_live_before_all_of_its_rm_have_listed(bench_of: Benc
         assert order.index(("new", "h1")) < order.index(("old", "LIVE"))
 
 
-async def test_who_is_given_up_holds_nobody_up(bench_of: BenchOf) -> None:
+async def test_a_source_that_was_given_up_delays_no_other(bench_of: BenchOf) -> None:
     bench = await bench_of(vms=Source([node(1)]), away=Source(away="connection refused"))
     tables = {"vms": table("vms"), "away": table("away", required=False)}
     async with bench.running(informers=tables, sync_timeout_s=0.3) as service:

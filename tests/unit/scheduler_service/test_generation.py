@@ -137,7 +137,7 @@ def _details(rig: Rig) -> list[int]:
     return [event.eventChangeDetail for _, event in rig.events if event.type == si.EventRecord.APP]
 
 
-def test_an_rm_of_the_previous_generation_hears_that_an_application_starts_once() -> None:
+def test_an_rm_of_the_previous_generation_gets_the_start_of_an_application_once() -> None:
     rig = registered()
     _lived(rig)
     rig.send(make.old_ask("x", "k", 1, vcore=1))
@@ -170,7 +170,7 @@ def test_the_tag_and_the_current_generation_leave_it_out(generation: str, tag: s
     assert (si.EventRecord.APP_STARTING in _details(rig)) == starts
 
 
-def test_each_generation_hears_no_field_that_it_does_not_have() -> None:
+def test_each_generation_gets_only_its_own_fields() -> None:
     rigs = {name: registered(muster__generation=name) for name in ("previous", "current")}
     policy = si.PreemptionPolicy(allowPreemptSelf=True)
     for rig in rigs.values():

@@ -420,7 +420,7 @@ def test_too_large_an_answer_is_none(rig: AdminRig) -> None:
     assert "524,290 bytes, expected at most 524,288" in rig.results[-1].message
 
 
-def test_a_stream_that_ends_is_said_to_those_who_wait(rig: AdminRig) -> None:
+def test_a_stream_that_ends_fails_the_waiting_dumps(rig: AdminRig) -> None:
     rig.callbacks(connected=True, state_dump=True, epoch=1)
     rig.say("a", dump_rm_state=True)
     rig.callbacks(connected=False, epoch=2)

@@ -53,7 +53,7 @@ def _followed(rig: Rig) -> StateFolder:
     return folder
 
 
-def test_a_larger_max_is_used_at_once_and_told_line_by_line() -> None:
+def test_a_larger_max_is_used_at_once_and_reported_line_by_line() -> None:
     rig = _rig()
     rig.send(_update(BEFORE.replace("vcore: 2", "vcore: 5")))
     answer = rig.registrations[-1]

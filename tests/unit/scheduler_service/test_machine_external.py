@@ -113,7 +113,7 @@ def test_what_is_said_of_a_partition_that_the_rm_does_not_have_waits() -> None:
     assert kept(rig, "ext") == ["other/vms/node/h1"]
 
 
-def test_sources_are_told_to_nobody_but_the_log() -> None:
+def test_sources_are_recorded_on_the_log_only() -> None:
     rig = furnished(Rig())
     answered = len(rig.responses)
     rig.send(said(H1, state=LIVE))

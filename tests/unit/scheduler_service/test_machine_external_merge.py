@@ -193,7 +193,7 @@ def of_books(rig: Rig) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: f"seed-{seed}")
-def test_whatever_they_say_a_machine_built_anew_has_the_same(seed: int) -> None:
+def test_a_rebuilt_machine_has_the_same_state_for_any_statements(seed: int) -> None:
     rig, _ = _run(seed, rebuilding=False, kind=Both)
     assert all(why.startswith(("not a Req", "an envelope")) for _, why in rig.dead)
     books = of_books(rig)
@@ -202,12 +202,12 @@ def test_whatever_they_say_a_machine_built_anew_has_the_same(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: f"seed-{seed}")
-def test_whatever_they_say_being_built_anew_at_any_border_changes_nothing(seed: int) -> None:
+def test_a_rebuild_between_any_batches_changes_nothing(seed: int) -> None:
     straight, rebuilt = same_at_any_border(seed, Both)
     assert of_books(rebuilt) == of_books(straight)
 
 
 @pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: f"seed-{seed}")
-def test_whatever_they_say_a_follower_has_the_same(seed: int) -> None:
+def test_a_follower_has_the_same_state_for_any_statements(seed: int) -> None:
     rig, _ = _run(seed, rebuilding=False, kind=Both)
     same_followed(rig)

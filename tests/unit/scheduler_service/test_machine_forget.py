@@ -78,7 +78,7 @@ def test_an_rm_that_is_not_stopped_is_forgotten_by_force_only(state: pb.RmLifecy
     assert kinds(rig) == ["forgotten"]
 
 
-def test_to_forget_again_changes_nothing_and_nobody_is_not_found() -> None:
+def test_to_forget_again_changes_nothing_and_an_unknown_rm_is_not_found() -> None:
     rig = furnished()
     answer, written = forget(rig)
     rig.send(make.life(STOPPED))
@@ -122,7 +122,7 @@ def test_what_was_on_its_way_is_passed_over() -> None:
     assert len(rig.dead) == 1, "an RM that never was is another matter"
 
 
-def test_what_was_decided_in_the_same_batch_is_told_before_it_ends() -> None:
+def test_decisions_of_the_same_batch_are_announced_before_the_end() -> None:
     rig = furnished()
     rig.send(
         make.asks(make.allocation("app", "more", vcore=1)),

@@ -111,7 +111,7 @@ def test_nothing_is_due_while_nothing_changes(waiting: Quiet) -> None:
     assert (waiting.ticks, waiting.written) == (ticks, written)
 
 
-def test_a_tick_that_comes_all_the_same_looks_at_nobody(waiting: Quiet) -> None:
+def test_an_early_tick_looks_at_no_rm(waiting: Quiet) -> None:
     calls = 0
 
     def trace(_frame: FrameType, event: str, _: object) -> Callable[..., object]:

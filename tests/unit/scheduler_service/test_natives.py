@@ -175,7 +175,7 @@ def spare(vcore: int) -> Callable[[ExternalObject], ExternalObject]:
 
 
 @pytest.mark.parametrize("generation", ["current", "previous"])
-def test_the_handler_is_told_what_the_rm_says_in_its_order(generation: str) -> None:
+def test_the_handler_gets_the_rms_changes_in_order(generation: str) -> None:
     it = Handled()
     assert it.send(registration()) == []
     asked = asks(allocation("app", "k", vcore=1)) if generation == "current" else old_ask("app", "k", vcore=1)
@@ -211,7 +211,7 @@ def test_old_and_new_are_what_the_rm_said_before_and_says_now() -> None:
     assert told == [({"vcore": at}, {"vcore": at + 1}) for at in (8, 9, 10)]
 
 
-def test_one_message_or_several_batches_the_handler_hears_the_same() -> None:
+def test_the_handler_gets_the_same_calls_for_one_message_or_several() -> None:
     def story() -> list[object]:
         return [
             registration(),
@@ -583,7 +583,7 @@ def test_a_handler_whose_process_ends_is_asked_again_when_it_is_back() -> None:
 # ---- it begins anew --------------------------------------------------------------------------------------------------
 
 
-def test_a_handler_that_begins_is_told_everything_that_there_is() -> None:
+def test_a_new_handler_gets_all_existing_objects() -> None:
     it = Handled()
     it.says.of = spare(4)
     it.send(registration(), node("n1", vcore=8), node("n2", vcore=8), application("app", "root.c"))
@@ -603,7 +603,7 @@ def test_a_handler_that_begins_is_told_everything_that_there_is() -> None:
     assert it.send(node("n3", UPDATE, vcore=9)) == ["update_node n3"]
 
 
-def test_what_belongs_to_no_application_is_told_without_one() -> None:
+def test_independent_asks_are_passed_without_an_application() -> None:
     it = Handled()
     it.send(registration(), node("n1", vcore=8))
     ask = asks(allocation("", "alone", vcore=1))
@@ -703,9 +703,9 @@ def test_between_two_calls_nothing_can_be_put() -> None:
 
     it = Handled(Keeping)
     it.send(registration(), node("n1", vcore=8))
-    with pytest.raises(NotTaken, match="nothing is being told"):
+    with pytest.raises(NotTaken, match="no call is under way"):
         caches[-1].put(ExternalNode("n1"))
-    with pytest.raises(NotTaken, match="nothing is being told"):
+    with pytest.raises(NotTaken, match="no call is under way"):
         caches[-1].delete(ExternalKind.NODE, "n1")
 
 

@@ -112,7 +112,7 @@ def test_what_waited_for_the_callback_stream_says_from_when_to_when() -> None:
         pytest.param({}, 5, id="it need not be asked"),
     ],
 )
-def test_an_absence_is_not_told_where_it_is_none(extra: dict[str, str], away_s: float) -> None:
+def test_no_absence_is_reported_if_the_rm_need_not_be_asked(extra: dict[str, str], away_s: float) -> None:
     world = World(**extra)
     world.stream(1)
     world.rig.wait(5)
@@ -141,7 +141,7 @@ def test_absence_begins_and_ends_with_the_configuration_that_asks_for_it() -> No
     ]  # fmt: skip
 
 
-def test_of_an_operators_pause_and_an_absence_at_one_time_the_pause_is_told() -> None:
+def test_an_operators_pause_precedes_a_simultaneous_absence() -> None:
     world = World(**ABSENT)
     world.rig.wait(10)
     world.rig.send(pb.AdminCommand(pause="new racks"))

@@ -227,11 +227,11 @@ WARNINGS = {
     ),
     "a property without effect": (
         _queue("{name: a, properties: {»application.unschedasks.backoff: 3}}"),
-        "has no effect: asks that cannot fit are not tried again and again here",
+        "has no effect: Muster does not retry asks that cannot fit",
     ),
     "another one": (
         _queue("{name: a, properties: {»application.unschedasks.backoff.delay: 9s}}"),
-        "has no effect: asks that cannot fit",
+        "has no effect: Muster does not retry asks that cannot fit",
     ),
     "zero max": (_queue("{name: a, resources: {max: »{x: 0, y: 0}}}"), "max is zero in all types"),
     "zero guaranteed": (
@@ -240,11 +240,11 @@ WARNINGS = {
     ),
     "a template on a leaf": (
         _queue("{name: a, »childtemplate: {maxapplications: 3}}"),
-        "childtemplate means nothing to a leaf",
+        "childtemplate has no effect on a leaf",
     ),
     "names in an access list": (
         _queue("{name: a, submitacl: »'1st,ann o@ps'}"),
-        "1st, o@ps: no names of users or groups, they let nobody in",
+        "1st, o@ps: not names of users or groups, so these entries admit no user",
     ),
     "a star among names": (_queue("{name: a, adminacl: »'*,ann'}"), "* means everybody only where it stands alone"),
     "resolver": (
@@ -255,7 +255,7 @@ WARNINGS = {
     "test rule": (_partition("placementrules: [{name: »Test}]"), "for tests only"),
     "a value that nobody reads": (
         _partition("placementrules: [{name: user, value: »x}]"),
-        "a value means nothing to the rule user",
+        "a value has no effect in the rule user",
     ),
     "an empty deny": (
         _partition("placementrules: [{name: user, »filter: {type: deny}}]"),
@@ -263,7 +263,7 @@ WARNINGS = {
     ),
     "an expression among names": (
         _partition("placementrules: [{name: user, filter: {users: [ann, »'b.*']}}]"),
-        "'b.*' is no user's name and stands for nobody",
+        "'b.*' is not a user's name and matches none",
     ),
     "a parent that may not create": (
         (
@@ -335,7 +335,7 @@ RULES = {
     "queue name with an end of line": (_root('    - name: »"a\\n"\n'), "invalid queue name"),
     "queue name too long": (_queue(f"name: »{'x' * 65}"), "invalid queue name"),
     "siblings": (_root("    - name: a\n    - name: »A\n"), "duplicate child name found with name 'A', level 2"),
-    "recovery queue": (_queue("name: »'@Recovery@'"), "it is made when an application must be taken in"),
+    "recovery queue": (_queue("name: »'@Recovery@'"), "Muster creates it when an application must be accepted"),
     "unknown queue key": (_root("    - name: a\n      »maxApplications: 1\n"), "unknown key 'maxApplications'"),
     "parent": (_root("    - name: a\n      parent: »perhaps\n"), "expected true or false, got a text"),
     "parent in mixed letters": (_root("    - name: a\n      parent: »yEs\n"), "expected true or false, got a text"),
@@ -846,7 +846,7 @@ def test_hostile_text_is_an_error_with_words(case: str) -> None:
     assert all(len(error.message) <= CHARACTERS_MAX and len(error.path) <= CHARACTERS_MAX for error in errors)
 
 
-def test_problems_without_number_are_told_without_number() -> None:
+def test_very_many_problems_are_cut() -> None:
     for text in (
         "partitions: [" + "1, " * 50_000 + "]",
         _root("    - name: a\n      properties: {" + ", ".join(f"p{n}: 1" for n in range(20_000)) + "}\n"),
@@ -856,7 +856,7 @@ def test_problems_without_number_are_told_without_number() -> None:
         assert "there are more" in problems[-1].message
 
 
-def test_a_long_key_is_not_told_in_full() -> None:
+def test_a_long_key_is_cut_in_messages() -> None:
     _, problems = load_queue_config(f"? {'k' * 300_000}\n: 1\n")
     assert len(problems) == 1
     assert len(str(problems[0])) < 3 * CHARACTERS_MAX

@@ -112,7 +112,7 @@ def test_what_is_rejected_counts(rig: Rig) -> None:
     assert counts(rig) == {**BEGUN, "asks_rejected": 2, "applications_rejected": 1, "nodes_rejected": 2}
 
 
-def test_a_preemption_counts_once_however_often_it_is_told(rig: Rig) -> None:
+def test_a_preemption_counts_once_in_spite_of_reminders(rig: Rig) -> None:
     victims = [make.allocation("app", f"v{number}", vcore=5_000) for number in range(2)]
     for victim in victims:
         victim.preemptionPolicy.allowPreemptSelf = True
@@ -130,7 +130,7 @@ def test_a_preemption_counts_once_however_often_it_is_told(rig: Rig) -> None:
     assert counts(rig) == {**BEGUN, "applications_accepted": 2, "allocated": 3, "preempted": 1}
 
 
-def test_a_time_out_counts_when_it_is_told(rig: Rig) -> None:
+def test_a_time_out_counts_at_its_release(rig: Rig) -> None:
     ask = make.old_ask("app", "k", vcore=1_000)
     ask.asks[0].executionTimeoutMilliSeconds = 1_000
     rig.send(ask)

@@ -1,4 +1,4 @@
-"""The groups of users who come without any."""
+"""The resolver of groups for users without groups."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_without_a_resolver_the_group_has_the_users_name(user: str, resolver: st
 
 
 @pytest.mark.parametrize("groups", [(), ("ops",)])
-def test_nobody_cannot_be_resolved(groups: tuple[str, ...]) -> None:
+def test_an_empty_user_cannot_be_resolved(groups: tuple[str, ...]) -> None:
     with pytest.raises(UnknownUser, match="empty user cannot resolve"):
         UserGroups().resolve("", groups, "", NOW_NS)
 
@@ -111,7 +111,7 @@ def test_a_refusal_holds_for_half_a_minute() -> None:
     assert groups.resolve("ann", (), "os", NOW_NS + UNKNOWN_NS) == ("ops",)
 
 
-def test_a_user_who_is_not_known_is_no_reason_to_doubt_the_source() -> None:
+def test_an_unknown_user_does_not_count_against_the_source() -> None:
     source = Source("ops")
     source.answer = UnknownUser("who?")
     groups = _asking(source)
@@ -131,7 +131,7 @@ def test_a_source_that_did_not_answer_is_let_alone_for_half_a_minute() -> None:
     assert groups.resolve("bob", (), "os", NOW_NS + UNKNOWN_NS) == ("ops",)
 
 
-def test_who_is_known_stays_known_while_the_source_is_silent() -> None:
+def test_a_known_user_stays_known_while_the_source_is_silent() -> None:
     source = Source("ops")
     groups = _asking(source)
     groups.resolve("ann", (), "os", NOW_NS)
@@ -177,7 +177,7 @@ def test_what_holds_no_more_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> Non
 # ---- sources ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_operating_system_knows_who_runs_this() -> None:
+def test_the_operating_system_resolves_the_user_of_this_process() -> None:
     me = pwd.getpwuid(os.getuid())
     found = UserGroups().resolve(me.pw_name, (), "os", NOW_NS)
     numbers = os.getgrouplist(me.pw_name, me.pw_gid)

@@ -105,14 +105,14 @@ def test_of_two_spellings_the_seeds_with_its_prefix_counts_and_the_other_is_name
     assert read({**both, "event.requestCapacity": "3"})[1] == []
 
 
-def test_a_key_that_nobody_knows_is_named_with_what_was_meant() -> None:
+def test_an_unknown_key_is_named_with_a_suggestion() -> None:
     settings, problems = read({"event.ringbufferCapacity": "5", "service.event.size": "1", "service.eventCapacity": ""})
     assert settings == DEFAULT
     assert problems[0] == (
-        "event.ringbufferCapacity: is no setting of events and has no effect; did you mean event.ringBufferCapacity?"
+        "event.ringbufferCapacity: not a setting of events, so it has no effect; did you mean event.ringBufferCapacity?"
     )
     assert problems[1] == (
-        "service.event.size: is no setting of events and has no effect; expected service.event. with one of "
+        "service.event.size: not a setting of events, so it has no effect; expected service.event. with one of "
         "trackingEventsEnabled, requestEventsEnabled, requestStoreCapacity, ringBufferCapacity, RESTResponseSize, "
         "maxStreams, maxStreamsPerHost"
     )
@@ -159,5 +159,5 @@ def test_the_newer_of_two_names_of_one_setting_counts() -> None:
     assert merged(said, {"event.requestCapacity": "bad"})[0] == said
 
 
-def test_a_key_that_nobody_knows_is_kept_as_every_other() -> None:
+def test_an_unknown_key_is_kept_like_every_other() -> None:
     assert merged({}, {"event.other": "x"})[0] == {"event.other": "x"}

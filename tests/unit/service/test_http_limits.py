@@ -64,7 +64,7 @@ async def rest(reader: asyncio.StreamReader) -> bytes:
     ],
     ids=["nothing", "part of a head", "part of a body"],
 )
-async def test_who_does_not_finish_a_request_is_cut(sent: bytes) -> None:
+async def test_a_client_that_does_not_finish_its_request_is_cut(sent: bytes) -> None:
     async with served(request_s=0.1) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(sent)
@@ -90,7 +90,7 @@ async def test_nor_is_a_second_request_waited_for_that_comes_in_drops() -> None:
 
 
 @pytest.mark.parametrize("sent", [b"GET /slow HTTP/1.1\r\nHost: x\r\n", b"POST /slow HTTP/1.1\r\nHost: x\r\n"])
-async def test_who_waits_for_its_answer_owes_nothing(sent: bytes) -> None:
+async def test_a_client_that_waits_for_its_answer_is_not_cut(sent: bytes) -> None:
     async with served(request_s=0.1) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(sent + b"Connection: close\r\n\r\n")
@@ -98,7 +98,7 @@ async def test_who_waits_for_its_answer_owes_nothing(sent: bytes) -> None:
         writer.close()
 
 
-async def test_who_takes_an_answer_slowly_is_not_cut_and_who_takes_nothing_of_it_is() -> None:
+async def test_a_slow_reader_is_not_cut_and_a_stalled_one_is() -> None:
     """Also when all of it is written: much of it waits in this process still."""
     body = b"x" * (32 << 20)  # (the kernel takes some megabytes)
     server = HttpServer(PlainTextResponse(body), "127.0.0.1:0", 1.0, request_s=60.0)
@@ -153,7 +153,7 @@ asyncio.run(serve())
 """
 
 
-def test_many_who_connect_at_once_do_not_take_the_files_that_are_left() -> None:
+def test_many_simultaneous_connections_do_not_use_up_the_open_files() -> None:
     command = [sys.executable, "-c", _SERVES]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as serving:
         assert serving.stdin is not None
@@ -172,7 +172,7 @@ def test_many_who_connect_at_once_do_not_take_the_files_that_are_left() -> None:
             assert serving.stdout.readline() == "[]\n"
 
 
-async def test_beyond_the_most_connections_nobody_is_served_until_one_ends() -> None:
+async def test_beyond_the_limit_no_connection_is_served_until_one_ends() -> None:
     async with served(connections_max=2) as port:
         held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
         for reader, writer in held:  # (answered: so they count)
@@ -203,7 +203,7 @@ async def test_a_head_has_a_bound_whatever_parsers_are_installed() -> None:
         writer.close()
 
 
-async def test_who_sends_no_http_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+async def test_input_that_is_not_http_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
     async with served() as port:
         for _ in range(20):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -17,7 +17,7 @@ def test_each_role_has_the_rights_of_those_before_it(role: Role, may: list[Role]
 
 
 @pytest.mark.parametrize("identity", [LOOPBACK, GATEWAY, NOBODY, Identity("ops-1", Role.READ)])
-def test_what_is_told_is_read_as_it_was(identity: Identity) -> None:
+def test_an_identity_survives_its_headers(identity: Identity) -> None:
     assert identity_of([(b"accept", b"*/*"), *identity.headers()]) == identity
 
 
@@ -31,7 +31,7 @@ def test_what_is_told_is_read_as_it_was(identity: Identity) -> None:
         [(b"x-muster-identity", b""), (b"x-muster-role", b"admin")],
     ],
 )
-def test_half_of_an_identity_is_nobody(headers: list[tuple[bytes, bytes]]) -> None:
+def test_half_of_an_identity_is_no_caller(headers: list[tuple[bytes, bytes]]) -> None:
     assert identity_of(headers) == NOBODY
 
 
@@ -83,7 +83,7 @@ def test_a_name_counts_with_all_that_it_stands_for(
     assert on_loopback("x", "muster.example:9080") is private
 
 
-def test_a_name_of_nobody_and_no_address_are_named() -> None:
+def test_an_unresolvable_host_and_an_invalid_address_are_named() -> None:
     with pytest.raises(OSError, match=r"x: nobody\.invalid:9080: no such host here"):
         on_loopback("x", "nobody.invalid:9080")
     with pytest.raises(ValueError, match="x '9080': expected host:port"):

@@ -79,7 +79,7 @@ async def test_programs_and_pages_of_this_machine_are_let_in() -> None:
 
 
 @pytest.mark.parametrize("programs_only", [True, False])
-async def test_the_server_looks_at_it_where_it_is_told_to(*, programs_only: bool) -> None:
+async def test_the_server_checks_pages_if_configured(*, programs_only: bool) -> None:
     server = HttpServer(APP, "127.0.0.1:0", 1.0, programs_only=programs_only)
     await server.start()
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}") as client:

@@ -48,7 +48,7 @@ def test_without_a_reader_events_wait() -> None:
     assert len(store) == 2
 
 
-def test_a_slow_reader_loses_the_oldest_and_is_told_so() -> None:
+def test_a_slow_reader_loses_the_oldest_and_gets_their_number() -> None:
     store = RequestStore(2)
     quick, slow = store.reader(), store.reader()
     got: list[int] = []

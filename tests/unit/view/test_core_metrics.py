@@ -275,7 +275,7 @@ async def test_what_happened_is_counted(bench: Bench) -> None:
         assert found["yunikorn_queue_app"].value(queue="root.a", state="new") == 2
 
 
-async def test_who_is_not_let_in_counts_where_it_asked_to_be(bench: Bench) -> None:
+async def test_a_rejected_application_counts_in_its_requested_queue(bench: Bench) -> None:
     rm = bench.rm(queues="{name: root, queues: [{name: a, submitacl: alice}, {name: b, submitacl: '*'}]}")
     await bench.write(rm)
     async with bench.view() as view, client_of(view) as client:

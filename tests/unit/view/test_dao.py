@@ -294,7 +294,7 @@ def test_a_preemption_is_on_the_ask_the_victim_and_their_queues() -> None:
     assert dao.queue_head(partition, cluster.queue("root.a"), "").preempting_resource == {}
 
 
-def test_an_ask_that_the_autoscaler_was_told_of() -> None:
+def test_an_ask_that_was_reported_to_the_autoscaler() -> None:
     cluster = Cluster(LEAVES)
     cluster.app("x", "root.b")
     cluster.ask("x", "k", vcore=1)

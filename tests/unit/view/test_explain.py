@@ -99,7 +99,7 @@ async def test_pending_has_every_figure_and_the_counts(bench: Bench) -> None:
     assert timeless(await get(bench, f"{E}/ask/x/k2")) == limited
 
 
-async def test_who_must_go_and_for_whom(bench: Bench) -> None:
+async def test_a_preempted_allocation_names_its_ask(bench: Bench) -> None:
     rm = bench.rm(queues=PREEMPTING)
     preempting(rm)
     await bench.write(rm)
@@ -361,7 +361,7 @@ async def test_pauses_that_are_over_stay_in_the_history_and_part_what_was_waited
         assert told((await get(bench, f"{E}/{what}"))["history"]) == [*past, ("NO_NODES", 60, 0)]
 
 
-async def test_figures_of_after_a_pause_are_not_told_of_before_it(bench: Bench) -> None:
+async def test_figures_after_a_pause_are_not_shown_for_the_time_before(bench: Bench) -> None:
     rm = bench.rm()
     rm.cluster.node("n1", vcore=9)
     rm.cluster.app("x", "root.a")
@@ -418,7 +418,7 @@ async def test_a_preempted_allocation_whose_key_several_applications_have(bench:
 @pytest.mark.parametrize(
     ("path", "status", "message"),
     [
-        ("ask/x/nope", 404, "Ask not found: there is no allocation with its key either; the ask is unknown or gone"),
+        ("ask/x/nope", 404, "Ask not found: no ask or allocation has this key"),
         ("ask/nope/k", 404, "Application not found"),
         ("ask/x/k2?partition=nope", 404, "Partition not found"),
         ("ask/x/k2?partition=default", 200, None),

@@ -102,7 +102,7 @@ def test_an_offer_that_was_given_back_is_no_problem(state: OfferState, problems:
     assert (source["objects"], source["problems"]) == ({"offer": 1}, problems)
 
 
-async def test_nobody_misses_a_source_that_was_emptied_and_taken_out_of_the_settings(bench: Bench) -> None:
+async def test_an_emptied_and_removed_source_is_not_lost(bench: Bench) -> None:
     rm = bench.rm()
     rm.do(noted(STALE, "emptied", NOT_CONFIGURED), noted(STALE, "never", "no such host"))
     rm.do(said(NODE, source="forgotten"), noted(STALE, "forgotten", NOT_CONFIGURED))
@@ -173,11 +173,11 @@ async def test_pages_hold_everything_once(bench: Bench) -> None:
         ("/ws/v1/external/vms?limit=0", 400, "Limit '0': expected 1 to 10000"),
         ("/ws/v1/external/vms?limit=ten", 400, "Limit 'ten': expected 1 to 10000"),
         ("/ws/v1/external/vms?kind=vm", 400, "Kind 'vm' is not known: expected one of pool, queue, node"),
-        ("/ws/v1/external/vms?after=h1", 400, "After 'h1': expected what the last page has"),
+        ("/ws/v1/external/vms?after=h1", 400, "After 'h1': expected the value of"),
         ("/ws/v1/external?rm=nobody", 404, "Resource manager not found: 'nobody'"),
     ],
 )
-async def test_what_is_not_there_or_not_understood_is_told(bench: Bench, path: str, status: int, said_why: str) -> None:
+async def test_missing_and_invalid_requests_get_an_error(bench: Bench, path: str, status: int, said_why: str) -> None:
     await unregistered(bench, "rm1", said(NODE))
     async with bench.view() as view, client_of(view) as client:
         answer = await json(client, path, status)
@@ -185,7 +185,7 @@ async def test_what_is_not_there_or_not_understood_is_told(bench: Bench, path: s
         assert answer["message"].startswith(said_why)
 
 
-async def test_rms_are_told_apart_whether_they_registered_or_not(bench: Bench) -> None:
+async def test_rms_are_distinguished_whether_they_registered_or_not(bench: Bench) -> None:
     rm = bench.rm("rm1")
     rm.do(said(NODE), noted(LIVE))
     await bench.write(rm)

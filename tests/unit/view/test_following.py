@@ -207,7 +207,7 @@ async def test_a_transaction_larger_than_a_read_is_folded_all_the_same(bench: Be
 
 
 @pytest.mark.parametrize("read_records_max", [1_000, 7])
-async def test_nobody_is_shown_half_of_a_transaction(bench: Bench, read_records_max: int) -> None:
+async def test_no_reader_sees_half_of_a_transaction(bench: Bench, read_records_max: int) -> None:
     """Also where folding it takes longer than a request waits for what is new, or it takes several reads."""
     rm = bench.rm()
     await bench.write(rm)
@@ -225,7 +225,7 @@ async def test_nobody_is_shown_half_of_a_transaction(bench: Bench, read_records_
         assert seen <= {0, 60}
 
 
-async def test_who_does_not_wait_for_a_transaction_s_rest_is_told(bench: Bench) -> None:
+async def test_an_answer_within_a_transaction_is_marked(bench: Bench) -> None:
     """What is stored for ever, states for events, is not said at all then."""
     await bench.write(bench.rm())
     async with bench.view(fresh_wait_s=0.0, whole_wait_s=0.0) as view, client_of(view) as client:
@@ -242,7 +242,7 @@ async def test_who_does_not_wait_for_a_transaction_s_rest_is_told(bench: Bench) 
         assert (await client.get("/ws/v1/partition/default/nodes")).headers["x-muster-consistency"] == "snapshot"
 
 
-async def test_folding_naps_while_nobody_asks_and_a_request_ends_the_nap(bench: Bench) -> None:
+async def test_folding_pauses_without_requests_and_a_request_ends_the_pause(bench: Bench) -> None:
     rm = bench.rm()
     await bench.write(rm)
     async with bench.view(idle_after_s=0, idle_interval_s=30, fresh_wait_s=3) as view, client_of(view) as client:
@@ -256,7 +256,7 @@ async def test_folding_naps_while_nobody_asks_and_a_request_ends_the_nap(bench: 
         assert len((await client.get("/ws/v1/partition/default/nodes")).json()) == 2
 
 
-async def test_the_lag_is_told_while_folding_is_held_back(bench: Bench) -> None:
+async def test_the_lag_is_shown_while_folding_is_held_back(bench: Bench) -> None:
     rm = bench.rm()
     await bench.write(rm)
     async with bench.view(snapshot_hold_s=30, fresh_wait_s=0.02) as view, client_of(view) as client:

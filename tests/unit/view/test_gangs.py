@@ -320,7 +320,7 @@ def test_the_phases_in_words() -> None:
     )
 
 
-def test_who_must_go_with_its_whole_gang_says_so() -> None:
+def test_a_member_preempted_with_its_whole_gang_says_so() -> None:
     queue = "{name: a, properties: {gang.preemption: whole}}"
     arena = explained.cluster("{name: poor, resources: {guaranteed: {vcore: 2}}}", queue)
     arena.node("n1", vcore=4_000)

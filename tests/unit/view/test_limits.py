@@ -69,7 +69,7 @@ async def large(bench: Bench) -> Recorded:
     return rm
 
 
-async def test_more_dumps_than_may_be_are_told_to_come_again(bench: Bench) -> None:
+async def test_dumps_above_the_limit_get_retry_after(bench: Bench) -> None:
     await large(bench)
     async with bench.view(dumps_max=1) as view:
         first = Reader(view, DUMP, takes=False)

@@ -72,7 +72,7 @@ async def test_of_an_application_with_many_only_what_is_named(bench: Bench) -> N
         (b'[{"kind":"user","id":"x"}]', "Invalid enum value 'user' - at `$[0].kind`"),
         (b'[{"kind":"node"}]', "missing required field `id` - at `$[0]`"),
         (b'[{"kind":"node","id":"x","more":1}]', "unknown field `more`"),
-        (b"\xff", "The body is no list of objects"),
+        (b"\xff", "The body is not a list of objects"),
         (json.dumps([{"kind": "node", "id": "x"}] * (WANTED_MAX + 1)).encode(), "1001 objects: expected at most 1000"),
     ],
 )

@@ -72,7 +72,7 @@ async def test_the_configuration_as_text(bench: Bench) -> None:
     assert f"{{my.token: {MASK}, priority.offset: '2'}}" in found["config"]
 
 
-async def test_nobody_registered(bench: Bench) -> None:
+async def test_no_rm_registered(bench: Bench) -> None:
     async with bench.view() as view, client_of(view) as http:
         assert await get(http, RMS) == []
         await get(http, CONFIG, 404)
@@ -145,7 +145,7 @@ def test_a_text_shows_everything_but_secrets(text: str, shown: str) -> None:
     assert masked_yaml(text) == shown
 
 
-def test_the_dump_of_somebody_else_shows_everything_but_secrets() -> None:
+def test_the_dump_of_an_rm_masks_secrets() -> None:
     dump = {
         "allocationKey": "a",
         "cache": [{"token": "hunter2", "tokens": 3, "deep": {"dbPassword": "hunter3"}}],

@@ -159,7 +159,7 @@ async def test_other_methods(filled: Bench, method: str) -> None:
         assert unknown.status_code == 404
 
 
-async def test_who_posts_to_a_nearly_right_path_is_sent_on_with_the_body(bench: Bench) -> None:
+async def test_a_post_to_a_nearly_right_path_is_redirected_with_its_body(bench: Bench) -> None:
     async with bench.view() as view, client_of(view) as client:
         answer = await client.post("/ws/v1/Validate-Conf/?x=1", content=b"partitions: 5")
         assert (answer.status_code, answer.headers["location"]) == (308, "/ws/v1/validate-conf?x=1")
@@ -267,7 +267,7 @@ async def test_without_any_rm(bench: Bench) -> None:
         assert (await client.get("/ws/v1/scheduler/healthcheck")).json()["Healthy"] is True
 
 
-async def test_several_rms_must_be_told_apart(bench: Bench) -> None:
+async def test_with_several_rms_a_request_must_name_one(bench: Bench) -> None:
     first, second = bench.rm("rm1"), bench.rm("a/b")
     first.cluster.node("n1", vcore=1)
     second.cluster.node("m1", vcore=1)
@@ -332,7 +332,7 @@ async def test_before_anything_is_known_there_is_no_health(filled: Bench, monkey
         assert (answer.status_code, answer.json()["message"]) == (404, "Health check is not available")
 
 
-async def test_compression_from_1400_bytes_for_who_takes_it(bench: Bench) -> None:
+async def test_compression_from_1400_bytes_for_clients_that_accept_it(bench: Bench) -> None:
     rm = bench.rm()
     for number in range(30):
         rm.cluster.node(f"n{number}", vcore=1)

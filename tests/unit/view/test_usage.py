@@ -113,7 +113,7 @@ NAMED = """
 """
 
 
-def test_whom_a_limit_names_is_there_without_an_application() -> None:
+def test_a_user_named_by_a_limit_is_listed_without_an_application() -> None:
     """As in YuniKorn, whose trackers are made of the configuration; what a type's limit of 0 forbids is shown."""
     cluster = Cluster(NAMED)
     cluster.node("n1", vcore=10_000)
@@ -139,7 +139,7 @@ def test_whom_a_limit_names_is_there_without_an_application() -> None:
         )
 
 
-def test_who_only_asks_runs_nothing() -> None:
+def test_a_user_with_asks_only_has_no_running_application() -> None:
     cluster = Cluster(QUEUES)
     cluster.do(UpdateApplications((AppItem("x", "root.p.a", "default", "bob", ("dev",)),)))
     cluster.ask("x", "waits", vcore=1000)
@@ -151,7 +151,7 @@ def test_who_only_asks_runs_nothing() -> None:
     assert "runningApplications" not in dev["queues"]
 
 
-async def test_a_view_knows_whom_the_configuration_limits(bench: Bench) -> None:
+async def test_a_view_knows_the_users_with_limits(bench: Bench) -> None:
     await bench.write(bench.rm(queues=NAMED))
     async with bench.view() as view, client_of(view) as client:
         assert [user["userName"] for user in (await client.get(f"{P}/usage/users")).json()] == ["ann", "dee"]
@@ -161,7 +161,7 @@ async def test_a_view_knows_whom_the_configuration_limits(bench: Bench) -> None:
         assert (await client.get(f"{P}/usage/user/*")).status_code == 400
 
 
-async def test_who_is_gone_uses_nothing_any_more(bench: Bench) -> None:
+async def test_a_user_without_applications_uses_nothing(bench: Bench) -> None:
     rm = bench.rm(queues=QUEUES)
     fill(rm.cluster)
     await bench.write(rm)

@@ -44,9 +44,9 @@ def token_of(file: Path | None, environment: Mapping[str, str] | None = None) ->
         except OSError as error:
             raise UsageError(f"{source}: cannot be read: {error.strerror}") from error
         except UnicodeDecodeError:
-            raise UsageError(f"{source}: is no token") from None
+            raise UsageError(f"{source}: not a token") from None
         if not token:
             raise UsageError(f"{source}: is empty, expected a token")
     if not (token.isascii() and token.isprintable()) or " " in token:
-        raise UsageError(f"{source}: is no token: it has blanks or other invalid characters")
+        raise UsageError(f"{source}: not a token: it has blanks or other invalid characters")
     return token

@@ -96,7 +96,7 @@ def _tree(partition: PartitionConfig) -> Tree:
         for label, text in _details(queue, held[queue.path]):
             branch.add(f"[dim]{label}[/] {escape(text)}")
         if queue.leaf and not open_to[queue.path]:
-            branch.add("[yellow]nobody may submit here[/]: no queue up to root has submitacl or adminacl")
+            branch.add("[yellow]no user may submit here[/]: no queue up to root has submitacl or adminacl")
     return tree
 
 

@@ -324,7 +324,7 @@ class PartitionWorker:
                     self.moved()
                 elif self.clock.monotonic() - self._moved_s > self.settings.fold_stall_s:
                     state = f"{self.topics.state}[{self.partition}]"
-                    raise LogUnavailable(f"{state}: nothing came from offset {before} on; its end is {end}")
+                    raise LogUnavailable(f"{state}: no records from offset {before} on; its end is {end}")
                 _guard(_fold_all, machine, records)
                 await asyncio.sleep(0)  # let other tasks run
                 if self.stopping.is_set():

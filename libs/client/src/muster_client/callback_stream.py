@@ -282,7 +282,7 @@ class CallbackStream(RmStream[Any]):
             async with asyncio.timeout(_SENT_AGAIN_S):
                 await self._sequences.reached(ALLOCATION, after)
         except TimeoutError:
-            log.warning("questions not answered: what was told before them is missing", rm=self._rm_id, after=after)
+            log.warning("questions not answered: earlier responses are missing", rm=self._rm_id, after=after)
             return False
         return True
 

@@ -282,7 +282,7 @@ class _Replay:
         self._complain("nodes with more on them than they have", books.overcommitted())
         self._complain("allocated though never asked for", books.never_asked)
         self._complain("allocated twice", books.placed_twice)
-        self._complain("released though nobody asked for it", books.released)
+        self._complain("released without a request", books.released)
         self._complain("allocated, and pending at the same time", sorted(both))
         utilisation, source = await self._utilisation()
         latencies = books.latencies_s

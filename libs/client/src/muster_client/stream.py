@@ -312,7 +312,7 @@ class RmStream(Generic[R]):
         if self._closing.is_set():
             raise ClientClosed(f"the {self.name} stream is closed")
         if generation != self._generation:
-            raise ReregistrationNeeded("the RM was registered again meanwhile; report its state anew")
+            raise ReregistrationNeeded("the RM was registered again meanwhile; report its state again")
 
     def _wake(self) -> None:
         self._changed.set()

@@ -364,7 +364,7 @@ class _Configuration:
             reader.warn(
                 f"{path}.childtemplate",
                 owner.key_places["childtemplate"],
-                "childtemplate means nothing to a leaf: queues are made below parents (parent: true)",
+                "childtemplate has no effect on a leaf: queues are created below parents (parent: true)",
             )
         self._standing[id(config)] = (path, where)
         self._limits_of[id(config)] = limits
@@ -401,7 +401,7 @@ class _Configuration:
             reader.warn(
                 f"{path}.{key}",
                 owner[key].place,
-                f"{', '.join(refused[:5])}: no names of users or groups, they let nobody in"
+                f"{', '.join(refused[:5])}: not names of users or groups, so these entries admit no user"
                 + ("; * means everybody only where it stands alone" if acl.EVERYBODY in refused else ""),
             )
         return text

@@ -94,7 +94,7 @@ class RulesReader:
         where, at = f"{path}.value", place_of(owner, "value", place)
         if name not in ("fixed", "tag"):
             if text:
-                reader.warn(where, at, f"a value means nothing to the rule {name}")
+                reader.warn(where, at, f"a value has no effect in the rule {name}")
             return text
         if not text:
             reader.error(path, place, f"placement rule {name} needs a value")
@@ -169,8 +169,8 @@ class RulesReader:
             reader.warn(
                 where,
                 place,
-                f"{cut(name)!r} is no {kind}'s name and stands for nobody: in a list of several each is a name, "
-                "a regular expression stands alone",
+                f"{cut(name)!r} is not a {kind}'s name and matches none: the entries of a list are names; "
+                "a regular expression must be the only entry",
             )
         return names
 
@@ -201,7 +201,7 @@ class RulesReader:
         elif f"{path}.".startswith(f"{RECOVERY_PATH}."):
             problem = f"{RECOVERY_PATH}, which is for applications that must be taken in"
         elif f"{path}.".startswith(f"{INDEPENDENT_PATH}."):
-            problem = f"{INDEPENDENT_PATH}, which is for what belongs to no application"
+            problem = f"{INDEPENDENT_PATH}, which is for independent allocations"
         elif is_leaf and (missing or not is_whole):
             problem = (
                 f"non-existing queues ({cut(path)}{'' if is_whole else '.…'}) which cannot be created because the last "
@@ -217,8 +217,8 @@ class RulesReader:
             self._reader.warn(
                 where,
                 place,
-                f"{said} non-existing queues ({cut(path)}) and create of a parent is 'false': the rule finds nothing "
-                "until another one has made them",
+                f"{said} non-existing queues ({cut(path)}) and create of a parent is 'false': the rule finds no queue "
+                "until another rule has created them",
             )
 
     def _walk(self, path: str) -> tuple[QueueConfig, bool]:

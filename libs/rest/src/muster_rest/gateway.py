@@ -16,7 +16,7 @@ _READY = Route(
     "GET",
     "/health",
     "front.ready",
-    "Whether the gateway can serve, and what does not work",
+    "Whether the gateway can serve, and its problems",
     role=Role.NONE,
     statuses=(200, 503),
     media=Media.TEXT,

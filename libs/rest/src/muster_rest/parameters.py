@@ -13,17 +13,17 @@ _Positive = Annotated[int, Meta(ge=1)]
 _State = Literal["true", "false"]
 
 RM = Parameter("rm", "The resource manager's id. Needed only where several are registered and none is the default.")
-SUBTREE = Parameter("subtree", "Shows the queues below it too, whatever its value.")
+SUBTREE = Parameter("subtree", "If present with any value: shows the queues below it, too.")
 STATUS = Parameter(
     "status",
     "Only active applications in this state.",
     Literal["new", "accepted", "running", "completing", "failing", "resuming"],
 )
-SECONDS = Parameter("seconds", "Of `profile`: how long it looks.", _Positive)
+SECONDS = Parameter("seconds", "Of `profile`: its duration.", _Positive)
 OF_PARTITION = Parameter("partition", "Only in this partition.")
-QUEUE = Parameter("queue", "The queue that is shown, with those below it; root if not said.")
+QUEUE = Parameter("queue", "The queue that is shown, with those below it; root by default.")
 SECTIONS = Parameter(
-    "sections", "Some of `scheduler`, `queues`, `nodes`, `runtime`, with commas between; all if not said."
+    "sections", "Some of `scheduler`, `queues`, `nodes`, `runtime`, with commas between; all by default."
 )
 NODES = Parameter("nodes", "How many nodes, the fullest first.", Annotated[int, Meta(ge=1, le=10_000)])
 SOURCE_KIND = Parameter(
@@ -31,16 +31,16 @@ SOURCE_KIND = Parameter(
 )
 AFTER = Parameter("after", "The `next` of the page before.")
 LIMIT = Parameter("limit", "Objects in a page.", Annotated[int, Meta(ge=1, le=10_000)])
-COUNT = Parameter("count", "Events at most; RESTResponseSize if not said.", _Positive)
-START = Parameter("start", "The id of the first event; 0 if not said.", _Unsigned)
-STATE = Parameter("state", "Whether each event has its object's present state; false if not said.", _State)
-STREAM_COUNT = Parameter("count", "How many of the newest events in memory come first; 0 if not said.", _Unsigned)
+COUNT = Parameter("count", "Events at most; RESTResponseSize by default.", _Positive)
+START = Parameter("start", "The id of the first event; 0 by default.", _Unsigned)
+STATE = Parameter("state", "Whether each event has its object's present state; false by default.", _State)
+STREAM_COUNT = Parameter("count", "How many of the newest events in memory come first; 0 by default.", _Unsigned)
 STREAM_START = Parameter("start", "In place of `count`: the id of the first event.", _Unsigned)
-STREAM_STATE = Parameter("state", "Whether each event has its object's present state; true if not said.", _State)
+STREAM_STATE = Parameter("state", "Whether each event has its object's present state; true by default.", _State)
 KIND = Parameter("kind", "Whose usage.", Literal["application", "queue", "user", "group"], required=True)
-NAME = Parameter("name", "One application, queue, user or group; all if not said.")
+NAME = Parameter("name", "One application, queue, user or group; all by default.")
 FROM = Parameter(
-    "from", "Seconds since 1970 or RFC 3339; windows that begin from then on. 60 windows before `to` if not said."
+    "from", "Seconds since 1970 or RFC 3339; windows that begin from then on. 60 windows before `to` by default."
 )
-TO = Parameter("to", "Seconds since 1970 or RFC 3339; windows that begin before it. All that is known if not said.")
+TO = Parameter("to", "Seconds since 1970 or RFC 3339; windows that begin before it. All known windows by default.")
 WINDOW = Parameter("window", "A window's seconds, a multiple of `derive.window_s`.", _Positive)

@@ -41,7 +41,7 @@ STREAM = Route(
     "GET",
     "/ws/v1/events/stream",
     "events.stream",
-    "Events as they come, one in a line",
+    "New events, one in a line",
     events.EventDao,
     parameters=(RM, STREAM_COUNT, STREAM_START, STREAM_STATE),
     statuses=(200, 400, 404, 500, 503),

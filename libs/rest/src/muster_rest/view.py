@@ -35,7 +35,7 @@ from muster_rest.shapes.base import many
 
 _PARTITION = "/ws/v1/partition/{partition}"
 _RM = (RM,)
-_INSIDE = "shows the inside of the process, and takes its time"
+_INSIDE = "shows the process's own state, and takes processor time"
 # YuniKorn's.
 _CLUSTER = (
     Route(
@@ -168,7 +168,7 @@ _CLUSTER = (
         "GET",
         f"{_PARTITION}/usage/users",
         "usage.users",
-        "What each user uses, and may use",
+        "The usage and limits of each user",
         list[usage.UserUsageDao],
         parameters=_RM,
         core=True,
@@ -183,7 +183,7 @@ _CLUSTER = (
         "GET",
         f"{_PARTITION}/usage/user/{{user}}",
         "usage.user",
-        "What one user uses, and may use",
+        "The usage and limits of one user",
         usage.UserUsageDao,
         parameters=_RM,
         core=True,
@@ -193,7 +193,7 @@ _CLUSTER = (
         "GET",
         f"{_PARTITION}/usage/groups",
         "usage.groups",
-        "What each group uses, and may use",
+        "The usage and limits of each group",
         list[usage.GroupUsageDao],
         parameters=_RM,
         core=True,
@@ -203,7 +203,7 @@ _CLUSTER = (
         "GET",
         f"{_PARTITION}/usage/group/{{group}}",
         "usage.group",
-        "What one group uses, and may use",
+        "The usage and limits of one group",
         usage.GroupUsageDao,
         parameters=_RM,
         core=True,
@@ -228,7 +228,7 @@ _CLUSTER = (
         "GET",
         "/ws/v1/scheduler/node-utilizations",
         "nodes.utilizations",
-        "How full nodes are, in ten buckets for each resource type",
+        "The use of nodes, in ten buckets for each resource type",
         list[measures.UtilizationDao],
         parameters=_RM,
         core=True,
@@ -277,7 +277,7 @@ _CLUSTER = (
         core=True,
         notes=(
             "The first sample is taken at the start; before it: `[]`. Never switched off, so never 500. The view "
-            "keeps the samples in memory, so they begin anew with its process."
+            "keeps the samples in memory, so they start again with its process."
         ),
     ),
     Route(
@@ -465,7 +465,7 @@ _EXPLAIN = (
         "GET",
         "/ws/v1/explain/application/{application}",
         "explanations.application",
-        "Why an application's asks are pending, and how its gang stands",
+        "Why an application's asks are pending, and the state of its gang",
         explain.ApplicationDao,
         parameters=(RM, OF_PARTITION),
         notes="explain.md",
@@ -474,7 +474,7 @@ _EXPLAIN = (
         "GET",
         "/ws/v1/explain/queue/{queue}",
         "explanations.queue",
-        "What limits a queue",
+        "The guarantees, limits and pending asks of a queue",
         explain.QueueDao,
         parameters=(RM, OF_PARTITION),
         notes="explain.md",
@@ -483,7 +483,7 @@ _EXPLAIN = (
         "GET",
         "/ws/v1/explain/node/{node}",
         "explanations.node",
-        "What a node is to those that are pending",
+        "Whether a node takes allocations, and which pending asks fit",
         explain.NodeDao,
         parameters=(RM, OF_PARTITION),
         notes="explain.md",

@@ -118,7 +118,7 @@ class ChildProcess(Generic[T]):
                 self._heard += 1
                 take(message)
         except ValueError as error:  # msgspec's errors, too
-            self.kill(f"said what cannot be read: {error}")
+            self.kill(f"sent an unreadable message: {error}")
         finally:
             watch.cancel()
         # 2. work that the child left behind
@@ -202,7 +202,7 @@ def become_child(of_whom: str) -> socket.socket:
     :raises SystemExit: the command line is not the parent's.
     """
     if len(sys.argv) != 2 or not sys.argv[1].isdigit():
-        raise SystemExit(f"{of_whom} starts this, nobody else")
+        raise SystemExit(f"{of_whom} must start this process")
     _end_with_parent()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)

@@ -151,7 +151,7 @@ def _unknown(extra_config: Mapping[str, str]) -> list[str]:
             continue
         meant = _BY_LOWER_CASE.get(key.lower())
         expected = f"did you mean {meant}?" if meant else f"expected {_PREFIXES[0]} with one of {_WORDS}"
-        problems.append(f"{_cut(key)}: is no setting of events and has no effect; {expected}")
+        problems.append(f"{_cut(key)}: not a setting of events, so it has no effect; {expected}")
     return problems
 
 

@@ -148,7 +148,7 @@ class PartitionFeed:
             self._take_shim(batch.shim)
         if batch.malformed:
             metrics.MALFORMED.inc(batch.malformed)
-            log.error("records that are no events", partition=self.partition, count=batch.malformed, before=batch.end)
+            log.error("records that are not events", partition=self.partition, count=batch.malformed, before=batch.end)
         for run in batch.runs:
             ring = self._rings.ring_for(run.rm_id, run.instance)
             missing, repeated = ring.extend(run.first_id, run.values)

@@ -89,7 +89,7 @@ class OldReads:
                 await self._take(self._batches)
         except TimeoutError:
             metrics.OLD_READS_REFUSED.labels("wait").inc()
-            raise TooManyOldReads(f"{self.running} answers read them, and none came to its end in time") from None
+            raise TooManyOldReads(f"{self.running} answers read them, and none ended in time") from None
 
     def give_back(self) -> None:
         """Gives back a turn."""

@@ -32,11 +32,11 @@ class PublisherSettings(BaseModel):
 
     view_url: str = Field(
         "",
-        description='the view, for what objects of streamed events are like (history servers); "": events without it',
+        description='the view, for states of objects in streamed events (history servers); "": without states',
     )
 
     # The ring and REST (service.event.* of the event history design).
-    tracking_enabled: bool = Field(True, description="false: no ring, no REST answers (the log and history go on)")
+    tracking_enabled: bool = Field(True, description="false: no ring, no REST answers (the log and history continue)")
     ring_capacity: int = Field(
         100_000, ge=0, le=2**32 - 1, description="newest events kept per RM (ringBufferCapacity)"
     )
@@ -52,16 +52,16 @@ class PublisherSettings(BaseModel):
     # in a second or two.
     old_reads_max: int = Field(2, ge=1, description="answers that read events older than the ring at once")
     old_reads_waiting_max: int = Field(
-        16, ge=0, description="batches that wait for it; more get a 503 (RESOURCE_EXHAUSTED). Streams wait besides"
+        16, ge=0, description="batches that wait for that; more get a 503 (RESOURCE_EXHAUSTED). Streams wait separately"
     )
-    old_reads_wait_s: float = Field(5.0, gt=0, description="longest wait of such a batch; then the same")
+    old_reads_wait_s: float = Field(5.0, gt=0, description="longest wait of such a batch; then it gets a 503, too")
 
     # Streams.
     max_streams: int = Field(100, ge=0, description="open streams in total (maxStreams)")
     max_streams_per_host: int = Field(15, ge=0, description="open streams per peer address (maxStreamsPerHost)")
     keepalive_s: float = Field(30.0, ge=0, description="an idle stream gets a line this often; 0: never")
     stream_lag_records_max: int = Field(
-        100_000, ge=1, description="a stream further behind is dropped, and told at which id to go on"
+        100_000, ge=1, description="a stream further behind is ended; its last line has the id to continue with"
     )
     stream_stall_s: float = Field(300.0, gt=0, description="a client that reads nothing for so long is dropped")
 
@@ -83,7 +83,7 @@ class PublisherSettings(BaseModel):
 
     # History: any store, by name (history/registry.py).
     sinks: dict[str, dict[str, SinkOption]] = Field(
-        default_factory=dict, description="stores by name, each with its options; kind when it is not the name"
+        default_factory=dict, description="stores by name, each with its options; kind, if it differs from the name"
     )
 
     # History: Parquet.
@@ -102,19 +102,21 @@ class PublisherSettings(BaseModel):
     postgres_retention_days: int = Field(0, ge=0, description="days of events that are kept; 0: all")
 
     rm_settings_timeout_s: float = Field(
-        15.0, gt=0, description="longest wait at start for what RMs say about their events; then these settings hold"
+        15.0, gt=0, description="longest wait at start for the RMs' own event settings; then these settings hold"
     )
 
     # Failure and stop.
     retry_min_s: float = Field(0.2, gt=0, description="first wait after a store or the log failed; doubled each time")
     retry_max_s: float = Field(30.0, gt=0, description="longest such wait")
     refusals_max: int = Field(
-        5, ge=1, description="so often a store may refuse a batch before its events are tried apart"
+        5, ge=1, description="after so many refusals of a batch by a store, its events are tried separately"
     )
     dead_letters_in_a_row_max: int = Field(
-        100, ge=0, description="so many events are given up for a store that takes none in between; 0: never one"
+        100,
+        ge=0,
+        description="limit of refused events in a row that are given up; 0: none is given up",
     )
-    stop_timeout_s: float = Field(10.0, ge=0, description="at stop: time to write what is read; the rest is read again")
+    stop_timeout_s: float = Field(10.0, ge=0, description="at stop: time to write events that were read")
 
     @field_validator("postgres_schema")
     @classmethod

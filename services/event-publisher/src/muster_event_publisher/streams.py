@@ -181,7 +181,7 @@ class EventStream:
                 if self._streams.stopping:
                     self._finish("stopping", "the event publisher is stopping")
                 elif self._source.rings.get(ring.rm_id) is not ring:
-                    self._finish("instance", "the event ids begin anew with another instance")
+                    self._finish("instance", "the event ids start again with another instance")
                 elif not await ring.changed.wait(self._limits.keepalive_s or None):
                     await self._put(send, render.instance_line(ring.instance))
 

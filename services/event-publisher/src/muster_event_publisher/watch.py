@@ -195,7 +195,7 @@ class Walk:
         size, end = 0, read.first_id + len(found)
         for index in passing(self._wanted, seen, len(before), first_id, self._known.queues):
             each_found = found[index - len(before)]
-            assert each_found is not None, "what is missing does not pass"
+            assert each_found is not None, "missing events do not pass"
             if len(parts) == parts_max or (parts and size + len(each_found.part) > bytes_max):
                 end = first_id + index
                 break
@@ -557,7 +557,7 @@ class EventWatch:
         if ring is None or ring is self._ring:
             return
         if self._ring is not None and ring.instance != self._ring.instance:
-            raise WatchEnded("the RM's event ids begin anew with another instance: call again without one")
+            raise WatchEnded("the RM's event ids start again with another instance: call again without one")
         began, self._ring = self._ring is not None, ring
         if self.query.tracked:
             # (This call has waited for the RM's first event, so it begins with it.)
@@ -586,7 +586,7 @@ def _stopping() -> NotNow:
 def _check_instance(ring: EventRing, query: Query) -> None:
     if query.instance and query.instance != ring.instance:
         raise NotAsThingsAre(
-            f"instance: {query.instance!a} is gone; event ids began anew with instance {ring.instance!a}"
+            f"instance: {query.instance!a} is gone; event ids started again with instance {ring.instance!a}"
         )
 
 

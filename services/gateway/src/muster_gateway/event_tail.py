@@ -105,7 +105,7 @@ class EventTail:
             raise
         except Exception as error:
             # Each feed finds the problem by itself and reports it to its RM.
-            log.error("events are no longer read for all", partition=self._partition, exc_info=error)
+            log.error("events are no longer read for all streams", partition=self._partition, exc_info=error)
             position, self._position, self._task = self._position or 0, None, None
             places, self._places = self._places, {}
             for place in [place for some in places.values() for place in some]:

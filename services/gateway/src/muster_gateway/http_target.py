@@ -272,7 +272,7 @@ class _Body:
     :param within_s: time for the whole body.
     :param of_all: counts the bytes that were read ahead and are still held.
     :ivar whole: the whole body is here.
-    :ivar failed: why the rest will never come: the client is gone or too slow, or there is no room. None: it may come.
+    :ivar failed: why the rest will never come: the client has left or too slow, or there is no room. None: it may come.
     """
 
     def __init__(self, receive: Receive, within_s: float, of_all: _Ahead) -> None:
@@ -316,7 +316,7 @@ class _Body:
             self.failed = error
             raise
         if message["type"] == "http.disconnect":
-            self.failed = ConnectionResetError("the client is gone")
+            self.failed = ConnectionResetError("the client has left")
             raise self.failed
         self.whole = not message.get("more_body", False)
         piece: bytes = message.get("body", b"")
@@ -328,7 +328,7 @@ async def _refuse_body(send: Send, failed: OSError, body_s: float) -> None:
         headers = [(b"retry-after", _RETRY_AFTER_S), (b"connection", b"close")]
         await respond_error(send, 503, "Too many requests with large bodies are under way, try again", headers)
     elif isinstance(failed, TimeoutError):
-        message = f"The request's body did not come within {body_s:g} s"
+        message = f"The request's body did not arrive within {body_s:g} s"
         await respond_error(send, 408, message, [(b"connection", b"close")])
 
 

@@ -115,7 +115,7 @@ class Encoder:
         try:
             self._found = _SNAPSHOTS.decode(body)
         except msgspec.MsgspecError as error:
-            raise ViewSilent("the view's answer is not what it should be: is it of another version?") from error
+            raise ViewSilent("the view's answer has an unexpected form: is it of another version?") from error
         self._own, self._streams_open = own, streams_open
         self._made = pb.MetricsSnapshot()
 

@@ -296,7 +296,7 @@ class Gateway:
         await self._server.start()
         if not on_loopback("gateway.grpc_address", settings.grpc_address):
             log.warning(
-                "grpc asks nobody who they are: who reaches it may register as any RM, and use muster.v1.Admin",
+                "grpc has no authentication: any client can register as any RM, and use muster.v1.Admin",
                 grpc_address=settings.grpc_address,
             )
 
@@ -332,7 +332,7 @@ class Gateway:
         await self._http.ready()
         if self.settings.http_open:
             log.warning(
-                "http front is open: everybody who reaches it is let in without a token",
+                "http front is open: every client that reaches it has access without a token",
                 http_address=self.settings.http_address,
                 role=self.settings.http_open_role,
             )

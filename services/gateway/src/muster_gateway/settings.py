@@ -89,9 +89,10 @@ class GatewaySettings(BaseModel):
         "127.0.0.1:9080", description='HTTP front (YuniKorn\'s REST port); "": none.'
     )
     http_tokens: dict[str, HttpToken] = Field(
-        default_factory=dict, description="Who may use the HTTP front, by name: role, and token or token_file."
+        default_factory=dict,
+        description="Clients of the HTTP front, by name: role, and token or token_file.",
     )
-    http_open: bool = Field(False, description="Let everybody use the HTTP front without a token.")
+    http_open: bool = Field(False, description="Let every client use the HTTP front without a token.")
     http_open_role: Literal["read", "admin"] = Field("read", description="Their role then.")
     trusted_proxies: tuple[IPvAnyNetwork, ...] = Field(
         (), description="Peers whose X-Forwarded-For names the client (addresses or networks)."

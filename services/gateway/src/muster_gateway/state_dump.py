@@ -158,4 +158,4 @@ async def _own_words(rm_id: str, own: asyncio.Task[CommandAnswer] | None) -> byt
         return go_json(masked_json(json.loads(answer.json)))
     except (ValueError, OverflowError, RecursionError):
         # The text itself is not shown: without a known shape, its secrets cannot be masked.
-        return go_json({"error": f"the resource manager's dump of {len(answer.json):,} characters is no JSON"})
+        return go_json({"error": f"the resource manager's dump of {len(answer.json):,} characters is not JSON"})

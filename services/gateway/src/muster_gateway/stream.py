@@ -307,7 +307,7 @@ class RmStream:
         self._said_open = True
         try:
             await self._context.send_initial_metadata(())
-        except grpc.aio.InternalError as error:  # the client is gone
+        except grpc.aio.InternalError as error:  # the client has left
             raise StreamEnded("the call is over") from error
 
     async def _sit(self, resume_after: int | None) -> None:
@@ -422,7 +422,7 @@ class RmStream:
         self._inflight_bytes -= size
         self._room.set()
         if taken.cancelled():
-            self.end(LogDown("the log did not take a request: send again what was not answered"))
+            self.end(LogDown("the log did not take a request: send unanswered items again"))
         elif (error := taken.exception()) is not None:
             self.end(append_error(error))
 
@@ -503,7 +503,7 @@ def append_error(error: BaseException) -> GatewayError:
     if isinstance(error, RecordTooLarge):
         return OverLimit(f"request: {error.size_bytes} bytes as a record, expected at most {error.limit_bytes}")
     if isinstance(error, BusError):
-        return LogDown(f"the log does not take requests ({type(error).__name__}): send again what was not answered")
+        return LogDown(f"the log does not take requests ({type(error).__name__}): send unanswered items again")
     return unexpected(error if isinstance(error, Exception) else RuntimeError(repr(error)))
 
 

@@ -49,7 +49,7 @@ class ViewAnswer:
         try:
             return json.loads(self.body)
         except ValueError:
-            raise ViewSilent("the view's answer is no JSON: try again") from None
+            raise ViewSilent("the view's answer is not JSON: try again") from None
 
 
 @dataclass(frozen=True, slots=True)

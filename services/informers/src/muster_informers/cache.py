@@ -396,13 +396,13 @@ class LogCache:
             if error is not None:
                 metrics.cache_retries.labels(self._source).inc()
                 if not self.last_error:
-                    self._log.warning("the log does not take what sources say", why=str(error), pending=self.pending)
+                    self._log.warning("the log refuses sources' statements", why=str(error), pending=self.pending)
                 self.last_error = str(error) or type(error).__name__
                 await self._sleep(growing_s(failures, self._wait_min_s, self._wait_max_s))
                 failures += 1
         if self.last_error:
             self.last_error = ""
-            self._log.info("the log takes what sources say again")
+            self._log.info("the log accepts sources' statements again")
 
     def _still_good(self, batch: list[ExternalChange]) -> list[ExternalChange]:
         good: list[ExternalChange] = []

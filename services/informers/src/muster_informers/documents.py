@@ -324,7 +324,7 @@ def _quantities(value: object, path: str) -> dict[str, int]:
     if 0 < cores < _CORES_MIN and not isinstance(given := value[CPU], str):
         raise _Wrong(
             f"{path}.{CPU}: {shown(given)}, expected thousandths of a core as an integer from {_CORES_MIN} on "
-            f'({cores * 1000}), or a text that says what is meant ("{cores}" cores, "{cores}m")'
+            f'({cores * 1000}), or a text with the intended amount ("{cores}" cores, "{cores}m")'
         )
     return read
 
@@ -438,7 +438,7 @@ FIELDS: dict[ExternalKind, tuple[Field, ...]] = {
     ),
     ExternalKind.OFFER: (
         Field("node_id", "node_id", _name, _NAME, "the lending node", required=True),
-        Field("quantities", "quantities", _quantities, _AMOUNTS, "the lent amounts", required=True),
+        Field("quantities", "quantities", _quantities, _AMOUNTS, "the offered amounts", required=True),
         Field("attributes", "attributes", _texts, _TEXTS, "attributes of the node"),
         *_durations("idle", "returned after so long without use; absent: no automatic return"),
         Field("revoked", "revoked", _flag, _FLAG, "true: the framework wants it back"),

@@ -80,7 +80,7 @@ log = structlog.get_logger(__name__)
 
 HEARTBEAT_S = 5.0
 RELIST_S = 60.0
-NOT_WHOLE = "a part of its listing cannot be read, and it cannot be told whose that is: nothing is taken for gone"
+NOT_WHOLE = "a part of its listing cannot be read and names no object: no object counts as removed"
 # 64 objects take 1 to 3 ms of work.
 SLICE = 64
 # After a watch that lasted so long, the next failure counts as the first of a new series.
@@ -457,7 +457,7 @@ class SharedIndexInformer:
                         untold = str(error)
                 self._cursor = delta.cursor
         if untold:
-            raise _Untold(f"a change of which cannot be told whose it is: {untold}")
+            raise _Untold(f"a change that names no object: {untold}")
 
     def _take(self, said: Said, *, initial: bool, is_listed: bool = False) -> None:
         """Takes an object's state. The most likely conditions come first."""

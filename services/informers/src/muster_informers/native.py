@@ -232,7 +232,7 @@ class NativeCache:
     def _during(self) -> Key:
         if self._about is None:
             raise NotTaken(
-                f"source {self._source}: nothing is being told, expected put, delete and distrust within a call about "
+                f"source {self._source}: no call is under way, expected put, delete and distrust within a call about "
                 "one of the resource manager's objects"
             )
         return self._about

@@ -60,6 +60,6 @@ class Problems:
             self._lines, self._lines_since = 0, now
         self._lines += 1
         if self._lines <= LINES_MAX:
-            self._log.warning("problem with what a source says", kind=kind, id=object_id, why=text)
+            self._log.warning("problem with a source's statement", kind=kind, id=object_id, why=text)
         elif self._lines == LINES_MAX + 1:
             self._log.warning("further problems are not logged for a while", seconds=LINES_WINDOW_S)

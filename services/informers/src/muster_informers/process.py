@@ -172,7 +172,7 @@ class ExternalProcess:
         """Waits until a child can be asked. Returns its number. Raises LogUnavailable: the service stops."""
         await self._runs.wait()
         if self._stopping.is_set():
-            raise LogUnavailable("the scheduler stops: what the RM says is not taken any more")
+            raise LogUnavailable("the scheduler stops: the RM's requests are not accepted any more")
         return self._number
 
     async def judge(self, name: str, life: int, begins: bool, calls: Sequence[Call]) -> Sequence[Judged]:
@@ -313,7 +313,7 @@ class ExternalProcess:
         await asyncio.sleep(self._settings.sync_timeout_s + BEGIN_TIMEOUT_S)
         while not self._synced and not self._first.done():
             late = {
-                name: self._gone or "their process says nothing"
+                name: self._gone or "their process is silent"
                 for name, table in self._tables.items()
                 if table.required and name not in self._known
             }

@@ -116,7 +116,7 @@ class _Bringing:
         if self.died:
             return self.died
         if self.cache.last_error:
-            return f"the log does not take what it says: {self.cache.last_error}"
+            return f"the log does not accept its statements: {self.cache.last_error}"
         return "its listing is not on the log yet" if self.informer.has_synced() else self.informer.doing()
 
 
@@ -429,7 +429,7 @@ class ExternalService:
         for each in late:
             if not each.table.required:
                 each.given_up = True
-                log.warning("going on without an informer", source=each.name, why=each.doing(), timeout_s=timeout_s)
+                log.warning("continuing without an informer", source=each.name, why=each.doing(), timeout_s=timeout_s)
                 each.informer.give_up(plain(f"not synced after {timeout_s:g} s: {each.doing()}"))
                 self._let_go(each.table.rm)
         required = {each.name: each.doing() for each in late if each.table.required}

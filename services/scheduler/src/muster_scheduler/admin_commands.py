@@ -212,8 +212,8 @@ def _drain(
         if wanted.schedulable and not node.schedulable:
             result.code = pb.AdminResult.NOT_POSSIBLE
             result.message = (
-                f"node {node.node_id} is not drained here: it takes nothing new because of what is said outside of the "
-                f"resource manager, by {', '.join(node.sources)}"
+                f"node {node.node_id} is not drained by an operator or the RM: it takes no new allocations because "
+                f"of the statements of {', '.join(node.sources)}"
             )
         return
     action = NodeAction.DRAIN_TO_SCHEDULABLE if wanted.schedulable else NodeAction.DRAIN_NODE

@@ -303,7 +303,7 @@ class SchedulerMachine:
                     state.core.apply(callback_stream.answers(message), now_ns, out)
                     self._admin.dumps_answered(rm_id, message.state_dumps, self._emitters[rm_id], outputs)
                 case _:
-                    raise Unreadable(f"a body of the kind {body}, which nobody here takes")
+                    raise Unreadable(f"a body of the kind {body}, which this version does not know")
         except DecodeError as error:
             raise Unreadable("not a RequestEnvelope with an SI request in it") from error
         except BadDocument as error:

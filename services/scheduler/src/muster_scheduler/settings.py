@@ -40,13 +40,13 @@ class SchedulerSettings(BaseModel):
     )
     policy_groups_dir: Path | None = Field(
         default=None,
-        description="Directory of files <policyGroup>.yaml: what RMs of a policy group get that register with an empty "
-        "configuration. Without such a file the default.",
+        description="Directory of files <policyGroup>.yaml: the configuration of a policy group's RMs that register with an "
+        "empty one. Without such a file: the default.",
     )
     share_policy_groups: bool = Field(
         default=False,
-        description="Whether an RM that registers with an empty configuration gets that of another one of its policy "
-        "group (in the same partition of the log) where there is no file.",
+        description="Whether an RM that registers with an empty configuration gets that of another RM of its policy "
+        "group (in the same partition of the log), if there is no file.",
     )
     max_allocations_batch: int = Field(
         default=2000,
@@ -54,9 +54,9 @@ class SchedulerSettings(BaseModel):
         description="Allocations of one transaction; the others follow in the next one, so that none waits for all.",
     )
     check_invariants_every_s: float = Field(
-        default=300.0, ge=0, description="How often the whole state is checked against itself; 0: only at recovery."
+        default=300.0, ge=0, description="How often the whole state is checked for contradictions; 0: only at recovery."
     )
-    users: UserSettings = Field(default=UserSettings(), description="The groups of users who come without any.")
+    users: UserSettings = Field(default=UserSettings(), description="The resolver of groups for users without groups.")
     external: ExternalSettings = Field(
         default_factory=ExternalSettings,
         description="Informers and event handlers: resources that the RM does not know.",

@@ -293,7 +293,7 @@ class PartitionFollower:
         if isinstance(error, LogUnavailable):
             self.problem = f"partition {self.partition}: the log does not answer: {error}"
         elif isinstance(error, OffsetGone):
-            self.problem = f"partition {self.partition}: the log no longer has what comes next; folding anew"
+            self.problem = f"partition {self.partition}: the log no longer has the next record; folding again"
         else:
             self.problem = f"partition {self.partition}: cannot be folded: {type(error).__name__}: {error}"
         log.warning("view.not_following", partition=self.partition, error=type(error).__name__, detail=str(error))

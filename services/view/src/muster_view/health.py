@@ -63,7 +63,7 @@ class HealthCheck:
             ),
             _check(
                 "Consistency of data",
-                "A node's capacity is what is allocated, occupied and available",
+                "A node's capacity is the sum of allocated, occupied and available",
                 self.unequal_nodes,
             ),
             _check("Reservation check", "Every reservation has its node and its ask", self.lost_reservations),
@@ -78,7 +78,7 @@ class HealthCheck:
                 self.orphans_of_apps,
             ),
             _check("State lag", "The view is not far behind the scheduler", [self.lagging] if self.lagging else ()),
-            _check("External sources", "Every source outside of the resource managers is heard", self.lost_sources),
+            _check("External sources", "Every external source is connected", self.lost_sources),
         ]
         return HealthDao(healthy=all(check.succeeded for check in checks), health_checks=checks)
 

@@ -24,21 +24,21 @@ class ViewSettings(BaseModel):
 
     # Following the log. In `muster up` the scheduler shares the event loop: short slices, few wake-ups.
     read_records_max: int = Field(1_000, ge=1, description="records per read of the log")
-    poll_s: float = Field(1.0, gt=0, description="longest wait of one read, and time between looks at the log's end")
-    fold_slice_ms: float = Field(1.0, gt=0, description="time for which folding keeps the event loop in one go")
+    poll_s: float = Field(1.0, gt=0, description="longest wait of one read, and time between checks of the log's end")
+    fold_slice_ms: float = Field(1.0, gt=0, description="longest time of folding without a turn for other tasks")
     idle_after_s: float = Field(
-        0.1, ge=0, description="without a request for so long, folding goes in larger steps and yields more"
+        0.1, ge=0, description="without a request for so long, folding takes larger steps and yields more"
     )
     idle_interval_s: float = Field(0.1, ge=0, description="time between folds then; a request ends the wait at once")
 
     # Answers.
     fresh_wait_s: float = Field(
-        0.05, ge=0, description="longest wait of a request for the records that are visible when it comes"
+        0.05, ge=0, description="longest wait of a request for the records that are visible at its arrival"
     )
     whole_wait_s: float = Field(
         1.0, ge=0, description="longest wait for the rest of a transaction that is folded in part, behind fresh_wait_s"
     )
-    render_slice_ms: float = Field(5.0, gt=0, description="time for which rendering keeps the event loop in one go")
+    render_slice_ms: float = Field(5.0, gt=0, description="longest time of rendering without a turn for other tasks")
     snapshot_hold_s: float = Field(
         0.5, ge=0, description="longest time for which folding waits for an answer that takes several slices"
     )
@@ -49,7 +49,7 @@ class ViewSettings(BaseModel):
         256 << 20, ge=1 << 20, description="large answers that are under way hold so much together; more get a 503"
     )
     dumps_max: int = Field(4, ge=1, description="state dumps under way at once; more get a 503")
-    stalled_s: float = Field(30.0, gt=0, description="a reader that takes nothing of its answer for so long is cut")
+    stalled_s: float = Field(30.0, gt=0, description="a client that reads nothing of its answer for so long is cut")
 
     queue_metrics_by_name: bool = Field(
         False,
@@ -57,7 +57,7 @@ class ViewSettings(BaseModel):
     )
 
     # Health.
-    health_interval_s: float = Field(5.0, ge=0, description="age at which the health checks are made again")
+    health_interval_s: float = Field(5.0, ge=0, description="age at which the health checks are repeated")
     lag_records_max: int = Field(
         500_000, ge=0, description="behind by more records than this is not healthy (a large burst is less)"
     )

@@ -275,7 +275,7 @@ VIEWS: dict[str, tuple[str, str]] = {
         """,
     ),
     "queue_usage": (
-        "what is allocated in a queue and below it: a row for each time that it changes",
+        "the amounts allocated in a queue and its descendants: a row for each change",
         """
         SELECT rm, instance, above AS queue, entry.key AS resource_type, time, step * entry.value AS delta,
             sum(step * entry.value) OVER (
@@ -287,7 +287,7 @@ VIEWS: dict[str, tuple[str, str]] = {
         """,
     ),
     "user_usage": (
-        "what a user's or a group's applications have allocated in a queue: a row for each time that it changes",
+        "the amounts allocated in a queue to a user's or a group's applications: a row for each change",
         """
         SELECT rm, instance, kind, name, queue, entry.key AS resource_type, time, step * entry.value AS delta,
             sum(step * entry.value) OVER (
@@ -304,7 +304,7 @@ VIEWS: dict[str, tuple[str, str]] = {
         """,
     ),
     "node_timeline": (
-        "what became of a node: its own changes, and each begin and end of an allocation",
+        "the changes of a node, and each begin and end of an allocation on it",
         """
         SELECT rm, instance, object_id AS node, time,
             CASE change_type || ' ' || change_detail

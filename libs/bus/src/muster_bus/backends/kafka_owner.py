@@ -98,7 +98,7 @@ class KafkaOwner:
         if not places and input_position is None:
             return
         started_s = self._link.clock.monotonic()
-        self._ended = "a commit did not come to its end"  # cleared when the commit succeeds
+        self._ended = "a commit was not completed"  # cleared when the commit succeeds
         try:
             async with asyncio.timeout(self._link.settings.transaction_deadline_s):
                 await self._transact(places, input_position)

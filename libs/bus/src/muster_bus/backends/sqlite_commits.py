@@ -160,10 +160,10 @@ class Committer:
         """Translates an error of SQLite. A damaged file ends all use of the log."""
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code == sqlite3.SQLITE_FULL:
-            return LogUnavailable(f"log {self._path} cannot be written: the disk is full; nothing of this was written")
+            return LogUnavailable(f"log {self._path} cannot be written: disk full; this transaction was not written")
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             self._broke(f"the file is damaged ({error})")
-        return LogUnavailable(f"log {self._path} cannot be written: {error}; nothing of this was written")
+        return LogUnavailable(f"log {self._path} cannot be written: {error}; this transaction was not written")
 
     def _run_order(self, order: Order) -> None:
         result, failure = None, None

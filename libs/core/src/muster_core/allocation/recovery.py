@@ -161,5 +161,5 @@ class Recovery:
             if ledger.allocated[number] > ledger.limit[number]
         ]
         if found:
-            message = f"taken in as the resource manager reports it: {'; '.join(found)}"
+            message = f"adopted as the resource manager reports it: {'; '.join(found)}"
             out.tell_people(allocation.key, app.app_id, allocation.shape, message, now_ns)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from muster_core.model.partition_state import PartitionState
     from muster_core.nodes.node_books import NodeBooks
 
-REMINDER_MESSAGE = "told again: it was not confirmed that the allocation is gone"
+REMINDER_MESSAGE = "reminder: the release of the allocation was not confirmed"
 
 
 class PlaceholderEnds(Protocol):

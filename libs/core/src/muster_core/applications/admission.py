@@ -70,11 +70,11 @@ def legible(item: AppItem, reasons: list[str]) -> AppItem:
     """
     queue = _legible(item.queue)[:_QUEUE_MAX]
     if queue != item.queue:
-        reasons.append(f"queueName: {queue[:_SHOWN_MAX]!r} is no queue name")
+        reasons.append(f"queueName: {queue[:_SHOWN_MAX]!r} is not a queue name")
         queue += "?"  # (No queue's name has a "?": a cut or corrected name must not be that of another queue.)
     user, groups = item.user, item.groups
     if user != _legible(user) or len(user) > NAME_CHARACTERS_MAX:
-        reasons.append(f"ugi.user: {_legible(user)[:_SHOWN_MAX]!r} is no user's name")
+        reasons.append(f"ugi.user: {_legible(user)[:_SHOWN_MAX]!r} is not a user's name")
         user, groups = "", ()
     kept = tuple(group for group in groups if group and len(group) <= NAME_CHARACTERS_MAX and group == _legible(group))
     if kept[:_GROUPS_MAX] != groups:

@@ -24,8 +24,8 @@ INDEPENDENT = "@independent@"
 INDEPENDENT_PATH = f"{ROOT}.{INDEPENDENT}"
 # Queues that Muster creates, for one purpose each. A configuration or an application that names them is rejected.
 OWN_QUEUES = {
-    RECOVERY_QUEUE: "it is made when an application must be taken in",
-    INDEPENDENT: "it is made for what belongs to no application",
+    RECOVERY_QUEUE: "Muster creates it when an application must be accepted",
+    INDEPENDENT: "Muster creates it for allocations that belong to no application",
 }
 # The largest depth of a queue, with root. More is an accident: each level costs time with every allocation below it.
 QUEUE_DEPTH_MAX = 32

@@ -53,7 +53,7 @@ def compile_pattern(text: str) -> Pattern:
     try:
         return Pattern(text, re2.compile(text.encode(), options))
     except UnicodeEncodeError:
-        raise InvalidPattern("the regular expression is no valid Unicode text") from None
+        raise InvalidPattern("the regular expression is not valid Unicode text") from None
     except re2.error as error:
         (why,) = error.args
         raise InvalidPattern(why.decode("utf-8", "replace")) from None

@@ -168,7 +168,7 @@ class _Key:
     deprecated: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
-_NO_RETRIES = "asks that cannot fit are not tried again and again here: they wait until what they lack is there"
+_NO_RETRIES = "Muster does not retry asks that cannot fit: they wait until the missing resources are free"
 
 
 # One table: the allowed values, how messages describe them, and the fields that they become.

@@ -286,7 +286,7 @@ class PartitionExternal:
             set_problem(entry, f"{missing}, and this source does not bring it", out)
         for offers in on.offers.values():
             for entry in offers:
-                set_problem(entry, f"{missing}, and nothing of it is offered", out)
+                set_problem(entry, f"{missing}, and none of its resources are offered", out)
         if went:
             for allocations in on.allocations.values():
                 for entry in allocations:
@@ -341,7 +341,7 @@ class PartitionExternal:
         if queue is None:
             return f"queue {entry.object_id.lower()} is not there"
         if queue.parent is None:
-            return "the max of root is what the nodes have: no source sets it"
+            return "the max of root is the capacity of the nodes: no source can set it"
         try:
             self._state.types.reserve(_types_of(entry.said))
         except TooManyTypes as error:
@@ -421,7 +421,7 @@ class PartitionExternal:
         state, said = self._state, entry.said
         assert isinstance(said, ExternalApplication)
         if said.app_id == INDEPENDENT:
-            return None, f"{INDEPENDENT} is the scheduler's own application, for what belongs to none"
+            return None, f"{INDEPENDENT} is the scheduler's own application, for independent allocations"
         path, problem = placement.path_of(state, said.queue)
         if problem:
             return None, problem

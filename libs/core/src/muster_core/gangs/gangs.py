@@ -228,9 +228,7 @@ class Gangs:
             group.lost += 1
 
     def count_gone_ask(self, ask: Ask, count: int, detail: Detail | None) -> None:
-        """Counts the reason why ``count`` of a placeholder ask are no longer pending; None: another ask takes its
-        place.
-        """
+        """Counts why ``count`` of a placeholder ask are no longer pending; None: another ask takes its place."""
         group = self.of(ask.app).task_group(ask.demand)
         if detail is None:
             group.asked -= count
@@ -284,9 +282,7 @@ class Gangs:
             self._stir(app, placeholder.task_group)
 
     def _break_off(self, gang: Gang, placeholder: Allocation) -> None:
-        """Withdraws a placeholder that ends for another reason. The ask for which it was a candidate looks for another
-        one.
-        """
+        """Withdraws a placeholder that ends for another reason. Its candidate ask looks for another one."""
         check = self._state.checks.of_placeholders.pop(placeholder, None)
         if check is not None:
             self._questions.withdraw(check, None)
@@ -660,9 +656,7 @@ class Gangs:
         self._lifecycle.complete_if_idle(app, out, now_ns)
 
     def _time_out_message(self, gang: Gang) -> str:
-        """The text of the time-out: first its configured value, then why it was shorter, then why the gang did not
-        start.
-        """
+        """The text of the time-out: its configured value, why it was shorter, why the gang did not start."""
         app, setting_ns = gang.app, timeout_setting_ns(gang.app)
         over = f"the placeholders' time-out of {setting_ns // 1_000_000} ms is over"
         if timeout_ns(app) < setting_ns:

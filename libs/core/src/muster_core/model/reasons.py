@@ -99,7 +99,7 @@ _PREEMPTION_WORDS = {
     PreemptionNo.DISABLED: "preemption is off in this partition",
     PreemptionNo.NOT_ALLOWED: "it may not preempt",
     PreemptionNo.TOO_YOUNG: "it has not waited long enough to preempt",
-    PreemptionNo.NO_GUARANTEE: "its queues have no guarantee for what it asks for",
+    PreemptionNo.NO_GUARANTEE: "its queues have no guarantee for the requested amounts",
     PreemptionNo.OVER_GUARANTEE: "it would put its queue above its guarantee",
     PreemptionNo.FENCED: "its queue may not preempt outside, and has nothing of a lower priority",
     PreemptionNo.NO_VICTIMS: "no allocation may be preempted for it",

@@ -164,7 +164,7 @@ def _check_path(path: str) -> None:
     elif path.startswith(f"{RECOVERY_PATH}."):
         problem = f"{RECOVERY_PATH} is for applications that must be taken in, and a leaf"
     elif f"{path}.".startswith(f"{INDEPENDENT_PATH}."):
-        problem = f"{INDEPENDENT_PATH} is for what belongs to no application, and a leaf"
+        problem = f"{INDEPENDENT_PATH} is a leaf for independent allocations"
     elif not all(acl.QUEUE_NAME.match(part) for part in parts):
         problem = "invalid queue name, expected 1 to 64 of letters, digits and _ : # / @ - in each part"
     if problem:

@@ -46,7 +46,7 @@ class ApplicationRequests:
             by = f" (source {live.source} brought it)" if live.source else ""
             return f"adding application {item.app_id} to partition {name}, but application already existed{by}"
         if item.app_id == INDEPENDENT:
-            return f"{INDEPENDENT} is the scheduler's own application, for what belongs to none: expected another id"
+            return f"{INDEPENDENT} is the scheduler's own application, for independent allocations: expected another id"
         # A fault rejects an ordinary application. A forced one is accepted differently, and an event says why.
         forced = is_forced(item.tags)
         reasons: list[str] = []
@@ -94,7 +94,7 @@ class ApplicationRequests:
         partition = self._partitions.get(partition_name(partition_text))
         app = partition.live_application(app_id) if partition is not None else None
         if app is not None and app.independent:
-            reason = f"{INDEPENDENT} is the scheduler's own application, for what belongs to none: it ends with that"
+            reason = f"{INDEPENDENT} is the scheduler's own application, for independent allocations: it ends with that"
             out.facts.append(RejectedApplication(app_id, reason))
         elif app is not None and app.source:
             reason = f"application {app_id} was brought by source {app.source}, which alone ends it"

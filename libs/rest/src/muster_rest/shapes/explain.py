@@ -522,7 +522,7 @@ ApplicationDao = joined(
 )
 NodeDao = joined(
     "NodeDao",
-    "Where a node stands, and what is on it.",
+    "The state of a node, and its allocations.",
     NodeHeadDao,
     {"allocations": list[OnNodeDao], FOREIGN: list[OnNodeDao]},
 )

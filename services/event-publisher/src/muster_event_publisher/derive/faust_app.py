@@ -162,7 +162,7 @@ class FaustDerive:
 
     def _take_states(self) -> None:
         if self._recovered:
-            raise DeriveStalled("the group has other members now: this one begins anew with its part")
+            raise DeriveStalled("the group has other members now: this member starts again with its partitions")
         # Faust has read back the states of this process's partitions, and no others.
         states: dict[int, list[tuple[bytes, bytes]]] = {}
         for key, value in self._states.items():
@@ -176,7 +176,7 @@ class FaustDerive:
     async def _on_revoked(self, _app: Any, revoked: set[Any], **_: Any) -> None:
         # (Another member may take these partitions as soon as this method returns.)
         if revoked and self._recovered:
-            self._fail(DeriveStalled("the group changes: this member begins anew with its part"))
+            self._fail(DeriveStalled("the group changes: this member starts again with its partitions"))
 
     def _deriver(self, partition: int) -> PartitionDeriver:
         deriver = self._derivers.get(partition)

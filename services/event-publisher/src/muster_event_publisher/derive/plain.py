@@ -73,7 +73,7 @@ class PlainDerive:
                 await self._derive_until_it_fails(partition, parts)
             except (LogUnavailable, TransactionFailed) as error:
                 # The state in memory may be ahead of the log: it is dropped and folded again from the log.
-                self._troubles[partition] = f"the log does not take what is derived: {error}"
+                self._troubles[partition] = f"the log does not accept derived records: {error}"
                 log.warning("deriving begins again", partition=partition, error=str(error), retry_s=pause_s)
             finally:
                 for part in parts:

@@ -26,14 +26,14 @@ class DeriveSettings(BaseModel):
         description="length of a window of usage; not to be changed while there is usage on the log",
     )
     refresh_windows: int = Field(
-        60, ge=1, description="what holds something is written again at least every so many windows"
+        60, ge=1, description="usage that continues is written again at least every so many windows"
     )
     batch_records_max: int = Field(500, ge=1, le=100_000, description="events in one batch")
-    batch_wait_s: float = Field(0.5, ge=0, description="wait for company of the events of a batch that is not full")
+    batch_wait_s: float = Field(0.5, ge=0, description="longest wait for further events of a batch that is not full")
 
     # REST.
     rest_windows_max: int = Field(
-        1_440, ge=1, description="windows that /ws/v1/usage knows, back from the newest event (1,440 of 60 s are a day)"
+        1_440, ge=1, description="windows that /ws/v1/usage keeps, back from the newest event (1,440 of 60 s are a day)"
     )
     rest_records_max: int = Field(
         100_000, ge=1, description="records of usage that are kept in memory for it; the oldest windows go first"

@@ -93,7 +93,7 @@ class TwoLevelEventHandler(BaseEventHandler):
 
     def _refuse(self, what: ExternalObject) -> NoReturn:
         kind = kind_of(what).value
-        raise NotTaken(f"kind: {kind!r}, expected 'offer': the handler 'two-level' uses only what is offered")
+        raise NotTaken(f"kind: {kind!r}, expected 'offer': the handler 'two-level' uses offers only")
 
 
 def make_handler(cache: ExternalCache, config: bytes | None, context: HandlerContext) -> TwoLevelEventHandler:
@@ -110,7 +110,7 @@ def _read(config: bytes) -> dict[str, object]:
     try:
         document = read_tree(config.decode(), reader.unreadable)
     except UnicodeDecodeError:
-        raise HandlerSettingsWrong("config_path: the file is no UTF-8 text, expected YAML") from None
+        raise HandlerSettingsWrong("config_path: the file is not UTF-8 text, expected YAML") from None
     if isinstance(document, YamlMapping) and TABLE in document:
         document = document[TABLE]
     is_empty = document is None or (isinstance(document, Scalar) and document.value is None)

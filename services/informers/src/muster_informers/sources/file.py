@@ -122,7 +122,7 @@ class FileSource:
 
     async def watch(self, cursor: str) -> AsyncIterator[Sequence[Delta]]:
         if not cursor or cursor != self._cursor:
-            raise CursorExpired(f"{self._place}: what was told last is not known any more")
+            raise CursorExpired(f"{self._place}: the last reported content is not known any more")
         while True:
             yield await self._changes()
             await asyncio.sleep(self._options.poll_s)
@@ -159,7 +159,7 @@ class FileSource:
                 read = await self._threaded(partial(self._read, before))
                 self._stats, self._read_s = before, self._clock.monotonic()
                 return read
-        raise SourceUnavailable(f"{self._place}: does not come to rest for {self._options.settle_s:g} s")
+        raise SourceUnavailable(f"{self._place}: keeps changing for {self._options.settle_s:g} s")
 
     async def _threaded(self, work: Callable[[], T]) -> T:
         """Runs work in a thread, because disks can hang and texts are long. There is one thread at a time, even if it
@@ -197,7 +197,7 @@ class FileSource:
                     stats.append(_stat(path))
         if not stats:
             raise SourceUnavailable(
-                f"{self._place}: no file of it is an inventory; expected at least one, with [] where there is nothing"
+                f"{self._place}: none of its files is an inventory; expected at least one ([]: no objects)"
             )
         return stats
 
@@ -237,7 +237,7 @@ class FileSource:
 def _stat(path: Path) -> _Stat:
     found = path.stat()
     if not stat.S_ISREG(found.st_mode):
-        raise SourceUnavailable(f"{path}: is no file")
+        raise SourceUnavailable(f"{path}: not a file")
     return _as_stat(path, found)
 
 

@@ -216,7 +216,7 @@ class HttpSource:
 
     async def watch(self, cursor: str) -> AsyncIterator[Sequence[Delta]]:
         if not cursor or cursor != self._cursor:
-            raise CursorExpired(f"{self._shown(self._url)}: what was told last is not known any more")
+            raise CursorExpired(f"{self._shown(self._url)}: the last reported content is not known any more")
         try:
             while True:
                 # The least time between two requests, also when a failed watch begins again.
@@ -268,7 +268,7 @@ class HttpSource:
             answer = await self._get(httpx.URL(url), before.etag if before is not None else "", left)
             if answer.body is None:
                 if before is None:
-                    raise SourceSaysNonsense(f"{self._shown(url)}: 304 Not Modified, though nothing was known")
+                    raise SourceSaysNonsense(f"{self._shown(url)}: 304 Not Modified without an earlier answer")
                 page = before
             else:
                 left -= len(answer.body)
@@ -299,7 +299,7 @@ class HttpSource:
         try:
             url = answer.url.join(links["next"])
         except (httpx.InvalidURL, ValueError):
-            raise SourceSaysNonsense(f"{self._shown(answer.url)}: the link to the next page is no URL") from None
+            raise SourceSaysNonsense(f"{self._shown(answer.url)}: the link to the next page is not a URL") from None
         if _origin(url) not in (_origin(answer.url), _origin(self._url)):
             raise SourceSaysNonsense(
                 f"{self._shown(answer.url)}: the next page is at {self._shown(url)}, expected the same host"
@@ -325,7 +325,7 @@ class HttpSource:
         has_end = "content-length" in answer.headers or "transfer-encoding" in answer.headers
         if form != "json" and not has_end:
             raise SourceSaysNonsense(
-                f"{self._shown(answer.url)}: {form} without Content-Length: nothing tells whether it was cut off"
+                f"{self._shown(answer.url)}: {form} without Content-Length: it may have been cut off"
             )
         return form
 
@@ -458,7 +458,7 @@ class HttpSource:
                             f"{self._shown(url)}: more than {self._options.max_bytes} bytes (max_bytes)"
                         )
         except zlib.error:
-            raise SourceSaysNonsense(f"{self._shown(url)}: the answer is no gzip, though it says so") from None
+            raise SourceSaysNonsense(f"{self._shown(url)}: the answer is not gzip, unlike its header") from None
         if unpack is not None and not unpack.is_whole:
             raise SourceSaysNonsense(f"{self._shown(url)}: the packed answer was cut off")
         return bytes(body)

@@ -146,7 +146,7 @@ class KafkaSource:
             )
         if not (any(ends.values()) or self._options.empty_is_valid):
             raise SourceUnavailable(
-                f"topic {self._options.topic}: nothing was ever written; expected records (or set empty_is_valid)"
+                f"topic {self._options.topic}: it has never had a record; expected records (or set empty_is_valid)"
             )
         documents = await asyncio.to_thread(
             lambda: [self._document(partition, key, *found) for (partition, key), found in newest.items()]
@@ -169,7 +169,7 @@ class KafkaSource:
                 moved_s, before = self._clock.monotonic(), positions
             elif self._clock.monotonic() - moved_s > self._options.timeout_s:
                 raise SourceUnavailable(
-                    f"topic {self._options.topic}: nothing came for {self._options.timeout_s:g} s, before its end"
+                    f"topic {self._options.topic}: no records for {self._options.timeout_s:g} s, before its end"
                 )
             for record in await self._poll(consumer, _READ_SLICE_MS):
                 key = (-1 if record.key == self._marker and self._marker else record.partition, record.key)
@@ -211,7 +211,7 @@ class KafkaSource:
         for record in records:
             if self._marker and record.key == self._marker:
                 if record.value is None:
-                    raise CursorExpired(f"topic {self._options.topic}: the marker is gone")
+                    raise CursorExpired(f"topic {self._options.topic}: the marker was removed")
                 continue
             what, document = (
                 ChangeType.MODIFIED,

@@ -179,7 +179,7 @@ class RedisSource:
             entries, place = await self._step(place)
             for change in map(self._change, entries):
                 if not change.key[0]:
-                    raise CursorExpired("an entry does not say what it is about")
+                    raise CursorExpired("an entry does not name its object")
                 found.pop(change.key, None)
                 if change.type is not ChangeType.DELETED:
                     found[change.key] = {b"": change.document}
@@ -237,9 +237,9 @@ class RedisSource:
         """Checks that no entry between a place and the stream's end was lost. Raises CursorExpired."""
         stream, last, added = self._options.stream, _id(info["last-generated-id"]), info.get("entries-added")
         if last < place.last:
-            raise CursorExpired(f"{self._shown}: the stream {stream} ends before what was read: another server?")
+            raise CursorExpired(f"{self._shown}: the stream {stream} ends before the last read entry: another server?")
         if added is not None and place.added is not None and added < place.added:
-            raise CursorExpired(f"{self._shown}: the stream {stream} was begun anew")
+            raise CursorExpired(f"{self._shown}: the stream {stream} was started again")
         if _id(info.get("max-deleted-entry-id", b"0-0")) > place.last:
             raise CursorExpired(f"{self._shown}: entries of the stream {stream} were deleted before they were read")
         first = info["first-entry"]

@@ -413,7 +413,7 @@ def no_ask(app: Application, key: str, now_ns: int) -> str:
     """The answer for a key without a pending ask."""
     held = app.held(key)
     if not held:
-        return "Ask not found: there is no allocation with its key either; the ask is unknown or gone"
+        return "Ask not found: no ask or allocation has this key"
     last = held[-1]
     return f"Ask not found: it was allocated {lasted(now_ns - last.allocated_ns)} ago, on node {last.node_id}"
 
@@ -548,7 +548,7 @@ def _still_there(found: Iterable[Allocation]) -> Iterator[Allocation]:
 
 def _preempted_by(partition: Partition, now_ns: int) -> Callable[[Allocation], PreemptedDao]:
     def tell(held: Allocation) -> PreemptedDao:
-        assert held.preempted is not None, f"{held} was not told to go"
+        assert held.preempted is not None, f"{held} was not preempted"
         return explain_preemption.preempted(partition, held, held.preempted, now_ns)
 
     return tell

@@ -51,7 +51,7 @@ ATTEMPTS = Family(
     "yunikorn_scheduler_container_allocation_attempt_total",
     "counter",
     ("state",),
-    "Containers by what became of them: allocated, rejected, error, released.",
+    "Containers by result: allocated, rejected, error, released.",
 )
 SUBMISSIONS = Family(
     "yunikorn_scheduler_application_submission_total",
@@ -108,14 +108,14 @@ SORTING = Family(
     "yunikorn_scheduler_node_sorting_latency_milliseconds",
     "histogram",
     ("level",),
-    "Time of sorting applications and queues, in seconds. Nothing is sorted anew here: always 0.",
+    "Time of sorting applications and queues, in seconds. Muster sorts nothing again: always 0.",
 )
 QUEUE_APPLICATIONS = Family("yunikorn_queue_app", "gauge", ("queue", "state"), "Applications of a queue, by state.")
 QUEUE_APPLICATIONS_ENDED = Family(
     "yunikorn_queue_app_total",
     "counter",
     ("queue", "state"),
-    "Applications of a queue that ended, by how: completed, failed, rejected. Stays when the queue is gone.",
+    "Ended applications of a queue, by result: completed, failed, rejected. Stays when the queue is removed.",
 )
 QUEUE_RESOURCES = Family(
     "yunikorn_queue_resource",

@@ -28,15 +28,15 @@ _TASKS_MAX = 1_000
 # The entries of pprof's index, and their meaning here.
 PROFILES = {
     "cmdline": "the command line, secrets masked",
-    "goroutine": "what threads and tasks do now, as /debug/stack has it",
-    "profile": f"what threads do, looked at for ?seconds= (1 to {PROFILE_S_MAX}): lines of stack and count, as flame"
+    "goroutine": "the stacks of threads and tasks, as in /debug/stack",
+    "profile": f"samples of threads' stacks for ?seconds= (1 to {PROFILE_S_MAX}): lines of stack and count, as flame"
     " graphs take them",
 }
 MISSING = {
     "heap": "Python's memory is not that of Go's heap profile",
     "threadcreate": "threads are few, and in goroutine",
     "allocs": "Python's memory is not that of Go's allocation profile",
-    "block": "there is no record of what waited",
+    "block": "there is no record of waits",
     "mutex": "there is no record of locks",
     "symbol": "stacks have names already",
     "trace": "there is no execution tracer",

@@ -46,7 +46,7 @@ def read(body: bytes) -> list[WantedObject]:
     try:
         wanted = _DECODER.decode(body or b"[]")
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RequestRefused(400, f"The body is no list of objects: {error}") from error
+        raise RequestRefused(400, f"The body is not a list of objects: {error}") from error
     if len(wanted) > WANTED_MAX:
         raise RequestRefused(400, f"The body has {len(wanted)} objects: expected at most {WANTED_MAX}")
     return wanted

@@ -88,7 +88,7 @@ def after(call: Call) -> external.Place | None:
     text = call.query.get("after", "")
     kind, slash, object_id = text.partition("/")
     if text and (not slash or kind not in set(ExternalKind)):
-        raise RequestRefused(400, f'After {shown(text)}: expected what the last page has as "next"')
+        raise RequestRefused(400, f'After {shown(text)}: expected the value of "next" of the last page')
     return (kind, object_id) if text else None
 
 

@@ -48,7 +48,7 @@ class Revoked:
                 chosen.remove(each)
                 _ease(lack, each, -1)
         why = Preempted(self.name, "", f"{entry.source}/{entry.object_id}", "", now_ns)
-        ends = "is lent no more" if entry.withdrawn else "is wanted back"
+        ends = "is offered no more" if entry.withdrawn else "is wanted back"
         message = f"Preempted on node {node.node_id}: offer {entry.object_id} of source {entry.source} {ends}"
         going: dict[Allocation, None] = {}
         for each in chosen:

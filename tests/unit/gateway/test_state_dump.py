@@ -174,7 +174,7 @@ async def test_the_rms_own_words_come_last_and_spoil_nothing(answer: CommandAnsw
 
     found, _ = await read(dump(CutView(1, answers({"default": (1, 1)})), ask_rm))
     if words is None:
-        assert found["rmDiagnostics"] is None or "is no JSON" in found["rmDiagnostics"]["error"]
+        assert found["rmDiagnostics"] is None or "is not JSON" in found["rmDiagnostics"]["error"]
     else:
         assert found["rmDiagnostics"] == words
     assert list(found)[-1] == "rmDiagnostics"

@@ -40,8 +40,8 @@ class SchedulerSettings(BaseModel):
     )
     policy_groups_dir: Path | None = Field(
         default=None,
-        description="Directory of files <policyGroup>.yaml: the configuration of a policy group's RMs that register with "
-        "an empty one. Without such a file: the default.",
+        description="Directory of files <policyGroup>.yaml: the configuration of a policy group's RMs that register "
+        "with an empty one. Without such a file: the default.",
     )
     share_policy_groups: bool = Field(
         default=False,

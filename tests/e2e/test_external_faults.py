@@ -69,6 +69,14 @@ class World(NamedTuple):
         found: dict[str, Any] = await eventually(is_so, f"source {name} is {wanted}")
         return found
 
+    async def health_names(self, name: str, *, named: bool = True) -> None:
+        """Returns when health names a source that is lost, or no longer does. It is looked at now and then."""
+
+        async def is_so() -> bool:
+            return (f"informer {name} (http): " in await self.up.health()) is named
+
+        await eventually(is_so, f"health names {name}: {named}")
+
     async def asked_again(self, name: str, times: int = 3) -> None:
         """Returns when a source was asked so many times from now on: what it answers now was looked at."""
         answer = self.sources[name].answer
@@ -108,7 +116,7 @@ async def test_without_a_source_that_is_not_required_everything_else_goes_on(wor
     """(Its time-out began with the world.)"""
     async with world.rm("late") as rm:
         await world.state("late", "STALE")
-        assert "informer late (http): " in await world.up.health()
+        await world.health_names("late")
         assert await rm.fills(10) == {"own": 1, "shared": 8}
         world.sources["late"].start()
         await rm.node_has("shared", 4)
@@ -127,7 +135,7 @@ async def test_a_lost_source_drains_its_nodes_until_it_is_back(world: World) -> 
         said = await world.state("drains", "STALE")
         assert (said["lost"], said["drains"]) == (True, True)
         assert "attempts failed" in said["reason"]
-        assert "informer drains (http): " in await world.up.health()
+        await world.health_names("drains")
         for name in ("shared", "brought"):
             assert not (await rm.node(name))["schedulable"], name
             assert any("drains" in message for message in await rm.events(name)), await rm.events(name)
@@ -137,11 +145,7 @@ async def test_a_lost_source_drains_its_nodes_until_it_is_back(world: World) -> 
         world.sources["drains"].start()
         await world.state("drains", "LIVE")
         await rm.runs_all(own=1, shared=3, brought=2)
-
-        async def is_well() -> bool:  # health is looked at now and then
-            return "drains" not in await world.up.health()
-
-        await eventually(is_well, "health has nothing to say")
+        await world.health_names("drains", named=False)
 
 
 async def test_the_nodes_of_a_lost_source_that_is_kept_go_on_as_it_said_last(world: World) -> None:
@@ -150,7 +154,7 @@ async def test_the_nodes_of_a_lost_source_that_is_kept_go_on_as_it_said_last(wor
         world.sources["keeps"].stop()
         said = await world.state("keeps", "STALE")
         assert (said["lost"], said["drains"]) == (True, False)
-        assert "informer keeps (http): " in await world.up.health()
+        await world.health_names("keeps")
         assert await rm.fills(10) == {"own": 1, "shared": 3, "brought": 2}
 
         world.sources["keeps"].answer.says(*SHARED[1:])  # it forgot the host, not the VM on it

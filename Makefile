@@ -60,10 +60,7 @@ example-external: install ## an example plugin, installed from its own package: 
 
 test: install-dev ## every test; finds or installs Kafka, Redis, PostgreSQL and Chromium (tests/README.md)
 	@scripts/test-servers
-	@status=0; \
-	$(BIN)/pytest -n $(JOBS) --dist loadgroup $(PARALLEL_TESTS) $(PYTEST_ARGS) || status=$$?; \
-	$(BIN)/pytest -n $(SYSTEM_JOBS) --dist loadfile --no-loadscope-reorder $(SYSTEM_TESTS) $(PYTEST_ARGS) || status=$$?; \
-	exit $$status
+	@SHORT="$(PARALLEL_TESTS)" SYSTEMS="$(SYSTEM_TESTS)" scripts/run-tests $(BIN)/pytest $(JOBS) $(SYSTEM_JOBS) $(PYTEST_ARGS)
 
 test-unit: install-dev ## the tests that need no server
 	$(BIN)/pytest -n $(JOBS) --dist loadgroup -m 'not kafka and not redis and not postgres' $(PARALLEL_TESTS) $(PYTEST_ARGS)

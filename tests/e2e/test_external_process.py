@@ -58,7 +58,11 @@ async def test_killed_informers_are_lost_until_they_have_listed_again(tmp_path: 
 
             await eventually(is_lost, "the source is lost")
             assert not (await rm.node("shared"))["schedulable"]
-            assert "informer vms (http)" in await up.health()
+
+            async def is_named() -> bool:
+                return "informer vms (http)" in await up.health()
+
+            await eventually(is_named, "health names the source")
             assert await rm.fills(5) == before | Counter(own=1)
             # 2. it is heard again
             source.answer.says(host("shared", 3), vm("vm-1", "shared", 1))

@@ -141,7 +141,7 @@ class Asking(Cluster):
         """Nothing is asked, booked for a question, courted or remembered as agreed."""
         questions = self.partition.questions
         busy = [questions.open, questions._quick, questions._aside, questions._agreed]
-        open_now = self.partition.inquiries
+        open_now = self.partition.checks
         busy += [open_now.of_asks, open_now.of_nodes, open_now.of_placeholders]
         for app in self.partition.apps.values():
             busy += [ask.asking or [] for ask in app.asks.values()]

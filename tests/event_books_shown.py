@@ -82,7 +82,7 @@ def _of_partition(shown: Shown, partition: Partition) -> None:
 def _without_proposals(shown: Shown, partition: Partition, app: Application) -> None:
     """What the RM is asked about counts in a scheduler's books already; a follower's do not know of it."""
     for ask in app.asks.values():
-        for node in [inquiry.booked for inquiry in partition.inquiries.for_ask(ask) if inquiry.booked is not None]:
+        for node in [check.booked for check in partition.checks.for_ask(ask) if check.booked is not None]:
             wants = ask.shape.quantities
             shown.figures[ON_NODE][node.node_id].subtract(wants)
             shown.figures[HELD][app.app_id].subtract(wants)

@@ -145,7 +145,7 @@ class Arena:
         """The same of all of them, but what streams that come and go do to an RM's life."""
         return {rm_id: {key: value for key, value in self.state(rm_id).items() if key != b"rm"} for rm_id in RMS} | {
             "configurations": {rm_id.encode(): self.machine.rms[rm_id].info.config.encode() for rm_id in RMS},
-            "held": {rm_id.encode(): self.machine.rms[rm_id].info.held_reason.encode() for rm_id in RMS},
+            "held": {rm_id.encode(): self.machine.rms[rm_id].info.paused_reason.encode() for rm_id in RMS},
         }
 
     # ---- what is sent ----------------------------------------------------------------------------------------------

@@ -23,10 +23,10 @@ from muster_core.external.external import (
     id_of,
     kind_of,
 )
-from muster_core.model.closing import ClosedBy, Closer
 from muster_core.model.commands import NodeAction
 from muster_core.model.reasons import Reason, ReasonCode
 from muster_core.model.states import QueueEvent
+from muster_core.model.unschedulable import ClosedBy, Closer
 from muster_rest.shapes.explain import NowDao
 from muster_state.follower import RmInfo
 from muster_view.explain import explain_node, explain_now, explain_queue
@@ -136,7 +136,7 @@ def not_synced() -> Explained:
 def paused() -> Explained:
     found = explained.no_node_has_room()
     found.cluster.wait(60)
-    found.info = RmInfo("rm", life="RUNNING", held=True, held_ns=found.cluster.now_ns)
+    found.info = RmInfo("rm", life="RUNNING", paused=True, paused_ns=found.cluster.now_ns)
     found.cluster.wait(240)
     return found
 
@@ -274,13 +274,13 @@ def test_the_sentence_of_an_ask(cause: str) -> None:
 
 def queue(found: Explained, path: str = "root.a") -> dict[str, Any]:
     arena = found.cluster
-    return decoded(explain_queue.explained(arena.partition, arena.queue(path), arena.now_ns, halt=None))
+    return decoded(explain_queue.explained(arena.partition, arena.queue(path), arena.now_ns, pause=None))
 
 
 def node(found: Explained) -> str:
     arena = found.cluster
     pieces = explain_node.explained(
-        arena.partition, arena.partition.nodes["n1"], arena.now_ns, halt=None, external=arena.core.external
+        arena.partition, arena.partition.nodes["n1"], arena.now_ns, pause=None, external=arena.core.external
     )
     said: str = json.loads(b"".join(pieces))["message"]
     return said
@@ -443,7 +443,7 @@ def test_the_sentence_of_a_node() -> None:
     def said(found: Explained) -> str:
         arena = found.cluster
         node = arena.partition.nodes["n1"]
-        pieces = explain_node.explained(arena.partition, node, arena.now_ns, halt=None, external=arena.core.external)
+        pieces = explain_node.explained(arena.partition, node, arena.now_ns, pause=None, external=arena.core.external)
         sentence: str = json.loads(b"".join(pieces))["sentence"]
         return sentence
 

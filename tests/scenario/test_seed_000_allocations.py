@@ -225,7 +225,7 @@ def test_an_ask_of_repeats_changes_all_that_runs_and_what_is_pending(cluster: Cl
     assert cluster.the_node("n").available == [2, 10]
 
 
-def test_what_was_told_to_go_stays_told_when_its_ask_comes_again(cluster: Cluster) -> None:
+def test_a_released_allocation_stays_released_when_its_ask_is_repeated(cluster: Cluster) -> None:
     _send(cluster, replace(ask("x", "k", vcore=1), execution_timeout_ms=1_000))
     cluster.wait(1)
     cluster.wait(1)

@@ -23,7 +23,6 @@ from muster_core.model.commands import (
     UpdateNodes,
 )
 from muster_core.model.demand import Demand
-from muster_core.model.inquiries import Inquiry
 from muster_core.model.node import Node
 from muster_core.model.outcome import (
     Event,
@@ -34,6 +33,7 @@ from muster_core.model.outcome import (
     ReleasedAllocation,
     SchedulingStateChanged,
 )
+from muster_core.model.predicate_checks import PredicateCheck
 from muster_core.model.queue import Ledger
 from muster_core.model.resources import fits
 from muster_core.model.scopes import CallbackPolicy
@@ -448,21 +448,21 @@ class Laws(Law):
                 must(not ask.gone, "leak", f"{ask} is gone, and remembered")
             for app in partition.apps.values():
                 for ask in app.asks.values():
-                    inquiries = set(partition.inquiries.for_ask(ask))
-                    must(inquiries <= open_now, "leak", f"{ask}: {inquiries}")
-                    must(len(inquiries) <= ask.pending, "twice", f"{ask}: {inquiries} for {ask.pending}")
+                    checks = set(partition.checks.for_ask(ask))
+                    must(checks <= open_now, "leak", f"{ask}: {checks}")
+                    must(len(checks) <= ask.pending, "twice", f"{ask}: {checks} for {ask.pending}")
                     if ask.refusals is not None:
                         gone = [each for each in ask.refusals.nodes if each not in partition.nodes]
                         must(not gone, "leak", f"{ask}: {gone} refused")
                         armed = bool(ask.refusals.armed_ns) or not ask.refusals.nodes
                         must(armed, "leak", f"{ask}: {list(ask.refusals.nodes)} would be refused for ever")
                 if app.gang is not None:
-                    courted = set(partition.inquiries.about_places_of(app))
+                    courted = set(partition.checks.about_places_of(app))
                     must(courted <= open_now, "leak", f"{app}: {courted} courted")
                     proposed: Counter[int] = Counter()
                     for ask in app.asks.values():
-                        for inquiry in partition.inquiries.for_ask(ask):
-                            if booked_on(inquiry) is not None and ask.demand.placeholder:
+                        for check in partition.checks.for_ask(ask):
+                            if booked_on(check) is not None and ask.demand.placeholder:
                                 proposed.update(dict(ask.shape.items))
                     must(dict(proposed) == app.gang.proposed, "leak", f"{app}: {app.gang.proposed}, {proposed}")
 
@@ -473,7 +473,7 @@ class Laws(Law):
             for what in ("open", "_quick", "_aside", "_agreed", "_refused", "_stale"):
                 must(not getattr(questions, what), "leak", f"{what}: {getattr(questions, what)}")
             for node in partition.nodes.values():
-                open_now = partition.inquiries.about_node(node)
+                open_now = partition.checks.about_node(node)
                 must(not open_now and not node.refused_by, "leak", f"{node}: {open_now} {node.refused_by}")
                 must(not any(node.allocated), "leak", f"{node}: {node.allocated}")
             for queue in partition.queues.values():
@@ -518,9 +518,9 @@ def _what_is_where(core: SchedulerCore) -> dict[tuple[str, str], dict[int, Alloc
     }
 
 
-def booked_on(inquiry: Inquiry) -> Node | None:
+def booked_on(check: PredicateCheck) -> Node | None:
     """The node on which what is proposed counts."""
-    return inquiry.booked
+    return check.booked
 
 
 def _check_no_room(partition: Partition, ask: Ask, turns: Turns) -> None:
@@ -542,7 +542,7 @@ def _check_no_room(partition: Partition, ask: Ask, turns: Turns) -> None:
             continue
         kept = [other for other in node.reservations if other is not ask]
         # (On a node that is kept for it one at a time is asked for.)
-        asked = any(node in inquiry.nodes.values() for inquiry in partition.inquiries.for_ask(ask))
+        asked = any(node in check.nodes.values() for check in partition.checks.for_ask(ask))
         asked = node.node_id == ask.reserved_node and (asked or ask.awaits_placeholders)
         if node.usable and not kept and not asked:
             must(False, "left pending", f"{ask} fits on {node}: {node.available}")
@@ -588,7 +588,7 @@ def _counting(partition: Partition, app_id: str) -> Iterator[tuple[str, tuple[tu
     for held in app.allocations.values():
         yield held.node_id, held.shape.items
     for ask in app.asks.values():
-        for inquiry in partition.inquiries.for_ask(ask):
-            node = booked_on(inquiry)
+        for check in partition.checks.for_ask(ask):
+            node = booked_on(check)
             if node is not None:
                 yield node.node_id, ask.shape.items

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from muster_bus.topics import Topics
 from muster_core.model.application import Ask
 from muster_core.model.demand import Demand
-from muster_core.model.inquiries import Inquiry, InquiryKind
 from muster_core.model.node import Node
 from muster_core.model.outcome import Fact, NewAllocation, PredicatesAsked
+from muster_core.model.predicate_checks import CheckKind, PredicateCheck
 from muster_core.model.scopes import CallbackPolicy, Scope
 from muster_core.partition import Partition
 from muster_proto.muster.bus.v1 import envelope_pb2
@@ -23,7 +23,7 @@ from muster_scheduler.emit import Emitter
 from muster_state.follower import RmInfo
 from simulation.books import must
 
-_PROPOSALS = (InquiryKind.PLACE, InquiryKind.PROBE, InquiryKind.REPLACE)
+_PROPOSALS = (CheckKind.PLACE, CheckKind.PROBE, CheckKind.REPLACE)
 _SAID = {"node": Scope.NODE, "task-group": Scope.TASK_GROUP, "application": Scope.APPLICATION, "one": Scope.ONE}
 TAG = "muster.callbacks.open"
 
@@ -45,13 +45,13 @@ def places(partition: str, app_id: str, task_group: str, node_ids: Iterable[str]
         yield partition, Scope.NODE, node_id, ""
 
 
-def proposals(partition: Partition) -> Iterator[tuple[Inquiry, list[Place]]]:
+def proposals(partition: Partition) -> Iterator[tuple[PredicateCheck, list[Place]]]:
     """What is open and would be an allocation, and where."""
-    for inquiry in dict.fromkeys(partition.questions.open.values()):
-        if inquiry.kind in _PROPOSALS:
-            ask = inquiry.ask
-            nodes = sorted(node.node_id for node in inquiry.nodes.values())
-            yield inquiry, list(places(partition.name, ask.app.app_id, ask.demand.task_group, nodes))
+    for check in dict.fromkeys(partition.questions.open.values()):
+        if check.kind in _PROPOSALS:
+            ask = check.ask
+            nodes = sorted(node.node_id for node in check.nodes.values())
+            yield check, list(places(partition.name, ask.app.app_id, ask.demand.task_group, nodes))
 
 
 class Turns:
@@ -83,11 +83,11 @@ def check_alone(policy: CallbackPolicy, partition: Partition, tally: Counter[str
     if not found:
         return
     count = Counter(place for _, here in found for place in here)
-    for inquiry, here in found:
-        scope = wanted(policy, inquiry.ask.demand)
+    for check, here in found:
+        scope = wanted(policy, check.ask.demand)
         for place in here:
             if place[1] & scope:
-                must(count[place] == 1, "alone", f"{inquiry.ask}: {count[place]} proposals are open in {place}")
+                must(count[place] == 1, "alone", f"{check.ask}: {count[place]} proposals are open in {place}")
                 tally[f"turns: alone in {place[1].name}"] += 1
 
 

@@ -105,7 +105,7 @@ def in_flight(core: SchedulerCore, rm_id: str) -> set[bytes]:
         for name, partition in core.partitions.items()
         for queue in partition.queues.values()
         for each in queue.waitlists.values()
-        if not each.groups and each.place is None
+        if not each.groups and each.wait_point is None
     }
 
 

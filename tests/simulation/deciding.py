@@ -323,7 +323,7 @@ class Deciding:
 
     def _told_people(self, event: Event, last: Event | None) -> None:
         if event.message.startswith("Preempted by "):
-            self._told_to_go(event)
+            self._released(event)
             return
         if event.message == "Successful allocation":
             before = EventType.NODE if event.reference_id == OWN else EventType.USERGROUP  # (of nobody there is none)
@@ -348,7 +348,7 @@ class Deciding:
         else:
             raise AuditFailure("event", f"a cycle says {event}")
 
-    def _told_to_go(self, event: Event) -> None:
+    def _released(self, event: Event) -> None:
         fact = self._fact(ReleasedAllocation, event)
         words = (fact.key, fact.app_id, fact.message)
         must(words == (event.object_id, event.reference_id, event.message), "event", f"{event} goes with {fact}")

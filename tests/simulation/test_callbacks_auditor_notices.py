@@ -15,9 +15,9 @@ from muster_core.allocation.turns import Turns
 from muster_core.allocation.waiting import Waiting
 from muster_core.gangs.gangs import Gangs
 from muster_core.model.application import Allocation, Ask, AskGroup
-from muster_core.model.inquiries import Inquiry, InquiryKind, Retry
 from muster_core.model.node import Node
 from muster_core.model.outcome import Outcome
+from muster_core.model.predicate_checks import CheckKind, PredicateCheck, Retry
 from muster_core.model.queue import Ledger
 from muster_core.model.scopes import CallbackPolicy
 from muster_core.nodes.node_index import NodeIndex
@@ -57,10 +57,10 @@ def _not_counted_in_limits(patch: pytest.MonkeyPatch) -> None:
     """What is proposed does not count in its queues."""
     whole = Questions._book
 
-    def on_node_only(self: Questions, inquiry: Inquiry, sign: int, *, again: bool = False) -> None:
-        whole(self, inquiry, sign, again=again)
-        for ledger in inquiry.ask.app.ledgers:
-            for number, value in inquiry.ask.shape.items:
+    def on_node_only(self: Questions, check: PredicateCheck, sign: int, *, again: bool = False) -> None:
+        whole(self, check, sign, again=again)
+        for ledger in check.ask.app.ledgers:
+            for number, value in check.ask.shape.items:
                 ledger.allocated[number] -= sign * value
 
     patch.setattr(Questions, "_book", on_node_only)
@@ -70,12 +70,12 @@ def _not_counted_on_nodes(patch: pytest.MonkeyPatch) -> None:
     """What is proposed does not count on its node."""
     whole = Questions._book
 
-    def in_limits_only(self: Questions, inquiry: Inquiry, sign: int, *, again: bool = False) -> None:
-        node = inquiry.booked
+    def in_limits_only(self: Questions, check: PredicateCheck, sign: int, *, again: bool = False) -> None:
+        node = check.booked
         assert node is not None
-        for number, value in inquiry.ask.shape.items:
+        for number, value in check.ask.shape.items:
             node.available[number] += sign * value
-        whole(self, inquiry, sign, again=again)
+        whole(self, check, sign, again=again)
 
     patch.setattr(Questions, "_book", in_limits_only)
 
@@ -84,9 +84,9 @@ def _not_counted_as_running(patch: pytest.MonkeyPatch) -> None:
     """An application that is asked about takes no place of a running one."""
     whole = Questions._book
 
-    def not_running(self: Questions, inquiry: Inquiry, sign: int, *, again: bool = False) -> None:
-        whole(self, inquiry, sign, again=again)
-        inquiry.ask.app.proposed = 0
+    def not_running(self: Questions, check: PredicateCheck, sign: int, *, again: bool = False) -> None:
+        whole(self, check, sign, again=again)
+        check.ask.app.proposed = 0
 
     patch.setattr(Questions, "_book", not_running)
 
@@ -95,10 +95,10 @@ def _nobody_is_woken(patch: pytest.MonkeyPatch) -> None:
     """What is given back after a no wakes nobody who waits for room."""
     whole = Questions._give_back
 
-    def quietly(self: Questions, inquiry: Inquiry) -> None:
+    def quietly(self: Questions, check: PredicateCheck) -> None:
         with pytest.MonkeyPatch.context() as inner:
             inner.setattr(Waiting, "node_gained", lambda self, node: None)
-            whole(self, inquiry)
+            whole(self, check)
 
     patch.setattr(Questions, "_give_back", quietly)
 
@@ -107,10 +107,10 @@ def _limits_wake_nobody(patch: pytest.MonkeyPatch) -> None:
     """What is given back after a no wakes nobody who waits at a limit."""
     whole = Questions._give_back
 
-    def quietly(self: Questions, inquiry: Inquiry) -> None:
+    def quietly(self: Questions, check: PredicateCheck) -> None:
         with pytest.MonkeyPatch.context() as inner:
             inner.setattr(Waiting, "ledgers_gained", lambda self, app: None)
-            whole(self, inquiry)
+            whole(self, check)
 
     patch.setattr(Questions, "_give_back", quietly)
 
@@ -198,8 +198,8 @@ def _preempts_too_many(patch: pytest.MonkeyPatch) -> None:
     whole = Questions.answer
 
     def all_of_them(self: Questions, question: int, *said: Any, **named: Any) -> None:
-        inquiry = self.open.get(question)
-        last = len(inquiry.victims) - 1 if inquiry is not None else -1
+        check = self.open.get(question)
+        last = len(check.victims) - 1 if check is not None else -1
         whole(self, question, *said, **{**named, "index": last})
 
     patch.setattr(Questions, "answer", all_of_them)
@@ -265,8 +265,8 @@ def _not_recorded(patch: pytest.MonkeyPatch) -> None:
     """That the RM is asked no more is not recorded."""
     whole = Questions._close
 
-    def silently(self: Questions, inquiry: Inquiry, out: Outcome | None) -> None:
-        whole(self, inquiry, Outcome() if out is not None else None)
+    def silently(self: Questions, check: PredicateCheck, out: Outcome | None) -> None:
+        whole(self, check, Outcome() if out is not None else None)
 
     patch.setattr(Questions, "_close", silently)
 
@@ -284,7 +284,7 @@ def _told_unasked(patch: pytest.MonkeyPatch) -> None:
 
 def _more_than_wanted(patch: pytest.MonkeyPatch) -> None:
     """An ask that is asked about is tried on."""
-    patch.setattr(Inquiry, "holds_out", property(lambda self: self.kind is InquiryKind.REPLACE))
+    patch.setattr(PredicateCheck, "holds_out", property(lambda self: self.kind is CheckKind.REPLACE))
 
 
 def _full_all_the_same(patch: pytest.MonkeyPatch) -> None:

@@ -279,7 +279,7 @@ def _revoked_offers_are_used(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(external_merge, "_part", part)
 
 
-def _nobody_is_told_to_go(patch: pytest.MonkeyPatch) -> None:
+def _nothing_is_released(patch: pytest.MonkeyPatch) -> None:
     """Nobody has to leave what is asked back."""
     patch.setattr(offers.Offers, "_evict", lambda self, *said: None)
 
@@ -433,7 +433,7 @@ BREAKS: dict[Break, Collection[str]] = {
     _idle_offers_come_back_at_once: {"offer"},
     _used_offers_come_back: {"offer"},
     _revoked_offers_are_used: {"merge", "offer"},
-    _nobody_is_told_to_go: {"offer"},
+    _nothing_is_released: {"offer"},
     _decides_at_once: {"gate"},
     _what_an_earlier_life_said_stays: {"ext record"},
     _what_is_gone_stays: {"ext record"},

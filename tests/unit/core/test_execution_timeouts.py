@@ -55,7 +55,7 @@ def test_nothing_is_asked_again_for_a_failing_application(failing: Cluster) -> N
     assert not failing.application("x").asks
 
 
-def test_what_is_reported_of_a_failing_application_is_told_to_go(failing: Cluster) -> None:
+def test_a_reported_allocation_of_a_failing_application_is_released(failing: Cluster) -> None:
     out = failing.do(UpdateAllocations([AskItem("late", "x", "default", {"memory": 1}, node_id="n")]))
     assert told(out) == [("late", "TIMEOUT")]
     failing.release("x", "k", Termination.TIMEOUT)
@@ -100,13 +100,13 @@ def test_what_never_started_in_its_time_is_not_asked_for_again(timed: Cluster) -
     assert timed.application("x").state is AppState.COMPLETING
 
 
-def test_what_was_told_to_go_is_no_victim(timed: Cluster) -> None:
+def test_a_releasing_allocation_is_no_victim(timed: Cluster) -> None:
     timed.app("y", "root.q")
     timed.do(UpdateAllocations([replace(ask("y", "k", memory=5, priority=9), allow_preempt_other=True)]))
     assert told(timed.wait(60)) == []
 
 
-def test_what_was_told_to_go_stays_told_when_the_rm_reports_it_with_another_size(timed: Cluster) -> None:
+def test_a_releasing_allocation_stays_so_when_the_rm_reports_it_with_another_size(timed: Cluster) -> None:
     timed.do(UpdateAllocations([AskItem("k", "x", "default", {"memory": 3}, node_id="n")]))
     assert timed.application("x").allocations["k"].timed_out
 

@@ -24,9 +24,9 @@ from muster_core.model.commands import (
 )
 from muster_core.model.outcome import Outcome, ReleasedAllocation, ReleasedAsk
 from muster_core.model.placeholders import FreePlaceholders, covers
-from muster_core.model.places import GangLines
 from muster_core.model.resources import INT64_MAX, Types
 from muster_core.model.states import PLACEHOLDER_TIMEOUT_NS, AppState, GangPhase
+from muster_core.model.wait_points import GangLines
 from muster_si.constants import APP_CREATION_TIME_TAG
 from muster_state import state_codec
 

@@ -323,7 +323,7 @@ def test_at_the_deadline_what_does_not_fit_is_preempted_the_least_first() -> Non
     why = held(cluster)["young"].preempted
     assert why is not None
     assert (why.rule, why.app_id, why.key, why.queue) == ("REVOKED", "", "mesos/o2", "")
-    story = explain_preemption.story(cluster.partition, held(cluster)["young"], why, cluster.now_ns)
+    story = explain_preemption.preempted(cluster.partition, held(cluster)["young"], why, cluster.now_ns)
     assert story.message == (
         "It was preempted because node n1 has no room for it without offer o2, which source mesos has revoked."
     )
@@ -359,7 +359,7 @@ def test_what_is_wanted_back_first_goes_back_first() -> None:
     assert told(cluster.wait(1)) == ["k"]
 
 
-def test_who_was_told_to_go_already_counts_as_going() -> None:
+def test_a_releasing_allocation_counts_as_going() -> None:
     cluster = lent(offer("o1", vcore=2), offer("o2", vcore=2))
     timed = AskItem("timed", "app", "default", {"vcore": 2}, execution_timeout_ms=1000)
     cluster.do(UpdateAllocations([timed, ask_item("app", "k", vcore=2)]))

@@ -442,7 +442,7 @@ def test_a_search_goes_back_where_the_first_choice_led_nowhere() -> None:
     assert sorted(victims(arena)) in (["b", "c"], ["c", "d"])
 
 
-def test_daemons_foreign_ones_and_those_told_to_go_are_no_victims() -> None:
+def test_daemons_foreign_and_releasing_allocations_are_no_victims() -> None:
     arena = two_queues(memory=20)
     arena.want("r", "daemon", memory=5, required_node="n")
     arena.want("r", "told", memory=5)
@@ -499,7 +499,7 @@ def test_an_ask_for_which_others_go_counts_against_its_queues_guarantee() -> Non
     assert isinstance(search(arena, key="third"), Plan)
 
 
-def test_those_told_to_go_no_longer_fill_the_victims_guarantee() -> None:
+def test_releasing_allocations_no_longer_count_for_the_victims_guarantee() -> None:
     arena = two_queues(rich="{name: rich, resources: {guaranteed: {memory: 8}}}", memory=8)
     arena.node("m", memory=8)
     arena.held("r", "k1", "n", memory=8)

@@ -260,7 +260,7 @@ def test_it_never_goes_below_the_max() -> None:
     assert gone(arena) == ["two"]  # the 3 would fit in the 4, but not beside the 2
 
 
-def test_daemons_and_those_told_to_go_are_not_told() -> None:
+def test_quota_preemption_spares_daemons_and_releasing_allocations() -> None:
     arena = over(1)
     arena.held("x", "daemon", "n", memory=2, required_node="n")
     arena.held("x", "told", "n", memory=2)

@@ -204,7 +204,7 @@ def test_no_queue_falls_below_its_guarantee_where_that_is_promised(rule: Preempt
     assert len(stage.take(4)) == 2
 
 
-def test_what_was_told_to_go_is_not_taken_again(rule: PreemptionRule) -> None:
+def test_a_releasing_allocation_is_not_taken_again(rule: PreemptionRule) -> None:
     stage = Stage(rule.name)
     for number in range(5):
         stage.held(f"k{number}", 2)
@@ -267,7 +267,7 @@ def test_each_victim_says_the_rule_and_why(rule: PreemptionRule) -> None:
     why = held.preempted
     assert why is not None
     assert why.rule == rule.name
-    story = explain_preemption.story(stage.arena.partition, held, why, why.since_ns + SECOND_NS)
+    story = explain_preemption.preempted(stage.arena.partition, held, why, why.since_ns + SECOND_NS)
     assert story.rule == rule.name
     assert story.sentence.startswith(f"Allocation {key} of application r on node n was preempted 1 second ago")
     assert story.message.startswith("It was preempted ")
@@ -336,7 +336,9 @@ def test_without_its_package_the_rule_of_a_record_is_named(neighbour: Preemption
     held = stage.allocations()["k"]
     assert held.preempted is not None
     registry._rules.by_name.pop("NEIGHBOUR")
-    story = explain_preemption.story(stage.arena.partition, held, held.preempted, held.preempted.since_ns + SECOND_NS)
+    story = explain_preemption.preempted(
+        stage.arena.partition, held, held.preempted, held.preempted.since_ns + SECOND_NS
+    )
     assert story.sentence.endswith("on node n was preempted 1 second ago by the rule NEIGHBOUR.")
     assert story.message == "It was preempted by the rule NEIGHBOUR."
 

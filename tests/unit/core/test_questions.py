@@ -1055,7 +1055,7 @@ def preempting(nodes_count: int = 2, queues: str = PREEMPTING, **more: Any) -> A
     return rm
 
 
-def test_nobody_is_told_to_go_before_the_rm_agrees() -> None:
+def test_no_allocation_is_released_before_the_rm_agrees() -> None:
     rm = preempting()
     (question,) = rm.pile
     assert isinstance(question, PreemptionPredicatesAsked)
@@ -1279,7 +1279,7 @@ def test_a_time_out_of_placeholders_while_they_are_courted_ends_the_courting() -
     out = rm.wait(6)
     assert sorted(told(out, Termination.TIMEOUT)) == ["p", "q"]
     assert not told(rm.answer((question, True)), Termination.PLACEHOLDER_REPLACED)
-    assert not rm.partition.inquiries.of_placeholders
+    assert not rm.partition.checks.of_placeholders
 
 
 def test_of_two_gangs_that_cannot_both_start_the_one_that_is_asked_about_keeps_the_room() -> None:

@@ -25,7 +25,7 @@ def cluster_of(*node_ids: str) -> Cluster:
     return cluster
 
 
-def told_to_go(out: Outcome) -> list[str]:
+def released(out: Outcome) -> list[str]:
     return [fact.key for fact in out.facts if isinstance(fact, ReleasedAllocation)]
 
 
@@ -38,7 +38,7 @@ def test_a_full_node_that_comes_brings_its_daemon_to_its_right() -> None:
     out = cluster.do(UpdateNodes((late,)))
     assert cluster.pending("d") == {"k": "REQUIRED_NODE_FULL"}
     assert [each.key for each in cluster.the_node("late").reservations] == ["k"]
-    assert told_to_go(out) == ["v"]
+    assert released(out) == ["v"]
     cluster.release("x", "v")
     assert cluster.placed("d") == {"k": "late"}
 

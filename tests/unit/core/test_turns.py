@@ -28,9 +28,9 @@ from muster_core.model.commands import (
     UpdateConfiguration,
     UpdateNodes,
 )
-from muster_core.model.inquiries import Inquiry
 from muster_core.model.outcome import NewAllocation, Outcome, PredicatesAsked, RejectedAsk, ReleasedAllocation
 from muster_core.model.pending import ask_reason
+from muster_core.model.predicate_checks import PredicateCheck
 from muster_core.model.reasons import ReasonCode
 from muster_core.model.scopes import SCOPE_TAG, SCOPES, CallbackPolicy, Scope
 from muster_core.scheduler import SchedulerCore
@@ -99,15 +99,15 @@ class Stateful(Asking):
 
 def alone_everywhere(rm: Asking) -> None:
     """The law: where a proposal is to be alone nothing else is open."""
-    inquiries = [each for each in dict.fromkeys(rm.partition.questions.open.values()) if each.holds_out]
-    for first in inquiries:
+    checks = [each for each in dict.fromkeys(rm.partition.questions.open.values()) if each.holds_out]
+    for first in checks:
         scope = rm.policy.alone | first.ask.demand.alone
-        for other in inquiries:
+        for other in checks:
             if other is not first:
                 assert not (scope & shared(first, other)), f"{first} is not alone: {other} ({scope!r})"
 
 
-def shared(first: Inquiry, other: Inquiry) -> Scope:
+def shared(first: PredicateCheck, other: PredicateCheck) -> Scope:
     found = Scope.ONE
     if set(first.nodes.values()) & set(other.nodes.values()):
         found |= Scope.NODE

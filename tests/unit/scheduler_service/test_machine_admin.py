@@ -88,7 +88,7 @@ def test_paused_takes_what_is_said_and_decides_nothing_until_resumed(rig: AdminR
     assert rig.keys("new") == ["k1"]
     assert [each.nodeID for each in rig.of("accepted") if isinstance(each, si.AcceptedNode)] == ["n", "n2"]
     assert rig.command(pause="other words") == pb.AdminResult(request_id="r")
-    assert rig.machine.rms[RM].info.held_reason == "new racks"
+    assert rig.machine.rms[RM].info.paused_reason == "new racks"
     rig.send(make.release("x", "k1"))
     assert rig.command(resume=True).changed
     assert rig.keys("new") == ["k1", "k2"]
@@ -102,13 +102,13 @@ def test_a_pause_survives_the_machine(rig: AdminRig, seed: int) -> None:
     ask(rig, "k")
     rig.rebuild(random.Random(seed))
     rig.settle()
-    assert (rig.machine.rms[RM].info.held, rig.machine.rms[RM].info.held_reason) == (True, "new racks")
+    assert (rig.machine.rms[RM].info.paused, rig.machine.rms[RM].info.paused_reason) == (True, "new racks")
     ask(rig, "k2")
     assert rig.keys("new") == []
     assert rig.command(resume=True).changed
     assert sorted(rig.keys("new")) == ["k", "k2"]
     rig.rebuild()
-    assert not rig.machine.rms[RM].info.held
+    assert not rig.machine.rms[RM].info.paused
 
 
 def test_a_pause_survives_the_rm_which_cannot_lift_it(rig: AdminRig) -> None:
@@ -119,7 +119,7 @@ def test_a_pause_survives_the_rm_which_cannot_lift_it(rig: AdminRig) -> None:
     rig.rebuild()
     rig.settle()
     assert rig.keys("new") == []
-    assert rig.machine.rms[RM].info.held_reason == "crash loop"
+    assert rig.machine.rms[RM].info.paused_reason == "crash loop"
     rig.command(resume=True)
     assert rig.keys("new") == ["k"]
 
@@ -217,7 +217,7 @@ def follower(rig: AdminRig) -> StateFolder:
 def test_a_follower_sees_it(rig: AdminRig) -> None:
     rig.command(pause="new racks")
     info = follower(rig).rms[RM].info
-    assert (info.held, info.held_reason) == (True, "new racks")
+    assert (info.paused, info.paused_reason) == (True, "new racks")
 
 
 # ---- drain ----------------------------------------------------------------------------------------------------------

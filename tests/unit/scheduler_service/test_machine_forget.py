@@ -102,7 +102,7 @@ def test_numbers_go_on_when_it_registers_again(rebuilt: bool) -> None:
     rig.register()
     info = rig.machine.rms[RM].info
     assert (info.instance_uuid, info.registrations, info.callbacks.epoch) == (uuid, 2, 7)
-    assert (info.held, info.tally.allocated) == (False, 0), "it is new but for its numbers"
+    assert (info.paused, info.tally.allocated) == (False, 0), "it is new but for its numbers"
     assert "forgotten" not in kinds(rig)
     rig.send(make.node("n1", vcore=10, memory=100), make.application("app", "root.c"))
     rig.send(make.asks(make.allocation("app", "k0", vcore=4)))

@@ -315,7 +315,7 @@ def rm_stopped() -> Explained:
 
 def rm_held() -> Explained:
     explained = no_node_has_room()
-    explained.info = RmInfo("rm", life="RUNNING", held=True, held_reason="network maintenance")
+    explained.info = RmInfo("rm", life="RUNNING", paused=True, paused_reason="network maintenance")
     return explained
 
 
@@ -504,7 +504,9 @@ def a_node() -> dict[str, Any]:
     arena.want("more", "elsewhere", required_node="n2", vcore=1_000)
     arena.want("more", "large", preempts=False, vcore=3_000)
     node = arena.partition.nodes["n1"]
-    found: dict[str, Any] = json.loads(b"".join(explain_node.explained(arena.partition, node, arena.now_ns, halt=None)))
+    found: dict[str, Any] = json.loads(
+        b"".join(explain_node.explained(arena.partition, node, arena.now_ns, pause=None))
+    )
     return found
 
 
@@ -591,7 +593,7 @@ def with_victims() -> dict[str, Any]:
 def a_queue() -> dict[str, Any]:
     """The queue of that ask."""
     arena = asked(poor_and_rich()).cluster
-    return decoded(explain_queue.explained(arena.partition, arena.queue("root.a"), arena.now_ns, halt=None))
+    return decoded(explain_queue.explained(arena.partition, arena.queue("root.a"), arena.now_ns, pause=None))
 
 
 def a_gang() -> dict[str, Any]:

@@ -217,7 +217,7 @@ async def test_a_queue_s_resources(bench: Bench) -> None:
         assert of("root.a")["allocated", "vcore"] == of("root.a")["pending", "vcore"] == 0
 
 
-async def test_what_is_told_to_go_shows_until_it_is_gone(bench: Bench) -> None:
+async def test_a_releasing_allocation_shows_until_it_is_gone(bench: Bench) -> None:
     rm = bench.rm(
         queues="{name: root, submitacl: '*', queues: [{name: a, resources: {guaranteed: {vcore: 4}},"
         " properties: {preemption.delay: 1s}}, {name: b}]}"

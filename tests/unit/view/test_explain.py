@@ -314,7 +314,7 @@ async def test_a_pause_began_when_it_did_and_ends_what_was_waited_for(bench: Ben
     rm.cluster.wait(10)
     rm.cluster.node("small", vcore=0, memory=1)
     rm.cluster.wait(20)
-    rm.info.held, rm.info.held_ns = True, rm.cluster.now_ns
+    rm.info.paused, rm.info.paused_ns = True, rm.cluster.now_ns
     await bench.write(rm)
     asked = await get(bench, f"{E}/ask/x/k")
     assert (asked["reason"], asked["since"]) == ("RM_HELD", start_ns + 30_000_000_000)
@@ -514,15 +514,15 @@ def test_the_sentence_is_that_of_the_reason_of_now() -> None:
     cluster = Cluster("{name: root, submitacl: '*', queues: [{name: a}]}")
     cluster.app("x", "root.a")
     cluster.ask("x", "k", vcore=1, memory=1)
-    explainer = explain.Explainer(cluster.partition, {}, cluster.now_ns, halt=None)
+    explainer = explain.Explainer(cluster.partition, {}, cluster.now_ns, pause=None)
     wanted = cluster.application("x").asks["k"]
     codes = set()
     for number in range(1, 60):
         capacity = {"memory": number} if number % 2 else {"vcore": number, "memory": 0}
         cluster.do(nodes(NodeAction.CREATE, {"n": capacity}))
-        codes.add(explain.reason_of(wanted, halt=None).code)
-        assert explainer.ask(wanted).message == explain.reason_of(wanted, halt=None).sentence()
+        codes.add(explain.reason_of(wanted, pause=None).code)
+        assert explainer.ask(wanted).message == explain.reason_of(wanted, pause=None).sentence()
         cluster.do(nodes(NodeAction.DECOMISSION, {"n": None}))
-        codes.add(explain.reason_of(wanted, halt=None).code)
-        assert explainer.ask(wanted).message == explain.reason_of(wanted, halt=None).sentence()
+        codes.add(explain.reason_of(wanted, pause=None).code)
+        assert explainer.ask(wanted).message == explain.reason_of(wanted, pause=None).sentence()
     assert len(codes) >= 2

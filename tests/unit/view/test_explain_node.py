@@ -25,7 +25,7 @@ from muster_gateway.view_client import ViewClient, path_of
 from muster_si.constants import REQUIRED_NODE_TAG
 from muster_state.follower import RmState
 from muster_view.explain import explain_node
-from muster_view.explain.explain import halt_of
+from muster_view.explain.explain import pause_of
 from unit.view.recorded import Bench, client_of
 
 E = "/ws/v1/explain"
@@ -106,7 +106,7 @@ async def test_what_has_room_and_waits_all_the_same_says_for_what(bench: Bench) 
         found = await get(http, f"{E}/node/n1")
         assert found["waiting"]["fit"] == 2
         assert found["waiting"]["reasons"] == {"QUEUE_MAX": 2}
-        rm.info.held, rm.info.held_reason = True, "new racks"
+        rm.info.paused, rm.info.paused_reason = True, "new racks"
         await bench.write(rm)
         found = await get(http, f"{E}/node/n1")
     assert found["waiting"]["reasons"] == {"RM_HELD": 2}
@@ -158,7 +158,7 @@ def test_many_that_wait_are_looked_at_in_many_small_steps(bench: Bench) -> None:
     rm.cluster.app("y", "root.b")
     rm.do(UpdateAllocations([AskItem(f"k{n}", "y", "default", {"memory": n + 1}) for n in range(groups)]))
     partition = rm.cluster.partition
-    pieces = list(explain_node.explained(partition, partition.nodes["n1"], 0, halt=None))
+    pieces = list(explain_node.explained(partition, partition.nodes["n1"], 0, pause=None))
     empty = list(takewhile(lambda piece: not piece, pieces))
     assert len(empty) == (groups + applications + 1) // explain_node._PER_STEP
     assert json.loads(b"".join(pieces))["waiting"]["asks"] == groups
@@ -171,7 +171,7 @@ def test_what_goes_between_two_pieces_is_left_out(bench: Bench) -> None:
         rm.cluster.app(app, "root.b")
         rm.do(UpdateAllocations([AskItem(f"k{n}", app, "default", {"memory": n + 1}) for n in range(300)]))
     partition = rm.cluster.partition
-    pieces = explain_node.explained(partition, partition.nodes["n1"], 0, halt=None)
+    pieces = explain_node.explained(partition, partition.nodes["n1"], 0, pause=None)
     assert next(pieces) == b""
     rm.do(UpdateApplications((), (("default", "x"), ("default", "y"))))
     found = json.loads(b"".join(pieces))
@@ -202,7 +202,7 @@ async def test_what_is_not_there_is_not_found(bench: Bench) -> None:
 def _of(rm: Any, node_id: str) -> dict[str, Any]:
     partition = rm.cluster.partition
     pieces = explain_node.explained(
-        partition, partition.nodes[node_id], 0, halt=halt_of(RmState(rm.info, rm.cluster.core))
+        partition, partition.nodes[node_id], 0, pause=pause_of(RmState(rm.info, rm.cluster.core))
     )
     found: dict[str, Any] = json.loads(b"".join(pieces))
     return found

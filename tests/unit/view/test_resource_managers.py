@@ -24,7 +24,7 @@ async def test_each_with_what_it_registered_with(bench: Bench) -> None:
     first, second = bench.rm("rm1"), bench.rm("rm2")
     first.info.version, first.info.policy_group = "0.9", "queues"
     first.info.extra_config = {"log.level": "DEBUG", "db.password": "hunter2", "apiKey": "hunter3"}
-    first.info.held, first.info.held_reason = True, "new racks"
+    first.info.paused, first.info.paused_reason = True, "new racks"
     first.info.instance_uuid, first.info.generation = "uuid-1", "previous"
     first.info.callbacks = pb.CallbackStream(connected=True, predicates=True, events=True, epoch=3)
     first.info.callbacks_since_ns = 7

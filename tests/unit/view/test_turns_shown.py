@@ -39,8 +39,8 @@ def test_every_answer_says_the_same_of_it(arena: Arena, open_proposals: int, cod
     wanted, turns = {code: ASKS}, explain.turns_of(state)
     assert explain.summary(state, now_ns).counts == wanted
     queue = partition.queues["root.a"]
-    assert decoded(explain_queue.explained(partition, queue, now_ns, halt=None, turns=turns))["asks"] == wanted
-    node = explain_node.explained(partition, partition.nodes["n1"], now_ns, halt=None, turns=turns)
+    assert decoded(explain_queue.explained(partition, queue, now_ns, pause=None, turns=turns))["asks"] == wanted
+    node = explain_node.explained(partition, partition.nodes["n1"], now_ns, pause=None, turns=turns)
     assert json.loads(b"".join(node))["waiting"]["reasons"] == wanted
     only = Wanted(frozenset({Section.SCHEDULER}), partition, partition.root, 1)
     shown = json.loads(b"".join(snapshot(state, only, Lag(0, 0.0), now_ns)))
@@ -61,5 +61,5 @@ def test_an_application_is_searched_once_for_what_is_proposed(arena: Arena, monk
     asks = list(app.asks.values())
     monkeypatch.setattr(app, "asks", Counted(app.asks))
     turns = explain.turns_of(state_of(arena, 1))
-    assert {explain.reason_of(each, halt=None, turns=turns).code for each in asks} == {"RM_TURN"}
+    assert {explain.reason_of(each, pause=None, turns=turns).code for each in asks} == {"RM_TURN"}
     assert len(searched) == 1

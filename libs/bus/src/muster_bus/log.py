@@ -159,8 +159,8 @@ class Log(Protocol):
     ) -> LogReader:
         """Returns a reader at ``start``; None is the first offset that exists.
 
-        :param fetch_max_bytes: limit of read-ahead, for a caller that reads single places; a larger record still comes.
-            None: as the settings say. Logs without read-ahead ignore it.
+        :param fetch_max_bytes: limit of read-ahead, for a caller that reads single places; a larger record is still
+            read. None: as the settings say. Logs without read-ahead ignore it.
         """
         ...
 

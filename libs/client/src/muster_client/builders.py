@@ -195,7 +195,8 @@ def release(
 
 
 def confirmation(told: si.AllocationRelease) -> si.AllocationRelease:
-    """Builds the confirmation that an allocation is gone which the scheduler released (preempted, timed out, replaced).
+    """Builds the confirmation that an allocation has ended, after the scheduler released it (preempted, timed out,
+    replaced).
 
     The allocation counts until then. A release that the RM itself asked for (STOPPED_BY_RM) needs no confirmation.
     """

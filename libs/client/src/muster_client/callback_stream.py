@@ -1,7 +1,7 @@
 """The RM's callback stream: takes the scheduler's questions and messages, and sends answers (muster.v1.Callbacks,
 docs/callbacks.md).
 
-It lives like the other streams (stream.py: reconnection, backoff, ends), with these differences:
+It works like the other streams (stream.py: reconnection, backoff, ends), with these differences:
 
 hello
     Each connection begins with a hello. The hello names the last processed events, if any.
@@ -78,7 +78,7 @@ class CallbackStream(RmStream[Any]):
         clock: Clock,
         backoff: Backoff,
     ) -> None:
-        super().__init__(NAME, open_call, self._hear, indicate, sequences, settings, metrics, clock, backoff)
+        super().__init__(NAME, open_call, self._handle, indicate, sequences, settings, metrics, clock, backoff)
         self._rm_id, self._callbacks, self._guard = rm_id, callbacks, deliver
         self._places = asyncio.Semaphore(settings.questions_at_once)
         self._answering: set[asyncio.Task[Answer]] = set()
@@ -242,10 +242,10 @@ class CallbackStream(RmStream[Any]):
         if self._sequences.is_duplicate(self.name, sequence):
             self._metrics.responses_dropped_as_duplicate += 1
             return
-        await self._hear(response)
+        await self._handle(response)
         self._sequences.processed(self.name, sequence)
 
-    async def _hear(self, message: pb.ToResourceManager) -> None:
+    async def _handle(self, message: pb.ToResourceManager) -> None:
         calls = self._callbacks
         if message.HasField("welcome"):
             self._welcome.set()
@@ -263,7 +263,7 @@ class CallbackStream(RmStream[Any]):
             update = self._updates.get(result.id)
             if update is not None and not update[1].done():
                 update[1].set_result(result)
-        # 3. news: in order, one after the other
+        # 3. notifications: in order, one after the other
         if message.scheduling_states and calls.on_scheduling_states:
             told = calls.on_scheduling_states
             await self._guard(lambda: _settled(told(message.scheduling_states)))

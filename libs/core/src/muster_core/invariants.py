@@ -25,8 +25,8 @@ class InvariantViolated(AssertionError):
 def check(core: SchedulerCore, *, exhausted: bool = False, merges: bool = True) -> None:
     """Checks every partition: O(cluster), so not on a hot path.
 
-    :param exhausted: the last cycle ran to its end: then nothing may be ready, and everything pending has a reason.
-    :param merges: check also that this version's rules turn what sources say into what counts.
+    :param exhausted: the last cycle ran to its end: then no group may be ready, and every pending ask has a reason.
+    :param merges: check also that this version's rules lead from the sources' statements to the merged values.
     """
     for partition in core.partitions.values():
         _check_nodes(partition)
@@ -117,7 +117,7 @@ def _check_queues(partition: Partition) -> None:
 
 
 def _check_trackers(partition: Partition) -> None:
-    """The ledgers of users and groups hold what their applications hold."""
+    """Checks that the ledgers of users and groups hold the sums of their applications."""
     size = len(partition.types.names)
     expected: dict[Tracker, tuple[list[int], int, int]] = {}
     for queue in partition.queues.values():
@@ -171,8 +171,8 @@ def _check_applications(partition: Partition) -> None:
                 _must(known, f"{ask} thinks that {ask.reserved_node} is reserved for it")
             for number, value in ask.shape.items:
                 pending[number] += value * ask.pending
-            for inquiry in partition.inquiries.for_ask(ask):
-                if inquiry.booked is not None:
+            for check in partition.checks.for_ask(ask):
+                if check.booked is not None:
                     proposed += 1
                     for number, value in ask.shape.items:
                         allocated[number] += value
@@ -209,7 +209,9 @@ def _check_allocations(app: Application) -> None:
 
 
 def _check_gangs(partition: Partition) -> None:
-    """Every placeholder is accounted for, and promises are what forming gangs have still to take."""
+    """Checks that every placeholder is accounted for, and that promises are the amounts that forming gangs have still
+    to take.
+    """
     promised: dict[tuple[str, str], dict[int, int]] = {}
     for app in partition.apps.values():
         gang = app.gang
@@ -243,37 +245,37 @@ def _check_gangs(partition: Partition) -> None:
 
 
 def _proposed_on(partition: Partition, node: Node) -> Iterator[Ask]:
-    return (inquiry.ask for inquiry in partition.inquiries.about_node(node) if inquiry.booked is node)
+    return (check.ask for check in partition.checks.about_node(node) if check.booked is node)
 
 
 def _check_questions(partition: Partition) -> None:
-    """Each open question is for a living ask, about existing nodes. Asks and nodes agree about refusals."""
+    """Checks that each open question is for a living ask, about existing nodes, and that asks and nodes agree about
+    refusals.
+    """
     open_now = dict.fromkeys(partition.questions.open.values())
-    for question, inquiry in partition.questions.open.items():
-        _must(not inquiry.gone and question not in inquiry.answers, f"question {question} of {inquiry} is not open")
-        _must(not inquiry.ask.gone, f"{inquiry} is for an ask that is gone")
-    for inquiry in open_now:
-        for node in inquiry.nodes.values():
+    for question, check in partition.questions.open.items():
+        _must(not check.gone and question not in check.answers, f"question {question} of {check} is not open")
+        _must(not check.ask.gone, f"{check} is for an ask that is gone")
+    for check in open_now:
+        for node in check.nodes.values():
             _must(
-                inquiry in partition.inquiries.of_nodes.get(node, ()) and not node.gone,
-                f"{node} does not know that {inquiry} is about it",
+                check in partition.checks.of_nodes.get(node, ()) and not node.gone,
+                f"{node} does not know that {check} is about it",
             )
-        if inquiry.holds_out:
-            _must(
-                inquiry in partition.inquiries.of_asks.get(inquiry.ask, ()), f"{inquiry.ask} does not know of {inquiry}"
-            )
+        if check.holds_out:
+            _must(check in partition.checks.of_asks.get(check.ask, ()), f"{check.ask} does not know of {check}")
     for node in partition.nodes.values():
-        for inquiry in partition.inquiries.about_node(node):
-            _must(inquiry in open_now, f"{node}: {inquiry} is not open")
+        for check in partition.checks.about_node(node):
+            _must(check in open_now, f"{node}: {check} is not open")
         for ask in node.refused_by:
             known = ask.refusals is not None and node.node_id in ask.refusals.nodes and not ask.gone
             _must(known, f"{node} is refused for {ask}, which does not know")
     for app in partition.apps.values():
         for ask in app.asks.values():
-            for inquiry in partition.inquiries.for_ask(ask):
-                _must(inquiry in open_now, f"{ask}: {inquiry} is not open")
-            stand = [inquiry.asked for inquiry in partition.inquiries.for_ask(ask)]
-            _must(stand == (ask.asking or []), f"{ask}: its open questions are not those of its inquiries")
+            for check in partition.checks.for_ask(ask):
+                _must(check in open_now, f"{ask}: {check} is not open")
+            stand = [check.asked for check in partition.checks.for_ask(ask)]
+            _must(stand == (ask.asking or []), f"{ask}: its open questions are not those of its checks")
             _must(len(stand) <= ask.pending, f"{ask}: more is asked than is pending")
             for node_id in ask.refusals.nodes if ask.refusals is not None and partition.searching else ():
                 node_ = partition.nodes.get(node_id)
@@ -295,7 +297,7 @@ def _check_task_groups(partition: Partition, gang: Gang) -> None:
         for number, value in allocation.shape.items:
             sums[number] = sums.get(number, 0) + value
         free = gang.groups[allocation.task_group].free
-        taken = allocation.releasing or allocation in partition.inquiries.of_placeholders
+        taken = allocation.releasing or allocation in partition.checks.of_placeholders
         _must((allocation in free) != taken, f"{allocation} is released and free, or neither")
         if allocation.preempted is None and not allocation.timed_out:
             for number, value in allocation.shape.items:
@@ -343,5 +345,8 @@ def _check_reasons(partition: Partition) -> None:
     for queue in partition.queues.values():
         _must(not queue.ready and not queue.ready_apps, f"{queue} has something ready after an exhausted cycle")
         for waitlist in queue.waitlists.values():
-            _must(bool(waitlist.groups) and waitlist.place is not None, f"{waitlist} is kept, but nobody waits on it")
+            _must(
+                bool(waitlist.groups) and waitlist.wait_point is not None,
+                f"{waitlist} is kept, but no group waits on it",
+            )
             _must(waitlist.holds and waitlist.relay is None, f"{waitlist} waits for one of its bench that is not tried")

@@ -27,11 +27,11 @@ from muster_core.external.offers import Offers, due_of
 from muster_core.gangs.gangs import Gangs
 from muster_core.gangs.room import GangRoom
 from muster_core.model.application import Allocation, Application, Ask
-from muster_core.model.inquiries import Retry
 from muster_core.model.outcome import (
     Outcome,
 )
 from muster_core.model.partition_state import PartitionState, Timed
+from muster_core.model.predicate_checks import Retry
 from muster_core.model.queue import Queue, Waitlist
 from muster_core.model.states import DYNAMIC_QUEUE_LINGER_NS, QueueState
 from muster_core.model.turn_lines import TurnLines
@@ -54,9 +54,9 @@ class Partition(PartitionState):
     :ivar limits: limits of users and groups.
     :ivar notifications: events for people about waiting asks.
     :ivar room: the room that limits leave to gangs that start as a whole.
-    :ivar waiting: which asks are ready, which are parked, and what wakes them.
+    :ivar waiting: ready asks, parked asks, and the changes that wake parked ones.
     :ivar node_books: the nodes' sums, and their places in the node index.
-    :ivar books: what is asked for and held.
+    :ivar books: pending and allocated amounts.
     :ivar announcements: facts and events about asks and allocations.
     :ivar reservations: reserved nodes.
     :ivar asks: adds and removes asks.
@@ -67,13 +67,13 @@ class Partition(PartitionState):
     :ivar pools: resource types that are on no node.
     :ivar limit_checks: finds the limit that stops an ask.
     :ivar placing: finds the node for an ask, and makes the allocation.
-    :ivar questions: asks the RM before something is decided.
-    :ivar cluster: the partition as a search for victims reads it.
+    :ivar questions: asks the RM before decisions.
+    :ivar cluster: the view of the partition for a search of victims.
     :ivar long_wait: reservations, preemption and signals to the autoscaler for asks that wait long.
     :ivar cycle: the search for the next allocation.
-    :ivar recovery: takes allocations that the RM reports.
+    :ivar recovery: adopts allocations that the RM reports.
     :ivar node_lives: adds, changes and removes nodes.
-    :ivar offers: parts of nodes that another framework lends.
+    :ivar offers: parts of nodes that another framework offers.
     :ivar external: applies the statements of external sources.
     """
 
@@ -232,7 +232,7 @@ class Partition(PartitionState):
             offers=self.offers,
             books=sources,
         )
-        # 2. The later parts that a part needs, as the Protocols in its module declare.
+        # 2. The connections from a part to later parts, declared by the Protocols in its module.
         self.books.connect(gangs=self.gangs, questions=self.questions)
         self.reservations.connect(questions=self.questions)
         self.asks.connect(gangs=self.gangs, questions=self.questions, turns=turns)
@@ -309,7 +309,7 @@ class Partition(PartitionState):
 
     @property
     def unfinished(self) -> bool:
-        """Whether the last cycle left something that the next one can do at once."""
+        """Whether the last cycle left work that the next one can do at once."""
         stopped = self.questions.turns.stopped
         return self.deciding and (
             self.waiting.has_wakeups
@@ -320,8 +320,8 @@ class Partition(PartitionState):
             or (bool(self.root.ready) and not stopped)
         )
 
-    def come(self, what: Timed, due_ns: int, out: Outcome, now_ns: int) -> None:
-        """A deadline has come. A deadline that was moved meanwhile is ignored."""
+    def on_deadline(self, what: Timed, due_ns: int, out: Outcome, now_ns: int) -> None:
+        """Handles a deadline that has come. Ignores a deadline that was moved meanwhile."""
         match what:
             case Queue():
                 if what.quota_ns and what.quota_ns == due_ns:
@@ -334,7 +334,7 @@ class Partition(PartitionState):
                     self.gangs.time_out(what, out, now_ns)
             case Waitlist():
                 if what.due_ns == due_ns:
-                    self.long_wait.come(what)
+                    self.long_wait.on_deadline(what)
             case Allocation() if what.releasing:
                 if due_ns == what.reminder_ns:
                     self.releases.remind(what, out, now_ns)
@@ -345,17 +345,17 @@ class Partition(PartitionState):
                 self.long_wait.reservation_timed_out(what, out, now_ns)
             case ExternalEntry():
                 if due_of(what) == due_ns:
-                    self.offers.come(what, out, now_ns)
+                    self.offers.on_deadline(what, out, now_ns)
             case Offers():
                 what.reported(out, now_ns)
             case Questions():
-                what.come(out, now_ns)
+                what.on_deadline(out, now_ns)
             case Retry():
                 self.questions.retry(what, due_ns, out, now_ns)
 
 
 def is_awaited(what: Timed, due_ns: int) -> bool:
-    """Whether a deadline is still valid; False: its object is gone, or has another deadline."""
+    """Whether a deadline is still valid; False: its object does not exist any more, or has another deadline."""
     if what.gone:
         return False
     match what:

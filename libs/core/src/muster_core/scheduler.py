@@ -40,11 +40,10 @@ from muster_core.requests.application_requests import ApplicationRequests
 from muster_core.requests.node_requests import NodeRequests
 from muster_core.requests.registration_end import ANEW, ENDED_ONE_BY_ONE_MAX, end_holdings, end_sums
 
-# A search may free something for which other asks wait, such as a reservation that is not needed any more: these asks
-# are tried in the next pass. One cycle has up to so many passes; what is left comes in the next cycle, after new
-# requests.
+# A search may free room for which other asks wait, such as a reservation that is not needed any more: these asks are
+# tried in the next pass. One cycle has up to so many passes. The rest follows in the next cycle, after new requests.
 _PASSES_MAX = 10
-# With no more deadlines than this, a look for obsolete ones does not pay.
+# With fewer deadlines than this, a search for obsolete ones does not pay.
 _DEADLINES_MIN = 1024
 
 
@@ -88,7 +87,7 @@ class SchedulerCore:
     # ---- entry point: apply ----------------------------------------------------------------------------------------
 
     def start(self, now_ns: int, out: Outcome | None = None) -> Outcome:
-        """Announces the queues of a new registration, and takes what external sources have said."""
+        """Announces the queues of a new registration, and applies the statements of external sources."""
         out = self._outcome(out)
         for partition in self.partitions.values():
             partition.queue_tree.announce_queues(out, now_ns)
@@ -107,7 +106,7 @@ class SchedulerCore:
     def end(self, now_ns: int, out: Outcome | None = None, why: str = ANEW) -> Outcome:
         """Adds the events of everything that ends with the RM's registration. The objects themselves just disappear.
 
-        If there are very many asks and allocations, they are not named singly: each of their sums ends with one event.
+        Very many asks and allocations get no events of their own: each of their sums ends with one event.
         """
         out = self._outcome(out)
         apps = {
@@ -161,7 +160,7 @@ class SchedulerCore:
             case Answers():
                 self._answer(command, out, now_ns)
             case UpdateExternal() | SetSource():
-                self._hear(command, out, now_ns)
+                self._apply_source(command, out, now_ns)
             case SetEvents():
                 self._events = command
                 self._outcome(out)
@@ -201,7 +200,7 @@ class SchedulerCore:
                     self._follow_up(out, now_ns)
 
     def _follow_up(self, out: Outcome, now_ns: int) -> None:
-        """Handles what an item or a cycle made possible elsewhere. (It runs after each ask, so it avoids calls.)"""
+        """Handles the consequences of an item or a cycle elsewhere. (It runs after each ask, so it avoids calls.)"""
         for partition in self.partitions.values():
             if partition.external.vacant:
                 partition.external.catch_up(out, now_ns)
@@ -210,10 +209,10 @@ class SchedulerCore:
             if partition.deadlines:
                 self._collect_deadlines(partition)
 
-    def _hear(self, command: UpdateExternal | SetSource, out: Outcome, now_ns: int) -> None:
-        """Applies what a source says."""
+    def _apply_source(self, command: UpdateExternal | SetSource, out: Outcome, now_ns: int) -> None:
+        """Applies a source's statements."""
         partition = self.partitions.get(partition_name(command.partition))
-        changes = self.external.apply(command, now_ns, lends=partition is not None)
+        changes = self.external.apply(command, now_ns, has_offers=partition is not None)
         if partition is not None:
             partition.external.apply(changes, out, now_ns)
             partition.questions.limits_shrank(out)
@@ -224,7 +223,7 @@ class SchedulerCore:
                 no_partition(what, out)
 
     def _leave_dormant(self, out: Outcome) -> None:
-        """Marks what sources say of partitions that do not exist."""
+        """Marks statements about partitions that do not exist."""
         for name, books in self.external.partitions.items():
             if name not in self.partitions:
                 for entry in books.entries():
@@ -286,7 +285,9 @@ class SchedulerCore:
         return partition
 
     def _review_deciding(self) -> None:
-        """Nothing is decided while the RM is stopped or paused, or while it must be asked and is not connected."""
+        """Stops or resumes decisions: there are none while the RM is stopped or paused, or must be asked and is not
+        connected.
+        """
         for partition in self.partitions.values():
             deciding = self._deciding and not partition.questions.silent
             if deciding and not partition.deciding:
@@ -327,7 +328,7 @@ class SchedulerCore:
         return out
 
     def _in_turn(self) -> Sequence[Partition]:
-        """The partitions in the order of this cycle. While the RM is asked about one proposal at a time, they take
+        """The partitions in the order of this cycle. While the RM sees one proposal at a time, the partitions take
         turns.
         """
         found = list(self.partitions.values())
@@ -359,7 +360,7 @@ class SchedulerCore:
             due_ns, _, partition, what = heapq.heappop(self._deadlines)
             # (An external entry outlives a partition that a new configuration removes.)
             if not what.gone and self.partitions.get(partition.name) is partition:
-                partition.come(what, due_ns, out, now_ns)
+                partition.on_deadline(what, due_ns, out, now_ns)
 
     def _collect_deadlines(self, partition: Partition) -> None:
         for due_ns, what in partition.deadlines:

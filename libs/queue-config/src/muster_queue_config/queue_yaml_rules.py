@@ -1,6 +1,6 @@
 """Placement rules in a queue configuration: each rule, and the queues that it certainly names.
 
-YuniKorn finds some of these mistakes only when it activates the configuration, and others never. Here an accepted
+YuniKorn finds some of these mistakes only when it activates the configuration, and others never. In Muster, an accepted
 configuration works.
 """
 

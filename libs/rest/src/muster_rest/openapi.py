@@ -135,7 +135,7 @@ def _response(route: Route, status: int, schemas: _Schemas) -> dict[str, Any]:
     if route.media is Media.TEXT_AS_JSON:
         content = {_TYPES[route.media]: {"schema": {"description": "Text; only its type says JSON."}}}
     elif route.media is Media.JSON_LINES:
-        # (OpenAPI 3.1 has no word for lines.)
+        # (OpenAPI 3.1 has no type for JSON lines.)
         line = schemas.of(route.schema)
         content = {_TYPES[route.media]: {"schema": _TEXT | {"description": "An object in each line."}, "x-line": line}}
     elif route.schema is not None:
@@ -146,7 +146,7 @@ def _response(route: Route, status: int, schemas: _Schemas) -> dict[str, Any]:
 class _Schemas:
     """The JSON schemas of the routes' types.
 
-    :ivar components: those that have a name.
+    :ivar components: the schemas with a name.
     """
 
     def __init__(self, routes: Sequence[Route]) -> None:

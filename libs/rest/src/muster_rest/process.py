@@ -11,7 +11,7 @@ from muster_rest.shapes.measures import ProcessHealthDao
 def of_process(subject: str) -> tuple[Route, ...]:
     """Its health and its metrics.
 
-    :param subject: whose handlers ``health`` and ``metrics`` answer.
+    :param subject: the object with the handlers ``health`` and ``metrics``.
     """
     return (
         Route(

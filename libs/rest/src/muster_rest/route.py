@@ -78,7 +78,7 @@ class Route:
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """The methods that need its role: who may GET may HEAD."""
+        """The methods that need its role: HEAD needs the role of GET."""
         return READS if self.method == "GET" else (self.method,)
 
     @property
@@ -87,7 +87,7 @@ class Route:
         return _PARAMETER.findall(self.path)
 
     def described(self) -> list[Parameter]:
-        """The path's parameters, with what they mean."""
+        """The path's parameters, with their meanings."""
         return [Parameter(name, PATH_PARAMETERS[name], required=True) for name in self.path_parameters]
 
 
@@ -110,7 +110,7 @@ PATH_PARAMETERS = {
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A service and what it answers.
+    """A service and its routes.
 
     :ivar folders: the gateway passes on to the service all requests below these paths, with or without a route.
     """

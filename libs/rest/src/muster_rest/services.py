@@ -19,7 +19,7 @@ BELOW = {"/page/": Role.NONE, "/debug/": Role.ADMIN}
 
 
 def through_the_gateway(services: tuple[Service, ...] = SERVICES) -> list[Route]:
-    """Every route that the gateway lets in, once."""
+    """Every route that the gateway serves, once."""
     found: dict[tuple[str, str], Route] = {}
     for route in (route for service in services for route in service.routes):
         found.pop((route.method, route.path), None)
@@ -28,7 +28,7 @@ def through_the_gateway(services: tuple[Service, ...] = SERVICES) -> list[Route]
 
 
 class Places:
-    """Where a request goes.
+    """Finds the service for a request.
 
     :param services: if several services have the same path without parameters, the last one answers it.
     """

@@ -310,7 +310,7 @@ _CLUSTER = (
     ),
 )
 
-# The process from inside.
+# The process's own state.
 _DEBUG = (
     Route(
         "GET",
@@ -432,7 +432,7 @@ _DEBUG = (
     ),
 )
 
-# Why something is as it is (docs/explain.md).
+# Explanations (docs/explain.md).
 _EXPLAIN = (
     Route(
         "GET",

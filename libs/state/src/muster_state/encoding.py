@@ -177,7 +177,7 @@ def ask_record(partition: str, what: Ask) -> bytes:
 
 
 def _add_refusals(recorded: pb.AskObject, refusals: Refusals) -> None:
-    # (The RM is asked again about nodes on which something ended, at the latest after a restart.)
+    # (The RM is asked again about nodes on which an allocation ended, at the latest after a restart.)
     kept = [each for each in refusals.nodes.values() if each.node_id not in refusals.resting]
     for refusal in kept[-REFUSALS_KEPT:]:
         recorded.refusals.add(
@@ -210,7 +210,7 @@ def _reason(reason: Reason) -> pb.ReasonObject:
 
 
 def _past(past: Past) -> Iterator[pb.ReasonObject]:
-    """Without messages, which follow from the figures."""
+    """The fields of a reason, without messages, which follow from the figures."""
     for reason, until_ns, shape in past:
         recorded = _figures(reason)
         recorded.until_ns = until_ns
@@ -296,7 +296,8 @@ def _gang(gang: Gang) -> pb.GangObject:
     )
 
 
-# Records of nodes, and of what sources say of them, are written by hand: thousands change in a second (``wire.py``).
+# Records of nodes, and of sources' statements about nodes, are written by hand: thousands change in a second
+# (``wire.py``).
 _NODE_PARTITION, _NODE_ID, _NODE_SUBMISSION, _NODE_CREATED = (
     field(pb.NodeObject, name) for name in ("partition", "node_id", "submission", "created_ns")
 )

@@ -1,8 +1,8 @@
 """Folds records of ``si.state.v1`` back into a partition: for recovery, and for followers such as the view.
 
-A fold takes states as they were recorded. The kinds may come in any order with queues before applications, and
-applications and nodes before asks and allocations. A fold never decides again: sums are computed from the primary
-objects, and pending asks become ready only when :meth:`Partition.activate` is called, which a follower never does.
+A fold takes recorded states. The kinds may arrive in any order with queues before applications, and applications and
+nodes before asks and allocations. A fold never decides again: sums are computed from the primary objects, and pending
+asks become ready only when :meth:`Partition.activate` is called, which a follower never does.
 
 Each ``fold_*`` is an upsert: the same object again replaces the former one. Each ``drop_*`` applies a tombstone.
 """
@@ -17,7 +17,6 @@ from muster_core.external.external import OfferState, SourceState
 from muster_core.external.external_books import ExternalBooks, ExternalEntry, SourceEntry
 from muster_core.model.allocation import Preempted, Replaced, foreign_id, unique_key
 from muster_core.model.application import Application, Ask, TaskGroup
-from muster_core.model.closing import Closed, ClosedBy, Closer
 from muster_core.model.commands import AskItem
 from muster_core.model.node import Node, NodeReport
 from muster_core.model.past import Past, PastReason
@@ -26,6 +25,7 @@ from muster_core.model.reasons import PreemptionNo, Reason, ReasonCode
 from muster_core.model.refusals import Asked, Refusal, Refusals
 from muster_core.model.resources import Shape
 from muster_core.model.states import APP_TERMINAL, AppState, GangPhase, QueueState
+from muster_core.model.unschedulable import Closed, ClosedBy, Closer
 from muster_core.partition import Partition
 from muster_proto.muster.bus.v1 import state_pb2 as pb
 
@@ -70,7 +70,7 @@ def fold_queue(partition: Partition, recorded: pb.QueueObject) -> Queue:
 
 
 def _make_queue(partition: Partition, path: str, *, leaf: bool) -> Queue:
-    """Makes a dynamic queue whose own record follows later, or is gone."""
+    """Makes a dynamic queue. Its own record follows later, or was removed."""
     return fold_queue(partition, pb.QueueObject(path=path, leaf=leaf, state=QueueState.ACTIVE.value))
 
 
@@ -91,7 +91,7 @@ def _remove_if_empty(partition: Partition, queue: Queue) -> None:
 
 
 def fold_node(partition: Partition, recorded: pb.NodeObject) -> Node:
-    """Folds a recorded node: the merged values, and what the RM itself said if that differs."""
+    """Folds a recorded node: the merged values, and the RM's own report if it differs."""
     attributes, schedulable = dict(recorded.attributes), recorded.schedulable
     capacity, occupied = dict(recorded.capacity.values), dict(recorded.occupied.values)
     node = partition.nodes.get(recorded.node_id)
@@ -106,7 +106,7 @@ def fold_node(partition: Partition, recorded: pb.NodeObject) -> Node:
         partition.node_books.set_node_state(node, attributes, schedulable=schedulable)
     node.sources, node.by_operator = tuple(recorded.sources), recorded.by_operator
     node.reported = _report_of(recorded.reported) if recorded.HasField("reported") else None
-    if not node.sources:  # otherwise it follows from what they say
+    if not node.sources:  # otherwise it follows from the sources' statements
         node.closed_by = None if schedulable else Closer(ClosedBy.OPERATOR if node.by_operator else ClosedBy.RM)
     node.published = True
     return node
@@ -192,14 +192,15 @@ def _queue_of(partition: Partition, recorded: pb.ApplicationObject, state: AppSt
     created_ns = recorded.queue_created_ns
     earlier = created_ns and queue is not None and queue.created_ns != created_ns
     if state in APP_TERMINAL and (queue is None or earlier):
-        # Its dynamic queue is gone, even if there is a new one with this name. The finished application still names it.
+        # Its dynamic queue was removed, even if there is a new one with this name. The finished application still names
+        # it.
         queue = Queue(partition.types, recorded.queue, None, leaf=True, managed=False)
         queue.created_ns = created_ns
     return _make_queue(partition, recorded.queue, leaf=True) if queue is None else queue
 
 
 def _take_request(app: Application, recorded: pb.ApplicationObject) -> None:
-    """Takes what the RM asked for the application."""
+    """Takes the RM's request for the application."""
     app.requested_queue, app.user = recorded.requested_queue, recorded.user
     app.groups_of_user, app.tags = tuple(recorded.groups), dict(recorded.tags)
 
@@ -315,7 +316,7 @@ def fold_ask(partition: Partition, recorded: pb.AskObject) -> None:
     partition.books.add_pending(app, shape.items, recorded.pending)
     if demand.placeholder:
         partition.gangs.pend(ask, recorded.pending)
-    if ask.open > 0:  # otherwise placeholders are leaving for it
+    if ask.open > 0:  # otherwise placeholders are being released for it
         partition.asks.group_of(ask).push(ask)
     node = partition.nodes.get(recorded.reserved_node) if recorded.reserved_node else None
     if node is not None:
@@ -507,7 +508,7 @@ def fold_source(books: ExternalBooks, recorded: pb.SourceObject) -> SourceEntry:
 def fold_external(books: ExternalBooks, recorded: pb.ExternalRecord) -> ExternalEntry:
     """Folds a recorded object of a source. If the source is not known yet, its own record follows."""
     stale = recorded.said.stale
-    recorded.said.stale = False  # (As it came, a change has an object or says that it is stale.)
+    recorded.said.stale = False  # (A received change has an object or says that it is stale.)
     said = codec.from_proto(recorded.said)
     assert said.what is not None, f"the record of {said.kind} {said.object_id} has no object"
     books.drop(recorded.partition, recorded.source, said.kind, said.object_id)

@@ -1,9 +1,9 @@
-"""Folds ``si.state.v1``: this is how the scheduler recovers, and how the view (or a standby) follows.
+"""Folds ``si.state.v1``: for the scheduler's recovery, and for followers such as the view or a standby.
 
 First the folder collects the newest state of each key, without decoding. A compacted topic holds objects in the order
 of their last change, and objects cannot be built in that order. ``settle`` then builds all of them in the order of
-kinds. After that, a follower applies records as they come, because the scheduler writes them in an order in which they
-can be applied.
+kinds. After that, a follower applies records in the order of the log, which the scheduler has chosen so that they can
+be applied.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from muster_runtime import event_settings
 
 from muster_state import state_codec
 
-# Parents first: queues before applications; queues, applications and nodes before what refers to them. Sources and
-# their objects come before the core that is built from them.
+# Parents first: queues before applications; queues, applications and nodes before objects that refer to them. Sources
+# and their objects come before the core that is built from them.
 _EXTERNAL = (state_codec.SOURCE, state_codec.EXTERNAL)
 _KIND_ORDER = (
     state_codec.QUEUE,
@@ -90,7 +90,7 @@ TALLIED: tuple[str, ...] = tuple(each.name for each in fields(Tally) if each.nam
 _values = attrgetter(*TALLIED)
 
 
-# A key of a registration's extraConfig: what happens without the RM's callback stream, accept or wait.
+# A key of a registration's extraConfig: the rule without the RM's callback stream, accept or wait.
 CALLBACKS_ABSENT_KEY = "muster.callbacks.absent"
 WAIT, ACCEPT = "wait", "accept"
 
@@ -101,10 +101,10 @@ def waits_for_callbacks(extra_config: Mapping[str, str]) -> bool:
 
 
 class PauseKind(IntEnum):
-    """Why nothing was decided for an RM (proto PauseObject.Kind)."""
+    """The kinds of times without decisions for an RM (proto PauseObject.Kind)."""
 
     OPERATOR = 0  # an operator had paused it
-    ABSENT = 1  # it wants to be asked, and its callback stream was not open
+    ABSENT = 1  # it must be asked, and its callback stream was not open
     LISTING = 2  # an external source had not listed yet
 
 
@@ -114,7 +114,7 @@ _PAUSE_KINDS: frozenset[int] = frozenset(PauseKind)
 
 
 class Pause(NamedTuple):
-    """A time in which nothing was decided for an RM: start, end, and the operator's reason, or the source."""
+    """A time without decisions for an RM: start, end, and the operator's reason, or the source."""
 
     since_ns: int
     until_ns: int
@@ -130,14 +130,14 @@ class RmInfo:
     :ivar next_event_id: the id of the next event; all lower ones were written.
     :ivar last_decided_ns: the highest time that a decision used; time continues from there.
     :ivar tally: the RM's counts; they continue over registrations.
-    :ivar held: an operator paused the RM; this continues over registrations until an operator resumes it.
-    :ivar held_ns: since when; 0: it is not paused, or the time is not known.
-    :ivar pauses: past times in which nothing was decided, the last ones of each kind. They are in the registration's
-        record, which is seldom written.
+    :ivar paused: an operator paused the RM; this continues over registrations until an operator resumes it.
+    :ivar paused_ns: since when; 0: it is not paused, or the time is not known.
+    :ivar pauses: past times without decisions, the last ones of each kind. They are in the registration's record, which
+        is seldom written.
     :ivar absent_ns: since when it is absent (see ``is_absent``); 0: it is not absent, or the time is not known.
     :ivar generation: the interface's generation that the RM speaks, current or previous; "": not known yet.
         ``generation_by``: how it is known.
-    :ivar callbacks: the RM's callback stream, as last heard of; ``connected`` False: there is none.
+    :ivar callbacks: the last known state of the RM's callback stream; ``connected`` False: there is none.
     :ivar callbacks_since_ns: since when the stream is in that state.
     :ivar awaited: external sources for which this start of the scheduler waits before it decides.
     :ivar awaited_ns: since when it waits for any; 0: it does not wait.
@@ -160,9 +160,9 @@ class RmInfo:
     instance_uuid: str = ""
     last_decided_ns: int = 0
     tally: Tally = field(default_factory=Tally)
-    held: bool = False
-    held_reason: str = ""
-    held_ns: int = 0
+    paused: bool = False
+    paused_reason: str = ""
+    paused_ns: int = 0
     pauses: tuple[Pause, ...] = ()
     callbacks: envelope_pb2.CallbackStream = field(default_factory=envelope_pb2.CallbackStream)
     callbacks_since_ns: int = 0
@@ -179,8 +179,8 @@ class RmInfo:
 
     @property
     def decides(self) -> bool:
-        """Whether anything is decided for the RM."""
-        return self.life != "STOPPED" and not self.held and not self.awaited
+        """Whether the scheduler makes decisions for the RM."""
+        return self.life != "STOPPED" and not self.paused and not self.awaited
 
 
 class Forgotten(NamedTuple):
@@ -199,7 +199,7 @@ class Forgotten(NamedTuple):
 
     @classmethod
     def of(cls, info: RmInfo, next_submission: int, now_ns: int) -> Forgotten:
-        """The data of an RM that is forgotten now."""
+        """The data to keep of an RM that is forgotten now."""
         return cls(
             now_ns,
             info.registrations,
@@ -212,7 +212,7 @@ class Forgotten(NamedTuple):
         )
 
     def go_on(self, info: RmInfo, now_ns: int) -> None:
-        """The RM registers again: its numbers continue."""
+        """Continues the numbers of a forgotten RM that registers again."""
         info.registrations = self.registrations + 1
         info.instance_uuid = self.instance_uuid
         info.next_event_id = self.next_event_id
@@ -258,14 +258,14 @@ def encode_rm(info: RmInfo, next_submission: int) -> bytes:
             deciding_spread=_without_zeros(info.tally.deciding_spread),
             **{name: count for name, count in zip(TALLIED, _values(info.tally), strict=True) if count},
         ),
-        held=info.held,
-        held_reason=info.held_reason,
+        held=info.paused,
+        held_reason=info.paused_reason,
         callbacks=info.callbacks if info.callbacks_since_ns else None,
         callbacks_since_ns=info.callbacks_since_ns,
         generation=info.generation,
         generation_by=info.generation_by,
         state_ns=info.life_ns,
-        held_ns=info.held_ns,
+        held_ns=info.paused_ns,
         absent_ns=info.absent_ns,
         awaited=info.awaited,
         awaited_ns=info.awaited_ns,
@@ -318,7 +318,7 @@ def _take_rm(info: RmInfo, recorded: state_pb2.RmObject) -> None:
     info.tally = Tally(*_values(recorded.tally))
     for place, count in enumerate(recorded.tally.deciding_spread):
         info.tally.deciding_spread[place] = count
-    info.held, info.held_reason, info.held_ns = recorded.held, recorded.held_reason, recorded.held_ns
+    info.paused, info.paused_reason, info.paused_ns = recorded.held, recorded.held_reason, recorded.held_ns
     info.absent_ns, info.awaited, info.awaited_ns = recorded.absent_ns, tuple(recorded.awaited), recorded.awaited_ns
     info.callbacks, info.callbacks_since_ns = recorded.callbacks, recorded.callbacks_since_ns
     info.generation, info.generation_by = recorded.generation, recorded.generation_by
@@ -357,16 +357,16 @@ class Witness(Protocol):
     """Watches the changes of records that are folded after ``settle``, for code that counts."""
 
     def settled(self, rms: Mapping[str, RmState]) -> None:
-        """All collected records are folded."""
+        """Is called when all collected records are folded."""
 
     def before(self, rm_id: str, partition: Partition, kind: str, parts: tuple[str, ...]) -> None:
-        """A record will be folded. ``parts``: the parts of its key after the partition."""
+        """Is called before a record is folded. ``parts``: the parts of its key after the partition."""
 
     def after(self, rm_id: str, partition: Partition, kind: str, parts: tuple[str, ...]) -> None:
-        """The record was folded."""
+        """Is called after the record was folded."""
 
     def dropped(self, state: RmState, *, for_ever: bool) -> None:
-        """An RM's core was dropped: the RM registers again, or (``for_ever``) is gone."""
+        """Is called after an RM's core was dropped: the RM registers again, or (``for_ever``) was forgotten."""
 
 
 # Arguments: RM, partition, kind, and the parts of the key after the partition.
@@ -381,7 +381,7 @@ class StateFolder:
         of an RM that registers again.
     :ivar rms: by id, after ``settle``.
     :ivar forgotten: RMs that an operator forgot, by id.
-    :ivar external: by RM id, what external sources said; also for RMs that have not registered (yet).
+    :ivar external: by RM id, the statements of external sources; also for RMs that have not registered (yet).
     """
 
     def __init__(self, witness: Witness | None = None, leaving: Leaving | None = None) -> None:
@@ -422,7 +422,7 @@ class StateFolder:
             self._read_ahead = {text: config}
 
     def settle(self) -> None:
-        """Builds everything that was collected."""
+        """Builds the objects from all collected records."""
         by_kind: dict[str, list[tuple[bytes, bytes]]] = {}
         for key, value in self._collected.items():
             _, kind, _ = parse_state_key(key)
@@ -547,7 +547,9 @@ class StateFolder:
         self.rms[rm_id] = RmState(info, new_core(info, searching=False, config=read, external=self.books_of(rm_id)))
 
     def _reconfigure(self, known: RmState, recorded: state_pb2.RegistrationObject) -> None:
-        """The RM continues under another configuration (the queues' own records follow), or a pause ended."""
+        """Applies a registration's record of a known RM: another configuration (the queues' own records follow), or an
+        ended pause.
+        """
         known.info.pauses = _pauses_of(recorded)
         known.info.extra_config = dict(recorded.extra_config)
         known.core.apply(events_of(known.info), known.info.last_decided_ns)

@@ -1,5 +1,5 @@
-"""Encodes what a source says as a record of ``si.requests.v1``, and decodes it (proto ExternalChanges): cache → log →
-ingest.
+"""Encodes a source's statements as a record of ``si.requests.v1``, and decodes them (proto ExternalChanges): cache →
+log → ingest.
 
 Nothing that :mod:`checks` rejects is written or read. A record with one bad change is bad as a whole, because Muster's
 own writers make none.
@@ -148,7 +148,7 @@ def to_proto(change: ExternalChange, *, stale: bool = False) -> pb.ExternalChang
             owner = pb.ExternalApplication(queue=app.queue, user=app.user, groups=app.groups, tags=app.tags)
             return pb.ExternalChange(kind=kind, id=object_id, stale=said, application=owner)
         case ExternalOffer() as offer:
-            lent = pb.ExternalOffer(
+            offered = pb.ExternalOffer(
                 node_id=offer.node_id,
                 resource=offer.quantities,
                 attributes=offer.attributes,
@@ -156,7 +156,7 @@ def to_proto(change: ExternalChange, *, stale: bool = False) -> pb.ExternalChang
                 revoked=offer.revoked,
                 grace_ns=offer.grace_ns,
             )
-            return pb.ExternalChange(kind=kind, id=object_id, stale=said, offer=lent)
+            return pb.ExternalChange(kind=kind, id=object_id, stale=said, offer=offered)
         case ExternalPool() as pool:
             amount = pb.ExternalPool(quantity=pool.quantity, occupied=pool.occupied)
             return pb.ExternalChange(kind=kind, id=object_id, stale=said, pool=amount)

@@ -124,12 +124,12 @@ class PublisherService:
 
     @property
     def http_port(self) -> int | None:
-        """The port that REST listens on; None when it does not."""
+        """The port of REST; None: REST does not listen."""
         return self._server.port if self._server is not None else None
 
     @property
     def grpc_port(self) -> int | None:
-        """The port that muster.v1.Events listens on; None when it does not."""
+        """The port of muster.v1.Events; None: it does not listen."""
         return self._door.port if self._door is not None else None
 
     @property
@@ -145,7 +145,7 @@ class PublisherService:
     async def start(self) -> None:
         """Fills the rings and begins to follow; REST answers when this returns. Raises LogError and OSError."""
         self._life.begin()
-        # 1. rings first, in the size that each RM wants: a caller that asks at once gets the history
+        # 1. first fill the rings, in the size that each RM wants, so that the first callers get the history
         await self.rm_settings.start()
         await together(feed.start() for feed in self._feeds)
         # 2. then the tasks that follow the log
@@ -168,7 +168,7 @@ class PublisherService:
         log.info("event publisher started", rms=self.rings.rm_ids(), sinks=[sink.name for sink in self._sinks])
 
     async def wait(self) -> None:
-        """Returns when the service has been stopped; raises what killed it."""
+        """Returns when the service has stopped. Raises the error that ended it."""
         await self._life.wait()
 
     async def stop(self) -> None:
@@ -221,7 +221,7 @@ class PublisherService:
 
     async def _stop_following(self, feed: PartitionFeed, task: asyncio.Task[None]) -> None:
         if await feed.stop_at_end():
-            task.cancel()  # it waits for events that nobody writes any more
+            task.cancel()  # the service waits for events that are not written any more
         await asyncio.wait({task})
 
     async def _close(self) -> None:

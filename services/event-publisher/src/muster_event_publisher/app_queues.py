@@ -1,4 +1,4 @@
-"""Which queue each application is in, from the application objects on ``si.state``.
+"""The queue of each application, from the application objects on ``si.state``.
 
 An event names an application's queue only once, when the application is added. After a restart of the publisher, that
 event may be older than the ring. The application's object still names the queue, so a caller can filter by it.

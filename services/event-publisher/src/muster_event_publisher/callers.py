@@ -11,7 +11,7 @@ from prometheus_client import Gauge
 
 
 class Caller(Protocol):
-    """The RM and the host of a caller, as they were when it came."""
+    """The RM and the host of a caller, as of its arrival."""
 
     rm_id: str
     host: str
@@ -36,7 +36,7 @@ class Callers(Generic[C]):
         return len(self._open)
 
     def __iter__(self) -> Iterator[C]:
-        """A copy: callers may come and go during the iteration."""
+        """A copy: callers may be added and removed during the iteration."""
         return iter(list(self._open))
 
     def of_rm(self, rm_id: str) -> int:
@@ -66,7 +66,7 @@ class Callers(Generic[C]):
 
 
 class Patience:
-    """How far behind a caller may be, and how long it may read nothing.
+    """The limits of one caller: how far behind it may be, and how long it may read nothing.
 
     :param behind: how many past events the caller asked for. They may be more than the allowed lag, and raise it until
         the caller has caught up once.
@@ -78,7 +78,7 @@ class Patience:
         self._sending_since: float | None = None
 
     def caught_up(self) -> None:
-        """The caller has taken every event there is."""
+        """Notes that the caller has taken all present events."""
         self._allowed_lag = self._lag_records
 
     def sending(self, now: bool) -> None:

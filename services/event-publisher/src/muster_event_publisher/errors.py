@@ -1,4 +1,4 @@
-"""Everything that the publisher raises, in one tree.
+"""All errors of the publisher, in one tree.
 
 * PublisherError
   x RequestRefused          a REST request that gets an error answer; carries the HTTP status
@@ -52,7 +52,7 @@ class PublisherError(Exception):
 
 
 class RequestRefused(PublisherError):
-    """A REST request that is answered with an error.
+    """An error answer to a REST request.
 
     :param status: HTTP status of the answer.
     """

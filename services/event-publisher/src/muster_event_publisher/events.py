@@ -13,8 +13,8 @@ run
     Tracking events of one RM and one instance with consecutive ids, in log order.
 
 batch
-    The result of one read of a partition: its runs, and the positions before and after. The positions are the
-    reader's: every record in ``[start, end)`` was read, whatever holes the offsets have.
+    The result of one read of a partition: its runs, and the positions before and after. The positions are the reader's:
+    every record in ``[start, end)`` was read, even if the offsets have holes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import NamedTuple
 from muster_bus.log import Headers, Record
 from muster_bus.topics import HEADER_EVENT_ID, HEADER_INSTANCE, HEADER_RM_ID, HEADER_TRACKING, event_id_of
 
-# Stand in place of an id.
+# Values in place of an id.
 _MALFORMED, _SHIM = -1, -2
 
 

@@ -25,8 +25,8 @@ class PartitionFeed:
 
     tail
         The newest batches; they cover the positions ``[tail_start, tail_end)``. An exporter whose position is inside
-        reads from memory. An exporter that is behind reads the log until its position is inside. Only positions
-        decide, so no event is lost or doubled between the two.
+        reads from memory. An exporter that is behind reads the log until its position is inside. Only positions count,
+        so no event is lost or doubled between memory and log.
 
     :param take_shim: receives the shim events, also those that are read at start; it must not raise.
     :param registered: gives the partition's RMs: each gets its ring at start, however old its events are.
@@ -102,7 +102,9 @@ class PartitionFeed:
                 break  # the end that was seen at stop may lie behind holes
 
     async def stop_at_end(self) -> bool:
-        """Lets :meth:`follow` return once it has read all that is visible now. True: it has already."""
+        """Lets :meth:`follow` return once it has read all records that are visible now. True: it has read them
+        already.
+        """
         assert self._reader is not None, "start comes first"
         self._stop_at = await self._reader.end_offset()
         return self.tail_end >= self._stop_at

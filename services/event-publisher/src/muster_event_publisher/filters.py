@@ -1,4 +1,4 @@
-"""Filters of ``muster.v1.Events``. Pure: each event comes as a :class:`Seen`.
+"""Filters of ``muster.v1.Events``. Pure: each event is a :class:`Seen`.
 
 An event names one object and at most one reference. These rules find the application that it belongs to:
 
@@ -80,7 +80,7 @@ class EventFilter:
         return bool(self.application_id or self.queue)
 
     def passes_plain(self, seen: Seen) -> bool:
-        """Whether the event passes as far as its own fields tell."""
+        """Whether the event passes, judged by its own fields."""
         return (
             (not self.types or seen.type in self.types)
             and (not self.changes or seen.change in self.changes)
@@ -129,7 +129,7 @@ class QueueIndex:
         index = bisect_left(marks, (event_id + 1,))
         came, queue = marks[index - 1][1:] if index else (False, "")
         if not came and index < len(marks) and not marks[index][1]:
-            return marks[index][2]  # it leaves later, so it entered earlier, which was not seen
+            return marks[index][2]  # the application leaves later, so it entered earlier, in an event that was not seen
         return queue
 
 

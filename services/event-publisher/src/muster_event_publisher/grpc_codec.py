@@ -171,7 +171,7 @@ class Decoded:
 
 
 def decoded(event_id: int, value: bytes) -> Decoded:
-    """The event; one that says so where the bytes are none."""
+    """The event; a stand-in with a message if the bytes do not decode."""
     record = decode(value)
     # (EventBatch and WatchedEvents have `events` under the same number.)
     part = pb.WatchedEvents(events=[pb.WatchedEvent(id=event_id, record=record)]).SerializeToString()
@@ -179,7 +179,7 @@ def decoded(event_id: int, value: bytes) -> Decoded:
 
 
 def seen_of(record: EventRecord) -> Seen:
-    """What filters look at."""
+    """The fields for the filters."""
     return Seen(
         record.type,
         record.eventChangeType,

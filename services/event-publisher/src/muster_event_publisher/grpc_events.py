@@ -1,7 +1,7 @@
 """muster.v1.Events on grpc.aio: bytes in and bytes out (proto/muster/v1/events.proto, docs/events-grpc.md).
 
-One class, two servers: a publisher with its own process listens itself (:class:`EventsDoor`); when all services share a
-process, the gateway adds the same handlers to its server.
+There is one class for two servers. A publisher in a process of its own listens itself (:class:`EventsDoor`). If all
+services share a process, the gateway adds the same handlers to its server.
 
 ``CancelledError`` is always raised again: a handler that swallows it makes grpc.aio send a status on a dead call and
 leak (github.com/grpc/grpc/issues/43360).
@@ -36,9 +36,9 @@ log = structlog.get_logger(__name__)
 
 # The metadata key that marks an end by the publisher itself, not by a proxy on the way.
 SOURCE_METADATA = ("muster-source", "event-publisher")
-# Whom a trusted proxy calls for.
+# The metadata key with which a trusted proxy names its caller.
 FORWARDED_METADATA = "x-forwarded-for"
-# A caller that was ended has so long to take the status.
+# Time for a caller to take the status of its ended call.
 _LAST_WORDS_S = 5.0
 _STOP_GRACE_S = 2.0
 _KEEPALIVE_MS, _KEEPALIVE_TIMEOUT_MS, _MIN_PING_INTERVAL_MS = 30_000, 10_000, 10_000
@@ -49,8 +49,7 @@ class EventsService:
     """The methods of muster.v1.Events.
 
     :param trusted_proxies: peers whose metadata x-forwarded-for names the caller.
-    :param default_rm: the RM that is meant when there are several and the call names none; None: the gateway sends it
-        in metadata.
+    :param default_rm: the RM of calls that name none, if there are several; None: the gateway sends it in metadata.
     """
 
     def __init__(self, hub: EventHub, trusted_proxies: tuple[str, ...] = (), default_rm: str | None = None) -> None:
@@ -90,7 +89,7 @@ class EventsService:
         except Exception as error:
             places = watch.places if watch is not None else ()
             if watch is not None:
-                watch.close()  # first the place is free, then the caller hears of the end: it may come again at once
+                watch.close()  # the place is free before the caller gets the end, because it may call again at once
             await _refuse(context, error, metrics.WATCHES_ENDED, places)
         finally:
             if watch is not None:
@@ -160,7 +159,7 @@ class EventsDoor:
         self._server: grpc.aio.Server | None = None
 
     async def start(self) -> None:
-        """Serves when it returns. Raises OSError."""
+        """Starts the server, which serves when this returns. Raises OSError."""
         server = self._server = grpc.aio.server(
             options=[
                 ("grpc.so_reuseport", 0),
@@ -191,7 +190,7 @@ class EventsDoor:
             await self._health.set(name, status)
 
     async def watch_health(self, interval_s: float) -> None:
-        """Says it again and again, for ever."""
+        """Reports the health regularly, without end."""
         while True:
             await asyncio.sleep(interval_s)
             await self.say_health()
@@ -203,6 +202,6 @@ class EventsDoor:
             await self._server.stop(_STOP_GRACE_S)
 
     async def kill(self) -> None:
-        """Closes at once, as a crash would."""
+        """Closes at once, like a crash. For tests."""
         if self._server is not None:
             await self._server.stop(None)

@@ -110,7 +110,7 @@ class ObjectStates:
             return await self._add(events)
 
     async def _add(self, events: Events) -> list[bytes]:
-        # 1. what about whom
+        # 1. the objects of the events
         records = [decode(value) if value is not None else None for value in events.values]
         keys = [_key(events.rm_id, record) if record is not None else None for record in records]
         wanted: dict[ObjectKey, dict[str, None]] = {}
@@ -121,7 +121,7 @@ class ObjectStates:
                     references[record.referenceID] = None
         if not wanted:
             return list(events.lines)
-        # 2. what they are like
+        # 2. the view's states
         found = await self._find(wanted, events)
         # 3. match each event with its own object, not with a later one of the same name
         full: list[bytes] = []

@@ -61,7 +61,9 @@ class OldReads:
 
     @asynccontextmanager
     async def batch(self) -> AsyncIterator[Turns]:
-        """For one answer: its first read takes a turn or is refused; the turn lasts until the answer is complete."""
+        """A turn for one answer: its first read takes the turn or is refused; the turn lasts until the answer is
+        complete.
+        """
         visit = _Visit(self)
         try:
             yield visit
@@ -70,7 +72,7 @@ class OldReads:
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """For one read of a walk; it waits as long as it takes."""
+        """A turn for one read of a walk, which waits without a limit."""
         await self._take(self._walks)
         try:
             yield

@@ -11,7 +11,7 @@ from muster_event_publisher.events import ShimEvent
 
 
 class RequestStores:
-    """The feed puts shim events in; those who watch take them out.
+    """The request events of all RMs. The feed adds shim events, and Watch calls take them.
 
     :param capacity_of: how many events an RM's store holds.
     """

@@ -271,7 +271,7 @@ class Signal:
             future.set_result(None)
 
     async def wait(self, timeout_s: float | None) -> bool:
-        """True when notified; False when the time was up."""
+        """True: notified; False: the time-out was over."""
         if self._future is None:
             self._future = asyncio.get_running_loop().create_future()
         done, _ = await asyncio.wait({self._future}, timeout=timeout_s)

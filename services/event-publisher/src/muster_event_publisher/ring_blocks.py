@@ -48,7 +48,7 @@ _DIGITS = np.frombuffer(b"0123456789abcdef", np.uint8)
 _NO_DIGIT = 255
 _DIGIT_OF = np.full(256, _NO_DIGIT, np.uint8)
 _DIGIT_OF[_DIGITS] = np.arange(16)
-# Stands in the place of a length.
+# A value in place of a length.
 _IS_UUID = np.uint32(2**32 - 1)
 
 
@@ -104,12 +104,12 @@ def pack(values: Sequence[bytes | None]) -> bytes:
 
 
 def unpack(packed: bytes) -> list[bytes | None]:
-    """What :func:`pack` was given."""
+    """Restores the records that :func:`pack` got."""
     block = _decode(packed)
     count = block.count
     # 1. the distinct pieces
     words = _unpack_words(_decompress(block.lengths), _decompress(block.uuids), _decompress(block.texts))
-    # 2. which of them each record has
+    # 2. the number of the piece that each record has
     codes = _decompress(block.codes)
     columns: list[list[bytes]] = []
     first = 0
@@ -119,7 +119,7 @@ def unpack(packed: bytes) -> list[bytes | None]:
         first += distinct
     has_time = _bits(codes[2 * count * len(columns) :], count)
     times = _unpack_times(_decompress(block.times), has_time)
-    # 3. one behind the other
+    # 3. the pieces, joined
     front, middle, ref, back = columns
     records: list[bytes | None] = [b"".join(pieces) for pieces in zip(front, times, middle, ref, back, strict=True)]
     if block.absent:

@@ -2,7 +2,7 @@
 
 A stream has no buffer of events. It has a cursor, the next id to send: while the cursor is in the ring, events come
 from there; when it is older, from the log; at the end it waits for more. History and live events are the same walk, so
-there is no seam where one could be lost, doubled or out of order, and a slow client costs nobody anything but its lag.
+there is no seam where one could be lost, doubled or out of order, and a slow client delays no other client.
 """
 
 from __future__ import annotations

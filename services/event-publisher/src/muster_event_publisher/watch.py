@@ -386,9 +386,9 @@ class EventHub:
 
 
 class EventWatch:
-    """One call of Watch: made by :meth:`EventHub.watch`, closed by whoever asked for it.
+    """One call of Watch: made by :meth:`EventHub.watch`, closed by its caller.
 
-    ``ended`` is set when it has to end whatever its caller does; ``error`` says why.
+    ``ended`` is set when the publisher must end it; ``error`` has the reason.
     """
 
     def __init__(self, hub: EventHub, query: Query, host: str, rm_id: str, ring: EventRing | None) -> None:

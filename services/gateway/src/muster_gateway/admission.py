@@ -1,4 +1,4 @@
-"""Admission: rejects at once what is invalid in itself, so that it never reaches the log. Pure.
+"""Admission: rejects invalid items and messages at once, before they reach the log. Pure.
 
 An *item* is one element of a repeated field (an ask, an allocation, a release, an application, a node). The gateway
 answers a bad item on the item's stream with the SI's rejection, in the item's generation; the other items go on. A

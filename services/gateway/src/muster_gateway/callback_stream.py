@@ -4,8 +4,8 @@ Like SI's three streams (stream.py), it has a seat with an epoch, a feed from si
 flow control. The differences:
 
 hello
-    The first message says what the RM wants. The stream reads it before it takes the seat. So it sends the call's
-    headers at once; ``Welcome`` then says that the stream is open.
+    The first message has the RM's wishes. The stream reads this message before it takes the seat. So the stream sends
+    the call's headers at once; ``Welcome`` then tells the RM that the stream is open.
 notes to the scheduler
     When the stream has its seat, it sends the scheduler a note with the hello and the seat's epoch. The one that
     vacates the seat (this stream, a sweep, a registration) notes the end: life_keeper.py. Welcome follows the note.
@@ -14,7 +14,7 @@ beginning
     later stream resumes where the last one ended, but at most ``callback_resume_s`` back: older questions have passed
     their deadlines, and the scheduler has given them up.
 three sources
-    In this order: answers of the gateway itself, the feed, events. Events wait for everything else.
+    In this order: answers of the gateway itself, the feed, events. Events have the lowest priority.
 request events
     The session holds the position at which they resume. A written event counts as sent. If a gateway is killed between
     writing and recording, the next one repeats the last events, unless the RM names its position.

@@ -1,7 +1,7 @@
 """The events of one RM for its callback stream, from the RM's partition of si.events.
 
 reading
-    A feed reads with a reader of its own until it has caught up, then together with all others that have
+    A feed reads with a reader of its own until it has caught up, then together with all feeds that have caught up
     (event_tail.py).
 place
     The feed begins at the end of the log, or after the event with a given id. It finds that event by bisection: an RM's
@@ -9,7 +9,7 @@ place
     the RM notices the gap in the ids.
 room
     The events that were read and not yet written are bounded. At the limit the feed falls behind the others, and its
-    own reader waits for the stream's writer. So a slow RM uses this much memory and no more, and loses nothing that the
+    own reader waits for the stream's writer. So a slow RM uses a bounded amount of memory, and loses nothing that the
     log keeps.
 batches
     The writer takes all waiting events when it is free. An idle stream sends an event as soon as it is read; a busy one

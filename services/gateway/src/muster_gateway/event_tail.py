@@ -1,7 +1,7 @@
 """The newest events of a partition, read once for all callback streams that have caught up.
 
 A stream begins with a reader of its own. Once it has caught up, it joins the tail and closes its reader. Offsets alone
-connect the two: a stream joins with the position that it has read up to, which may be ahead of the tail's position but
+connect the two: a stream joins at the position after its last record, which may be ahead of the tail's position but
 never behind it. The tail waits for no stream: if a stream has no room, the tail leaves it behind at that record, and
 the stream reads on by itself.
 """

@@ -1,4 +1,5 @@
-"""Identifies the callers of the HTTP front, before anything is passed on (docs/security.md). No other module does this.
+"""Identifies the callers of the HTTP front, before a request is passed on (docs/security.md). No other module does
+this.
 
 :meth:`Doorman.identify` takes the first step that applies:
 

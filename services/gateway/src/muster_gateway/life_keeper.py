@@ -104,7 +104,9 @@ class LifeKeeper:
     # ---- steps of streams and registrations -------------------------------------------------------------------------
 
     async def registered(self, rm_id: str, at: Cursor, member: GroupMember = NO_GROUP) -> None:
-        """A registration was accepted; ``at`` is just behind its answer. The latest one in the log's order counts."""
+        """Records an accepted registration; ``at`` is just behind its answer. The latest one in the log's order
+        counts.
+        """
 
         def change(session: Session | None) -> Session | None:
             if session is None:
@@ -118,7 +120,7 @@ class LifeKeeper:
         await self._tell_gone(await self._change(rm_id, change))
 
     async def configured(self, rm_id: str, at: Cursor, member: GroupMember) -> None:
-        """The scheduler accepted a configuration update of an RM in a policy group. The latest one counts."""
+        """Records an accepted configuration update of an RM in a policy group. The latest one counts."""
         if not member.group:  # an update does not change the group
             return
 
@@ -172,7 +174,7 @@ class LifeKeeper:
         await self._change(rm_id, change)
 
     async def leave_seat(self, rm_id: str, kind: StreamKind, epoch: int) -> None:
-        """A stream ended. Changes nothing if another stream has taken the seat meanwhile."""
+        """Empties the seat of a stream that ended. Changes nothing if another stream has taken the seat meanwhile."""
 
         def change(session: Session | None) -> Session | None:
             if session is None or session.seats.get(kind) != Seat(self._gateway_id, epoch):
@@ -218,7 +220,7 @@ class LifeKeeper:
         return sorted((each for each in sessions if each.state is not RmState.INIT), key=lambda each: each.rm_id)
 
     async def shut_down(self, rm_id: str) -> None:
-        """The RM announced that it leaves. Raises NotRegistered, SessionsDown, LogDown."""
+        """Stops an RM that announced its shutdown. Raises NotRegistered, SessionsDown, LogDown."""
 
         def change(session: Session | None) -> Session:
             if session is None or session.state is RmState.INIT:
@@ -252,7 +254,7 @@ class LifeKeeper:
         await self._change(rm_id, change)
 
     async def forgotten(self, rm_id: str, at: Cursor) -> None:
-        """The scheduler answered at ``at`` that it no longer knows the RM. A later registration counts.
+        """Records that the scheduler has forgotten the RM, by its answer at ``at``. A later registration counts more.
 
         Raises SessionsDown.
         """
@@ -268,7 +270,7 @@ class LifeKeeper:
         await self._change(rm_id, change)
 
     async def not_forgotten(self, rm_id: str) -> None:
-        """The scheduler did not forget the RM. Raises SessionsDown."""
+        """Records that the scheduler did not forget the RM. Raises SessionsDown."""
 
         def change(session: Session | None) -> Session | None:
             return replace(session, forgetting_ns=0) if session is not None and session.forgetting_ns else None
@@ -327,7 +329,7 @@ class LifeKeeper:
             await self._sit_again(streams, rm_id, kind, epoch)
 
     async def _sit_again(self, streams: OpenStreams, rm_id: str, kind: StreamKind, epoch: int) -> None:
-        """The store was rebuilt, or counted this gateway as dead, while the stream lived on."""
+        """Restores the seat of a living stream after the store was rebuilt, or counted this gateway as dead."""
 
         def change(session: Session | None) -> Session | None:
             if session is None or session.state in (RmState.INIT, RmState.STOPPED):

@@ -1,6 +1,6 @@
 """Decodes muster.v1.Metrics's requests, and encodes the view's JSON as a MetricsSnapshot.
 
-Admission is here, too: a request that is refused never reaches the view.
+This module also does admission: a refused request never reaches the view.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ overflow
     A full queue detaches its feed. Nothing is dropped: the stream continues by catch-up from *seen*.
 broken streams
     gRPC does not tell which responses a broken client received. So the cursor of a broken stream goes back by a short
-    time (``settled``): a plain client gets some responses twice rather than one never. A client that names the last
+    time (``settled``): a plain client may get some responses twice, but misses none. A client that names the last
     response it processed gets each once.
 gaps
     An RM's responses of all kinds share one numbering without gaps, and a feed sees the numbers of all kinds. A missing
@@ -328,7 +328,7 @@ class ResponseTail:
             waiting.answer.set_result((answer, _behind_registration(offset, sequence)))
 
     def _jump(self, error: OffsetGone) -> None:
-        """Retention overtook the tail. Each attached feed finds out by its own catch-up which responses are lost."""
+        """Detaches all feeds after retention overtook the tail. Each feed finds lost responses by its own catch-up."""
         assert self._reader is not None
         log.error("response log deleted before it was read", partition=self.partition, error=str(error))
         for feed in [feed for feeds in self._feeds.values() for feed in feeds.values()]:

@@ -354,7 +354,7 @@ class Gateway:
                 await self.flush()
                 stored = True
             except SessionsDown as error:
-                if stored:  # not repeated: ten lines a second would tell no more
+                if stored:  # not repeated: ten lines a second would have no more information
                     log.warning("positions not stored", error=str(error))
                 stored = False
 

@@ -96,7 +96,7 @@ class StreamTable:
 
     def __init__(self) -> None:
         self._streams: dict[tuple[str, StreamKind], RmStream] = {}
-        # Streams that take a seat now: for a moment the store knows them, but not yet the table.
+        # Streams that take a seat now: for a moment they are in the store, but not yet in the table.
         self._sitting_down: Counter[tuple[str, StreamKind]] = Counter()
 
     def get(self, rm_id: str, kind: StreamKind) -> RmStream | None:
@@ -164,7 +164,7 @@ class RmStream:
         self._said_open = False
         self._error: GatewayError | None = None
         self._cut_off = False  # a write found that the call had ended
-        # Set when the RM is about to leave: the reason for the end, whoever notices first that the seat is gone.
+        # Set when the RM is about to leave: the reason for the end, whichever task notices first that the seat is lost.
         self._leaving: GatewayError | None = None
         self._ended = asyncio.Event()
         self._wake = asyncio.Event()

@@ -1,3 +1,3 @@
-"""Informers and event handlers: they bring resources that the RM does not know to the scheduler (the event handler
+"""Informers and event handlers report resources that the RM does not know to the scheduler (the event handler
 framework).
 """

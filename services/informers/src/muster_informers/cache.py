@@ -1,9 +1,9 @@
-"""Writes an event handler's objects to the log, from where the scheduler takes them (the event handler framework:
-"external modification").
+"""Writes an event handler's objects to the log, for the scheduler (the event handler framework: "external
+modification").
 
 newest wins
     The cache keeps the newest state of each object until it is written. An object that changes again before that is
-    written once, in its newest state. So while the log is away each object costs one entry, however often it changes.
+    written once, in its newest state. So while the log is away, each object costs one entry for any number of changes.
 
 order
     Parents are written before the objects that refer to them (pool, queue, node, offer, application, allocation), then
@@ -11,9 +11,9 @@ order
     moves counts on both nodes for a moment, never on none.
 
 note
-    A record of the source's state, written behind everything that was put before it and before everything after it.
-    The changes between two notes are a *part*. While the log is away the cache merges parts when there are many: the
-    last note counts, and LISTING (a life begins) stays in front.
+    A record of the source's state, written after all earlier changes and before all later ones. The changes between two
+    notes are a *part*. While the log is away the cache merges parts when there are many: the last note counts, and
+    LISTING (a life begins) stays in front.
 
 written
     A record has at most 250 changes and 256 KiB. It is written at most ``linger_s`` after its first change, and at once
@@ -74,7 +74,7 @@ class _Part:
     :ivar changes: the newest change of each object.
     :ivar doubted: the objects that were put and then distrusted.
     :ivar note: the note that ends the part; None: the part is still open.
-    :ivar since: when the first change came.
+    :ivar since: when the first change arrived.
     """
 
     __slots__ = ("changes", "doubted", "note", "since", "waiters")
@@ -173,7 +173,7 @@ class LogCache:
         self._writing: _Part | None = None
         self._known: set[Key] = set()  # objects that this life has put, on the log or on the way there
         # -- waiting tasks
-        self._woken = asyncio.Event()  # there is something to write
+        self._woken = asyncio.Event()  # changes or notes wait to be written
         self._hurry = asyncio.Event()  # a caller waits for the write
         self._room: list[asyncio.Future[None]] = []
         self._ended: BaseException | None = None
@@ -199,15 +199,15 @@ class LogCache:
         self._say(key, change)
 
     def delete(self, kind: ExternalKind, object_id: str) -> None:
-        """Removes an object that is gone. Raises BadDocument: no object can have this id."""
+        """Removes an object that does not exist any more. Raises BadDocument: no object can have this id."""
         key = Key(kind, object_id)
         change = ExternalChange(*key, None)
         check(change)
         self._open.doubted.pop(key, None)
         waiting = self._open.changes.get(key)
         if waiting is not None and waiting.what is not None and not self._is_known(key):
-            # The object came and went before it was written, so the log never gets it. (If an earlier life wrote it, it
-            # ends with the other objects that this life has not named.)
+            # The object was put and removed before it was written, so the log never gets it. (If an earlier life wrote
+            # it, it ends with the other objects that this life has not named.)
             del self._open.changes[key]
             return
         self._say(key, change)
@@ -225,10 +225,10 @@ class LogCache:
             self._say(key, change)
         elif waiting.what is not None:
             self._open.doubted[key] = None
-        # (An object that is stale or gone stays so.)
+        # (An object that is stale or removed stays so.)
 
     def note(self, state: SourceState, drains: bool = True, reason: str = "") -> None:
-        """Notes the source's state, behind everything that was put before."""
+        """Notes the source's state, after all earlier changes."""
         self._is_live = state is SourceState.LIVE
         part, self._open = self._open, _Part()
         part.note = SourceNote(state, drains, reason)
@@ -309,7 +309,7 @@ class LogCache:
         self._parts.extend(heads)
 
     async def _linger(self, seconds: float) -> None:
-        """Waits for more changes, until a caller waits for those that are there."""
+        """Waits for more changes, until a caller waits for the present ones."""
         hurried = asyncio.ensure_future(self._hurry.wait())
         slept = asyncio.ensure_future(self._sleep(seconds))
         try:

@@ -1,10 +1,10 @@
 """The process of the informers: a child of the scheduler's process; only ``process.py`` starts it.
 
-A change costs an informer, its handler and its cache as much time as it costs the scheduler, and one Python process
-does one thing at a time. So the informers have a process of their own. It runs the same parts (``service.py``) over a
-log at the other end of a pipe.
+A change costs an informer, its handler and its cache as much time as the scheduler, and a Python process uses one core
+at a time. So the informers have a process of their own. It runs the same parts (``service.py``) over a log at the other
+end of a pipe.
 
-How it lives and ends: ``muster_runtime.child_process``.
+``muster_runtime.child_process`` describes its start and its end.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _TELL_SHARE = 10
 class PipeReader:
     """A :class:`~muster_bus.log.LogReader` at the other end of a pipe; it gets only offers of the informers' sources.
 
-    Beside what it gives its position moves on, too.
+    Its position also moves past records that it does not return.
     """
 
     def __init__(self, bus: PipeLog, number: int, topic: str, partition: int, position: int) -> None:
@@ -152,8 +152,8 @@ class PipeLog:
 
 
 class _Teller:
-    """Reports the informers' state to the parent when it changes. The report goes before the informers' records, so
-    that no reader sees on the log what health does not know yet.
+    """Reports the informers' state to the parent when it changes. The report is sent before the informers' records, so
+    that health knows a state before a reader sees it on the log.
     """
 
     def __init__(self, channel: Channel[Message], clock: Clock) -> None:
@@ -184,7 +184,7 @@ class _Teller:
 
 
 async def serve(channel: Channel[Message], clock: Clock) -> None:
-    """Runs informers as the parent says, until it says Stop. Raises EOFError: the parent is gone."""
+    """Runs informers by the parent's instructions, until it sends Stop. Raises EOFError: the parent is gone."""
     # 1. the parent's instructions
     begin = await channel.receive()
     if not isinstance(begin, Begin):

@@ -3,11 +3,11 @@
 A change flows in one direction: ``source → informer (store) → filter → event handler → cache → log → core``.
 
 source
-    Talks to the other manager: lists all objects once, then reports changes (:class:`ListWatch`). It knows nothing
-    about scheduling and stores nothing. It gives plain mappings in the form of the other manager's documents.
+    Talks to the other manager: lists all objects once, then reports changes (:class:`ListWatch`). The source knows
+    nothing about scheduling and stores nothing. It gives plain mappings in the form of the other manager's documents.
 
 informer
-    Stores the source's objects with indexers, and tells a handler which were added, modified or deleted
+    Stores the source's objects with indexers, and notifies a handler of added, modified and deleted ones
     (:class:`~muster_informers.informer.SharedIndexInformer`). When the source fails, the informer tries again with
     growing waits. When a watch cannot continue, it lists again and reports the difference.
 
@@ -17,8 +17,8 @@ event handler
     handler's own.
 
 cache
-    The door to the scheduler's cached objects (:class:`ExternalCache`). The newest state per object wins and is
-    written to the log soon after. It is the handler's only door: informers and handlers never see the scheduler's
+    The interface to the scheduler's cached objects (:class:`ExternalCache`). The newest state per object wins and is
+    written to the log soon after. A handler has no other interface: informers and handlers never see the scheduler's
     memory.
 
 synced
@@ -72,7 +72,7 @@ class Listing(NamedTuple):
 
 
 class Delta(NamedTuple):
-    """One change in a watch. The informer decides ADDED or MODIFIED by its store, whatever the source says.
+    """One change in a watch. The informer decides between ADDED and MODIFIED by its store, not by the source.
 
     :param document: the whole object; for DELETED its kind and id are enough.
     :param cursor: where the next watch continues if this one breaks off after this change.
@@ -95,8 +95,8 @@ class ListWatch(Protocol):
         ...
 
     def watch(self, cursor: str) -> AsyncIterator[Sequence[Delta]]:
-        """All changes from ``cursor`` on, without end; simultaneous ones come together. An empty sequence says that the
-        source lives. Raises CursorExpired when it cannot continue from the cursor: then the informer lists again.
+        """Yields all changes from ``cursor`` on, without end; simultaneous ones together. An empty sequence means that
+        the source lives. Raises CursorExpired when it cannot continue from the cursor: then the informer lists again.
         """
         ...
 
@@ -139,7 +139,7 @@ class ExternalCache(Protocol):
         ...
 
     def delete(self, kind: ExternalKind, object_id: str) -> None:
-        """Removes an object that is gone."""
+        """Removes an object that does not exist any more."""
         ...
 
     def distrust(self, kind: ExternalKind, object_id: str, believed: ExternalAllocation | None = None) -> None:
@@ -180,7 +180,7 @@ class EventHandler(Protocol):
 
 
 class OfferTaker(Protocol):
-    """A source that lends offers (``two-level``) implements this, too: it gets unused offers back."""
+    """A source with offers (``two-level``) implements this, too: it gets unused offers back."""
 
     async def give_back(self, offer_ids: Sequence[str]) -> None:
         """Takes back offers that are not used any more. The call is repeated until it succeeds, so it is idempotent.

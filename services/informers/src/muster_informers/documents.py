@@ -111,7 +111,7 @@ class Field:
 
 
 def read_document(document: object) -> Said:
-    """A document as an object of the core. Raises BadDocument for anything else, whatever its type."""
+    """A document as an object of the core. Raises BadDocument for any other value of any type."""
     kind, object_id, version, given = _identity(document)
     values: dict[str, Any] = {}
     try:

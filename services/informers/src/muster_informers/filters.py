@@ -1,10 +1,10 @@
 """Filters in front of handlers (the event handler framework: FilteringResourceEventHandler, responsibleForNode).
 
-Several schedulers may share a fleet: each takes the nodes that it is responsible for. The node's id and the schedulers'
-names decide (consistent hashing: each scheduler has many points on a ring, and a node belongs to the next point). So
-all schedulers agree without communication, and a scheduler that joins or leaves n others moves about an n-th of the
-nodes. Allocations and offers follow their node. Each pool belongs to one scheduler, too, because it must not count
-twice. Queues and applications belong to all.
+Several schedulers may share a fleet: each is responsible for some of the nodes. The node's id and the schedulers' names
+decide (consistent hashing: each scheduler has many points on a ring, and a node belongs to the next point). So all
+schedulers agree without communication, and a scheduler that joins or leaves n others moves about an n-th of the nodes.
+Allocations and offers follow their node. Each pool belongs to one scheduler, too, because it must not count twice.
+Queues and applications belong to all.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ class Gate:
     """The sources that this start of the scheduler waits for. The informers' service builds it, and the machine asks
     it.
 
-    A source has passed once the log says that it is LIVE or given up (STALE) in this life. So the result is the same
-    after the machine is rebuilt from the log.
+    A source has passed once the log has it as LIVE or given up (STALE) in this life. So the result is the same after
+    the machine is rebuilt from the log.
 
     :ivar life: the life of all informers of this process.
     :ivar sources: by RM, the (partition, source) that the scheduler waits for.

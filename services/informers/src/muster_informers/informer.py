@@ -4,7 +4,7 @@ framework).
 Use: ``SharedIndexInformer(name, source, clock)``, ``add_event_handler(handler)``, ``run()`` in a task; then
 ``has_synced()`` becomes true. The informer repeats three steps:
 
-1. list      all objects; handlers hear only the difference to the store (it decides ADDED, MODIFIED, DELETED)
+1. list      all objects; handlers get only the difference to the store (it decides ADDED, MODIFIED, DELETED)
 2. watch     from the listing's cursor; each change in order
 3. break     the watch failed: after a wait it continues from its cursor; without a usable cursor (CursorExpired, no
              cursor, or a nonsensical answer) the informer lists again
@@ -22,9 +22,9 @@ STALE     LIVE                              it was heard again (and a listing wa
 ========  ================================  ========================================================================
 
 heard
-    A source is heard when it answers a listing, and with each item of a watch, even an empty one. A watch must give an
-    item at least every :data:`HEARTBEAT_S`; else a quiet source could not be told from one that is gone. The informer
-    cuts off a watch that was silent for ``stale_after_s`` (and three heartbeats), and starts it again.
+    A source is *heard* when it answers a listing, and with each item of a watch, even an empty one. A watch must give
+    an item at least every :data:`HEARTBEAT_S`; otherwise a quiet source and a lost one would look the same. The
+    informer cuts off a watch that was silent for ``stale_after_s`` (and three heartbeats), and starts it again.
 
 late or repeated
     A version that is not newer than the known one is dropped; so is a known content. The informer remembers the
@@ -178,15 +178,15 @@ class SharedIndexInformer:
         ready: Ready | None = None,
         forget: Forget | None = None,
     ) -> Registration:
-        """Adds a handler. While the informer runs, the new handler first hears of all objects in the store.
+        """Adds a handler. While the informer runs, the new handler first gets all objects in the store.
 
-        :param predicate: the handler sees only objects for which this is true. It hears ADD or DELETE when an object
+        :param predicate: the handler sees only objects for which this is true. It gets ADD or DELETE when an object
             starts or stops to pass (the event handler framework: FilteringResourceEventHandler).
         :param resync_s: None: the informer's.
         :param distrust: called for an object that is not reliable any more; a cache's ``cache.distrust``.
         :param ready: awaited before each slice; a cache's ``cache.ready``.
-        :param forget: called for an object that is gone and was never readable since the informer started, so that the
-            handler never saw it; a cache's ``cache.delete``.
+        :param forget: called for a removed object that was never readable since the informer started, so that the
+            handler never got it; a cache's ``cache.delete``.
         """
         registration = Registration(handler, predicate, distrust, ready, forget)
         registration.resync_s = self._resync_s if resync_s is None else resync_s
@@ -270,10 +270,10 @@ class SharedIndexInformer:
             expired = isinstance(error, CursorExpired)
             if not expired:
                 self._failed(error)
-            # 1. where to continue
+            # 1. find the place to continue from
             if not isinstance(error, SourceUnavailable) or not self._cursor:
                 self._must_list = True
-            # 2. when: at once only if the watch was good and only its cursor has expired
+            # 2. choose the time: at once only if the watch was good and only its cursor has expired
             if self._heard_at >= started and self._clock.monotonic() - started >= _SETTLED_S:
                 failures = 0
             if not expired or failures:
@@ -285,7 +285,7 @@ class SharedIndexInformer:
             self._listing_since = self._clock.monotonic()
             try:
                 listing = await self._source.list()
-                self._hear()
+                self._note_alive()
             finally:
                 self._listing_since = None
             self._is_whole = await self._take_listing(listing)
@@ -293,7 +293,7 @@ class SharedIndexInformer:
             self._listed_at = self._clock.monotonic()
             self._cursor, self._must_list = listing.cursor, False
             metrics.listings.labels(self.name).inc()
-            self._hear()
+            self._note_alive()
             if not self._synced.is_set():
                 seconds = self._clock.monotonic() - began
                 metrics.sync_seconds.labels(self.name).set(seconds)
@@ -304,12 +304,12 @@ class SharedIndexInformer:
         self._watching = True
         try:
             async for deltas in watch:
-                self._hear()
+                self._note_alive()
                 if deltas:
-                    self._watching = False  # from here on the time is ours, not the source's
+                    self._watching = False  # from here on the informer's own time counts, not the source's
                     await self._take_deltas(deltas)
                     self._watching = True
-                    self._hear()
+                    self._note_alive()
                 self._answered()
                 if not self._is_whole and self._heard_at - self._listed_at >= RELIST_S:
                     raise _Again
@@ -318,7 +318,7 @@ class SharedIndexInformer:
             await _close(watch)
         raise SourceUnavailable("the watch ended")
 
-    def _hear(self) -> None:
+    def _note_alive(self) -> None:
         self._heard_at = self._clock.monotonic()
         if self._failing:
             self._failing = False
@@ -565,7 +565,7 @@ class SharedIndexInformer:
                 registration.distrust(key.kind, key.object_id, believed)
 
     def _forget(self, key: Key) -> None:
-        """Tells the handlers that an unreadable object is gone."""
+        """Notifies the handlers that an unreadable object was removed."""
         del self._unread[key]
         for registration in self._registrations:
             if registration.forget is not None:
@@ -574,7 +574,7 @@ class SharedIndexInformer:
     # ---- in slices ------------------------------------------------------------------------------------------------
 
     async def _slices(self, things: Sequence[Any], pause_s: float = 0.0) -> AsyncIterator[Sequence[Any]]:
-        """The things in slices; other tasks run in between."""
+        """Yields the items in slices; other tasks run in between."""
         for start in range(0, len(things), SLICE):
             for registration in self._registrations:
                 if registration.ready is not None:
@@ -611,7 +611,7 @@ class SharedIndexInformer:
                 self._give(registration, some, initial=False)
 
     async def _catch_up(self, registration: Registration) -> None:
-        """Tells a late handler about the objects in the store. It hears of changes meanwhile like every handler."""
+        """Gives the objects in the store to a late handler. Meanwhile it gets changes like every handler."""
         async for some in self._slices(self.store.keys()):
             self._give(registration, [key for key in some if key not in registration.told], initial=True)
         registration.caught_up = True

@@ -1,8 +1,8 @@
 """The scheduler's end of the pipe: appends and reads on the log for the informers' process (``pipe.py``).
 
-What it appends: ``muster_bus.pipe.writing``.
+``muster_bus.pipe.writing`` does the appending.
 
-From ``si.state`` only offers of the informers' sources go through the pipe; the keys tell them from other records.
+From ``si.state`` only offers of the informers' sources go through the pipe; their keys identify them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _READ_RECORDS_MAX = 10_000
 
 
 class LogEnd:
-    """See the module's words.
+    """See the module's docstring.
 
     :param offers: the prefixes of the keys of the sources' offers.
     :param on_defect: called with an unexpected error; the child's requests cannot be served after it.

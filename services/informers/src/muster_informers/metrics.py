@@ -30,7 +30,7 @@ class Metric(StrEnum):
 
 # From a commit on a fast disk to an unreachable log.
 _CACHE_BUCKETS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
-# From a handler that checks one object to one that is given up.
+# From a handler that checks one object to a handler that did not answer in time.
 _NATIVE_BUCKETS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 60)
 
 _SOURCE = ("source",)

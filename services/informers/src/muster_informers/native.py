@@ -9,9 +9,9 @@ call
     stores only the handler.
 
 taken
-    The handler put the object into its cache. If it changed a node, the difference is a *word* of this source: it
-    restricts the node by the rules for all sources and is recorded like theirs. Applications and asks are taken as the
-    RM sent them.
+    The handler put the object into its cache. If it changed a node, the difference is a statement of this source: the
+    statement restricts the node by the rules for all sources, and is recorded like theirs. Applications and asks are
+    taken as the RM sent them.
 
 refused
     The handler raised NotTaken or BadDocument, or did not put the object; or the node belongs to another scheduler. The
@@ -21,8 +21,8 @@ failed
     The handler raised another error, or does not answer. The table's ``when_lost`` decides: *drain* refuses new objects
     and closes existing nodes; *keep* takes everything as the RM sent it.
 
-Only new objects can be refused: a node's CREATE or UPDATE, an application, an ask. Running allocations are adopted
-whatever the handler says, and every request that ends an object is taken.
+Only new objects can be refused: a node's CREATE or UPDATE, an application, an ask. Running allocations are adopted even
+if the handler refuses them, and every request that ends an object is taken.
 """
 
 from __future__ import annotations
@@ -281,7 +281,7 @@ class NativeJudge:
         return self._handler_name
 
     def begin(self) -> None:
-        """Starts a new handler, which hears of all objects again.
+        """Starts a new handler, which gets all objects again.
 
         A handler that cannot start (its file may have changed) fails on every call.
         """

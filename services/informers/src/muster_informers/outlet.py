@@ -1,11 +1,10 @@
-"""Gives unused offers back: from ``si.state`` to the source that lent them (the event handler framework: two-level
-scheduling).
+"""Gives unused offers back: from ``si.state`` to their source (the event handler framework: two-level scheduling).
 
 The core records that an offer is RETURNED, and the outlet tells the source (:class:`~..contract.OfferTaker`). It reads
 the RM's partition of ``si.state`` from the start, and gives nothing back before it is up to date: else it could give
-back an offer that was lent again since. If the source does not answer, it tries again with growing waits. The source
-hears of each record once: if it names a returned offer again, it hears again that the offer is returned. After a
-restart it hears everything once more, which must do no harm.
+back an offer that was made again since. If the source does not answer, it tries again with growing waits. The source
+gets each record once: if it names a returned offer again, it is informed again that the offer is returned. After a
+restart the source gets everything once more, which must do no harm.
 
 ========  =========================================================================================
 record    becomes
@@ -44,7 +43,7 @@ _READ_RECORDS, _READ_S = 1_000, 1.0
 
 
 def taker_of(source: ListWatch) -> OfferTaker | None:
-    """Returns the source if it lends; else None."""
+    """Returns the source if it has offers; else None."""
     return cast("OfferTaker", source) if callable(getattr(source, "give_back", None)) else None
 
 
@@ -82,7 +81,7 @@ class OfferOutlet:
 
     @property
     def due(self) -> list[str]:
-        """The returned offers that the source has not heard of yet."""
+        """The returned offers of which the source is not informed yet."""
         return list(self._due)
 
     async def run(self) -> None:
@@ -121,7 +120,7 @@ class OfferOutlet:
                         returned.pop(offer_id, None)
             await asyncio.sleep(0)
         self._due = returned
-        # 2. onwards from there
+        # 2. follow the topic from there
         while True:
             if self._due:
                 self._is_due.set()

@@ -20,7 +20,7 @@ informers  Sampled    metrics; once a second, hence a sign of life
 informers  Ended      they cannot begin, or had not synced in time
 =========  =========  ==================================================================
 
-An end of file says that the other one is gone.
+An end of file means that the other process is gone.
 """
 
 from __future__ import annotations

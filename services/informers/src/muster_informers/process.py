@@ -13,8 +13,8 @@ heard     gone: it ended, or was silent and killed  records that it had sent sti
 gone      begun                                     after a wait that grows: in another life of this start (``gate.py``)
 ========  ========================================  ==================================================================
 
-Until all have synced once, a required informer that does not sync in time ends the scheduler, in whichever process the
-informer is. Later no failure does: decisions continue as each source's table says about its loss.
+Until all have synced once, a required informer that does not sync in time ends the scheduler, also if the informer is
+in the child. Later no failure does: decisions continue by each source's ``when_lost``.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _AGAIN = "it is started again"
 
 
 class ExternalProcess:
-    """See the module's words; :class:`~muster_informers.service.ExternalService` has those of the methods.
+    """See the module's docstring; :class:`~muster_informers.service.ExternalService` describes the methods.
 
     :param judged: the informers, created in this process and never started, to check the configuration.
     :param life: the id of this start, for the first child.
@@ -102,7 +102,8 @@ class ExternalProcess:
         self._known: set[str] = set()
         self._synced = False
         self._gone = ""  # why no child runs; "": one runs
-        # First: done when all informers have synced, or never will. Over: done when the children end for good.
+        # ``first`` is done when all informers have synced, or never will; ``over`` when the children have ended for
+        # good.
         self._first: asyncio.Future[None] | None = None
         self._over: asyncio.Future[None] | None = None
         # -- questions about the RM's own objects
@@ -168,7 +169,7 @@ class ExternalProcess:
     # ---- the RM's own objects ----------------------------------------------------------------------------------------
 
     async def handlers_ready(self) -> int:
-        """Returns when a child can be asked; gives its number. Raises LogUnavailable: the service stops."""
+        """Waits until a child can be asked. Returns its number. Raises LogUnavailable: the service stops."""
         await self._runs.wait()
         if self._stopping.is_set():
             raise LogUnavailable("the scheduler stops: what the RM says is not taken any more")
@@ -233,7 +234,7 @@ class ExternalProcess:
         await self._note_lost(life_again(self._life, self._starts))
 
     async def _run(self) -> str:
-        """Runs a child to its end; gives the reason of the end."""
+        """Runs a child to its end. Returns the reason of the end."""
         assert self._writer is not None
         self._starts += 1
         life = life_again(self._life, self._starts)
@@ -384,7 +385,7 @@ class _Informers:
         self._child.kill(why)
 
     async def listen(self, take: Callable[[Answered | Told | Sampled | Ended], None], silent_max_s: int) -> str:
-        """Serves the child until it is gone and all its records are on the log; gives the reason of its end."""
+        """Serves the child until it is gone and all its records are on the log. Returns the reason of its end."""
 
         def heard(message: Message) -> None:
             match message:

@@ -54,7 +54,7 @@ class Registration:
         }
 
     def deliver(self, key: Key, what: ExternalObject | None, *, initial: bool) -> None:
-        """Tells the handler an object's new state; None: it is gone. Raises what the handler raises."""
+        """Gives the handler an object's new state; None: the object was removed. Raises the handler's exceptions."""
         told = self.told.get(key)
         if what is not None and (self.predicate is None or self.predicate(what)):
             if told is None:

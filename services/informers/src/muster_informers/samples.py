@@ -48,7 +48,7 @@ class ChildSamples(Collector):
         self._families = told
 
     def lost(self) -> None:
-        """The other process is gone, so its sources are stale."""
+        """Marks the sources of the other process, which has ended, as stale."""
         self._families = [
             _all_set(each, STATE_NUMBERS[SourceState.STALE]) if each.name == metrics.Metric.STATE else each
             for each in self._families

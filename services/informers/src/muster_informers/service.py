@@ -5,8 +5,8 @@ The steps: 1 create everything that is configured before anything is opened, so 
 an informer, handler and cache for each table whose RM's partition this instance owns; 3 wait for all of them, up to
 ``sync_timeout_s``; 4 follow the sources until the process ends.
 
-For each informer the service writes notes to the log: LISTING, LIVE, STALE. It does not say whether the scheduler may
-decide: the machine reads the notes together with the changes (``gate.py``).
+For each informer the service writes notes to the log: LISTING, LIVE, STALE. The service does not decide whether the
+scheduler may decide: the machine reads the notes together with the changes (``gate.py``).
 
 LIVE removes the objects that a life has not named. So the service notes no source of an RM as LIVE before all other
 sources of that RM have listed or were given up. Else an object that moved between two sources meanwhile (after an
@@ -79,7 +79,7 @@ class _Bringing:
     :ivar synced: its first listing is on the log.
     :ivar given_up: the scheduler no longer waits for it.
     :ivar held: it is LIVE, but the note waits: other sources of its RM are still listing.
-    :ivar outlet: gives offers back; None: its source lends nothing.
+    :ivar outlet: gives offers back; None: its source has no offers.
     :ivar died: the reason why it ended by itself; "": it did not. ``outlet_died``: likewise.
     """
 
@@ -101,12 +101,14 @@ class _Bringing:
 
     @property
     def may_be_given_up(self) -> bool:
-        """The scheduler may decide without it. (For a required informer only after its first sync.)"""
+        """Whether the scheduler may decide without it. (For a required informer only after its first sync.)"""
         return self.synced or not self.table.required
 
     @property
     def holds_others(self) -> bool:
-        """Its objects may have belonged to other sources before, so those sources must not lose theirs yet."""
+        """Whether its listing is still open: its objects may have belonged to other sources, so those must not lose
+        theirs yet.
+        """
         return not (self.synced or self.given_up or (self.died and self.may_be_given_up))
 
     def doing(self) -> str:
@@ -433,7 +435,7 @@ class ExternalService:
         required = {each.name: each.doing() for each in late if each.table.required}
         if required:
             raise NotSynced(timeout_s, required)
-        for each in self._bringing:  # those held back have more to write
+        for each in self._bringing:  # the waiting notes are written first
             with contextlib.suppress(LogError):
                 if not each.died:
                     await each.cache.flushed()

@@ -91,7 +91,7 @@ class Store:
         return self._kept.get(key)
 
     def keys(self, kind: ExternalKind | None = None) -> Sequence[Key]:
-        """The keys of all objects, or of those of a kind, in the order in which they came."""
+        """The keys of all objects, or of those of a kind, in the order in which they were added."""
         return [key for key in self._kept if kind is None or key.kind is kind]
 
     def count(self, kind: ExternalKind) -> int:
@@ -122,7 +122,7 @@ class Store:
         self._counts[key.kind] -= 1
 
     def list(self, kind: ExternalKind | None = None) -> Sequence[ExternalObject]:
-        """All objects, or those of a kind, in the order in which they came."""
+        """All objects, or those of a kind, in the order in which they were added."""
         return [kept.what for key, kept in self._kept.items() if kind is None or key.kind is kind]
 
     def _unindex(self, key: Key, what: ExternalObject) -> None:

@@ -1,7 +1,7 @@
 """Operators' commands (proto AdminCommand). The scheduler answers each with an AdminResult in the same transaction.
 
 If a command cannot be carried out, its answer gives the reason. The RM's streams carry only the command's consequences.
-One answer takes time, the RM's own dump: the question goes to the RM's callback stream, and the result follows the RM's
+Only the RM's own dump takes time: the question goes to the RM's callback stream, and the result follows the RM's
 answer. The waiting dumps are bounded in number and in time, and are not recorded: after a restart the operator must ask
 again.
 """
@@ -115,7 +115,9 @@ class AdminCommands:
             self._dumps.pop(rm_id, None)
 
     def callback_gone(self, rm_id: str, emitter: Emitter, outputs: list[OutRecord]) -> None:
-        """The RM's callback stream ended, or the RM registered again. Answers all waiting dumps with an error."""
+        """Answers all waiting dumps with an error, because the RM's callback stream ended, or the RM registered
+        again.
+        """
         for request_id in self._dumps.pop(rm_id, {}):
             result = pb.AdminResult(request_id=request_id, code=pb.AdminResult.NOT_POSSIBLE)
             result.message = "the resource manager's callback stream ended before it answered"
@@ -177,10 +179,10 @@ def _hold(
 ) -> bool:
     """Pauses or resumes an RM. Returns whether that changed anything. A second pause keeps the first one's reason."""
     info = state.info
-    if info.held == held:
+    if info.paused == held:
         return False
-    lasted = not held and pauses.end(info, PauseKind.OPERATOR, info.held_ns, now_ns, info.held_reason)
-    info.held, info.held_reason, info.held_ns = held, reason, now_ns if held else 0
+    lasted = not held and pauses.end(info, PauseKind.OPERATOR, info.paused_ns, now_ns, info.paused_reason)
+    info.paused, info.paused_reason, info.paused_ns = held, reason, now_ns if held else 0
     state.core.apply(SetDeciding(info.decides), now_ns, out)
     outputs.append(emitter.rm_record(state.core.next_submission))
     if lasted:
@@ -217,6 +219,6 @@ def _drain(
     action = NodeAction.DRAIN_TO_SCHEDULABLE if wanted.schedulable else NodeAction.DRAIN_NODE
     told = len(out.facts)
     state.core.apply(UpdateNodes((NodeItem(wanted.node_id, action, partition=name, by_operator=True),)), now_ns, out)
-    # The RM did not ask, so it gets no answer. (It sees the event, and the new places of its asks.)
+    # The RM did not ask, so it gets no answer. (It gets the event, and the new allocations of its asks.)
     out.facts[told:] = [fact for fact in out.facts[told:] if not isinstance(fact, AcceptedNode | RejectedNode)]
     result.changed = True

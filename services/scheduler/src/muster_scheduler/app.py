@@ -25,11 +25,11 @@ log = structlog.get_logger(__name__)
 
 
 class SchedulerService:
-    """The service that decides. It has no socket: it reads requests and writes their outcomes, one transaction per
-    batch.
+    """The service that decides. The service has no socket: it reads requests and writes their outcomes, one transaction
+    per batch.
 
-    The informers of its RMs run beside it. Their changes come over the log, like all requests. The constructor raises
-    muster_core.external.errors.SettingsWrong if an informer or event handler cannot be made.
+    The informers of its RMs run in the same process or in a child. Their changes come over the log, like all requests.
+    The constructor raises muster_core.external.errors.SettingsWrong if an informer or event handler cannot be made.
     """
 
     def __init__(self, settings: SchedulerSettings, bus: Log, topics: Topics, clock: Clock) -> None:

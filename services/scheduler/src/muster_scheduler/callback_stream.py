@@ -1,4 +1,4 @@
-"""The RM's callback stream as the scheduler knows it: gateways' notes, and the RM's answers (step "ingest")."""
+"""Ingests what concerns an RM's callback stream: gateways' notes, and the RM's answers (step "ingest")."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def policy_of(info: RmInfo) -> CallbackPolicy:
 def take_note(info: RmInfo, note: pb.CallbackStream, now_ns: int) -> bool:
     """Takes a gateway's note. Returns whether it changed anything.
 
-    Notes of two gateways may come in any order, and twice. Each carries the epoch of the stream's seat, which grows
+    Notes of two gateways may arrive in any order, and twice. Each carries the epoch of the stream's seat, which grows
     when a stream opens and when it ends. A note with an older epoch changes nothing.
     """
     known = info.callbacks

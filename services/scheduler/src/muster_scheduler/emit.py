@@ -132,8 +132,8 @@ class Emitter:
         changes: Sequence[str] = (),
         policy_group: pb.PolicyGroupMember | None = None,
     ) -> OutRecord:
-        """Returns the answer to a registration or a configuration update. It has no sequence: it is for the gateway
-        that asked.
+        """Returns the answer to a registration or a configuration update. It has no sequence: the answer is for the
+        gateway that asked.
         """
         result = pb.RegistrationResult(
             request_id=request_id, accepted=accepted, problems=problems, changes=changes, policy_group=policy_group
@@ -214,7 +214,7 @@ class Emitter:
                     size += applications.rejected.add(applicationID=fact.app_id, reason=fact.reason).ByteSize()
                 case UpdatedApplication():
                     if allocations.released or allocations.releasedAsks:
-                        # The RM hears of the releases before the state change that followed them (the gang design,
+                        # The RM gets the releases before the state change that followed them (the gang design,
                         # "Cleanup").
                         self._flush_one(_ALLOCATION, allocations, records)
                     updated = applications.updated.add(
@@ -291,7 +291,7 @@ class Emitter:
         for event in events:
             value = encode_event(event)
             if event.type is request and event.change is Change.NONE:
-                # For the shim only (the event history design): it takes no id of the tracked order.
+                # For the shim only (the event history design): the event gets no id of the tracked order.
                 records.append(_out_record((topic, number, key, value, untracked)))
                 continue
             headers = ((HEADER_EVENT_ID, b"%d" % next_id), rm, instance, tracked)

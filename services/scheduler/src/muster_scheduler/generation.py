@@ -1,9 +1,9 @@
 """Determines the generation of the interface that an RM speaks, from its registration and from its requests.
 
 The key in the RM's extraConfig decides. Otherwise its version decides, until a request shows another generation,
-because the version may be the RM's own. The scheduler answers each item in the item's generation. The RM's generation
-decides what no item shows: whether the RM hears that an application is starting before it runs, and whether allocations
-carry a UUID. docs/resource-managers.md explains this to authors of RMs.
+because the version may be the RM's own. The scheduler answers each item in the item's generation. Two matters depend on
+the RM's generation, because no item shows them: whether the RM gets a message that an application is starting, and
+whether allocations carry a UUID. docs/resource-managers.md explains this to authors of RMs.
 """
 
 from __future__ import annotations

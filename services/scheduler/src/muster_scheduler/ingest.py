@@ -133,8 +133,8 @@ def _nodes(items: Iterable[si.NodeInfo]) -> Iterable[NodeItem]:
 
 
 def _existing(item: si.Allocation, node_id: str) -> AskItem:
-    """Decodes an existing allocation of a node. Only the previous generation has these. Without a node of its own, the
-    allocation is on the node that it comes with.
+    """Decodes an existing allocation of a node. Only the previous generation has these. If the allocation names no
+    node, it is on the node whose message has it.
     """
     return replace(_allocation(item, previous=True), node_id=item.nodeID or node_id, previous_generation=True)
 

@@ -133,7 +133,7 @@ class SchedulerMachine:
         self._folder.take(record)
 
     def folded(self, now_ns: int) -> None:
-        """The state is complete. Builds the cores and checks them."""
+        """Builds the cores and checks them, once the state is complete."""
         self._folder.settle()
         for rm_id, state in self._folder.rms.items():
             self._folded_pauses(state.info, max(now_ns, state.info.last_decided_ns))
@@ -190,7 +190,7 @@ class SchedulerMachine:
         return self._decide(touched, now_ns, outputs)
 
     def tick(self, now_ns: int) -> list[OutRecord]:
-        """Makes the decisions that time causes, or that the last budget left over."""
+        """Makes the decisions for which a deadline has come, or that the last budget did not cover."""
         now_ns = self._time(now_ns)
         due = {**dict.fromkeys(self._unexhausted), **dict.fromkeys(self._outcomes)}
         due |= dict.fromkeys(self._deadlines.take_due(now_ns))
@@ -260,7 +260,7 @@ class SchedulerMachine:
             if body in _BEFORE_REGISTRATION and self._topics.partition_of(rm_id) != record.partition:
                 raise Unreadable(f"RM {rm_id[:_SHOWN_MAX]!r} belongs to partition {self._topics.partition_of(rm_id)}")
             if body == "external":
-                self._hear(rm_id, ingest.external(envelope.external), now_ns)
+                self._apply_source(rm_id, ingest.external(envelope.external), now_ns)
                 return rm_id
             if body == "register":
                 request = si.RegisterResourceManagerRequest.FromString(envelope.register)
@@ -329,8 +329,8 @@ class SchedulerMachine:
         info = state.info
         items, read_as = read(), info.generation
         for at in range(items.count):
-            if heard := verdict.heard(at, info.registrations):
-                self._hear(info.rm_id, heard, now_ns)
+            if changes := verdict.commands_before(at, info.registrations):
+                self._apply_source(info.rm_id, changes, now_ns)
             if read_as != info.generation:
                 items, read_as = read(), info.generation
             item = verdict.judged(items.between(at, at + 1), at, self._outcomes.setdefault(info.rm_id, Outcome()))
@@ -369,7 +369,7 @@ class SchedulerMachine:
         return out
 
     def _emit_pending(self, state: RmState, now_ns: int, outputs: list[OutRecord]) -> None:
-        """Writes the pending outcome before a change of how it is written or taken."""
+        """Writes the pending outcome before a change that affects its encoding."""
         pending = self._outcomes.pop(state.info.rm_id, None)
         if pending:
             state.info.last_decided_ns = now_ns
@@ -435,7 +435,8 @@ class SchedulerMachine:
         for a record.
         """
         info, emitter = state.info, self._emitters[state.info.rm_id]
-        # Writes earlier decisions first, because followers apply the new configuration to what they then know.
+        # Writes earlier decisions first, because followers apply the new configuration to the state that they have
+        # then.
         self._emit_pending(state, now_ns, outputs)
         text, found = self._text_for(info, update.config)
         config, told = configuration.judge(text, self._groups)
@@ -484,7 +485,7 @@ class SchedulerMachine:
 
     # ---- sources outside of the RM ---------------------------------------------------------------------------------
 
-    def _hear(self, rm_id: str, commands: Sequence[UpdateExternal | SetSource], now_ns: int) -> None:
+    def _apply_source(self, rm_id: str, commands: Sequence[UpdateExternal | SetSource], now_ns: int) -> None:
         """Takes a source's commands, whether its RM is registered or not."""
         if problem := name_problem(rm_id, "rm_id"):
             raise Unreadable(problem)
@@ -518,7 +519,7 @@ class SchedulerMachine:
     def _give_up_forgotten(self, rm_id: str, now_ns: int) -> None:
         """Gives up sources that no informer brings any more: their last reports may be outdated. Does so once."""
         if not self._gate.life:
-            return  # the creator of this machine does not know which informers there are
+            return  # the creator of this machine does not know the informers
         brought = {*self._gate.awaited(rm_id), *self._gate.natives.get(rm_id, ())}
         for entry in list(self._folder.books_of(rm_id).all_sources()):
             if (entry.partition, entry.source) in brought or entry.reason == NOT_CONFIGURED:
@@ -527,7 +528,7 @@ class SchedulerMachine:
                 entry.partition, entry.source, entry.life, SourceState.STALE, entry.drains, NOT_CONFIGURED
             )
             log.warning("source without an informer", rm=rm_id, partition=entry.partition, source=entry.source)
-            self._hear(rm_id, (command,), now_ns)
+            self._apply_source(rm_id, (command,), now_ns)
 
     # ---- registration ----------------------------------------------------------------------------------------------
 
@@ -576,10 +577,10 @@ class SchedulerMachine:
             info.instance_uuid = self._new_uuid()
         if known is not None:
             info.tally = known.info.tally
-            # A pause is the operator's, and about the RM, not about one life of it. An RM that restarts, by itself or
-            # in a crash loop, must not lift it.
-            info.held, info.held_reason = known.info.held, known.info.held_reason
-            info.held_ns, info.pauses = known.info.held_ns, known.info.pauses
+            # An operator's pause concerns the RM, not one registration of it. An RM that restarts, by itself or in a
+            # crash loop, must not lift the pause.
+            info.paused, info.paused_reason = known.info.paused, known.info.paused_reason
+            info.paused_ns, info.pauses = known.info.paused_ns, known.info.pauses
             self._paused.pop(rm_id, None)  # the registration's record includes it
             self._admin.callback_gone(rm_id, self._emitters[rm_id], outputs)
         pauses.mark_absence(info, now_ns)
@@ -617,7 +618,7 @@ class SchedulerMachine:
     # ---- forgetting ------------------------------------------------------------------------------------------------
 
     def _forget(self, rm_id: str, request_id: str, now_ns: int, outputs: list[OutRecord], *, force: bool) -> None:
-        """Forgets an RM that will not come back. Its objects end, as at a registration, and the RM itself is removed.
+        """Forgets an RM that will not return. Its objects end, as at a registration, and the RM itself is removed.
 
         The RM's numbers stay. Reports of external sources belong to the RM's id and stay: they may be older than the
         RM, and no source repeats them.

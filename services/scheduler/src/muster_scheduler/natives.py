@@ -5,7 +5,7 @@ native handler; 2 derive the handler calls that they mean, in the log's order, w
 handler, in bounded time; 4 keep its verdicts in the machine for their requests.
 
 After a new start (of this process, of the informers' process, or of the RM by a registration), the handler first gets
-everything that exists. Its answers replace its earlier ones. A verdict is part of the transaction that takes its
+all objects that exist. Its answers replace its earlier ones. A verdict is part of the transaction that takes its
 request: a crash before that loses both, and the next machine asks again.
 """
 
@@ -67,7 +67,7 @@ Command = UpdateAllocations | UpdateApplications | UpdateNodes
 
 
 class Handlers(Protocol):
-    """The handlers, wherever they run (``ExternalService``, ``ExternalProcess``)."""
+    """The handlers, in this process or in another (``ExternalService``, ``ExternalProcess``)."""
 
     @property
     def synced(self) -> bool: ...
@@ -113,7 +113,7 @@ class Verdict:
     changes: dict[int, list[UpdateExternal | SetSource]] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
 
-    def heard(self, at: int, registrations: int) -> list[UpdateExternal | SetSource]:
+    def commands_before(self, at: int, registrations: int) -> list[UpdateExternal | SetSource]:
         """Returns the commands to apply before the request's item at that place."""
         begins = self.begins.get(at, ()) if registrations == self.registrations else ()
         return [*begins, *self.changes.get(at, ())]

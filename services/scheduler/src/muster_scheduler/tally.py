@@ -1,4 +1,4 @@
-"""Counts what an outcome did for an RM (proto TallyObject). The counts are recorded with the outcome.
+"""Counts the content of an RM's outcomes (proto TallyObject). The counts are recorded with the outcome.
 
 They are part of the transaction that they count, so a crash never loses one without the other.
 """
@@ -51,7 +51,7 @@ def counted(out: Outcome) -> Tally:
                     more.questions_unanswered += 1
                 else:
                     more.questions_refused += 1
-    # Some releases at the RM's wish are not sent to it, and some that are sent to it are of no allocation. Objects made
+    # Some releases that the RM requested are not sent to it, and some that are sent concern no allocation. Objects made
     # right before a registration are not sent at all.
     more.allocated, more.reported = out.made, out.reported
     more.ended, more.released, more.dropped = out.ended, out.released, out.dropped
@@ -61,7 +61,7 @@ def counted(out: Outcome) -> Tally:
 def complete(tally: Tally, running: int) -> None:
     """Corrects the tally of versions that counted neither reported allocations nor each end.
 
-    Whatever was recorded, all that began, less all that ended, is what runs.
+    In every case, begun allocations minus ended allocations are the running ones.
     """
     gap = tally.allocated + tally.reported - tally.ended - running
     tally.ended += max(gap, 0)
@@ -90,7 +90,7 @@ class Stopwatch:
         self._spent_s: dict[str, float] = {}
 
     def start(self) -> None:
-        """Work begins. The next call names its RM."""
+        """Notes the beginning of a piece of work. The next call names its RM."""
         self._since_s = self._monotonic_s()
 
     def lap(self, rm_id: str) -> None:

@@ -8,8 +8,8 @@ partition's resolver (``usergroupresolver.type``) finds, before the core gets th
 * ``ldap``: a group with the user's name, then those that the directory's entries of the user name;
 * ``test``: three users that YuniKorn's tests know.
 
-Answers and refusals are remembered, so that one user's many applications cost one look-up. A look-up blocks the caller,
-for at most ``lookup_timeout_s`` whatever the network does. A source that did not answer gets no question for a while.
+Answers and refusals are remembered, so that one user's many applications cost one look-up. A look-up blocks the caller
+for at most ``lookup_timeout_s``, even if the network hangs. A source that did not answer gets no question for a while.
 So a directory that hangs costs one wait, not one for each user.
 """
 

@@ -1,4 +1,4 @@
-"""The service: followers, health and REST, put together."""
+"""Builds the service from followers, health and REST."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ log = structlog.get_logger(__name__)
 
 
 class ViewService:
-    """Follows every partition of ``si.state`` and answers REST. It decides nothing and writes nothing.
+    """Follows every partition of ``si.state`` and answers REST. The view decides nothing and writes nothing.
 
     :param bus: started by the caller, who also closes it.
     :param with_others: the view shares its process with other services, and one of them exposes the process's metrics.
@@ -65,7 +65,7 @@ class ViewService:
         self._checking = asyncio.Lock()
         self._server: HttpServer | None = None
         self._rm_states = metrics.RmStates(
-            lambda: {rm_id: (state.info.life, state.info.held) for rm_id, state in self.states().items()}
+            lambda: {rm_id: (state.info.life, state.info.paused) for rm_id, state in self.states().items()}
         )
         self._life = Life("view")
 
@@ -87,9 +87,9 @@ class ViewService:
         """
         self._life.begin()
         try:
-            # 1. the state as it is
+            # 1. the present state
             await asyncio.gather(*(follower.start() for follower in self._followers))
-            # 2. the door
+            # 2. the HTTP server
             if self.settings.http_address:
                 self._server = HttpServer(
                     self.asgi, self.settings.http_address, self.settings.stop_timeout_s, programs_only=True
@@ -97,7 +97,7 @@ class ViewService:
         except BaseException:
             await self._close()
             raise
-        # 3. what comes next
+        # 3. later records
         for follower in self._followers:
             self._life.watch(follower.follow(), f"follow-{follower.partition}")
         self._life.watch(self._sample(), "history")
@@ -108,11 +108,11 @@ class ViewService:
         log.info("view.started", rms=list(self.states()))
 
     async def wait(self) -> None:
-        """Returns when the service has been stopped; raises what killed it."""
+        """Returns when the service has stopped. Raises the error that ended it."""
         await self._life.wait()
 
     async def stop(self) -> None:
-        """Answers what was asked, then ends."""
+        """Answers open requests, then ends."""
         if not self._life.begin_stop():
             return
         if self._server is not None:
@@ -125,7 +125,7 @@ class ViewService:
         return not await self.problems()
 
     async def problems(self) -> list[str]:
-        """What does not work now, one sentence each."""
+        """The present problems, one sentence each."""
         problems = [] if await self._log.healthy() else ["the log does not answer"]
         for follower in self._followers:
             if not follower.settled:
@@ -168,7 +168,7 @@ class ViewService:
         return await self._streams.of(rm_id) if self._streams is not None else []
 
     def counted(self, rm_id: str | None = None) -> list[Counted]:
-        """The figures that metrics are made of: of an RM; None: of all, sorted by id."""
+        """The figures for metrics, of one RM; None: of all RMs, sorted by id."""
         found = []
         for follower in self._of(rm_id):
             census = follower.census
@@ -179,11 +179,11 @@ class ViewService:
         return sorted(found, key=lambda each: each.state.info.rm_id)
 
     def departed(self, rm_id: str) -> Departed:
-        """What objects were like that are gone, of an RM's partition."""
+        """The last states of removed objects, in an RM's partition."""
         return self._of(rm_id)[0].departed
 
     def lag_records(self, rm_id: str | None = None) -> int:
-        """How many written records are not folded yet: in an RM's partition; None: in all."""
+        """The number of written records that are not folded yet, in an RM's partition; None: in all partitions."""
         return sum(follower.lag_records for follower in self._of(rm_id))
 
     def lag_s(self, rm_id: str | None = None) -> float:
@@ -194,11 +194,11 @@ class ViewService:
         return max((follower.lag_s(now_ns) for follower in self._of(rm_id)), default=0.0)
 
     def history(self) -> History:
-        """How many applications and allocations there were."""
+        """The numbers of applications and allocations over time."""
         return self._history
 
     def version(self) -> int:
-        """The same number: the same state."""
+        """A number that changes with the state: equal numbers mean an equal state."""
         return sum(follower.version for follower in self._followers)
 
     def torn(self, rm_id: str | None = None) -> bool:
@@ -206,12 +206,12 @@ class ViewService:
         return any(follower.torn for follower in self._of(rm_id))
 
     async def fresh(self) -> None:
-        """Returns between two folds, once all records that are visible now are folded. It returns after
-        ``fresh_wait_s`` at the latest, and in the middle of a transaction after another ``whole_wait_s``.
+        """Returns between two folds, once all records that are visible now are folded. Returns after ``fresh_wait_s``
+        at the latest; if a transaction is folded in part then, after another ``whole_wait_s``.
         """
         for follower in self._followers:
             follower.want()
-        # A read that has its records already goes first, and so does everything that was written before the request.
+        # A read that has its records finishes first, so records that were written before the request are included.
         await asyncio.sleep(0)
         ends = [(follower, follower.known_end()) for follower in self._followers]
         if all(follower.is_fresh(end) for follower, end in ends):

@@ -1,4 +1,4 @@
-"""Everything that the view raises, in one tree.
+"""All errors of the view, in one tree.
 
 * ViewError
   x RequestRefused a request that gets an error answer; has the HTTP status
@@ -12,7 +12,7 @@ class ViewError(Exception):
 
 
 class RequestRefused(ViewError):
-    """A request that is answered with an error.
+    """An error answer to a request.
 
     :param status: HTTP status of the answer.
     :param message: for the reader of the answer.
@@ -26,7 +26,7 @@ class RequestRefused(ViewError):
 class ReaderStalled(ViewError):
     """A client does not read its answer. The view cuts its connection.
 
-    :param path: what it asked for.
+    :param path: the path of its request.
     """
 
     def __init__(self, path: str, after_s: float) -> None:

@@ -1,6 +1,6 @@
 """Follows one partition of ``si.state``: turns the scheduler's records into the objects that REST shows.
 
-The steps of :meth:`PartitionFollower.follow`: 1 nap while no request comes, 2 read, 3 fold in slices, 4 note the
+The steps of :meth:`PartitionFollower.follow`: 1 pause while there are no requests, 2 read, 3 fold in slices, 4 note the
 position. When folding fails, or the log no longer has the next record, the follower folds everything again beside the
 old state. The old state answers until the new one takes its place.
 """
@@ -28,12 +28,12 @@ from muster_view.turns import FoldGate, Slice
 
 log = structlog.get_logger(__name__)
 
-# While no request comes, each slice of folding is followed by a pause of so many slices: folding uses a third of a core
-# at most, which is twice what 5,000 decisions per second need.
+# Without requests, each slice of folding is followed by a pause of so many slices. So folding uses at most a third of a
+# core, twice the need of 5,000 decisions per second.
 _IDLE_PAUSE_SLICES = 2
 # How long the rest of a transaction may take to arrive after its beginning: it is visible already.
 _REST_OF_TRANSACTION_S = 0.05
-# While a read is under way, whether it is over.
+# Interval of the checks whether a read is over.
 _LOOK_AGAIN_S = 0.001
 # A larger registration has a configuration that takes more than 50 ms to read, which is too long for other tasks.
 _LARGE_BYTES = 8 * 1024
@@ -43,8 +43,8 @@ class PartitionFollower:
     """One partition's state, kept up to date.
 
     :ivar version: grows with each fold, so an equal version means an equal state.
-    :ivar departed: the last states of objects that are gone.
-    :ivar problem: the reason why it does not follow now; "": it follows.
+    :ivar departed: the last states of removed objects.
+    :ivar problem: the reason why the follower does not follow now; "": it follows.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class PartitionFollower:
         self._wanted_s = float("-inf")
         self._flowing = False  # the last read brought records
         self._whole = asyncio.Event()  # no transaction is folded in part
-        self._broken = False  # what is in memory is not to be folded on
+        self._broken = False  # the state in memory cannot be continued
 
     # ---- the state -------------------------------------------------------------------------------------------------
 
@@ -85,7 +85,7 @@ class PartitionFollower:
 
     @property
     def census(self) -> Census:
-        """What was counted of them while they were folded."""
+        """The counts of the RMs, made during the fold."""
         return self._census
 
     @property
@@ -95,7 +95,7 @@ class PartitionFollower:
 
     @property
     def lag_records(self) -> int:
-        """How many written offsets are not folded, as far as the follower knows."""
+        """The number of written offsets that are not folded, as far as the follower knows."""
         return max(0, self._end - self._position) + len(self._kept)
 
     def lag_s(self, now_ns: int) -> float:
@@ -106,7 +106,7 @@ class PartitionFollower:
 
     @property
     def torn(self) -> bool:
-        """Whether a transaction is folded in part: what is shown now never was."""
+        """Whether a transaction is folded in part: the shown state never existed."""
         return not self._whole.is_set()
 
     async def whole(self) -> None:
@@ -114,29 +114,29 @@ class PartitionFollower:
         await self._whole.wait()
 
     def want(self) -> None:
-        """A request is there: no napping."""
+        """Notes a request, which ends a pause."""
         self._wanted_s = self._clock.monotonic()
         self._wanted.set()
 
     def known_end(self) -> int:
-        """One past the newest record that is known to be visible."""
+        """The offset after the newest record that is known to be visible."""
         return self._reader.known_end() if self._reader is not None else 0
 
     def is_fresh(self, end: int) -> bool:
-        """Whether what is visible before ``end`` is folded, and no fold is under way."""
+        """Whether all visible records before ``end`` are folded, and no fold is under way."""
         return self._fresh.is_set() and self._position >= end
 
     async def fresh(self, end: int) -> None:
-        """Returns between two folds, when what is visible before ``end`` is folded. Callers bound the wait."""
+        """Returns between two folds, when all visible records before ``end`` are folded. Callers bound the wait."""
         await self._fresh.wait()
         while not self.is_fresh(end):
-            await asyncio.sleep(_LOOK_AGAIN_S)  # what came is being read
+            await asyncio.sleep(_LOOK_AGAIN_S)  # new records are being read
             await self._fresh.wait()
 
     # ---- following -------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Folds what is there. Raises what the log raises, and what cannot be read (CodecError, DecodeError)."""
+        """Folds the present records. Raises the log's errors, and CodecError or DecodeError for unreadable records."""
         self._folder = await self._build()
         self.version += 1
         self._whole.set()
@@ -159,20 +159,20 @@ class PartitionFollower:
                 wait_s = min(wait_s * 2, self._settings.retry_max_s)
 
     async def close(self) -> None:
-        """Lets the reader go."""
+        """Closes the reader."""
         if self._reader is not None:
             await self._reader.close()
 
     async def _step(self) -> None:
         reader = self._reader
         assert reader is not None, "start comes first"
-        # 1. nobody asks: larger steps, fewer wake-ups
+        # 1. without requests: larger steps, fewer wake-ups
         timeout_s = self._settings.poll_s
         if self._kept or self.torn:
             timeout_s = min(timeout_s, _REST_OF_TRANSACTION_S)
         elif self._flowing and await self._nap():
             timeout_s = 0.0
-        # 2. what is visible by now
+        # 2. read the records that are visible now
         records = list(await reader.read(self._settings.read_records_max, timeout_s))
         full = len(records) >= self._settings.read_records_max
         self._flowing = bool(records)
@@ -186,15 +186,15 @@ class PartitionFollower:
             await self._fold(ready)
         if self._kept or not full:
             self._whole.set()
-            await asyncio.sleep(0)  # who waits for it gets a turn, before the next fold
-        # 4. where it stands
+            await asyncio.sleep(0)  # waiting tasks get a turn before the next fold
+        # 4. note the position
         self._position = reader.position
         await self._look_at_end(reader, behind=full)
         if not full:
             self._fresh.set()
 
     async def _nap(self) -> bool:
-        """Naps if no request came for a while; gives whether it did."""
+        """Pauses if there was no request for a while. Returns whether it did."""
         if self._settings.idle_interval_s <= 0 or self._is_wanted():
             return False
         if self._wanted.is_set():
@@ -207,7 +207,7 @@ class PartitionFollower:
         return True
 
     def _is_wanted(self) -> bool:
-        """Whether a request came not long ago."""
+        """Whether there was a request recently."""
         return self._clock.monotonic() - self._wanted_s < self._settings.idle_after_s
 
     def _split(self, records: list[Record], *, full: bool) -> tuple[list[Record], list[Record]]:

@@ -1,7 +1,7 @@
-"""YuniKorn's health checks; each tests what its name says.
+"""YuniKorn's health checks, each by its real condition.
 
-YuniKorn tests counters, so after one rejected allocation it is unhealthy until a restart. Muster tests the state
-itself, as the log has it. That costs O(cluster), so it runs in steps, and the result is cached for a while.
+YuniKorn tests counters, so after one rejected allocation it is unhealthy until a restart. Muster tests the recorded
+state itself. That costs O(cluster), so the test runs in steps, and its result is cached for a while.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 # The most findings in one message; it gives only the number of the others.
 _NAMED_MAX = 5
-# Objects looked at between two steps.
+# Objects checked between two steps.
 _PER_STEP = 50
 
 
@@ -44,7 +44,7 @@ class HealthCheck:
     orphans_of_apps: list[str] = field(default_factory=list)
 
     def steps(self) -> Iterator[None]:
-        """Looks at everything, some at a time."""
+        """Checks all objects, some at a time."""
         for state in self.states:
             for partition in state.core.partitions.values():
                 yield from self._look_at(f"{state.info.rm_id}/{partition.name}", partition)
@@ -149,7 +149,7 @@ def _negative(vector: Vector) -> bool:
 
 
 def _batches(objects: Iterable[T]) -> Iterator[list[T]]:
-    """Some at a time, of a list taken at once."""
+    """Yields parts of a list that is copied at once."""
     iterator = iter(list(objects))
     while batch := list(islice(iterator, _PER_STEP)):
         yield batch

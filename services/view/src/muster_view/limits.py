@@ -1,7 +1,7 @@
 """The limits of readers: memory for the answers under way, and dumps at once.
 
 Beyond a limit the view refuses a request (503, with ``Retry-After``) before it sends any part of an answer. It cuts the
-connection of a client that reads nothing for a while, because that client's memory serves nobody.
+connection of a client that reads nothing for a while, because its answer holds memory that other clients need.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from muster_view.settings import ViewSettings
 
 log = structlog.get_logger(__name__)
 
-# Smaller answers are never refused, whatever others hold: a person looks for one thing.
+# Smaller answers are never refused, even if others use all memory: a person looks for one object.
 _SMALL_BYTES = 256 * 1024
 
 
 class Held:
-    """What one answer holds; given back at the end."""
+    """The memory of one answer; given back at the end."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -45,14 +45,14 @@ class Held:
             raise RequestRefused(503, "Too many large answers are under way: try again")
 
     def give_back(self) -> None:
-        """Once."""
+        """Gives the memory back, once."""
         self._limits.held_bytes -= self._bytes
         self._limits.dumps -= self._dumps
         self._bytes = self._dumps = 0
 
 
 class Limits:
-    """All answers'.
+    """The limits for all answers together.
 
     :ivar held_bytes: the bytes of the answers under way, at most ``bytes_max``.
     :ivar dumps: the dumps under way, at most ``dumps_max``.
@@ -65,7 +65,7 @@ class Limits:
 
     @contextlib.contextmanager
     def holding(self) -> Iterator[Held]:
-        """For one answer, until it is sent."""
+        """Returns the account of one answer, until it is sent."""
         held = Held(self)
         try:
             yield held

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 
 class ViewSettings(BaseModel):
-    """What can be set."""
+    """The view's settings."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -28,11 +28,11 @@ class Slice:
         self._before_s = 0.0
 
     def used_up(self) -> bool:
-        """Whether others must get a turn now."""
+        """Whether other tasks must get a turn now."""
         return self._monotonic() >= self._until_s
 
     async def rest(self, pause_s: float = 0.0) -> None:
-        """Gives them one; ``pause_s``: all the turns that they want in that time."""
+        """Gives other tasks a turn; ``pause_s``: for so long."""
         self._before_s += self._monotonic() - self._since_s
         await asyncio.sleep(pause_s)
         self._since_s = self._monotonic()
@@ -40,14 +40,14 @@ class Slice:
 
     @property
     def worked_s(self) -> float:
-        """Time of the work itself, without the turns of others."""
+        """The time of the work itself, without the turns of other tasks."""
         return self._before_s + self._monotonic() - self._since_s
 
 
 class FoldGate:
     """Holds folding back while an answer of several slices is rendered, so that the answer is of one moment.
 
-    Not for ever: from ``hold_s`` after the first of overlapping holders came, folding goes on beside them.
+    The hold is bounded: ``hold_s`` after the first of overlapping holders began, folding continues beside them.
     """
 
     def __init__(self, clock: Clock, hold_s: float) -> None:
@@ -76,7 +76,7 @@ class FoldGate:
                 self._free.set()
 
     async def passed(self) -> None:
-        """Returns when folding may go on."""
+        """Returns when folding may continue."""
         if not self._holders:
             return
         left_s = self._until_s - self._clock.monotonic()

@@ -1,4 +1,4 @@
-"""Facts for the RM and events about asks and allocations that come, change and go."""
+"""Makes the facts for the RM and the events of asks and allocations: new ones, changed ones and ended ones."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Announcements:
         self._state = state
 
     def wants(self, before: Ask | None, after: Ask | None, out: Outcome, now_ns: int, message: str = "") -> None:
-        """Adds the events of an ask that comes, that wants another amount, or that is reported as an allocation. Runs
-        before the booking.
+        """Adds the events of an ask that is new, wants another amount, or is reported as an allocation. Runs before the
+        booking.
 
         Each event carries everything pending of the ask. A change that keeps the amount makes no event.
         """
@@ -59,7 +59,7 @@ class Announcements:
         assert app is not None, f"{allocation} is foreign"
         if out.tracking:  # (inlined: the hottest path)
             added, node_id = Change.ADD, allocation.node_id
-            if adopted:  # an allocation was asked for before, so this one counts as asked for, too
+            if adopted:  # it has had no ask, so the event of an ask comes first
                 out.events.append(
                     event_of((EventType.APP, added, Detail.APP_REQUEST, app.app_id, key, shape, REPORTED, now_ns))
                 )
@@ -79,7 +79,7 @@ class Announcements:
 
 
 def released(state: PartitionState, held: Allocation, termination: Termination, message: str) -> ReleasedAllocation:
-    """The fact that an allocation is released, or is gone."""
+    """Makes the fact that an allocation is released, or has ended."""
     return ReleasedAllocation(
         state.name, held.app_id, held.key, held.uuid, termination, message, held.previous_generation
     )

@@ -1,4 +1,4 @@
-"""The asks of a partition: how they come, join the asks that are alike, and go."""
+"""Adds asks to a partition, puts them into groups of asks that are alike, and removes them."""
 
 from __future__ import annotations
 
@@ -24,31 +24,33 @@ class GangAsks(Protocol):
     """The operations on gangs that asks need."""
 
     def keep_heir(self, ask: Ask, out: Outcome) -> None:
-        """An ask has the key for which placeholders are leaving: keeps only placeholders that suit it."""
+        """Reviews the placeholders that are being released for the ask's key: keeps only those that suit the ask."""
 
     def pend(self, ask: Ask, count: int) -> None:
         """Counts ``count`` more of a placeholder ask as pending (fewer, if negative)."""
 
     def count_gone_ask(self, ask: Ask, count: int, detail: Detail | None) -> None:
-        """Counts why so many of a placeholder ask are not pending any more; None: another ask takes its place."""
+        """Counts the reason why ``count`` of a placeholder ask are no longer pending; None: another ask takes its
+        place.
+        """
 
 
 class AskQuestions(Protocol):
-    """The questions to the RM about asks."""
+    """The predicate questions to the RM about asks."""
 
     @property
-    def concern_somebody(self) -> bool:
-        """Whether anything is asked or agreed."""
+    def are_open(self) -> bool:
+        """Whether a question about an ask is open, or its answer is not used yet."""
 
     def ask_gone(self, ask: Ask, out: Outcome | None) -> None:
-        """Withdraws everything about an ask that is gone."""
+        """Withdraws all questions about an ask that has ended."""
 
 
 class ScopeTurns(Protocol):
     """The scopes in which proposals must be alone."""
 
     def begin(self, scope: Scope) -> None:
-        """From now on, something needs turns in this scope."""
+        """Begins to take turns in this scope."""
 
 
 class Asks:
@@ -101,7 +103,7 @@ class Asks:
             out.touch(app, self._state.name)
         if demand.placeholder:
             self._gangs.pend(ask, ask.pending)
-        # (Otherwise placeholders are leaving for an earlier ask with its key, and make room for it.)
+        # (Otherwise placeholders are being released for an earlier ask with its key; the new ask takes their places.)
         if app.gang is None or ask.open > 0:
             self.enter_group(ask)
 
@@ -128,7 +130,7 @@ class Asks:
         held = waitlist is not None and waitlist.holds and app.waiting_at is None
         gang = app.gang
         if gang is not None and (gang.waits_for_room or gang.holds(group) or gang.gives_way_to(group)):
-            held = False  # it waits for the gang's room or for placeholders, not for what the others wait for
+            held = False  # it waits for room for the gang or for placeholders; the others wait for something else
         if waitlist is not None and held and ready is None:
             self._waiting.join(group, waitlist)
         else:
@@ -170,7 +172,7 @@ class Asks:
         self._waiting.refresh_app(app)
 
     def time_out_ask(self, ask: Ask, message: str, detail: Detail, out: Outcome, now_ns: int) -> None:
-        """Removes an ask whose time is up, and tells the RM."""
+        """Removes an ask that timed out, and tells the RM."""
         previous = ask.demand.previous_generation
         out.facts.append(ReleasedAsk(self._state.name, ask.app.app_id, ask.key, Termination.TIMEOUT, message, previous))
         self.remove_ask(ask, out, now_ns, detail)
@@ -179,7 +181,7 @@ class Asks:
         """Drops an ask with nothing pending from its group and its application."""
         asks, key = ask.app.asks, ask.demand.key
         ask.gone = True
-        if self._questions.concern_somebody or ask.refusals is not None:
+        if self._questions.are_open or ask.refusals is not None:
             self._questions.ask_gone(ask, out)
         if ask.reserved_node:
             self._reservations.unreserve(ask, out, now_ns)
@@ -190,7 +192,9 @@ class Asks:
             self.leave_group(ask, out)
 
     def leave_group(self, ask: Ask, out: Outcome | None) -> None:
-        """The ask is not tried any more, or not for now. ``out`` None: states are being folded, and nothing waits."""
+        """Takes the ask out of the search, for good or for now. ``out`` None: states are being folded, and no ask
+        waits.
+        """
         app, group = ask.app, ask.group
         assert group is not None, f"{ask} is in no group"
         group.pull(ask)

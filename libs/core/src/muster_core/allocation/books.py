@@ -1,7 +1,7 @@
-"""The books: what is asked for and what is held, on nodes, applications and all queues up to root.
+"""The books: pending and allocated amounts of nodes, applications and all queues up to root.
 
-Everything that is asked for, proposed to the RM, placed, reported or ended is counted here and nowhere else. Each
-booking costs O(changed). Each end tells ``waiting.py`` which nodes and limits gained room.
+Only the books count asks, proposals to the RM, and allocations that are made, reported or ended. Each booking costs
+O(changed). At each end, the books tell ``waiting.py`` which nodes and limits gained room.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Books:
                 queue.pending[number] += step
 
     def place(self, ask: Ask, allocation: Allocation, node: Node) -> None:
-        """One pending allocation of the ask is made on a node that has room. (The hottest path.)"""
+        """Books one pending allocation of the ask on a node that has room. (The hottest path.)"""
         state, app = self._state, ask.app
         state.allocations_count += 1
         state.version += 1
@@ -115,7 +115,7 @@ class Books:
             self._node_books.node_changed(node)
 
     def hold(self, allocation: Allocation, node: Node | None) -> None:
-        """Books an allocation everywhere it counts."""
+        """Books an allocation at its node, its application and all its queues and limits."""
         items = allocation.shape.items
         app = allocation.app
         state = self._state
@@ -150,7 +150,7 @@ class Books:
 
     def _stir(self, node: Node) -> None:
         """The allocations on the node changed."""
-        if self._state.searching and (node.refused_by or node in self._state.inquiries.of_nodes):
+        if self._state.searching and (node.refused_by or node in self._state.checks.of_nodes):
             self._questions.stir(node)
 
     def unhold(self, allocation: Allocation) -> None:

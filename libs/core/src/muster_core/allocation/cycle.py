@@ -98,7 +98,7 @@ class Cycle:
                 turns.stopped = True
                 break
             if turns.on and questions.predicates:
-                # (While the RM is asked about one proposal at a time, other asks stand in line.)
+                # (While the RM sees one proposal at a time, other asks stand in line.)
                 if turns.stops_all(ask):
                     break
                 if turns.stops(ask, group):
@@ -109,7 +109,7 @@ class Cycle:
                 and self._limit_checks.full_ledger(app) is None
                 and gangs.give_way(ask, group, out, now_ns)
             ):
-                made += 1  # it counts like an allocation: the RM is told of it
+                made += 1  # it counts like an allocation: the RM gets a message about it
                 continue
             # 6. First the limits, then a node. A refusal parks the group with its reason.
             if self._park_over_limit(app, group, out, now_ns):
@@ -132,7 +132,7 @@ class Cycle:
         if not self._waiting.has_wakeups:
             self._long_wait.parked(out, now_ns)
             self._long_wait.run(out, now_ns)
-        # 10. Other nodes may mean another reason, even if they do not mean an allocation.
+        # 10. If nodes changed, the reason of an ask may change, even if the ask still fits nowhere.
         if self._explained_version != state.capacity_version:
             self._explained_version = state.capacity_version
             for shape in self._waiting.no_node:
@@ -141,7 +141,7 @@ class Cycle:
                     # Otherwise its reason may be a refusal by the RM.
                     if not waitlist.apart or waitlist.apart > ALONE_FROM:
                         self._waiting.note(waitlist, reason, out, now_ns)
-        # 11. Events tell people of asks whose standing changed.
+        # 11. Events for people: asks whose obstacle changed.
         if self._notifications.waiting:
             self._notifications.run(out, now_ns)
         return made
@@ -186,7 +186,7 @@ class Cycle:
         if over is None:
             return False
         waitlist = app.queue.waitlists.get(group.wait_key)
-        if waitlist is None or any(waitlist.place is ledger.blocked for ledger in app.bounds):
+        if waitlist is None or any(waitlist.wait_point is ledger.blocked for ledger in app.bounds):
             return True  # it waits there already
         if waitlist.groups and waitlist.groups[0][-1] is group and group.head() is ask:
             waitlist.register(over[0].blocked)
@@ -197,13 +197,13 @@ class Cycle:
         waiting, head = self._waiting, group.head()
         awaited = self._turns.awaited(head) if self._turns.on and head is not None else None
         if awaited is not None:
-            place = waiting.required_place(group.required_node) if group.required_node else waiting.turns
-            waiting.park(group, place, awaited, out, now_ns)
+            wait_point = waiting.required_wait_point(group.required_node) if group.required_node else waiting.turns
+            waiting.park(group, wait_point, awaited, out, now_ns)
             return
         refused = self._questions.why_refused(group) if group.apart else None
         if group.required_node:
-            place = waiting.required_place(group.required_node)
-            waiting.park(group, place, refused or self._required_node_reason(group), out, now_ns)
+            wait_point = waiting.required_wait_point(group.required_node)
+            waiting.park(group, wait_point, refused or self._required_node_reason(group), out, now_ns)
         else:
             waiting.park(group, waiting.no_node, refused or self._figures.reason(group.shape), out, now_ns)
 
@@ -251,6 +251,6 @@ class Cycle:
 
 
 def _urgency(reserved: tuple[Ask, Node]) -> tuple[int, int, int]:
-    """The order of asks, whichever of their nodes gained room first."""
+    """The order of asks: it does not depend on which node gained room first."""
     demand = reserved[0].demand
     return (-demand.priority, demand.created_ns, demand.submission)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def demand_of(item: AskItem, shape: Shape, submission: int, now_ns: int) -> Demand:
-    """Makes a demand from what the RM said. (A placeholder without a task group is an ordinary ask.)"""
+    """Makes a demand from the RM's ask. (A placeholder without a task group is an ordinary ask.)"""
     return Demand(
         key=item.key,
         shape=shape,
@@ -40,7 +40,7 @@ def demand_of(item: AskItem, shape: Shape, submission: int, now_ns: int) -> Dema
 
 
 def allocation_of(item: AskItem, app: Application | None, shape: Shape, submission: int, now_ns: int) -> Allocation:
-    """Makes an allocation from what the RM reports."""
+    """Makes an allocation from the RM's report."""
     demand = demand_of(item, shape, submission, now_ns)
     uuid = item.uuid or (made_uuid(submission, 0, now_ns) if item.previous_generation else "")
     return Allocation(app, demand, item.node_id, now_ns, 0, uuid)

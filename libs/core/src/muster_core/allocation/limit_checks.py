@@ -41,7 +41,7 @@ class LimitChecks:
         return self._room.lacking_room(app) if gang is not None and gang.waits_for_room else None
 
     def over_limit(self, app: Application, shape: Shape) -> tuple[Ledger, int, int] | None:
-        """The first limit that one more of the shape would exceed: (ledger, type number, amount of the type in the
+        """The first limit that one more ask of the shape would exceed: (ledger, type number, amount of the type in the
         shape).
         """
         items = shape.items

@@ -1,10 +1,10 @@
 """Long waits: reservation of a node, preemption of other allocations, and signals to the autoscaler.
 
-A parked waitlist asks for its turn (`_ask`): it sets a deadline at the age at which its first ask may reserve, or one
-of its asks preempt. When the deadline has come, the cycle gives the waitlist its turn after the normal search, so that
-nothing is reserved or preempted for an ask that simply fits. A turn without success is repeated only after something
-changed, and then at whole multiples of :data:`RETRY_NS` after the first turn was due. So asks that wait forever cost
-nothing while nothing changes. The time of a turn depends on recorded values only, so that a restart changes nothing.
+A parked waitlist requests its turn (`_ask`) by a deadline: the age at which its first ask may reserve, or one of its
+asks may preempt. At the deadline, the cycle gives the waitlist its turn after the normal search. So an ask that simply
+fits causes neither a reservation nor a preemption. A turn without success is repeated only after something changed, and
+then at whole multiples of :data:`RETRY_NS` after the first turn was due. So asks that wait forever cost nothing while
+nothing changes. The time of a turn depends on recorded values only, so that a restart changes nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TURNS_MAX = 100
 PREEMPTIONS_PER_LEAF_MAX = 10
 # Searches for victims in one cycle: in a large cluster each may take tens of milliseconds, while requests wait.
 SEARCHES_MAX = 20
-# How long asks are collected before the RM hears that the cluster is too small for them.
+# How long asks are collected before the RM gets a message that the cluster is too small for them.
 REPORT_NS = 1_000_000_000
 
 
@@ -67,29 +67,27 @@ class LongWait:
         self._questions = questions
         self._limit_checks = limit_checks
         self._cluster = cluster
-        # The waitlists whose turn it is, each with the groups that had their turn in it already.
+        # The waitlists that have their turn now; by waitlist, the groups that were handled in this turn.
         self._due: dict[Waitlist, dict[AskGroup, None]] = {}
         self._idle: dict[Waitlist, None] = {}
         self._idle_version = -1
         self._unreported: dict[Waitlist, None] = {}
         self._stuck: dict[AskGroup, None] = {}
-        # Waitlists to report that a limit held back when they were checked: until something changes.
+        # Waitlists to report, but a limit stopped them at the last check. They stay here until something changes.
         self._limited: dict[Waitlist, None] = {}
         self.report_ns = 0
         self.gone = False
 
     @property
     def waiting(self) -> bool:
-        """Whether a waitlist can get its turn now. It cannot if the search stopped for an answer before trying the
-        list.
-        """
+        """Whether a waitlist can get its turn now. False: the search stopped for an answer before it tried the list."""
         stopped = self._questions.turns.stopped
         return any(waitlist.holds or not stopped for waitlist in self._due)
 
     # ---- deadlines -------------------------------------------------------------------------------------------------
 
     def parked(self, out: Outcome, now_ns: int) -> None:
-        """After a search: groups that it parked ask for their turn."""
+        """After a search: requests turns for the groups that the search parked."""
         state = self._state
         parked, self._waiting.parked = self._waiting.parked, {}
         lists: dict[Waitlist, None] = {}
@@ -105,12 +103,12 @@ class LongWait:
                 self._waiting.parking.must_report(waitlist, group)
             if _takes_turns(waitlist):
                 continue  # (for a moment only: nothing else is in its way)
-            if self._questions.states and waitlist.place is not self._waiting.no_node:
+            if self._questions.states and waitlist.wait_point is not self._waiting.no_node:
                 self._questions.skipped(group, waitlist.reason, out)
             self._ask(waitlist, (*self._rights_of_first(waitlist), *self._rights_of(waitlist, group)), now_ns)
         for waitlist in lists:
             waitlist.tried = True
-            if waitlist in self._waiting.parking.unreported and waitlist.place is self._waiting.no_node:
+            if waitlist in self._waiting.parking.unreported and waitlist.wait_point is self._waiting.no_node:
                 self._unreported[waitlist] = None
         if self._idle_version != state.version:
             self._unreported |= self._limited
@@ -153,7 +151,7 @@ class LongWait:
         if due is None:
             return
         if due <= now_ns:
-            self.come(waitlist)
+            self.on_deadline(waitlist)
         elif not waitlist.due_ns or due < waitlist.due_ns:
             self._set_due(waitlist, due)
 
@@ -161,8 +159,8 @@ class LongWait:
         waitlist.due_ns = due_ns
         self._state.deadlines.append((due_ns, waitlist))
 
-    def come(self, waitlist: Waitlist) -> None:
-        """The waitlist's deadline has come."""
+    def on_deadline(self, waitlist: Waitlist) -> None:
+        """Gives the waitlist its turn in the next cycle: its deadline has come."""
         waitlist.due_ns = waitlist.seen_ns = 0
         self._due.setdefault(waitlist, {})
 
@@ -200,7 +198,7 @@ class LongWait:
             return waitlist.required_node in self._state.nodes and waitlist.required_node not in refused
         return (
             self._state.config.reservation.enabled
-            and waitlist.place is self._waiting.no_node
+            and waitlist.wait_point is self._waiting.no_node
             and waitlist.reason.code not in (ReasonCode.LARGER_THAN_ANY_NODE, ReasonCode.NO_NODES)
         )
 
@@ -229,7 +227,7 @@ class LongWait:
         out: Outcome,
         now_ns: int,
     ) -> None:
-        # 1. An application that may not run any more waits to run, and not here.
+        # 1. An application that may not run any more waits in the line of applications, not here.
         head = _head(waitlist)
         while head is not None and (full := self._limit_checks.full_ledger(head.app)) is not None:
             self._waiting.wait_to_run(head.app, full, out, now_ns)
@@ -255,7 +253,7 @@ class LongWait:
                     had_theirs[group] = None
             if no is not None:  # once for all groups: a turn with the same result as the last one writes nothing
                 self._say_no(waitlist, no, out)
-        # 4. Asks without help are tried again after something changed.
+        # 4. Asks that got neither a node nor victims get another turn after something changed.
         if not finished:
             self._due[waitlist] = had_theirs
             return
@@ -302,7 +300,7 @@ class LongWait:
     def _preempt_for(
         self, waitlist: Waitlist, group: AskGroup, attempts: dict[str, int], out: Outcome, now_ns: int
     ) -> tuple[bool, PreemptionNo | None]:
-        """Returns whether everything was tried that may be tried now, and why the last try did not help."""
+        """Returns whether all permitted attempts were made, and why the last one did not help."""
         leaf = waitlist.leaf
         while (asking := _not_yet_preempting(group)) is not None:
             if now_ns < asking.created_ns + leaf.policy.preemption_delay_ns:
@@ -330,9 +328,9 @@ class LongWait:
             self.carry_out(agreed, head, out, now_ns)
 
     def _agreed(self, plan: Plan, asking: Ask, out: Outcome, now_ns: int) -> Plan | None:
-        """The plan as the RM agrees to it, perhaps with further victims; None: the RM is being asked.
+        """The plan to which the RM agreed, perhaps with further victims; None: the answer is still missing.
 
-        The RM's yes gives the waitlist its turn again.
+        When the RM agrees, the waitlist gets its turn again.
         """
         victims = [victim.allocation for victim in plan.victims]
         further = [entry.allocation for entry in plan.further]
@@ -366,7 +364,7 @@ class LongWait:
     # ---- the autoscaler --------------------------------------------------------------------------------------------
 
     def _report(self, out: Outcome, now_ns: int) -> None:
-        """Tells the RM of the asks that only a larger cluster would help, of each once."""
+        """Reports the asks that only a larger cluster can help to the RM, each ask once."""
         self.report_ns = 0
         no_node = self._waiting.no_node
         stuck, self._stuck = self._stuck, {}
@@ -376,8 +374,8 @@ class LongWait:
                 self._tell(group, out, now_ns)
         unreported, self._unreported = self._unreported, {}
         for waitlist in unreported:
-            if waitlist.place is not no_node:
-                continue  # it is reported again when it is there again
+            if waitlist.wait_point is not no_node:
+                continue  # its asks are reported when it is woken or parked again
             if not waitlist.holds:  # the budget ran out before it was tried
                 self._unreported[waitlist] = None
                 continue

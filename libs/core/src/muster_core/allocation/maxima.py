@@ -1,4 +1,4 @@
-"""Limits of running applications: their kinds, and the events of applications that they hold back."""
+"""Limits of running applications: the kinds of limits, and the events when a limit stops an application."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from muster_core.model.reasons import ReasonCode
 
 
 class HeldBy(NamedTuple):
-    """The details of the events when a limit holds an application back, and when it does not any more."""
+    """The details of the two events: a limit stops an application, and the limit no longer stops the application."""
 
     cannot_run: Detail
     runnable: Detail

@@ -1,10 +1,10 @@
 """Events for people about waiting asks (the event history design, "SHIM events").
 
-They are made only if the RM wants them. An event tells of a change, not of each look at the ask: that the ask does not
-fit in its queue or in its user's quota, that it fits again, that the RM refuses every node for it, or that preemption
-finds nothing on the one node that it requires. The last event is recorded with the ask, so a restart repeats nothing.
+The scheduler makes these events only if the RM wants them. An event reports a change: the ask does not fit in its queue
+or in its user's quota; the ask fits again; the RM refuses every node for the ask; or preemption finds no victims on the
+ask's required node. The last event is recorded with the ask, so a restart repeats no event.
 
-Asks that are alike wait together, and an event for each of them is not part of deciding. So the events are made after
+Asks that are alike wait together, and an event for each of them must not delay decisions. So the events are made after
 the search, a bounded number in each cycle.
 """
 
@@ -32,7 +32,7 @@ LOOKS_MAX = 1000
 
 
 class Standing(IntEnum):
-    """The obstacles of a group's asks, as far as events tell people."""
+    """The obstacles of a group's asks for which there are events."""
 
     NOTHING = 0
     QUEUE = 1
@@ -59,7 +59,7 @@ _NO_VICTIM = (PreemptionNo.NO_VICTIMS, PreemptionNo.NOT_ENOUGH_VICTIMS)
 
 
 def standing_of(reason: Reason | None) -> Standing:
-    """The standing that a waitlist's reason means for its asks."""
+    """The obstacle that belongs to a waitlist's reason."""
     if reason is None:
         return Standing.NOTHING
     if reason.code is ReasonCode.REQUIRED_NODE_FULL and reason.preemption in _NO_VICTIM:
@@ -74,25 +74,25 @@ def _was_missed(group: AskGroup) -> bool:
 
 
 class Notifications:
-    """Tells people about one partition's asks.
+    """Makes the events for people about one partition's asks.
 
-    :ivar wanted: whether anybody reads the events; if not, nothing is kept or done.
+    :ivar wanted: whether the RM wants the events; if not, this class does nothing.
     """
 
     def __init__(self, state: PartitionState) -> None:
         self._state = state
         self.wanted = False
-        # Groups with asks whose standing may have changed; and their remaining asks, the next one last.
+        # Groups with asks whose obstacle may have changed; and their remaining asks, the next one last.
         self._due: dict[AskGroup, list[Ask] | None] = {}
 
     @property
     def waiting(self) -> bool:
-        """Whether some asks were not looked at yet."""
+        """Whether some asks were not examined yet."""
         return bool(self._due)
 
     def unfinished(self, *, stopped: bool) -> bool:
-        """Whether some can be looked at now. ``stopped``: the search stopped for an answer, and those that it missed do
-        not count.
+        """Whether some of these asks can be examined now. ``stopped``: the search stopped for an answer, so asks that
+        it did not reach do not count.
         """
         return any(not stopped or not _was_missed(group) for group in self._due)
 
@@ -111,9 +111,9 @@ class Notifications:
     # ---- what may have changed -------------------------------------------------------------------------------------
 
     def entered(self, ask: Ask, group: AskGroup) -> None:
-        """The ask belongs to the group from now on."""
+        """Notes an ask that joined the group."""
         if group.stood is None or (group.stood == Standing.NOTHING and not ask.notified):
-            return  # all of them will be looked at, or there is nothing to tell
+            return  # all of them will be examined, or their obstacle did not change
         if group.untold is None:
             group.untold = []
         elif len(group.untold) > 2 * group.asks:
@@ -123,12 +123,12 @@ class Notifications:
             self._due.setdefault(group)
 
     def parked(self, group: AskGroup, reason: Reason | None) -> None:
-        """The group waits for this reason."""
+        """Notes the reason for which the group waits."""
         if group.untold or group.stood != standing_of(reason):
             self._due[group] = None
 
     def reason_changed(self, waitlist: Waitlist) -> None:
-        """The waitlist waits for another reason."""
+        """Notes that the waitlist waits for another reason."""
         standing = standing_of(waitlist.reason)
         for *_, group in waitlist.groups:
             if group.stood != standing:
@@ -137,7 +137,7 @@ class Notifications:
     # ---- events ----------------------------------------------------------------------------------------------------
 
     def run(self, out: Outcome, now_ns: int) -> None:
-        """Makes the events of asks whose standing changed."""
+        """Makes the events of asks whose obstacle changed."""
         left = LOOKS_MAX
         for group in list(islice(self._due, LOOKS_MAX)):
             if left <= 0:
@@ -171,7 +171,7 @@ class Notifications:
         return looked
 
     def passed(self, ask: Ask, out: Outcome, now_ns: int) -> None:
-        """The ask is placed: no limit stops it any more."""
+        """Makes the event of a placed ask that a limit stopped before."""
         if self.wanted:
             self._tell(ask, Standing.NOTHING, out, now_ns)
         else:

@@ -1,4 +1,4 @@
-"""The groups that are parked, by waitlist."""
+"""Keeps the parked groups by waitlist."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Parking:
         if group.unreported:
             self.must_report(waitlist, group)
         if waitlist.bench is not None and waitlist.groups[0][-1] is group:
-            waitlist.bench.place(waitlist)
+            waitlist.bench.push(waitlist)
 
     def unpark(self, waitlist: Waitlist, group: AskGroup) -> None:
         """Takes a group off the list."""
@@ -40,10 +40,10 @@ class Parking:
         group.app.parked -= 1
         self.reported(waitlist, group)
         if was_first and waitlist.bench is not None:
-            waitlist.bench.place(waitlist)
+            waitlist.bench.push(waitlist)
 
     def forget(self, waitlist: Waitlist) -> None:
-        """The list is gone."""
+        """Forgets a list that was removed."""
         self.awake.pop(waitlist, None)
 
     def must_report(self, waitlist: Waitlist, group: AskGroup) -> None:

@@ -57,12 +57,10 @@ class Placing:
         self._turns = turns
 
     def node_for(self, ask: Ask, group: AskGroup) -> Node | None:
-        """The node that the ask may have now: the required one, the reserved one, or the best one; None: there is
-        none.
-        """
+        """The node for the ask now: the required one, the reserved one, or the best one; None: no node has room."""
         items = group.shape.items
         if group.required_node:
-            # A daemon's node accepts it even while the node drains, or is reserved for asks that are no daemons.
+            # A daemon may run on its node even while the node drains, or is reserved for asks that are not daemons.
             node = self._state.nodes.get(group.required_node)
             if node is None or (ask.refusals is not None and node.node_id in ask.refusals.nodes):
                 return None
@@ -79,7 +77,7 @@ class Placing:
             return None
         but = self._turns.but(ask, ask.refusals.nodes if ask.refusals is not None else ())
         if but:
-            # (The result says nothing about the shape.)
+            # (The result cannot be reused for other asks of the shape.)
             if shape in waiting.only_gained:
                 left = [node for node in waiting.gained if node.node_id not in but]
                 return self._node_books.index.first_of(left, shape.items)

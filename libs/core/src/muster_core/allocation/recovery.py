@@ -1,6 +1,6 @@
-"""Takes allocations as the RM reports them, and the RM's later changes of them.
+"""Adopts allocations that the RM reports, and applies the RM's later changes to them.
 
-They are accepted whatever the limits say, because they run already. ``cycle.py`` makes the new decisions.
+The scheduler adopts them even above limits, because they run already. ``cycle.py`` makes the new decisions.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Recovery:
-    """Takes what the RM reports of one partition's allocations."""
+    """Adopts the reported allocations of one partition."""
 
     def __init__(
         self,
@@ -49,9 +49,9 @@ class Recovery:
         self._announcements = announcements
 
     def adopt(self, allocation: Allocation, out: Outcome, now_ns: int, *, echo: bool = True) -> None:
-        """Takes an allocation that the RM reports, without checking any limit, and echoes it.
+        """Adopts an allocation that the RM reports, without checking any limit, and echoes it.
 
-        It also takes what an external source runs; the RM is not told of that.
+        Also adopts allocations of external sources; these are not echoed to the RM.
         """
         out.reported += not allocation.foreign
         self._take(allocation, out, now_ns, echo=echo)
@@ -93,7 +93,7 @@ class Recovery:
         *,
         echo: bool,
     ) -> Allocation:
-        """The RM changed an existing allocation: its size, its node, its priority or its tags.
+        """Applies the RM's change of an existing allocation: its size, its node, its priority or its tags.
 
         No limit is checked, and the allocation may become larger than its node. A released allocation stays released.
 
@@ -119,7 +119,7 @@ class Recovery:
         )
         new.preempted, new.timed_out, new.replaces = held.preempted, held.timed_out, held.replaces
         new.source = held.source
-        if demand.placeholder:  # otherwise it is no placeholder any more, and nothing replaces it
+        if demand.placeholder:  # otherwise the allocation is no placeholder any more, and no ask replaces it
             new.replaced_by = held.replaced_by if self._gangs.still_does(new, held.replaced_by) else ""
         self.give_back(held, out, now_ns)
         new.published, held.published = held.published, False  # the same record
@@ -130,7 +130,9 @@ class Recovery:
         return new
 
     def give_back(self, allocation: Allocation, out: Outcome, now_ns: int) -> None:
-        """Takes an allocation off the books because the RM changed its size or its node. The new one follows."""
+        """Takes an allocation off the books because the RM changed its size or its node. The caller then books the new
+        one.
+        """
         state = self._state
         self._releases.account(allocation, out, now_ns)
         self._books.unhold(allocation)

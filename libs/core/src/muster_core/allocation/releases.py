@@ -1,7 +1,6 @@
-"""The end of allocations: the scheduler releases them (preempted, timed out), reminds the RM until it confirms, and
-removes them.
+"""Ends allocations: releases them (preempted, timed out), reminds the RM until it confirms, and removes them.
 
-A released allocation stays on the books until the RM confirms that it is gone.
+A released allocation stays on the books until the RM confirms its end.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ REMINDER_MESSAGE = "told again: it was not confirmed that the allocation is gone
 
 
 class PlaceholderEnds(Protocol):
-    """The operations on gangs when placeholders are released or gone."""
+    """The operations on gangs when placeholders are released or have ended."""
 
     def tell(self, placeholder: Allocation, event: PlaceholderEvent) -> None:
-        """The scheduler releases a free placeholder without a real ask for it."""
+        """Notes that the scheduler released a free placeholder without a real ask for it."""
 
     def preempted(self, app: Application, out: Outcome) -> None:
-        """An allocation of the application was preempted."""
+        """Notes that an allocation of the application was preempted."""
 
     def count_gone(self, placeholder: Allocation, detail: Detail) -> None:
         """Counts why a placeholder left the books."""
@@ -73,7 +72,7 @@ class Releases:
     # ---- release by the scheduler ----------------------------------------------------------------------------------
 
     def preempt(self, allocation: Allocation, why: Preempted, message: str, out: Outcome, now_ns: int) -> None:
-        """Releases an allocation by preemption. It counts until the RM confirms that it is gone."""
+        """Releases an allocation by preemption. The allocation counts until the RM confirms its end."""
         state = self._state
         app = allocation.app
         assert app is not None, f"{allocation} is foreign"
@@ -88,7 +87,7 @@ class Releases:
         out.tell_people(allocation.key, app.app_id, allocation.shape, message, now_ns)
 
     def time_out(self, allocation: Allocation, message: str, out: Outcome, now_ns: int) -> None:
-        """Releases an allocation whose time is up. It counts until the RM confirms that it is gone."""
+        """Releases an allocation that timed out. The allocation counts until the RM confirms its end."""
         state = self._state
         if allocation.releasing or allocation.gone:
             return
@@ -99,7 +98,7 @@ class Releases:
         out.facts.append(released(state, allocation, Termination.TIMEOUT, message))
 
     def note_release(self, allocation: Allocation, out: Outcome, now_ns: int) -> None:
-        """Notes a release: the allocation is no possible victim any more, and the RM will be reminded of it."""
+        """Notes a release: the allocation can no longer be a victim, and a reminder to the RM is scheduled."""
         state = self._state
         allocation.releasing_since_ns = now_ns
         state.version += 1
@@ -107,9 +106,7 @@ class Releases:
         out.touch(allocation, state.name)
 
     def remind(self, allocation: Allocation, out: Outcome, now_ns: int) -> None:
-        """Reminds the RM, which has not confirmed that an allocation is gone: it may not have heard, or its answer was
-        lost.
-        """
+        """Reminds the RM of a release that it has not confirmed: the message or the confirmation may be lost."""
         termination, message = Termination.TIMEOUT, REMINDER_MESSAGE
         if allocation.preempted is not None:
             termination = Termination.PREEMPTED_BY_SCHEDULER
@@ -121,7 +118,9 @@ class Releases:
         self.remind_at(allocation, now_ns)
 
     def remind_at(self, allocation: Allocation, now_ns: int) -> None:
-        """Sets the next reminder, at a whole multiple of the interval after the release: the same after a restart."""
+        """Sets the next reminder: a whole multiple of the interval after the release, so a restart does not change its
+        time.
+        """
         reminders = max(now_ns - allocation.releasing_since_ns, 0) // REMINDER_NS + 1
         allocation.reminder_ns = allocation.releasing_since_ns + reminders * REMINDER_NS
         self._state.deadlines.append((allocation.reminder_ns, allocation))
@@ -177,7 +176,7 @@ class Releases:
             out.touch(app, state.name)
 
     def tell_gone(self, allocation: Allocation, detail: Detail, out: Outcome, now_ns: int) -> None:
-        """Adds the events of an allocation that is gone."""
+        """Adds the events of an allocation that ended."""
         if (detail is Detail.ALLOC_CANCEL or detail is Detail.ALLOC_NODEREMOVED) and not allocation.source:
             out.released += 1
         app = allocation.app

@@ -18,7 +18,7 @@ class StateNotifications(Protocol):
     """Tells the RM the state of an ask."""
 
     def tell(self, ask: Ask, state: SchedulingState, reason: str, out: Outcome) -> None:
-        """Tells the RM, if it wants to know."""
+        """Tells the RM the state of the ask if the RM wants such messages."""
 
 
 class Reservations:
@@ -36,7 +36,9 @@ class Reservations:
         self._questions = questions
 
     def reserve(self, ask: Ask, node: Node, out: Outcome, now_ns: int) -> None:
-        """Reserves the node for the ask: no other ask is placed there until this one is, or gives the node up."""
+        """Reserves the node for the ask: no other ask is placed there until this ask is placed, or its reservation
+        ends.
+        """
         assert not ask.reserved_node, f"{ask} has node {ask.reserved_node} already"
         state = self._state
         ask.reserved_node, ask.reserved_ns = node.node_id, now_ns
@@ -60,7 +62,7 @@ class Reservations:
             self._waiting.next_in_line(ask.group)
 
     def pass_on(self, old: Ask, new: Ask) -> None:
-        """An ask that is sent again with the same amount keeps what it reached by waiting."""
+        """Copies the reservation and the wait of an ask to the ask that replaces it with the same amount."""
         new.notified = old.notified
         same = old.shape is new.shape and old.demand.required_node == new.demand.required_node
         if not same:

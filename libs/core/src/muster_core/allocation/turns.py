@@ -1,22 +1,22 @@
-"""Turns: which proposals may be open at the same time, if the RM's predicates depend on earlier allocations.
+"""Turns: which proposals may be open at the same time, for an RM with predicates that depend on earlier allocations.
 
-Stateful predicates (anti-affinity, host ports, disks) are right only if the RM has heard of the last allocation when it
-is asked about the next one. So an RM, or an ask, names a scope in which one proposal is open at a time: a node, a task
-group of an application's asks, an application, the whole RM (:class:`Scope`). Such a proposal is *alone* there: no
-other proposal is open beside it. Several scopes may hold together, so the narrower one limits, too.
+Stateful predicates (anti-affinity, host ports, disks) are right only if the RM knows the last allocation when it checks
+the next one. So an RM, or an ask, names a scope in which one proposal is open at a time: a node, a task group of an
+application's asks, an application, the whole RM (:class:`Scope`). Such a proposal is *alone* there: no other proposal
+is open beside it. Several scopes may hold together, so the narrower one limits, too.
 
 The scope becomes free when the RM has answered. The allocation is sent before the next question, and the question names
 the response after which it may be answered (``muster_scheduler/emit.py``).
 
-Asks that come to a taken scope stand in line there, in the order of the search:
+If a scope is taken, further asks stand in line there, in the order of the search:
 
 * the whole RM: the search stops, and later continues from there;
 * an application: it leaves its leaf's order;
-* a task group: its groups stand in line, in the application's order, and the first one is let go;
+* a task group: its groups stand in line, in the application's order, and the first one is tried next;
 * a node: it leaves the node index, and returns as a node that gained room. Meanwhile an ask takes the next best node;
   if there is none, it is parked at :attr:`Waiting.turns`.
 
-While nothing needs turns, nothing is kept.
+While no scope needs turns, this module keeps no data and costs no time.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from muster_core.model.application import Application, Ask, AskGroup
-from muster_core.model.inquiries import Inquiry
 from muster_core.model.node import Node
+from muster_core.model.predicate_checks import PredicateCheck
 from muster_core.model.reasons import Reason, ReasonCode
 from muster_core.model.resources import Shape, fits
 from muster_core.model.scopes import Scope
@@ -46,9 +46,9 @@ if TYPE_CHECKING:
 class WholeTurn(Turn):
     """The turn of the whole RM, which its partitions share.
 
-    :ivar last: the partition that had it last.
+    :ivar last: the partition that had the last turn.
     :ivar partitions: the turns of each partition.
-    :ivar on: something must be alone in the RM, so all partitions take turns.
+    :ivar on: some proposal must be alone in the RM, so all partitions take turns.
     """
 
     __slots__ = ("last", "on", "partitions")
@@ -64,12 +64,12 @@ class OpenQuestions(Protocol):
     """The open questions to the RM, and its policy."""
 
     @property
-    def open(self) -> Mapping[int, Inquiry]:
-        """The open inquiries by question id, oldest first."""
+    def open(self) -> Mapping[int, PredicateCheck]:
+        """The open checks by question id, oldest first."""
 
     @property
     def policy(self) -> CallbackPolicy:
-        """The RM's policy: when it wants to be asked."""
+        """The RM's policy: before which decisions the RM wants to be asked."""
 
     def refused(self, ask: Ask) -> Collection[str]:
         """The ids of the nodes that the RM refused for the ask."""
@@ -79,7 +79,7 @@ class Turns:
     """The turns of one partition.
 
     :ivar one: the turn of the whole RM, which its partitions share.
-    :ivar on: something needs turns; if not, nothing is kept.
+    :ivar on: whether any scope needs turns; False: this object keeps nothing.
     :ivar stopped: the last search stopped because the RM is asked about one proposal at a time.
     """
 
@@ -122,7 +122,7 @@ class Turns:
         self.one.partitions.pop(self, None)
 
     def begin(self, scope: Scope) -> None:
-        """From now on, something needs turns in this scope. Open proposals count already."""
+        """Begins to take turns in this scope. Proposals that are open now count."""
         if Scope.ONE in scope and not self.one.on:
             self.one.on = True
             for turns in self.one.partitions:
@@ -133,9 +133,9 @@ class Turns:
         if self.on:
             return
         self.on = True
-        for inquiry in dict.fromkeys(self._questions.open.values()):
-            if inquiry.holds_out:
-                self.enter(inquiry)
+        for check in dict.fromkeys(self._questions.open.values()):
+            if check.holds_out:
+                self.enter(check)
 
     def wanted(self, ask: Ask) -> Scope:
         """The scopes in which the ask's proposals must be alone."""
@@ -152,8 +152,8 @@ class Turns:
         return False
 
     def stops(self, ask: Ask, group: AskGroup) -> bool:
-        """Whether the ask's application or task group is taken. If so, the group stands in line there, or the
-        application waits.
+        """Whether the ask's application or task group is taken. If so, puts the group into the line there, or lets the
+        application wait.
         """
         turn = self._taken_by(ask)
         if turn is None:
@@ -164,7 +164,7 @@ class Turns:
         return True
 
     def is_taken(self, ask: Ask) -> bool:
-        """Whether the ask's application or task group is taken. Nothing stands in line for it."""
+        """Whether the ask's application or task group is taken. Changes no line."""
         return self._taken_by(ask) is not None
 
     def _taken_by(self, ask: Ask) -> Turn | None:
@@ -179,13 +179,13 @@ class Turns:
         return None
 
     def may_use(self, ask: Ask, node: Node) -> bool:
-        """Whether something may be proposed for the ask on the node now."""
+        """Whether the scheduler may propose the node for the ask now."""
         if not self.on:
             return True
         return not node.taken and (Scope.NODE not in self.wanted(ask) or node not in self._of)
 
     def but(self, ask: Ask, refused: Collection[str]) -> Collection[str]:
-        """The nodes in the index that the ask cannot have now: refused, or with other open proposals."""
+        """The nodes in the index that are not possible for the ask now: refused, or with other open proposals."""
         if not self.on or Scope.NODE not in ask.demand.alone or Scope.NODE in self._questions.policy.alone:
             return refused  # (in the latter case they are not in the index)
         return {*refused, *(what.node_id for what in self._of if isinstance(what, Node))}
@@ -193,7 +193,7 @@ class Turns:
     def awaited(self, ask: Ask) -> Reason | None:
         """The reason if a node has room for the ask but another proposal is open there; None: there is no such node.
 
-        From then on, no later proposal is made on that node before it is free.
+        From then on, no other proposal is made on that node until its turn is free.
         """
         if not self.on:
             return None
@@ -219,50 +219,50 @@ class Turns:
 
     # ---- proposals come and go -------------------------------------------------------------------------------------
 
-    def enter(self, inquiry: Inquiry) -> None:
-        """A proposal was made."""
+    def enter(self, check: PredicateCheck) -> None:
+        """Takes the turns for a proposal that was made."""
         if not self.on:
             return
-        ask = inquiry.ask
+        ask = check.ask
         scope, app = self.wanted(ask), ask.app
-        self.one.open[inquiry] = None
+        self.one.open[check] = None
         self.one.last = self._state.name
         if Scope.ONE in scope:
             self.one.closed = True
-        self._enter(app, inquiry, alone=Scope.APPLICATION in scope)
-        self._enter((app, ask.demand.task_group), inquiry, alone=Scope.TASK_GROUP in scope)
-        for node in inquiry.nodes.values():
-            self._enter(node, inquiry, alone=Scope.NODE in scope)
+        self._enter(app, check, alone=Scope.APPLICATION in scope)
+        self._enter((app, ask.demand.task_group), check, alone=Scope.TASK_GROUP in scope)
+        for node in check.nodes.values():
+            self._enter(node, check, alone=Scope.NODE in scope)
 
-    def _enter(self, what: What, inquiry: Inquiry, *, alone: bool) -> None:
+    def _enter(self, what: What, check: PredicateCheck, *, alone: bool) -> None:
         turn = self._of.get(what)
         if turn is None:
             turn = self._of[what] = Turn(what)
-        turn.open[inquiry] = None
+        turn.open[check] = None
         if alone:
             self._close(turn)
 
-    def leave(self, inquiry: Inquiry) -> None:
-        """The proposal is answered, or withdrawn."""
+    def leave(self, check: PredicateCheck) -> None:
+        """Gives back the turns of a proposal that is answered or withdrawn."""
         if not self.on:
             return
-        ask = inquiry.ask
-        self.one.open.pop(inquiry, None)
+        ask = check.ask
+        self.one.open.pop(check, None)
         if not self.one.open:
             self.one.closed = False
-        self._leave((ask.app, ask.demand.task_group), inquiry)
-        self._leave(ask.app, inquiry)
-        for node in inquiry.nodes.values():
-            self._leave(node, inquiry)
+        self._leave((ask.app, ask.demand.task_group), check)
+        self._leave(ask.app, check)
+        for node in check.nodes.values():
+            self._leave(node, check)
 
-    def leave_node(self, inquiry: Inquiry, node: Node) -> None:
-        """The proposal does not concern this node any more."""
+    def leave_node(self, check: PredicateCheck, node: Node) -> None:
+        """Gives back the turn of a node that the proposal does not concern any more."""
         if self.on:
-            self._leave(node, inquiry)
+            self._leave(node, check)
 
-    def _leave(self, what: What, inquiry: Inquiry) -> None:
+    def _leave(self, what: What, check: PredicateCheck) -> None:
         turn = self._of.get(what)
-        if turn is None or turn.open.pop(inquiry, self) is self or turn.open:
+        if turn is None or turn.open.pop(check, self) is self or turn.open:
             return
         closed, turn.closed = turn.closed, False
         if not turn.line:
@@ -271,7 +271,7 @@ class Turns:
             if closed:
                 self._free(what)
             elif self._waiting.turns and what.index_key is not None:
-                # An ask that must be alone on its node may wait for another node, and can have this one now.
+                # An ask that must be alone on its node may wait for another node; this node is possible for it now.
                 for shape in self._waiting.turns.fitting([what.available]):
                     self._waiting.turns_moved[shape] = None
         elif not closed:
@@ -337,11 +337,11 @@ class Turns:
         waiting.refresh_app(group.app)
 
     def _let_go(self, turn: Turn) -> bool:
-        """Lets the first group in line be tried, unless another one is about to be tried. Returns whether it did."""
+        """Makes the first group in line ready, unless another one is ready already. Returns whether it did."""
         if turn.awake is not None and turn.awake.ready_key is not None:
             return False
         for *_, group in turn.line:
-            if group.head() is not None:  # otherwise its last ask is just going, and the group with it
+            if group.head() is not None:  # otherwise its last ask is being removed, and the group with it
                 break
         else:
             return False
@@ -351,22 +351,22 @@ class Turns:
         return True
 
     def let_go(self) -> bool:
-        """Lets the next group in line be tried, wherever a proposal is possible. Returns whether there was one."""
+        """Makes the next group in line ready at each turn where a proposal is possible. Returns whether any was."""
         let_go = False
-        # A group that was let go there and is not ready has gone elsewhere, or is gone.
+        # The last group that left the line is not ready: it waits elsewhere, or does not exist any more.
         for turn in list(self._restless):
             let_go |= self._let_go(turn)
         return let_go
 
     def problem(self) -> str:
-        """The contradiction in the books of the turns; "": there is none. O(cluster)."""
+        """A contradiction in the data of the turns, as a text; "": there is none. O(cluster)."""
         state = self._state
-        wanted: dict[What, dict[Inquiry, None]] = {}
-        for inquiry in dict.fromkeys(self._questions.open.values()) if self.on else ():
-            if inquiry.holds_out:
-                ask = inquiry.ask
-                for what in (None, ask.app, (ask.app, ask.demand.task_group), *inquiry.nodes.values()):
-                    wanted.setdefault(what, {})[inquiry] = None
+        wanted: dict[What, dict[PredicateCheck, None]] = {}
+        for check in dict.fromkeys(self._questions.open.values()) if self.on else ():
+            if check.holds_out:
+                ask = check.ask
+                for what in (None, ask.app, (ask.app, ask.demand.task_group), *check.nodes.values()):
+                    wanted.setdefault(what, {})[check] = None
         turns = {what: turn.open for what, turn in self._of.items() if turn.open}
         if own := {each: None for each in self.one.open if each.gone or each in wanted.get(None, ())}:
             turns[None] = own

@@ -17,7 +17,7 @@ class UnnamedReleases:
     """Finds the applications that one message's releases concern. Goes through all applications at most once for each
     message.
 
-    Later releases of the message see what its earlier ones ended or brought back.
+    Each release sees the effect of the earlier releases in the same message.
 
     :param releases: all releases of the message, in order.
     """
@@ -33,8 +33,8 @@ class UnnamedReleases:
             self._read()
 
     def named(self, item: ReleaseItem) -> Sequence[ReleaseItem]:
-        """The item for each application that it concerns. An item that names its application, or that no application
-        matches, stays as it is.
+        """Returns one item for each application that the item concerns. An item that names its application, or that
+        matches no application, stays as it is.
         """
         if not _is_unnamed(item):
             return (item,)
@@ -51,7 +51,7 @@ class UnnamedReleases:
         return [item._replace(app_id=app_id) for app_id in owners] or (item,)
 
     def gained(self, partition: Partition, app: Application, key: str) -> None:
-        """The application may have a new ask with that key, or a new allocation of it with a UUID."""
+        """Notes that the application may have a new ask with that key, or a new allocation of that ask with a UUID."""
         if key in self._keys and key in app.asks:
             self._add(partition.name, key, True, app)
         for held in app.held(key) if self._uuids else ():

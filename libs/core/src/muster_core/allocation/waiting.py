@@ -1,18 +1,18 @@
-"""Which groups, applications and queues are ready, what parked groups wait for, and what wakes them.
+"""Ready groups, applications and queues; parked groups; and the changes that wake parked groups.
 
 Ready: an application's groups, a leaf's applications, a parent's queues, each in its order (``ordering.py``). The cycle
-always takes the first one. Parked: groups that did not fit wait, by shape and leaf, at the place that refused them, and
-are tried again only after that place gained:
+always takes the first one. Parked: groups that did not fit wait, by shape and leaf, at the wait point that refused
+them. They are tried again only after that wait point gained. Wait points are:
 
 * at a ledger (a queue, or a user or group in one), if an ask would exceed its limit (woken by a release there);
 * at the nodes, if no node has room (woken by a node that gained room for this shape);
-* at one node, if it is required (woken when that node gained);
+* at a required node, if the ask requires one (woken when that node gained room);
 * at a ledger's limit of running applications (woken when an application stops running);
 * at a ledger without room for a whole gang (woken one by one, when there is room).
 
 Only the first group of a waitlist is woken; each success wakes the next (``wake_next``). If several lists of one leaf
-wait at one place for one shape, only the first of these is woken, too (``places.py``). So a release before 100,000
-waiting asks, or 3,000 waiting users, costs as many tries as it makes allocations.
+wait at one wait point for one shape, only the first of these is woken, too (``wait_points.py``). So a release before
+100,000 waiting asks, or 3,000 waiting users, costs as many tries as it makes allocations.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from muster_core.model.application import Application, AskGroup
 from muster_core.model.node import Node
 from muster_core.model.outcome import Change, EventType, Outcome
 from muster_core.model.past import PAST_KEPT, Past, begun, ended, followed
-from muster_core.model.places import Bench, GangLines, Place
 from muster_core.model.queue import Ledger, Queue, Tracker, Waitlist
 from muster_core.model.reasons import Reason
 from muster_core.model.resources import Shape
 from muster_core.model.states import APP_TERMINAL, QueueState
+from muster_core.model.wait_points import Bench, GangLines, WaitPoint
 from muster_core.queues import ordering
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Waiting:
     :ivar turns: the waitlists, by shape, for which a node has room but another proposal is open there; ``turns_moved``:
         shapes for which that is over.
     :ivar required: by node id, the waitlists of asks that require the node.
-    :ivar waiting_gangs: by ledger, and by leaf, the gangs for which as a whole there is no room there.
+    :ivar waiting_gangs: by ledger, and by leaf, the gangs that wait there for room for the whole gang.
     :ivar gained_reserved: reserved nodes that gained room.
     :ivar parked: groups that were parked, or whose first ask changed, since this was last emptied.
     """
@@ -66,9 +66,9 @@ class Waiting:
         self._room_for = room.room_for
         self._lines = lines
         self.parking = Parking()
-        self.no_node: Place[Waitlist] = Place()
-        self.required: dict[str, Place[Waitlist]] = {}
-        self.turns: Place[Waitlist] = Place()
+        self.no_node: WaitPoint[Waitlist] = WaitPoint()
+        self.required: dict[str, WaitPoint[Waitlist]] = {}
+        self.turns: WaitPoint[Waitlist] = WaitPoint()
         self.waiting_gangs: dict[Ledger, dict[Queue, GangLines[Application]]] = {}
         self.turns_moved: dict[Shape, None] = {}
         self.gained_reserved: list[Node] = []
@@ -80,7 +80,7 @@ class Waiting:
         self.gained: list[Node] = []
         self._in_flight: dict[Waitlist, None] = {}
         self._woken_apps: dict[Application, None] = {}
-        # Ledgers that are not full, and that woke an application that waited to run there.
+        # Ledgers that are not full and have applications in line: the first of these was woken and does not run yet.
         self._ledgers_with_waiting_apps: dict[Ledger, None] = {}
         self._gained_nodes: dict[Node, None] = {}
         self._other_nodes: dict[str, None] = {}
@@ -91,20 +91,20 @@ class Waiting:
     # ---- what gained -----------------------------------------------------------------------------------------------
 
     def node_gained(self, node: Node) -> None:
-        """The node has more room, or is available again."""
+        """Notes a node that has more room, or is available again."""
         self._gained_nodes[node] = None
 
     def node_came(self, node: Node) -> None:
-        """The node is new: asks that require it may get another reason, even if it has no room."""
+        """Notes a new node: the reason of asks that require the node may change, even if it has no room."""
         self._other_nodes[node.node_id] = None
 
     def node_gone(self, node: Node) -> None:
-        """The node is gone."""
+        """Forgets a node that was removed."""
         self._gained_nodes.pop(node, None)
         self._other_nodes[node.node_id] = None
 
     def ledgers_gained(self, app: Application) -> None:
-        """Something of the application was released."""
+        """Notes that an ask or allocation of the application was released."""
         for ledger in app.ledgers:
             if ledger.blocked or ledger in self.waiting_gangs:
                 self._gained_ledgers[ledger] = None
@@ -116,11 +116,11 @@ class Waiting:
 
     @property
     def has_wakeups(self) -> bool:
-        """Whether something gained, and has not woken what waits for it yet."""
+        """Whether a node or a limit gained room and the waitlists there were not woken yet."""
         return bool(self._gained_nodes or self._gained_ledgers or self._other_nodes or self.turns_moved)
 
     def stir(self, ledgers: Iterable[Ledger]) -> None:
-        """Limits changed: everything that waits at the ledgers is tried again."""
+        """Wakes all waitlists at the ledgers, because limits changed."""
         for ledger in ledgers:
             if ledger.blocked or ledger in self.waiting_gangs:
                 self._gained_ledgers[ledger] = None
@@ -222,8 +222,8 @@ class Waiting:
         ordering.count_ready_priority(parent, old, new)
         queue.ready_key = new
 
-    def park(self, group: AskGroup, place: Place[Waitlist], reason: Reason, out: Outcome, now_ns: int) -> None:
-        """Parks the group: it is not ready any more, and waits on its shape's list, registered at ``place``."""
+    def park(self, group: AskGroup, wait_point: WaitPoint[Waitlist], reason: Reason, out: Outcome, now_ns: int) -> None:
+        """Parks the group: it is not ready any more, and waits on its shape's list, registered at ``wait_point``."""
         app = group.app
         leaf = app.queue
         waitlist = leaf.waitlists.get(group.wait_key)
@@ -233,43 +233,43 @@ class Waiting:
                 waitlist.past = self._carried.pop(group, ())
         self.unready(group)
         self.parking.park(waitlist, group, self.wait_key(group))
-        waitlist.register(place)
+        waitlist.register(wait_point)
         self.parked[group] = None
         changed = self.note(waitlist, reason, out, now_ns)
         if self._notifications.wanted:
             self._notifications.parked(group, waitlist.reason)
         if waitlist.relay is not None:
-            self._tell_bench(waitlist, place, reason if changed else None, out, now_ns)
+            self._tell_bench(waitlist, wait_point, reason if changed else None, out, now_ns)
         self.refresh_app(app)
         if not app.counted:
             self._wake_apps(app)
         if app.gang is not None and app.gang.waits_for_room:
-            self.wake_gangs_beside(app)  # it does not take the room now
+            self.wake_gangs_beside(app)  # the gang does not take the room now
 
     def _tell_bench(
-        self, waitlist: Waitlist, place: Place[Waitlist], other: Reason | None, out: Outcome, now_ns: int
+        self, waitlist: Waitlist, wait_point: WaitPoint[Waitlist], other: Reason | None, out: Outcome, now_ns: int
     ) -> None:
         """A list woken from its bench was refused: decides about the rest. ``other``: the reason, if it changed."""
         came_from, waitlist.relay = waitlist.relay, None
         bench = came_from.bench_of(waitlist) if came_from is not None else None
         if bench is None or came_from is None:
             return
-        if place is not came_from and place.own:
-            self._wake_bench(bench, came_from)  # it concerns the list only
+        if wait_point is not came_from and wait_point.own:
+            self._wake_bench(bench, came_from)  # the refusal concerns this list only
             return
         # The leaf or the nodes refuse all lists of the bench for the same reason.
         bench.moving = False
-        if place is came_from and other is None:
+        if wait_point is came_from and other is None:
             return
         for waiting in list(bench.lists):
-            if place is not came_from:
-                waiting.register(place)
+            if wait_point is not came_from:
+                waiting.register(wait_point)
                 self.parked[waiting.groups[0][-1]] = None
             if other is not None:
                 self.note(waiting, other, out, now_ns)
 
     def join(self, group: AskGroup, waitlist: Waitlist) -> None:
-        """The group waits for the same reason as its list, without having been tried."""
+        """Parks the group without a try: it waits for the same reason as its list."""
         self.parking.park(waitlist, group, self.wait_key(group))
         self.parked[group] = None
         if self._notifications.wanted:
@@ -286,24 +286,24 @@ class Waiting:
             self._hurry(waitlist)
 
     def leave_list(self, group: AskGroup, out: Outcome) -> None:
-        """A parked group does not wait any more. The group that is first now may have waited as long."""
+        """Takes a parked group off its list. The group that is first now may have waited as long."""
         waitlist = group.app.queue.waitlists[group.wait_key]
         was_first = waitlist.groups[0][-1] is group
         self.parking.unpark(waitlist, group)
         if not waitlist.groups:
-            if waitlist.place is not None:
+            if waitlist.wait_point is not None:
                 self.forget_list(waitlist, out)
         elif was_first:
             self.next_in_line(waitlist.groups[0][-1])
 
     def later_now(self, group: AskGroup) -> None:
-        """A group that is being tried has a later first ask now: other groups of its list may come before it."""
+        """Handles a woken group whose first ask is a later one now: other groups of its list may come before it."""
         waitlist = group.app.queue.waitlists.get(group.wait_key)
         if waitlist is not None and waitlist.groups:
             self._hurry(waitlist)
 
     def _hurry(self, waitlist: Waitlist) -> None:
-        """The list's first group may come before one that is being tried, and must not wait behind it."""
+        """Lets the list's first group be tried if it comes before a group that is being tried."""
         if waitlist.bench is not None:
             if waitlist.bench.moving:
                 self._wake_list(waitlist)
@@ -324,7 +324,7 @@ class Waiting:
         return True
 
     def carry(self, group: AskGroup, past: Past) -> None:
-        """The group will be on a new list, and keeps what it has waited for before."""
+        """Keeps the group's past reasons for the new list on which it will be."""
         if past:
             self._carried[group] = past
 
@@ -334,9 +334,9 @@ class Waiting:
         waitlist = group.app.queue.waitlists.get(group.wait_key)
         return ended(waitlist.past, waitlist.reason, now_ns) if waitlist is not None else ()
 
-    def required_place(self, node_id: str) -> Place[Waitlist]:
-        """The place where asks wait that require the node."""
-        return self.required.setdefault(node_id, Place())
+    def required_wait_point(self, node_id: str) -> WaitPoint[Waitlist]:
+        """The wait point of asks that require the node."""
+        return self.required.setdefault(node_id, WaitPoint())
 
     def forget_list(self, waitlist: Waitlist, out: Outcome) -> None:
         """Removes a list on which nothing waits any more."""
@@ -344,20 +344,20 @@ class Waiting:
         del waitlist.leaf.waitlists[waitlist.key]
         self.parking.forget(waitlist)
         waitlist.gone = True
-        self.found_no_node.discard(waitlist.shape)  # (Shapes of the past are not kept, nor nodes that never came.)
+        self.found_no_node.discard(waitlist.shape)  # (Unused shapes, and nodes that never existed, are not kept.)
         if not self.required.get(waitlist.required_node, True):
             del self.required[waitlist.required_node]
         out.touch(waitlist, self._state.name)
 
     def forget_lists(self, leaf: Queue, out: Outcome) -> None:
-        """Removes the lists of a leaf that goes."""
+        """Removes the lists of a leaf that is removed."""
         for waitlist in list(leaf.waitlists.values()):
             self.forget_list(waitlist, out)
 
     def forget_those_of(self, leaf: Queue, trackers: tuple[Tracker, ...], out: Outcome) -> None:
         """An application left these limits. Removes the woken lists under the limits that can have no groups any more.
 
-        (This must come before the ledgers go, because a follower needs them to know whom a list concerns.)
+        (This runs before the ledgers are removed: a follower needs them to find the user and group of a list.)
         """
         idle = [
             waitlist
@@ -386,9 +386,9 @@ class Waiting:
                 self._hurry(waitlist)
         for *_, group in list(app.ready):
             if app.gang is not None and app.gang.gives_way_to(group):
-                continue  # it was not woken: a placeholder is there for it
+                continue  # it was not woken: a placeholder makes room for it
             woken = leaf.waitlists.get(group.wait_key)
-            if woken is None or woken.place is not None or not woken.groups or group.head() is None:
+            if woken is None or woken.wait_point is not None or not woken.groups or group.head() is None:
                 continue
             key = self.wait_key(group)
             if woken.groups[0][:-1] < key:  # another group is first in line now
@@ -410,12 +410,12 @@ class Waiting:
             if not ledger.waiting_apps or ledger.is_full:  # (whatever makes room there calls :meth:`wake_app`)
                 del self._ledgers_with_waiting_apps[ledger]
         for node_id in self._other_nodes:
-            place = self.required.get(node_id)
-            for shape in list(place or ()):
-                for waitlist in list(place.lists(shape)) if place is not None else ():
+            wait_point = self.required.get(node_id)
+            for shape in list(wait_point or ()):
+                for waitlist in list(wait_point.lists(shape)) if wait_point is not None else ():
                     waitlist.tried = False  # it may reserve the node at once
                     self._wake_list(waitlist)  # every list: its reason may change even if the node has no room
-            if place is not None and not place:
+            if wait_point is not None and not wait_point:
                 del self.required[node_id]
         self._other_nodes.clear()
         self.only_gained.clear()
@@ -447,12 +447,12 @@ class Waiting:
                     self.only_gained.add(shape)
         self._wake_shapes(self.no_node, shapes)
 
-    def _wake_shapes(self, place: Place[Waitlist], shapes: Iterable[Shape]) -> None:
+    def _wake_shapes(self, wait_point: WaitPoint[Waitlist], shapes: Iterable[Shape]) -> None:
         for shape in shapes:
-            for bench in place.benches(shape):
-                self._wake_bench(bench, place)
+            for bench in wait_point.benches(shape):
+                self._wake_bench(bench, wait_point)
 
-    def _wake_bench(self, bench: Bench[Waitlist], place: Place[Waitlist]) -> None:
+    def _wake_bench(self, bench: Bench[Waitlist], wait_point: WaitPoint[Waitlist]) -> None:
         """Wakes the first of the lists that wait there for the same."""
         if bench.leaf.fair_apps:  # each allocation may change which one comes first
             for waitlist in list(bench.lists):
@@ -460,7 +460,7 @@ class Waiting:
             return
         while (first := bench.first()) is not None:
             bench.moving = True
-            first.relay = place
+            first.relay = wait_point
             if self._wake_list(first):
                 return
             first.relay = None  # (none of it can be tried now, so it can tell the rest nothing)
@@ -471,14 +471,14 @@ class Waiting:
         return self._wake_first(waitlist)
 
     def wake_next(self, group: AskGroup) -> None:
-        """The group was placed or left: the next group of its list may follow."""
+        """Wakes the next group of the list after the group was placed or removed."""
         waitlist = group.app.queue.waitlists.get(group.wait_key)
-        if waitlist is not None and waitlist.place is None:
+        if waitlist is not None and waitlist.wait_point is None:
             self._wake_first(waitlist)
-            place, waitlist.relay = waitlist.relay, None
-            bench = place.bench_of(waitlist) if place is not None else None
-            if bench is not None and place is not None:
-                self._wake_bench(bench, place)
+            wait_point, waitlist.relay = waitlist.relay, None
+            bench = wait_point.bench_of(waitlist) if wait_point is not None else None
+            if bench is not None and wait_point is not None:
+                self._wake_bench(bench, wait_point)
 
     def _wake_first(self, waitlist: Waitlist) -> bool:
         """Wakes the first group of the list that can be tried. Returns whether there is one."""
@@ -497,10 +497,10 @@ class Waiting:
     def land(self, out: Outcome, now_ns: int) -> None:
         """After a cycle: removes woken lists on which nothing waits any more."""
         for waitlist in self._in_flight:
-            if waitlist.place is None and not waitlist.groups and not waitlist.gone:
+            if waitlist.wait_point is None and not waitlist.groups and not waitlist.gone:
                 self.forget_list(waitlist, out)
         self._in_flight.clear()
-        # Groups that were not tried, as in a stopped queue, do not wait: nothing is recorded for them.
+        # Groups that were not tried, as in a stopped queue, have no recorded reason.
         self._carried.clear()
         for app in self._woken_apps:
             if app.waiting_at is None and app.reason is not None:
@@ -510,7 +510,7 @@ class Waiting:
         self._woken_apps.clear()
 
     def may_run(self, app: Application, out: Outcome, now_ns: int) -> None:
-        """If a limit of running applications held the application back, adds the event that it does not any more."""
+        """Adds the event that a limit of running applications no longer stops the application, if one did."""
         held_by = MAXIMA.get(app.reason.code) if app.reason is not None else None
         if held_by is None:
             return
@@ -520,7 +520,7 @@ class Waiting:
             out.track(EventType.APP, Change.NONE, held_by.runnable, app.app_id, now_ns=now_ns)
 
     def wait_to_run(self, app: Application, ledger: Ledger, out: Outcome, now_ns: int) -> None:
-        """The ledger allows no further running application: the application as a whole waits there."""
+        """Lets the whole application wait at a ledger that allows no further running application."""
         reason = Reason(
             maximum_of(ledger),
             ledger.path,
@@ -540,7 +540,7 @@ class Waiting:
         self.wake_gangs_beside(app)
 
     def wait_for_room(self, app: Application, ledger: Ledger, reason: Reason, out: Outcome, now_ns: int) -> None:
-        """The ledger has no room for the application's whole gang: the application as a whole waits there."""
+        """Lets the whole application wait at a ledger without room for its whole gang."""
         if not reason.same_as(app.reason):
             self.may_run(app, out, now_ns)
             self._begin(app, reason, now_ns)
@@ -551,7 +551,7 @@ class Waiting:
 
     @staticmethod
     def _begin(app: Application, reason: Reason, now_ns: int) -> None:
-        """The application as a whole waits for this reason now. The reasons of its single asks become its past."""
+        """Records the reason of the whole application. The reasons of its single asks become its past."""
         if app.reason is not None:
             app.past, app.reason = followed(app.past, app.reason, reason, now_ns)
             return
@@ -575,7 +575,7 @@ class Waiting:
         app.waiting_at, app.waits_whole = ledger, whole
         app.waiting_key = self._waiting_key(app)
         self._stand_in(app, ledger)
-        # From now on its groups wait for nothing else. It, or its groups, may be the woken ones of another line.
+        # From now on its groups wait only for this. The application, or its groups, may be woken in another line.
         for group in list(app.groups.values()):
             if group.parked_key is None:
                 self.wake_next(group)
@@ -585,13 +585,13 @@ class Waiting:
         self.refresh_app(app)
 
     def _wake_apps(self, app: Application, but: Ledger | None = None) -> None:
-        """The application does not start now: others that wait for the same may start instead."""
+        """Wakes the next applications in line, because the application does not start now."""
         for ledger in app.ledgers:
             if ledger.waiting_apps and ledger is not but:
                 self.wake_app(ledger)
 
     def wake_gangs_beside(self, app: Application) -> None:
-        """Other gangs that wait for the same room may start now: this one has started, or does not start now."""
+        """Wakes other gangs that wait for the same room: this one has started, or does not start now."""
         for ledger in app.bounds:
             if ledger in self.waiting_gangs:
                 self._gained_ledgers[ledger] = None
@@ -635,7 +635,7 @@ class Waiting:
         return (priority, app.submitted_ns, app.submission)
 
     def _rekey_waiting(self, app: Application) -> None:
-        """The application's first group changed, and perhaps its place among those that wait to run."""
+        """Updates the application's place in its line after its first group changed."""
         ledger, new = app.waiting_at, self._waiting_key(app)
         if ledger is not None and new != app.waiting_key:
             self._stand_out(app, ledger)
@@ -660,9 +660,9 @@ class Waiting:
                 return
 
     def suspend(self, queue: Queue, out: Outcome, now_ns: int) -> None:
-        """Before the rules change: nothing in the queue is ready or waits, until :meth:`restart`.
+        """Before the rules change: takes everything in the queue out of the search until :meth:`restart`.
 
-        The lists go at once, so that their tombstones come before the records of their successors.
+        Removes the lists at once, so that their tombstones come before the records of their successors.
         """
         for waitlist in list(queue.waitlists.values()):
             past = ended(waitlist.past, waitlist.reason, now_ns)
@@ -681,7 +681,7 @@ class Waiting:
         queue.ready_key = None
 
     def restart(self, queue: Queue) -> None:
-        """Lets everything pending in the queue be tried, under the present rules."""
+        """Makes everything pending in the queue ready, under the present rules."""
         for app in self._state.apps_in(queue):
             app.share = None
             for group in app.groups.values():

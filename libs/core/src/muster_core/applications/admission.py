@@ -1,7 +1,7 @@
 """The admission of an application: its owner, its gang, and whether its leaf can take both.
 
 An application that must be accepted (``application.create.force``) is accepted whatever this module finds. The findings
-then say why it is accepted differently from what it asks for.
+then say what was changed for it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ def owner_problem(item: AppItem) -> str:
 
 
 def owner_of(item: AppItem, reasons: list[str]) -> tuple[str, tuple[str, ...]]:
-    """The user and the groups for which an application counts. Adds to the reasons why they are not the named ones."""
+    """The user and the groups for which an application counts. If these are not the named ones, adds the reason to
+    ``reasons``.
+    """
     if not item.user:
         return NOBODY, NO_GROUPS
     if problem := owner_problem(item):
@@ -63,8 +65,8 @@ def owner_of(item: AppItem, reasons: list[str]) -> tuple[str, tuple[str, ...]]:
 
 
 def legible(item: AppItem, reasons: list[str]) -> AppItem:
-    """The application's texts, as they can be kept and shown, of an application that must be accepted. Adds to the
-    reasons what is wrong with them. (The gateway refuses such texts of other applications.)
+    """Makes the texts of an application that must be accepted safe to keep and show. Adds each fault to the reasons.
+    (The gateway refuses such texts of other applications.)
     """
     queue = _legible(item.queue)[:_QUEUE_MAX]
     if queue != item.queue:
@@ -83,7 +85,7 @@ def legible(item: AppItem, reasons: list[str]) -> AppItem:
 
 
 def gang_of(item: AppItem) -> tuple[dict[str, int] | None, str]:
-    """The amounts that all placeholders of the application ask for, and ""; or empty, and the problem.
+    """Returns the amounts that all placeholders of the application ask for, and ""; or no amounts, and the problem.
 
     (Empty, not None: the application still has a gang, and its time-out is the placeholders' time-out.)
     """
@@ -102,7 +104,7 @@ def leaf_for(
     user: str,
     groups: tuple[str, ...],
 ) -> Leaf | str:
-    """The leaf of a path, created if necessary, if it can take the application; else why it cannot."""
+    """Returns the leaf of a path, created if necessary; or why the leaf cannot take the application."""
     queue, created, reason = partition.queue_tree.create_queue(path)
     if queue is None:
         return f"failed to place application {item.app_id}: {reason}"
@@ -134,7 +136,7 @@ def countable(partition: Partition, placeholder_ask: dict[str, int] | None) -> d
 
 
 def _uncountable(partition: Partition, types: Iterable[str]) -> str:
-    """Why the partition cannot count these types; "": it can, and reserves numbers for them."""
+    """Reserves numbers for these types. Returns why the partition cannot count them; "": it can."""
     try:
         partition.types.reserve(types)
     except TooManyTypes as error:

@@ -1,6 +1,6 @@
-"""The lives of applications: how they come, move along their state table (``model/states.py``), and go.
+"""The lives of applications: adds them, moves them along their state table (``model/states.py``), and removes them.
 
-Rejected applications are also remembered for a while, so that people can look them up.
+Keeps rejected applications for a while, so that people can look them up.
 """
 
 from __future__ import annotations
@@ -58,20 +58,20 @@ class ApplicationGangs(Protocol):
     """The operations on gangs that applications need."""
 
     def real_placed(self, app: Application, out: Outcome) -> None:
-        """A real allocation of the application was made, or reported by the RM."""
+        """Notes a real allocation of the application that was made, or reported by the RM."""
 
     def release_unused(self, app: Application, message: str, out: Outcome, now_ns: int) -> None:
-        """Releases the placeholders whose place no real ask has taken."""
+        """Releases the placeholders that no real ask has replaced."""
 
     def withdraw(self, app: Application) -> None:
-        """The application does not count in its limits any more. Neither does what its gang was promised."""
+        """Withdraws the gang's promises from the limits, because the application does not count there any more."""
 
 
 class FreeIds(Protocol):
-    """Learns of application ids that become free."""
+    """Is called when an application id becomes free."""
 
     def application_left(self, app_id: str) -> None:
-        """An application id is free again."""
+        """Notes that an application id is free again."""
 
 
 class Lifecycle:
@@ -108,8 +108,7 @@ class Lifecycle:
         """Frees the id of a finished application for a new one. The finished one stays visible under
         ``<id>-<seconds>``.
 
-        The finished one continues as a copy: what it held may have gone in this same outcome, with tombstones under the
-        old id.
+        The finished one continues as a copy: this same outcome may have tombstones of its objects under the old id.
         """
         state = self._state
         finished = state.apps.pop(app.app_id, None)
@@ -137,7 +136,9 @@ class Lifecycle:
             self._limits.join(app)
 
     def remove_application(self, app: Application, out: Outcome, now_ns: int) -> None:
-        """Removes an application with everything it holds, because the RM or the source that brought it says so."""
+        """Removes an application with all its asks and allocations, on request of the RM or of the source that brought
+        it.
+        """
         state = self._state
         for ask in sorted(app.asks.values(), key=lambda ask: ask.submission):
             self._asks.remove_ask(ask, out, now_ns, Detail.REQUEST_CANCEL)
@@ -209,7 +210,7 @@ class Lifecycle:
         if state is AppState.RUNNING:
             if not app.started_ns:
                 app.started_ns = now_ns
-            # Otherwise it is the placeholders' time-out.
+            # Otherwise the deadline is the placeholders' time-out.
             if app.execution_timeout_ms > 0 and app.placeholder_ask is None:
                 self._set_deadline(app, app.started_ns + app.execution_timeout_ms * 1_000_000)
         if state is AppState.COMPLETING:
@@ -232,7 +233,7 @@ class Lifecycle:
         out.facts.append(UpdatedApplication(app.app_id, STARTING, now_ns, event))
 
     def started(self, app: Application, out: Outcome, now_ns: int) -> None:
-        """The application has its first real allocation (or has one again)."""
+        """Handles the application's first real allocation (or the first one after it had none)."""
         self._gangs.real_placed(app, out)
         if app.state in (AppState.NEW, AppState.RESUMING):
             self.change_state(app, AppEvent.RUN, out, now_ns)
@@ -258,7 +259,7 @@ class Lifecycle:
             if not placeholders:
                 self.change_state(app, AppEvent.FAIL, out, now_ns)
         elif app.state is AppState.COMPLETING:
-            if not placeholders and not app.deadline_ns:  # its time was up before
+            if not placeholders and not app.deadline_ns:  # its time-out was over before
                 self.change_state(app, AppEvent.COMPLETE, out, now_ns)
         elif app.state in (AppState.ACCEPTED, AppState.RUNNING) and (
             not placeholders or (gang is not None and gang.phase is GangPhase.USED)
@@ -267,7 +268,7 @@ class Lifecycle:
 
     def fail(self, app: Application, message: str, out: Outcome, now_ns: int) -> None:
         """Ends an application: removes its asks and releases its allocations. When all are gone, it is Failed."""
-        # (In this order, an RM that handles messages one by one has ended everything before it hears of the end.)
+        # (In this order, an RM that handles messages one by one has ended everything before it gets the final state.)
         for ask in sorted(app.asks.values(), key=lambda ask: ask.submission):
             self._asks.time_out_ask(ask, message, Detail.REQUEST_CANCEL, out, now_ns)
         for allocation in in_order(app.allocations.values()):
@@ -276,7 +277,7 @@ class Lifecycle:
         self.complete_if_idle(app, out, now_ns)
 
     def expire(self, app: Application, out: Outcome, now_ns: int) -> None:
-        """The deadline of the application's state has come."""
+        """Handles the deadline of the application's state."""
         state = self._state
         app.deadline_ns = 0
         if app.state is AppState.REJECTED:
@@ -325,7 +326,7 @@ class Lifecycle:
         state = self._state
         app = Application(state.types, item.app_id, state.root, submission, now_ns)
         state.types.release(app.allocated, app.pending)
-        # Keeps only what identifies it: an application may be rejected for its size.
+        # Keeps only its identity: an application may be rejected for its size.
         app.requested_queue, app.user = item.queue[:_REJECTED_TEXT_MAX], item.user[:_REJECTED_TEXT_MAX]
         app.groups_of_user = tuple(group[:_REJECTED_TEXT_MAX] for group in item.groups[:_REJECTED_GROUPS_MAX])
         app.rejected_message = reason

@@ -3,8 +3,8 @@
 Usage is kept by kind (ordinary, placeholder, preempted), by the node's instance type, and by resource type, in whole
 seconds from allocation to release. Running allocations are not included.
 
-It also keeps the most that the application held at once. That changes only when something ends, so it is recorded then;
-in between, the most is the larger of the recorded and the present amounts.
+The record also has the peak: the largest amounts that the application held at once. The peak is recorded when an
+allocation ends. Until then, the peak is the larger of the recorded and the present amounts.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def account(history: UsageHistory, ended: Allocation, node: Node | None, now_ns:
 
 
 def most(app: Application, ending: Allocation) -> bool:
-    """Records the most that the application held, before one of its allocations ends. Returns whether it grew.
+    """Records the peak of the application before one of its allocations ends. Returns whether the peak grew.
 
     For each type of this allocation: the sum of allocations like it, real ones or placeholders (YuniKorn counts the two
     separately).
@@ -63,7 +63,7 @@ def held(app: Application) -> dict[str, int]:
 
 
 def most_held(app: Application) -> dict[str, int]:
-    """The most that its real allocations or its placeholders have held at once, by type name."""
+    """By type name, the largest amount that its real allocations or its placeholders have held at once."""
     taken = app.gang.taken if app.gang is not None else {}
     found = dict(app.most_used)
     for number, (name, value) in enumerate(_named(app)):

@@ -16,13 +16,13 @@ from muster_core.config.patterns import Pattern, compile_pattern
 from muster_core.model.resources import INT64_MAX
 
 ROOT = "root"
-# The queue for applications that must be accepted (they run already) and that no placement rule places.
+# The queue for applications that must be accepted (because they run already) but match no placement rule.
 RECOVERY_QUEUE = "@recovery@"
 RECOVERY_PATH = f"{ROOT}.{RECOVERY_QUEUE}"
 # The queue and application of independent asks and allocations, which belong to no application of the RM.
 INDEPENDENT = "@independent@"
 INDEPENDENT_PATH = f"{ROOT}.{INDEPENDENT}"
-# Queues that Muster creates, for one purpose each. Nobody may configure them, or place an application there by name.
+# Queues that Muster creates, for one purpose each. A configuration or an application that names them is rejected.
 OWN_QUEUES = {
     RECOVERY_QUEUE: "it is made when an application must be taken in",
     INDEPENDENT: "it is made for what belongs to no application",
@@ -44,7 +44,7 @@ _BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 
 
 class InvalidQuantity(ValueError):
-    """A text is no quantity; the message says what was expected."""
+    """A text is not a quantity; the message names the expectation."""
 
 
 def parse_quantity(resource_type: str, text: str) -> int:
@@ -93,7 +93,7 @@ class LimitConfig:
     :param users: names, or ``*`` for every user without a named limit at this queue.
     :param groups: names, or ``*`` for all groups without a named limit at this queue, together.
     :param max_applications: 0: not set.
-    :param max_resources: by type name; None: not set; a type that is not named is unlimited.
+    :param max_resources: by type name; None: not set; other types are unlimited.
     """
 
     users: tuple[str, ...] = ()
@@ -185,7 +185,7 @@ def _is_listed(name: str, matcher: Pattern | frozenset[str]) -> bool:
     return matcher.search(name) if isinstance(matcher, Pattern) else name in matcher
 
 
-# The rules that a configuration may name. (Another one, for recovery, is always the last and is not named.)
+# The rules that a configuration may name. (The rule for recovery is always last and cannot be named.)
 RULES = ("provided", "user", "fixed", "tag", "test")
 
 

@@ -28,8 +28,8 @@ class Change:
 
     :param path: the queue's path, lower case; "": the partition itself.
     :param what: the key in the configuration (``resources.max.memory``, ``limits.user ann``). ``queue`` for a queue
-        that comes, goes or changes its kind, with "leaf" and "parent" as values; ``partition`` for a partition that
-        comes or goes.
+        that is new, removed or of another kind (values "leaf" and "parent"); ``partition`` for one that is new or
+        removed.
     :param old: the former value; "": it was not set, or did not exist.
     :param new: the new value; "": it is not set any more, or gone: a queue drains.
     """

@@ -1,4 +1,4 @@
-"""The quota of an application's namespace, which the application's tags carry for its queue.
+"""The quota of an application's namespace, from the application's tags, for its queue.
 
 The quota counts only for a dynamic queue, and each new application sets it anew. A value that cannot be read, or is not
 above zero, is ignored: the annotation of a namespace does not reject an application.

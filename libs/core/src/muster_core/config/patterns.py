@@ -1,7 +1,7 @@
-"""Regular expressions that cannot stall: RE2, the engine whose syntax Go has, and so YuniKorn's filters, too.
+"""Regular expressions in bounded time, by RE2. RE2 has Go's syntax, which YuniKorn's filters use.
 
-Python's own engine backtracks: on a name of forty letters, ``(a+)+$`` never ends in practice. RE2 looks at each
-character a bounded number of times, whatever the expression.
+Python's own engine backtracks: on a name of forty letters, ``(a+)+$`` takes years. RE2 looks at each character a
+bounded number of times, whatever the expression.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import re2
 PATTERN_CHARACTERS_MAX = 256
 # Limit of one compiled expression; a larger one is refused. A configuration may have 100 of them.
 _MEMORY_BYTES_MAX = 1 << 20
-# RE2 reads it as one byte; Go refuses it.
+# RE2 reads ``\C`` as one byte; Go refuses it.
 _ONE_BYTE = re.compile(r"(?<!\\)(?:\\\\)*(\\C)")
 
 
 class InvalidPattern(ValueError):
-    """A text is no regular expression, or too large a one; the message says why."""
+    """A text is not a regular expression, or is too large; the message says why."""
 
 
 class Pattern:

@@ -155,7 +155,7 @@ class _Key:
     """One property.
 
     :param default: as it would be written in a configuration.
-    :param note: why the property has no effect here, if so.
+    :param note: why the property has no effect in Muster, if it has none.
     :param deprecated: by deprecated value, what it means now.
     """
 

@@ -1,8 +1,8 @@
 """The terms and commands of external resources (the event handler framework, "Custom SharedIndexInformer").
 
 source
-    Another manager of resources that the RM does not know, under the name of the informer that brings it. It belongs to
-    one partition of one RM. Its statements are kept apart from the RM's, and outlive the RM's registrations.
+    Another manager of resources that the RM does not know. Its name is that of its informer. It belongs to one
+    partition of one RM. Its statements are kept apart from the RM's, and outlive the RM's registrations.
 
 object
     One thing that a source describes: of a kind, with an id of its own within (source, kind). Each statement describes
@@ -17,14 +17,14 @@ stale
     policy, its nodes take nothing new meanwhile (*drain*), or continue (*keep*).
 
 brings, restricts
-    A source *brings* what nobody else describes (a node, a type of resource), and *restricts* what somebody else
-    describes, too. If two describe the same amount, the smaller counts; if two describe use, the sum counts. A source
-    never enlarges what the RM or the configuration says. A contradiction that was resolved so is an event.
+    A source *brings* a node or a resource type that only it describes. It *restricts* one that others describe, too. Of
+    two amounts of the same thing the smaller counts; use adds up. A source never enlarges an amount that the RM or the
+    configuration states. A contradiction that was resolved in this way is an event.
 
 offer
     A part of a node that another framework lends: only what is offered may be used. The scheduler gives the offer back
-    when nothing needs it for a while (idle). The framework may ask for it back (revoked): then it takes nothing new,
-    what runs there may end by itself within the grace period, and the scheduler preempts the rest.
+    when nothing needs it for a while (idle). The framework may revoke the offer: then it takes no new allocations.
+    Allocations there may end by themselves within the grace period; after it, the scheduler preempts the rest.
 
 pool
     An amount of one type that is on no node, such as licences. Asks of that type run on any node, as long as the pool
@@ -67,9 +67,9 @@ class OfferState(StrEnum):
 
     # The offer may be used.
     OFFERED = "OFFERED"
-    # The source asked it back: it takes nothing new, and what runs there ends within the grace period.
+    # The source wants the offer back: no new allocation uses it, and present ones end within the grace period.
     REVOKED = "REVOKED"
-    # Given back: nothing uses it, and the source is told so. The entry stays until the source forgets the offer.
+    # Given back: no allocation uses it, and the source is informed. The entry stays until the source forgets the offer.
     RETURNED = "RETURNED"
 
 
@@ -78,10 +78,10 @@ class ExternalNode:
     """A node as its source describes it.
 
     :param capacity: by type name; None: the source does not state a capacity (only attributes, or use).
-    :param occupied: what is used there, beside what the RM and single allocations say; amounts of several sources add
-        up.
-    :param whole: the node has nothing of a type that ``capacity`` does not name; False: the source says nothing of such
-        a type.
+    :param occupied: amounts used on the node in addition to the RM's report and single allocations; amounts of several
+        sources add up.
+    :param whole: types that ``capacity`` does not name are 0 on the node; False: the source makes no statement about
+        them.
     :param brings: the node exists even if the RM does not report it; False: the source only restricts the RM's node.
     """
 
@@ -98,8 +98,8 @@ class ExternalNode:
 class ExternalAllocation:
     """An allocation that another manager runs on a node (for example, a VM).
 
-    :param app_id: an application that the same source brought, in whose queue the allocation counts; "": the allocation
-        counts on its node only, as a foreign allocation does.
+    :param app_id: an application that the same source brought; the allocation counts in its queue. "": the allocation
+        counts on its node only, like a foreign allocation.
     """
 
     key: str
@@ -120,7 +120,7 @@ class ExternalQueue:
 
 @dataclass(frozen=True, slots=True)
 class ExternalApplication:
-    """An owner of external allocations, so that they count in a queue and for a user."""
+    """An application of a source: its allocations count in a queue and for a user."""
 
     app_id: str
     queue: str

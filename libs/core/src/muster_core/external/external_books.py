@@ -1,12 +1,12 @@
-"""The statements of external sources, by partition: the input of the merge, not its result. ``external.py`` has the
+"""The statements of external sources, by partition: the input of the merge, not its result. ``external.py`` defines the
 terms.
 
 :class:`ExternalBooks` belong to an RM's id, not to one of its registrations: they exist before the RM registers, and
 outlive it. Machine and follower keep one for each RM and hand it to its core, which computes from it what counts
 (``external_merge.py``). Where there is no core yet, :meth:`ExternalBooks.apply` alone suffices.
 
-Each entry is filed under its subject, so that a change costs only what it changes: a node's parts under the node, an
-application's allocations under the application.
+Each entry is filed under its subject: a node's parts under the node, an application's allocations under the
+application. So a change costs time only for its subject.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _KIND_RANKS = {kind: rank for rank, kind in enumerate(ExternalKind)}
 
 @dataclass(slots=True, eq=False)
 class SourceEntry:
-    """A source, and what it said.
+    """A source and its statements.
 
     :ivar since_ns: when the source entered its state.
     :ivar drains: while the source is lost, its nodes take nothing new.
@@ -213,7 +213,7 @@ class PartitionBooks:
                 self.pools.setdefault(entry.said.resource_type, {})[entry] = None
 
     def unfile(self, entry: ExternalEntry) -> None:
-        """Undoes :meth:`file`. Neither what the entry says nor whether it is stale may have changed since."""
+        """Undoes :meth:`file`. The entry's statement and its ``stale`` must be the same as then."""
         match entry.said:
             case ExternalNode(node_id=node_id):
                 del self.nodes[node_id].nodes[entry.source]
@@ -274,7 +274,7 @@ class ExternalBooks:
         return found
 
     def source(self, partition: str, source: str) -> SourceEntry | None:
-        """A source; None: nothing was heard of it."""
+        """A source; None: it has made no statement."""
         books = self.partitions.get(partition)
         return books.sources.get(source) if books is not None else None
 
@@ -284,14 +284,14 @@ class ExternalBooks:
             sources = self.partitions[name].sources
             yield from (sources[source] for source in sorted(sources))
 
-    def apply(self, command: UpdateExternal | SetSource, now_ns: int, *, lends: bool = False) -> list[Changed]:
-        """Takes what a source says. Returns what this changed, in order.
+    def apply(self, command: UpdateExternal | SetSource, now_ns: int, *, has_offers: bool = False) -> list[Changed]:
+        """Takes a source's statements. Returns the changes, in order.
 
-        A life that another one has replaced is ignored: records of an informer whose process is gone may still arrive.
-        An object that is named again unchanged is a change only if the life is another.
+        Ignores an earlier life: records of an informer that has ended may still arrive. An unchanged object counts as a
+        change only if its life changed.
 
-        :param lends: an offer that its source does not name any more is *withdrawn*, and goes when nothing needs it
-            (``offers.py``). False: nothing can need it, so it goes at once.
+        :param has_offers: an offer that its source does not name any more is *withdrawn*, and goes when nothing needs
+            it (``offers.py``). False: nothing can need it, so it goes at once.
         """
         books = self.of(partition_name(command.partition))
         changed: list[Changed] = []
@@ -308,14 +308,14 @@ class ExternalBooks:
                 owner.past = (*owner.past, owner.life)[-PAST_LIVES_MAX:]
                 owner.life = command.life
         if isinstance(command, SetSource):
-            self._set(books, owner, command, began, now_ns, changed, lends=lends)
+            self._set(books, owner, command, began, now_ns, changed, has_offers=has_offers)
             return changed
         if began:  # (Changes before the first SetSource of a life belong to its listing.)
             if owner.state is not SourceState.LISTING:
                 owner.state, owner.since_ns = SourceState.LISTING, now_ns
             changed.append(Changed(owner, counts=False))
         for change in command.changes:
-            self._take(books, owner, change, now_ns, changed, lends=lends)
+            self._take(books, owner, change, now_ns, changed, has_offers=has_offers)
         return changed
 
     def _set(
@@ -327,13 +327,13 @@ class ExternalBooks:
         now_ns: int,
         changed: list[Changed],
         *,
-        lends: bool,
+        has_offers: bool,
     ) -> None:
         state = command.state
         if state is SourceState.LIVE:
             unnamed = [entry for entry in owner.entries.values() if entry.life != owner.life]
             for entry in sorted(unnamed, key=lambda each: each.order):
-                self._leave(books, entry, changed, lends=lends)
+                self._leave(books, entry, changed, has_offers=has_offers)
         lost = state is SourceState.STALE or (owner.lost and state is SourceState.LISTING)
         # (While the source lists again, the reason for which it was lost is kept.)
         reason = command.reason if state is SourceState.STALE else owner.reason if lost else ""
@@ -354,7 +354,7 @@ class ExternalBooks:
         now_ns: int,
         changed: list[Changed],
         *,
-        lends: bool,
+        has_offers: bool,
     ) -> None:
         object_id = change.object_id
         entry = owner.entries.get((change.kind, object_id))
@@ -362,7 +362,7 @@ class ExternalBooks:
             if entry is None or (entry.withdrawn and change.stale):
                 return
             if not change.stale:
-                self._leave(books, entry, changed, lends=lends)
+                self._leave(books, entry, changed, has_offers=has_offers)
             elif not entry.stale or entry.life != owner.life:
                 counts = not entry.stale
                 books.unfile(entry)
@@ -378,8 +378,8 @@ class ExternalBooks:
             changed.append(Changed(entry))
             return
         before = entry.said
-        lent_anew, entry.withdrawn = entry.withdrawn, False
-        if lent_anew:
+        offered_again, entry.withdrawn = entry.withdrawn, False
+        if offered_again:
             entry.offer_state, entry.since_ns, entry.deadline_ns = OfferState.OFFERED, now_ns, 0
         elif before == change.what and not entry.stale:
             # (A returned offer is recorded again, so that its source is told again.)
@@ -396,9 +396,9 @@ class ExternalBooks:
             entry.said, entry.stale = change.what, False
         changed.append(Changed(entry, before))
 
-    def _leave(self, books: PartitionBooks, entry: ExternalEntry, changed: list[Changed], *, lends: bool) -> None:
-        """A source does not name an object any more."""
-        if not lends or entry.offer_state in (None, OfferState.RETURNED):
+    def _leave(self, books: PartitionBooks, entry: ExternalEntry, changed: list[Changed], *, has_offers: bool) -> None:
+        """Handles an object that its source does not name any more."""
+        if not has_offers or entry.offer_state in (None, OfferState.RETURNED):
             self._forget(books, entry, changed)
         elif not entry.withdrawn:
             entry.withdrawn = True

@@ -1,6 +1,6 @@
-"""Invariants of external sources: of what they say, and of what counts of it.
+"""Invariants of external sources: of their statements, and of the merged values.
 
-The rules are written here a second time, plainly: from all that is said to what must be there.
+The rules are written here a second time, in a simple form: from all statements to the expected values.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from muster_core.external.external import (
 )
 from muster_core.external.external_books import ExternalEntry, PartitionBooks
 from muster_core.model.application import Allocation
-from muster_core.model.closing import closed_counts
 from muster_core.model.node import Node
+from muster_core.model.unschedulable import closed_counts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 def check(partition: Partition, must: Must, *, merges: bool) -> None:
     """Checks one partition.
 
-    :param merges: check also that this version's rules turn what is said into what counts. This may not hold after a
-        recovery: the results of an earlier version stay until a source or the RM says something else.
+    :param merges: check also that this version's rules lead from the statements to the merged values. This may not hold
+        after a recovery: values of an earlier version stay until a source or the RM makes another statement.
     """
     books = partition.external.books
     _check_files(books, must)
@@ -47,7 +47,7 @@ def check(partition: Partition, must: Must, *, merges: bool) -> None:
 
 
 def _check_files(books: PartitionBooks, must: Must) -> None:
-    """Each entry is filed under its subject, and nothing else is."""
+    """Each entry is filed under its subject, and no other entry is filed."""
     filed: dict[ExternalEntry, int] = {}
 
     def found(entry: ExternalEntry, about: bool) -> None:

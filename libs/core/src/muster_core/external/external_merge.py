@@ -1,7 +1,7 @@
-"""The merge of what the RM and external sources say of one thing (docs/external-rules.md). Pure.
+"""The merge of the statements of the RM and of external sources about one thing (docs/external-rules.md). Pure.
 
-The smaller amount counts, use adds up, and nobody enlarges what somebody else says. The resource manager (RM) is one of
-the speakers; each external source is another.
+The smaller amount counts, use adds up, and no speaker enlarges another one's amount. The resource manager (RM) is one
+of the speakers; each external source is another.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from muster_core.external.external import ExternalNode, ExternalOffer, ExternalQueue, OfferState
 from muster_core.external.external_books import ExternalEntry, OnNode
-from muster_core.model.closing import ClosedBy, Closer
 from muster_core.model.node import NodeReport
+from muster_core.model.unschedulable import ClosedBy, Closer
 
 RM = "the resource manager"
 RULE = "the smaller counts"
@@ -27,8 +27,8 @@ class Part(NamedTuple):
 
     :ivar capacity: the sum of its node and its offers; None: the source states no capacity.
     :ivar whole: the node has nothing of a type that ``capacity`` does not name.
-    :ivar schedulable: as the source says. ``held``: why the node takes nothing new although the source says so; "": it
-        does.
+    :ivar schedulable: as the source says. ``held``: why the node takes no new allocations although the source permits
+        them; "": it takes them.
     :ivar brings: the node exists because of this source.
     """
 
@@ -46,7 +46,7 @@ class Merged(NamedTuple):
     """The merged values of a node.
 
     :ivar capacity: by type name, zeros included.
-    :ivar closed: why the node takes nothing new, as a text; "": it does.
+    :ivar closed: why the node takes no new allocations, as a text; "": it takes them.
     :ivar disputed: the types for which speakers name different amounts, as a text; "": none.
     :ivar closer: the node's closer; None: it has none.
     """
@@ -104,14 +104,14 @@ def _part(
         summed = dict(capacity or {})
         named = dict(attributes)
         for offer in sorted(offers, key=_by_order):
-            lent = offer.said
-            assert isinstance(lent, ExternalOffer)
-            brings = brings or (may_bring and offer.offer_state in _BRINGING and any(lent.quantities.values()))
+            offered = offer.said
+            assert isinstance(offered, ExternalOffer)
+            brings = brings or (may_bring and offer.offer_state in _BRINGING and any(offered.quantities.values()))
             held = held or _held(offer)
             if offer.offer_state is OfferState.OFFERED:
-                for name, value in lent.quantities.items():
+                for name, value in offered.quantities.items():
                     summed[name] = summed.get(name, 0) + value
-                for key, text in lent.attributes.items():
+                for key, text in offered.attributes.items():
                     named.setdefault(key, text)
         capacity, attributes = summed, named
     if not held and allocation is not None:
@@ -124,7 +124,7 @@ def _by_order(entry: ExternalEntry) -> tuple[str, int, str]:
 
 
 def _held(entry: ExternalEntry) -> str:
-    """Why the entry keeps its node from taking anything new; "": it does not."""
+    """Why no new allocation may go to the node because of this entry; "": the entry closes nothing."""
     owner = entry.owner
     if not owner.drains:
         return ""
@@ -136,7 +136,7 @@ def _held(entry: ExternalEntry) -> str:
 
 
 def merge(report: NodeReport | None, parts: Sequence[Part]) -> Merged:
-    """Merges what the RM and these sources say of a node. ``report`` None: the RM says nothing.
+    """Merges the statements of the RM and of these sources about a node. ``report`` None: the RM makes none.
 
     On nearly all nodes there is only one speaker. Its values are the merged values, and are not copied.
     """
@@ -181,7 +181,7 @@ def merge_all(report: NodeReport | None, parts: Sequence[Part]) -> Merged:
 
 
 def _drained(report: NodeReport) -> tuple[str, Closer]:
-    """Why a node that the RM drained takes nothing new, as a text, and who closed it."""
+    """Why a node that the RM drained takes no new allocations, as a text, and the node's closer."""
     return (_CORDONED, Closer(ClosedBy.OPERATOR)) if report.by_operator else (_DRAINED, Closer(ClosedBy.RM))
 
 
@@ -193,7 +193,7 @@ def _closed(part: Part) -> tuple[str, Closer | None]:
 
 
 def wanted_back(on: OnNode) -> Closer | None:
-    """The first source that wants back part of what it lends of an existing node; None: none does."""
+    """The first source that wants back an offer of an existing node; None: no source does."""
     return _lender(on, _is_wanted)
 
 

@@ -1,8 +1,8 @@
 """Applies the statements of external sources to one partition (docs/external-rules.md).
 
-A change leads to a review of its subject, and of nothing else. An entry that cannot count now, because its node, queue
-or application does not exist, is *dormant*: the entry says why, and it is reviewed when its subject comes. The RM is
-told only of those of its own allocations that end.
+A change leads to a review of its subject only. An entry that cannot count now, because its node, queue or application
+does not exist, is *dormant*: the entry has the reason, and is reviewed when its subject appears. The RM gets messages
+only about its own allocations that end.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from muster_core.external.external_merge import (
 from muster_core.external.problems import no_partition, set_problem, without
 from muster_core.model.allocation import foreign_id, unique_key
 from muster_core.model.application import Allocation, Application
-from muster_core.model.closing import Closer
 from muster_core.model.commands import AskItem, Termination
 from muster_core.model.node import Node
 from muster_core.model.outcome import Change, Detail, EventType, Outcome
 from muster_core.model.queue import Queue
 from muster_core.model.resources import TooManyTypes
 from muster_core.model.states import AppState
+from muster_core.model.unschedulable import Closer
 from muster_core.queues import placement, quota
 from muster_core.queues.limits import link_event
 
@@ -60,13 +60,14 @@ if TYPE_CHECKING:
 
 
 class PartitionExternal:
-    """The sources' part in one partition. The books hold the entries; the partition's own objects hold what counts.
+    """The external sources of one partition. The books hold the entries; the partition's objects hold the merged
+    values.
 
     A source's allocation belongs to its application. Without one, it is a foreign allocation with the key
     ``<source>/<key>``.
 
     :ivar books: the sources' statements.
-    :ivar vacant: ids of applications that went and that sources bring, too: to be reviewed.
+    :ivar vacant: ids of applications that ended and that sources bring, too: to be reviewed.
     """
 
     def __init__(
@@ -104,7 +105,7 @@ class PartitionExternal:
     # ---- the whole partition ---------------------------------------------------------------------------------------
 
     def begin(self, out: Outcome, now_ns: int) -> None:
-        """Brings everything in the books into a new partition."""
+        """Applies all entries of the books to a new partition."""
         self._pools.settle(out, now_ns)
         self._offers.begin(out, now_ns)
         for path in sorted(self.books.queues):
@@ -117,14 +118,14 @@ class PartitionExternal:
             self._settle_allocation(entry, out, now_ns)
 
     def end(self, out: Outcome, now_ns: int) -> None:
-        """Takes everything of the sources out of a partition that goes."""
+        """Takes all objects of the sources out of a partition that is removed."""
         state = self._state
         for app in [app for app in state.apps.values() if app.source]:
             self._lifecycle.remove_application(app, out, now_ns)
         for node in list(state.nodes.values()):
             self._node_lives.remove(node, out, now_ns)
         for entry in list(self.books.entries()):
-            if entry.withdrawn:  # nothing needs it any more
+            if entry.withdrawn:  # no allocation needs it any more
                 self.books.forget(entry)
                 out.touch(entry, entry.partition)
             else:
@@ -146,10 +147,10 @@ class PartitionExternal:
                 self._figures.taken_back(node_id, taken_back(on))
 
     def apply(self, changes: Iterable[Changed], out: Outcome, now_ns: int) -> None:
-        """Applies changes that are in the books, all together.
+        """Applies a set of changes that the books have taken.
 
-        The order keeps alive what exists before and after: first goes what is gone, then nodes and queues change, then
-        comes what needs them.
+        The order keeps objects alive that exist before and after: first removals, then changes of nodes and queues,
+        then new objects on them.
         """
         pools = False
         queues: dict[str, None] = {}
@@ -170,7 +171,7 @@ class PartitionExternal:
                 case ExternalNode(node_id=node_id):
                     nodes[node_id] = None
                 case ExternalOffer(node_id=node_id):
-                    self._offers.heard(entry, before, out, now_ns)
+                    self._offers.on_change(entry, before, out, now_ns)
                     nodes[node_id] = None
                     if isinstance(before, ExternalOffer):
                         nodes[before.node_id] = None
@@ -205,7 +206,7 @@ class PartitionExternal:
                 self._settle_allocation(running, out, now_ns)
 
     def reconfigured(self, out: Outcome, now_ns: int) -> None:
-        """The configuration changed: applications that had no queue may have one now."""
+        """Reviews applications after a change of the configuration: those without a queue may have one now."""
         for entry in self.books.entries(ExternalKind.APPLICATION):
             if entry.problem:
                 self.vacant[entry.object_id] = None
@@ -230,7 +231,7 @@ class PartitionExternal:
                     yield closer
 
     def catch_up(self, out: Outcome, now_ns: int) -> None:
-        """Reviews what became possible meanwhile."""
+        """Reviews entries that became possible meanwhile."""
         vacant = sorted(self.vacant)
         self.vacant.clear()
         for app_id in vacant:
@@ -262,8 +263,8 @@ class PartitionExternal:
             set_problem(entry, str(error), out)
 
     def node_is_there(self, on: OnNode, out: Outcome, now_ns: int, *, came: bool) -> None:
-        """A node is as the sources say: entries about it count. If the node is new (``came``), what waits for it
-        counts, too.
+        """Marks the entries about a node as valid now. If the node is new (``came``), dormant entries on it count now,
+        too.
         """
         for entry in on.nodes.values():
             if entry.problem:
@@ -277,8 +278,8 @@ class PartitionExternal:
                 self._settle_allocation(entry, out, now_ns)
 
     def node_is_gone(self, node_id: str, on: OnNode, out: Outcome, *, went: bool) -> None:
-        """A node does not exist: entries about it are dormant. If it existed until now (``went``), entries on it are
-        dormant, too.
+        """Marks entries about a node that does not exist as dormant. If it existed until now (``went``), entries on it
+        are dormant, too.
         """
         missing = _no_node(node_id)
         for entry in on.nodes.values():
@@ -327,12 +328,12 @@ class PartitionExternal:
         return quota_dispute(queue.by_name(queue.own_maximum), entries)
 
     def queue_is_there(self, queue: Queue, out: Outcome) -> None:
-        """A queue was announced: entries that waited for it count."""
+        """Marks the entries that waited for a new queue as counting."""
         for entry in self.books.queues.get(queue.path, ()):
             set_problem(entry, self._queue_problem(entry, queue), out)
 
     def queue_is_gone(self, queue: Queue, out: Outcome) -> None:
-        """A queue is gone: entries about it are dormant."""
+        """Marks the entries about a removed queue as dormant."""
         for entry in self.books.queues.get(queue.path, ()):
             set_problem(entry, self._queue_problem(entry, None), out)
 
@@ -384,7 +385,7 @@ class PartitionExternal:
     # ---- applications ----------------------------------------------------------------------------------------------
 
     def application_left(self, app_id: str) -> None:
-        """An application id is free again. Perhaps a source brings an application with this id."""
+        """Handles an application id that is free again: perhaps a source brings an application with this id."""
         if app_id in self.books.applications:
             self.vacant[app_id] = None
 
@@ -461,7 +462,7 @@ class PartitionExternal:
         return held
 
     def _settle_allocation(self, entry: ExternalEntry, out: Outcome, now_ns: int) -> None:
-        """The allocation counts once its node exists, and in a queue once its application exists, too.
+        """Makes the allocation count: on its node once that exists, and in a queue once its application exists, too.
 
         (Whatever the order of arrival, no node may look freer than it is.)
         """
@@ -504,7 +505,7 @@ class PartitionExternal:
     def _taken(self, node_id: str, out: Outcome) -> None:
         """Withdraws the open proposals for which the node has no room any more."""
         node = self._state.nodes[node_id]
-        if node in self._state.inquiries.of_nodes:
+        if node in self._state.checks.of_nodes:
             self._questions.node_shrank(node, out)
 
     def _end_allocation(self, entry: ExternalEntry, app_id: str, out: Outcome, now_ns: int) -> None:
@@ -528,7 +529,7 @@ def _sorted(entries: Iterable[ExternalEntry]) -> list[ExternalEntry]:
 
 
 def _nodes_of(source: SourceEntry) -> Iterable[str]:
-    """The nodes of which a source speaks."""
+    """The nodes that a source's statement is about."""
     for entry in source.entries.values():
         said = entry.said
         if isinstance(said, ExternalNode | ExternalOffer | ExternalAllocation):

@@ -73,7 +73,7 @@ class Offers:
     def begin(self, out: Outcome, now_ns: int) -> None:
         """Takes all offers in the books into a new partition."""
         for entry in self._entries():
-            self.heard(entry, None, out, now_ns)
+            self.on_change(entry, None, out, now_ns)
         self.rearm()  # (Clocks that were recorded are new to this partition.)
 
     def activate(self) -> None:
@@ -90,7 +90,7 @@ class Offers:
         if self.reporting:
             self._state.deadlines.append((self._reports_until_ns, self))
 
-    def heard(self, entry: ExternalEntry, before: ExternalObject | None, out: Outcome, now_ns: int) -> None:
+    def on_change(self, entry: ExternalEntry, before: ExternalObject | None, out: Outcome, now_ns: int) -> None:
         """Takes an offer that is new, changed (``before``: the former one), or gone. Runs before its nodes are
         settled.
         """
@@ -125,14 +125,14 @@ class Offers:
 
     # ---- consequences ----------------------------------------------------------------------------------------------
 
-    def come(self, entry: ExternalEntry, out: Outcome, now_ns: int) -> None:
-        """A clock of the offer has run out."""
+    def on_deadline(self, entry: ExternalEntry, out: Outcome, now_ns: int) -> None:
+        """Reviews the offer's node, because a clock of the offer has run out."""
         said = entry.said
         assert isinstance(said, ExternalOffer), f"{entry} is no offer"
         self._look(said.node_id, out, now_ns)
 
     def reported(self, out: Outcome, now_ns: int) -> None:
-        """The RM's time to report its allocations is over."""
+        """Reviews all offers, because the RM's time to report its allocations is over."""
         self.reporting = False
         self._state.moved_offers.update(dict.fromkeys(_offer(entry).node_id for entry in self._entries()))
         self.settle(out, now_ns)
@@ -152,16 +152,16 @@ class Offers:
         if on is None or not on.offers:
             return
         node = state.nodes.get(node_id)
-        if node is not None and node in state.inquiries.of_nodes:
+        if node is not None and node in state.checks.of_nodes:
             self._questions.node_shrank(node, out)
         counted = on if node is None else counted_of(on)
-        offers = [entry for lent in counted.offers.values() for entry in lent]
+        offers = [entry for entries in counted.offers.values() for entry in entries]
         offered = [entry for entry in offers if entry.offer_state is OfferState.OFFERED]
         revoked = [entry for entry in offers if entry.offer_state is OfferState.REVOKED]
         returned = [] if counted is on else _revoked_in_vain(on, counted)
         if revoked:
             returned += self._vacate(node, counted, offered, revoked, out, now_ns)
-        if any(lent.idle_ns > 0 for lent in map(_offer, offered)):
+        if any(offer.idle_ns > 0 for offer in map(_offer, offered)):
             returned += self._idle(node, counted, offered, out, now_ns)
         for entry in returned:
             self._return(entry, out)
@@ -178,7 +178,7 @@ class Offers:
         out: Outcome,
         now_ns: int,
     ) -> list[ExternalEntry]:
-        """Returns the offers that nothing on the node needs. Releases what stays too long."""
+        """Returns the offers that no allocation on the node needs. Releases allocations that stay too long."""
         room = _Room(on, self._report_of(node), [*offered, *revoked], _used(node))
         # 1. The most urgent offers first, so that allocations may stay longest on the remaining ones.
         revoked.sort(key=lambda entry: (entry.deadline_ns, entry.order))
@@ -195,8 +195,8 @@ class Offers:
     def _idle(
         self, node: Node | None, on: OnNode, offered: list[ExternalEntry], out: Outcome, now_ns: int
     ) -> list[ExternalEntry]:
-        """Starts and stops the idle clocks of the offers, the youngest first. Returns the offers that were idle for
-        long enough.
+        """Starts and stops the idle clocks of the offers, the youngest first. Returns the offers whose idle time is
+        over.
 
         A reserved node needs all its offers.
         """
@@ -204,8 +204,8 @@ class Offers:
         wanted = node is not None and bool(node.reservations)
         long: list[ExternalEntry] = []
         for entry in sorted(offered, key=lambda each: (each.since_ns, each.order), reverse=True):
-            lent = _offer(entry)
-            if lent.idle_ns <= 0 or wanted or not room.spares(entry):
+            offer = _offer(entry)
+            if offer.idle_ns <= 0 or wanted or not room.spares(entry):
                 if entry.idle_since_ns:
                     entry.idle_since_ns = 0
                     out.touch(entry, entry.partition)
@@ -219,7 +219,7 @@ class Offers:
         return long
 
     def _evict(self, node: Node, room: _Room, entry: ExternalEntry, out: Outcome, now_ns: int) -> None:
-        """Releases what does not fit on the node any more: daemons, too; never what a source runs itself."""
+        """Releases allocations that do not fit on the node any more: daemons, too, but no allocations of sources."""
         numbers = self._state.types.numbers
         lack = {numbers[name]: value for name, value in room.lacking().items()}
         for victim in preemption.search_revoked(node, lack, entry, now_ns):
@@ -229,7 +229,7 @@ class Offers:
 
     def _return(self, entry: ExternalEntry, out: Outcome) -> None:
         self._go(entry, OfferEvent.RETURN, out)
-        if entry.withdrawn:  # no source is left to be told
+        if entry.withdrawn:  # no source is left to inform
             self._external_books.forget(entry)
 
     def _go(self, entry: ExternalEntry, event: OfferEvent, out: Outcome) -> None:
@@ -261,9 +261,9 @@ def due_of(entry: ExternalEntry) -> int:
 
 
 class _Room:
-    """The capacity of a node with some of its offers: by type the least of what each speaker says, as in the merge."""
+    """The capacity of a node with some of its offers: by type, the smallest amount of all speakers, as in the merge."""
 
-    __slots__ = ("_fixed", "_lent", "_used")
+    __slots__ = ("_fixed", "_offered", "_used")
 
     def __init__(
         self, on: OnNode, report: NodeReport | None, offers: Iterable[ExternalEntry], used: dict[str, int]
@@ -273,28 +273,28 @@ class _Room:
         self._fixed: list[tuple[Mapping[str, int], bool]] = []
         if report is not None and report.capacity is not None:
             self._fixed.append((report.capacity, False))
-        self._lent: dict[str, dict[str, int]] = {source: {} for source in on.offers}
+        self._offered: dict[str, dict[str, int]] = {source: {} for source in on.offers}
         for source, entry in on.nodes.items():
             said = entry.said
             if isinstance(said, ExternalNode) and said.capacity is not None:
-                if source in self._lent:
-                    self._lent[source].update(said.capacity)
+                if source in self._offered:
+                    self._offered[source].update(said.capacity)
                 else:
                     self._fixed.append((said.capacity, said.whole))
         for entry in offers:
             self._add(entry, 1)
 
     def _add(self, entry: ExternalEntry, sign: int) -> None:
-        own = self._lent[entry.source]
+        own = self._offered[entry.source]
         for name, value in _offer(entry).quantities.items():
             own[name] = own.get(name, 0) + sign * value
 
     def _lack(self, name: str) -> int:
-        """How much more of a type is used than there is."""
+        """The used amount of a type beyond the capacity."""
         used = self._used.get(name, 0)
         if not used:
             return 0
-        least = min(own.get(name, 0) for own in self._lent.values())
+        least = min(own.get(name, 0) for own in self._offered.values())
         for said, whole in self._fixed:
             value = said.get(name)
             if value is None:
@@ -304,7 +304,7 @@ class _Room:
         return max(used - least, 0)
 
     def lacking(self) -> dict[str, int]:
-        """How much more is used than there is, by type."""
+        """By type, the used amounts beyond the capacity."""
         return {name: lack for name in self._used if (lack := self._lack(name))}
 
     def take_out(self, entry: ExternalEntry) -> None:
@@ -328,9 +328,12 @@ def _offer(entry: ExternalEntry) -> ExternalOffer:
 
 
 def _revoked_in_vain(on: OnNode, counted: OnNode) -> list[ExternalEntry]:
-    """Offers that are wanted back but that the partition could not count: nothing can need them."""
+    """Revoked offers that the partition could not count: no allocation can need them."""
     uncounted = [
-        entry for source, lent in on.offers.items() for entry in lent if entry not in counted.offers.get(source, ())
+        entry
+        for source, entries in on.offers.items()
+        for entry in entries
+        if entry not in counted.offers.get(source, ())
     ]
     return [entry for entry in uncounted if entry.offer_state is OfferState.REVOKED]
 

@@ -1,12 +1,13 @@
-"""Gangs (the gang design): placeholders hold room for real asks that follow and take the placeholders' places.
+"""Gangs (the gang design): placeholders hold room for real asks that arrive later and replace them.
 
 ``Gang`` in ``model/application.py`` describes one gang. This module works on all gangs of a partition.
 
-* A gang starts when its limits have room for all of it (``gang.start: whole``). The scheduler *promises* the gang what
-  it has yet to take, so that no two gangs count on the same room. The gang's real asks wait until it is formed.
-* A real ask takes a placeholder's place in two steps. First the scheduler releases the placeholder. Now only the
-  placeholder counts; the ask leaves its group. When the RM confirms the release, the scheduler allocates the ask.
-* The scheduler releases unused placeholders when they time out, or when their application has ended.
+* A gang starts when its limits have room for all of it (``gang.start: whole``). The scheduler *promises* the gang the
+  room that it has not taken yet, so that no two gangs count on the same room. The gang's real asks wait until it is
+  formed.
+* A real ask replaces a placeholder in two steps. First the scheduler releases the placeholder, and the ask leaves its
+  group; only the placeholder counts. When the RM confirms the release, the scheduler allocates the ask.
+* Unused placeholders are released when they time out, or when their application has ended.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ if TYPE_CHECKING:
     from muster_core.allocation.waiting import Waiting
     from muster_core.applications.lifecycle import Lifecycle
     from muster_core.gangs.room import GangRoom
-    from muster_core.model.inquiries import Inquiry
     from muster_core.model.partition_state import PartitionState
+    from muster_core.model.predicate_checks import PredicateCheck
     from muster_core.nodes.node_books import NodeBooks
 
 
@@ -137,7 +138,7 @@ class Gangs:
         self.of(app).task_group(demand).asked += count
 
     def not_lost(self, demand: Demand, app: Application, pending: int) -> None:
-        """A placeholder that could not start is pending again. Its ask has so many pending now."""
+        """Counts a placeholder that could not start as pending again. ``pending``: the present number of its ask."""
         group = self.of(app).task_group(demand)
         group.lost -= 1
         group.asked += pending - 1
@@ -203,7 +204,7 @@ class Gangs:
         self._promise(gang)
 
     def tell(self, placeholder: Allocation, event: PlaceholderEvent) -> None:
-        """The scheduler releases a free placeholder without a real ask for it."""
+        """Notes that the scheduler released a free placeholder without a real ask for it."""
         move(placeholder, event)
         app = placeholder.app
         assert app is not None, f"{placeholder} is foreign"
@@ -227,7 +228,9 @@ class Gangs:
             group.lost += 1
 
     def count_gone_ask(self, ask: Ask, count: int, detail: Detail | None) -> None:
-        """Counts why so many of a placeholder ask are not pending any more; None: another ask takes its place."""
+        """Counts the reason why ``count`` of a placeholder ask are no longer pending; None: another ask takes its
+        place.
+        """
         group = self.of(ask.app).task_group(ask.demand)
         if detail is None:
             group.asked -= count
@@ -239,7 +242,7 @@ class Gangs:
     # ---- while the RM is asked -------------------------------------------------------------------------------------
 
     def propose(self, ask: Ask, sign: int) -> None:
-        """A placement of this placeholder ask is proposed to the RM (1), or no longer proposed (-1)."""
+        """Counts a placement of this placeholder ask as proposed to the RM (1), or no longer proposed (-1)."""
         gang = self.of(ask.app)
         for number, value in ask.shape.items:
             left = gang.proposed.get(number, 0) + sign * value
@@ -253,7 +256,7 @@ class Gangs:
                 self._waiting.wake_gangs_beside(ask.app)  # it took its room: other gangs may start
 
     def not_placed(self, app: Application) -> None:
-        """The RM refused a placement. A gang without placed or proposed placeholders starts again as a whole."""
+        """Handles a refusal by the RM: a gang without placed or proposed placeholders starts again as a whole."""
         gang = self.of(app)
         self._promise(gang)
         self._waiting.wake_gangs_beside(app)
@@ -261,31 +264,33 @@ class Gangs:
             self._anew[app] = None
             self._stir(app)
 
-    def make_candidate(self, placeholder: Allocation, inquiry: Inquiry) -> None:
-        """The scheduler asks the RM whether the placeholder may make room. Meanwhile the placeholder is not free."""
+    def make_candidate(self, placeholder: Allocation, check: PredicateCheck) -> None:
+        """Marks a placeholder as not free while the RM is asked whether it may make room."""
         app = placeholder.app
         assert app is not None, f"{placeholder} is foreign"
         gang = self.of(app)
         gang.groups[placeholder.task_group].free.discard(placeholder)
-        self._state.inquiries.of_placeholders[placeholder] = inquiry
+        self._state.checks.of_placeholders[placeholder] = check
         self._stir(app, placeholder.task_group)
 
     def free_candidate(self, placeholder: Allocation) -> None:
-        """The question to the RM is over. The placeholder is free again, unless it was released meanwhile."""
+        """Frees the placeholder after the RM's answer, unless it was released meanwhile."""
         app = placeholder.app
         assert app is not None, f"{placeholder} is foreign"
         gang = self.of(app)
-        was_candidate = self._state.inquiries.of_placeholders.pop(placeholder, None) is not None
+        was_candidate = self._state.checks.of_placeholders.pop(placeholder, None) is not None
         if was_candidate and not placeholder.releasing and not placeholder.gone:
             gang.groups[placeholder.task_group].free.add(placeholder)
             self._stir(app, placeholder.task_group)
 
     def _break_off(self, gang: Gang, placeholder: Allocation) -> None:
-        """The placeholder goes for another reason. The ask for which it was a candidate looks for another one."""
-        inquiry = self._state.inquiries.of_placeholders.pop(placeholder, None)
-        if inquiry is not None:
-            self._questions.withdraw(inquiry, None)
-            self.reopened[inquiry.ask] = None
+        """Withdraws a placeholder that ends for another reason. The ask for which it was a candidate looks for another
+        one.
+        """
+        check = self._state.checks.of_placeholders.pop(placeholder, None)
+        if check is not None:
+            self._questions.withdraw(check, None)
+            self.reopened[check.ask] = None
 
     def agreed(self, placeholder: Allocation, ask: Ask, node: Node, out: Outcome, now_ns: int) -> bool:
         """Starts a replacement on this node to which the RM agreed. Returns whether it could start."""
@@ -313,13 +318,13 @@ class Gangs:
         return True
 
     def look_again_at(self, group: AskGroup) -> None:
-        """The reason that held the group back may be gone."""
+        """Reviews a group whose obstacle may have ended."""
         self._stir(group.app, group.task_group)
 
     # ---- phases ----------------------------------------------------------------------------------------------------
 
     def placed(self, placeholder: Allocation, out: Outcome, now_ns: int) -> None:
-        """A placeholder was allocated, or reported by the RM."""
+        """Notes a placeholder that was allocated, or reported by the RM."""
         app = placeholder.app
         assert app is not None, f"{placeholder} is foreign"
         gang = self.of(app)
@@ -336,15 +341,13 @@ class Gangs:
                 self._lifecycle.change_state(app, AppEvent.RUN, out, now_ns)
 
     def real_placed(self, app: Application, out: Outcome) -> None:
-        """A real allocation of the application was made, or reported by the RM."""
+        """Notes a real allocation of the application that was made, or reported by the RM."""
         gang = app.gang
         if gang is not None and gang.phase is not GangPhase.USED:
             self._advance(gang, GangEvent.REAL_ALLOCATION, out)
 
     def preempted(self, app: Application, out: Outcome) -> None:
-        """An allocation of the application was preempted. A gang that lost all its placeholders starts anew, as a
-        whole.
-        """
+        """Handles the preemption of an allocation: a gang that lost all its placeholders starts anew, as a whole."""
         gang = app.gang
         if gang is None or not gang.whole or not app.queue.policy.gangs_preempted_whole:
             return
@@ -364,7 +367,7 @@ class Gangs:
             gang.too_large_since_ns = gang.deadline_ns = 0
         gang.phase = next_gang_phase(f"gang of application {app.app_id}", gang.phase, event)
         self._promise(gang)
-        self._waiting.wake_gangs_beside(app)  # it took its room, or does not need it any more: other gangs may start
+        self._waiting.wake_gangs_beside(app)  # it took its room, or needs none any more: other gangs may start
         self._lifecycle.recount(app)
         if app.waiting_at is not None and not gang.waits_for_room and app.waits_whole:
             self._waiting.stop_waiting(app)  # it started another way: the RM reported its allocations
@@ -375,7 +378,7 @@ class Gangs:
     # ---- starting as a whole ---------------------------------------------------------------------------------------
 
     def limits_changed(self, queue: Queue, out: Outcome, now_ns: int) -> None:
-        """Limits of the queue, of queues below it, or of users and groups there may have changed."""
+        """Reviews gangs after limits of the queue, of queues below it, or of users and groups there changed."""
         for app in self._state.apps_in(queue):
             self.compare_with_limits(app, out, now_ns)
         for child in queue.children.values():
@@ -397,7 +400,7 @@ class Gangs:
             tell_people(gang, f"Gang cannot start: {self._room.smaller_limit(*below)}", out, now_ns)
 
     def _promise(self, gang: Gang) -> None:
-        """Counts what the gang has still to take at each of its limits."""
+        """Counts the amounts that the gang has still to take, at each of its limits."""
         if not self._state.searching:
             return
         app = gang.app
@@ -419,7 +422,7 @@ class Gangs:
                     promised.pop(number, None)
 
     def withdraw(self, app: Application) -> None:
-        """The application does not count in its limits any more. Neither does what its gang was promised."""
+        """Withdraws the gang's promises from the limits, because the application does not count there any more."""
         gang = app.gang
         if gang is None:
             return
@@ -427,7 +430,7 @@ class Gangs:
         self._waiting.wake_gangs_beside(app)
 
     def promise(self, app: Application) -> None:
-        """The application counts in its limits (again). So does what its gang is promised."""
+        """Counts the gang's promises in the limits, because the application counts there (again)."""
         if app.gang is not None:
             self._promise(app.gang)
             self._stir(app)
@@ -458,7 +461,7 @@ class Gangs:
                         self._waiting.wake_gangs_beside(app)  # it may have been woken before its asks went
 
     def _start_anew(self, app: Application, out: Outcome) -> None:
-        """Its placeholder asks waited for nodes. Now they wait for room for the whole gang first."""
+        """Lets the gang's placeholder asks, which waited for nodes, wait for room for the whole gang first."""
         del self._anew[app]
         for group in list(app.groups.values()):
             if group.placeholder and group.parked_key is not None:
@@ -481,7 +484,7 @@ class Gangs:
                 waiting.make_ready(group)
 
     def _take_out(self, group: AskGroup, out: Outcome) -> None:
-        """Holds the group back: it is neither ready nor parked until the gang lets it go on."""
+        """Holds the group back: it is neither ready nor parked until its gang permits it."""
         waiting = self._waiting
         group.held = True
         if group.parked_key is not None:
@@ -492,7 +495,7 @@ class Gangs:
         waiting.refresh_app(group.app)
 
     def look_again(self) -> None:
-        """Nodes gained room. Stuck groups that fitted on no node may fit now."""
+        """Reviews stuck groups after nodes gained room: they may fit now."""
         for app in self._stuck:
             for group in app.gang.stuck if app.gang is not None else ():
                 self._stir(app, group.task_group)
@@ -553,7 +556,7 @@ class Gangs:
         return True
 
     def _replace(self, placeholder: Allocation, ask: Ask, gang: Gang, out: Outcome, now_ns: int) -> None:
-        """Step one: the scheduler releases the placeholder, and the ask waits until it is gone."""
+        """Step one: releases the placeholder; the ask waits until the placeholder has ended."""
         state, app = self._state, gang.app
         move(placeholder, PlaceholderEvent.REPLACE)
         gang.groups[placeholder.task_group].free.discard(placeholder)
@@ -600,7 +603,7 @@ class Gangs:
         return ask is None or _suits(ask, placeholder)
 
     def swap(self, placeholder: Allocation, out: Outcome, now_ns: int, *, elsewhere: bool = True) -> None:
-        """Step two: the placeholder is off the books, and the scheduler allocates the ask that it made room for.
+        """Step two: the placeholder is off the books; allocates the ask for which it made room.
 
         Tries the placeholder's node, then the reserved node, then (``elsewhere``) any node. Checks no limit, because
         the ask takes no more than the placeholder did. If the ask fits nowhere, it is an ordinary ask again.
@@ -657,7 +660,9 @@ class Gangs:
         self._lifecycle.complete_if_idle(app, out, now_ns)
 
     def _time_out_message(self, gang: Gang) -> str:
-        """Names the time-out as set, where people look first; then why it was shorter; why the gang did not start."""
+        """The text of the time-out: first its configured value, then why it was shorter, then why the gang did not
+        start.
+        """
         app, setting_ns = gang.app, timeout_setting_ns(gang.app)
         over = f"the placeholders' time-out of {setting_ns // 1_000_000} ms is over"
         if timeout_ns(app) < setting_ns:
@@ -666,10 +671,10 @@ class Gangs:
         return over if below is None else f"{over}: {self._room.smaller_limit(*below)}"
 
     def release_unused(self, app: Application, message: str, out: Outcome, now_ns: int) -> None:
-        """Releases the placeholders whose place no real ask has taken."""
-        for inquiry in self._state.inquiries.about_places_of(app):
-            self._questions.withdraw(inquiry, out)
-            self.reopened[inquiry.ask] = None
+        """Releases the placeholders that no real ask has replaced."""
+        for check in self._state.checks.about_places_of(app):
+            self._questions.withdraw(check, out)
+            self.reopened[check.ask] = None
         groups = app.gang.groups.values() if app.gang is not None else ()
         for placeholder in in_order(placeholder for group in groups for placeholder in group.free):
             self._releases.time_out(placeholder, message, out, now_ns)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from muster_core.model.application import Allocation, Ask, AskGroup
-    from muster_core.model.inquiries import Inquiry
     from muster_core.model.node import Node
     from muster_core.model.outcome import Outcome
+    from muster_core.model.predicate_checks import PredicateCheck
 
 
 class GangQuestions(Protocol):
@@ -27,15 +27,15 @@ class GangQuestions(Protocol):
     ) -> None:
         """Proposes that a placeholder makes room for a real ask."""
 
-    def withdraw(self, inquiry: Inquiry, out: Outcome | None) -> None:
+    def withdraw(self, check: PredicateCheck, out: Outcome | None) -> None:
         """Withdraws the question."""
 
 
 class NodeTurns(Protocol):
-    """Decides on which nodes something may be proposed now."""
+    """Decides which nodes the scheduler may propose now."""
 
     def may_use(self, ask: Ask, node: Node) -> bool:
-        """Whether something may be proposed for the ask on the node now."""
+        """Whether the scheduler may propose the node for the ask now."""
 
 
 class RealPlacing(Protocol):
@@ -57,7 +57,7 @@ class RealPlacing(Protocol):
 
 
 class StuckAsks(Protocol):
-    """The part that tells the RM of asks for which the cluster is too small."""
+    """The part that reports asks for which the cluster is too small."""
 
     def stuck(self, group: AskGroup, now_ns: int) -> None:
-        """Placeholders could make room for these asks, but the asks fit on no node."""
+        """Reports asks for which placeholders could make room, but which fit on no node."""

@@ -13,7 +13,7 @@ _TIMEOUT_NS_MIN = 1_000_000
 
 
 def state_of(placeholder: Allocation) -> PlaceholderState:
-    """The placeholder's state, from what is known of it."""
+    """The placeholder's state, from its fields."""
     if placeholder.gone:
         return PlaceholderState.GONE
     if placeholder.replaced_by is not None:
@@ -45,8 +45,8 @@ def timeout_setting_ns(app: Application) -> int:
 def timeout_ns(app: Application) -> int:
     """How long the application's placeholders may wait, from the start of their clock.
 
-    This is the time that was set. But an application that was created before the RM sent it (the RM restarted) has
-    waited already: the tag ``yunikorn.apache.org/creationTime`` (seconds since the epoch) says since when.
+    This is the configured time, minus the time that an application waited before the RM sent it (after a restart of the
+    RM): the tag ``yunikorn.apache.org/creationTime`` has the start, in seconds since the epoch.
     """
     whole_ns = timeout_setting_ns(app)
     created_ns = time_ns(app.tags.get(APP_CREATION_TIME_TAG))

@@ -21,7 +21,7 @@ class GangRoom:
         self._state = state
 
     def lacking_room(self, app: Application) -> tuple[Ledger, int, int] | None:
-        """The first limit without room for the whole gang, beside what other gangs are promised.
+        """The first limit without room for the whole gang, after subtracting the promises to other gangs.
 
         Returns the limit's ledger, the number of the resource type, and the gang's amount of that type; None: there is
         room.
@@ -38,7 +38,7 @@ class GangRoom:
 
     @staticmethod
     def limit_below(app: Application) -> tuple[Ledger, int, int] | None:
-        """The first limit that is smaller than the whole gang, whatever is used.
+        """The first limit that is smaller than the whole gang, even with nothing in use.
 
         Returns the limit's ledger, the number of the resource type, and the gang's amount; None: no limit is smaller.
 
@@ -62,7 +62,7 @@ class GangRoom:
     def owed(self, leaf: Queue, ledger: Ledger, number: int) -> int:
         """The amount of a type that a gang may start with by its queue's guarantee, although the limit above is full.
 
-        Other queues then use what is guaranteed to it. The gang's placeholders get it back by preemption, one by one.
+        Other queues then use the guaranteed amount. The gang's placeholders get it back by preemption, one by one.
         """
         if not self._state.config.preemption.enabled or isinstance(ledger, Tracker):
             return 0

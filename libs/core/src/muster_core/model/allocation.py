@@ -1,4 +1,4 @@
-"""The names under which an allocation is known; what it replaced, or why it was preempted."""
+"""The names of an allocation, the placeholder that it replaced, and the reason of its preemption."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Preempted:
     Shares are fair shares of a queue (used of guaranteed, else of its fair max), before and after the preemption.
 
     :param rule: the name of a rule in ``preemption/registry.py``.
-    :param app_id: the application of the ask that gets the room; ``key`` and ``queue``: the ask's key and leaf. For
+    :param app_id: the application of the ask for which room is made; ``key`` and ``queue``: the ask's key and leaf. For
         QUOTA: "", "" and the queue above its max. For REVOKED: "", the source and its offer (``mesos/o-17``), "".
     """
 

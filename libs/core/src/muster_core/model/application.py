@@ -53,18 +53,18 @@ class Application:
         computed.
     :ivar parked: the number of its parked groups.
     :ivar counted: whether it counts against limits of running applications.
-    :ivar waiting_at: the ledger at which it waits as a whole, of a queue, user or group; None: it does not wait.
-        ``waiting_key``: its place there.
-    :ivar waits_whole: it waits there for room for its gang, and not to run.
-    :ivar reason: why the application as a whole may not run; None: it may, or has not been tried. ``past``: its past
+    :ivar waiting_at: the ledger (of a queue, user or group) at which the whole application waits; None: it does not
+        wait. ``waiting_key``: its place there.
+    :ivar waits_whole: it waits there for room for its gang, not for a place among the running applications.
+    :ivar reason: why the whole application may not run; None: it may, or has not been tried. ``past``: its past
         reasons, and those of its asks of one shape (``past.py``).
     :ivar gang: its placeholders; None: it has none, and announced none.
     :ivar proposed: the number of its open proposals that are booked on a node.
     :ivar taken: no further proposal is made for it until the RM has answered (``turns.py``).
     :ivar source: the external source that brought it; "": the RM did. An external application never completes by
         itself.
-    :ivar independent: it is the scheduler's own, for independent allocations: the RM is not told of it, and it does not
-        count against limits of running applications.
+    :ivar independent: it is the scheduler's own, for independent allocations: the RM gets no messages about it, and it
+        does not count against limits of running applications.
     """
 
     def __init__(self, types: Types, app_id: str, queue: Queue, submission: int, submitted_ns: int) -> None:
@@ -146,7 +146,7 @@ class Application:
         return found if first is None else [first, *found]
 
     def made(self, key: str) -> int:
-        """How many allocations an ask has had, as far as the present ones tell."""
+        """How many allocations an ask has had, judged by the present ones."""
         repeats = self.repeats.get(key)
         if repeats is not None:
             return max(repeats) + 1
@@ -157,9 +157,9 @@ class Application:
 
 
 class AskGroup:
-    """Asks of one application that are alike in everything that decides where they may go, and for what purpose.
+    """Asks of one application that are alike: they may go to the same nodes, and have the same purpose.
 
-    They share one fate: if one does not fit, none does. So a group is tried, parked and woken as one.
+    If one of them does not fit, none does. So a group is tried, parked and woken as one.
 
     :ivar heap: (created_ns, submission, push, ask), oldest first; asks that are gone are skipped. (A changed ask has
         the submission number of the ask that it replaced; the number of the push distinguishes them.)
@@ -174,8 +174,8 @@ class AskGroup:
     :ivar notified_skipped: the ask, and the reason, that the RM was last told is skipped.
     :ivar held: the gang holds it back (:meth:`Gang.holds`): it is neither ready nor parked.
     :ivar in_line: it stands in the line of its task group's turn (``turn_lines.py``): it is neither ready nor parked.
-    :ivar stood: what stopped its asks at the last event for people (``notifications.py``); None: there was no event.
-    :ivar untold: the asks that came since.
+    :ivar stood: the obstacle of its asks at the last event for people (``notifications.py``); None: there was no event.
+    :ivar untold: the asks that were added since.
     """
 
     __slots__ = (
@@ -339,7 +339,7 @@ class Allocation(_Demanded):
 
     :ivar ordinal: the number of the allocation among those of an ask with repeats, from 0. ``unique_key`` distinguishes
         them.
-    :ivar foreign: another manager holds it; it is known so that the node's free resources are right.
+    :ivar foreign: another manager holds it; the core keeps it so that the node's free resources are right.
     :ivar preempted: why preemption released it; it counts until the RM confirms. None: it was not preempted.
     :ivar timed_out: the scheduler released it because its time was up; it counts until the RM confirms.
     :ivar replaced_by: of a placeholder: the key of the real ask for which the scheduler released it; it counts until
@@ -349,8 +349,10 @@ class Allocation(_Demanded):
     :ivar releasing_since_ns: when the scheduler released it, for any reason; 0: not released. ``reminder_ns``: when the
         RM is reminded next.
     :ivar replaces: the placeholder that it replaced.
-    :ivar source: the external source that runs it; "": the RM runs it. The RM is not told of a source's allocation.
-    :ivar shown: for followers, whose allocations never change: its text, once asked for. The core does not use it.
+    :ivar source: the external source that runs it; "": the RM runs it. The RM gets no messages about a source's
+        allocation.
+    :ivar shown: for followers, whose allocations never change: its text, from the first request on. The core does not
+        use it.
     """
 
     __slots__ = (
@@ -502,8 +504,8 @@ class Gang:
 
     @property
     def still_to_take(self) -> dict[int, int]:
-        """By type number, what was announced and is not placed while the gang forms as a whole: this is promised
-        to it.
+        """By type number, the announced amounts that are not placed, while the gang forms as a whole: the gang's
+        promise.
         """
         started = self.phase is GangPhase.FORMING or (self.phase is GangPhase.WAITING and self.proposed)
         if not started or not self.whole or self.total is None:

@@ -172,7 +172,7 @@ class UpdateAllocations:
 
 @dataclass(frozen=True, slots=True)
 class UpdateConfiguration:
-    """A new configuration, valid in itself. It is applied as a whole, or answered with the obstacles
+    """A new configuration, valid in itself. The core applies all of it, or answers with the obstacles
     (ConfigurationAnswer).
     """
 
@@ -181,7 +181,7 @@ class UpdateConfiguration:
 
 @dataclass(frozen=True, slots=True)
 class SetDeciding:
-    """Whether anything is decided for this RM: False once the RM is stopped."""
+    """Whether the scheduler decides for this RM; False: the RM is stopped or paused."""
 
     deciding: bool
 
@@ -207,7 +207,7 @@ class SetEvents:
 
 @dataclass(frozen=True, slots=True)
 class SetCallbacks:
-    """The RM's callback stream was opened, or is gone: the RM's new policy."""
+    """The RM's new policy, because its callback stream was opened or has ended."""
 
     policy: CallbackPolicy
 
@@ -216,8 +216,8 @@ class Answer(NamedTuple):
     """The RM's answer to one question.
 
     :param reason: why not, as the RM gave it.
-    :param last_victim: the index of the last of the possible victims that must go, from 0; -1: only as many as room
-        needs.
+    :param last_victim: the index of the last of the possible victims that must go, from 0; -1: only as many as are
+        needed to make room.
     """
 
     question: int

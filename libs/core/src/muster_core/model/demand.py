@@ -43,7 +43,7 @@ class Demand:
         return scope_of(tags) if SCOPE_TAG in tags else Scope.ALL  # (runs for each ask)
 
     def same_as(self, other: Demand) -> bool:
-        """Whether the RM asked for the same with both demands."""
+        """Whether both demands are the same request."""
         return all(getattr(self, name) == getattr(other, name) for name in _SAID)
 
 

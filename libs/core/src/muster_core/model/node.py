@@ -1,4 +1,4 @@
-"""A node: its capacity, its allocations, and what keeps new allocations away from it."""
+"""A node: its capacity, its allocations, and the causes that close it for new allocations."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from muster_si.constants import NODE_READY_ATTRIBUTE
 
-from muster_core.model.closing import ClosedBy, Closer
 from muster_core.model.resources import Types, Vector, saturated
+from muster_core.model.unschedulable import ClosedBy, Closer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,16 +36,16 @@ class Node:
 
     :ivar schedulable: nothing drains it; ``ready``: its attributes do not say that it is not ready.
     :ivar by_operator: an operator drains it, not the RM.
-    :ivar closed_by: what closes it, or wants back what is lent of it; None: nothing, but the node may not be ready. It
-        is not recorded for nodes that sources describe (``PartitionExternal.closer_of``).
+    :ivar closed_by: the closer of the node, or of a revoked offer on it; None: there is none, but the node may not be
+        ready. It is not recorded for nodes that sources describe (``PartitionExternal.closer_of``).
     :ivar reported_occupied: NodeInfo.occupiedResource, absolute (plus what external sources say); foreign allocations
         add to it in ``occupied``.
     :ivar sources: the external sources that describe it, sorted. The other fields have the merged values.
     :ivar reported: what the RM itself says, if it differs from the merged values. None: it does not differ; or, with
         ``sources``, they brought the node and the RM says nothing.
-    :ivar pooled: by type number, what the node itself has of pooled types: it does not count (``pools.py``).
-    :ivar has_offers: a source lends parts of it, or did: its use matters to ``offers.py``.
-    :ivar disputed: where the statements about it differ, as a text; "": nowhere.
+    :ivar pooled: by type number, the node's own amounts of pooled types, which do not count (``pools.py``).
+    :ivar has_offers: a source offers parts of it, or did: changes of its use lead to a review in ``offers.py``.
+    :ivar disputed: the differences of the statements about it, as a text; "": there are none.
     :ivar index_key: its key in the node index; None: it is not in the index (draining, or reserved).
     :ivar reservations: the asks for which it is reserved, in order.
     :ivar refused_by: the asks for which the RM refused it.

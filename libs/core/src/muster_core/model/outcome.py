@@ -120,7 +120,7 @@ class NewAllocation(NamedTuple):
 class ReleasedAllocation(NamedTuple):
     """An allocation ended, acknowledged for the RM; or the scheduler released it.
 
-    :ivar reminder: the RM was told before, and is reminded.
+    :ivar reminder: the RM got the release before; this is a reminder.
     """
 
     partition: str
@@ -134,7 +134,7 @@ class ReleasedAllocation(NamedTuple):
 
 
 class ReleasedAsk(NamedTuple):
-    """An ask is not pending any more, by the scheduler's decision."""
+    """The scheduler has removed an ask that was pending."""
 
     partition: str
     app_id: str
@@ -202,7 +202,7 @@ class TooSmallCluster(NamedTuple):
 
 
 class PredicatesAsked(NamedTuple):
-    """The RM is asked whether the ask may go to the node, before it does (the scheduler interface, PredicatesArgs).
+    """A question to the RM: may the ask go to the node? (The scheduler interface, PredicatesArgs.)
 
     :ivar after_last: the question takes turns: the RM must have handled all earlier responses before it answers.
     """
@@ -218,8 +218,8 @@ class PredicatesAsked(NamedTuple):
 
 
 class PreemptionPredicatesAsked(NamedTuple):
-    """The RM is asked whether the ask may go to the node once these victims are gone (the scheduler interface,
-    PreemptionPredicatesArgs).
+    """A question to the RM: may the ask go to the node once these victims have ended? (The scheduler interface,
+    PreemptionPredicatesArgs.)
 
     :ivar victims: (application id, allocation key), in the order of their release. The first ``least`` go in any case,
         the others if the RM says so.
@@ -236,7 +236,7 @@ class PreemptionPredicatesAsked(NamedTuple):
 
 
 class QuestionRefused(NamedTuple):
-    """The RM refused a question, or did not answer in time. This is for the tally; the RM is not told."""
+    """The RM refused a question, or did not answer in time. This fact is for the tally; the RM gets no message."""
 
     question: int
     unanswered: bool
@@ -262,9 +262,9 @@ class SchedulingStateChanged(NamedTuple):
 
 
 class ConfigurationAnswer(NamedTuple):
-    """A new configuration is in force; or it is not, and nothing changed.
+    """The answer to a new configuration: it is in force, or it was rejected and nothing changed.
 
-    :ivar obstacles: why it is not; empty: it is.
+    :ivar obstacles: why it was rejected; empty: it is in force.
     """
 
     obstacles: tuple[str, ...]
@@ -308,7 +308,7 @@ class Outcome:
 
     :ivar facts: facts for the RM, in the order in which they became true.
     :ivar events: in the same order.
-    :ivar tracking: whether anything wants events of changes; the core's entry points set it (:meth:`track`).
+    :ivar tracking: whether any reader wants events of changes; the core's entry points set it (:meth:`track`).
     :ivar requests: whether the RM wants events for people about asks; set likewise (:meth:`tell_people`).
     :ivar made: the number of allocations decided; ``reported``: those that the RM or a source reported. (Events may be
         off.)
@@ -370,8 +370,8 @@ class Outcome:
     def objects(self) -> Iterator[tuple[str, Primary, bool]]:
         """Yields (partition, object, whether it is alive) for what must be written. To be consumed once.
 
-        First come objects that are gone, children before parents; then living ones, parents before children: a follower
-        can apply them in this order. An object that came and went within this outcome is not written.
+        Removed objects come first, children before parents; then living ones, parents before children. A follower can
+        apply them in this order. An object that was added and removed within this outcome is not written.
         """
         gone: list[list[tuple[str, Primary]]] = [[] for _ in _PARENTS_FIRST]
         alive: list[list[tuple[str, Primary]]] = [[] for _ in _PARENTS_FIRST]

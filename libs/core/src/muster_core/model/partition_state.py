@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from muster_core.model.inquiries import OpenInquiries
+from muster_core.model.predicate_checks import OpenChecks
 from muster_core.model.resources import Types, Vector
 from muster_core.model.states import APP_TERMINAL
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Timed(Protocol):
-    """An object that can have deadlines. The partition knows what follows for each kind (``Partition.come``)."""
+    """An object that can have deadlines. The partition knows what follows for each kind (``Partition.on_deadline``)."""
 
     @property
     def gone(self) -> bool:
@@ -31,19 +31,19 @@ class Timed(Protocol):
 class PartitionState:
     """The data of one partition of one RM.
 
-    :ivar rm_id: the RM's id, for display. Nothing is decided by it.
+    :ivar rm_id: the RM's id, for display. No decision depends on it.
     :ivar searching: False while states are folded, and always in a follower: the nodes are not indexed then.
     :ivar apps: by id. Finished ones stay until they expire; once their id is used again, under ``<id>-<seconds>``.
     :ivar rejected: by id, the latest rejected applications, oldest first.
     :ivar foreign: foreign allocations on the nodes, by :attr:`Allocation.foreign_id`.
     :ivar root: the queue above all others, set by the partition's first configuration.
     :ivar capacity: the sum over all nodes, including draining ones; for pooled types, what the pools have.
-    :ivar deciding: False: nothing is decided, for example because the RM is stopped.
-    :ivar previous_generation: the RM is told that an application starts before it runs (previous generation).
+    :ivar deciding: False: the scheduler makes no decisions, for example because the RM is stopped.
+    :ivar previous_generation: the RM gets a message that an application starts, before it runs (previous generation).
     :ivar capacity_moved: the capacity changed since shares were last computed.
     :ivar capacity_version: grows when a node enters or leaves the index, or changes its capacity.
-    :ivar version: grows with everything that can change a decision: allocations, nodes, limits.
-    :ivar inquiries: the open inquiries to the RM.
+    :ivar version: grows with each change that can change a decision: of allocations, nodes, limits.
+    :ivar checks: the open checks to the RM.
     :ivar deadlines: (when, object) of new deadlines that the scheduler has not put on its clock yet.
     :ivar moved_offers: ids of nodes with offers whose use, or whose offers, changed since the last review.
     :ivar allocations_count: the number of allocations, including foreign ones.
@@ -69,13 +69,13 @@ class PartitionState:
         self.capacity_moved = True
         self.capacity_version = 0
         self.version = 0
-        self.inquiries = OpenInquiries()
+        self.checks = OpenChecks()
         self.deadlines: list[tuple[int, Timed]] = []
         self.moved_offers: dict[str, None] = {}
         self.allocations_count = 0
 
     def apps_in(self, leaf: Queue) -> list[Application]:
-        """The live applications in a leaf, in the order in which they came. A parent has none."""
+        """The live applications in a leaf, in order of submission. A parent has none."""
         return [self.apps[app_id] for app_id in leaf.applications]
 
     def apps_below(self, queue: Queue) -> Iterator[Application]:

@@ -1,8 +1,7 @@
-"""Past reasons: what asks waited for before, the last few reasons that lasted.
+"""Past reasons of pending asks: the last few reasons that lasted.
 
-They are kept where the reason itself is: at the waitlist, or at an application that waits as a whole. So an ask that
-waits unchanged costs nothing, an ask that is placed at once costs nothing, and 100,000 asks that wait together cost one
-entry for each change.
+They are kept with the present reason: at the waitlist, or at an application that waits as a whole. So 100,000 asks that
+wait together cost one entry for each change. An ask that waits unchanged, or is placed at once, costs nothing.
 """
 
 from __future__ import annotations
@@ -37,12 +36,12 @@ Past = tuple[PastReason, ...]
 
 
 def counts(since_ns: int, until_ns: int) -> bool:
-    """Whether a reason from then to then is kept, because it lasted."""
+    """Whether a reason with these times lasted long enough to be kept."""
     return until_ns - since_ns >= _MOMENT_NS
 
 
 def ended(past: Past, reason: Reason | None, now_ns: int, shape: Shape | None = None) -> Past:
-    """The past after the reason is over: it includes the reason, if it lasted."""
+    """The past after a reason has ended: it includes the reason, if it lasted."""
     if reason is None or not counts(reason.since_ns, now_ns):
         return past
     return (*past[1 - PAST_KEPT :], PastReason(reason, now_ns, shape))

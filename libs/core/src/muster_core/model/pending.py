@@ -31,7 +31,7 @@ def group_reason(group: AskGroup) -> Reason | None:
 
 
 def _hold_reason(gang: Gang, group: AskGroup) -> Reason | None:
-    """Why the gang holds these asks back; None: it does not."""
+    """Why the gang holds these asks back; None: the gang does not hold them back."""
     if group.placeholder:
         return None
     own = gang.groups.get(group.task_group)
@@ -70,7 +70,7 @@ def _incomplete(gang: Gang, group: TaskGroup, since_ns: int) -> Reason:
 
 
 def _not_announced(gang: Gang, since_ns: int) -> Reason:
-    """The reason if everything asked for is placed, but it is less than was announced."""
+    """The reason if all placeholder asks are placed, but the application announced more."""
     assert gang.total is not None, "only announced gangs form as a whole"
     names = gang.app.queue.types.names
     for number, value in gang.total.items:
@@ -83,7 +83,7 @@ def _not_announced(gang: Gang, since_ns: int) -> Reason:
 
 
 def _leaving_reason(gang: Gang, ask: Ask) -> Reason | None:
-    """Why an ask waits for which placeholders were released; None: there are none."""
+    """Why an ask waits after placeholders were released for it; None: none were released."""
     found = [gang.app.allocations.get(key) for key in gang.replacing.get(ask.demand.key, ())]
     leaving = [held for held in found if held is not None]
     if not leaving:

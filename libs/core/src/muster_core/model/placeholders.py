@@ -1,8 +1,8 @@
-"""The free placeholders of one task group, found by the room that they hold, and by node.
+"""The free placeholders of one task group, by size and by node.
 
 A real ask takes the oldest placeholder that is large enough and on whose node it may run. Placeholders of one shape on
-one node are alike for this, so one look decides for all of them: a gang of thousands on draining nodes costs one look
-for each node.
+one node are alike in this respect, so one check decides for all of them: a gang of thousands on draining nodes costs
+one check for each node.
 """
 
 from __future__ import annotations

@@ -10,10 +10,10 @@ from sortedcontainers import SortedList
 
 from muster_core.config.config import ChildTemplateConfig
 from muster_core.config.properties import QueuePolicy
-from muster_core.model.places import Bench, Place
 from muster_core.model.reasons import Reason
 from muster_core.model.resources import UNLIMITED, Shape, Types, Vector
 from muster_core.model.states import QueueState
+from muster_core.model.wait_points import Bench, WaitPoint
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,8 +31,7 @@ class Ledger:
     :ivar blocked: the waitlists that this limit holds back.
     :ivar max_applications: how many applications may run; 0: any number.
     :ivar waiting_apps: the applications that this limit holds back, in order.
-    :ivar promised: by type number, what gangs that have started will still take here. It is not available to other
-        gangs.
+    :ivar promised: by type number, the amounts that started gangs will still take here. Other gangs cannot use them.
     """
 
     __slots__ = (
@@ -54,7 +53,7 @@ class Ledger:
         self.who = who
         self.limit: Vector = types.vector(UNLIMITED)
         self.allocated: Vector = types.vector()
-        self.blocked: Place[Waitlist] = Place()
+        self.blocked: WaitPoint[Waitlist] = WaitPoint()
         self.max_applications = 0
         self.running_applications = 0
         self.waiting_apps: Any = SortedList()
@@ -74,7 +73,7 @@ class Ledger:
 
 
 class Tracker(Ledger):
-    """The use of one user or one group in a queue that limits it.
+    """The use of one user or one group in a queue with a limit for it.
 
     :ivar group: it is a group's.
     :ivar applications: how many live applications count here. Without any, the tracker is forgotten.
@@ -84,7 +83,7 @@ class Tracker(Ledger):
 
     def __init__(self, types: Types, path: str, who: str, *, group: bool) -> None:
         super().__init__(types, path, who)
-        self.blocked = Place(own=True)
+        self.blocked = WaitPoint(own=True)
         self.group = group
         self.applications = 0
 
@@ -167,7 +166,9 @@ class Queue(Ledger):
         self.restrict(self.sources, self.external_maximum)
 
     def restrict(self, sources: tuple[str, ...], external: dict[int, int] | None) -> None:
-        """Sets what external sources say of its max: by type, the smaller amount counts. All zero means zero."""
+        """Sets the max of external sources: by type, the smaller of this and the configured amount counts. All zero
+        means zero.
+        """
         self.sources, self.external_maximum = sources, external
         own = self.own_maximum
         if external is None or own is None:
@@ -191,18 +192,18 @@ WaitKey = tuple[Shape, tuple[Tracker, ...], str, int]
 
 
 class Waitlist:
-    """The groups in one leaf that wait for the same, in the order in which the leaf would try them, and the reason.
+    """The groups in one leaf that wait for the same reason, in the order in which the leaf would try them.
 
-    The groups share leaf, shape, limits of users and required node (if any), so what stops the first one stops all. The
-    list as a whole is registered at the place for which it waits, and only its first group is tried when that place
-    gains. While the group is tried, the list is *in flight*, registered nowhere. A success wakes the next group; a
-    refusal registers the list at the place that refused. (An ask for which the RM refused nodes is alone on a list:
-    ``apart``.)
+    The groups share leaf, shape, limits of users and required node (if any), so the limit or the lack of room that
+    stops the first one stops all. The list as a whole is registered at the wait point that refused it, and only its
+    first group is tried when that wait point gains. While the group is tried, the list is *in flight*, registered
+    nowhere. A success wakes the next group; a refusal registers the list at the wait point that refused. (An ask for
+    which the RM refused nodes is alone on a list: ``apart``.)
 
-    :ivar place: where it is registered (a ledger's ``blocked``, the partition's ``no_node``, a required node); None: in
-        flight.
-    :ivar bench: its bench at that place.
-    :ivar relay: the place from which it was woken, until the other lists of its bench know the result.
+    :ivar wait_point: where the list is registered (a ledger's ``blocked``, the partition's ``no_node``, a required
+        node); None: in flight.
+    :ivar bench: the list's bench at that wait point.
+    :ivar relay: the wait point that woke the list, until the other lists of its bench know the result.
     :ivar reason: the last reason; ``past``: the reasons before it (``past.py``).
     :ivar due_ns: when it may reserve or preempt because of a long wait; 0: no deadline is set.
     :ivar tried: its turn was handled once with its present first ask.
@@ -218,7 +219,6 @@ class Waitlist:
         "key",
         "leaf",
         "past",
-        "place",
         "published",
         "reason",
         "relay",
@@ -227,6 +227,7 @@ class Waitlist:
         "shape",
         "trackers",
         "tried",
+        "wait_point",
     )
 
     def __init__(self, leaf: Queue, key: WaitKey) -> None:
@@ -234,9 +235,9 @@ class Waitlist:
         self.key = key
         self.shape, self.trackers, self.required_node, self.apart = key
         self.groups: Any = SortedList()
-        self.place: Place[Waitlist] | None = None
+        self.wait_point: WaitPoint[Waitlist] | None = None
         self.bench: Bench[Waitlist] | None = None
-        self.relay: Place[Waitlist] | None = None
+        self.relay: WaitPoint[Waitlist] | None = None
         self.reason: Reason | None = None
         self.past: Past = ()
         self.due_ns = 0
@@ -260,15 +261,15 @@ class Waitlist:
         """Whether a new group would be stopped, too: no group of its bench is being tried."""
         return self.bench is not None and not self.bench.moving
 
-    def register(self, place: Place[Waitlist] | None) -> None:
-        """Moves the list to another place; None: in flight."""
-        old = self.place
-        if old is place:
+    def register(self, wait_point: WaitPoint[Waitlist] | None) -> None:
+        """Moves the list to another wait point; None: in flight."""
+        old = self.wait_point
+        if old is wait_point:
             return
         if old is not None:
             old.remove(self)
-        self.place = place
-        self.bench = place.add(self) if place is not None else None
+        self.wait_point = wait_point
+        self.bench = wait_point.add(self) if wait_point is not None else None
 
     def __repr__(self) -> str:
         return f"Waitlist({self.leaf.path}, {self.shape.name})"

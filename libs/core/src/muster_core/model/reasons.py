@@ -9,44 +9,44 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from muster_core.model.closing import Closed, words
+from muster_core.model.unschedulable import Closed, words
 from muster_core.model.words import amounts, count, listed, plain
 
 
 class ReasonCode(StrEnum):
     """The kinds of reasons."""
 
-    # The scheduler has not tried it yet (only while it works off a burst).
+    # The scheduler has not tried the ask yet (only during a burst of asks).
     WAITING_FOR_TURN = "WAITING_FOR_TURN"
     # The partition has no schedulable node.
     NO_NODES = "NO_NODES"
-    # Larger, in the named type, than the whole capacity of every node: waiting does not help.
+    # The ask is larger, in the named type, than the whole capacity of every node: waiting does not help.
     LARGER_THAN_ANY_NODE = "LARGER_THAN_ANY_NODE"
     # No node has this much of the named type free.
     NO_NODE_HAS_ROOM = "NO_NODE_HAS_ROOM"
     # Each type is free somewhere, but no node has all of them.
     FREE_RESOURCES_SCATTERED = "FREE_RESOURCES_SCATTERED"
-    # It would exceed the named queue's max. (Of root: the pool of the named type has not so much left.)
+    # The ask would exceed the named queue's max. (Of root: the pool of the named type has too little left.)
     QUEUE_MAX = "QUEUE_MAX"
-    # The named queue runs as many applications as it may.
+    # The named queue runs its maximum number of applications.
     QUEUE_MAX_APPLICATIONS = "QUEUE_MAX_APPLICATIONS"
-    # It would exceed the user's or the group's limit at the named queue.
+    # The ask would exceed the user's or the group's limit at the named queue.
     USER_LIMIT = "USER_LIMIT"
     GROUP_LIMIT = "GROUP_LIMIT"
-    # The user or the group runs as many applications as it may in the named queue.
+    # The user or the group runs its maximum number of applications in the named queue.
     USER_MAX_APPLICATIONS = "USER_MAX_APPLICATIONS"
     GROUP_MAX_APPLICATIONS = "GROUP_MAX_APPLICATIONS"
-    # It requires a node (a daemon), and that node is not known.
+    # The ask requires a node (a daemon) that is not known.
     REQUIRED_NODE_UNKNOWN = "REQUIRED_NODE_UNKNOWN"
-    # It requires a node, which has not so much of the named type free.
+    # The ask requires a node that has too little of the named type free.
     REQUIRED_NODE_FULL = "REQUIRED_NODE_FULL"
     # Nodes with room are reserved for asks that have waited longer.
     RESERVED_FOR_OTHERS = "RESERVED_FOR_OTHERS"
-    # Its gang starts as a whole, and the named queue, user or group has no room for all of it.
+    # The gang starts as a whole, and the named queue, user or group has no room for all of it.
     GANG_ROOM = "GANG_ROOM"
     # Real asks wait for their gang's placeholders.
     GANG_FORMING = "GANG_FORMING"
-    # The scheduler released the placeholder that makes room for it; the RM has not confirmed yet.
+    # The scheduler released the placeholder that makes room for the ask; the RM has not confirmed yet.
     PLACEHOLDER_LEAVING = "PLACEHOLDER_LEAVING"
     # A placeholder could make room, but the ask fits neither on the placeholder's node nor on another.
     PLACEHOLDER_STUCK = "PLACEHOLDER_STUCK"
@@ -58,13 +58,13 @@ class ReasonCode(StrEnum):
     REFUSED_BY_RM = "REFUSED_BY_RM"
     # The named queue is stopped.
     QUEUE_STOPPED = "QUEUE_STOPPED"
-    # The resource manager is stopped: nothing is decided for it until it registers again.
+    # The resource manager is stopped: the scheduler decides nothing for it until it registers again.
     RM_STOPPED = "RM_STOPPED"
-    # The RM wants to be asked before anything is placed, and its callback stream is not open.
+    # The RM must be asked before each placement, and its callback stream is not open.
     RM_ABSENT = "RM_ABSENT"
-    # An operator paused the resource manager: nothing is decided for it until it is resumed.
+    # An operator paused the resource manager: the scheduler decides nothing for it until it is resumed.
     RM_HELD = "RM_HELD"
-    # Since the scheduler started, an external source has not listed everything yet: nothing is decided before.
+    # After its start, the scheduler waits until each external source has listed everything.
     SOURCE_LISTING = "SOURCE_LISTING"
 
 
@@ -75,13 +75,13 @@ class PreemptionNo(StrEnum):
     DISABLED = "DISABLED"
     # The ask does not say allowPreemptOther.
     NOT_ALLOWED = "NOT_ALLOWED"
-    # It has not waited as long as its queue's preemption.delay says.
+    # The ask has waited for less than its queue's preemption.delay.
     TOO_YOUNG = "TOO_YOUNG"
-    # None of its queues guarantees what it asks for, and its leaf holds nothing of a lower priority.
+    # None of its queues guarantees the ask's amounts, and its leaf holds no allocation of a lower priority.
     NO_GUARANTEE = "NO_GUARANTEE"
-    # It would put its queue above the guarantee, and its leaf holds nothing of a lower priority.
+    # The ask would put its queue above the guarantee, and its leaf holds no allocation of a lower priority.
     OVER_GUARANTEE = "OVER_GUARANTEE"
-    # Its leaf is a fence, and holds nothing of a lower priority.
+    # The ask's leaf is a fence, and holds no allocation of a lower priority.
     FENCED = "FENCED"
     # No allocation may be a victim: fences, priorities, guarantees of others, opt-outs.
     NO_VICTIMS = "NO_VICTIMS"
@@ -119,17 +119,17 @@ class Reason:
     :param node: the required node, or "".
     :param resource_type: the first type that does not fit, or "".
     :param asked: the amount of that type that one ask wants.
-    :param used: what the queue, user or group used of that type at the decision.
+    :param used: the queue's, user's or group's use of that type at the decision.
     :param limit: its limit, or the largest node's capacity.
     :param free: the largest amount that any one node had free.
     :param nodes: the number of usable nodes; ``reserved``: how many of these have room, but are reserved for other
         asks.
     :param lacking: by type, how many of the nodes had too little of it.
-    :param closed: how many other nodes took nothing new or did not exist any more, by closer. Nodes that are wanted
-        back in part are also among ``nodes``.
+    :param closed: by closer, how many other nodes took no new allocations or did not exist any more. Nodes that are
+        wanted back in part are also among ``nodes``.
     :param preemption: why preemption did not help; None: it was not tried.
     :param of_group: ``who`` is a group, if the code does not say so.
-    :param promised: what gangs that have started will still take there of that type.
+    :param promised: the amount of that type that started gangs will still take there.
     :param task_group: the incomplete task group of the gang; ``placed`` of its ``members`` placeholders are placed.
     :param placeholder: the key of the placeholder that makes room; for RM_TURN, of the ask with the open proposal.
     :param said: why the RM refused the named node, as the RM gave it; or why a pool gives nothing.
@@ -181,7 +181,7 @@ class Reason:
     def with_nodes(
         self, nodes: int, reserved: int, lacking: tuple[tuple[str, int], ...], closed: tuple[Closed, ...] = ()
     ) -> Reason:
-        """The same reason, with the number of nodes, what they lacked, and how many were closed by whom."""
+        """The same reason, with the number of nodes, the types that they lacked, and how many each closer closed."""
         return replace(self, nodes=nodes, reserved=reserved, lacking=lacking, closed=closed)
 
     def sentence(self) -> str:
@@ -189,7 +189,7 @@ class Reason:
         said = capital(f"{self.clause()}.")
         if self.code in _POOLS and self._is_pool and self.said:
             said += capital(f" {self.said}.")
-        if any(name != self.resource_type for name, _ in self.lacking):  # otherwise it is said already
+        if any(name != self.resource_type for name, _ in self.lacking):  # otherwise the sentence says so already
             lacks = listed([f"{number:,} lack{'s' if number == 1 else ''} {name}" for name, number in self.lacking])
             said += f" Of {count(self.nodes, 'node')} {lacks}."
         if self.reserved:
@@ -204,7 +204,7 @@ class Reason:
 
     @property
     def is_for_ever(self) -> bool:
-        """Whether waiting does not help, as far as these figures say."""
+        """Whether waiting does not help, by these figures."""
         return bool(self._what_helps())
 
     def _what_helps(self) -> str:

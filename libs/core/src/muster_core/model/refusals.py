@@ -42,10 +42,10 @@ class Refusals:
     """The nodes that the RM refused for one ask.
 
     :ivar nodes: by id, in the order of the refusals.
-    :ivar rounds: how often all of them were forgotten.
+    :ivar rounds: how often all refusals were forgotten.
     :ivar until_ns: when they will be forgotten; 0: there are none.
-    :ivar resting: those of ``nodes`` on which something ended. The RM is asked about them again from ``again_ns`` on,
-        not at once, because it was asked a moment ago. They are not recorded any more.
+    :ivar resting: those of ``nodes`` on which an allocation ended. The RM is asked about them again from ``again_ns``
+        on, not at once, because it was asked a moment ago. The record does not have them any more.
     :ivar rest_ns: how long the last rest was.
     :ivar armed_ns: the next deadline; 0: none.
     """

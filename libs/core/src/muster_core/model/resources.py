@@ -2,10 +2,10 @@
 
 There are two forms:
 
-* A *shape* is what an ask wants: sparse, immutable, interned. All asks of one shape share one object, so "does this
-  shape fit here" is asked once for all of them, and shapes are compared by identity.
-* A *vector* is a changing sum (what a queue uses, what a node has free): a plain list of integers, indexed by type
-  number. Python's integers do not overflow; values that leave the core are saturated to int64 (:func:`saturated`).
+* A *shape* has the amounts that an ask wants: sparse, immutable, interned. All asks of one shape share one object. So
+  one check "does this shape fit here" serves all of them, and shapes are compared by identity.
+* A *vector* is a changing sum (a queue's use, a node's free amounts): a plain list of integers, indexed by type number.
+  Python's integers do not overflow; values that leave the core are saturated to int64 (:func:`saturated`).
 
 A missing type is not always zero. A type that a node does not name is 0 there; a type that a queue's max does not name
 is unlimited. A limit vector has :data:`UNLIMITED` for it, so that the hot path needs one comparison.
@@ -22,10 +22,10 @@ INT64_MIN = -(1 << 63)
 
 # Larger than any sum of int64 quantities in a cluster, so `used + asked > UNLIMITED` is never true.
 UNLIMITED = 1 << 120
-# A larger value stands for UNLIMITED, however much was subtracted.
+# A larger value stands for UNLIMITED, even after subtractions.
 _BOUNDLESS = UNLIMITED >> 1
 
-# A cluster has a few types. A client that invents names must not let every vector grow without bound.
+# A cluster has a few types. A client that invents names must not make every vector grow without bound.
 TYPES_MAX = 256
 
 Vector = list[int]
@@ -71,7 +71,7 @@ class Shape:
 class Types:
     """The type names of one partition, numbered in the order of their first appearance, and its shapes.
 
-    A new type lengthens every vector that was made here. This is rare, and the only place that touches all of them.
+    A new type lengthens every vector that was made here. New types are rare; no other operation touches all vectors.
 
     :ivar bounded: whether :data:`TYPES_MAX` holds. False: it takes recorded types without limit. A scheduler never
         knows more types at a time, but a follower that outlives schedulers may have seen more.

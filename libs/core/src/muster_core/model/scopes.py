@@ -43,7 +43,8 @@ def scope_of(tags: Mapping[str, str]) -> Scope:
 
 @dataclass(frozen=True, slots=True)
 class CallbackPolicy:
-    """When the RM wants to be asked and notified, and what happens while it is not connected.
+    """The decisions before which the RM wants to be asked, the states of which it wants to be notified, and the rule
+    while it is not connected.
 
     :param predicates: the RM is asked before an allocation, a reservation, a replacement.
     :param preemption: the RM is asked before a preemption.
@@ -52,7 +53,7 @@ class CallbackPolicy:
     :param timeout_ns: the time for one answer.
     :param retry_ns: the first pause before refusals are forgotten.
     :param grace_ns: how long questions continue after the stream was lost.
-    :param waits: without a stream, nothing is placed; False: everything that fits is placed.
+    :param waits: without a stream, no ask is placed; False: every ask that fits is placed.
     :param alone: the scopes with one proposal at a time.
     """
 

@@ -28,7 +28,7 @@ class AppState(StrEnum):
 
 
 # An RM of the previous generation hears of this state right before Running, once for each application (APP_STARTING).
-# It is a message to the RM and an entry in the state_log; nothing is decided by it.
+# It is a message to the RM and an entry in the state_log; no decision depends on it.
 STARTING = "Starting"
 
 
@@ -58,7 +58,7 @@ class QueueEvent(StrEnum):
     START = "Start"
     # The configuration does not have the queue any more.
     REMOVE = "Remove"
-    # Nothing is decided in the queue.
+    # The scheduler decides nothing in the queue.
     STOP = "Stop"
 
 
@@ -69,7 +69,7 @@ class OfferEvent(StrEnum):
     REVOKE = "Revoke"
     # Its source does not want it back any more.
     KEEP = "Keep"
-    # Nothing needs it: for so long that it is given back, or since it was asked back.
+    # No allocation needs it: it was idle for too long, or its source wants it back.
     RETURN = "Return"
 
 
@@ -203,7 +203,7 @@ PLACEHOLDER_TRANSITIONS: dict[tuple[PlaceholderState, PlaceholderEvent], Placeho
     (PlaceholderState.PREEMPTED, PlaceholderEvent.FAIL_ON_RM): PlaceholderState.ASKED,
 }
 
-# In these states, nothing of the application is scheduled any more, and its id may be used again.
+# In these states, no ask of the application is scheduled any more, and its id may be used again.
 APP_TERMINAL = frozenset({AppState.COMPLETED, AppState.FAILED, AppState.REJECTED, AppState.EXPIRED})
 
 # How long a dynamic or draining queue stays after its last application is gone (as YuniKorn's cleaner: 10 s).
@@ -214,8 +214,8 @@ COMPLETING_TIMEOUT_NS = 30 * 1_000_000_000
 TERMINATED_TIMEOUT_NS = 72 * 3600 * 1_000_000_000
 # How long placeholders may wait for real asks if the application does not say (YuniKorn's default).
 PLACEHOLDER_TIMEOUT_NS = 15 * 60 * 1_000_000_000
-# The interval between reminders of a release. A lost confirmation would hold resources forever; but a pod's graceful
-# end (30 s by default, often a few minutes) must not be hurried.
+# The interval between reminders of a release. Without them, a lost confirmation would hold resources forever. A shorter
+# interval would disturb a pod's graceful end (30 s by default, often a few minutes).
 REMINDER_NS = 5 * 60 * 1_000_000_000
 
 

@@ -10,7 +10,7 @@ from muster_core.model.node import Node
 
 if TYPE_CHECKING:
     from muster_core.model.application import AskGroup
-    from muster_core.model.inquiries import Inquiry
+    from muster_core.model.predicate_checks import PredicateCheck
 
 What = Node | Application | tuple[Application, str] | None
 
@@ -19,17 +19,17 @@ class Turn:
     """A scope that may see one proposal at a time.
 
     :ivar what: a node, an application, or a task group of an application; None: the RM.
-    :ivar open: the open inquiries there.
+    :ivar open: the open checks there.
     :ivar closed: no further proposal is made there until the open ones are answered.
     :ivar line: (key, group) of the task group's groups that stand in line, in order.
-    :ivar awake: the group that was let go last.
+    :ivar awake: the group that left the line last.
     """
 
     __slots__ = ("awake", "closed", "line", "open", "what")
 
     def __init__(self, what: What = None) -> None:
         self.what = what
-        self.open: dict[Inquiry, None] = {}
+        self.open: dict[PredicateCheck, None] = {}
         self.closed = False
         self.line: list[tuple[Any, ...]] = []
         self.awake: AskGroup | None = None

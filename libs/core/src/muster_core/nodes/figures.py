@@ -1,7 +1,8 @@
-"""The figures of a refusal: of all usable nodes, how many have too little of which type. Also which node to reserve.
+"""The figures of a refusal: how many of the usable nodes have too little, by type. Also the choice of a node to
+reserve.
 
-One matrix holds the free amounts of all nodes. Before a look, only the rows of changed nodes are written: a look is one
-comparison of columns, whatever happened before.
+One matrix holds the free amounts of all nodes. Before each use, only the rows of changed nodes are written. A use is
+one comparison of columns.
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from muster_core.model.closing import Closed, Closer, closed_counts
 from muster_core.model.reasons import Reason, ReasonCode
 from muster_core.model.resources import Shape, Types, saturated
+from muster_core.model.unschedulable import Closed, Closer, closed_counts
 
 if TYPE_CHECKING:
     from muster_core.model.node import Node
 
 _ROWS_FIRST = 64
-# Limit of reasons kept while no node changes: shapes of the past must not fill the memory.
+# Limit of reasons kept while no node changes: unused shapes must not fill the memory.
 _REASONS_MAX = 4096
 # The columns of the marks.
 _LISTED, _RESERVED = 0, 1
@@ -51,11 +52,11 @@ class NodeFigures:
         return closed_counts(self._closed)
 
     def taken_back(self, node_id: str, closer: Closer | None) -> None:
-        """The node does not exist; ``closer`` took it back (None: nobody did)."""
+        """Notes that the node does not exist; ``closer`` took it back (None: no closer did)."""
         self._close(node_id, closer)
 
     def _close(self, node: Node | str, closer: Closer | None) -> None:
-        """Sets who closes the node; None: nobody."""
+        """Sets the closer of the node; None: no closer."""
         old = self._closers.get(node)
         if old == closer:
             return
@@ -68,11 +69,11 @@ class NodeFigures:
         self._reasons.clear()
 
     def changed(self, node: Node) -> None:
-        """The node changed, or is new."""
+        """Notes a node that changed, or is new."""
         self._dirty[node] = None
 
     def gone(self, node: Node) -> None:
-        """The node is gone."""
+        """Forgets a node that was removed."""
         self._dirty.pop(node, None)
         self._close(node, None)
         self._reasons.clear()

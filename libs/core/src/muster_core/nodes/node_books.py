@@ -64,7 +64,7 @@ class NodeBooks:
         self._waiting.node_came(node)
 
     def set_node(self, node: Node, capacity: Mapping[str, int], occupied: Mapping[str, int]) -> tuple[bool, bool]:
-        """Sets the node's capacity, and what others use of it. Returns whether each of the two changed.
+        """Sets the node's capacity, and the amounts that others use of it. Returns whether each of the two changed.
 
         If the capacity is below what is allocated, the node is over-committed until releases mend it. Sources call this
         thousands of times in a second: equal values cost a comparison, and the node moves in the index once for both.
@@ -104,7 +104,7 @@ class NodeBooks:
         return True
 
     def set_node_state(self, node: Node, attributes: Mapping[str, str], *, schedulable: bool) -> None:
-        """Opens the node for new allocations or closes it: it drains, or its attributes say that it is not ready."""
+        """Opens the node for new allocations or closes it (it drains, or its attributes say that it is not ready)."""
         was_usable = node.usable
         node.set_attributes(attributes)
         node.schedulable = schedulable
@@ -113,7 +113,7 @@ class NodeBooks:
             self.list_node(node)
 
     def remove_node(self, node: Node) -> None:
-        """Removes a node. Its allocations must be gone before."""
+        """Removes a node, whose allocations must have ended before."""
         state = self._state
         assert not node.allocations, f"{node} still has allocations"
         assert not node.reservations, f"{node} still has reservations"
@@ -130,7 +130,7 @@ class NodeBooks:
         state.types.release(node.capacity, node.occupied, node.allocated, node.available)
 
     def occupied_event(self, node_id: str, out: Outcome, now_ns: int) -> None:
-        """Adds the event of a change in what others use of a node."""
+        """Adds the event of a change in the amounts that others use of a node."""
         state = self._state
         node = state.nodes.get(node_id)
         if node is not None and out.tracking:
@@ -140,15 +140,15 @@ class NodeBooks:
     def take_pools(self, pooled: frozenset[int]) -> None:
         """Makes these types the pooled ones: O(nodes), and rare."""
         state, types = self._state, self._state.types
-        come, gone = sorted(pooled - types.pooled), sorted(types.pooled - pooled)
+        added, gone = sorted(pooled - types.pooled), sorted(types.pooled - pooled)
         types.pooled = pooled
-        for number in (*come, *gone):
+        for number in (*added, *gone):
             state.capacity[number] = 0
         for node in state.nodes.values():
             for number in gone:
                 node.capacity[number] = own = node.pooled.pop(number, 0)
                 state.capacity[number] += own
-            self._set_aside(node, come)
+            self._set_aside(node, added)
             self._measure(node)
         self.reindex()
 
@@ -201,7 +201,7 @@ class NodeBooks:
     # ---- sums ------------------------------------------------------------------------------------------------------
 
     def node_moved(self, node: Node) -> None:
-        """The node changed, and may have gained room."""
+        """Updates a node that changed, and may have gained room."""
         state = self._state
         self._measure(node)
         state.version += 1
@@ -219,7 +219,7 @@ class NodeBooks:
         self.node_changed(node)
 
     def node_changed(self, node: Node) -> None:
-        """The node changed, and gained no room."""
+        """Updates a node that changed, and gained no room."""
         state = self._state
         if node.has_offers:
             state.moved_offers[node.node_id] = None
@@ -242,7 +242,7 @@ class NodeBooks:
 
     @staticmethod
     def _set_aside(node: Node, pooled: Iterable[int]) -> None:
-        """Sets aside what the node itself has of pooled types: any ask for them may run on it."""
+        """Sets aside the node's own amounts of pooled types: any ask for these types may run on the node."""
         for number in pooled:
             if own := node.capacity[number]:
                 node.pooled[number] = own

@@ -9,7 +9,7 @@ search skips full nodes:
 * Shapes that are searched for often are *watched*: each has a bit. Each node has a *mask*, the bits of the watched
   shapes for which it has room now. Each block, and each row of :data:`ROW_BLOCKS` blocks, has the union of its masks. A
   search for a watched shape looks at the rows, then at the blocks of the first row with the bit, then at the nodes of
-  the first block with the bit. Unions only grow while nodes move; a union that promised a node in vain is computed
+  the first block with the bit. Unions only grow while nodes move; a union that wrongly promised a node is computed
   anew, once for all shapes.
 * A node's mask does not need a comparison with each shape. For each type, the watched quantities are sorted, each with
   the mask of all shapes that need no more. The mask takes one bisection for each type, and an intersection.
@@ -46,8 +46,8 @@ ROW_BLOCKS = 32
 # Limit of bits. An intersection of so many bits costs no more than one of 30. In a cluster with more shapes at a time,
 # most are covered by watched shapes that they exceed.
 WATCHED_MAX = 256
-# In a small cluster, so many vain looks before a shape gets a bit: about the cost of a bit, a look at each watched
-# shape.
+# In a small cluster, a shape gets a bit after so many nodes examined in vain: about the cost of a bit, one check for
+# each watched shape.
 VAIN_LOOKS_MIN = 256
 
 NodeKey = tuple[float, str]

@@ -1,8 +1,8 @@
 """The lives of nodes: how the RM and external sources add, change and remove them (``external_merge.py`` has the
 rules).
 
-Every statement about a node leads to :meth:`NodeLives.settle`, which makes the node what counts now, with its events. A
-node that only the RM describes is the case without sources.
+Every statement about a node leads to :meth:`NodeLives.settle`, which gives the node its merged values, and adds the
+events. A node that only the RM describes is the case without sources.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class NodeSources(Protocol):
         """The sources' statements about the node; None: there are none."""
 
     def node_is_there(self, on: OnNode, out: Outcome, now_ns: int, *, came: bool) -> None:
-        """The node is as the sources say: entries about it count."""
+        """Marks the entries about the node as valid now."""
 
     def node_is_gone(self, node_id: str, on: OnNode, out: Outcome, *, went: bool) -> None:
-        """The node does not exist: entries about it are dormant."""
+        """Marks the entries about a node that does not exist as dormant."""
 
 
 class NodeLives:
@@ -92,7 +92,7 @@ class NodeLives:
         return NodeReport(node.attributes, named, node.reported_occupied, node.schedulable, node.by_operator)
 
     def settle(self, node_id: str, report: NodeReport | None, out: Outcome, now_ns: int) -> None:
-        """Makes a node what all statements about it say: the node may be added, changed, or removed.
+        """Gives a node the merged values of all statements about it: the node may be added, changed, or removed.
 
         Raises TooManyTypes for the RM's report, before anything changes. A source's statement with too many types is
         left out.
@@ -140,7 +140,7 @@ class NodeLives:
         node.has_offers = has_offers
         if on is not None:
             self._external.node_is_there(on, out, now_ns, came=came)
-            if node in state.inquiries.of_nodes:  # (a source may have taken the room meanwhile)
+            if node in state.checks.of_nodes:  # (a source may have taken the room meanwhile)
                 self._questions.node_shrank(node, out)
             if came:  # (allocations on the node count in queues)
                 self._questions.limits_shrank(out)
@@ -208,7 +208,7 @@ class NodeLives:
     # ---- removal ---------------------------------------------------------------------------------------------------
 
     def decommission(self, node: Node, out: Outcome, now_ns: int) -> None:
-        """The RM removes its node: everything of the RM on it ends. The node stays if a source brings it."""
+        """Removes the RM's node, and ends everything of the RM on it. The node stays if a source brings it."""
         on = self._external.heard_of(node.node_id, out)
         if on is not None and _brought(parts_of(on)):
             self._questions.node_changed(node, out)  # (the node stays: asks that were refused there may try again)
@@ -216,7 +216,7 @@ class NodeLives:
         self.settle(node.node_id, None, out, now_ns)
 
     def remove(self, node: Node, out: Outcome, now_ns: int) -> None:
-        """Removes a node, whoever describes it, with everything on it."""
+        """Removes a node with everything on it, whether the RM or a source describes it."""
         state = self._state
         ended = self._end(node, out, now_ns, everybodys=True)
         self._node_books.remove_node(node)
@@ -285,7 +285,8 @@ def _brought(parts: Iterable[Part]) -> bool:
 
 
 def _needs_report(report: NodeReport) -> bool:
-    """Whether the RM's report says more than the node itself: it only drains the node, or it names types with amount 0.
+    """Whether the RM's report has more than the node's own values: it only drains the node, or it names types with
+    amount 0.
 
     (No source may bring any of those, although a vector does not distinguish 0 from a type that is not named.)
     """

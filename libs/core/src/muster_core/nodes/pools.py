@@ -58,9 +58,10 @@ class Pools:
         self._waiting = waiting
 
     def settle(self, out: Outcome, now_ns: int) -> None:
-        """Makes the pools what the sources say now.
+        """Gives the pools the merged values of the sources' present statements.
 
-        A pool that shrinks below its use takes nothing back. When a pool goes, its type is the nodes' again.
+        A pool that shrinks below its use releases no allocation. When a pool is removed, its type counts on the nodes
+        again.
         """
         state = self._state
         totals: dict[str, int] = {}
@@ -123,7 +124,7 @@ class Pools:
         return changed
 
     def why_held(self, name: str) -> str:
-        """Why no new ask can take from the pool of a type, whatever it has; "": it can."""
+        """Why no new ask can take from the pool of a type, even if the pool has room; "": an ask can."""
         entries = sorted(self._external_books.pools.get(name, ()), key=lambda each: each.order)
         if not entries or not _is_held(entries):
             return ""
@@ -131,7 +132,7 @@ class Pools:
 
 
 def total_of(entries: Collection[ExternalEntry]) -> int:
-    """The total of a pool: the smallest amount that a source names, minus what others use of it.
+    """The total of a pool: the smallest amount that a source names, minus the use by others.
 
     The total is 0 if none of its sources can be relied on, and all of them drain.
     """

@@ -1,18 +1,19 @@
-"""Asks the RM before something is decided, and carries out its answers (the scheduler interface, "Scheduler plugin").
+"""Asks the RM before decisions, and carries out its answers (the scheduler interface, "Scheduler plugin").
 
 An RM can ask to be consulted before an ask is placed. Many questions are open at the same time, so the scheduler
 *proposes* a placement: from then on the placement counts on its node and in its limits, but it is neither recorded nor
-announced. A yes makes it an allocation. A no gives everything back, and the node is refused for that ask. The ask then
-stands *apart* from asks that are alike, because the refusal concerns this ask alone.
+announced. If the RM agrees, the proposal becomes an allocation. If the RM refuses, the scheduler takes the proposal
+back, and the node is refused for that ask. The ask is then *apart* from asks that are alike, because the refusal
+concerns this ask alone.
 
-* An ask that was refused once is asked about more nodes at a time, up to :data:`PROBE_NODES_MAX`. So an ask that may
-  run on a few nodes among thousands finds them in a few rounds. Such a probe counts only on the best of its nodes; if
-  the RM refuses that node, the ask takes the first agreed node that still has room.
-* Refusals are forgotten after a pause, which grows; when the node itself changes; and when something on the node ends.
-  The scheduler cannot see everything that the RM checks.
-* A missing answer counts as a no for now. So the scheduler keeps no more questions open than the RM answers in time:
-  otherwise the last ones of a burst of thousands would be late, and asked again and again. The limit grows with each
-  quick answer.
+* After the first refusal, the scheduler asks about more nodes for the ask at a time, up to :data:`PROBE_NODES_MAX`. So
+  an ask that may run on a few nodes among thousands finds them in a few rounds. Such a probe is booked only on the best
+  of its nodes. If the RM refuses that node, the ask gets the first agreed node that still has room.
+* The scheduler forgets refusals after a pause, which grows; when the node changes; and when an allocation on the node
+  ends. It cannot see everything that the RM checks.
+* A missing answer counts as a temporary refusal. So the scheduler keeps no more questions open than the RM answers in
+  time: otherwise, in a burst of thousands, the last answers would be late, and the scheduler would repeat these
+  questions again and again. The limit grows with each quick answer.
 * Open questions live in memory only. After a restart the scheduler asks anew and ignores answers to older questions.
 """
 
@@ -23,7 +24,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from muster_core.allocation.turns import Turns
 from muster_core.model.application import Allocation, Ask, AskGroup
-from muster_core.model.inquiries import Inquiry, InquiryKind
 from muster_core.model.node import Node
 from muster_core.model.outcome import (
     Outcome,
@@ -34,6 +34,7 @@ from muster_core.model.outcome import (
     SchedulingStateChanged,
 )
 from muster_core.model.past import Past
+from muster_core.model.predicate_checks import CheckKind, PredicateCheck
 from muster_core.model.reasons import Reason
 from muster_core.model.refusals import Refusal
 from muster_core.model.resources import fits
@@ -55,23 +56,23 @@ if TYPE_CHECKING:
     from muster_core.model.queue import Waitlist
     from muster_core.nodes.node_books import NodeBooks
 
-# An ask that was refused before is asked about so many nodes at once. Each node costs the RM a check, so not at the
-# first try.
+# The number of nodes in one probe, for an ask that was refused before. Each node costs the RM a check, so the first try
+# has one node.
 PROBE_NODES_MAX = 32
-# After so long without an answer, the ask's record says what it waits for.
+# After so long without an answer, the ask's record has the question as the reason.
 SLOW_NS = SECOND_NS
-# The first limit of open questions: what an RM that checks 50 nodes in a second answers within the time-out.
+# The first limit of open questions: an RM that checks 50 nodes in a second answers so many within the time-out.
 OPEN_FIRST = 500
 OPEN_MIN = 16
-# The limit of characters that are kept of an RM's reason.
+# Limit of characters of an RM's reason; the rest is cut.
 REASON_CHARACTERS_MAX = 256
 
 
 class WaitlistTurns(Protocol):
-    """Gives waitlists that wait long their turn."""
+    """The part that gives waitlists with long waits their turn."""
 
-    def come(self, waitlist: Waitlist) -> None:
-        """The waitlist's turn has come."""
+    def on_deadline(self, waitlist: Waitlist) -> None:
+        """Gives the waitlist its turn."""
 
 
 class Questions(RefusedNodes):
@@ -79,9 +80,9 @@ class Questions(RefusedNodes):
 
     :ivar predicates: whether the RM is asked before a placement; ``preemption``: before a preemption; ``states``:
         whether the RM is notified of scheduling states.
-    :ivar silent: the RM wants to be asked, but its stream is gone, and it said that nothing may be placed then.
+    :ivar silent: the RM wants to be asked, its stream has ended, and by its policy nothing may be placed then.
     :ivar number: makes the next question's number, unique for the RM.
-    :ivar open: the open inquiries by question id, oldest first.
+    :ivar open: the open checks by question id, oldest first.
     """
 
     _long_wait: WaitlistTurns
@@ -114,15 +115,15 @@ class Questions(RefusedNodes):
         self.predicates = self.preemption = self.states = False
         self.number: Callable[[], int] = _no_number
         self.silent = False
-        self.open: dict[int, Inquiry] = {}
+        self.open: dict[int, PredicateCheck] = {}
         self.gone = False
-        # Inquiries whose asks do not say yet what they wait for, oldest first.
-        self._quick: dict[Inquiry, None] = {}
-        self._aside: dict[tuple[Ask, InquiryKind], Inquiry] = {}
+        # Checks that their asks' records do not name yet, oldest first.
+        self._quick: dict[PredicateCheck, None] = {}
+        self._aside: dict[tuple[Ask, CheckKind], PredicateCheck] = {}
         # Preemptions that the RM agreed to: the node, and the allocations that may go.
         self._agreed: dict[Ask, tuple[Node, frozenset[Allocation]]] = {}
         self._most_open = OPEN_FIRST
-        # Asks whose records say that the RM is being asked, although it is not any more.
+        # Asks with records of a question that is not open any more.
         self._stale: list[Ask] = []
         # Deadlines: the first answer that is late, or missing for long; the end of the grace period.
         self._due_ns = self._lost_ns = 0
@@ -134,9 +135,9 @@ class Questions(RefusedNodes):
     # ---- policy ----------------------------------------------------------------------------------------------------
 
     def take_policy(self, policy: CallbackPolicy, out: Outcome, now_ns: int) -> None:
-        """Takes the RM's new policy: its stream was opened, or is gone."""
+        """Takes the RM's new policy, because its stream was opened or has ended."""
         if policy.alone != self.policy.alone:
-            self.withdraw_all(out)  # the RM is asked anew, by its new policy
+            self.withdraw_all(out)  # the scheduler asks again, by the new policy
         self.policy = policy
         if policy.alone:
             self.turns.begin(policy.alone)
@@ -167,32 +168,32 @@ class Questions(RefusedNodes):
                 self._forgive(ask, list(ask.refusals.nodes), out)
 
     def _accept_unwanted(self, out: Outcome, now_ns: int) -> None:
-        """Accepts what the RM cannot or does not want to answer any more."""
-        for inquiry in dict.fromkeys(self.open.values()):
-            wanted = self.preemption if inquiry.kind is InquiryKind.PREEMPT else self.predicates
-            for question in () if wanted else list(inquiry.nodes):
-                if not inquiry.gone:
+        """Counts open questions as agreed that the RM cannot or does not want to answer any more."""
+        for check in dict.fromkeys(self.open.values()):
+            wanted = self.preemption if check.kind is CheckKind.PREEMPT else self.predicates
+            for question in () if wanted else list(check.nodes):
+                if not check.gone:
                     self.answer(question, True, "", out, now_ns)
 
-    def come(self, out: Outcome, now_ns: int) -> None:
-        """A deadline has come: late answers, or the end of the grace period after the stream was lost."""
+    def on_deadline(self, out: Outcome, now_ns: int) -> None:
+        """Handles a deadline: late answers, or the end of the grace period after the stream was lost."""
         if not self.policy.connected and not self.silent and (self.predicates or self.preemption or self.states):
             self._review_policy(out, now_ns)
-        for inquiry in list(self._quick):
-            if inquiry.asked.since_ns + SLOW_NS > now_ns:
+        for check in list(self._quick):
+            if check.asked.since_ns + SLOW_NS > now_ns:
                 break
-            del self._quick[inquiry]
-            if inquiry.ask.asked is None and inquiry.holds_out:
-                inquiry.ask.asked = inquiry.asked
-                out.touch(inquiry.ask, self._state.name)
-        late = [question for question, inquiry in self.open.items() if inquiry.due_ns <= now_ns]
+            del self._quick[check]
+            if check.ask.asked is None and check.holds_out:
+                check.ask.asked = check.asked
+                out.touch(check.ask, self._state.name)
+        late = [question for question, check in self.open.items() if check.due_ns <= now_ns]
         over = f"no answer within {self.policy.timeout_ns / SECOND_NS:g} s"
         for question in late:
             self.answer(question, False, over, out, now_ns, unanswered=True)
         if now_ns >= self._due_ns:
             self._due_ns = 0
             # (Not the due time of the oldest question: the time for an answer may have changed since.)
-            self._arm(min((inquiry.due_ns for inquiry in self.open.values()), default=0))
+            self._arm(min((check.due_ns for check in self.open.values()), default=0))
             if self._quick:
                 self._arm(next(iter(self._quick)).asked.since_ns + SLOW_NS)
 
@@ -214,31 +215,31 @@ class Questions(RefusedNodes):
         answered = refusals.answered if refusals is not None else 0
         if refusals is not None and answered and node.node_id != ask.reserved_node and not ask.demand.required_node:
             # (Of an ask with repeats, one probe at a time asks about many nodes.)
-            probing = any(each.kind is InquiryKind.PROBE for each in self._state.inquiries.for_ask(ask))
+            probing = any(each.kind is CheckKind.PROBE for each in self._state.checks.for_ask(ask))
             wanted = 1 if probing else min(2 * answered, PROBE_NODES_MAX)
             but = self.turns.but(ask, refusals.nodes)
             nodes = self._node_books.index.fitting(ask.shape.items, but, wanted) or nodes
-        kind = InquiryKind.PLACE if len(nodes) == 1 else InquiryKind.PROBE
-        inquiry = self._ask(kind, ask, nodes, True, out, now_ns)
-        inquiry.booked = nodes[0]
-        self._book(inquiry, 1)
+        kind = CheckKind.PLACE if len(nodes) == 1 else CheckKind.PROBE
+        check = self._ask(kind, ask, nodes, True, out, now_ns)
+        check.booked = nodes[0]
+        self._book(check, 1)
         self._lifecycle.recount(ask.app)
-        self._hold_out(inquiry, group, out, now_ns)
+        self._hold_out(check, group, out, now_ns)
 
     def make_candidate(
         self, ask: Ask, group: AskGroup, placeholder: Allocation, node: Node, out: Outcome, now_ns: int
     ) -> None:
         """Proposes that a placeholder makes room for a real ask, which runs on this node."""
         elsewhere = node.node_id != placeholder.node_id
-        inquiry = self._ask(InquiryKind.REPLACE, ask, [node], elsewhere, out, now_ns)
-        inquiry.placeholder = placeholder
-        self._gangs.make_candidate(placeholder, inquiry)
-        self._hold_out(inquiry, group, out, now_ns)
+        check = self._ask(CheckKind.REPLACE, ask, [node], elsewhere, out, now_ns)
+        check.placeholder = placeholder
+        self._gangs.make_candidate(placeholder, check)
+        self._hold_out(check, group, out, now_ns)
 
     def reserve(self, ask: Ask, node: Node, out: Outcome, now_ns: int) -> None:
         """Proposes to reserve a node for an ask."""
-        if (ask, InquiryKind.RESERVE) not in self._aside:
-            self._ask(InquiryKind.RESERVE, ask, [node], False, out, now_ns)
+        if (ask, CheckKind.RESERVE) not in self._aside:
+            self._ask(CheckKind.RESERVE, ask, [node], False, out, now_ns)
 
     def may_preempt(
         self,
@@ -249,8 +250,8 @@ class Questions(RefusedNodes):
         out: Outcome,
         now_ns: int,
     ) -> frozenset[Allocation] | None:
-        """The allocations of ``further`` that must go too, so that the RM admits the ask to the node; None: the RM is
-        being asked.
+        """The allocations of ``further`` that must be released, too, before the RM admits the ask to the node; None:
+        its answer is missing.
 
         :param victims: the allocations that go in any case.
         :param further: the allocations that may go, in order.
@@ -262,59 +263,59 @@ class Questions(RefusedNodes):
             more = frozenset(each for each in agreed[1].difference(victims) if not each.gone and not each.releasing)
             if more.issubset(further):
                 return more
-        if (ask, InquiryKind.PREEMPT) not in self._aside:
-            inquiry = self._inquiry(InquiryKind.PREEMPT, ask, [node], now_ns)
-            inquiry.victims, inquiry.least = (*victims, *further), len(victims)
-            self._file(inquiry)
+        if (ask, CheckKind.PREEMPT) not in self._aside:
+            check = self._check(CheckKind.PREEMPT, ask, [node], now_ns)
+            check.victims, check.least = (*victims, *further), len(victims)
+            self._file(check)
             out.facts.append(
                 PreemptionPredicatesAsked(
-                    next(iter(inquiry.nodes)),
+                    next(iter(check.nodes)),
                     self._state.name,
                     ask.app.app_id,
                     ask.key,
                     node.node_id,
-                    tuple((victim.app_id, victim.key) for victim in inquiry.victims),
-                    inquiry.least,
-                    inquiry.due_ns,
+                    tuple((victim.app_id, victim.key) for victim in check.victims),
+                    check.least,
+                    check.due_ns,
                 )
             )
         return None
 
     def _ask(
-        self, kind: InquiryKind, ask: Ask, nodes: Sequence[Node], allocate: bool, out: Outcome, now_ns: int
-    ) -> Inquiry:
-        inquiry = self._inquiry(kind, ask, nodes, now_ns)
-        self._file(inquiry)
-        # (Questions that follow one that was alone must be answered by an RM that knows of it.)
-        name, due_ns, after_last = self._state.name, inquiry.due_ns, self.turns.on
-        for question, node in inquiry.nodes.items():
+        self, kind: CheckKind, ask: Ask, nodes: Sequence[Node], allocate: bool, out: Outcome, now_ns: int
+    ) -> PredicateCheck:
+        check = self._check(kind, ask, nodes, now_ns)
+        self._file(check)
+        # (If a proposal was alone, the RM must know its allocation before it answers later questions.)
+        name, due_ns, after_last = self._state.name, check.due_ns, self.turns.on
+        for question, node in check.nodes.items():
             out.facts.append(
                 PredicatesAsked(question, name, ask.app.app_id, ask.key, node.node_id, allocate, due_ns, after_last)
             )
-        return inquiry
+        return check
 
-    def _inquiry(self, kind: InquiryKind, ask: Ask, nodes: Sequence[Node], now_ns: int) -> Inquiry:
-        """Makes an inquiry with a question for each of the nodes. The inquiry is not filed yet."""
+    def _check(self, kind: CheckKind, ask: Ask, nodes: Sequence[Node], now_ns: int) -> PredicateCheck:
+        """Makes a check with a question for each of the nodes. The check is not filed yet."""
         due_ns = now_ns + self.policy.timeout_ns
-        return Inquiry(kind, ask, {self.number(): node for node in nodes}, now_ns, due_ns)
+        return PredicateCheck(kind, ask, {self.number(): node for node in nodes}, now_ns, due_ns)
 
-    def _file(self, inquiry: Inquiry) -> None:
-        ask = inquiry.ask
-        for question in inquiry.nodes:
-            self.open[question] = inquiry
-        self._state.inquiries.add(inquiry)
-        self._quick[inquiry] = None
-        if inquiry.holds_out:
-            self.turns.enter(inquiry)
+    def _file(self, check: PredicateCheck) -> None:
+        ask = check.ask
+        for question in check.nodes:
+            self.open[question] = check
+        self._state.checks.add(check)
+        self._quick[check] = None
+        if check.holds_out:
+            self.turns.enter(check)
         else:
-            self._aside[ask, inquiry.kind] = inquiry
-        self._arm(min(inquiry.due_ns, inquiry.asked.since_ns + SLOW_NS))
+            self._aside[ask, check.kind] = check
+        self._arm(min(check.due_ns, check.asked.since_ns + SLOW_NS))
 
-    def _hold_out(self, inquiry: Inquiry, group: AskGroup, out: Outcome, now_ns: int) -> None:
-        """The ask is not tried while the RM is asked; the next ask of its group may be."""
-        ask, waiting = inquiry.ask, self._waiting
+    def _hold_out(self, check: PredicateCheck, group: AskGroup, out: Outcome, now_ns: int) -> None:
+        """Takes the ask out of the search while the RM is asked; the next ask of its group may be tried."""
+        ask, waiting = check.ask, self._waiting
         app = ask.app
-        inquiry.past = waiting.past_of(group, now_ns)
+        check.past = waiting.past_of(group, now_ns)
         if app.queue.fair_apps:
             app.share = None
             waiting.rekey(app)
@@ -342,62 +343,62 @@ class Questions(RefusedNodes):
 
         :param index: of an answer about victims, the index of the last victim that must go.
         """
-        inquiry = self.open.pop(question, None)
-        if inquiry is None:
+        check = self.open.pop(question, None)
+        if check is None:
             return
-        took_ns = now_ns - inquiry.asked.since_ns
+        took_ns = now_ns - check.asked.since_ns
         if took_ns * 4 <= self.policy.timeout_ns:
             self._most_open += 1
         elif self._most_open > len(self.open):  # the RM is at its limit
             self._most_open = max(len(self.open), OPEN_MIN)
-        inquiry.answers[question] = None if fits else reason[:REASON_CHARACTERS_MAX]
+        check.answers[question] = None if fits else reason[:REASON_CHARACTERS_MAX]
         # (An index beyond the victims is ignored: only victims that the RM named go.)
-        inquiry.going = max(index + 1, inquiry.least) if index < len(inquiry.victims) else inquiry.least
-        node = inquiry.nodes[question]
+        check.going = max(index + 1, check.least) if index < len(check.victims) else check.least
+        node = check.nodes[question]
         if not fits:
             out.facts.append(QuestionRefused(question, unanswered))
             refusal = Refusal(node.node_id, reason[:REASON_CHARACTERS_MAX], now_ns, unanswered)
-            self._refuse(inquiry.ask, refusal, node, out, now_ns)
-            if inquiry.changed_nodes is not None and node in inquiry.changed_nodes and not unanswered:
-                self._outdated.setdefault(inquiry.ask, []).append(node.node_id)
-        if inquiry.is_clear:
-            self._settle(inquiry, out, now_ns)
+            self._refuse(check.ask, refusal, node, out, now_ns)
+            if check.changed_nodes is not None and node in check.changed_nodes and not unanswered:
+                self._outdated.setdefault(check.ask, []).append(node.node_id)
+        if check.is_clear:
+            self._settle(check, out, now_ns)
 
-    def _settle(self, inquiry: Inquiry, out: Outcome, now_ns: int) -> None:
-        """Carries out the answers, which suffice now."""
-        ask = inquiry.ask
-        agreed = [node for question, node in inquiry.nodes.items() if inquiry.answers.get(question, "") is None]
+    def _settle(self, check: PredicateCheck, out: Outcome, now_ns: int) -> None:
+        """Carries out the answers, once they suffice."""
+        ask = check.ask
+        agreed = [node for question, node in check.nodes.items() if check.answers.get(question, "") is None]
         node = agreed[0] if agreed else None
-        if node is not None and inquiry.booked is node and self._may_use(ask, node):
-            self._book(inquiry, -1, again=True)
-            self._close(inquiry, out)
+        if node is not None and check.booked is node and self._may_use(ask, node):
+            self._book(check, -1, again=True)
+            self._close(check, out)
             self._placing.allocate(ask, ask.group, node, out, now_ns)
             self._lifecycle.recount(ask.app)
             return
-        if inquiry.booked is not None:
-            self._give_back(inquiry)
-        self._close(inquiry, out)
+        if check.booked is not None:
+            self._give_back(check)
+        self._close(check, out)
         if not agreed:
-            self._give_up(ask, inquiry, out, now_ns)
+            self._give_up(ask, check, out, now_ns)
         done = False
-        match inquiry.kind:
-            case InquiryKind.PROBE:
+        match check.kind:
+            case CheckKind.PROBE:
                 done = self._take_first(ask, agreed, out, now_ns)
-            case InquiryKind.REPLACE:
-                assert inquiry.placeholder is not None, f"{inquiry} replaces nothing"
-                self._gangs.free_candidate(inquiry.placeholder)
+            case CheckKind.REPLACE:
+                assert check.placeholder is not None, f"{check} replaces nothing"
+                self._gangs.free_candidate(check.placeholder)
                 if node is not None:
-                    done = self._gangs.agreed(inquiry.placeholder, ask, node, out, now_ns)
-            case InquiryKind.RESERVE if node is not None:
+                    done = self._gangs.agreed(check.placeholder, ask, node, out, now_ns)
+            case CheckKind.RESERVE if node is not None:
                 self._keep_free(ask, node, out, now_ns)
-            case InquiryKind.PREEMPT if node is not None and ask.group is not None:
-                self._agreed[ask] = (node, frozenset(inquiry.victims[: inquiry.going]))
+            case CheckKind.PREEMPT if node is not None and ask.group is not None:
+                self._agreed[ask] = (node, frozenset(check.victims[: check.going]))
                 waitlist = ask.app.queue.waitlists.get(ask.group.wait_key)
                 if waitlist is not None:
-                    self._long_wait.come(waitlist)
+                    self._long_wait.on_deadline(waitlist)
         if not done:
             apart = ask.group is not None and ask.group.apart != ask.apart
-            past = self._waiting.past_of(ask.group, now_ns) if apart and ask.group is not None else inquiry.past
+            past = self._waiting.past_of(ask.group, now_ns) if apart and ask.group is not None else check.past
             self._bring_back(ask, out, past)
 
     def _take_first(self, ask: Ask, agreed: Sequence[Node], out: Outcome, now_ns: int) -> bool:
@@ -415,21 +416,21 @@ class Questions(RefusedNodes):
 
     def _keep_free(self, ask: Ask, node: Node, out: Outcome, now_ns: int) -> None:
         waits = ask.group is not None and ask.group.parked_key is not None and not ask.reserved_node
-        # (The RM may have refused the node meanwhile, in another inquiry of the ask.)
+        # (The RM may have refused the node meanwhile, in another check of the ask.)
         listed = node.index_key is not None and node.node_id not in self.refused(ask)
         if waits and listed and fits(ask.shape.items, node.capacity):
             self._reservations.reserve(ask, node, out, now_ns)
 
-    def _give_up(self, ask: Ask, inquiry: Inquiry, out: Outcome, now_ns: int) -> None:
+    def _give_up(self, ask: Ask, check: PredicateCheck, out: Outcome, now_ns: int) -> None:
         """Cancels the ask's reservation of a node that was refused."""
-        for node in inquiry.nodes.values():
+        for node in check.nodes.values():
             if ask.reserved_node == node.node_id:
                 self._reservations.unreserve(ask, out, now_ns)
 
     def _bring_back(self, ask: Ask, out: Outcome, past: Past) -> None:
-        """The ask may be tried (again), among asks that are alike or apart from them.
+        """Puts the ask into the search (again), among asks that are alike or apart from them.
 
-        :param past: what the ask has waited for.
+        :param past: the ask's past reasons.
         """
         if ask.gone:
             return
@@ -441,20 +442,20 @@ class Questions(RefusedNodes):
                 self._waiting.carry(ask.group, past)
         self._waiting.refresh_app(ask.app)
 
-    def _close(self, inquiry: Inquiry, out: Outcome | None) -> None:
-        """Closes the inquiry. Later answers to it are ignored."""
-        ask = inquiry.ask
-        inquiry.gone = True
-        for question in inquiry.nodes:
+    def _close(self, check: PredicateCheck, out: Outcome | None) -> None:
+        """Closes the check. Later answers to it are ignored."""
+        ask = check.ask
+        check.gone = True
+        for question in check.nodes:
             self.open.pop(question, None)
-        self._state.inquiries.remove(inquiry)
-        self._quick.pop(inquiry, None)
-        if not inquiry.holds_out:
-            del self._aside[ask, inquiry.kind]
+        self._state.checks.remove(check)
+        self._quick.pop(check, None)
+        if not check.holds_out:
+            del self._aside[ask, check.kind]
             return
-        self.turns.leave(inquiry)
-        if ask.asked is inquiry.asked:
-            slow = (each.asked for each in self._state.inquiries.for_ask(ask) if each not in self._quick)
+        self.turns.leave(check)
+        if ask.asked is check.asked:
+            slow = (each.asked for each in self._state.checks.for_ask(ask) if each not in self._quick)
             ask.asked = next(slow, None)
             if out is not None:
                 out.touch(ask, self._state.name)
@@ -463,23 +464,23 @@ class Questions(RefusedNodes):
 
     # ---- the books -------------------------------------------------------------------------------------------------
 
-    def _book(self, inquiry: Inquiry, sign: int, *, again: bool = False) -> None:
+    def _book(self, check: PredicateCheck, sign: int, *, again: bool = False) -> None:
         """Counts a proposal on its node and in all limits (1), or stops counting it (-1). Wakes no waitlist.
 
         ``again``: an allocation is booked at once in its place, so that the node keeps its place in the node index.
         """
-        ask, node = inquiry.ask, inquiry.booked
-        assert node is not None, f"{inquiry} is booked nowhere"
+        ask, node = check.ask, check.booked
+        assert node is not None, f"{check} is booked nowhere"
         self._books.propose(ask, node, sign, again=again)
         if ask.demand.placeholder:
             self._gangs.propose(ask, sign)
 
-    def _give_back(self, inquiry: Inquiry) -> None:
-        """A proposal ends without an allocation: the room is free for whatever waits for it."""
-        app, node = inquiry.ask.app, inquiry.booked
-        assert node is not None, f"{inquiry} is booked nowhere"
-        self._book(inquiry, -1)
-        inquiry.booked = None
+    def _give_back(self, check: PredicateCheck) -> None:
+        """Takes back a proposal, and wakes the waitlists that wait for its room."""
+        app, node = check.ask.app, check.booked
+        assert node is not None, f"{check} is booked nowhere"
+        self._book(check, -1)
+        check.booked = None
         app.share = None
         if app.queue.fair_apps:
             self._waiting.rekey(app)
@@ -487,36 +488,36 @@ class Questions(RefusedNodes):
         if not node.gone:
             self._waiting.node_gained(node)
         self._waiting.ledgers_gained(app)
-        if inquiry.ask.demand.placeholder:
+        if check.ask.demand.placeholder:
             self._gangs.not_placed(app)
         self._waiting.refresh_app(app)
         self._waiting.refresh(app.queue)
 
     @property
     def enough(self) -> bool:
-        """Whether as much is asked as the RM answers in time."""
+        """Whether the number of open questions is at its limit."""
         return self.predicates and len(self.open) >= self._most_open
 
     @property
-    def concern_somebody(self) -> bool:
-        """Whether anything is asked or agreed."""
+    def are_open(self) -> bool:
+        """Whether a question is open, or an agreement is not used yet."""
         return bool(self.open or self._agreed)
 
     # ---- withdrawal ------------------------------------------------------------------------------------------------
 
-    def withdraw(self, inquiry: Inquiry, out: Outcome | None) -> None:
-        """Withdraws the inquiry. The caller brings its ask back, if the ask still exists."""
-        if inquiry.booked is not None:
-            self._give_back(inquiry)
-        self._close(inquiry, out)
-        if inquiry.placeholder is not None:
-            self._gangs.free_candidate(inquiry.placeholder)
+    def withdraw(self, check: PredicateCheck, out: Outcome | None) -> None:
+        """Withdraws the check. The caller brings its ask back, if the ask still exists."""
+        if check.booked is not None:
+            self._give_back(check)
+        self._close(check, out)
+        if check.placeholder is not None:
+            self._gangs.free_candidate(check.placeholder)
 
     def ask_gone(self, ask: Ask, out: Outcome | None) -> None:
-        """Withdraws everything about an ask that is gone."""
-        for inquiry in self._state.inquiries.for_ask(ask):
-            self.withdraw(inquiry, out)
-        for kind in (InquiryKind.RESERVE, InquiryKind.PREEMPT):
+        """Withdraws all questions about an ask that has ended."""
+        for check in self._state.checks.for_ask(ask):
+            self.withdraw(check, out)
+        for kind in (CheckKind.RESERVE, CheckKind.PREEMPT):
             aside = self._aside.get((ask, kind))
             if aside is not None:
                 self._close(aside, out)
@@ -526,66 +527,66 @@ class Questions(RefusedNodes):
             self._refused.pop(ask, None)
 
     def node_gone(self, node: Node, out: Outcome, now_ns: int) -> None:
-        """Withdraws the questions about a node that is about to go."""
-        for inquiry in self._state.inquiries.about_node(node):
-            if inquiry.gone:
+        """Withdraws the questions about a node that is about to be removed."""
+        for check in self._state.checks.about_node(node):
+            if check.gone:
                 continue
-            for question in [question for question, each in inquiry.nodes.items() if each is node]:
-                if len(inquiry.nodes) == 1:
-                    self.withdraw(inquiry, out)
-                    self._bring_back(inquiry.ask, out, inquiry.past)
+            for question in [question for question, each in check.nodes.items() if each is node]:
+                if len(check.nodes) == 1:
+                    self.withdraw(check, out)
+                    self._bring_back(check.ask, out, check.past)
                     break
-                if inquiry.booked is node:
-                    self._give_back(inquiry)
+                if check.booked is node:
+                    self._give_back(check)
                 self.open.pop(question, None)
-                inquiry.answers.pop(question, None)
-                del inquiry.nodes[question]
-                self.turns.leave_node(inquiry, node)
-                if inquiry.is_clear:
-                    self._settle(inquiry, out, now_ns)
-        self._state.inquiries.of_nodes.pop(node, None)
+                check.answers.pop(question, None)
+                del check.nodes[question]
+                self.turns.leave_node(check, node)
+                if check.is_clear:
+                    self._settle(check, out, now_ns)
+        self._state.checks.of_nodes.pop(node, None)
         for ask in list(node.refused_by):
             self._forget(ask, [node.node_id])
             out.touch(ask, self._state.name)
 
     def node_shrank(self, node: Node, out: Outcome) -> None:
-        """The node has less than what is on it: withdraws proposals there until the rest fits, the latest first.
+        """Withdraws proposals on an over-committed node until the rest fits, the latest first.
 
         (The answer of the RM does not matter: the scheduler asks again about another node.)
         """
-        for inquiry in reversed(self._state.inquiries.about_node(node)):
-            nothing = [(number, 0) for number, _ in inquiry.ask.shape.items]
-            if inquiry.booked is node and not fits(nothing, node.available):
-                self.withdraw(inquiry, out)
-                self._bring_back(inquiry.ask, out, inquiry.past)
+        for check in reversed(self._state.checks.about_node(node)):
+            nothing = [(number, 0) for number, _ in check.ask.shape.items]
+            if check.booked is node and not fits(nothing, node.available):
+                self.withdraw(check, out)
+                self._bring_back(check.ask, out, check.past)
 
     def limits_shrank(self, out: Outcome) -> None:
-        """A source lowered a limit, or now counts in one: withdraws proposals above the limit, the latest first."""
-        for inquiry in reversed(dict.fromkeys(self.open.values())):
-            ask = inquiry.ask
+        """Withdraws proposals above a limit that a source lowered, or in which its allocations count now; the latest
+        first.
+        """
+        for check in reversed(dict.fromkeys(self.open.values())):
+            ask = check.ask
             over = (
                 ledger.allocated[number] > ledger.limit[number]
                 for ledger in ask.app.ledgers
                 for number, _ in ask.shape.items
             )
-            if inquiry.booked is not None and any(over):
-                self.withdraw(inquiry, out)
-                self._bring_back(ask, out, inquiry.past)
+            if check.booked is not None and any(over):
+                self.withdraw(check, out)
+                self._bring_back(ask, out, check.past)
 
     def withdraw_all(self, out: Outcome) -> None:
-        """Withdraws all inquiries, because the rules change or decisions stop. Their asks are brought back and asked
-        about anew.
-        """
-        for inquiry in dict.fromkeys(self.open.values()):
-            self.withdraw(inquiry, out)
-            self._bring_back(inquiry.ask, out, inquiry.past)
+        """Withdraws all checks, because the rules change or decisions stop. Their asks are tried and checked again."""
+        for check in dict.fromkeys(self.open.values()):
+            self.withdraw(check, out)
+            self._bring_back(check.ask, out, check.past)
         self._agreed.clear()
 
     # ---- refusals --------------------------------------------------------------------------------------------------
 
     def not_to_keep(self, ask: Ask) -> list[Node]:
         """The nodes that cannot be reserved for the ask: refused, or being asked about."""
-        asked = [each.nodes for (_, kind), each in self._aside.items() if kind is InquiryKind.RESERVE]
+        asked = [each.nodes for (_, kind), each in self._aside.items() if kind is CheckKind.RESERVE]
         nodes = self._state.nodes
         refused = [nodes[node_id] for node_id in self.refused(ask) if node_id in nodes]
         return [*refused, *(node for each in asked for node in each.values())]
@@ -593,7 +594,7 @@ class Questions(RefusedNodes):
     # ---- notifications to the RM -----------------------------------------------------------------------------------
 
     def skipped(self, group: AskGroup, reason: Reason | None, out: Outcome) -> None:
-        """The first ask of a group was examined, and a limit is exceeded: tells the RM once for each reason."""
+        """Tells the RM, once for each reason, that a limit stops the first ask of a group."""
         head = group.head()
         if head is None or reason is None or group.notified_skipped == (head.submission, reason.code):
             return
@@ -601,14 +602,14 @@ class Questions(RefusedNodes):
         self.tell(head, SchedulingState.SKIPPED, reason.sentence(), out)
 
     def tell(self, ask: Ask, state: SchedulingState, reason: str, out: Outcome) -> None:
-        """Tells the RM the state of an ask, if it wants to know."""
+        """Tells the RM the state of an ask, if the RM wants such messages."""
         if self.states:
             out.facts.append(SchedulingStateChanged(ask.app.app_id, ask.key, state, reason))
 
     # ---- after a fold ----------------------------------------------------------------------------------------------
 
     def activate(self) -> None:
-        """After a fold no question is open; refusals stay in force."""
+        """Restores refusals after a fold. No question is open then."""
         for app in self._state.apps.values():
             for held in app.allocations.values():
                 if held.demand.alone:
@@ -626,7 +627,7 @@ class Questions(RefusedNodes):
                         self._arm_refusals(ask, refusals, refusals.until_ns)
 
     def refresh_records(self, out: Outcome) -> None:
-        """Corrects records which say that the RM is being asked, although it is not any more."""
+        """Corrects the records of asks with a question that is not open any more."""
         for ask in self._stale:
             out.touch(ask, self._state.name)
         self._stale.clear()

@@ -1,7 +1,7 @@
 """The nodes that the RM refused for asks, and when the scheduler asks about them again.
 
-Refusals are forgotten after a pause, which grows; when the node itself changes; and when something on the node ends.
-The scheduler cannot see everything that the RM checks.
+The scheduler forgets refusals after a pause, which grows; when the node changes; and when an allocation on the node
+ends. It cannot see everything that the RM checks.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from muster_core.model.application import Ask, AskGroup
-from muster_core.model.inquiries import Retry
 from muster_core.model.node import Node
 from muster_core.model.outcome import Outcome
+from muster_core.model.predicate_checks import Retry
 from muster_core.model.reasons import Reason, ReasonCode
 from muster_core.model.refusals import Refusal, Refusals
 from muster_core.model.resources import fits
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 # The pause before refusals are forgotten doubles up to this value.
 RETRY_MAX_NS = 60 * SECOND_NS
-# An ask that is refused a node again, after something ended there, rests: twice as long each time, up to the first
-# pause.
+# If the RM refuses a node again after an allocation ended there, the ask rests: twice as long each time, up to the
+# first pause.
 REST_MIN_NS = SECOND_NS // 4
 
 
 class RefusedNodes:
     """The refusals of one partition's RM. The asks and the nodes hold them.
 
-    :ivar policy: what the RM wants to be asked and notified of.
+    :ivar policy: the decisions before which the RM wants to be asked, and the states of which it wants to be notified.
     """
 
     def __init__(self, state: PartitionState, *, waiting: Waiting, node_books: NodeBooks, gangs: Gangs) -> None:
@@ -44,7 +44,7 @@ class RefusedNodes:
         self._gangs = gangs
         self.policy = CallbackPolicy()
         self._refused: dict[Ask, None] = {}
-        # Nodes on which something ended or changed since the last search.
+        # Nodes that changed, or on which an allocation ended or changed, since the last search.
         self._changed_nodes: dict[Node, None] = {}
         # By ask, nodes whose refusals may be older than such a change.
         self._outdated: dict[Ask, list[str]] = {}
@@ -96,12 +96,12 @@ class RefusedNodes:
             self._waiting.make_ready(group)
 
     def node_changed(self, node: Node, out: Outcome) -> None:
-        """The node changed: the RM's refusals of it may not hold any more."""
+        """Reviews the RM's refusals of a node that changed."""
         for ask in list(node.refused_by):
             self._forgive(ask, [node.node_id], out)
 
     def why_refused(self, group: AskGroup) -> Reason | None:
-        """Why an ask that stands apart finds no node although one has room; None: there is no such reason."""
+        """The reason if the RM refused all nodes with room for an ask that is apart; None: that is not the reason."""
         ask = group.head()
         if ask is None or ask.refusals is None or (last := ask.refusals.last) is None:
             return None
@@ -112,7 +112,7 @@ class RefusedNodes:
         return Reason(ReasonCode.REFUSED_BY_RM, nodes=len(ask.refusals.nodes), node=last.node_id, said=last.reason)
 
     def stir(self, node: Node) -> None:
-        """Something on the node ended or changed: the RM's refusals of it are reviewed.
+        """Notes that an allocation on the node ended or changed: the RM's refusals of the node are reviewed.
 
         The RM's predicates may depend on that: on ports, on disks, on which allocations run side by side.
         """
@@ -120,14 +120,14 @@ class RefusedNodes:
 
     @property
     def has_wakeups(self) -> bool:
-        """Whether something changed on nodes that :meth:`look_again` has not reviewed yet."""
+        """Whether nodes changed that :meth:`look_again` has not reviewed yet."""
         return bool(self._changed_nodes or self._outdated)
 
     def look_again(self, out: Outcome, now_ns: int) -> None:
-        """Called before a search: asks again about refused nodes on which something ended.
+        """Called before a search: asks again about refused nodes on which an allocation ended.
 
-        The first time at once. An ask that got this a moment ago rests before, longer each time. So an ask that is
-        refused again and again on a busy node is asked about now and then, and not each time that something ends there.
+        The first time, it asks at once. Later, the ask first rests, longer each time. So on a busy node that the RM
+        refuses again and again, the scheduler asks now and then, and not after each end of an allocation.
         """
         if not self.has_wakeups:
             return
@@ -136,10 +136,10 @@ class RefusedNodes:
         for node in changed:
             if node.gone:
                 continue
-            for inquiry in self._state.inquiries.about_node(node):
-                if inquiry.changed_nodes is None:
-                    inquiry.changed_nodes = {}
-                inquiry.changed_nodes[node] = None
+            for check in self._state.checks.about_node(node):
+                if check.changed_nodes is None:
+                    check.changed_nodes = {}
+                check.changed_nodes[node] = None
             for ask in node.refused_by:
                 found.setdefault(ask, []).append(node.node_id)
         for ask, node_ids in found.items():
@@ -164,7 +164,9 @@ class RefusedNodes:
         refusals.again_ns = now_ns + refusals.rest_ns
 
     def retry(self, retry: Retry, due_ns: int, out: Outcome, now_ns: int) -> None:
-        """A pause is over: the RM may be asked again about the nodes that changed meanwhile, or about all nodes."""
+        """Handles the end of a pause: the RM may be asked again about the nodes that changed meanwhile, or about all
+        nodes.
+        """
         ask, refusals = retry.ask, retry.refusals
         if due_ns != refusals.armed_ns:
             return  # an earlier deadline came

@@ -19,7 +19,7 @@ class AskedBefore(Protocol):
 
 
 class Cluster:
-    """One partition, as a search for victims reads it. The search changes nothing.
+    """The data of one partition for a search of victims. The search changes nothing.
 
     :ivar state: the partition's objects.
     :ivar room: the room that limits leave to gangs.

@@ -14,7 +14,7 @@ from muster_core.preemption.preemption_cover import Entry, WholeGang
 from muster_core.preemption.preemption_victims import Underway
 from muster_core.queues.ordering import queue_share, share_of
 
-# Limit of further victims: those that the room does not need, but that the RM may want released, too.
+# Limit of further victims: they are not needed to make room, but the RM may want them released, too.
 FURTHER_MAX = 16
 
 
@@ -37,7 +37,7 @@ class Plan:
     :param node: the node for the ask, which is reserved for it; None: no node.
     :param victims: in the order of their release.
     :param entries: the same victims as entries of the search.
-    :param further: other allocations on the node that may go if the RM wants more released than the room needs (the
+    :param further: other allocations on the node that may be released if the RM wants more than the necessary ones (the
         scheduler interface, PreemptionPredicates). The RM takes as many as it wants, from the first one on.
     """
 
@@ -48,7 +48,7 @@ class Plan:
 
 
 def plan_of(ask: Ask, node: Node, entries: list[Entry], now_ns: int) -> Plan:
-    """Makes the plan in which these entries go and the ask comes to the node."""
+    """Makes the plan that releases these entries and places the ask on the node."""
     asker = ask.app.queue
     message = f"Preempted by {ask.key} from application {ask.app.app_id} in {asker.path}"
     going = [(member, entry.branch.rule) for entry in entries for member in entry.members]

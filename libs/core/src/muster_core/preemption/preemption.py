@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 # The limit of compared nodes on which victims of the lowest class suffice: among thousands, one is as good as another.
 NODES_COMPARED_MAX = 32
-# To get below a limit, the search chooses among so many victims that are not on the node itself.
+# To get below a limit, the search considers so many victims on other nodes.
 ELSEWHERE_MAX = 256
 # The steps of the search on one node; the whole search has ``STEPS_MAX``.
 STEPS_PER_NODE_MAX = 2_000
@@ -89,7 +89,7 @@ def search_revoked(node: Node, lack: dict[int, int], entry: ExternalEntry, now_n
 
 
 def with_further(plan: Plan, more: Collection[Allocation], ask: Ask, now_ns: int) -> Plan:
-    """Adds to the plan those of its further victims that must go, too."""
+    """Adds those of the plan's further victims that must be released, too."""
     if not more or plan.node is None:
         return plan
     added = [entry for entry in plan.further if entry.allocation in more]
@@ -99,7 +99,7 @@ def with_further(plan: Plan, more: Collection[Allocation], ask: Ask, now_ns: int
 def carried_out(state: PartitionState, plan: Plan, ask: Ask, version: int) -> None:
     """Records that the partition has changed since that version only by this plan.
 
-    The search's knowledge stays valid, so that ten plans in a row do not look at everything ten times.
+    So the data of the search stay valid, and ten plans in a row do not read the whole partition ten times.
     """
     preemption_victims.go_on(state, version, ask, [victim.allocation for victim in plan.victims])
 
@@ -141,7 +141,7 @@ class _Search:
             node is not None or self._known.underway.comes_free(ask, self._state.nodes)  # the room is there or will be
         ):
             return PreemptionNo.NOT_NEEDED
-        # 2. An answer that asks that are alike got already.
+        # 2. The stored answer for asks that are alike.
         alike = self._alike()
         no = self._known.noes.get(alike)
         if no is not None:
@@ -178,7 +178,7 @@ class _Search:
         return (app.queue, ask.shape, ask.priority, app.trackers, own, ask.reserved_node)
 
     def _node_with_room(self) -> Node | None:
-        """The node to which the ask would go at once if only limits stood against it."""
+        """The node for the ask if only limits stop it."""
         reserved = self._state.nodes.get(self._ask.reserved_node)
         if reserved is not None and self._may_use(reserved) and not self._short(reserved):
             return reserved
@@ -240,7 +240,7 @@ class _Search:
         return replace(plan, further=self._further(found.node, found.entries))
 
     def _further(self, node: Node, chosen: list[Entry]) -> tuple[Entry, ...]:
-        """Further allocations that may go from the node, in order. However many go, no queue falls below its
+        """Further allocations on the node that may be released, in order. No number of them takes a queue below its
         guarantee.
         """
         going = {member for entry in chosen for member in entry.members}

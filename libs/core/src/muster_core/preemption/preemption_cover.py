@@ -2,8 +2,8 @@
 
 Two kinds of bounds meet. A *need* is an amount of one type that has to come free: room on a node, or below a limit. A
 *guard* is a queue with a guarantee, and how much of each type may still go before the queue would be below the
-guarantee. Taking an entry lowers needs and guards. :func:`cover` takes entries in order of cost, undoes those that led
-nowhere, and at the end keeps only entries that are needed.
+guarantee. Taking an entry lowers needs and guards. :func:`cover` takes entries in order of cost, undoes those that lead
+to no solution, and at the end keeps only necessary entries.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Guard:
     spare: dict[int, int]
 
     def allows(self, items: Items) -> bool:
-        """Whether so much may go."""
+        """Whether this amount may be released."""
         spare = self.spare
         for number, value in items:  # noqa: SIM110 - all() with its generator takes three times as long
             if spare.get(number, value) < value:
@@ -44,7 +44,7 @@ class Guard:
         return True
 
     def take(self, items: Items, sign: int) -> None:
-        """Counts so much as gone (1), or as kept after all (-1)."""
+        """Counts this amount as released (1), or takes the count back (-1)."""
         spare = self.spare
         for number, value in items:
             if number in spare:
@@ -73,7 +73,7 @@ class Branch:
         self.whole_gangs = self.leaf.policy.gangs_preempted_whole
 
     def allows(self, items: Items) -> bool:
-        """Whether so much may go from the leaf."""
+        """Whether this amount may be released from the leaf."""
         for guard in self.guards:  # noqa: SIM110
             if not guard.allows(items):
                 return False
@@ -163,7 +163,7 @@ class Entry:
         return node.node_id in self.gang.on_nodes
 
     def take(self, sign: int) -> None:
-        """Counts the entry as gone (1), or as kept after all (-1), at the guards."""
+        """Counts the entry as released (1) at the guards, or takes the count back (-1)."""
         for guard in self.branch.guards:
             guard.take(self.items, sign)
 
@@ -211,7 +211,7 @@ def relief_of(gains: tuple[int, ...], needs: list[int]) -> float:
 
 
 def cover(entries: list[Entry], numbers: list[int], needs: list[int], budget: Budget, steps_max: int) -> list[Entry]:
-    """Finds entries that cover the needs, all of which are necessary; empty: there are none.
+    """Finds a set of entries that covers the needs, each of them necessary; empty: there is none.
 
     :param entries: in the order in which they are chosen.
 
@@ -236,8 +236,8 @@ def least_rank(entries: list[Entry], needs: list[int]) -> Class | None:
 
 
 def could_cover(entries: list[Entry], numbers: list[int], needs: list[int]) -> bool:
-    """Whether all entries together would cover the needs, with guards counted leaf by leaf. A quick check: no is
-    certain, yes is not.
+    """Whether all entries together would cover the needs, with guards counted leaf by leaf. A quick check: False is
+    certain, True is not.
     """
     by_branch: dict[Branch, list[int]] = {}
     for entry in entries:
@@ -296,8 +296,8 @@ def _choose(entries: list[Entry], needs: list[int], own: Budget, budget: Budget)
 
 
 def _trim(chosen: list[Entry], needs: list[int]) -> list[Entry]:
-    """Keeps only entries that the others do not make needless, dropping those of the highest class first. Then undoes
-    what the chosen entries took from the guards.
+    """Drops entries that are not necessary beside the others, those of the highest class first. Then takes back the
+    counts of the chosen entries at the guards.
     """
     left = list(needs)
     for entry in chosen:

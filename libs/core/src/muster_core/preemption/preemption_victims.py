@@ -1,6 +1,6 @@
 """The possible victims of a partition, looked up once per state and kept while nothing changes.
 
-The rules (``rules/``) decide which of these may go for an ask.
+The rules (``rules/``) decide which of these may be victims for an ask.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Underway:
         self.going: dict[str, list[Allocation]] = {}
         self.gangs: dict[str, dict[int, int]] = {}
         self._moves: dict[Ledger, dict[int, int]] = {}
-        for allocation in _told_to_go(state, state.root):
+        for allocation in _releasing(state, state.root):
             why = allocation.preempted
             asking = state.apps.get(why.app_id) if why is not None else None
             self.take(allocation, asking.asks.get(why.key) if why is not None and asking is not None else None)
@@ -165,7 +165,7 @@ class Underway:
         return False
 
 
-def _told_to_go(state: PartitionState, queue: Queue) -> Iterator[Allocation]:
+def _releasing(state: PartitionState, queue: Queue) -> Iterator[Allocation]:
     if not any(queue.preempting):
         return
     for app in state.apps_in(queue):
@@ -173,7 +173,7 @@ def _told_to_go(state: PartitionState, queue: Queue) -> Iterator[Allocation]:
             if allocation.preempted is not None:
                 yield allocation
     for child in queue.children.values():
-        yield from _told_to_go(state, child)
+        yield from _releasing(state, child)
 
 
 # ---- kept while nothing changes ------------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ class Known:
     """The data that a search looked up in one state of a partition, for the next search while nothing changes.
 
     :ivar opted_out: allocations that opted out may go too, last.
-    :ivar noes: the refusals that asks got, for asks that are alike.
+    :ivar noes: the negative results of searches, by kind of ask, for asks that are alike.
     :ivar underway: earlier preemptions that are not finished.
     """
 
@@ -304,7 +304,7 @@ def known(state: PartitionState) -> Known:
 
 
 def go_on(state: PartitionState, version: int, ask: Ask, released: list[Allocation]) -> None:
-    """Keeps what is known, without the allocations that were released for the ask. Nothing else changed since the
+    """Keeps the known data, without the allocations that were released for the ask. Nothing else changed since the
     version.
     """
     found = _KNOWN.get(state)

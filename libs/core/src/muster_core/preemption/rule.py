@@ -1,4 +1,4 @@
-"""The contract of a preemption rule: when it is consulted, what it may take, and how its decisions are explained."""
+"""The contract of a preemption rule: its occasions, its possible victims, and the explanations of its decisions."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class PreemptionRule(Protocol):
     * A rule takes no allocation that is released already, and none of an external source.
     * A rule keeps its ``promises``.
     * Where a queue says ``gang.preemption: whole``, a rule takes the whole gang or none of it.
-    * A rule takes nothing if all that it may take would not suffice for the ask, and nothing that is not needed.
+    * A rule takes only necessary victims, and none if all its possible victims would not suffice for the ask.
 
     :ivar name: recorded with each victim, and shown as ``rule`` wherever the victim is shown: the state topic, REST,
         explain. In capital letters; docs/preemption.md has a row for it.
@@ -71,7 +71,7 @@ class PreemptionRule(Protocol):
 
 
 def asker_of(why: Preempted) -> str:
-    """The beginning of the message of a rule that takes for an ask."""
+    """The beginning of the message of a rule that makes room for an ask."""
     return f"It was preempted for {why.key} of application {why.app_id}"
 
 

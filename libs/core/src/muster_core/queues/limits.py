@@ -93,7 +93,7 @@ class Limits:
         app.bounds = app.ledgers if self._types.pooled else (*app.trackers, *app.queue.line)
 
     def leave(self, app: Application) -> None:
-        """The application does not count in its trackers any more."""
+        """Ends the count of the application in its trackers."""
         for tracker in app.trackers:
             tracker.applications -= 1
             tracker.running_applications -= app.counted

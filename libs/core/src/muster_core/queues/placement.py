@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 DEFAULT_PATH = f"{ROOT}.default"
 DOT_IN_A_NAME = "_dot_"
 # Limit of a user's or group's name. No directory has longer ones (a service account's name has up to 340). Filters
-# match against them.
+# match against such names.
 NAME_CHARACTERS_MAX = 512
 
 _QUALIFIED = f"{ROOT}."

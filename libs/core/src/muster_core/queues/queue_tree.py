@@ -24,16 +24,16 @@ class QueueSources(Protocol):
     """The statements of external sources about queues."""
 
     def restrict(self, queue: Queue) -> None:
-        """Applies what sources say of a new queue's max from the beginning."""
+        """Applies the sources' statements about a new queue's max."""
 
     def dispute(self, queue: Queue) -> str:
         """The limits of a queue's max that differ, as a text; "": none."""
 
     def queue_is_there(self, queue: Queue, out: Outcome) -> None:
-        """A queue was announced: entries that waited for it count."""
+        """Marks the entries that waited for a new queue as counting."""
 
     def queue_is_gone(self, queue: Queue, out: Outcome) -> None:
-        """A queue is gone: entries about it are dormant."""
+        """Marks the entries about a removed queue as dormant."""
 
 
 class QueueTree:

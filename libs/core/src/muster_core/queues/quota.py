@@ -6,8 +6,8 @@ clock when usage is below the max again, or when the quota is not enforced any m
 are released once; nothing more happens until the next such change. Only configured queues are cut, and only if the
 partition enables it.
 
-YuniKorn checks every second, from root down, and leaves out what is below a queue that it is busy with. Here each queue
-has its own deadline, queues above go first, and released allocations count as gone everywhere: so nothing is cut twice.
+YuniKorn checks every second, from root down, and skips the queues below one that it is cutting. Here each queue has its
+own deadline, queues above go first, and released allocations count as gone everywhere: so nothing is cut twice.
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ def configured(
     out: Outcome,
     now_ns: int,
 ) -> None:
-    """The queue got its (new) configuration. Before, it had this max, and this :func:`delay_ns`."""
+    """Sets or clears the clock after a queue got a configuration. Before, it had this max, and this
+    :func:`delay_ns`.
+    """
     delay = delay_ns(state, queue)
     when_ns = queue.quota_ns
     if not delay or not is_over(queue):
@@ -80,7 +82,7 @@ def configured(
 def usage_changed(
     state: PartitionState, leaf: Queue, reported: Iterable[tuple[int, int]], out: Outcome, now_ns: int
 ) -> None:
-    """An allocation left the leaf (``reported`` is empty), or the RM reported one in it."""
+    """Sets or clears clocks after an allocation left the leaf (``reported`` is empty), or the RM reported one there."""
     for queue in leaf.ancestry:
         if queue.maximum is None:
             continue
@@ -94,7 +96,7 @@ def usage_changed(
 
 
 def due(state: PartitionState, releases: Preempting, queue: Queue, out: Outcome, now_ns: int) -> None:
-    """The queue's deadline has come: cuts the queue back, once. Queues above it that are due, too, go first."""
+    """Cuts the queue back, once, because its deadline has come. Queues above it that are due, too, are cut first."""
     for each in reversed(queue.ancestry):
         if 0 < each.quota_ns <= now_ns and state.deciding:
             _set(state, each, 0, out)

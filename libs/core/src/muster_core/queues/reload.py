@@ -1,6 +1,6 @@
 """Changes the configuration of a running partition: as a whole, or not at all.
 
-:func:`obstacles` first checks whether the configuration can be applied. Only if nothing is in the way,
+:func:`obstacles` first checks whether the configuration can be applied. If there is none,
 :func:`reconfigure` applies it, and cannot fail. Queues that vanish drain: their applications continue, nothing new
 comes in, and the queues go when they are empty. All waiting asks are tried again under the new rules.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def obstacles(partition: Partition, config: PartitionConfig) -> list[str]:
-    """Why the configuration cannot be applied to the partition as it is now; empty: it can."""
+    """Why the configuration cannot be applied to the present partition; empty: it can."""
     found: list[str] = []
     types = {*partition.types.names, *types_named(config)}
     if partition.types.bounded and len(types) > TYPES_MAX:
@@ -41,7 +41,7 @@ def obstacles(partition: Partition, config: PartitionConfig) -> list[str]:
 
 
 def removal_obstacles(partition: Partition) -> list[str]:
-    """Why a partition that the configuration does not have any more cannot go; empty: it can."""
+    """Why a partition that the configuration omits cannot be removed; empty: it can."""
     nodes = sum(node.of_rm for node in partition.nodes.values())
     live = sum(not app.source for app in partition.apps_below(partition.root))
     if nodes or live or any(not foreign.source for foreign in partition.foreign.values()):
@@ -52,7 +52,7 @@ def removal_obstacles(partition: Partition) -> list[str]:
 def reconfigure(partition: Partition, config: PartitionConfig, out: Outcome, now_ns: int) -> None:
     """Applies a configuration without obstacles."""
     apps = [app for queue in partition.queues.values() for app in partition.apps_in(queue)]
-    # 1. Nothing waits or counts while the rules change.
+    # 1. No ask waits and no application counts while the rules change.
     for queue in list(partition.queues.values()):
         partition.waiting.suspend(queue, out, now_ns)
     groups = {app: app.user_group for app in apps}
@@ -89,7 +89,7 @@ def reconfigure(partition: Partition, config: PartitionConfig, out: Outcome, now
 
 
 def remove(partition: Partition, out: Outcome, now_ns: int) -> None:
-    """Removes a partition without obstacles: first what sources brought, then finished applications, then queues."""
+    """Removes a partition without obstacles: first the objects of sources, then finished applications, then queues."""
     partition.external.end(out, now_ns)
     for app in list(partition.apps.values()):
         partition.lifecycle.forget_application(app)

@@ -79,7 +79,7 @@ class AllocationRequests:
         made = old.allocated if old is not None else app.made(item.key)
         if made:
             self._change_held(partition, app, item, shape, out, now_ns)
-        if made >= item.wanted:  # the request is met: what is still pending beyond that is not wanted any more
+        if made >= item.wanted:  # the request is met: further pending allocations are not wanted any more
             if old is not None:
                 partition.asks.remove_ask(old, out, now_ns, Detail.APP_REQUEST)
                 partition.lifecycle.complete_if_idle(app, out, now_ns)
@@ -162,10 +162,10 @@ class AllocationRequests:
     def _change_held(
         self, partition: Partition, app: Application, item: AskItem, shape: Shape, out: Outcome, now_ns: int
     ) -> None:
-        """An ask that was sent again has running allocations: all of them now have the ask's properties.
+        """Gives the running allocations of an ask that was sent again the ask's new properties.
 
-        (So the outcome does not depend on how much of the ask was allocated when it came again. The allocations' role
-        in their gang does not change.)
+        (So the outcome does not depend on how many allocations the ask had when it was sent again. The allocations'
+        role in their gang does not change.)
         """
         for held in app.held(item.key):
             said = replace(
@@ -192,8 +192,8 @@ class AllocationRequests:
         return app
 
     def release(self, item: ReleaseItem, unnamed: UnnamedReleases, out: Outcome, now_ns: int) -> None:
-        """Handles one release: acknowledges it, with what it ended or that there was nothing to end. A confirmation of
-        a release that the scheduler began gets no answer.
+        """Handles one release, and acknowledges it, even if there was nothing to end. A confirmation of a release that
+        the scheduler began gets no answer.
         """
         partition = self._partitions.get(item.partition) or self._partitions.get(partition_name(item.partition))
         if partition is None:
@@ -215,22 +215,23 @@ class AllocationRequests:
     def _release_of(
         self, partition: Partition, app: Application, item: ReleaseItem, out: Outcome, now_ns: int
     ) -> list[str]:
-        """Ends what the item names. Returns the keys for which the application may have another ask or UUID now."""
+        """Ends the asks and allocations that the item names. Returns the keys for which the application may have
+        another ask or UUID now.
+        """
         ended = [] if item.ask_only else _allocations_of(app, item)
         gained = [held.replaced_by or held.key for held in ended if held.replaced_by or item.termination in _KEEPING]
         asks: list[Ask] = []
         if item.termination is Termination.SCHEDULING_FAILED_ON_RM and app.state is not AppState.FAILING and ended:
             for allocation in ended:
                 needless = allocation.placeholder and app.state is AppState.COMPLETING
-                if allocation.timed_out or allocation.replaced_by is not None or needless:  # it was to go anyway
+                if allocation.timed_out or allocation.replaced_by is not None or needless:  # it was releasing
                     self._release_one(partition, allocation, item, out, now_ns)
                 else:
                     self._ask_again(partition, app, allocation, item.message, out, now_ns)
         else:
             confirms = item.termination in _RELEASE_DETAILS and (item.key or item.uuid)
             releasing = [allocation for allocation in ended if allocation.releasing] if confirms else []
-            # A confirmation concerns released allocations, not the ask's other allocations or what is pending of the
-            # ask.
+            # A confirmation concerns released allocations, not the ask's other or pending allocations.
             ended = releasing or ended
             if item.ask_only or (item.termination not in _KEEPING and not releasing):
                 asks = _asks_of(app, item)
@@ -272,7 +273,7 @@ class AllocationRequests:
     def _ask_again(
         self, partition: Partition, app: Application, held: Allocation, message: str, out: Outcome, now_ns: int
     ) -> None:
-        """The RM could not start the allocation: it is a pending ask again, and the application keeps its state."""
+        """Makes an allocation that the RM could not start a pending ask again. The application keeps its state."""
         old = app.asks.get(held.key)
         made = app.made(held.key) if old is None else old.allocated
         partition.releases.release(
@@ -380,7 +381,7 @@ def _allocations_of(app: Application, item: ReleaseItem) -> list[Allocation]:
 
 
 def _owner_problem(partition: Partition, app: Application | None, item: AskItem) -> str:
-    """Why nothing is accepted for the application that an item names, or for none; "": it is accepted.
+    """Why items for this application (or for no application) are not accepted; "": they are accepted.
 
     :param app: the live application with this id; for an item of no application, the scheduler's own, if it exists.
     """

@@ -60,7 +60,7 @@ class NodeRequests:
                 self._take_allocation(replace(existing, node_id=item.node_id, partition=partition.name), out, now_ns)
 
     def _partition_of_node(self, item: NodeItem, *, creates: bool) -> tuple[Partition | None, str]:
-        """The partition that an item is about; or None, and why there is none.
+        """Returns the partition of an item; or None, and why there is none.
 
         A node stays in the partition in which it was created. An item without a partition is about the node of that id,
         in any partition.
@@ -113,11 +113,11 @@ class NodeRequests:
         report = partition.node_lives.report_of(node)
         if not drains and (report is None or report.schedulable):
             if node.schedulable:
-                return ""  # already so (Kubernetes' shim enables each node twice)
+                return ""  # no change (Kubernetes' shim enables each node twice)
             by = ", ".join(node.sources)
             return f"node {node.node_id} is not draining by the RM, but by {by}: DRAIN_TO_SCHEDULABLE is not possible"
         if report is None:
-            # (The RM did not create the node and says nothing else of it.)
+            # (The RM did not create the node, and has no other statement about it.)
             report = NodeReport({}, None, {}, schedulable=False, by_operator=item.by_operator)
         elif report.capacity is None:
             report = replace(report, by_operator=item.by_operator) if drains else None

@@ -11,7 +11,7 @@ from muster_core.model.resources import Shape, Vector, add
 from muster_core.partition import Partition
 from muster_core.queues.limits import usage_events
 
-# If no more asks and allocations than this end with a registration, each has its own events. All of them are in the
+# Up to this number of asks and allocations that end with a registration, each has its own events. All events are in the
 # registration's transaction, which must not take too long.
 ENDED_ONE_BY_ONE_MAX = 100_000
 

@@ -1,4 +1,4 @@
-"""How the shapes are written as JSON.
+"""The rules for writing shapes as JSON.
 
 A field with a default is left out when it has that value (Go's omitempty); a field without a default is always there.
 The order of fields is that of YuniKorn's core, or the order in which a reader needs them.

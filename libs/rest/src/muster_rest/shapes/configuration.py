@@ -1,4 +1,4 @@
-"""Placement rules, and whether a queue configuration is accepted."""
+"""Placement rules, the queue configuration, and the check of a configuration."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from muster_rest.shapes.base import Shape
 
 
 class FilterDao(Shape, kw_only=True):
-    """Whom a rule concerns: names, or one expression."""
+    """The users and groups of a rule: names, or one expression."""
 
     type: str
     user_list: list[str] = []
@@ -74,7 +74,7 @@ class ConfiguredQueueDao(Shape, kw_only=True, rename="pascal"):
 
 
 class ConfiguredFilterDao(Shape, kw_only=True, rename="pascal"):
-    """Whom a placement rule concerns."""
+    """The users and groups of a placement rule."""
 
     type: str
     users: list[str] = []
@@ -107,7 +107,7 @@ class ConfiguredNodeSortDao(Shape, kw_only=True, rename="pascal"):
 
 
 class ConfiguredResolverDao(Shape, kw_only=True):
-    """How groups of users are found."""
+    """The resolver of users' groups."""
 
     type: str = ""
 

@@ -14,7 +14,7 @@ from muster_rest.shapes.state import LackingDao, ReportedDao
 
 
 class ToldToGoDao(Whole, kw_only=True):
-    """An allocation that was told to go and is still there."""
+    """An allocation that was released and has not ended yet."""
 
     application_id: Name = field(name="applicationID")
     allocation_key: Name
@@ -36,14 +36,14 @@ class AskPreemptionDao(Whole, kw_only=True):
 
 
 class KeptNodeDao(Whole, kw_only=True):
-    """A node that is kept free for an ask."""
+    """A node that is reserved for an ask."""
 
     node: Name
     since: Time
 
 
 class ClosedDao(Whole, kw_only=True):
-    """How many nodes are closed or gone, and who closed them. ``source``: the source's name; "": not a source."""
+    """How many nodes are closed or gone, by closer. ``source``: the source's name; "": not a source."""
 
     by: Code
     source: str
@@ -141,10 +141,10 @@ class PendingDao(Whole, kw_only=True):
 
     ``count``: how many allocations are pending. ``placeholder``, ``taskGroup``: those of the ask. ``gang``: the part of
     its gang that it waits for; null: it waits for something else. ``refusals``: the last nodes that the RM refused for
-    it; ``refusedUntil``: when the RM will be asked about them again; 0: none is refused. ``waitingSince``: when it
-    came; ``since``: when this reason began for it; ``asOf``: the time of the reason's figures; ``now``: the current
-    figures, null: it has none. ``history``: the earlier reasons. ``at``: the time of the answer; ``sentence``: the
-    explanation in one sentence.
+    it; ``refusedUntil``: when the RM will be asked about them again; 0: none is refused. ``waitingSince``: when it was
+    submitted; ``since``: when this reason began for it; ``asOf``: the time of the reason's figures; ``now``: the
+    current figures, null: it has none. ``history``: the earlier reasons. ``at``: the time of the answer; ``sentence``:
+    the explanation in one sentence.
     """
 
     partition: Name
@@ -236,11 +236,11 @@ class TaskGroupDao(Whole, kw_only=True):
 
 
 class GangDao(Whole, kw_only=True):
-    """How far an application's gang is.
+    """The state of an application's gang.
 
-    ``start``: ``whole`` or ``incremental``. ``asked``: what its placeholders take in all, as announced, of which
-    ``placed`` is on nodes and ``promised`` is kept for the rest. ``deadline``: when the time of unused placeholders is
-    up; 0: their clock does not run. ``timeout``: how long that clock runs, from the first placeholder on.
+    ``start``: ``whole`` or ``incremental``. ``asked``: the announced amounts of all its placeholders; ``placed`` of
+    them are on nodes, and ``promised`` is kept for the rest. ``deadline``: when unused placeholders time out; 0: their
+    clock does not run. ``timeout``: how long that clock runs, from the first placeholder on.
     """
 
     phase: Code
@@ -324,7 +324,7 @@ class GuaranteeDao(Whole, kw_only=True):
 
 
 class QueueDao(Whole, kw_only=True):
-    """Where a queue stands.
+    """The state of a queue.
 
     ``share``: its fair share. ``guarantees``: its own, and those above it up to the fence. ``preemptionFence``: its
     asks preempt nothing outside of that queue. ``protectedBy``: the queue whose configuration protects its allocations
@@ -370,7 +370,7 @@ class QueueDao(Whole, kw_only=True):
 
 
 class KeptForDao(Whole, kw_only=True):
-    """An ask that a node is kept free for."""
+    """An ask for which a node is reserved."""
 
     application_id: str = field(name="applicationID")
     allocation_key: str
@@ -452,14 +452,14 @@ class WantedBackDao(Whole, kw_only=True):
 
 
 class NodeHeadDao(Whole, kw_only=True):
-    """Where a node stands, up to what is on it.
+    """The state of a node, without its allocations.
 
     ``ready``: as the RM reports it. ``keptFor``: the asks that reserve it. ``toldToGo``: how many of its allocations
     were released and are still there. ``refusedFor``: the asks for which the RM refused it (a hundred at most;
     ``refusals``: how many there are). ``sources``: the reports of external sources; ``rm``: the RM's own report beside
-    them, null: it has none, or no source reports the node. ``disputed``: where the reports differ; ``closed``: who
-    closed the node; "": nobody. ``wantedBack``: its revoked offers. ``at``: the time of the answer; ``sentence``: the
-    explanation in one sentence.
+    them, null: it has none, or no source reports the node. ``disputed``: where the reports differ; ``closed``: the
+    closer of the node; "": it is open. ``wantedBack``: its revoked offers. ``at``: the time of the answer;
+    ``sentence``: the explanation in one sentence.
     """
 
     partition: str
@@ -487,7 +487,7 @@ class NodeHeadDao(Whole, kw_only=True):
 
 
 class SummaryDao(Whole, kw_only=True):
-    """How far an RM's work is, in counts."""
+    """The progress of an RM's work, in counts."""
 
     rm: str
     life: str

@@ -31,7 +31,7 @@ class ApplicationsSampleDao(Shape, kw_only=True):
 
 
 class ContainersSampleDao(Shape, kw_only=True):
-    """Allocations that there were."""
+    """The number of allocations at one time."""
 
     timestamp: int = 0
     total_containers: str = ""

@@ -27,7 +27,7 @@ class ClusterDao(Shape, kw_only=True):
 
 
 class CapacityDao(Shape, kw_only=True):
-    """Of a partition."""
+    """The capacity of a partition, and its use."""
 
     capacity: Quantities = {}
     used_capacity: Quantities = {}
@@ -68,7 +68,7 @@ class TemplateDao(Shape, kw_only=True):
 
 
 class QueueHeadDao(Shape, kw_only=True):
-    """A queue, up to its children."""
+    """A queue: the fields before its children."""
 
     id: str
     partition_id: str = field(name="partition_id")
@@ -90,7 +90,7 @@ class QueueHeadDao(Shape, kw_only=True):
 
 
 class QueueTailDao(Shape, kw_only=True):
-    """A queue, from behind its children."""
+    """A queue: the fields after its children."""
 
     child_names: list[str] = []
     abs_used_capacity: Quantities = {}
@@ -109,14 +109,14 @@ class QueueTailDao(Shape, kw_only=True):
 
 
 class StateDao(Shape, kw_only=True):
-    """An entry of an application's story."""
+    """An entry of an application's state log."""
 
     time: int = 0
     application_state: str = ""
 
 
 class ApplicationHeadDao(Shape, kw_only=True):
-    """An application, up to its asks and allocations."""
+    """An application: the fields before its asks and allocations."""
 
     id: str
     partition_id: str = field(name="partition_id")
@@ -145,7 +145,9 @@ class PlaceholderDao(Shape, kw_only=True):
 
 
 class ApplicationTailDao(Shape, kw_only=True):
-    """An application, after its asks and allocations. ``source`` (Muster's own): the source that brought it."""
+    """An application: the fields after its asks and allocations. ``source`` (Muster's own): the source that brought
+    it.
+    """
 
     application_state: str = ""
     user: str = ""
@@ -162,7 +164,7 @@ class ApplicationTailDao(Shape, kw_only=True):
 
 
 class LackingDao(Shape, kw_only=True):
-    """So many nodes have too little of a type (ours)."""
+    """How many nodes have too little of a type (Muster's own)."""
 
     resource_type: str
     nodes: int

@@ -10,7 +10,7 @@ from muster_rest.shapes.state import ApplicationDao, ClusterDao, NodeDao, Partit
 
 
 class PartitionNodesHeadDao(Shape, kw_only=True):
-    """A partition, up to its nodes."""
+    """A partition: the fields before its nodes."""
 
     partition_name: str
 
@@ -23,7 +23,7 @@ class PartitionRulesDao(Shape, kw_only=True):
 
 
 class StateDumpHeadDao(Shape, kw_only=True):
-    """Everything but applications, nodes and queues."""
+    """The dump without applications, nodes and queues."""
 
     timestamp: int
     partitions: list[PartitionDao] = []

@@ -1,4 +1,4 @@
-"""The usage of users and groups, queue by queue."""
+"""The usage of users and groups, by queue."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from muster_rest.shapes.base import Quantities, Shape
 
 
 class UsageDao(Shape, kw_only=True):
-    """Of one user or group, in one queue and all below it."""
+    """The usage of one user or group, in one queue and its descendants."""
 
     queue_path: str
     resource_usage: Quantities = {}
@@ -25,7 +25,7 @@ class UserUsageDao(Shape, kw_only=True):
 
 
 class GroupUsageDao(Shape, kw_only=True):
-    """Of one group."""
+    """The usage of one group."""
 
     group_name: str
     applications: list[str] = []

@@ -1,4 +1,4 @@
-"""What an event means for usage. Only this module knows which details of the event history design matter. Pure."""
+"""The meaning of events for usage. Only this module knows which details of the event history design matter. Pure."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ hold beside the sums (usage.py, ``flush``).
 The fold has its own windows: Faust's windows count events, but usage continues between events
 (``tests/unit/publisher/test_faust_windows.py`` shows it).
 
-``steady.py`` mends Faust's defects. This module also turns off four habits of Faust:
+``steady.py`` mends Faust's defects. This module also prevents four actions of Faust:
 
 * Faust continues after an agent has failed and regards the agent's events as done. Here any failure ends the process.
 * Faust ignores errors while it reads a table back. Here they end the process.
@@ -267,7 +267,7 @@ class FaustDerive:
             lag = max(end - position, 0)
             before = measured.get(partition)
             if before is not None and before[:2] == (position, end):
-                # Nothing has moved: perhaps only a transaction's marker is left, which no reader ever receives.
+                # No position has changed: perhaps only a transaction's marker is left, which no reader ever receives.
                 lag = before[2] if before[2] and await self._has_more(readers, partition, position) else 0
             measured[partition] = (position, end, lag)
             metrics.DERIVE_LAG.labels(str(partition)).set(lag)

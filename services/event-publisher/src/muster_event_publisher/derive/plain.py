@@ -1,6 +1,7 @@
 """The driver in transactions of the log: a batch's derived records and the position behind it are committed together.
 
-``muster up`` uses it on the embedded log. After a crash it continues exactly where it was and repeats nothing.
+``muster up`` uses it on the embedded log. After a crash the driver continues exactly at the committed position and
+repeats no record.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ class UsageRest:
         start: int | None = None
         while True:
             try:
-                # 1. begin only as far back as memory allows: usage before the first record may be missing
+                # 1. find the beginning, as far back as memory allows: usage before the first record may be missing
                 if start is None:
                     first, end = await reader.first_offset(), await reader.end_offset()
                     start = max(first, end - self.settings.rest_records_max)
@@ -107,7 +107,7 @@ class UsageRest:
                 await asyncio.sleep(self.settings.retry_min_s * 5)
                 continue
             self._silent.discard(partition)
-            # 2. into the table
+            # 2. put the records into the table
             for number, record in enumerate(records, start=1):
                 try:
                     self.table.take(record, start > 0)
@@ -115,13 +115,13 @@ class UsageRest:
                     metrics.USAGE_UNREADABLE.inc()
                 if number % _SLICE == 0:
                     await asyncio.sleep(0)
-            # 3. which stays within its bounds
+            # 3. keep the table within its bounds
             for _ in self.table.tidy():
                 await asyncio.sleep(0)
             metrics.USAGE_RECORDS.set(len(self.table))
 
     async def _usage(self, request: Request) -> ASGIApp:
-        # 1. what is asked
+        # 1. the request
         query = _query(request)
         kind = _kind(query)
         rm_id, known = self._rm(query, whose.default_of(request.headers.raw))
@@ -139,7 +139,7 @@ class UsageRest:
             raise RequestRefused(400, f'parameter "from": {from_s} is not before "to", which is {to_s}')
         from_s -= from_s % step_s
         names = [name] if name else self.table.names(rm_id, kind)
-        # 2. an answer is bounded before it is made
+        # 2. check the size of the answer
         windows = -(-(min(to_s, until_s) - from_s) // step_s)
         most = self.settings.rest_response_windows
         if windows * len(names) > most:
@@ -148,7 +148,7 @@ class UsageRest:
                 f"{windows} windows of {len(names)} {kind}s are asked for, at most {most} fit in an answer: name one "
                 f'with "name", bring "from" and "to" nearer to each other, or ask for a larger "window"',
             )
-        # 3. name by name
+        # 3. render, name by name
         usage = []
         for index, name in enumerate(names):
             found = self.table.windows(rm_id, kind, name, from_s * S_IN_NS, to_s * S_IN_NS, step_s * S_IN_NS)
@@ -195,7 +195,9 @@ def _texts(found: list[WindowSum], step_s: int, known: RmKnown) -> Iterator[str]
 
 
 def _query(request: Request) -> dict[str, str]:
-    """Parameters; the first of a name counts, as in Go. Unknown ones are errors: nobody shall think that they count."""
+    """Parameters; the first of a name counts, as in Go. Unknown ones are errors, so that no client believes that they
+    have an effect.
+    """
     query: dict[str, str] = {}
     for name, value in parse_qsl(request.url.query, keep_blank_values=True):
         if name not in _PARAMETERS:

@@ -1,4 +1,4 @@
-"""Mends defects of Faust. This is the only module that knows them: starts, writes of tables, offsets, pressure.
+"""Corrects defects of Faust. Only this module knows them: starts, writes of tables, offsets, pressure.
 
     app = faust.App(…, Stream=SteadyStream, Table=SteadyTable)
     app.transport = SteadyTransport(app.conf.broker_consumer, app)

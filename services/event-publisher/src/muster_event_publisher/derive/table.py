@@ -1,4 +1,6 @@
-"""``si.usage`` in memory, for REST: the recorded windows, and the windows between them that follow from those."""
+"""``si.usage`` in memory, for REST: the recorded windows, and the windows in between, which follow from the recorded
+ones.
+"""
 
 from __future__ import annotations
 
@@ -226,7 +228,7 @@ class UsageTable:
                 break
         for rm_id, known in list(self._known.items()):
             yield from self._sweep(rm_id, start_ns + 1 - (start_ns + 1) % known.window_ns + known.window_ns)
-        # The last window of each subject that holds something stays. Where these alone exceed the bound, the table does
+        # The last window of each subject that holds something stays. If these alone exceed the bound, the table does
         # not try again with each record.
         self._shrink_above = max(self._records_max, self._count + self._count // 4)
 

@@ -48,7 +48,7 @@ class Kind(StrEnum):
 
 
 class Step(StrEnum):
-    """What an event means for usage."""
+    """The kinds of meanings that an event has for usage."""
 
     GAIN = "gain"  # the subject holds more; of an application: an allocation
     LOSS = "loss"
@@ -76,7 +76,7 @@ class WindowUsage(NamedTuple):
     :ivar quantity_ns: integrals over the whole window, quantity × ns.
     :ivar held: the resources that it holds from ``at_ns`` on: in the rest of this window, and in later windows until
         the next written one.
-    :ivar peak: the most that it held at any time in the window.
+    :ivar peak: the largest amounts that it held at any time in the window.
     :ivar allocations: how many allocations it got in the window.
     :ivar at_ns: time of the last change.
     :ivar event_id: of the last change.
@@ -153,7 +153,7 @@ class RmUsage:
         self._shown: list[WindowUsage] = []
         self._holding: OrderedDict[_Subject, _Book] = OrderedDict()  # in the order of shown_ns
         self._idle: OrderedDict[_Subject, _Book] = OrderedDict()  # holds nothing; in the order of its last change
-        self._marked = True  # the first mark says which instance the first books are of
+        self._marked = True  # the first mark names the instance of the first books
         self._flushed = -1  # the mark that the last flush wrote
 
     def __len__(self) -> int:
@@ -174,7 +174,8 @@ class RmUsage:
         return True
 
     def begin_instance(self, instance: str, at_ns: int) -> None:
-        """Begins another instance of the RM, whose ids start again: nothing that the earlier one held is held any more.
+        """Begins another instance of the RM, whose ids start again. The resources of the earlier instance are not held
+        any more.
 
         The caller flushes before and after, so that no batch holds events of two instances.
         """
@@ -289,7 +290,7 @@ class RmUsage:
 
     def _show(self, book: _Book) -> None:
         if not (book.shown_ns or book.held or book.allocations or book.quantity_ns):
-            return  # the application has entered its queue, and no more
+            return  # the application has entered its queue; nothing else happened
         rest_ns = book.start_ns + self.window_ns - book.at_ns
         whole = dict(book.quantity_ns)
         for name, value in book.held.items():
@@ -318,7 +319,7 @@ class RmUsage:
         queue. A book is deleted only when the mark that was written *before* is past its last change, so no event that
         changed it can be repeated.
         """
-        # 1. books that hold something and were not written for long
+        # 1. books that hold something and were last written long ago
         now_start_ns = self._start_of(self.until_ns)
         due_ns = now_start_ns - self.refresh_windows * self.window_ns
         while self._holding:
@@ -357,7 +358,7 @@ class RmUsage:
         return flushed
 
     def held(self, kind: Kind, name: str) -> Quantities:
-        """What a subject holds now."""
+        """The resources that a subject holds now."""
         book = self._books.get((kind, name))
         return dict(book.held) if book is not None else {}
 
@@ -367,9 +368,9 @@ class RmUsage:
     # ---- restart ---------------------------------------------------------------------------------------------------
 
     def restore(self, states: Iterable[tuple[tuple[str, str], bytes]]) -> int | None:
-        """Takes what :meth:`flush` gave as states before a restart, the newest of each key, in any order.
+        """Takes the states that :meth:`flush` returned before a restart, the newest of each key, in any order.
 
-        Returns the length of the windows that they were made with, when it is another one, and then takes nothing.
+        If the states have another length of windows, returns that length and takes nothing.
         """
         found: dict[tuple[str, str], Any] = {key: json.loads(value) for key, value in states}
         mark = found.pop(_MARK, None)
@@ -398,7 +399,7 @@ def ancestry(path: str) -> Iterator[str]:
 
 
 def _name_bytes(name: str) -> int:
-    """At most so many bytes it takes in JSON, with what stands around it."""
+    """An upper bound of its bytes in JSON, with the syntax around it."""
     return (len(name) if name.isascii() and name.isprintable() else 12 * len(name)) + _NAME_OVERHEAD_BYTES
 
 

@@ -1,4 +1,4 @@
-"""Exports one partition's events to one sink: in order, each at least once, whatever process dies meanwhile."""
+"""Exports one partition's events to one sink: in order, each at least once, even if processes crash meanwhile."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Exporter:
 
     async def run(self) -> None:
         """Exports until :meth:`finish` was called and all events of the feed are durable."""
-        # 1. where the sink stopped
+        # 1. the position at which the sink stopped
         await self._begin()
         while True:
             # 2. a batch that is due becomes durable
@@ -142,7 +142,7 @@ class Exporter:
                 pause_s = await self._pause(error, pause_s)
 
     async def _resume_at(self, progress: Progress | None) -> int:
-        """The position to continue from; the start, when the log is another one than the sink has seen."""
+        """The position to continue from; the start of the log, if it is not the log that the sink has seen."""
         assert self._reader is not None, "made in _begin"
         first, end = await self._reader.first_offset(), await self._reader.end_offset()
         if progress is None:
@@ -219,7 +219,7 @@ class Exporter:
         return batch_of(self._feed.partition, records, self._position, end)
 
     async def _flush(self) -> None:
-        """Makes the waiting events durable; returns only when they are."""
+        """Makes the waiting events durable. Returns when they are."""
         self._given_up = 0
         await self._store(
             EventBatch(self._feed.partition, self._start, self._position, self._runs), self._retry.refusals

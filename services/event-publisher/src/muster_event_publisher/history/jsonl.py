@@ -22,7 +22,7 @@ from muster_event_publisher.history.slices import SLICE, pause
 
 
 class Line(msgspec.Struct):
-    """An event as it is written."""
+    """The JSON object of an event."""
 
     rm: str
     instance: str
@@ -43,7 +43,7 @@ class Line(msgspec.Struct):
 
 
 class _Place(msgspec.Struct):
-    """Which event a line is."""
+    """Returns RM, instance and id of a line's event."""
 
     rm: str
     instance: str
@@ -52,7 +52,7 @@ class _Place(msgspec.Struct):
 
 
 class JsonlOptions(FileOptions):
-    """What ``[publisher.sinks.NAME]`` can say."""
+    """The options of ``[publisher.sinks.NAME]``."""
 
     compress: bool = True
 
@@ -66,7 +66,7 @@ def make_sink(options: Mapping[str, object], context: SinkContext) -> SinkPlan:
 class JsonlForm:
     """See :class:`muster_event_publisher.history.files.Form`.
 
-    :param compress: by zstd; the suffix says so.
+    :param compress: by zstd; the suffix shows it.
     """
 
     def __init__(self, compress: bool = True) -> None:

@@ -31,7 +31,7 @@ _OLD_PROGRESS = (".progress-p", ".json")
 
 
 class Footer(NamedTuple):
-    """What a file says about itself.
+    """The content of a file's footer.
 
     :param runs: (rm, instance, first id, last id), in log order.
     :param known: the highest ids up to and including this file.

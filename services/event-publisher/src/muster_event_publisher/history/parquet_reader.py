@@ -65,7 +65,7 @@ class ParquetReader:
         await asyncio.to_thread(self._thread.shutdown, wait=True)
         self._place.close()
 
-    # What follows runs in the thread.
+    # The following methods run in the thread.
 
     def _read(self, rm_id: str, instance: str, start: int, count: int) -> OldEvents | None:
         paths = self._paths(self._topics.partition_of(rm_id))

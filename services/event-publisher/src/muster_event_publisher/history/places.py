@@ -1,8 +1,8 @@
 """The places of history files: a folder on this machine, or a prefix in an S3-compatible store.
 
-A file appears whole or not at all. On this machine it is written beside, fsynced and renamed, and its folder is
-fsynced. In S3 it is one PUT (a large file goes up in parts and appears with the last one). The calls block: a sink
-makes them in a thread of its own, and pyarrow releases the interpreter while it waits.
+A file appears as a whole or not at all. On this machine it is written under another name, fsynced and renamed, and its
+folder is fsynced. In S3 it is one PUT (a large file goes up in parts and appears with the last one). The calls block: a
+sink makes them in a thread of its own, and pyarrow releases the interpreter while it waits.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Place(Protocol):
 
     @property
     def shown(self) -> str:
-        """What it is called in messages: no secrets."""
+        """Its name in messages, without secrets."""
         ...
 
     def start(self, sink: str) -> None:
@@ -61,7 +61,7 @@ class Place(Protocol):
         ...
 
     def remove(self, path: str) -> None:
-        """Removes a file; nothing happens when it is gone."""
+        """Removes a file, if it exists."""
         ...
 
     def close(self) -> None: ...
@@ -169,7 +169,7 @@ class LocalPlace:
             return []
 
     def _make(self, folder: Path) -> None:
-        """Makes a folder and those above it, durable each."""
+        """Makes a folder and those above it, each durable."""
         if folder.exists():
             return
         self._make(folder.parent)

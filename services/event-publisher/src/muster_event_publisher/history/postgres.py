@@ -46,7 +46,7 @@ _RETENTION_EVERY_S = 600.0
 _DROP_LOCK_TIMEOUT = "2s"
 # Classes of errors that concern the written data, not the server: data, constraints, limits of a row.
 _REFUSED = ("22", "23", "54")
-# The most characters of an id that are stored: so many fit into an index, whatever they are.
+# Limit of characters of a stored id: so many fit into an index, in any script.
 _LONG_ID = 600
 
 _COLUMNS = (
@@ -59,7 +59,7 @@ _Row = tuple[Any, ...]
 
 
 class PostgresOptions(BaseModel):
-    """What ``[publisher.sinks.NAME]`` can say."""
+    """The options of ``[publisher.sinks.NAME]``."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, populate_by_name=True)
 
@@ -186,7 +186,7 @@ class PostgresSink:
         return self._clock.now_ns() // _DAY_NS - self._retention_days if self._retention_days else None
 
     def _young(self, rows: list[_Row]) -> list[_Row]:
-        """The rows that are not over their time."""
+        """The rows that are within the retention."""
         first = self._first_day
         if first is None:
             return rows
@@ -247,7 +247,7 @@ class PostgresSink:
                 state = error.sqlstate or ""
                 await self._drop_connection()
                 if state[:2] in _REFUSED:
-                    # Not the server's words: they quote what was refused.
+                    # Without the server's text, which quotes the refused values.
                     what = " of ".join(str(one) for one in (error.constraint_name, error.table_name) if one)
                     why = f"{type(error).__name__} {state}{f' ({what})' if what else ''}"
                     raise SinkRefused(self.name, why) from None
@@ -311,7 +311,7 @@ def _rows(runs: list[EventRun]) -> list[_Row]:
              object_id, reference_id, message, resource) = row  # fmt: skip
             record = None
             if b"\0" in value or len(value) > _LONG_ID:
-                # The text may not be storable as it is: then the whole record is stored, too.
+                # If the text cannot be stored unchanged, the whole record is stored, too.
                 kept = (_short(object_id), _short(reference_id), storable(message))
                 names = [(storable(name), quantity) for name, quantity in resource]
                 if kept != (object_id, reference_id, message) or names != resource:
@@ -338,7 +338,7 @@ def storable(text: str) -> str:
 
 
 def _short(text: str) -> str:
-    """What goes into an index has at most about 2,700 bytes."""
+    """Cuts a value for an index, which takes at most about 2,700 bytes."""
     return storable(text[:_LONG_ID])
 
 

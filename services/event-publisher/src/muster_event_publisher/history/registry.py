@@ -1,13 +1,13 @@
-"""Which stores there are, and those that the settings ask for.
+"""Finds the available stores, and makes those that the settings name.
 
 A store is an entry point of the group ``muster.event_sinks``: its name is the store's kind, its object a factory
 ``make(options, context) -> (sink, flush policy)``. Muster's own are registered in the same way (pyproject.toml); any
-installed package can add more. Who can also answer where the ring and the log cannot registers a reader of the same
-kind in ``muster.history_readers``: ``make(options, context) -> HistoryReader``.
+installed package can add more. A store that can be read by id also registers a reader of the same kind in
+``muster.history_readers``: ``make(options, context) -> HistoryReader``.
 
-Settings: ``publisher.sinks.NAME`` holds a store's options; ``kind`` among them when it is not the name itself, so that
+Settings: ``publisher.sinks.NAME`` holds a store's options; ``kind`` is among them if it differs from the name, so that
 one kind can serve several targets. The older ``parquet_dir`` and ``postgres_dsn`` stand for ``sinks.parquet`` and
-``sinks.postgres``. Only the factories that are asked for are imported.
+``sinks.postgres``. Only the factories of these stores are imported.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ M = TypeVar("M", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True)
 class SinkContext:
-    """What a factory may want to know.
+    """The context of a factory.
 
     :param name: the store's name in the settings, for logs and metrics; the sink's ``name``.
-    :param source: the exported topic, which tells the progress of several Musters with one target apart.
+    :param source: the exported topic; with it a target distinguishes the progress of several Musters.
     """
 
     name: str
@@ -78,7 +78,7 @@ class FileOptions(BaseModel):
     secret_access_key: SecretStr | None = Field(None, description="of S3; none: as AWS's libraries find it")
 
     def place(self) -> Place:
-        """Where the files are. Raises ValueError."""
+        """The place of the files. Raises ValueError."""
         return place_of(self.location, self.access_key_id, self.secret_access_key)
 
     def policy(self) -> FlushPolicy:
@@ -103,7 +103,7 @@ def options_as(model: type[M], options: Options, context: SinkContext) -> M:
 def sinks_of(
     settings: PublisherSettings, topics: Topics, clock: Clock, points: Iterable[EntryPoint] | None = None
 ) -> list[SinkPlan]:
-    """The sinks that the settings ask for, in their order.
+    """The sinks in the settings, in their order.
 
     :param points: the entry points of the group; None: the installed ones.
     :raises SinkSettingsWrong: an unknown kind, a kind that two packages offer, or options that cannot be used.

@@ -1,11 +1,11 @@
-"""The contract of a store for history. The words first.
+"""The contract of a store for history. The terms:
 
 batch
     Tracking events of one partition, in log order, and the positions ``[start, end)`` that they cover. Batches of a
     partition come one after the other; each begins where the previous ended.
 
 durable
-    When ``write`` returns, every event of the batch and the progress survive any crash. A sink holds nothing back: only
+    When ``write`` returns, every event of the batch and the progress survive any crash. A sink buffers nothing: only
     the exporter lets events wait, and after ``kill -9`` it reads them again from the log.
 
 progress
@@ -22,10 +22,10 @@ another log
     are those of the new log, and there is no progress until the next write.
 
 errors
-    SinkUnavailable: time may solve it. SinkUnfit: a person must act. The exporter retries both for ever. A sink stores
-    an event whose content the target cannot take in a form that it can take. If the target refuses even that, it raises
-    SinkRefused: after some attempts the exporter finds the event by halving the batch, writes it to the dead letters
-    and continues without it. Any other exception is a defect of the sink and counts as SinkRefused.
+    SinkUnavailable: a later attempt may succeed. SinkUnfit: a person must act. The exporter retries both for ever. A
+    sink stores an event whose content the target cannot take in a form that it can take. If the target refuses even
+    that, it raises SinkRefused: after some attempts the exporter finds the event by halving the batch, writes it to the
+    dead letters and continues without it. Any other exception is a defect of the sink and counts as SinkRefused.
 
 A factory makes the sink: an entry point of the group ``muster.event_sinks`` (``registry.py``).
 ``tests/contract/test_sinks.py`` tests each sink.
@@ -40,7 +40,7 @@ from muster_event_publisher.events import EventBatch
 
 
 class LastEvent(NamedTuple):
-    """Which event a sink stored last, and where it was in the log."""
+    """The last event that a sink stored, and the event's place in the log."""
 
     offset: int
     rm_id: str
@@ -57,7 +57,7 @@ class Progress(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FlushPolicy:
-    """When waiting events are written: at the first of these limits. Waiting makes writes larger and fewer."""
+    """The limits at which waiting events are written; the first one counts. Waiting makes writes larger and fewer."""
 
     records: int
     size_bytes: int
@@ -69,7 +69,7 @@ class Sink(Protocol):
 
     @property
     def name(self) -> str:
-        """Short and fixed: for logs and metrics."""
+        """The sink's name, short and fixed: for logs and metrics."""
         ...
 
     async def start(self) -> None:
@@ -80,7 +80,7 @@ class Sink(Protocol):
         ...
 
     async def progress(self, partition: int) -> Progress | None:
-        """What is durable of the partition; None when nothing is."""
+        """The durable part of the partition; None: there is none."""
         ...
 
     async def new_log(self, partition: int) -> None:
@@ -92,7 +92,7 @@ class Sink(Protocol):
         ...
 
     async def close(self) -> None:
-        """Lets go of the target. Nothing is written."""
+        """Closes the connection to the target. Writes nothing."""
         ...
 
 

@@ -11,5 +11,5 @@ _PAUSE_S = 0.0003
 
 
 def pause() -> None:
-    """Behind a slice."""
+    """Pauses after a slice."""
     time.sleep(_PAUSE_S)

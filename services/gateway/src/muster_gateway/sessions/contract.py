@@ -74,7 +74,7 @@ class Session:
     :param policy_group: the RM's group; "": none. ``config_checksum``: the value compared within the group; "": not
         known.
     :param config_at: offset of the scheduler's answer with that checksum; UNKNOWN after a rebuild.
-    :param callbacks_told: the scheduler knows, or is about to know, of a callback stream, and not yet of its end.
+    :param callbacks_told: the scheduler knows of a callback stream (or the note is under way), and not yet of its end.
     :param forgetting_ns: time of the last request to forget the RM, until the scheduler's answer is known here; 0:
         none.
     :param requests_sent: position of the last request event sent on callback streams; UNKNOWN: not known.
@@ -97,7 +97,7 @@ class Session:
 
     @property
     def callbacks_owed(self) -> bool:
-        """Whether the scheduler must still be told that the callback stream is gone."""
+        """Whether the scheduler still needs the note that the callback stream has ended."""
         return self.callbacks_told and not self.seats.get(StreamKind.CALLBACK, NOBODY).gateway_id
 
     def held_by(self, living: frozenset[str]) -> bool:

@@ -12,9 +12,9 @@ from muster_informers.handlers.base import AnyKindEventHandler
 
 
 class DefaultEventHandler(AnyKindEventHandler):
-    """Puts added and changed objects into the cache, and deletes those that are gone.
+    """Puts added and changed objects into the cache, and deletes removed ones.
 
-    An update without a change is put again, too: that is the purpose of a resync.
+    Also puts an update without a change: that is the purpose of a resync.
     """
 
     def __init__(self, cache: ExternalCache) -> None:

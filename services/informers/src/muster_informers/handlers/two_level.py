@@ -1,6 +1,6 @@
 """The handler ``two-level``: takes only another framework's offers (the event handler framework: two-level scheduling).
 
-In two-level scheduling a framework with a master of its own lends parts of nodes. Muster may use only these offers, so
+In two-level scheduling a framework with a master of its own offers parts of nodes. Muster may use only these offers, so
 the handler refuses all other objects: a node's whole size would count beside its offers. The core manages the states of
 an offer (used, idle, returned, revoked); this handler only sets the durations if the framework does not.
 

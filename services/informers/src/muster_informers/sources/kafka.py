@@ -256,7 +256,7 @@ class KafkaSource:
             retry_backoff_ms=_RETRY_MS,
             metadata_max_age_ms=_METADATA_AGE_MS,
         )
-        self._consumer = consumer  # close() stops it, however far the start comes
+        self._consumer = consumer  # close() stops it at any stage of the start
         await self._bounded(consumer.start(), "start")
         # Requests the metadata of all topics: a request for a missing topic can create it.
         if options.topic not in await self._bounded(consumer.topics(), "topics"):

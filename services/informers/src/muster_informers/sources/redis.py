@@ -6,7 +6,7 @@ hash (``key``)
 
 stream (``stream``)
     Entries with ``id``, ``kind`` (default node), ``op`` (``set``, the default, or ``delete``), ``document`` (JSON, of a
-    set) and, of a delete, ``version`` if there are versions. Whoever changes the hash writes both in one MULTI.
+    set) and, of a delete, ``version`` if there are versions. A program that changes the hash writes both in one MULTI.
 
 A listing notes the stream's end, reads the hash, and applies the stream's entries since. So the listing is exact, and
 the watch continues there. Each step of the watch proves that no entry was lost (trimmed, deleted, flushed): by the

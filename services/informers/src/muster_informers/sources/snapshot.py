@@ -1,6 +1,6 @@
 """Finds the changes between two complete answers by comparing the content of each object.
 
-Kept of an answer are digests only, never its documents.
+It keeps only digests of an answer, never the documents.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def differences(
     ]
     for key, _, document in documents:
         if key in changed:
-            changed.discard(key)  # a repetition is nothing new
+            changed.discard(key)  # a repetition is no change
             found.append((ChangeType.MODIFIED if key in before else ChangeType.ADDED, document))
     if changed:
         raise CursorExpired(f"of {' '.join(min(changed))} only one of two contents is left")

@@ -118,7 +118,7 @@ def _decoded(data: bytes, where: str) -> str:
 
 
 def _take(root: object, tree: yaml_tree.Node | None, where: str, documents: list[Document]) -> None:
-    """Puts the documents of one root behind the others.
+    """Appends the documents of one root to the others.
 
     :param tree: the root with the places of its nodes; None: the places are not known.
     """

@@ -43,50 +43,50 @@ from muster_view.rest import dao, resource_managers
 from muster_view.rest.render import Pieces, small
 
 # Not recorded: the view derives these reasons for each answer.
-_HALTS_IN_ORDER = (ReasonCode.RM_STOPPED, ReasonCode.RM_HELD, ReasonCode.RM_ABSENT, ReasonCode.SOURCE_LISTING)
-_HALTS = frozenset({*_HALTS_IN_ORDER, ReasonCode.QUEUE_STOPPED, ReasonCode.WAITING_FOR_TURN, ReasonCode.RM_ASKED})
-_PAUSES = {
+_RM_PAUSES = (ReasonCode.RM_STOPPED, ReasonCode.RM_HELD, ReasonCode.RM_ABSENT, ReasonCode.SOURCE_LISTING)
+_NOT_RECORDED = frozenset({*_RM_PAUSES, ReasonCode.QUEUE_STOPPED, ReasonCode.WAITING_FOR_TURN, ReasonCode.RM_ASKED})
+_PAUSE_CODES = {
     PauseKind.OPERATOR: ReasonCode.RM_HELD,
     PauseKind.ABSENT: ReasonCode.RM_ABSENT,
     PauseKind.LISTING: ReasonCode.SOURCE_LISTING,
 }
 _GOES_ON = 1 << 63
-# By arrival: after a restart of the view, a changed ask has another place in its dictionary.
+# Sorts by arrival: after a restart of the view, a changed ask has another place in its dictionary.
 _came = attrgetter("demand.submission")
 
 
-def halt_of(state: RmState) -> Reason | None:
+def pause_of(state: RmState) -> Reason | None:
     """Why the scheduler makes no decisions for an RM; None: it does."""
-    return next(_halts(state.info), None)
+    return next(_pauses(state.info), None)
 
 
-def _halts(info: RmInfo) -> Iterator[Reason]:
-    """All causes of that; people see the first one."""
+def _pauses(info: RmInfo) -> Iterator[Reason]:
+    """Yields all present causes of a pause; people see the first one."""
     if info.life == "STOPPED":
         yield Reason(ReasonCode.RM_STOPPED, since_ns=info.life_ns)
-    if info.held:
-        yield Reason(ReasonCode.RM_HELD, said=info.held_reason, since_ns=info.held_ns)
+    if info.paused:
+        yield Reason(ReasonCode.RM_HELD, said=info.paused_reason, since_ns=info.paused_ns)
     if info.is_absent:
         yield Reason(ReasonCode.RM_ABSENT, since_ns=info.absent_ns or info.callbacks_since_ns)
     if info.awaited:
         yield Reason(ReasonCode.SOURCE_LISTING, said=info.awaited[0], since_ns=info.awaited_ns)
 
 
-def halts_of(state: RmState) -> Past:
+def past_pauses(state: RmState) -> Past:
     """The past times without decisions for an RM, without overlaps, oldest first.
 
-    If several causes overlap, the one counts that people saw at the time.
+    If several causes overlap, the cause counts that people saw at the time.
     """
     info = state.info
-    now = list(_halts(info))
+    now = list(_pauses(info))
     if not info.pauses and len(now) < 2:
         return ()
     over = [
-        (Reason(_PAUSES[kind], said=reason, since_ns=since_ns), until_ns)
+        (Reason(_PAUSE_CODES[kind], said=reason, since_ns=since_ns), until_ns)
         for since_ns, until_ns, reason, kind in info.pauses
     ]
     causes = [*((reason, _GOES_ON) for reason in now), *over]
-    causes.sort(key=lambda each: _HALTS_IN_ORDER.index(each[0].code))
+    causes.sort(key=lambda each: _RM_PAUSES.index(each[0].code))
     found: list[PastReason] = []
     taken: list[tuple[int, int]] = []
     for reason, until_ns in causes:
@@ -109,7 +109,7 @@ class Turns:
         self._proposed: dict[Application, Ask | None] = {}
 
     def reason(self, wanted: Ask) -> Reason | None:
-        """Why an ask without a recorded reason waits for its turn; None: it does not."""
+        """Why an ask without a recorded reason waits for its turn; None: it does not wait for a turn."""
         if not self._somewhere and not wanted.demand.alone:
             return None
         # (A proposal is recorded only if its answer takes long.)
@@ -130,14 +130,14 @@ def turns_of(state: RmState) -> Turns:
     return Turns(somewhere=bool(stream.predicates and stream.open_proposals))
 
 
-def reason_of(wanted: Ask, *, halt: Reason | None, turns: Turns | None = None) -> Reason:
+def reason_of(wanted: Ask, *, pause: Reason | None, turns: Turns | None = None) -> Reason:
     """Why an ask is pending now.
 
     If the scheduler makes no decisions (the RM is stopped or paused, or a queue of the path is stopped), that is the
-    reason, whatever was recorded before. Without a recorded reason the scheduler has not tried the ask yet.
+    reason, and a recorded one does not count. Without a recorded reason the scheduler has not tried the ask yet.
     """
-    if halt is not None:
-        return replace(halt, since_ns=max(wanted.created_ns, halt.since_ns))
+    if pause is not None:
+        return replace(pause, since_ns=max(wanted.created_ns, pause.since_ns))
     for queue in wanted.app.queue.ancestry:
         if queue.state is QueueState.STOPPED:
             return Reason(ReasonCode.QUEUE_STOPPED, queue.path, since_ns=wanted.created_ns)
@@ -152,7 +152,7 @@ class Explainer:
     """Explains asks, each in O(1): many share one reason, and its sentence is made once.
 
     :param victims: by the ask that needs their room.
-    :param halt: why the scheduler makes no decisions; ``halts``: the past ones.
+    :param pause: why the scheduler makes no decisions; ``pauses``: the past ones.
     :param turns: which asks wait for the answer to another proposal.
     """
 
@@ -162,13 +162,13 @@ class Explainer:
         victims: Victims,
         now_ns: int,
         *,
-        halt: Reason | None,
-        halts: Past = (),
+        pause: Reason | None,
+        pauses: Past = (),
         turns: Turns | None = None,
     ) -> None:
         self._turns = turns or Turns()
-        self._partition, self._victims, self._now_ns, self._halt = partition, victims, now_ns, halt
-        self._halts = halts
+        self._partition, self._victims, self._now_ns, self._pause = partition, victims, now_ns, pause
+        self._pauses = pauses
         self._present = Present(partition)
         self._sentences: dict[tuple[int, str], str] = {}
         self._closed: dict[int, Reason] = {}
@@ -177,11 +177,11 @@ class Explainer:
 
     def ask(self, wanted: Ask) -> PendingDao:
         """A pending ask: its reason, its reservation, its preemption."""
-        reason = reason_of(wanted, halt=self._halt, turns=self._turns)
-        made = reason.code in explain_gang.MADE_WHEN_ASKED or reason.code in _HALTS
+        reason = reason_of(wanted, pause=self._pause, turns=self._turns)
+        made = reason.code in explain_gang.MADE_WHEN_ASKED or reason.code in _NOT_RECORDED
         now = None if made else self._now(wanted, reason)
         recorded, reason = reason, reason if made else self._as_it_is(reason)
-        since_ns = explain_history.since_ns(wanted, recorded, self._halts)
+        since_ns = explain_history.since_ns(wanted, recorded, self._pauses)
         preemption = explain_preemption.of_ask(self._partition, wanted, reason, self._victims, self._now_ns)
         holds = self._with_figures_of_now(reason, now)
         said = [_wants(wanted) if reason.code is ReasonCode.FREE_RESOURCES_SCATTERED else ""]
@@ -212,7 +212,7 @@ class Explainer:
             as_of=reason.as_of_ns or reason.since_ns,
             now=now,
             waiting_since=wanted.created_ns,
-            history=explain_history.of_ask(wanted, recorded, self._halts),
+            history=explain_history.of_ask(wanted, recorded, self._pauses),
             at=self._now_ns,
             sentence=_one_sentence(wanted, holds or reason, since_ns, self._now_ns),
             message=" ".join(text for text in said if text),
@@ -228,7 +228,7 @@ class Explainer:
         if reason.code not in explain_now.OF_NODES or not (reason.closed or self._present.closed):
             return reason
         if reason.code is ReasonCode.NO_NODES and not self._present.closed:
-            return reason  # nodes have just arrived
+            return reason  # nodes were added meanwhile
         key = id(reason)
         if key not in self._closed:
             self._kept[key] = reason
@@ -305,17 +305,17 @@ def pending(state: RmState, now_ns: int) -> Pieces:
 
 def summary(state: RmState, now_ns: int) -> SummaryDao:
     """The RM's state, its allocations, and pending ones by reason: O(pending asks), for polling."""
-    halt, turns = halt_of(state), turns_of(state)
+    pause, turns = pause_of(state), turns_of(state)
     counts: Counter[str] = Counter()
     for partition in state.core.partitions.values():
         for app in partition.apps.values():
             if app.asks:
-                counts += _counts(app, halt, turns=turns)
+                counts += _counts(app, pause, turns=turns)
     return SummaryDao(
         rm=state.info.rm_id,
         life=state.info.life,
         life_since=state.info.life_ns,
-        held=state.info.held,
+        held=state.info.paused,
         description=resource_managers.described(state.info, now_ns),
         allocated=dao.total_containers(state.core.partitions.values()),
         pending=counts.total(),
@@ -323,7 +323,7 @@ def summary(state: RmState, now_ns: int) -> SummaryDao:
     )
 
 
-def _counts(app: Application, halt: Reason | None, *, turns: Turns) -> Counter[str]:
+def _counts(app: Application, pause: Reason | None, *, turns: Turns) -> Counter[str]:
     """The missing allocations of an application, by reason. Asks of one group share a reason."""
     counts: Counter[str] = Counter()
     codes: dict[AskGroup, str] = {}
@@ -331,7 +331,7 @@ def _counts(app: Application, halt: Reason | None, *, turns: Turns) -> Counter[s
         group = wanted.group
         code = codes.get(group) if group is not None else None
         if code is None:
-            code = reason_of(wanted, halt=halt, turns=turns).code.value
+            code = reason_of(wanted, pause=pause, turns=turns).code.value
             if group is not None:
                 codes[group] = code
         counts[code] += wanted.pending
@@ -346,7 +346,9 @@ def _asks(partition: Partition) -> Iterator[Ask]:
 
 def _explainer(state: RmState, partition: Partition, now_ns: int) -> Explainer:
     victims = explain_preemption.victims_of(partition)
-    return Explainer(partition, victims, now_ns, halt=halt_of(state), halts=halts_of(state), turns=turns_of(state))
+    return Explainer(
+        partition, victims, now_ns, pause=pause_of(state), pauses=past_pauses(state), turns=turns_of(state)
+    )
 
 
 # ---- one of them -----------------------------------------------------------------------------------------------------
@@ -355,9 +357,9 @@ def _explainer(state: RmState, partition: Partition, now_ns: int) -> Explainer:
 def ask(state: RmState, partition: Partition, wanted: Ask, now_ns: int) -> PendingDao:
     """One pending ask."""
     victims = explain_preemption.victims_of(partition) if wanted.preempts else {}
-    return Explainer(partition, victims, now_ns, halt=halt_of(state), halts=halts_of(state), turns=turns_of(state)).ask(
-        wanted
-    )
+    return Explainer(
+        partition, victims, now_ns, pause=pause_of(state), pauses=past_pauses(state), turns=turns_of(state)
+    ).ask(wanted)
 
 
 def application(state: RmState, partition: Partition, app: Application, now_ns: int) -> Pieces:
@@ -365,12 +367,12 @@ def application(state: RmState, partition: Partition, app: Application, now_ns: 
 
     An ``ApplicationDao``: its head, then its lists.
     """
-    halt = halt_of(state)
+    pause = pause_of(state)
     turns = turns_of(state)
-    counts = _counts(app, halt, turns=turns)
-    gang = explain_gang.of_application(partition, app, partial(reason_of, halt=halt, turns=turns))
+    counts = _counts(app, pause, turns=turns)
+    gang = explain_gang.of_application(partition, app, partial(reason_of, pause=pause, turns=turns))
     rejected = app.state is AppState.REJECTED
-    history = explain_history.of_application(app, partial(reason_of, halt=halt, turns=turns), halts_of(state))
+    history = explain_history.of_application(app, partial(reason_of, pause=pause, turns=turns), past_pauses(state))
     waits = _as_now(partition, app) if app.reason is not None and app.reason.code.value in counts else None
     head = ApplicationHeadDao(
         partition=partition.name,
@@ -396,7 +398,7 @@ def application(state: RmState, partition: Partition, app: Application, now_ns: 
     explainer = _explainer(state, partition, now_ns)
     lists: list[tuple[bytes, Pieces]] = [
         (b"asks", small((each for each in sorted(app.asks.values(), key=_came) if not each.gone), explainer.ask)),
-        (b"preempted", small(explain_preemption.of_application(app), _storyteller(partition, now_ns))),
+        (b"preempted", small(explain_preemption.of_application(app), _preempted_by(partition, now_ns))),
         (b"replacements", small(explain_gang.replacements(app), explain_gang.replacement)),
     ]
     yield go_json(head)[:-1]
@@ -453,7 +455,7 @@ _ENDS = {
 
 
 def ended(app: Application, now_ns: int) -> str:
-    """How and when an application ended, as a predicate for its name."""
+    """The end of an application and its time, as words that follow the application's name."""
     return f"{_ENDS.get(app.state, 'ended')} {lasted(now_ns - app.finished_ns)} ago"
 
 
@@ -462,7 +464,7 @@ def _rejected(app: Application, now_ns: int) -> str:
 
 
 def _has(app: Application) -> str:
-    """Its allocations, and how many of them are being released."""
+    """The number of its allocations, and of those that are being released, as text."""
     held = len(app.allocations)
     told = sum(each.releasing for each in app.allocations.values())
     if not told:
@@ -517,7 +519,7 @@ def preempted(state: RmState, now_ns: int) -> Pieces:
     yield b'{"rm":%b,"preempted":[' % go_json(state.info.rm_id)
     first = True
     for partition in state.core.partitions.values():
-        for piece in small(_still_there(explain_preemption.told_to_go(partition)), _storyteller(partition, now_ns)):
+        for piece in small(_still_there(explain_preemption.releasing(partition)), _preempted_by(partition, now_ns)):
             yield piece if first else b"," + piece.removeprefix(b",")
             first = False
     yield b"]}\n"
@@ -526,12 +528,12 @@ def preempted(state: RmState, now_ns: int) -> Pieces:
 def preemption(partition: Partition, held: Allocation, now_ns: int) -> PreemptedDao | None:
     """The preemption of one allocation; None: it is not preempted."""
     why = held.preempted
-    return explain_preemption.story(partition, held, why, now_ns) if why is not None else None
+    return explain_preemption.preempted(partition, held, why, now_ns) if why is not None else None
 
 
 def preempted_named(partition: Partition, name: str) -> list[Allocation]:
     """The preempted allocations with this key or UUID; keys are unique only within an application."""
-    return [held for held in _still_there(explain_preemption.told_to_go(partition)) if name in _names(held)]
+    return [held for held in _still_there(explain_preemption.releasing(partition)) if name in _names(held)]
 
 
 def _names(held: Allocation) -> tuple[str, ...]:
@@ -544,9 +546,9 @@ def _still_there(found: Iterable[Allocation]) -> Iterator[Allocation]:
             yield held
 
 
-def _storyteller(partition: Partition, now_ns: int) -> Callable[[Allocation], PreemptedDao]:
+def _preempted_by(partition: Partition, now_ns: int) -> Callable[[Allocation], PreemptedDao]:
     def tell(held: Allocation) -> PreemptedDao:
         assert held.preempted is not None, f"{held} was not told to go"
-        return explain_preemption.story(partition, held, held.preempted, now_ns)
+        return explain_preemption.preempted(partition, held, held.preempted, now_ns)
 
     return tell

@@ -1,4 +1,4 @@
-"""The state of a gang, the part that an ask waits for, and replacements (the gang design, docs/explain.md)."""
+"""Explains a gang: its state, the part for which an ask waits, and replacements (the gang design, docs/explain.md)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def figures(reason: Reason) -> dict[str, Any]:
 
 
 def closed(reason: Reason) -> list[ClosedDao]:
-    """The number of closed nodes, by who closed them."""
+    """The number of closed nodes, by closer."""
     return [ClosedDao(by=by.value, source=source, nodes=nodes) for by, source, nodes in reason.closed]
 
 
@@ -157,7 +157,7 @@ def replacements(app: Application) -> Iterator[Allocation]:
 
 
 def replacement(held: Allocation) -> ReplacementDao:
-    """One of them."""
+    """One replacement."""
     for_key = held.replaced_by or ""
     placeholder = held.replaces.key if held.replaces is not None else held.key
     key = for_key or held.key
@@ -181,7 +181,7 @@ def _since_ns(held: Allocation) -> int:
 
 
 def promised_in(partition: Partition, queue: Queue) -> Quantities:
-    """The amounts that started gangs in a queue and below will still take.
+    """The amounts that started gangs in a queue and its descendants will still take.
 
     (The scheduler keeps the sum in its ledgers for its decisions, but does not record it.)
     """
@@ -193,7 +193,7 @@ def promised_in(partition: Partition, queue: Queue) -> Quantities:
 
 
 def promised_at(partition: Partition, ledger: Ledger, number: int) -> int:
-    """The amount of one type that they will still take below the limit of a queue, user or group."""
+    """The amount of one type that started gangs will still take below the limit of a queue, user or group."""
     queue = partition.queues.get(ledger.path)
     return sum(
         app.gang.still_to_take.get(number, 0)

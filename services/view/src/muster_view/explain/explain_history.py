@@ -20,7 +20,7 @@ from muster_rest.shapes.explain import EpisodeDao, PastDao
 from muster_view.explain import explain_gang
 from muster_view.explain.explain_words import WAITS, waits_for
 
-# For a queue or an application, whose asks had many reasons.
+# Limit for a queue or an application: their asks may have had many reasons.
 EPISODES_MAX = 20
 SENTENCES_MAX = 5
 
@@ -28,31 +28,33 @@ SENTENCES_MAX = 5
 # ---- of an ask -------------------------------------------------------------------------------------------------------
 
 
-def since_ns(wanted: Ask, reason: Reason, halts: Past) -> int:
-    """The start of the reason for this ask: other asks may have it longer, or the scheduler was paused before."""
-    return max(reason.since_ns, wanted.created_ns, *(each.until_ns for each in halts))
+def since_ns(wanted: Ask, reason: Reason, pauses: Past) -> int:
+    """The start of the reason for this ask. Other asks may have the reason for longer, and a pause may have hidden it
+    before.
+    """
+    return max(reason.since_ns, wanted.created_ns, *(each.until_ns for each in pauses))
 
 
-def of_ask(wanted: Ask, reason: Reason, halts: Past = ()) -> list[PastDao]:
-    """Its earlier reasons before ``reason``, oldest first.
+def of_ask(wanted: Ask, reason: Reason, pauses: Past = ()) -> list[PastDao]:
+    """The ask's earlier reasons before ``reason``, oldest first.
 
-    A time without decisions (``halts``) hides all other reasons. A reason of the whole application hides those of the
+    A time without decisions (``pauses``) hides all other reasons. A reason of the whole application hides those of the
     waitlist at the same time. The reasons that the application kept of a deleted waitlist come last.
     """
-    began_ns = since_ns(wanted, reason, halts)
+    began_ns = since_ns(wanted, reason, pauses)
     app, group = wanted.app, wanted.group
     own = app.past if app.reason is None or app.reason is reason else (*app.past, _open(app.reason, reason))
-    halts = tuple(each for each in halts if each.until_ns > wanted.created_ns)
+    pauses = tuple(each for each in pauses if each.until_ns > wanted.created_ns)
     waitlist = app.queue.waitlists.get(group.wait_key) if group is not None else None
     listed: Past = waitlist.past if waitlist is not None else ()
     if waitlist is not None and waitlist.reason is not None and waitlist.reason is not reason:
         listed = (*listed, _open(waitlist.reason, reason))
-    if halts:  # it continued after them
+    if pauses:  # it continued after them
         listed = (*listed, PastReason(reason, began_ns))
     if not own and not listed:
         return []
     sources = (
-        halts,
+        pauses,
         [each for each in own if each.shape is None],
         listed,
         [each for each in own if each.shape == wanted.shape],
@@ -76,7 +78,7 @@ def _open(recorded: Reason, reason: Reason) -> PastReason:
 
 
 def left(since_ns: int, until_ns: int, taken: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """The free parts of a time."""
+    """The parts of a time that are not taken."""
     for start_ns, end_ns in sorted(taken):
         if since_ns < start_ns:
             yield since_ns, min(until_ns, start_ns)
@@ -119,7 +121,7 @@ def _was(reason: Reason) -> str:
         case ReasonCode.SOURCE_LISTING:
             return f"nothing was scheduled until source {reason.said} had listed all its objects"
         case _:
-            return reason.clause()  # the sentence of that time
+            return reason.clause()  # the sentence as it was then
 
 
 # ---- of an application, of a queue -----------------------------------------------------------------------------------
@@ -137,26 +139,26 @@ class _About(NamedTuple):
 class _Times:
     """The times in which some ask had a reason; overlapping times become one."""
 
-    def __init__(self, halts: Past) -> None:
-        self._halts = [(each.reason.since_ns, each.until_ns) for each in halts]
+    def __init__(self, pauses: Past) -> None:
+        self._pauses = [(each.reason.since_ns, each.until_ns) for each in pauses]
         self._pieces: dict[_About, list[tuple[int, int]]] = {}
         self._asks: dict[_About, int] = {}
 
-    def halted(self, halts: Past, since_ns: int) -> None:
+    def add_pauses(self, pauses: Past, since_ns: int) -> None:
         """The times without decisions since the arrival of an ask."""
-        for each in halts:
+        for each in pauses:
             self._add(_about(each.reason), max(each.reason.since_ns, since_ns), each.until_ns)
 
     def past(self, past: Past, since_ns: int) -> None:
         """The ended reasons since the arrival of an ask."""
         for each in past:
-            for start_ns, end_ns in left(max(each.reason.since_ns, since_ns), each.until_ns, self._halts):
+            for start_ns, end_ns in left(max(each.reason.since_ns, since_ns), each.until_ns, self._pauses):
                 self._add(_about(each.reason), start_ns, end_ns)
 
     def now(self, reason: Reason, asks: int, since_ns: int) -> None:
         """The current reason of some asks."""
         about = _about(reason)
-        began_ns = max((reason.since_ns, since_ns, *(until_ns for _, until_ns in self._halts)))
+        began_ns = max((reason.since_ns, since_ns, *(until_ns for _, until_ns in self._pauses)))
         self.past((PastReason(reason, began_ns),), since_ns)
         self._pieces.setdefault(about, []).append((began_ns, 0))
         self._asks[about] = self._asks.get(about, 0) + asks
@@ -166,7 +168,7 @@ class _Times:
             self._pieces.setdefault(about, []).append((start_ns, end_ns))
 
     def told(self) -> list[EpisodeDao]:
-        """The last ones, in the order of their start."""
+        """The last episodes, in the order of their start."""
         found = []
         for about, pieces in self._pieces.items():
             asks = self._asks.get(about, 0)
@@ -221,7 +223,7 @@ def sentences(history: Iterable[EpisodeDao], now_ns: int) -> list[str]:
 
 
 def waits(history: Iterable[EpisodeDao], code: str, asks: int, now_ns: int) -> str:
-    """What asks with a reason wait for, and for how long; follows "wait"."""
+    """The words after "wait" for asks with a reason: for what, and for how long."""
     alike = [each for each in history if each.reason == code and not each.until and each.asks]
     said = _for(alike[0]) if len(alike) == 1 else WAITS[code]
     return f"{said}, {lasts(asks, now_ns - min((each.since for each in alike), default=now_ns))}"
@@ -236,29 +238,29 @@ def _for(each: EpisodeDao) -> str:
     return waits_for(each.reason, queue=each.limit_queue, who=each.who, kind=each.resource_type)
 
 
-def of_application(app: Application, reason_of: Callable[[Ask], Reason], halts: Past = ()) -> list[EpisodeDao]:
-    """Current and earlier reasons of it and its asks: O(its groups of asks)."""
-    times = _Times(halts)
-    _add(app, times, reason_of, halts)
+def of_application(app: Application, reason_of: Callable[[Ask], Reason], pauses: Past = ()) -> list[EpisodeDao]:
+    """Current and earlier reasons of the application and its asks: O(its groups of asks)."""
+    times = _Times(pauses)
+    _add(app, times, reason_of, pauses)
     return times.told()
 
 
 def of_queue(
-    partition: Partition, queue: Queue, reason_of: Callable[[Ask], Reason], halts: Past = ()
+    partition: Partition, queue: Queue, reason_of: Callable[[Ask], Reason], pauses: Past = ()
 ) -> list[EpisodeDao]:
-    """Current and earlier reasons of the pending asks in it and below: O(groups of asks)."""
-    times = _Times(halts)
+    """Current and earlier reasons of the pending asks in the queue and its descendants: O(groups of asks)."""
+    times = _Times(pauses)
     for app in partition.apps_below(queue):
-        _add(app, times, reason_of, halts)
+        _add(app, times, reason_of, pauses)
     return times.told()
 
 
-def _add(app: Application, times: _Times, reason_of: Callable[[Ask], Reason], halts: Past) -> None:
+def _add(app: Application, times: _Times, reason_of: Callable[[Ask], Reason], pauses: Past) -> None:
     times.past(app.past, app.submitted_ns)
     first_ns = 0
     for group in app.groups.values():
         head = group.head()
-        if head is not None:  # those of a group share one reason
+        if head is not None:  # asks of a group share one reason
             reason = reason_of(head)
             times.now(reason, group.asks, head.created_ns)
             first_ns = min(first_ns or head.created_ns, head.created_ns)
@@ -266,8 +268,8 @@ def _add(app: Application, times: _Times, reason_of: Callable[[Ask], Reason], ha
     for wanted in explain_gang.waiting_for_placeholders(app):
         times.now(reason_of(wanted), 1, wanted.created_ns)
         first_ns = min(first_ns or wanted.created_ns, wanted.created_ns)
-    if halts and first_ns:
-        times.halted(halts, first_ns)
+    if pauses and first_ns:
+        times.add_pauses(pauses, first_ns)
 
 
 def _add_list(group: AskGroup, reason: Reason, created_ns: int, times: _Times) -> None:

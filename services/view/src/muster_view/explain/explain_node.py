@@ -11,10 +11,10 @@ from muster_core.external.external import ExternalOffer, OfferState
 from muster_core.external.external_books import ExternalBooks, OnNode
 from muster_core.external.external_merge import Part, merge, parts_of
 from muster_core.model.application import Allocation, Ask
-from muster_core.model.closing import ClosedBy
 from muster_core.model.node import Node
 from muster_core.model.reasons import Reason
 from muster_core.model.resources import Shape, fits
+from muster_core.model.unschedulable import ClosedBy
 from muster_core.model.words import count, listed
 from muster_core.partition import Partition
 from muster_rest.shapes.explain import (
@@ -45,23 +45,23 @@ def explained(
     node: Node,
     now_ns: int,
     *,
-    halt: Reason | None,
+    pause: Reason | None,
     external: ExternalBooks | None = None,
     turns: Turns | None = None,
 ) -> Pieces:
-    """A node: O(its allocations, and the groups of pending asks in its partition).
+    """Renders a node: O(its allocations, and the groups of pending asks in its partition).
 
     ``{NodeHeadDao …, "allocations": [OnNodeDao …], "foreign": [OnNodeDao …]}``
 
-    It counts pending asks first and yields an empty piece after each step, so that other answers get their turn.
+    Counts pending asks first, and yields an empty piece after each step, so that other answers get their turn.
 
-    :param halt: why the scheduler makes no decisions; ``turns``: which asks wait for the answer to another proposal.
+    :param pause: why the scheduler makes no decisions; ``turns``: which asks wait for the answer to another proposal.
     :param external: the reports of external sources; None: there are none.
     """
     on = _said_of(partition, node, external)
     parts = parts_of(on) if on is not None else []
     merged = merge(node.reported, parts) if parts else None
-    waiting = yield from _waiting(partition, node, halt, turns or Turns())
+    waiting = yield from _waiting(partition, node, pause, turns or Turns())
     quantities = partition.types.quantities
     held, foreign = _in_order(node.allocations.values()), _in_order(node.foreign.values())
     found = NodeHeadDao(
@@ -90,8 +90,8 @@ def explained(
     )
     closer = partition.external.closer_of(node)
     found.closed_by = closer.by.value if closer is not None else ""
-    found.sentence = _sentence(found, len(held), halt)
-    found.message = _message(found, len(held), len(foreign), halt)
+    found.sentence = _sentence(found, len(held), pause)
+    found.message = _message(found, len(held), len(foreign), pause)
     yield go_json(found)[:-1]
     for name, objects in ((b"allocations", held), (b"foreign", foreign)):
         yield b',"%b":[' % name
@@ -106,7 +106,7 @@ def _said_of(partition: Partition, node: Node, external: ExternalBooks | None) -
 
 
 def _wanted_back(on: OnNode) -> Iterator[WantedBackDao]:
-    """Its REVOKED offers, by source and id."""
+    """The node's REVOKED offers, by source and id."""
     revoked = (each for offers in on.offers.values() for each in offers if each.offer_state is OfferState.REVOKED)
     for each in sorted(revoked, key=lambda each: each.order):
         assert isinstance(each.said, ExternalOffer)
@@ -154,7 +154,7 @@ def _refused_for(node: Node) -> Iterator[RefusedForDao]:
 
 
 def _in_order(found: Iterable[Allocation]) -> list[Allocation]:
-    """By arrival: after a restart of the view, a changed object has another place in its dictionary."""
+    """Sorts by arrival: after a restart of the view, a changed object has another place in its dictionary."""
     return sorted(found, key=lambda each: (each.allocated_ns, each.app_id, each.submission, each.ordinal, each.key))
 
 
@@ -183,9 +183,9 @@ def _told(held: Allocation) -> str:
 
 
 def _waiting(
-    partition: Partition, node: Node, halt: Reason | None, turns: Turns
+    partition: Partition, node: Node, pause: Reason | None, turns: Turns
 ) -> Generator[bytes, None, WouldFitDao]:
-    """The pending asks, by whether they fit on the node now. Only its free resources count, no limits."""
+    """Counts the pending asks that fit on the node now, and the others. Only its free resources count, no limits."""
     lacking: Counter[str] = Counter()
     fitting: Counter[str] = Counter()
     found = WouldFitDao(asks=0, fit=0, reasons={}, lacking=[], elsewhere=0)
@@ -207,7 +207,7 @@ def _waiting(
             lacking[lack] += asks
         else:
             found.fit += asks
-            fitting[reason_of(wanted, halt=halt, turns=turns).code.value] += asks
+            fitting[reason_of(wanted, pause=pause, turns=turns).code.value] += asks
     found.reasons = dict(fitting)
     found.lacking = [LacksDao(resource_type=name, asks=count) for name, count in sorted(lacking.items())]
     return found
@@ -238,8 +238,8 @@ def _pending(partition: Partition) -> Iterator[tuple[Ask | None, int]]:
 # ---- for people ------------------------------------------------------------------------------------------------------
 
 
-def _sentence(found: NodeHeadDao, allocations: int, halt: Reason | None) -> str:
-    """Whether it takes allocations, what it has, and how many pending asks fit."""
+def _sentence(found: NodeHeadDao, allocations: int, pause: Reason | None) -> str:
+    """One sentence: whether the node takes allocations, its allocations, and how many pending asks fit."""
     waiting, takes = found.waiting, "takes new allocations"
     if not (found.schedulable and found.ready):
         takes = f"takes no new allocations ({_closed(found)})"
@@ -251,7 +251,7 @@ def _sentence(found: NodeHeadDao, allocations: int, halt: Reason | None) -> str:
     else:
         parts.append("and its partition has no pending asks")
     said = f"Node {found.node} {', '.join(parts)}"
-    return f"{said}; {halt.clause()}." if halt is not None else f"{said}."
+    return f"{said}; {pause.clause()}." if pause is not None else f"{said}."
 
 
 def _asks(waiting: WouldFitDao) -> str:
@@ -263,8 +263,8 @@ def _full(found: NodeHeadDao) -> list[str]:
     return sorted(name for name in found.capacity if found.available.get(name, 0) <= 0)
 
 
-def _message(found: NodeHeadDao, allocations: int, foreign: int, halt: Reason | None) -> str:
-    said = [halt.sentence() if halt is not None else "", _takes(found), _spoken_of(found), _back(found), _kept(found)]
+def _message(found: NodeHeadDao, allocations: int, foreign: int, pause: Reason | None) -> str:
+    said = [pause.sentence() if pause is not None else "", _takes(found), _spoken_of(found), _back(found), _kept(found)]
     said += [_has(found, allocations, foreign), _refused(found), _would_fit(found.waiting)]
     return " ".join(text for text in said if text)
 
@@ -278,7 +278,7 @@ def _takes(found: NodeHeadDao) -> str:
 
 
 def _closed(found: NodeHeadDao) -> str:
-    """Why it takes no new allocations."""
+    """Why the node takes no new allocations."""
     if found.schedulable:
         return "not ready"
     by = "an operator" if found.closed_by == ClosedBy.OPERATOR else "the resource manager"
@@ -286,7 +286,7 @@ def _closed(found: NodeHeadDao) -> str:
 
 
 def _spoken_of(found: NodeHeadDao) -> str:
-    """The sources that report it, and which report counts where they differ."""
+    """The sources that report the node, and which report counts where they differ."""
     if not found.sources:
         return ""
     names = [each.source for each in found.sources]
@@ -297,7 +297,7 @@ def _spoken_of(found: NodeHeadDao) -> str:
 
 
 def _back(found: NodeHeadDao) -> str:
-    """Its revoked offers, and when preemption begins to clear them."""
+    """The node's revoked offers, and when preemption begins to clear them."""
     if not found.wanted_back:
         return ""
     first, *others = found.wanted_back

@@ -8,11 +8,11 @@ from dataclasses import replace
 from functools import cached_property
 
 from muster_core.model.application import Application
-from muster_core.model.closing import Closed, ClosedBy, Closer, closed_counts
 from muster_core.model.node import Node
 from muster_core.model.queue import Ledger
 from muster_core.model.reasons import Reason, ReasonCode
 from muster_core.model.resources import UNLIMITED, saturated
+from muster_core.model.unschedulable import Closed, ClosedBy, Closer, closed_counts
 from muster_core.model.words import amounts, count, lasted, plain
 from muster_core.partition import Partition
 from muster_rest.shapes.explain import NowDao
@@ -20,7 +20,7 @@ from muster_rest.shapes.explain import NowDao
 from muster_view.explain.explain_gang import promised_at
 
 _NODES = frozenset({ReasonCode.NO_NODE_HAS_ROOM, ReasonCode.LARGER_THAN_ANY_NODE})
-# The explanation of these also counts closed nodes.
+# The explanation of these reasons also counts closed nodes.
 OF_NODES = _NODES | {ReasonCode.NO_NODES, ReasonCode.FREE_RESOURCES_SCATTERED, ReasonCode.RESERVED_FOR_OTHERS}
 _LIMITS = frozenset({ReasonCode.QUEUE_MAX, ReasonCode.USER_LIMIT, ReasonCode.GROUP_LIMIT, ReasonCode.GANG_ROOM})
 _MAXIMA = frozenset(
@@ -39,11 +39,11 @@ class Present:
 
     @cached_property
     def closed(self) -> tuple[Closed, ...]:
-        """The number of closed nodes, by who closed them: O(nodes)."""
+        """The number of closed nodes, by closer: O(nodes)."""
         return self._told(closer for closer, _ in self._closers)
 
     def closed_for(self, reason: Reason) -> tuple[Closed, ...]:
-        """The same for nodes whose opening could help: if no node is large enough, only larger ones.
+        """The same for nodes that would help if they were open: if no node is large enough, only larger ones.
 
         A node with a revoked offer may become larger again.
         """
@@ -75,7 +75,7 @@ class Present:
         return closed_counts(counts)
 
     def of(self, app: Application, reason: Reason) -> NowDao | None:
-        """None: the reason has no figures, or its object is gone.
+        """Returns None if the reason has no figures, or its object does not exist any more.
 
         :param reason: the caller must keep it, because it is cached by its id().
         """

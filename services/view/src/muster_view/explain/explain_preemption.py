@@ -1,4 +1,4 @@
-"""Preempted allocations with their rule and their ask; and what preemption does for a pending ask."""
+"""Explains preempted allocations (their rule and their ask), and the help of preemption for a pending ask."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from muster_core.preemption import registry
 from muster_core.preemption.preemption_victims import goes_whole
 from muster_rest.shapes.explain import AskPreemptionDao, PreemptedDao, ToldToGoDao
 
-# By application and key of the ask that needs their room.
+# The preempted allocations, by application and key of the ask that needs their room.
 Victims = dict[tuple[str, str], list[Allocation]]
 
 # Preemption makes room on a node or below a limit; it cannot help with other reasons.
@@ -32,7 +32,7 @@ _WAITS_FOR_ROOM = frozenset(
 )
 
 
-def told_to_go(partition: Partition) -> Iterator[Allocation]:
+def releasing(partition: Partition) -> Iterator[Allocation]:
     """The preempted allocations; only leaves that have any are searched."""
     leaves = [queue for queue in partition.queues.values() if queue.leaf and any(queue.preempting)]
     for leaf in leaves:
@@ -41,7 +41,9 @@ def told_to_go(partition: Partition) -> Iterator[Allocation]:
 
 
 def of_application(app: Application) -> Iterator[Allocation]:
-    """Those of one application, in the order of preemption: a restarted view has them in another order."""
+    """The preempted allocations of one application, in the order of preemption: a restarted view has them in another
+    order.
+    """
     found = [held for held in app.allocations.values() if held.preempted is not None]
     yield from sorted(found, key=lambda held: (held.releasing_since_ns, held.submission, held.ordinal))
 
@@ -49,9 +51,9 @@ def of_application(app: Application) -> Iterator[Allocation]:
 def victims_of(partition: Partition) -> Victims:
     """The preempted allocations, by the ask that needs their room."""
     found: Victims = {}
-    for held in told_to_go(partition):
+    for held in releasing(partition):
         why = held.preempted
-        if why is not None and why.app_id:  # (else no ask needs it)
+        if why is not None and why.app_id:  # (else no ask needs the room)
             found.setdefault((why.app_id, why.key), []).append(held)
     return found
 
@@ -60,7 +62,7 @@ def victims_of(partition: Partition) -> Victims:
 
 
 def of_ask(partition: Partition, wanted: Ask, reason: Reason, victims: Victims, now_ns: int) -> AskPreemptionDao:
-    """What preemption does for it.
+    """The help of preemption for a pending ask.
 
     The recorded code belongs to a whole group of asks; the facts of this ask come before it.
     """
@@ -91,7 +93,7 @@ def of_ask(partition: Partition, wanted: Ask, reason: Reason, victims: Victims, 
 
 
 def worth_saying(preemption: AskPreemptionDao) -> str:
-    """The code for people; "": the configuration or the RM turned preemption off, which they know."""
+    """The code for people; "": the configuration or the RM turned preemption off, which people know."""
     return "" if preemption.no in (PreemptionNo.DISABLED, PreemptionNo.NOT_ALLOWED) else preemption.no
 
 
@@ -120,7 +122,7 @@ def no_preemption(held: Allocation) -> str:
     return f"{said}: it is a placeholder that timed out" if held.timed_out else said
 
 
-def story(partition: Partition, held: Allocation, why: Preempted, now_ns: int) -> PreemptedDao:
+def preempted(partition: Partition, held: Allocation, why: Preempted, now_ns: int) -> PreemptedDao:
     """One preemption: the allocation, the rule and the ask."""
     queue = held.app.queue.path if held.app is not None else ""
     return PreemptedDao(

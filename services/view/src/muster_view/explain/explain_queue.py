@@ -28,13 +28,13 @@ def explained(
     queue: Queue,
     now_ns: int,
     *,
-    halt: Reason | None,
-    halts: Past = (),
+    pause: Reason | None,
+    pauses: Past = (),
     turns: Turns | None = None,
 ) -> QueueDao:
-    """A queue: O(pending asks in it and below).
+    """Renders a queue: O(pending asks in the queue and its descendants).
 
-    :param halt: why the scheduler makes no decisions; ``halts``: the past ones.
+    :param pause: why the scheduler makes no decisions; ``pauses``: the past ones.
     :param turns: which asks wait for the answer to another proposal.
     """
     turns = turns or Turns()
@@ -72,8 +72,8 @@ def explained(
         priority_offset=policy.priority_offset,
         current_priority=dao.current_priority(partition, queue),
         quota_at=queue.quota_ns,
-        asks=dict(_asks(partition, queue, halt, turns)),
-        history=explain_history.of_queue(partition, queue, partial(reason_of, halt=halt, turns=turns), halts),
+        asks=dict(_asks(partition, queue, pause, turns)),
+        history=explain_history.of_queue(partition, queue, partial(reason_of, pause=pause, turns=turns), pauses),
         at=now_ns,
         sentence="",
         message="",
@@ -104,7 +104,9 @@ def _fair_max(partition: Partition, queue: Queue, number: int) -> int:
 
 
 def _guarantees(queue: Queue) -> list[GuaranteeDao]:
-    """Its own first, then those above it, below the fence: the guarantee of the fence protects it from outside."""
+    """The guarantees that protect the queue: its own first, then those above it up to the fence, whose guarantee
+    protects against the outside.
+    """
     fence = fence_of(queue)
     levels = [queue, *(level for level in queue.ancestry[1 : queue.ancestry.index(fence)])]
     names = queue.types.names
@@ -123,7 +125,7 @@ def _guarantees(queue: Queue) -> list[GuaranteeDao]:
 
 
 def _protected_by(queue: Queue) -> str:
-    """The nearest queue that sets the policy decides."""
+    """The policy of the nearest queue that sets one."""
     for level in queue.ancestry:
         if POLICY in level.properties:
             return level.path if level.policy.preemption is PreemptionPolicy.DISABLED else ""
@@ -134,18 +136,18 @@ def _applications(queue: Queue) -> int:
     return len(queue.applications) if queue.leaf else sum(map(_applications, queue.children.values()))
 
 
-def _asks(partition: Partition, queue: Queue, halt: Reason | None, turns: Turns) -> Counter[str]:
-    """The number of pending asks in it and below, by reason."""
+def _asks(partition: Partition, queue: Queue, pause: Reason | None, turns: Turns) -> Counter[str]:
+    """The number of pending asks in the queue and its descendants, by reason."""
     counts: Counter[str] = Counter()
     for child in queue.children.values():
-        counts += _asks(partition, child, halt, turns)
+        counts += _asks(partition, child, pause, turns)
     for app in partition.apps_in(queue):
         for group in app.groups.values():
             head = group.head()
-            if head is not None:  # those of a group share one reason
-                counts[reason_of(head, halt=halt, turns=turns).code.value] += group.asks
+            if head is not None:  # asks of a group share one reason
+                counts[reason_of(head, pause=pause, turns=turns).code.value] += group.asks
         for wanted in explain_gang.waiting_for_placeholders(app):
-            counts[reason_of(wanted, halt=halt, turns=turns).code.value] += 1
+            counts[reason_of(wanted, pause=pause, turns=turns).code.value] += 1
     return counts
 
 
@@ -156,7 +158,7 @@ _STATES = {QueueState.DRAINING: "is draining", QueueState.STOPPED: "is stopped"}
 
 
 def _sentence(found: QueueDao) -> str:
-    """Its usage, and the most frequent reason of its pending asks."""
+    """The queue's usage, and the most frequent reason of its pending asks, as text."""
     parts = [_STATES[QueueState(found.state)]] if found.state in _STATES else []
     uses = []
     for name, most in sorted(found.maximum.items()):

@@ -1,4 +1,4 @@
-"""What asks with a reason wait for, in a few words each: for sentences about many of them."""
+"""A few words for each reason: for what asks wait. For sentences about many asks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from muster_core.config.config import ROOT
 from muster_core.model.reasons import ReasonCode
 from muster_core.queues.limits import WILDCARD
 
-# Behind "waits".
+# The words that follow "waits".
 WAITS: dict[str, str] = {
     ReasonCode.WAITING_FOR_TURN: "for the scheduler's first try",
     ReasonCode.NO_NODES: "for a schedulable node",

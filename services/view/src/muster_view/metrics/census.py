@@ -3,10 +3,11 @@
 For each record it compares only the changed object, before and after the fold: O(1), whatever the cluster's size. It
 does not count figures that a request can read from the state itself (the queues' sums).
 
-Two kinds of figures, apart because they live differently:
+There are two kinds of figures, with different lifetimes:
 
 * a :class:`Census` counts the present objects; it belongs to one folded state and is built again with it;
-* :class:`Counts` only grow: they count the events since this process began, also when the state is folded again.
+* :class:`Counts` only grow: they count the events since this process began. They continue when the state is folded
+  again.
 """
 
 from __future__ import annotations
@@ -29,9 +30,10 @@ ALLOCATED, RELEASED = 0, 1
 
 @dataclass(slots=True)
 class Counts:
-    """One RM's, since this process began to follow.
+    """The counts of one RM since this process began to follow.
 
-    :ivar containers: allocations that came and went ([ALLOCATED, RELEASED]), by partition and queue; they end with the
+    :ivar containers: allocations that began and ended ([ALLOCATED, RELEASED]), by partition and queue; the counts end
+        with the
     queue, as in YuniKorn's core.
     :ivar ended: applications by queue and by final state; these counts outlive the queue, as in YuniKorn's core.
     :ivar decommissioned: removed nodes.
@@ -43,7 +45,7 @@ class Counts:
 
 
 class PartitionCensus:
-    """One partition now.
+    """The present counts of one partition.
 
     :ivar applications: by queue and state. A state that an application was in once stays, with the count 0.
     :ivar draining: the nodes that take no new allocations.
@@ -60,25 +62,25 @@ class PartitionCensus:
         self._unweighed: dict[Node, None] = {}
 
     def look_through(self, partition: Partition) -> None:
-        """Takes in all that there is: O(applications + nodes)."""
+        """Counts all objects of the partition: O(applications + nodes)."""
         for node in partition.nodes.values():
             self.node_changed(node)
         for app in (*partition.apps.values(), *partition.rejected.values()):
             self.count(where(app), app.state, 1)
 
     def count(self, path: str, state: AppState, change: int) -> None:
-        """So many applications more (or fewer) in this state."""
+        """Counts ``change`` more applications (fewer, if negative) in this state."""
         key = (path, state)
         self.applications[key] = self.applications.get(key, 0) + change
 
     def forget_zeros(self, path: str) -> None:
-        """The queue is gone, or there never was one: it has no series."""
+        """Drops the counts of a queue that does not exist (any more): it has no series."""
         for state in AppState:
             if not self.applications.get((path, state), 1):
                 del self.applications[path, state]
 
     def node_changed(self, node: Node) -> None:
-        """Its sums did, or it came, or it went."""
+        """Notes a node that is new or removed, or has other sums."""
         if node.gone or node.schedulable:
             self.draining.pop(node, None)
         else:
@@ -90,7 +92,7 @@ class PartitionCensus:
             self._unweighed[node] = None
 
     def weigh(self, most: int) -> bool:
-        """Puts up to so many changed nodes into their tenths; gives whether more are left."""
+        """Puts up to ``most`` changed nodes into their tenths. Returns whether more are left."""
         while self._unweighed and most > 0:
             node, _ = self._unweighed.popitem()
             most -= 1
@@ -128,7 +130,7 @@ class Census:
         self._nodes: list[Node] = []
 
     def of(self, partition: Partition) -> PartitionCensus:
-        """One partition's; a partition that is new is looked through."""
+        """The counts of one partition. A new partition is counted first."""
         found = self._partitions.get(partition)
         if found is None:
             self._partitions[partition] = found = PartitionCensus()
@@ -138,14 +140,14 @@ class Census:
     # ---- Witness -----------------------------------------------------------------------------------------------------
 
     def settled(self, rms: Mapping[str, RmState]) -> None:
-        """Looks through everything: O(applications)."""
+        """Counts all objects: O(applications)."""
         for rm_id, state in rms.items():
             self.counts.setdefault(rm_id, Counts())
             for partition in state.core.partitions.values():
                 self.of(partition)
 
     def before(self, _rm_id: str, partition: Partition, kind: str, parts: tuple[str, ...]) -> None:
-        """Remembers what is there under a record's key."""
+        """Remembers the present object under a record's key."""
         self._now = self.of(partition)
         self._app, self._held, self._nodes = None, {}, []
         match kind:
@@ -171,7 +173,7 @@ class Census:
                             self._held[path] = self._held.get(path, 0) + 1
 
     def after(self, rm_id: str, partition: Partition, kind: str, parts: tuple[str, ...]) -> None:
-        """Counts what came of it."""
+        """Counts the change of the object."""
         census, counts = self._now, self.counts.get(rm_id)
         if counts is None:
             self.counts[rm_id] = counts = Counts()
@@ -204,7 +206,7 @@ class Census:
             census.node_changed(node)
 
     def dropped(self, state: RmState, *, for_ever: bool) -> None:
-        """An RM registers anew, or is gone: what it had is no more."""
+        """Counts the end of everything of an RM that registers again or was forgotten."""
         counts = self.counts.get(state.info.rm_id)
         for partition in state.core.partitions.values():
             self._partitions.pop(partition, None)
@@ -237,8 +239,8 @@ class Census:
             census.count(old[0], old[1], -1)
         if now is not None:
             census.count(now[0], now[1], 1)
-            # (A finished one comes under another id once its own is used again: it does not end twice. And names that
-            # clients make up must not become series.)
+            # (A finished application gets another id when its own is used again: this is no second end. And names that
+            # clients invent must not become series.)
             was_open = old is not None and old[2] == now[2] and old[1] not in APP_TERMINAL
             if now[1] in APP_TERMINAL and (was_open or (now[1] is AppState.REJECTED and now[0] in partition.queues)):
                 counts.ended[now[:2]] = counts.ended.get(now[:2], 0) + 1

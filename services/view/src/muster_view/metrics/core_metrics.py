@@ -189,9 +189,9 @@ _LIMITS_S = tuple(f"{limit_us / 1e6:g}" for limit_us in DECIDING_LIMITS_US)
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """One RM that is asked for, and what was counted of it.
+    """One requested RM, and its counts.
 
-    :ivar partitions: of each of its partitions the census.
+    :ivar partitions: its partitions, each with its census.
     """
 
     state: RmState
@@ -206,7 +206,7 @@ class Seen:
         self._types: dict[str, dict[str, dict[str, None]]] = {}
 
     def take(self, path: str, state: str, names: Iterable[str]) -> Iterable[str]:
-        """The types, and those that were there before."""
+        """The present types, and those of earlier renderings."""
         of_queue = self._types.get(path)
         if of_queue is None:
             of_queue = self._types[path] = {}
@@ -217,7 +217,7 @@ class Seen:
         return before
 
     def forget_but(self, paths: Mapping[str, object]) -> None:
-        """Queues that are gone have no series."""
+        """Drops removed queues: they have no series."""
         for path in [each for each in self._types if each not in paths]:
             del self._types[path]
 

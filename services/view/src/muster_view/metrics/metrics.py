@@ -1,4 +1,4 @@
-"""Names of the view's metrics: the one place."""
+"""The names of the view's metrics, each once."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ class RmStates(Collector):
         return (state, paused)
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
-        """(What it has is known when somebody asks.)"""
+        """Returns nothing: the series are known only at a request."""
         return ()
 
     def expose(self) -> None:
-        """Among this process's metrics."""
+        """Adds the collector to this process's metrics."""
         REGISTRY.register(self)
 
     def hide(self) -> None:
-        """No longer; also when it was not."""
+        """Removes the collector from this process's metrics, if it is there."""
         with contextlib.suppress(KeyError):
             REGISTRY.unregister(self)

@@ -33,8 +33,8 @@ class Call:
     :ivar path: the parameters in the path.
     :ivar query: the parameters in the query; of several with one name the first counts, as in Go.
     :ivar default_rm: the gateway's default for requests that name no RM.
-    :ivar raw_query: the query as it came.
-    :ivar accept: the header, as it came.
+    :ivar raw_query: the query as received.
+    :ivar accept: the header as received.
     :ivar body: the body of a POST; a body that is too large is cut one byte after the limit.
     """
 
@@ -49,7 +49,7 @@ class Call:
 
 @dataclass(slots=True)
 class Answer:
-    """What goes back: a status, headers, and the body's pieces."""
+    """The answer: a status, headers, and the body's pieces."""
 
     pieces: Pieces
     status: int = 200

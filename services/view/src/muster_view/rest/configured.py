@@ -98,14 +98,14 @@ def _taken(node: Any, level: _Level, go: bool) -> dict[str, Any]:
             # ones. (False appears only if it was set.)
             wanted = go or any(each or each is False for each in value.values())
         else:
-            # Where it has a pointer, false is not the same as not said.
+            # For a pointer, false differs from absent.
             wanted = bool(value) or field.always or (value is False and field.go_name in _POINTERS)
         if wanted:
             found[field.go_name if go else key] = value
     return found
 
 
-# Structs in Go, whose JSON is there when they are empty.
+# Structs in Go, which JSON keeps when they are empty.
 _STRUCTS = frozenset({"Resources", "ChildTemplate", "Preemption", "NodeSortPolicy", "UserGroupResolver", "Filter"})
 # Pointers.
 _POINTERS = frozenset({"Enabled", "QuotaPreemptionEnabled"})
@@ -193,7 +193,7 @@ def shown(text: str, extra: dict[str, str], *, go: bool) -> dict[str, Any]:
 
 
 def as_yaml(text: str, extra: dict[str, str]) -> bytes:
-    """The same as YAML."""
+    """The same configuration as YAML."""
     return _as_yaml(text, tuple(sorted(extra.items())))
 
 
@@ -235,7 +235,7 @@ def validated(body: bytes) -> ValidatedDao:
 
 
 def _unheard(_place: Place | None, _message: str) -> None:
-    """The text was accepted: what is unusual in it was told then."""
+    """Ignores a warning: the text was accepted, and the RM got its warnings then."""
 
 
 def _normal(partition: dict[str, Any], go: bool) -> dict[str, Any]:
@@ -249,7 +249,7 @@ def _normal(partition: dict[str, Any], go: bool) -> dict[str, Any]:
         above = _taken(Mapping((0, 0)), _QUEUE, go) | {name("Name"): ROOT, name("Parent"): True}
         partition[name("Queues")] = [above | ({name("Queues"): queues} if queues else {})]
     root: dict[str, Any] = partition[name("Queues")][0]
-    if not root.get(name("Parent")):  # root is one, also where it does not say so
+    if not root.get(name("Parent")):  # root is a parent, even if the text does not say so
         (first, said), *others = root.items()
         root = {first: said, name("Parent"): True, **dict(others)}
         partition[name("Queues")][0] = root

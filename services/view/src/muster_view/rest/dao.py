@@ -149,7 +149,7 @@ class Allocating(NamedTuple):
 
 
 def queue_tail(partition: Partition, queue: Queue, priority: int, allocating: Allocating) -> QueueTailDao:
-    """A queue from behind its children.
+    """The part of a queue's JSON after its children.
 
     :param priority: see :func:`current_priority`; ``allocating``: see :func:`allocating_applications`.
     """
@@ -207,13 +207,13 @@ def allocating_applications(partition: Partition, queue: Queue) -> Allocating:
 
 
 def joined(parts: Iterable[Allocating]) -> Allocating:
-    """Those of several queues."""
+    """The allocating applications of several queues."""
     found = list(parts)
     return Allocating([app_id for each in found for app_id in each.app_ids], sum(each.forming for each in found))
 
 
 def _has_reserved(app: Application) -> bool:
-    """O(groups): of identical asks, the first one reserves."""
+    """Whether an ask of the application has a reservation. O(groups): of identical asks, the first one reserves."""
     heads = (group.head() for group in app.groups.values() if group.asks)
     return any(head is not None and head.reserved_node for head in heads)
 
@@ -221,8 +221,8 @@ def _has_reserved(app: Application) -> bool:
 def current_priority(partition: Partition, queue: Queue) -> int:
     """The highest priority of the queue's pending asks, seen from outside of the queue."""
     if queue.leaf:
-        return lent_priority(queue, leaf_priority(partition, queue))
-    return lent_priority(
+        return effective_priority(queue, leaf_priority(partition, queue))
+    return effective_priority(
         queue, max((current_priority(partition, child) for child in queue.children.values()), default=INT32_MIN)
     )
 
@@ -232,7 +232,7 @@ def leaf_priority(partition: Partition, leaf: Queue) -> int:
     return max((max_priority(app) for app in partition.apps_in(leaf) if app.groups), default=INT32_MIN)
 
 
-def lent_priority(queue: Queue, highest: int) -> int:
+def effective_priority(queue: Queue, highest: int) -> int:
     """The highest priority inside a queue as it counts outside of the queue."""
     policy = queue.policy
     if highest == INT32_MIN:
@@ -253,7 +253,7 @@ def _maximum(partition: Partition, queue: Queue) -> Quantities:
 
 
 def application_head(partition: Partition, app: Application) -> ApplicationHeadDao:
-    """An application up to its asks and allocations."""
+    """The part of an application's JSON before its asks and allocations."""
     return ApplicationHeadDao(
         id=ids.of_application(partition, app),
         partition_id=ids.of_partition(partition),
@@ -271,7 +271,7 @@ def application_head(partition: Partition, app: Application) -> ApplicationHeadD
 
 
 def application_tail(app: Application) -> ApplicationTailDao:
-    """An application from behind its asks and allocations."""
+    """The part of an application's JSON after its asks and allocations."""
     reservations = [wanted.key for wanted in app.asks.values() if wanted.reserved_node]
     return ApplicationTailDao(
         application_state=app.state.value,
@@ -311,7 +311,7 @@ def is_active(app: Application) -> bool:
 
 
 def is_completed(app: Application) -> bool:
-    """Whether it is over: completed, failed or expired."""
+    """Whether the application has ended: completed, failed or expired."""
     return app.state in APP_TERMINAL and app.state is not AppState.REJECTED
 
 
@@ -414,7 +414,7 @@ def foreign(held: Allocation) -> ForeignDao:
 
 
 def node_head(partition: Partition, node: Node) -> NodeHeadDao:
-    """A node up to its allocations."""
+    """The part of a node's JSON before its allocations."""
     quantities = partition.types.quantities
     capacity, allocated = quantities(node.capacity), quantities(node.allocated)
     return NodeHeadDao(
@@ -434,7 +434,7 @@ def node_head(partition: Partition, node: Node) -> NodeHeadDao:
 
 
 def node_tail(node: Node) -> NodeTailDao:
-    """A node from behind its allocations."""
+    """The part of a node's JSON after its allocations."""
     return NodeTailDao(
         schedulable=node.schedulable,
         is_reserved=bool(node.reservations),
@@ -462,7 +462,7 @@ def reported(node: Node) -> ReportedDao | None:
 
 
 def percent(used: Mapping[str, int], total: Mapping[str, int]) -> Quantities:
-    """Used of total in whole percent, of the types that both name."""
+    """The used share in whole percent, of the types that both amounts name."""
     return {name: _share(value, total[name]) for name, value in used.items() if name in total}
 
 
@@ -475,5 +475,5 @@ def _share(used: int, total: int) -> int:
 
 
 def total_containers(partitions: Iterable[Partition]) -> int:
-    """Over several partitions."""
+    """The same over several partitions."""
     return sum(map(containers, partitions))

@@ -28,7 +28,7 @@ from muster_view.turns import FoldGate, Slice
 
 log = structlog.get_logger(__name__)
 
-# The core compresses from this size on.
+# YuniKorn's core compresses from this size on.
 _GZIP_FROM_BYTES = 1400
 # Pieces are joined to about this size before they are compressed or sent: half a millisecond of compression.
 _CHUNK_BYTES = 32 * 1024
@@ -37,13 +37,13 @@ _SEND_BYTES = 256 * 1024
 _GZIP_LEVEL = 1  # this level shrinks such JSON to a tenth; a higher one would take the scheduler's time
 _GZIP_WBITS = 31
 
-# YuniKorn has none of these.
+# YuniKorn has no endpoint with these methods.
 _OWN_PATHS = ("/ws/v1/explain/", "/ws/v1/external/")
 _TRY_AGAIN = 503
 
 
 class Action(NamedTuple):
-    """What a path does."""
+    """The handler of a path."""
 
     route: Route
     endpoint: Endpoint
@@ -97,17 +97,17 @@ class Engine:
             with self.limits.holding() as held:
                 status = await self._answer(action, call, scope, send, match.pattern, started_s, held)
         except ReaderStalled:
-            pass  # it is cut
+            pass  # the body is cut there
         finally:
             metrics.REQUESTS.labels(match.pattern, str(status)).inc()
 
     async def _answer(
         self, action: Action, call: Call, scope: Scope, send: Send, pattern: str, started_s: float, held: Held
     ) -> int:
-        # 1. what is visible is folded
+        # 1. wait until visible records are folded
         torn = False
         await self._source.fresh()
-        # 2. what is asked, 3. rendered, as far as it is held in memory
+        # 2. find the endpoint, 3. render the part that fits in memory
         try:
             if action.route.dump:
                 held.take_dump()
@@ -130,7 +130,7 @@ class Engine:
             "snapshot" if complete and not torn and version == self._source.version() else "object"
         )
         if (state := self._source.states().get(call.rm_id or "")) is not None:
-            headers["X-Muster-Rm-State"] = rm_words.label(state.info.life, paused=state.info.held)
+            headers["X-Muster-Rm-State"] = rm_words.label(state.info.life, paused=state.info.paused)
         headers["Vary"] = "Accept-Encoding"
         size = sum(map(len, chunks))
         gzip = _accepts_gzip(scope) and (size >= _GZIP_FROM_BYTES or not complete)
@@ -145,7 +145,7 @@ class Engine:
         return answer.status
 
     async def _render(self, pieces: Pieces, held: Held) -> tuple[list[bytes], bool]:
-        """The first chunks, and whether they are all. Folding waits meanwhile, up to its limit."""
+        """Returns the first chunks, and whether there are no more. Folding waits meanwhile, up to its limit."""
         limit = self._settings.snapshot_bytes_max
         chunks: list[bytes] = []
         slice_ = Slice(self._clock, self._settings.render_slice_ms / 1000)
@@ -171,7 +171,7 @@ class Engine:
     async def _stream(
         self, send: Send, answer: Answer, headers: dict[str, str], chunks: list[bytes], *, gzip: bool
     ) -> int:
-        """Sends the rendered part, then the rest while it is rendered; gives the size of the rest."""
+        """Sends the rendered part, then the rest while it is rendered. Returns the size of the rest."""
         compress = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP_WBITS) if gzip else None
         if gzip:
             headers["Content-Encoding"] = "gzip"
@@ -290,7 +290,7 @@ def _compressed(chunks: list[bytes]) -> list[bytes]:
 
 
 async def _send_chunks(send: Send, status: int, headers: Mapping[str, str], chunks: list[bytes]) -> None:
-    """A whole answer; a large one as its reader takes it."""
+    """Sends a whole answer; a large one as its reader takes it."""
     size = sum(map(len, chunks))
     if size <= _SEND_BYTES:
         await _send(send, status, headers, b"".join(chunks))
@@ -298,7 +298,7 @@ async def _send_chunks(send: Send, status: int, headers: Mapping[str, str], chun
     raw = _raw({**headers, "Content-Length": str(size)})
     await send({"type": "http.response.start", "status": status, "headers": raw})
     for number, chunk in enumerate(chunks):
-        chunks[number] = b""  # (it is not held any more)
+        chunks[number] = b""  # (the chunk is not in memory any more)
         if chunk:
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
     await send({"type": "http.response.body", "body": b"", "more_body": False})

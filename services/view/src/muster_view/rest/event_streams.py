@@ -12,7 +12,7 @@ from starlette.types import ASGIApp
 
 log = structlog.get_logger(__name__)
 
-# A dump does not wait longer for the streams: they are a detail.
+# A dump waits no longer than this for the streams, which are a detail.
 _TIMEOUT_S = 2.0
 
 
@@ -29,11 +29,11 @@ class OpenStreams:
         self._sibling = Sibling(publisher, _TIMEOUT_S)
 
     async def close(self) -> None:
-        """Ends the connections."""
+        """Closes the connections."""
         await self._sibling.close()
 
     async def of(self, rm_id: str) -> list[EventStreamDao]:
-        """The open streams of an RM's events; none, too, when the publisher does not answer."""
+        """The open streams of an RM's events; empty, too, if the publisher does not answer."""
         try:
             answer = await self._sibling.client.get(OPEN_STREAMS.path, params={"rm": rm_id})
             if answer.status_code != 200:

@@ -67,7 +67,7 @@ def objects(owner: SourceEntry, kind: ExternalKind | None, after: Place | None, 
         wanted += [
             each for each in some if (kind is None or each.kind is kind) and (after is None or _place(each) > after)
         ]
-        # (A page's worth is kept: what is sorted stays small.)
+        # (Only one page is kept, so little is sorted.)
         if len(wanted) > limit + _PER_STEP:
             wanted = nsmallest(limit + 1, wanted, key=_place)
         yield b""

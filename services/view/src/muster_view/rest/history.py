@@ -22,7 +22,7 @@ SAMPLES_MAX = 1_440
 
 
 class Sample(NamedTuple):
-    """One RM at one moment."""
+    """The numbers of one RM at one moment."""
 
     at_ns: int
     applications: int
@@ -36,7 +36,7 @@ class History:
         self._samples: dict[str, deque[Sample]] = {}
 
     def take(self, states: Mapping[str, RmState], now_ns: int) -> None:
-        """Takes a sample of each RM: O(applications). It forgets RMs that are gone."""
+        """Takes a sample of each RM: O(applications). Drops the samples of RMs that are not registered any more."""
         for rm_id in self._samples.keys() - states.keys():
             del self._samples[rm_id]
         for rm_id, state in states.items():
@@ -48,14 +48,14 @@ class History:
             samples.append(Sample(now_ns, running, total_containers(partitions)))
 
     def applications(self, rm_id: str) -> list[ApplicationsSampleDao]:
-        """Of an RM; none for one that is not known."""
+        """The samples of an RM; empty for an unknown RM."""
         return [
             ApplicationsSampleDao(timestamp=sample.at_ns, total_applications=str(sample.applications))
             for sample in self._samples.get(rm_id, ())
         ]
 
     def containers(self, rm_id: str) -> list[ContainersSampleDao]:
-        """Likewise."""
+        """The same for allocations."""
         return [
             ContainersSampleDao(timestamp=sample.at_ns, total_containers=str(sample.containers))
             for sample in self._samples.get(rm_id, ())

@@ -31,17 +31,17 @@ def of_partition(partition: Partition) -> str:
 
 
 def of_queue(partition: Partition, queue: Queue) -> str:
-    """A queue's."""
+    """A queue's id."""
     return _ulid(partition.rm_id, partition.name, "queue", queue.path, queue.created_ns)
 
 
 def of_application(partition: Partition, app: Application) -> str:
-    """An application's, also of one that was refused."""
+    """An application's id, also of a rejected one."""
     return _ulid(partition.rm_id, partition.name, "application", app.app_id, application_created_ns(app))
 
 
 def of_node(partition: Partition, node: Node) -> str:
-    """A node's id, likewise without a time, because history servers allow one row for each node name."""
+    """A node's id, without a time, too, because history servers allow one row for each node name."""
     return _ulid(partition.rm_id, partition.name, "node", node.node_id, 0)
 
 
@@ -53,7 +53,7 @@ def of_queue_of(partition: Partition, app: Application) -> str:
 
 
 def application_created_ns(app: Application) -> int:
-    """When the scheduler first heard of it."""
+    """The time when the scheduler first got the application."""
     return app.state_log[0][0] if app.state_log else app.submitted_ns
 
 

@@ -1,4 +1,4 @@
-"""The inside of the process: ``/debug/stack``, and the parts of ``/debug/pprof`` that make sense in Python.
+"""The process's own state: ``/debug/stack``, and the parts of ``/debug/pprof`` that make sense in Python.
 
 Go profiles goroutines and Go's heap. For Python this module shows the present stacks of threads and tasks, and a CPU
 profile of the threads from a hundred samples per second.
@@ -25,7 +25,7 @@ _PERIOD_S = 0.01
 # There may be as many tasks as clients; a person reads no more than this.
 _TASKS_MAX = 1_000
 
-# What pprof's index has, and what it is here.
+# The entries of pprof's index, and their meaning here.
 PROFILES = {
     "cmdline": "the command line, secrets masked",
     "goroutine": "what threads and tasks do now, as /debug/stack has it",
@@ -45,7 +45,7 @@ LEVELS = ("debug", "info", "warning", "error", "critical")
 
 
 def stacks(tasks: list[asyncio.Task[object]]) -> Iterator[bytes]:
-    """What every thread and every task does, a piece each."""
+    """The stack of every thread and every task, one piece each."""
     frames = sys._current_frames()
     for thread in threading.enumerate():
         frame = frames.get(thread.ident or 0)
@@ -76,13 +76,13 @@ def command_line() -> bytes:
 
 
 def index() -> bytes:
-    """What there is, for a browser."""
+    """The index, for a browser."""
     rows = "".join(f'<li><a href="{name}">{name}</a>: {what}</li>\n' for name, what in PROFILES.items())
     return f"<html><head><title>/debug/pprof/</title></head><body><ul>\n{rows}</ul></body></html>\n".encode()
 
 
 def level() -> str:
-    """From which level on this process logs."""
+    """The lowest level that this process logs."""
     return logging.getLevelName(logging.getLogger().getEffectiveLevel()).lower()
 
 

@@ -39,7 +39,7 @@ class Lookup:
         return state
 
     def meant(self, call: Call) -> str | None:
-        """The RM that is meant by a request without a name; None: several are possible, or there is none."""
+        """The RM of a request that names none; None: several are possible, or there is no RM."""
         stopped = {rm_id: state.info.life == rm_words.STOPPED for rm_id, state in self._source.states().items()}
         return whose.meant(stopped, call.default_rm)
 
@@ -50,7 +50,7 @@ class Lookup:
         return partition
 
     def partition_or_none(self, call: Call) -> Partition | None:
-        """For usage: YuniKorn does not check the partition there, and an unknown partition has no usage."""
+        """The partition for usage: YuniKorn does not check it there, and an unknown partition has no usage."""
         state = self.rm(call)
         return state.core.partitions.get(call.path["partition"]) if state is not None else None
 

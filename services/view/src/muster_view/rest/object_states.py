@@ -1,8 +1,8 @@
 """The present states of objects, for the event publisher, which adds them to events (docs/history-servers.md).
 
 ``POST /ws/v1/object-states`` takes many objects at once, because events come in bursts. The request names an object as
-an event does, so without its partition. Several objects may have had one name. The view remembers the last states of
-objects that are gone for a while; else a short-lived object would be gone before the request.
+an event does, so without its partition. Several objects may have had one name. The view keeps the last states of
+removed objects for a while; else a short-lived object would be unknown at the request.
 
 The answer names the id of the next event. A caller whose events are not included yet asks again.
 """
@@ -26,7 +26,7 @@ from muster_view.rest.render import Pieces
 
 # In one request: more than a chunk of a stream has events.
 WANTED_MAX = 1_000
-# Bounds for objects that are gone: bytes in each of the log's partitions, and objects with one name.
+# Limits for removed objects: bytes in each of the log's partitions, and objects with one name.
 _KEPT_BYTES, _KEPT_OF_NAME = 8 * 1024 * 1024, 4
 
 
@@ -53,7 +53,7 @@ def read(body: bytes) -> list[WantedObject]:
 
 
 class Departed:
-    """The last states of objects that are gone: the newest ones, up to some megabytes."""
+    """The last states of removed objects: the newest ones, up to some megabytes."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[ObjectKey, list[ObjectStateDao]] = OrderedDict()
@@ -77,7 +77,7 @@ class Departed:
             self._bytes -= sum(len(each.state) for each in oldest)
 
     def of(self, key: ObjectKey) -> list[ObjectStateDao]:
-        """Those of that name, the latest first."""
+        """The removed objects of that name, the latest first."""
         return self._known.get(key, [])
 
 

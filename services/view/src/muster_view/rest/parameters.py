@@ -1,4 +1,4 @@
-"""Reads and checks the parameters of a path and a query; a refusal says what was expected."""
+"""Reads and checks the parameters of a path and a query; a refusal names the expectation."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from muster_view.rest.call import Call
 from muster_view.rest.snapshot import NODES_DEFAULT, NODES_MAX, Section
 
 _ACTIVE_STATES = {"new", "accepted", "running", "completing", "failing", "resuming"}
-# The rest of a message that names what came in is cut here.
+# Limit of characters of a received value in a message.
 _SHOWN_CHARACTERS = 200
 _NUMBER = re.compile(r"[0-9]{1,18}")
 
 
 def queue_path(call: Call) -> str:
-    """A queue's path in a path, as it is looked for."""
+    """A queue's path from the request's path, in the form for the lookup."""
     return checked_path(unescaped_queue(call))
 
 
@@ -45,7 +45,7 @@ def checked_path(name: str) -> str:
 
 
 def sections(call: Call) -> frozenset[Section]:
-    """Names with commas between; none: all."""
+    """Names separated by commas; none: all."""
     named = [name for name in call.query.get("sections", "").split(",") if name]
     for name in named:
         if name not in set(Section):
@@ -84,7 +84,7 @@ def external_kind(call: Call) -> ExternalKind | None:
 
 
 def after(call: Call) -> external.Place | None:
-    """Where the last page ended, as that page said."""
+    """The end of the last page, from that page's ``next``."""
     text = call.query.get("after", "")
     kind, slash, object_id = text.partition("/")
     if text and (not slash or kind not in set(ExternalKind)):

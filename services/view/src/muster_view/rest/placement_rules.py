@@ -32,7 +32,7 @@ def _rule(rule: PlacementRuleConfig) -> RuleDao:
 
 def _filter(given: FilterConfig) -> FilterDao | None:
     if not (given.users or given.groups or given.deny):
-        return None  # it lets everybody in, as none would
+        return None  # it admits everybody, like a rule without a filter
     found = FilterDao(type="deny" if given.deny else "allow")
     if is_expression(given.users):
         found.user_exp = given.users[0]

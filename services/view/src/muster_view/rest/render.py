@@ -3,9 +3,9 @@
 A rendering is an iterator of byte pieces, which together are the body. Each piece is a fraction of a millisecond of
 work. The engine lets other tasks run between the pieces, so an answer of any size keeps no task waiting.
 
-The guarantee: if nothing is folded between the pieces, the answer is the state of one moment. If folding went on (for
+The guarantee: if nothing is folded between the pieces, the answer is the state of one moment. If folding continued (for
 an answer larger or slower than the settings allow), the list of objects is that of the beginning, each object's own
-figures are of one moment, and objects that are gone by their turn are left out.
+figures are of one moment, and objects that were removed meanwhile are left out.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def listing(objects: Iterable[T], pieces_of: Callable[[T], Pieces]) -> Pieces:
     for each in objects:
         if getattr(each, "gone", False):
             continue
-        # One object mostly is a few small pieces: they go as one.
+        # One object is mostly a few small pieces, which are joined.
         yield separator
         yield from pieces_of(each)
         separator = b","
@@ -60,7 +60,7 @@ def line(pieces: Pieces) -> Pieces:
 
 
 def small(objects: Iterable[T], make: Callable[[T], Any]) -> Pieces:
-    """Objects that are small, comma-separated, without brackets."""
+    """Small objects, comma-separated, without brackets."""
     return _joined(objects, lambda batch: go_json([make(each) for each in batch])[1:-1])
 
 
@@ -78,7 +78,7 @@ def _asks(asks: list[Ask]) -> bytes:
 
 
 def _allocations(held: list[Allocation]) -> bytes:
-    """Of a decider, which changes them."""
+    """Allocations of the scheduler's own state, which change."""
     return go_json([dao.foreign(each) if each.foreign else dao.allocation(each) for each in held])[1:-1]
 
 
@@ -93,7 +93,7 @@ def _keep(held: Allocation) -> bytes:
 
 
 def node(partition: Partition, shown: Node) -> Pieces:
-    """A node with all that is on it."""
+    """A node with its allocations."""
     allocations, foreign = list(shown.allocations.values()), list(shown.foreign.values())
     head, tail = go_json(dao.node_head(partition, shown)), go_json(dao.node_tail(shown))
     text_of = _texts_of(partition)
@@ -138,10 +138,10 @@ def queue(
         highest = max(highest, priority)
         parts.append(below)
         separator = b","
-    priority = dao.lent_priority(shown, highest)
+    priority = dao.effective_priority(shown, highest)
     allocating = dao.joined(parts)
     tail = go_json(dao.queue_tail(partition, shown, priority, allocating))
-    # Nothing is written when there are no children, or all are gone by now.
+    # Without children, or if all were removed meanwhile, nothing is written.
     yield b"%b,%b" % (b"]" if separator == b"," else head[:-1], tail[1:])
     return priority, allocating
 

@@ -11,27 +11,27 @@ _WANTS = ("predicates", "preemption_predicates", "scheduling_states", "state_dum
 
 
 def described(info: RmInfo, now_ns: int) -> str:
-    """What the RM's life means now, and what to do."""
+    """The meaning of the RM's state, and advice."""
     return rm_words.description(
         info.life,
         info.life_ns,
         now_ns,
-        paused=info.held,
-        paused_reason=info.held_reason,
-        paused_since_ns=info.held_ns,
+        paused=info.paused,
+        paused_reason=info.paused_reason,
+        paused_since_ns=info.paused_ns,
         rm_id=info.rm_id,
     )
 
 
 def shown(info: RmInfo, now_ns: int, *, default: bool) -> ResourceManagerDao:
-    """Without the configuration, which may be large."""
+    """An RM without its configuration, which may be large."""
     return ResourceManagerDao(
         rm_id=info.rm_id,
         life=info.life,
         life_since=info.life_ns,
-        held=info.held,
-        held_reason=info.held_reason,
-        held_since=info.held_ns,
+        held=info.paused,
+        held_reason=info.paused_reason,
+        held_since=info.paused_ns,
         description=described(info, now_ns),
         default=default,
         version=info.version,

@@ -1,4 +1,4 @@
-"""Which path is which endpoint, as YuniKorn's router sees it.
+"""Finds the endpoint of a path, like YuniKorn's router.
 
 Only exact paths match. A path that differs in letter case, doubled slashes or a slash at the end is redirected to the
 right one, if that takes the request's method. Any other unknown path is 404, another method 405.
@@ -25,7 +25,7 @@ class Match(NamedTuple, Generic[E]):
 
 
 class Near(NamedTuple, Generic[E]):
-    """Where a nearly right path leads.
+    """The redirect of a nearly right path.
 
     :ivar path: the right one, decoded.
     """

@@ -39,7 +39,7 @@ _PER_STEP = 500
 
 
 class Section(StrEnum):
-    """What can be asked for."""
+    """The sections of a snapshot."""
 
     SCHEDULER = "scheduler"
     QUEUES = "queues"
@@ -49,10 +49,10 @@ class Section(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a snapshot shows.
+    """The parameters of a snapshot.
 
-    :ivar queue: shown with what is below it.
-    :ivar nodes_max: of the nodes the fullest so many.
+    :ivar queue: shown with its descendants.
+    :ivar nodes_max: the number of nodes, the fullest first.
     """
 
     sections: frozenset[Section]
@@ -63,7 +63,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far the view is behind."""
+    """The lag of the view."""
 
     records: int
     seconds: float
@@ -77,7 +77,7 @@ def snapshot(state: RmState, wanted: Wanted, lag: Lag, now_ns: int) -> Pieces:
     yield b',"state":%b,"stateSinceNs":%d,"paused":%b,"description":%b' % (
         go_json(info.life),
         info.life_ns,
-        go_json(info.held),
+        go_json(info.paused),
         go_json(described),
     )
     if Section.SCHEDULER in wanted.sections:
@@ -100,15 +100,15 @@ def snapshot(state: RmState, wanted: Wanted, lag: Lag, now_ns: int) -> Pieces:
 
 
 def _scheduler(state: RmState, partition: Partition) -> Pieces:
-    """In one value, for which everything is counted first."""
-    halt, turns = explain.halt_of(state), explain.turns_of(state)
+    """The scheduler's section as one value, after everything is counted."""
+    pause, turns = explain.pause_of(state), explain.turns_of(state)
     states: Counter[str] = Counter()
     reasons: Counter[str] = Counter()
     for apps in _batches(partition.apps.values()):
         states.update(map(attrgetter("state.value"), apps))
         for app in apps:
             if app.asks:
-                reasons.update(_reasons(app, halt, turns))
+                reasons.update(_reasons(app, pause, turns))
         yield b""
     draining = reservations = 0
     for nodes in _batches(partition.nodes.values()):
@@ -133,19 +133,19 @@ def _scheduler(state: RmState, partition: Partition) -> Pieces:
     )
 
 
-def _reasons(app: Application, halt: Reason | None, turns: explain.Turns) -> Counter[str]:
+def _reasons(app: Application, pause: Reason | None, turns: explain.Turns) -> Counter[str]:
     """The number of its pending asks by reason. Asks of one group share a reason, which is looked up once."""
     counts: Counter[str] = Counter()
     grouped = 0
     for group in app.groups.values():
         if group.asks and (head := group.head()) is not None:
-            counts[explain.reason_of(head, halt=halt, turns=turns).code.value] += group.asks
+            counts[explain.reason_of(head, pause=pause, turns=turns).code.value] += group.asks
             grouped += group.asks
     if grouped < len(app.asks):
-        # Those that are on their way to a place are in no group.
+        # Asks that wait for their released placeholder are in no group.
         for wanted in app.asks.values():
             if wanted.group is None:
-                counts[explain.reason_of(wanted, halt=halt, turns=turns).code.value] += 1
+                counts[explain.reason_of(wanted, pause=pause, turns=turns).code.value] += 1
     return counts
 
 
@@ -254,7 +254,7 @@ def _runtime(lag: Lag) -> RuntimeDao:
 
 
 def _batches(objects: Iterable[T]) -> Iterator[list[T]]:
-    """Some at a time, of those that are there now."""
+    """Yields parts of the present objects."""
     iterator = iter(list(objects))
     while batch := list(islice(iterator, _PER_STEP)):
         yield batch

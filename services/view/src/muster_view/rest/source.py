@@ -1,4 +1,4 @@
-"""What the endpoints need of the service that follows the log."""
+"""The interface between the endpoints and the service that follows the log."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from muster_view.rest.history import History
 
 
 class Snapshot(Protocol):
-    """What REST needs of the service."""
+    """The data that REST needs from the service."""
 
     def states(self) -> Mapping[str, RmState]:
         """The RMs, by id; sorted."""
@@ -27,19 +27,19 @@ class Snapshot(Protocol):
         ...
 
     def departed(self, rm_id: str) -> object_states.Departed:
-        """What those of an RM's objects were like that are gone."""
+        """The last states of an RM's removed objects."""
         ...
 
     def lag_records(self, rm_id: str | None) -> int:
-        """Of an RM's partition; None: of all."""
+        """The number of records that are not folded yet, in an RM's partition; None: in all partitions."""
         ...
 
     def lag_s(self, rm_id: str | None) -> float:
-        """Of an RM's partition; None: the largest of all."""
+        """The age of the newest folded record, in an RM's partition; None: the largest of all."""
         ...
 
     def version(self) -> int:
-        """The same number: the same state."""
+        """A number that changes with the state: equal numbers mean an equal state."""
         ...
 
     def torn(self, rm_id: str | None) -> bool:
@@ -55,17 +55,17 @@ class Snapshot(Protocol):
         ...
 
     def counted(self, rm_id: str | None) -> list[core_metrics.Counted]:
-        """What metrics are made of; None: of all RMs."""
+        """The figures for metrics; None: of all RMs."""
         ...
 
     def history(self) -> History:
-        """How many applications and allocations there were."""
+        """The numbers of applications and allocations over time."""
         ...
 
     async def health(self, rm_id: str | None) -> HealthDao | None:
-        """Health checks; None: there is nothing to look at yet."""
+        """The health checks; None: no state is folded yet."""
         ...
 
     async def problems(self) -> list[str]:
-        """What does not work, one sentence each."""
+        """The present problems, one sentence each."""
         ...

@@ -1,7 +1,7 @@
 """Everything in one answer, in YuniKorn's shape (``/debug/fullstatedump``).
 
-History servers begin with it. It is rendered in pieces like every large answer. The view only reads and does not ask
-the RM; ``muster admin dump`` does (docs/admin.md).
+History servers begin with this dump. The dump is rendered in pieces like every large answer. The view only reads and
+does not ask the RM; ``muster admin dump`` does (docs/admin.md).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def pieces(
     now_ns: int,
     streams: Sequence[EventStreamDao] = (),
 ) -> Pieces:
-    """The dump of one RM; None: of nobody, with everything empty.
+    """The dump of one RM; None: there is no RM, and every list is empty.
 
     :param config: from :func:`configured.shown`.
     :param streams: the event streams that are open.
@@ -41,7 +41,7 @@ def pieces(
     clusters = [dao.cluster(state.info, each) for each in partitions] if state is not None else []
     rules = [{"partition": each.name, "rules": placement_rules.rules(each)} for each in partitions]
     trees = (iter(render.queue(each, each.root, tree=True, shown_partition=each.name)) for each in partitions)
-    # Both are of one moment: a sample that is taken while the dump is sent is in neither of them.
+    # Both lists are of one moment: neither has a sample that is taken while the dump is sent.
     ran, held = history.applications(rm_id), history.containers(rm_id)
     callback = state is not None and state.info.callbacks.connected and state.info.callbacks.state_dump
     yield b'{"timestamp":%d' % now_ns
@@ -66,7 +66,7 @@ def _field(name: bytes, value: object) -> bytes:
 
 
 def _list(name: bytes, parts: Pieces) -> Pieces:
-    """The same, of what is put together in pieces."""
+    """The same for a field that is rendered in pieces."""
     written = False
     for piece in parts:
         if piece and not written:

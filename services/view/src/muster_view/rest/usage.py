@@ -1,8 +1,8 @@
-"""What users and groups use, queue by queue (``/usage/*``).
+"""The usage of users and groups, by queue (``/usage/*``).
 
 Usage is counted from the applications at each request. An application counts for its user while it has asks or
 allocations, and for its group if a limit names one. As in YuniKorn, a user or group that a limit names appears without
-any application, too, with the queues of the limit. So readers see what a user may use before it is used.
+any application, too, with the queues of the limit. So readers see a user's limits before the user has any usage.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ ByName = dict[str, Counted]
 def by_user(partition: Partition) -> ByName:
     """All users, by name: O(applications + limits)."""
     found = _limited(partition, group=False)
-    found.pop(WILDCARD, None)  # of which each user has an own copy
+    found.pop(WILDCARD, None)  # each user has a copy of its own
     for app in _counting(partition):
-        if not app.independent:  # which is nobody's
+        if not app.independent:  # which belongs to no user
             _of(found, app.user).apps.append(app)
     return found
 
@@ -48,7 +48,7 @@ def by_group(partition: Partition) -> ByName:
 
 
 def of_user(partition: Partition, user: str, counted: Counted) -> UserUsageDao:
-    """What a user uses, and may use."""
+    """A user's usage and limits."""
     live = [app for app in counted.apps if not app.gone]
     return UserUsageDao(
         user_name=user,
@@ -58,7 +58,7 @@ def of_user(partition: Partition, user: str, counted: Counted) -> UserUsageDao:
 
 
 def of_group(partition: Partition, group: str, counted: Counted) -> GroupUsageDao:
-    """What a group uses, and may use."""
+    """A group's usage and limits."""
     live = [app for app in counted.apps if not app.gone]
     return GroupUsageDao(
         group_name=group,
@@ -89,7 +89,7 @@ def _counting(partition: Partition) -> Iterator[Application]:
 
 
 class _Level:
-    """One queue, with what is used in it and below."""
+    """One queue, with the usage in it and its descendants."""
 
     def __init__(self, size: int) -> None:
         self.used: Vector = [0] * size

@@ -12,7 +12,7 @@ from muster_runtime.go_json import go_json
 from muster_view.rest.dao import percent
 
 _BUCKETS = 10
-# Nodes that are looked at between two pieces.
+# Nodes that are counted between two pieces.
 _PER_STEP = 100
 
 
@@ -40,7 +40,7 @@ def pieces(rm_id: str, partition: Partition) -> Iterator[bytes]:
 
 
 def _places(partition: Partition, node: Node) -> list[tuple[str, int]]:
-    """In which bucket a node is, for each type that it has."""
+    """The bucket of a node, for each of its types."""
     capacity = partition.types.quantities(node.capacity)
     used = percent(partition.types.quantities(node.allocated), capacity)
     return [(name, bucket_of(used.get(name, 0))) for name in capacity]

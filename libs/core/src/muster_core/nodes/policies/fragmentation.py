@@ -1,8 +1,8 @@
 """``fragmentation``: fragmentation gradient descent (Weng et al., "Beware of Fragmentation", USENIX ATC 2023).
 
 Each node has some free GPU that the workload cannot use: an expectation over the shapes of the workload. The value of a
-node is by how much that grows if the ask goes there. Of nodes with equal values, fuller ones come first. YuniKorn has
-no such policy.
+node is the growth of this expectation if the ask goes there. Of nodes with equal values, fuller ones come first.
+YuniKorn has no such policy.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ GPU_NAMES = {"gpu": MILLI_PER_GPU, "gpu-milli": 1}
 
 
 class Workload:
-    """The work of a partition: how many asks of each GPU shape are pending or allocated.
+    """The workload of a partition: how many asks of each GPU shape are pending or allocated.
 
     A shape's weight is its count with all but the two highest binary digits set to 0 (…, 4, 6, 8, 12, 16, …). All
     values of all nodes depend on the weights. So the weights change only a few times while a count doubles, and equal

@@ -33,7 +33,7 @@ class NodePolicy:
     * The order of the index is total: by the policy's value, then by score (lowest first), then by node id.
     * ``first_fit`` returns the first node in that order with room for all items, or None; ``first_of`` does so among a
       few nodes; ``fitting`` returns the first few, without nodes with some ids.
-    * An index that ``add``, ``remove`` and ``move`` kept up to date finds what a new index of the same nodes finds.
+    * An index after any ``add``, ``remove`` and ``move`` finds the same nodes as a new index.
 
     The node books call ``score`` when a node's capacity or use changed, and pass the score to the index (``add``,
     ``move``). Each new configuration makes a new index. An index whose order depends on asks and allocations sets

@@ -4,10 +4,10 @@ An allocation in leaf V may be a victim of an ask in leaf A under three conditio
 disabled. The ask is within a guarantee on the way from A up to the first queue that both share. The victim's priority
 is not above the ask's, with the offsets and fences on the way up and down.
 
-A queue's guarantee is a promise to what is inside the queue against what is outside. The guarantee says nothing between
-the queues inside. So only guarantees below the first shared queue count, on both sides. This also stops allocations
-from being taken to and fro: a queue that gave up an allocation keeps its guarantee in each type of the allocation, and
-asking for it again would exceed the guarantee.
+A queue's guarantee protects the content of the queue against the rest of the partition. It does not order the queues
+inside. So only guarantees below the first shared queue count, on both sides. This also stops allocations from being
+taken to and fro: a queue that gave up an allocation keeps its guarantee in each type of the allocation, and asking for
+it again would exceed the guarantee.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Guarantee:
     promises = Promises(opted_out_stay=True, daemons_stay=True, guarantees_kept=True)
 
     def reach(self, ask: Ask, underway: Underway, over: Iterable[Ledger]) -> Reach:
-        """Walks up to the fence, then down into every leaf inside the fence that may give something up.
+        """Walks up to the fence, then down into every leaf with possible victims inside the fence.
 
         A queue among the exceeded limits is a fence, because only victims that count in the queue help.
         """
@@ -88,7 +88,7 @@ RULE = Guarantee()
 
 
 def _below(queue: Queue, priority: int | None, asked: set[int], guards: tuple[Guard, ...]) -> Iterator[Branch]:
-    """Yields the leaves of a subtree that have something to give.
+    """Yields the leaves of a subtree with possible victims.
 
     :param priority: the highest priority of victims there; None: a fence above them admits all priorities.
     """

@@ -1446,7 +1446,7 @@ class ClosedNodes(_message.Message):
     SOURCE_FIELD_NUMBER: _builtins.int
     NODES_FIELD_NUMBER: _builtins.int
     by: _builtins.str
-    """see muster_core.model.closing.ClosedBy"""
+    """see muster_core.model.unschedulable.ClosedBy"""
     source: _builtins.str
     """for SOURCE, SOURCE_LOST, WANTED_BACK"""
     nodes: _builtins.int

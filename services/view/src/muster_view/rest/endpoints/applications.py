@@ -19,7 +19,7 @@ class Applications:
         self._lookup = lookup
 
     async def queue_applications(self, call: Call) -> Answer:
-        queue_path(call)  # (Here YuniKorn looks at the name before the partition.)
+        queue_path(call)  # (Here YuniKorn checks the name before the partition.)
         partition, queue = self._lookup.leaf(call)
         return _applications(partition, partition.apps_in(queue))
 
@@ -49,7 +49,7 @@ class Applications:
         return _applications(partition, found)
 
     async def queue_application(self, call: Call) -> Answer:
-        unescaped_queue(call)  # (And here whether it can be unescaped.)
+        unescaped_queue(call)  # (Here YuniKorn checks first whether the name can be unescaped.)
         partition, queue = self._lookup.leaf(call)
         app_id = call.path["application"]
         return _application(partition, partition.apps[app_id] if app_id in queue.applications else None)

@@ -43,9 +43,9 @@ class Explanations:
         for partition in self._lookup.partitions_of(call, state):
             queue = partition.queues.get(path)
             if queue is not None:
-                halt, halts = explain.halt_of(state), explain.halts_of(state)
+                pause, pauses = explain.pause_of(state), explain.past_pauses(state)
                 now_ns, turns = self._clock.now_ns(), explain.turns_of(state)
-                found = explain_queue.explained(partition, queue, now_ns, halt=halt, halts=halts, turns=turns)
+                found = explain_queue.explained(partition, queue, now_ns, pause=pause, pauses=pauses, turns=turns)
                 return Answer(render.body(found))
         raise RequestRefused(404, "Queue not found")
 
@@ -54,10 +54,10 @@ class Explanations:
         for partition in self._lookup.partitions_of(call, state):
             node = partition.nodes.get(call.path["node"])
             if node is not None:
-                halt, books = explain.halt_of(state), state.core.external
+                pause, books = explain.pause_of(state), state.core.external
                 now_ns = self._clock.now_ns()
                 turns = explain.turns_of(state)
-                return Answer(explain_node.explained(partition, node, now_ns, halt=halt, external=books, turns=turns))
+                return Answer(explain_node.explained(partition, node, now_ns, pause=pause, external=books, turns=turns))
         raise RequestRefused(404, "Node not found")
 
     async def preempted(self, call: Call) -> Answer:
@@ -74,7 +74,7 @@ class Explanations:
         return Answer(render.body(found))
 
     async def preempted_allocation(self, call: Call) -> Answer:
-        """By its key or its UUID alone: few allocations are preempted at a time."""
+        """Finds a preempted allocation by its key or UUID alone: few allocations are preempted at a time."""
         state, name = self._lookup.known(call), call.path["allocation"]
         partitions = self._lookup.partitions_of(call, state)
         found = [(each, held) for each in partitions for held in explain.preempted_named(each, name)]

@@ -30,7 +30,7 @@ class Figures:
     ) -> None:
         self._lookup, self._source, self._settings, self._clock = lookup, source, settings, clock
         self._process_metrics = process_metrics
-        # Of the metrics, by the RM that was asked for.
+        # The rendered metrics, by requested RM.
         self._seen: dict[str | None, core_metrics.Seen] = {}
 
     async def snapshot(self, call: Call) -> Answer:
@@ -48,7 +48,7 @@ class Figures:
         return Answer(snapshot.snapshot(state, wanted, lag, self._clock.now_ns()))
 
     async def core_metrics(self, call: Call) -> Answer:
-        # A scraper names no RM: without one it is asked of all.
+        # A scraper names no RM, so the answer has all RMs.
         state = self._lookup.rm(call) if call.query.get("rm") else None
         rm_id = state.info.rm_id if state is not None else None
         seen = self._seen.setdefault(rm_id, core_metrics.Seen())
@@ -56,7 +56,7 @@ class Figures:
             del self._seen[gone]
         by_name = self._settings.queue_metrics_by_name
         text = core_metrics.exposition(self._source.counted(rm_id), seen, by_name=by_name)
-        of_process = (generate_latest() for _ in range(self._process_metrics))  # when it is its turn
+        of_process = (generate_latest() for _ in range(self._process_metrics))  # when its turn comes
         return Answer(chain(text, of_process), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
 
     async def metrics(self, _call: Call) -> Answer:
@@ -71,7 +71,7 @@ class Figures:
         return Answer(render.body(self._source.history().containers(state.info.rm_id) if state is not None else []))
 
     async def healthcheck(self, call: Call) -> Answer:
-        # A probe names no RM: without one it is asked of all.
+        # A probe names no RM, so the answer covers all RMs.
         state = self._lookup.rm(call) if call.query.get("rm") else None
         health = await self._source.health(state.info.rm_id if state is not None else None)
         if health is None:

@@ -1,4 +1,4 @@
-"""Nodes, and how full they are."""
+"""Nodes, and the use of nodes."""
 
 from __future__ import annotations
 

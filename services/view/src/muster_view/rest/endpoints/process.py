@@ -1,4 +1,4 @@
-"""The process from inside: stacks, profiles, the log level."""
+"""The process's own state: stacks, profiles, the log level."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from muster_view.rest.lookup import Lookup
 
 
 class Queues:
-    """One, or the tree of all."""
+    """Answers about one queue, or the tree of all queues."""
 
     def __init__(self, lookup: Lookup) -> None:
         self._lookup = lookup

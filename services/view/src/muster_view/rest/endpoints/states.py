@@ -25,7 +25,7 @@ class States:
         if state is not None:
             streams = await self._source.event_streams(state.info.rm_id)
             config = await self._yaml.read(configured.shown, state.info.config, state.info.extra_config, go=True)
-            state = self._source.states().get(state.info.rm_id)  # it may have registered anew meanwhile
+            state = self._source.states().get(state.info.rm_id)  # the RM may have registered again meanwhile
         return Answer(state_dump.pieces(state, self._source.history(), config, self._clock.now_ns(), streams))
 
     async def object_states(self, call: Call) -> Answer:

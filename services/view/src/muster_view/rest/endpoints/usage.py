@@ -1,4 +1,4 @@
-"""What users and groups use."""
+"""The usage of users and groups."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Of = Callable[[Partition, str, usage.Counted], Any]
 
 
 class Usage:
-    """Answers with the use of users and groups."""
+    """Answers with the usage of users and groups."""
 
     def __init__(self, lookup: Lookup) -> None:
         self._lookup = lookup

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from builders import nodes
 from muster_core.external.external import ExternalNode, ExternalOffer, SourceState
-from muster_core.model.closing import Closed, ClosedBy, Closer, closed_counts, words
 from muster_core.model.commands import NodeAction, NodeItem, UpdateNodes
 from muster_core.model.reasons import Reason, ReasonCode
+from muster_core.model.unschedulable import Closed, ClosedBy, Closer, closed_counts, words
 from muster_si.constants import NODE_READY_ATTRIBUTE
 from outside import Outside
-from preempting import told as told_to_go
+from preempting import told as released
 
 LEAF = "{name: root, submitacl: '*', queues: [{name: a}]}"
 
@@ -102,7 +102,7 @@ def test_what_is_lent_is_wanted_back_then_taken_back_then_forgotten() -> None:
     assert said.sentence() == (
         "It asks for 0.001 cores, and no node has any, even when empty. 1 node is revoked by source mesos."
     )
-    assert told_to_go(found.wait(30)) == [("x", "runs")]
+    assert released(found.wait(30)) == [("x", "runs")]
     found.release("x", "runs")
     assert "n" not in found.partition.nodes
     assert closed(found) == [("WANTED_BACK", "mesos", 1)], "taken back"

@@ -1,5 +1,5 @@
-"""Inquiries: the questions to the RM before something is decided, and its answers, as plain data (the scheduler
-interface, "Scheduler plugin").
+"""Predicate checks: questions to the RM before decisions, and the RM's answers, as plain data (the scheduler interface,
+"Scheduler plugin").
 
 ``predicates/questions.py`` works with them.
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from muster_core.model.refusals import Refusals
 
 
-class InquiryKind(StrEnum):
+class CheckKind(StrEnum):
     """The kinds of decisions."""
 
     # An allocation, which is booked on the node already.
@@ -34,19 +34,19 @@ class InquiryKind(StrEnum):
     PREEMPT = "PREEMPT"
 
 
-class Inquiry:
-    """One matter about which the RM is asked, with one question for each possible node.
+class PredicateCheck:
+    """One decision about which the RM is asked, with one question for each possible node.
 
     :ivar nodes: by question id, the best first.
     :ivar answers: by question id, the reason of a refusal; None: the RM agreed to the node.
     :ivar booked: the node on which the proposal counts; None: on none.
     :ivar due_ns: when an answer is late.
     :ivar placeholder: of REPLACE, the placeholder that would make room.
-    :ivar victims: of PREEMPT, the allocations that may go, in order. The first ``least`` go in any case. With a yes,
-        the RM says up to which one they go: ``going`` in all.
-    :ivar changed_nodes: those of its nodes on which something ended since the question was sent: a refusal may concern
-        the state before.
-    :ivar past: what the ask had waited for when the question was sent.
+    :ivar victims: of PREEMPT, the allocations that may go, in order. The first ``least`` go in any case. If the RM
+        agrees, it names the last one that goes: ``going`` in all.
+    :ivar changed_nodes: those of its nodes on which an allocation ended since the question was sent: a refusal may
+        concern the earlier state.
+    :ivar past: the ask's past reasons when the question was sent.
     :ivar gone: it is decided, or withdrawn.
     """
 
@@ -67,7 +67,7 @@ class Inquiry:
         "victims",
     )
 
-    def __init__(self, kind: InquiryKind, ask: Ask, nodes: dict[int, Node], now_ns: int, due_ns: int) -> None:
+    def __init__(self, kind: CheckKind, ask: Ask, nodes: dict[int, Node], now_ns: int, due_ns: int) -> None:
         self.kind = kind
         self.ask = ask
         self.nodes = nodes
@@ -100,69 +100,70 @@ class Inquiry:
         return self.kind in _HOLDING
 
     def __repr__(self) -> str:
-        return f"Inquiry({self.kind}, {self.ask}, {[node.node_id for node in self.nodes.values()]})"
+        return f"PredicateCheck({self.kind}, {self.ask}, {[node.node_id for node in self.nodes.values()]})"
 
 
-_HOLDING = frozenset({InquiryKind.PLACE, InquiryKind.PROBE, InquiryKind.REPLACE})
+_HOLDING = frozenset({CheckKind.PLACE, CheckKind.PROBE, CheckKind.REPLACE})
 
 
-class OpenInquiries:
-    """The open inquiries to the RM.
+class OpenChecks:
+    """The open checks to the RM.
 
-    :ivar of_asks: by ask, inquiries that each stand for one of its pending allocations (:attr:`Inquiry.holds_out`).
-    :ivar of_nodes: by node, the inquiries about it. A proposal on the node counts in its ``allocated`` already.
-    :ivar of_placeholders: by placeholder, the inquiry about its place. Meanwhile the placeholder is not free.
+    :ivar of_asks: by ask, checks that each stand for one of its pending allocations (:attr:`PredicateCheck.holds_out`).
+    :ivar of_nodes: by node, the checks about it. A proposal on the node counts in its ``allocated`` already.
+    :ivar of_placeholders: by placeholder, the check about its replacement. Until the answer, the placeholder is not
+        free.
     """
 
     def __init__(self) -> None:
-        self.of_asks: dict[Ask, dict[Inquiry, None]] = {}
-        self.of_nodes: dict[Node, dict[Inquiry, None]] = {}
-        self.of_placeholders: dict[Allocation, Inquiry] = {}
+        self.of_asks: dict[Ask, dict[PredicateCheck, None]] = {}
+        self.of_nodes: dict[Node, dict[PredicateCheck, None]] = {}
+        self.of_placeholders: dict[Allocation, PredicateCheck] = {}
 
-    def for_ask(self, ask: Ask) -> list[Inquiry]:
-        """The inquiries for which the ask waits, in the order in which they were sent."""
+    def for_ask(self, ask: Ask) -> list[PredicateCheck]:
+        """The checks for which the ask waits, in the order in which they were sent."""
         return list(self.of_asks.get(ask, ()))
 
-    def about_node(self, node: Node) -> list[Inquiry]:
-        """The inquiries about the node, in the order in which they were sent."""
+    def about_node(self, node: Node) -> list[PredicateCheck]:
+        """The checks about the node, in the order in which they were sent."""
         return list(self.of_nodes.get(node, ()))
 
-    def about_places_of(self, app: Application) -> list[Inquiry]:
-        """The inquiries about the places of the application's placeholders, in the order in which they were sent."""
-        return [inquiry for held, inquiry in self.of_placeholders.items() if held.app is app]
+    def about_places_of(self, app: Application) -> list[PredicateCheck]:
+        """The checks about replacements of the application's placeholders, in the order in which they were sent."""
+        return [check for held, check in self.of_placeholders.items() if held.app is app]
 
-    def add(self, inquiry: Inquiry) -> None:
-        """Files an inquiry that is sent to the RM."""
-        for node in inquiry.nodes.values():
-            self.of_nodes.setdefault(node, {})[inquiry] = None
-        if inquiry.holds_out:
-            ask = inquiry.ask
-            self.of_asks.setdefault(ask, {})[inquiry] = None
+    def add(self, check: PredicateCheck) -> None:
+        """Files a check that is sent to the RM."""
+        for node in check.nodes.values():
+            self.of_nodes.setdefault(node, {})[check] = None
+        if check.holds_out:
+            ask = check.ask
+            self.of_asks.setdefault(ask, {})[check] = None
             if ask.asking is None:
                 ask.asking = []
-            ask.asking.append(inquiry.asked)
+            ask.asking.append(check.asked)
 
-    def remove(self, inquiry: Inquiry) -> None:
-        """Removes an inquiry that is over."""
-        for node in inquiry.nodes.values():
-            _drop(self.of_nodes, node, inquiry)
-        ask = inquiry.ask
-        if inquiry in self.of_asks.get(ask, ()):
-            _drop(self.of_asks, ask, inquiry)
+    def remove(self, check: PredicateCheck) -> None:
+        """Removes a check that is over."""
+        for node in check.nodes.values():
+            _drop(self.of_nodes, node, check)
+        ask = check.ask
+        if check in self.of_asks.get(ask, ()):
+            _drop(self.of_asks, ask, check)
             if ask.asking is not None:
-                ask.asking.remove(inquiry.asked)
+                ask.asking.remove(check.asked)
                 ask.asking = ask.asking or None
 
 
 K = TypeVar("K")
 
 
-def _drop(inquiries: dict[K, dict[Inquiry, None]], key: K, inquiry: Inquiry) -> None:
-    found = inquiries.get(key)
+def _drop(checks: dict[K, dict[PredicateCheck, None]], key: K, check: PredicateCheck) -> None:
+    found = checks.get(key)
     if found is not None:
-        found.pop(inquiry, None)
+        found.pop(check, None)
         if not found:
-            del inquiries[key]
+            del checks[key]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -19,13 +19,13 @@ class ClosedBy(StrEnum):
     RM = "RM"
     # An operator drained it (`muster admin drain`).
     OPERATOR = "OPERATOR"
-    # The named source says that the node takes nothing new.
+    # The named source says that the node takes no new allocations.
     SOURCE = "SOURCE"
     # The named source is lost, or its statements about the node cannot be relied on.
     SOURCE_LOST = "SOURCE_LOST"
     # The node's attributes say that it is not ready.
     NOT_READY = "NOT_READY"
-    # The named source wants back what it lent of the node, or took it back.
+    # The named source wants back an offer of the node, or took it back.
     WANTED_BACK = "WANTED_BACK"
 
 
@@ -48,7 +48,7 @@ _ORDER = {by: place for place, by in enumerate(ClosedBy)}
 
 
 def closed_counts(counts: Mapping[Closer, int]) -> tuple[Closed, ...]:
-    """The counts in the order of the kinds, then of sources, whatever came first."""
+    """The counts, sorted by kind, then by source."""
     closers = sorted(counts, key=lambda each: (_ORDER[each.by], each.source))
     return tuple(Closed(each.by, each.source, counts[each]) for each in closers if counts[each])
 

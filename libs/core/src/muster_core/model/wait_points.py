@@ -1,9 +1,9 @@
-"""Places where waitlists wait: at a limit, at the nodes, at their required node. Also which list is woken there.
+"""Wait points of waitlists: a limit, the nodes, a required node. Also which list is woken there.
 
-A place finds the shapes that fit into what it gained. The waitlists of one leaf and one shape that wait there share a
-*bench*: a refusal for the first list is a refusal for all. So only the first one is woken. When that list has been
-served, or something of its own stops it (its user's limit), the next one is woken. So a gain before 3,000 users who
-wait for the same costs only what it makes possible.
+A wait point finds the shapes that fit into what it gained. The waitlists of one leaf and one shape that wait there
+share a *bench*: a refusal for the first list is a refusal for all. So only the first one is woken. When that list has
+been served, or is stopped by a limit of its own (its user's), the next one is woken. So if 3,000 users wait there and
+room is gained, the cost grows with the allocations that become possible, not with the users.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ A = TypeVar("A")
 
 
 class Bench(Generic[W]):
-    """The lists of one leaf, shape and required node at one place, in the order in which the leaf would try them.
+    """The lists of one leaf, shape and required node at one wait point, in the order in which the leaf tries them.
 
     :ivar leaf: the leaf of the lists.
     :ivar lists: the lists.
-    :ivar moving: one of the lists is being tried, and the next may follow: a list that comes now must not wait behind
-        it.
+    :ivar moving: one of the lists is being tried, and the next may follow: a list that is added now must not wait
+        behind it.
     """
 
     __slots__ = ("_heap", "_pushes", "leaf", "lists", "moving")
@@ -78,8 +78,8 @@ class Bench(Generic[W]):
         self._heap: list[tuple[Any, int, W]] = []
         self._pushes = 0
 
-    def place(self, waitlist: W) -> None:
-        """The list is new here, or its first group changed."""
+    def push(self, waitlist: W) -> None:
+        """Puts a list into the heap: the list is new here, or its first group changed."""
         if not waitlist.groups:
             return
         self._pushes += 1
@@ -99,7 +99,7 @@ class Bench(Generic[W]):
         return None
 
 
-class Place(Generic[W]):
+class WaitPoint(Generic[W]):
     """Something at which lists wait.
 
     :ivar own: a refusal here concerns only the lists of one user or group, not the whole leaf.
@@ -136,7 +136,7 @@ class Place(Generic[W]):
         if bench is None:
             bench = benches[key] = Bench(waitlist.leaf)
         bench.lists[waitlist] = None
-        bench.place(waitlist)
+        bench.push(waitlist)
         return bench
 
     def remove(self, waitlist: W) -> None:

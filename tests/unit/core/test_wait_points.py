@@ -1,4 +1,4 @@
-"""Where lists wait: which shapes fit what a place gained, and who of a leaf is woken there."""
+"""Wait points: which shapes fit what a wait point gained, and which list of a leaf is woken there."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ import random
 import pytest
 from builders import Cluster, ask
 from muster_core.model.commands import ReleaseItem, Termination, UpdateAllocations
-from muster_core.model.places import SHAPES_MANY, Place
 from muster_core.model.queue import Queue, Waitlist
 from muster_core.model.resources import INT64_MAX, UNLIMITED, Types, fits
+from muster_core.model.wait_points import SHAPES_MANY, WaitPoint
 
 
 @pytest.mark.parametrize("count", [3, SHAPES_MANY - 1, SHAPES_MANY + 1, 5 * SHAPES_MANY])
 def test_the_shapes_that_fit_are_found_as_one_by_one(count: int) -> None:
     dice, types = random.Random(count), Types()
-    place, leaf = Place(), Queue(types, "root", None, leaf=True, managed=True)
+    wait_point, leaf = WaitPoint(), Queue(types, "root", None, leaf=True, managed=True)
     held: dict[str, Waitlist] = {}
     for _ in range(40):
-        while len(place) < count:
+        while len(wait_point) < count:
             kinds = dice.sample(["a", "b", "c", "d"], dice.randint(1, 3))
             shape = types.shape({kind: dice.choice([0, 1, 5, 9, INT64_MAX]) + dice.randint(0, 300) for kind in kinds})
-            if shape not in place:
+            if shape not in wait_point:
                 held[shape.name] = waitlist = Waitlist(leaf, (shape, (), "", 0))
-                waitlist.register(place)
+                waitlist.register(wait_point)
         free = [
             [dice.choice([-5, 0, 100, 300, UNLIMITED]) for _ in types.names] for _ in range(dice.choice([1, 2, 30]))
         ]
-        wanted = {shape for shape in place if any(fits(shape.items, each) for each in free)}
-        found = place.fitting(free)
+        wanted = {shape for shape in wait_point if any(fits(shape.items, each) for each in free)}
+        found = wait_point.fitting(free)
         assert (len(found), set(found)) == (len(wanted), wanted)
         for name in dice.sample(sorted(held), min(len(held), dice.randint(1, 40))):
             held.pop(name).register(None)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from integration.gateway_rig import PATIENCE_S, Channel, eventually
+from integration.gateway_rig import PATIENCE_S, Channel
 from muster_bus.clock import SystemClock
 from muster_bus.engines import make_log
 from muster_bus.log import Log
@@ -29,6 +29,7 @@ from muster_proto.muster.v1 import admin_pb2
 from muster_proto.si.v1 import si_pb2 as si
 from muster_scheduler.app import SchedulerService
 from muster_scheduler.settings import SchedulerSettings
+from waiting import eventually
 
 CLOCK = SystemClock()
 PARTITIONS = 8

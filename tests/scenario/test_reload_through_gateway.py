@@ -10,7 +10,6 @@ from typing import Any
 
 import httpx
 import pytest
-from integration.gateway_rig import eventually
 from muster_bus.clock import SystemClock
 from muster_bus.engines import make_log
 from muster_bus.log import Log
@@ -26,6 +25,7 @@ from muster_scheduler.app import SchedulerService
 from muster_scheduler.settings import SchedulerSettings
 from muster_view import ViewService
 from muster_view.settings import ViewSettings
+from waiting import eventually
 
 RM = "rm1"
 QUEUES = """\

@@ -30,6 +30,7 @@ from muster_client import (
 from muster_client.callbacks import Rejection
 from muster_client.local import free_ports
 from muster_proto.si.v1 import si_pb2 as si
+from waiting import eventually
 
 PATIENCE_S = 60.0
 P = "/ws/v1/partition/default"
@@ -131,20 +132,6 @@ async def live_through(rm: Rm, queue: str, gangs: Sequence[str]) -> None:
         for app in done:
             waiting.remove(app)
             await rm.ends(*reals[app])
-
-
-async def eventually(condition: Callable[[], Any], what: str) -> Any:
-    """Waits until the condition (plain or async) gives something; gives that."""
-    try:
-        async with asyncio.timeout(PATIENCE_S):
-            while True:
-                found = condition()
-                found = await found if asyncio.iscoroutine(found) else found
-                if found:
-                    return found
-                await asyncio.sleep(0.02)
-    except TimeoutError:
-        raise AssertionError(f"not within {PATIENCE_S:.0f} s: {what}") from None
 
 
 def _vcore(held: si.Allocation) -> int:

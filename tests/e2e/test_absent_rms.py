@@ -12,12 +12,13 @@ from typing import Any
 import grpc
 import httpx
 import pytest
-from e2e.gang_rig import Muster, P, eventually, muster_here
+from e2e.gang_rig import Muster, P, muster_here
 from muster_client import Callbacks, EventsClient, Place, RmClient, application, ask, node
 from muster_client.admin import AdminClient
 from muster_client.errors import AdminRefused
 from muster_client.local import muster_command
 from muster_proto.si.v1.si_pb2_grpc import SchedulerStub
+from waiting import eventually
 
 PATIENCE_S = 60.0
 SETTINGS = ["log.partitions=2", "gateway.lease_ttl_s=0.6", "publisher.request_push_interval_s=0.1"]

@@ -13,10 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from e2e.gang_rig import PATIENCE_S, E, Muster, Rm, eventually
+from e2e.gang_rig import PATIENCE_S, E, Muster, Rm
 from muster_client import AdminClient, ask
 from muster_proto.muster.v1 import callbacks_pb2 as pb
 from muster_proto.si.v1 import si_pb2 as si
+from waiting import eventually
 
 QUEUES = """
 partitions:

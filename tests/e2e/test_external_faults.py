@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 from chaos.harness import on_kafka
-from e2e.external_rig import SILENT, HttpSource, Rm, Up, eventually, get, host, settings_text, vm, write
+from e2e.external_rig import SILENT, HttpSource, Rm, Up, get, host, settings_text, vm, write
+from waiting import eventually
 
 STALE_AFTER_S = 0.5
 FUTURE, PAST = "Fri, 31 Dec 2199 23:59:59 GMT", "Thu, 01 Jan 1970 00:00:00 GMT"
@@ -82,10 +83,7 @@ class World(NamedTuple):
         answer = self.sources[name].answer
         wanted = answer.asked + times
 
-        async def is_so() -> bool:
-            return answer.asked >= wanted
-
-        await eventually(is_so, f"source {name} is asked again")
+        await eventually(lambda: answer.asked >= wanted, f"source {name} is asked again")
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,9 @@ from typing import Any
 import httpx
 import pytest
 from contract import rest_shapes as shapes
-from e2e.gang_rig import Muster, P, Rm, eventually, muster_here
+from e2e.gang_rig import Muster, P, Rm, muster_here
 from ruamel.yaml import YAML
+from waiting import eventually
 
 QUEUES = """
 partitions:

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from e2e.gang_rig import Muster, Rm, eventually
+from e2e.gang_rig import Muster, Rm
 from e2e.test_callbacks import QUEUES
 from kubelet import Kubelet, kind_of
 from muster_client import ask
 from muster_proto.muster.v1 import callbacks_pb2 as pb
 from muster_proto.si.v1 import si_pb2 as si
+from waiting import eventually
 
 MODES = [
     pb.OPEN_PROPOSALS_NODE,

@@ -13,13 +13,14 @@ from typing import Any
 
 import grpc
 import pytest
-from integration.gateway_rig import PATIENCE_S, Rig, asks, crash, eventually
+from integration.gateway_rig import PATIENCE_S, Rig, asks, crash
 from muster_bus.backends.memory import MemoryLog
 from muster_bus.clock import ManualClock, SystemClock
 from muster_bus.errors import LogUnavailable
 from muster_gateway.sessions.contract import Advance, Cursor, Seat
 from muster_gateway.sessions.memory import MemorySessions
 from muster_gateway.stream_kind import SI_KINDS, StreamKind
+from waiting import eventually
 
 ALLOCATION, APPLICATION, NODE = StreamKind.ALLOCATION, StreamKind.APPLICATION, StreamKind.NODE
 Code = grpc.StatusCode

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +23,9 @@ from muster_view.following import PartitionFollower
 from muster_view.settings import ViewSettings
 from muster_view.turns import FoldGate
 from unit.view.recorded import Bench, ClockOf, client_of
+from waiting import eventually
 
 QUICK = {"retry_min_s": 0.01, "retry_max_s": 0.02}
-
-
-async def eventually(true: Callable[[], bool | Awaitable[bool]]) -> None:
-    """Waits, bounded, until something is true."""
-    async with asyncio.timeout(5):
-        while True:
-            answer = true()
-            if answer is True or (not isinstance(answer, bool) and await answer):
-                return
-            await asyncio.sleep(0.001)
 
 
 @pytest.fixture(params=["memory", "sqlite"])

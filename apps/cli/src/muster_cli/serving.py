@@ -376,6 +376,8 @@ def _serve(settings: MusterSettings, build: Build, on_ready: Callable[[], None])
 
 
 async def _run(settings: MusterSettings, build: Build, on_ready: Callable[[], None]) -> None:
+    from muster_gateway.errors import SettingsWrong
+
     clock = SystemClock()
     bus = make_log(settings.log, clock)
     stop = asyncio.Event()
@@ -384,6 +386,8 @@ async def _run(settings: MusterSettings, build: Build, on_ready: Callable[[], No
             opened, parts, checks = build(settings, bus, clock)
         except (SinkSettingsWrong, ExternalSettingsWrong) as error:
             raise UsageError("\n".join(error.problems)) from error
+        except SettingsWrong as error:
+            raise UsageError(str(error)) from error
         await run(
             [Opened("log", lambda: _open(bus, settings), bus.close), *opened],
             parts,

@@ -93,7 +93,7 @@ def decode(text: str, value: bytes) -> ClusterConfig | None:
     try:
         inflater = zlib.decompressobj()
         found = _decoder.decode(inflater.decompress(value, BYTES_MAX))
-        if found.version != VERSION or found.digest != digest(text):
+        if not inflater.eof or found.version != VERSION or found.digest != digest(text):
             return None
         return ClusterConfig(tuple(_partition(each) for each in found.partitions))
     except (zlib.error, msgspec.DecodeError, msgspec.ValidationError, InvalidPattern, RecursionError):

@@ -25,6 +25,7 @@ from muster_core.external.errors import SettingsWrong as ExternalSettingsWrong
 from muster_event_publisher.errors import SinkSettingsWrong
 from muster_runtime import logs
 from muster_runtime.http_server import HttpServer
+from muster_runtime.liveness import Liveness
 from rich.console import Console
 
 from muster_cli import addresses, garbage, operations, queue_config
@@ -389,13 +390,23 @@ async def _run(settings: MusterSettings, build: Build, on_ready: Callable[[], No
         except SettingsWrong as error:
             raise UsageError(str(error)) from error
         await run(
-            [Opened("log", lambda: _open(bus, settings), bus.close), *opened],
+            [*_liveness(settings), Opened("log", lambda: _open(bus, settings), bus.close), *opened],
             parts,
             stop=stop,
             stop_timeout_s=settings.process.stop_timeout_s,
             checks=checks,
             on_ready=on_ready,
         )
+
+
+def _liveness(settings: MusterSettings) -> list[Opened]:
+    """Returns the thread that answers liveness probes, if it has an address."""
+    address = settings.process.live_address
+    if not address:
+        return []
+    addresses.check_free("process.live_address", address)
+    liveness = Liveness(address, settings.process.stall_s, field="process.live_address")
+    return [Opened("liveness", liveness.start, liveness.stop)]
 
 
 async def _open(bus: Log, settings: MusterSettings) -> None:

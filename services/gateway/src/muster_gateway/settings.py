@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal, Self
 from urllib.parse import SplitResult, urlsplit
 
+from muster_queue_config.settings import QueueConfigSettings
 from muster_runtime.addresses import ListenAddress, OptionalListenAddress
 from muster_runtime.identity import RESERVED_NAMES
 from muster_runtime.stores import ClientTls, Password, check_pairs
@@ -134,6 +135,9 @@ class GatewaySettings(BaseModel):
     sessions_prefix: str = Field("muster:", description="Prefix of each Redis key, for several Musters on one Redis.")
 
     limits: AdmissionLimits = Field(AdmissionLimits.model_validate({}), description="Limits of one message.")
+    queue_config: QueueConfigSettings = Field(
+        default_factory=QueueConfigSettings, description="What a queue configuration of an RM may cost."
+    )
     max_message_bytes: int = Field(4 * _MIB, ge=1024, description="One gRPC message; larger: RESOURCE_EXHAUSTED.")
     max_streams: int = Field(
         4_000, ge=3, description="Open streams of this gateway (three for each RM, four with a callback stream)."

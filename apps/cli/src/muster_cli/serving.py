@@ -26,6 +26,7 @@ from muster_event_publisher.errors import SinkSettingsWrong
 from muster_runtime import logs
 from muster_runtime.http_server import HttpServer
 from muster_runtime.liveness import Liveness
+from muster_runtime.private_files import make_private_directory, private_umask
 from rich.console import Console
 
 from muster_cli import addresses, garbage, operations, queue_config
@@ -83,7 +84,7 @@ def up(data_dir: Path, config: Path | None, file: Path | None, assignments: Sequ
     _check_doors(settings, "gateway", "view", "event-publisher")
     try:
         # Only for this user: the log holds RMs' registrations unmasked.
-        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_directory(data_dir)
     except OSError as error:
         raise UsageError(f"--data-dir {data_dir}: cannot be created: {error.strerror}") from error
 
@@ -360,7 +361,8 @@ def _serve(settings: MusterSettings, build: Build, on_ready: Callable[[], None])
         on_ready()
 
     try:
-        asyncio.run(_run(settings, build, ready))
+        with private_umask():  # for what libraries create; Muster's own files are private in any case
+            asyncio.run(_run(settings, build, ready))
     except ServiceDied as error:
         if isinstance(error.cause, NotSynced):  # Muster works; a source is away or wrong
             raise CommandError(str(error.cause)) from error

@@ -20,6 +20,7 @@ from muster_proto.muster.v1 import callbacks_pb2
 from muster_proto.si.v1 import si_pb2 as si
 from muster_queue_config.queue_yaml import checksum
 from muster_runtime import event_settings
+from muster_runtime.secrets import masked_text
 from muster_state.follower import PauseKind, RmInfo, RmState
 
 from muster_scheduler import callback_stream, generation, pauses
@@ -189,7 +190,7 @@ def _hold(
     if info.paused == held:
         return False
     lasted = not held and pauses.end(info, PauseKind.OPERATOR, info.paused_ns, now_ns, info.paused_reason)
-    info.paused, info.paused_reason, info.paused_ns = held, reason, now_ns if held else 0
+    info.paused, info.paused_reason, info.paused_ns = held, masked_text(reason), now_ns if held else 0
     state.core.apply(SetDeciding(info.decides), now_ns, out)
     outputs.append(emitter.rm_record(state.core.next_submission))
     if lasted:

@@ -99,7 +99,7 @@ def event_warnings(problems: Iterable[str]) -> list[pb.ConfigProblem]:
     for problem in problems:
         key, _, why = problem.partition(": ")
         severity = pb.ConfigProblem.WARNING
-        found.append(pb.ConfigProblem(severity=severity, path=f"extraConfig[{key}]", message=why))
+        found.append(pb.ConfigProblem(severity=severity, path=f"extraConfig[{key}]", message=masked_text(why)))
     return found
 
 
@@ -134,5 +134,6 @@ def _problem(problem: Problem) -> pb.ConfigProblem:
         path=problem.path,
         line=problem.line,
         column=problem.column,
-        message=problem.message,
+        # It names the value, and a value of an unknown key may be anything.
+        message=masked_text(problem.message),
     )

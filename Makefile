@@ -60,18 +60,17 @@ example-external: install ## an example plugin, installed from its own package: 
 
 test: install-dev ## every test; finds or installs Kafka, Redis, PostgreSQL and Chromium (tests/README.md)
 	@scripts/test-servers
-	@status=0; \
-	$(BIN)/pytest -n $(JOBS) --dist loadgroup $(PARALLEL_TESTS) $(PYTEST_ARGS) || status=$$?; \
-	$(BIN)/pytest -n $(SYSTEM_JOBS) --dist loadfile --no-loadscope-reorder $(SYSTEM_TESTS) $(PYTEST_ARGS) || status=$$?; \
-	exit $$status
+	@SHORT="$(PARALLEL_TESTS)" SYSTEMS="$(SYSTEM_TESTS)" scripts/run-tests $(BIN)/pytest $(JOBS) $(SYSTEM_JOBS) $(PYTEST_ARGS)
 
 test-unit: install-dev ## the tests that need no server
 	$(BIN)/pytest -n $(JOBS) --dist loadgroup -m 'not kafka and not redis and not postgres' $(PARALLEL_TESTS) $(PYTEST_ARGS)
 
-test-long: install-dev ## more of the random lives and the bad input that `make test` has a part of
-	MUSTER_SIMULATION_SEEDS=100 MUSTER_SPLIT_LIVES=2000 MUSTER_HISTORY_LIVES=700 \
+test-long: install-dev ## more of the random lives, the bad input and Faust's starts that `make test` has a part of
+	@scripts/test-servers
+	MUSTER_SIMULATION_SEEDS=100 MUSTER_SPLIT_LIVES=2000 MUSTER_HISTORY_LIVES=2000 \
 	$(BIN)/pytest -n $(JOBS) --dist loadgroup $(RANDOM_TESTS) $(PYTEST_ARGS)
 	MUSTER_BAD_INPUT_EXAMPLES=120 $(BIN)/pytest -n $(JOBS) --dist loadfile $(BAD_INPUT_TESTS) $(PYTEST_ARGS)
+	MUSTER_DERIVE_STARTS=100 $(BIN)/pytest tests/integration/test_faust_starts.py -k many_starts $(PYTEST_ARGS)
 
 LIVES = $(if $(SEEDS),--seeds $(SEEDS)) $(if $(STEPS),--steps $(STEPS)) $(if $(SEED),--seed $(SEED))
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import secured_servers
 import servers
 import structlog
 from hypothesis import HealthCheck, settings
@@ -29,6 +30,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _end_servers() -> None:
     servers.stop_all(Path(os.environ.pop(_DIRECTORY)))
+
+
+@pytest.fixture(scope="session")
+def secured() -> secured_servers.Secured:
+    """Kafka, Redis and PostgreSQL that want TLS and a password; see secured_servers.py. Shared by all tests."""
+    with server_wanted():
+        return secured_servers.find(Path(os.environ[_DIRECTORY]))
 
 
 def _address(kind: servers.Kind, directory: Path | None = None) -> str:

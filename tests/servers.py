@@ -97,6 +97,8 @@ class Server:
     :param started_ticks: the process's start time, so that a re-used pid is never ended by mistake.
     :param container: id of a container; "" otherwise.
     :param command: of a local process, for it to be started again.
+    :param secured_address: of Kafka's listener with SASL_SSL; "" if it has none (secured_servers.py).
+    :param secrets: the folder with its certificates and passwords.
     """
 
     kind: Kind
@@ -106,6 +108,8 @@ class Server:
     started_ticks: int = 0
     container: str = ""
     command: tuple[str, ...] = ()
+    secured_address: str = ""
+    secrets: str = ""
 
 
 def find(kind: Kind, directory: Path) -> Server:
@@ -134,12 +138,10 @@ def find(kind: Kind, directory: Path) -> Server:
 
 def stop_all(directory: Path) -> None:
     """Ends everything that was started under a directory, and removes the directory."""
-    for kind in KINDS:
-        note = directory / f"{kind}.json"
-        if note.exists():
-            content = json.loads(note.read_text())
-            if "tried" not in content:
-                stop(Server(**content))
+    for note in directory.glob("*.json"):
+        content = json.loads(note.read_text())
+        if "pid" in content:
+            stop(Server(**content))
     shutil.rmtree(directory, ignore_errors=True)
 
 
@@ -153,6 +155,31 @@ def own(kind: Kind, directory: Path) -> Server:
     """
     directory.mkdir(parents=True, exist_ok=True)
     return _one_of_ours(kind, directory, [])
+
+
+def own_local(kind: Kind, directory: Path) -> Server:
+    """The same, always a process. Raises NoServer."""
+    directory.mkdir(parents=True, exist_ok=True)
+    try:
+        return _LOCAL[kind](kind, directory)
+    except _Unusable as error:
+        raise NoServer(f"no {kind}: local: {error}") from error
+
+
+def start_process(kind: Kind, command: Sequence[str], address: str, work: Path, *, listens: tuple[str, int]) -> Server:
+    """Starts a process, and waits until it listens. Raises NoServer."""
+    try:
+        return _process(kind, command, address, work, listens=listens)
+    except _Unusable as error:
+        raise NoServer(f"no {kind}: {error}") from error
+
+
+def postgres_binaries() -> Path:
+    """The directory of PostgreSQL's programs. Raises NoServer."""
+    try:
+        return _postgres_binaries()
+    except _Unusable as error:
+        raise NoServer(str(error)) from error
 
 
 def kill(server: Server) -> None:
@@ -179,11 +206,11 @@ def stop(server: Server) -> None:
     """Ends a server that was started here; does nothing to one from the environment."""
     if server.container:
         subprocess.run(["docker", "rm", "--force", "--volumes", server.container], capture_output=True, timeout=60)
-    if server.pid and _started_ticks(server.pid) == server.started_ticks:
+    if server.pid and started_ticks(server.pid) == server.started_ticks:
         # PostgreSQL: SIGINT is its fast shutdown. The others take SIGTERM.
         os.kill(server.pid, signal.SIGINT if server.kind == "postgres" else signal.SIGTERM)
         _await_end(server)
-        if _started_ticks(server.pid) == server.started_ticks:
+        if started_ticks(server.pid) == server.started_ticks:
             os.kill(server.pid, signal.SIGKILL)
 
 
@@ -200,7 +227,7 @@ def free_port() -> int:
 def _await_end(server: Server) -> None:
     """Returns when the process has ended, or the time for that is over."""
     deadline = time.monotonic() + STOP_TIMEOUT_S
-    while _started_ticks(server.pid) == server.started_ticks and time.monotonic() < deadline:
+    while started_ticks(server.pid) == server.started_ticks and time.monotonic() < deadline:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(server.pid, os.WNOHANG)
         time.sleep(0.05)
@@ -288,6 +315,7 @@ def _local_kafka(kind: Kind, directory: Path) -> Server:
     port, own_ports = free_port(), (free_port(), free_port())
     settings = _kafka_settings("127.0.0.1", port, own_ports, f"127.0.0.1:{port}", str(work / "data"))
     work.mkdir(parents=True, exist_ok=True)
+    secured, users = _secure(settings, work)
     (work / "server.properties").write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
     (work / "log4j.properties").write_text(
         "log4j.rootLogger=WARN, out\nlog4j.appender.out=org.apache.log4j.ConsoleAppender\n"
@@ -306,7 +334,16 @@ def _local_kafka(kind: Kind, directory: Path) -> Server:
         f"{jars}/*",
     ]
     formatted = subprocess.run(
-        [*java, "kafka.tools.StorageTool", "format", "-t", "TXVzdGVyVGVzdENsdXN0ZQ", "-c", f"{work}/server.properties"],
+        [
+            *java,
+            "kafka.tools.StorageTool",
+            "format",
+            "-t",
+            "TXVzdGVyVGVzdENsdXN0ZQ",
+            "-c",
+            f"{work}/server.properties",
+            *users,
+        ],
         capture_output=True,
         text=True,
         timeout=ANSWER_TIMEOUT_S,
@@ -315,7 +352,46 @@ def _local_kafka(kind: Kind, directory: Path) -> Server:
         raise _Unusable(f"kafka's storage could not be formatted: {_tail(formatted.stderr)}")
     heap = ["-Xms256m", "-Xmx768m"]
     command = [java[0], *heap, *java[1:], "kafka.Kafka", str(work / "server.properties")]
-    return _process(kind, command, f"127.0.0.1:{port}", work)
+    server = _process(kind, command, f"127.0.0.1:{port}", work)
+    return replace(server, secured_address=secured, secrets=str(work / "secrets") if secured else "")
+
+
+def _secure(settings: dict[str, str], work: Path) -> tuple[str, list[str]]:
+    """Gives a broker a listener with SASL_SSL beside its others, and access lists.
+
+    Users of the plaintext listeners may do everything; those of the secured one only what an access list allows.
+
+    :return: the listener's address, and StorageTool's arguments for its users; nothing where openssl is missing.
+    """
+    if not shutil.which("openssl"):
+        return "", []
+    secrets, port = work / "secrets", free_port()
+    script = Path(__file__).resolve().parents[1] / "scripts" / "store-secrets"
+    made = subprocess.run([str(script), str(secrets)], capture_output=True, text=True, timeout=ANSWER_TIMEOUT_S)
+    if made.returncode != 0:
+        raise _Unusable(f"{script.name}: {_tail(made.stderr)}")
+    address = f"127.0.0.1:{port}"
+    for name in ("listeners", "advertised.listeners"):
+        settings[name] += f",SECURED://{address}"
+    settings["listener.security.protocol.map"] += ",SECURED:SASL_SSL"
+    jaas = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+    settings |= {
+        "sasl.enabled.mechanisms": "SCRAM-SHA-256,SCRAM-SHA-512",
+        "listener.name.secured.scram-sha-256.sasl.jaas.config": jaas,
+        "listener.name.secured.scram-sha-512.sasl.jaas.config": jaas,
+        "ssl.keystore.type": "PEM", "ssl.keystore.location": str(secrets / "kafka.pem"),
+        "ssl.truststore.type": "PEM", "ssl.truststore.location": str(secrets / "ca.crt"),
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",
+    }  # fmt: skip
+    from secured_servers import STRANGER, STRANGER_PASSWORD
+
+    users = []
+    passwords = {"muster": (secrets / "kafka-muster.password").read_text().strip(), STRANGER: STRANGER_PASSWORD}
+    for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
+        for name, password in passwords.items():
+            users += ["--add-scram", f'{mechanism}=[name={name},password="{password}"]']
+    return address, users
 
 
 def _local_redis(kind: Kind, directory: Path) -> Server:
@@ -446,23 +522,35 @@ def _postgres_binaries() -> Path:
 
 
 def _process(
-    kind: Kind, command: Sequence[str], address: str, work: Path, *, pid_file: Path | None = None, ready: str = ""
+    kind: Kind,
+    command: Sequence[str],
+    address: str,
+    work: Path,
+    *,
+    pid_file: Path | None = None,
+    ready: str = "",
+    listens: tuple[str, int] | None = None,
 ) -> Server:
-    """Starts a process of its own session, its output in a file, and waits until it answers."""
+    """Starts a process of its own session, its output in a file, and waits until it answers.
+
+    :param listens: wait until this port is open instead: the server answers nobody without TLS.
+    """
     with (work / "output.log").open("wb") as output:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd="/", start_new_session=True
         )
-    server = Server(kind, address, "local", process.pid, _started_ticks(process.pid), command=tuple(command))
+    server = Server(kind, address, "local", process.pid, started_ticks(process.pid), command=tuple(command))
     try:
-        _await_answer(kind, ready or address, alive=lambda: process.poll() is None, timeout_s=ANSWER_TIMEOUT_S)
+        _await_answer(
+            kind, ready or address, alive=lambda: process.poll() is None, timeout_s=ANSWER_TIMEOUT_S, listens=listens
+        )
     except _Unusable as error:
         stop(server)
         log = (work / "output.log").read_text(errors="replace")
         raise _Unusable(f"{command[0]}: {error}: {_tail(log)}") from error
     if pid_file is not None:  # runuser stays in front of the server and does not pass signals on
         pid = int(pid_file.read_text().split()[0])
-        return replace(server, pid=pid, started_ticks=_started_ticks(pid))
+        return replace(server, pid=pid, started_ticks=started_ticks(pid))
     return server
 
 
@@ -488,11 +576,20 @@ def _container_runs(identity: str) -> bool:
     return state.stdout.strip() == "true"
 
 
-def _await_answer(kind: Kind, address: str, alive: Callable[[], bool], timeout_s: float) -> None:
+def _await_answer(
+    kind: Kind,
+    address: str,
+    alive: Callable[[], bool],
+    timeout_s: float,
+    listens: tuple[str, int] | None = None,
+) -> None:
     deadline = time.monotonic() + timeout_s
     while True:
         try:
-            _ASK[kind](address)
+            if listens is None:
+                _ASK[kind](address)
+            else:
+                socket.create_connection(listens, timeout=2.0).close()
             return
         except (OSError, struct.error, _Unusable) as error:
             if not alive():
@@ -552,7 +649,7 @@ def _receive(peer: socket.socket, count: int) -> bytes:
     return data
 
 
-def _started_ticks(pid: int) -> int:
+def started_ticks(pid: int) -> int:
     """Start time of a process in clock ticks since boot; 0 when it is gone (a zombie is gone)."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -577,10 +674,10 @@ def session_directory() -> Path:
     """A new directory for one test session; its name holds who owns it. Ends what killed sessions left behind."""
     for left in Path(tempfile.gettempdir()).glob("muster-servers-*-*"):
         pid, ticks = left.name.split("-")[2:4]
-        if pid.isdigit() and ticks.isdigit() and _started_ticks(int(pid)) != int(ticks) and os.access(left, os.W_OK):
+        if pid.isdigit() and ticks.isdigit() and started_ticks(int(pid)) != int(ticks) and os.access(left, os.W_OK):
             stop_all(left)
     me = os.getpid()
-    directory = Path(tempfile.gettempdir()) / f"muster-servers-{me}-{_started_ticks(me)}"
+    directory = Path(tempfile.gettempdir()) / f"muster-servers-{me}-{started_ticks(me)}"
     directory.mkdir(mode=0o711, exist_ok=True)  # PostgreSQL's user must get through
     return directory
 

@@ -17,7 +17,8 @@ from chaos.harness import (
     opened_log,
     response_sequences,
 )
-from e2e.gang_rig import P, Rm, eventually, live_through
+from e2e.gang_rig import P, Rm, live_through
+from waiting import eventually
 
 GANGS = [f"gang-{number}" for number in range(12)]
 # Room for one gang and a half: they come one after the other.

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 from chaos.harness import Deployment, embedded, on_kafka
-from integration.gateway_rig import eventually
 from muster_client import Callbacks, RmClient, application, ask, node, release
 from muster_client.errors import AdminFailed, AdminRefused
 from muster_client.local import muster_command
 from muster_client.metrics_client import MetricsClient, MetricsSnapshot, Section, Tally
 from muster_client.settings import ClientSettings
+from waiting import eventually
 
 RM_ID = "counted"
 PATIENCE_S = 60.0

@@ -17,13 +17,13 @@ from chaos.harness import (
     records,
     response_sequences,
 )
-from integration.gateway_rig import eventually
 from muster_bus.topics import state_key
 from muster_client import Callbacks, RmClient, application, ask, node
 from muster_client.admin import AdminClient, ConfigurationAnswer
 from muster_client.errors import AdminFailed
 from muster_client.settings import ClientSettings
 from muster_proto.muster.bus.v1 import state_pb2
+from waiting import eventually
 
 RM_ID = "reloaded"
 PATIENCE_S = 60.0

@@ -16,6 +16,7 @@ from muster_informers.contract import ChangeType, Delta, Document, ListWatch
 from muster_informers.documents import read_document
 from muster_informers.informer import SharedIndexInformer
 from muster_informers.sources import empty
+from waiting import eventually
 
 KINDS = [
     "file",
@@ -146,7 +147,7 @@ async def test_a_source_that_goes_away_takes_nothing_with_it_and_tells_the_rest_
     mirror = Mirror(rig.make())
     await mirror.list()
     watching = asyncio.create_task(mirror.watch_until(lambda: False))
-    await until(lambda: mirror.heartbeats > 0)
+    await eventually(lambda: mirror.heartbeats > 0)
     await rig.down()
     with pytest.raises(SourceUnavailable):
         await watching
@@ -296,24 +297,18 @@ async def test_a_cancelled_informer_leaves_nothing_open(rig: Rig) -> None:
     await mirror.list()
     for _ in range(2):  # a source can be used again after that
         watching = asyncio.create_task(mirror.watch_until(lambda: False))
-        await until(lambda: mirror.heartbeats > 0)
+        await eventually(lambda: mirror.heartbeats > 0)
         mirror.heartbeats = 0
         watching.cancel()
         await asyncio.wait({watching}, timeout=DEADLINE_S)
         assert watching.cancelled()
-        await until(lambda: not rig.connections())
+        await eventually(lambda: not rig.connections())
     listing = asyncio.create_task(source.list())
     await asyncio.sleep(0)
     listing.cancel()
     await asyncio.wait({listing}, timeout=DEADLINE_S)
     await source.close()
-    await until(lambda: not rig.connections() and all(task.done() for task in asyncio.all_tasks() - tasks))
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        while not is_so():  # noqa: ASYNC110  # (nobody tells)
-            await asyncio.sleep(0.01)
+    await eventually(lambda: not rig.connections() and all(task.done() for task in asyncio.all_tasks() - tasks))
 
 
 async def test_an_informer_on_it_knows_the_truth_whatever_happens_to_the_source(rig: Rig) -> None:
@@ -324,23 +319,23 @@ async def test_an_informer_on_it_knows_the_truth_whatever_happens_to_the_source(
     await rig.down()
     informer = SharedIndexInformer("hosts", rig.make(), SystemClock(), wait_min_s=0.01, wait_max_s=0.05)
     running = asyncio.create_task(informer.run())
-    await until(lambda: informer.last_error != "")
+    await eventually(lambda: informer.last_error != "")
     assert not informer.has_synced()
     await rig.up()
-    await until(lambda: known() == {("node", "a"): 1, ("node", "b"): 1})
+    await eventually(lambda: known() == {("node", "a"): 1, ("node", "b"): 1})
     await rig.put_garbage(("node", "a"))
-    await until(lambda: any(problem.object_id == "a" for problem in informer.problems))
+    await eventually(lambda: any(problem.object_id == "a" for problem in informer.problems))
     await rig.put(host("a", 2))
-    await until(lambda: known() == {("node", "a"): 2, ("node", "b"): 1})
+    await eventually(lambda: known() == {("node", "a"): 2, ("node", "b"): 1})
     await rig.down()
-    await until(lambda: informer.last_error != "")
+    await eventually(lambda: informer.last_error != "")
     await rig.delete(("node", "b"))
     await rig.put(host("c", 3))
     await rig.up()
-    await until(lambda: known() == {("node", "a"): 2, ("node", "c"): 3})
+    await eventually(lambda: known() == {("node", "a"): 2, ("node", "c"): 3})
     running.cancel()
     await asyncio.wait({running}, timeout=DEADLINE_S)
-    await until(lambda: not rig.connections())
+    await eventually(lambda: not rig.connections())
 
 
 async def test_the_empty_one_lists_nothing_and_lives(tmp_path: Path) -> None:

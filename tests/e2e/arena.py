@@ -17,7 +17,7 @@ import grpc
 import httpx
 import pytest
 import structlog
-from e2e.gang_rig import Muster, eventually, muster_here
+from e2e.gang_rig import Muster, muster_here
 from e2e.spoilt import (
     ALLOCATION,
     APP,
@@ -50,6 +50,7 @@ from muster_scheduler.leaving import published
 from muster_scheduler.machine import SchedulerMachine
 from muster_state import state_codec
 from muster_state.follower import RmState
+from waiting import eventually
 
 RMS = (VICTIM, WITNESS, BREAKER)
 

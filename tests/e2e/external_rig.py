@@ -8,7 +8,7 @@ import itertools
 import json
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -20,6 +20,7 @@ import httpx
 from muster_client import Callbacks, Rejection, RmClient, application, ask, node, release
 from muster_client.local import LocalProcess, free_ports, muster_command
 from muster_proto.si.v1 import si_pb2 as si
+from waiting import eventually
 
 PATIENCE_S = 60.0
 SILENT = 0
@@ -265,10 +266,7 @@ class Rm:
         key = next(key for key, where in self.tasks.items() if where == on)
         await self._client.send_releases([release("app", key)])
 
-        async def is_so() -> bool:
-            return key not in self.tasks
-
-        await eventually(is_so, f"{key} has ended")
+        await eventually(lambda: key not in self.tasks, f"{key} has ended")
 
     async def settles(self) -> Counter[str]:
         """How many tasks each node runs, when each task that was asked for either runs or is known to find no room."""
@@ -292,11 +290,8 @@ class Rm:
     async def runs_now(self, **counts: int) -> None:
         """Returns when just so many tasks run on each node."""
 
-        async def is_so() -> bool:
-            return self.runs() == counts
-
         try:
-            await eventually(is_so, "")
+            await eventually(lambda: self.runs() == counts, "")
         except AssertionError:
             assert self.runs() == counts
 
@@ -347,14 +342,3 @@ async def get(http: str, path: str, **query: str) -> Any:
 def _client(http: str) -> httpx.AsyncClient:
     # (No certificates are read: that takes longer than an answer.)
     return httpx.AsyncClient(base_url=http, timeout=PATIENCE_S, verify=False)
-
-
-async def eventually(condition: Callable[[], Awaitable[Any]], what: str) -> Any:
-    """Asks until the answer is true, and gives it."""
-    try:
-        async with asyncio.timeout(PATIENCE_S):
-            while not (answer := await condition()):  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
-            return answer
-    except TimeoutError:
-        raise AssertionError(f"not so after {PATIENCE_S} s: {what}") from None

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import httpx
 from muster_bus.clock import SystemClock
@@ -30,6 +30,7 @@ from muster_client import (
 from muster_client.callbacks import Rejection
 from muster_client.local import free_ports
 from muster_proto.si.v1 import si_pb2 as si
+from waiting import eventually
 
 PATIENCE_S = 60.0
 P = "/ws/v1/partition/default"
@@ -89,8 +90,14 @@ async def muster_here(directory: Path, assignments: Sequence[str] = ()) -> Async
     grpc_port, http_port = free_ports(2)
     gateway, http = f"127.0.0.1:{grpc_port}", f"127.0.0.1:{http_port}"
     given = [("gateway.grpc_address", "", gateway), ("gateway.http_address", "", http)]
-    # The clock is this process's; so everything is in it.
-    defaults = {**embedded_defaults(directory), "process.followers_own_process": False}
+    # The clock is this process's; so everything is in it. However slow the machine is, an answer shows what was written
+    # before its request. (The events have a follower of their own, which answers with what it has.)
+    defaults = {
+        **embedded_defaults(directory),
+        "process.followers_own_process": False,
+        "view.fresh_wait_s": PATIENCE_S,
+        "view.whole_wait_s": PATIENCE_S,
+    }
     settings = load(None, assignments, given, defaults).values
     clock = MovableClock()
     log = make_log(settings.log, clock)
@@ -133,20 +140,6 @@ async def live_through(rm: Rm, queue: str, gangs: Sequence[str]) -> None:
             await rm.ends(*reals[app])
 
 
-async def eventually(condition: Callable[[], Any], what: str) -> Any:
-    """Waits until the condition (plain or async) gives something; gives that."""
-    try:
-        async with asyncio.timeout(PATIENCE_S):
-            while True:
-                found = condition()
-                found = await found if asyncio.iscoroutine(found) else found
-                if found:
-                    return found
-                await asyncio.sleep(0.02)
-    except TimeoutError:
-        raise AssertionError(f"not within {PATIENCE_S:.0f} s: {what}") from None
-
-
 def _vcore(held: si.Allocation) -> int:
     return held.resourcePerAlloc.resources["vcore"].value
 
@@ -174,9 +167,11 @@ class Rm:
     :ivar heard: everything, in the order of each stream.
     :ivar runs: what was allocated and not released, by name; no node may ever have more of it than it has room for.
     :ivar confirms: it confirms at once whatever it is told to end.
+    :cvar EXTRA: the extraConfig of its registration.
     """
 
     confirms = False
+    EXTRA: ClassVar[dict[str, str]] = {}
 
     def __init__(
         self, gateway: str, http: str, rm_id: str, queues: str, *, previous: bool = False, **callbacks: Any
@@ -203,7 +198,14 @@ class Rm:
         self._http = httpx.AsyncClient(base_url=http, timeout=10)
 
     def _new_client(self) -> RmClient:
-        return RmClient(self._gateway, self.rm_id, config=self._queues, callbacks=self._callbacks, settings=QUICK)
+        return RmClient(
+            self._gateway,
+            self.rm_id,
+            config=self._queues,
+            extra_config=self.EXTRA,
+            callbacks=self._callbacks,
+            settings=QUICK,
+        )
 
     async def comes_back(self) -> None:
         """Its process ended, and another one takes its place without registering."""

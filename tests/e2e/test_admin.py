@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from e2e.test_up import Up
-from integration.gateway_rig import eventually
 from muster_client import Callbacks, RmClient, application, ask, node
 from muster_client.local import muster_command
+from waiting import eventually
 
 PATIENCE_S = 60.0
 QUEUES = """\

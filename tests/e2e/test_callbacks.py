@@ -7,16 +7,17 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from e2e.gang_rig import PATIENCE_S, E, Muster, Rm, eventually
+from e2e.gang_rig import PATIENCE_S, E, Muster, Rm
 from muster_client import AdminClient, ask
 from muster_proto.muster.v1 import callbacks_pb2 as pb
 from muster_proto.si.v1 import si_pb2 as si
+from waiting import eventually
 
 QUEUES = """
 partitions:
@@ -163,11 +164,11 @@ async def test_it_gets_its_events_as_rest_shows_them(muster: Muster) -> None:
 
 
 async def test_it_gets_the_asks_that_fit_nowhere(muster: Muster) -> None:
-    told: dict[str, list[int]] = defaultdict(list)
+    told: dict[str, dict[int, str]] = defaultdict(dict)
 
     def states(items: Sequence[si.UpdateContainerSchedulingStateRequest]) -> None:
         for item in items:
-            told[item.allocationKey].append(item.state)
+            told[item.allocationKey][item.state] = item.reason
 
     async with rm_of(muster, on_scheduling_states=states) as rm:
         await rm.nodes(n1=1_000)
@@ -175,6 +176,32 @@ async def test_it_gets_the_asks_that_fit_nowhere(muster: Muster) -> None:
         await rm.client.send_asks([ask("large", "app", {"vcore": 2_000})])
         state = si.UpdateContainerSchedulingStateRequest
         await eventually(lambda: state.FAILED in told["large"], f"it is told of; heard: {dict(told)}")
+        # The reason is the explanation's sentence, not a fixed text.
+        reason = told["large"][state.FAILED]
+        assert reason.startswith("It asks for 2 cores, and the largest node has 1 core in all."), reason
+        await rm.shows(f"{E}/ask/app/large", lambda said: reason in said["message"])
+
+
+class PatientRm(Rm):
+    EXTRA: ClassVar[dict[str, str]] = {"muster.callbacks.timeout": "1h"}
+
+
+async def test_a_burst_of_asks_is_one_question_each_where_all_are_agreed_to(muster: Muster) -> None:
+    """(Of 4,000, and of answers that are nearly late: tests/unit/core/test_questions.py, where the clock is the
+    test's.)"""
+    asked: Counter[tuple[str, bool]] = Counter()
+
+    def predicates(question: pb.PredicatesQuestion) -> bool:
+        asked[question.args.allocationKey, question.args.allocate] += 1
+        return True
+
+    async with PatientRm(muster.gateway, muster.http, "rm", QUEUES, predicates=predicates) as rm:
+        await rm.nodes(**{f"n{number}": 100_000 for number in range(10)})
+        await rm.application("app", "root.batch")
+        keys = [f"k{number}" for number in range(1_000)]
+        await rm.client.send_asks([ask(key, "app", {"vcore": 1_000}) for key in keys])
+        await eventually(lambda: len(rm.runs) == len(keys), "all are placed")
+        assert asked == Counter((key, True) for key in keys)
 
 
 async def test_an_operators_dump_has_its_own_state(muster: Muster) -> None:

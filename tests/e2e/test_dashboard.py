@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from e2e.gang_rig import Rm, eventually
+from e2e.gang_rig import Rm
 from exposed import Family, parse
 from muster_client import ask
 from muster_client.local import LocalProcess, free_ports, muster_command
 from prometheus import Prometheus, asking
+from waiting import eventually
 from wanting import server_wanted
 
 CODE = runpy.run_path(str(Path(__file__).parents[2] / "deploy" / "compose" / "grafana" / "dashboard.py"))

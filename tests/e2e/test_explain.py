@@ -8,11 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from e2e.gang_rig import QUICK, E, Muster, Rm, eventually, timeless
+from e2e.gang_rig import QUICK, E, Muster, Rm, timeless
 from e2e.test_up import Up
 from muster_client import RmClient, ask
 from muster_proto.si.v1 import si_pb2 as si
 from muster_si.constants import REQUIRED_NODE_TAG
+from waiting import eventually
 
 QUEUES = """
 partitions:

@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 from chaos.harness import on_kafka
-from e2e.external_rig import SILENT, HttpSource, Rm, Up, eventually, get, host, settings_text, vm, write
+from e2e.external_rig import SILENT, HttpSource, Rm, Up, get, host, settings_text, vm, write
+from waiting import eventually
 
 STALE_AFTER_S = 0.5
 FUTURE, PAST = "Fri, 31 Dec 2199 23:59:59 GMT", "Thu, 01 Jan 1970 00:00:00 GMT"
@@ -69,15 +70,20 @@ class World(NamedTuple):
         found: dict[str, Any] = await eventually(is_so, f"source {name} is {wanted}")
         return found
 
+    async def health_names(self, name: str, *, named: bool = True) -> None:
+        """Returns when health names a source that is lost, or no longer does. It is looked at now and then."""
+
+        async def is_so() -> bool:
+            return (f"informer {name} (http): " in await self.up.health()) is named
+
+        await eventually(is_so, f"health names {name}: {named}")
+
     async def asked_again(self, name: str, times: int = 3) -> None:
         """Returns when a source was asked so many times from now on: what it answers now was looked at."""
         answer = self.sources[name].answer
         wanted = answer.asked + times
 
-        async def is_so() -> bool:
-            return answer.asked >= wanted
-
-        await eventually(is_so, f"source {name} is asked again")
+        await eventually(lambda: answer.asked >= wanted, f"source {name} is asked again")
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +114,7 @@ async def test_without_a_source_that_is_not_required_everything_else_goes_on(wor
     """(Its time-out began with the world.)"""
     async with world.rm("late") as rm:
         await world.state("late", "STALE")
-        assert "informer late (http): " in await world.up.health()
+        await world.health_names("late")
         assert await rm.fills(10) == {"own": 1, "shared": 8}
         world.sources["late"].start()
         await rm.node_has("shared", 4)
@@ -127,7 +133,7 @@ async def test_a_lost_source_drains_its_nodes_until_it_is_back(world: World) -> 
         said = await world.state("drains", "STALE")
         assert (said["lost"], said["drains"]) == (True, True)
         assert "attempts failed" in said["reason"]
-        assert "informer drains (http): " in await world.up.health()
+        await world.health_names("drains")
         for name in ("shared", "brought"):
             assert not (await rm.node(name))["schedulable"], name
             assert any("drains" in message for message in await rm.events(name)), await rm.events(name)
@@ -137,11 +143,7 @@ async def test_a_lost_source_drains_its_nodes_until_it_is_back(world: World) -> 
         world.sources["drains"].start()
         await world.state("drains", "LIVE")
         await rm.runs_all(own=1, shared=3, brought=2)
-
-        async def is_well() -> bool:  # health is looked at now and then
-            return "drains" not in await world.up.health()
-
-        await eventually(is_well, "health has nothing to say")
+        await world.health_names("drains", named=False)
 
 
 async def test_the_nodes_of_a_lost_source_that_is_kept_go_on_as_it_said_last(world: World) -> None:
@@ -150,7 +152,7 @@ async def test_the_nodes_of_a_lost_source_that_is_kept_go_on_as_it_said_last(wor
         world.sources["keeps"].stop()
         said = await world.state("keeps", "STALE")
         assert (said["lost"], said["drains"]) == (True, False)
-        assert "informer keeps (http): " in await world.up.health()
+        await world.health_names("keeps")
         assert await rm.fills(10) == {"own": 1, "shared": 3, "brought": 2}
 
         world.sources["keeps"].answer.says(*SHARED[1:])  # it forgot the host, not the VM on it

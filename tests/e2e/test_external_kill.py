@@ -11,7 +11,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from e2e.external_rig import HttpSource, Up, eventually, get, host, vm, write
+from e2e.external_rig import HttpSource, Up, get, host, vm, write
+from waiting import eventually
 
 KILLS = int(os.environ.get("MUSTER_EXTERNAL_KILLS", "2"))
 HOSTS = [f"h{number}" for number in range(6)]

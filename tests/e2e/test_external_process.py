@@ -10,7 +10,8 @@ from collections import Counter
 from pathlib import Path
 
 import httpx
-from e2e.external_rig import PATIENCE_S, HttpSource, Up, eventually, host, vm
+from e2e.external_rig import PATIENCE_S, HttpSource, Up, host, vm
+from waiting import eventually
 
 SECRET = "s3cret-of-nobody"
 
@@ -58,7 +59,11 @@ async def test_killed_informers_are_lost_until_they_have_listed_again(tmp_path: 
 
             await eventually(is_lost, "the source is lost")
             assert not (await rm.node("shared"))["schedulable"]
-            assert "informer vms (http)" in await up.health()
+
+            async def is_named() -> bool:
+                return "informer vms (http)" in await up.health()
+
+            await eventually(is_named, "health names the source")
             assert await rm.fills(5) == before | Counter(own=1)
             # 2. it is heard again
             source.answer.says(host("shared", 3), vm("vm-1", "shared", 1))
@@ -87,10 +92,7 @@ async def test_killed_informers_are_lost_until_they_have_listed_again(tmp_path: 
         assert is_there(pid)
         await asyncio.to_thread(up.process.kill)
 
-        async def is_gone() -> bool:
-            return not is_there(pid)
-
-        await eventually(is_gone, "the informers' process has ended, too")
+        await eventually(lambda: not is_there(pid), "the informers' process has ended, too")
     finally:
         await asyncio.to_thread(up.process.kill)
         source.stop()

@@ -10,8 +10,9 @@ from typing import Any
 import httpx
 import pytest
 from contract import rest_shapes as shapes
-from e2e.gang_rig import Muster, P, Rm, eventually, muster_here
+from e2e.gang_rig import Muster, P, Rm, muster_here
 from ruamel.yaml import YAML
+from waiting import eventually
 
 QUEUES = """
 partitions:
@@ -107,19 +108,28 @@ async def test_a_state_dump_names_the_event_streams_that_are_open(muster: Muster
         await eventually(ended, "the stream is gone")
 
 
-async def test_a_running_gang_shows_what_its_replaced_placeholders_used(rm: Rm) -> None:
+async def test_a_running_gang_shows_what_its_replaced_placeholders_used(muster: Muster, rm: Rm) -> None:
     await rm.nodes(n1=4_000)
     await rm.application("gang", "root.gangs", 2_000)
     (placeholder,) = await rm.placeholders("gang", 1, 2_000)
+    await rm.runs_these(placeholder)
+    muster.clock.forward(10)
     await rm.swaps(placeholder, await rm.real("gang", "real", 2_000))
     app = await rm.app("gang", lambda said: said["applicationState"] == "Running")
-    assert app["resourceHistory"]["placeholderResource"]["UNKNOWN"]["vcore"] >= 0
+    assert app["resourceHistory"]["placeholderResource"]["UNKNOWN"]["vcore"] >= 10 * 2_000
 
 
 async def test_a_state_dump_has_two_histories_of_one_moment(muster: Muster, rm: Rm) -> None:
     await rm.nodes(n1=4_000)
     async with httpx.AsyncClient(base_url=muster.http, timeout=30) as http:
-        for _ in range(20):
+        lengths = set()
+
+        async def of_one_moment() -> bool:
             dump = (await http.get("/debug/fullstatedump")).json()
-            ran, held = ([each["timestamp"] for each in dump[name]] for name in ("appHistory", "containerHistory"))
+            # (What is empty is not in a dump.)
+            ran, held = ([s["timestamp"] for s in dump.get(name, [])] for name in ("appHistory", "containerHistory"))
             assert ran == held
+            lengths.add(len(ran))
+            return len(lengths) >= 20
+
+        await eventually(of_one_moment, "dumps between twenty samples")

@@ -24,9 +24,10 @@ from contract.history_server import HistoryServer, Row
 from contract.rest_reader import Reader
 from contract.rest_rows import ask_every_row, ask_every_row_of_several
 from contract.web_ui import WebUi
-from e2e.gang_rig import P, Rm, eventually, muster_here
+from e2e.gang_rig import P, Rm, muster_here
 from muster_client import application, ask, existing_allocation, node
 from muster_proto.si.v1 import si_pb2 as si
+from waiting import eventually
 
 DEPLOYED = os.environ.get("MUSTER_DEPLOYED", "")
 QUEUES = """

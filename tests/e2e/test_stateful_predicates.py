@@ -4,15 +4,16 @@ told, and nothing else. Where it is asked about one proposal at a time it never 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
-from e2e.gang_rig import Muster, Rm, eventually
+from e2e.gang_rig import Muster, Rm
 from e2e.test_callbacks import QUEUES
 from kubelet import Kubelet, kind_of
 from muster_client import ask
 from muster_proto.muster.v1 import callbacks_pb2 as pb
 from muster_proto.si.v1 import si_pb2 as si
+from waiting import eventually
 
 MODES = [
     pb.OPEN_PROPOSALS_NODE,
@@ -24,7 +25,12 @@ NODES = 46
 
 
 class StatefulRm(Rm):
-    """Its predicate hears what it hears."""
+    """Its predicate hears what it hears.
+
+    No refusal is forgotten because time passes: what is placed after one is placed because something ended.
+    """
+
+    EXTRA: ClassVar[dict[str, str]] = {"muster.callbacks.retry": "1h"}
 
     def __init__(self, muster: Muster, **callbacks: Any) -> None:
         self.kubelet = Kubelet()
@@ -57,8 +63,10 @@ async def test_anti_affinity_and_host_ports_are_kept_where_proposals_take_turns(
         await eventually(lambda: len([key for key in rm.runs if kind_of(key) == "db"]) == NODES, "each node has one")
         await rm.barrier()
         (waits,) = set(more) - set(rm.runs)
+        freed = rm.runs["db-0"].nodeID
         await rm.ends("db-0")
         await eventually(lambda: waits in rm.runs, f"{waits} runs in the place of db-0")
+        assert rm.runs[waits].nodeID == freed
         assert rm.kubelet.wrong == 0
 
 

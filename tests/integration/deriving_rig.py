@@ -43,8 +43,8 @@ def derive_until_killed(settings: LogSettings, derive: DeriveSettings) -> None:
     asyncio.run(run())
 
 
-def one_start(bootstrap: str, prefix: str, file: Path, mended: bool) -> None:
-    """A minimal application that writes down what its agent gets. Its seek takes a while, as on a distant broker."""
+def one_start(bootstrap: str, prefix: str, file: Path, mended: bool, seek_s: float) -> None:
+    """A minimal application that writes down what its agent gets. Its seek takes so long, as on a distant broker."""
     raw = {"key_type": bytes, "value_type": bytes, "key_serializer": "raw", "value_serializer": "raw", "partitions": 2}
     app = faust.App(
         f"{prefix}app", broker=f"kafka://{bootstrap}", store="memory://", topic_partitions=2, web_enabled=False,
@@ -58,7 +58,7 @@ def one_start(bootstrap: str, prefix: str, file: Path, mended: bool) -> None:
 
     async def seek_slowly(self: object) -> None:
         await seek(self)
-        await asyncio.sleep(1)
+        await asyncio.sleep(seek_s)
 
     consumer.perform_seek = seek_slowly
     app.Table("table", key_type=bytes, value_type=bytes, partitions=2, changelog_topic=app.topic(f"{prefix}t", **raw))

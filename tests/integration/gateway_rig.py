@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,18 +45,6 @@ METHODS = {
     StreamKind.APPLICATION: "UpdateApplication",
     StreamKind.NODE: "UpdateNode",
 }
-
-
-async def eventually(condition: Callable[[], Any], what: str, patience_s: float = PATIENCE_S) -> None:
-    """Waits until the condition (a plain or an async function) holds."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(patience_s):
-            while True:
-                outcome = condition()
-                if await outcome if isinstance(outcome, Awaitable) else outcome:
-                    return
-                await asyncio.sleep(0.01)
-    raise AssertionError(f"not within {patience_s} s: {what}")
 
 
 class FakeScheduler:

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from e2e.external_rig import QUEUES, eventually
+from e2e.external_rig import QUEUES
 from muster_client import Callbacks, RmClient, application, ask, node
 from muster_client.builders import previous_ask
 from muster_client.local import LocalProcess, free_ports, muster_command
 from muster_proto.si.v1 import si_pb2 as si
+from waiting import eventually
 
 RM = "my-cluster"
 CORE, MEMORY = 1_000, 1 << 30
@@ -124,20 +125,14 @@ class Rm:
         await self.client.send_asks([previous_ask(key, app, size) if self._previous else ask(key, app, size)])
 
     async def runs_all(self, *keys: str) -> None:
-        async def is_so() -> bool:
-            return self.runs.keys() >= set(keys)
-
-        await eventually(is_so, f"{keys} run")
+        await eventually(lambda: self.runs.keys() >= set(keys), f"{keys} run")
 
     def _forget(self, name: str) -> None:
         self.accepted.discard(name)
         self.refused.pop(name, None)
 
     async def _answered(self, name: str) -> None:
-        async def is_so() -> bool:
-            return name in self.accepted or name in self.refused
-
-        await eventually(is_so, f"{name} is answered")
+        await eventually(lambda: name in self.accepted or name in self.refused, f"{name} is answered")
 
 
 def install(place: Path, name: str, source: str, **entry_points: str) -> None:

@@ -6,11 +6,12 @@ import asyncio
 from typing import Any
 
 import pytest
-from integration.gateway_rig import Rig, crash, eventually
+from integration.gateway_rig import Rig, crash
 from muster_client import Callbacks, ClientSettings, RmClient
 from muster_client.errors import ReregistrationNeeded
 from muster_gateway.service import Gateway
 from muster_proto.muster.v1 import callbacks_pb2 as pb
+from waiting import eventually
 
 QUICK = ClientSettings(backoff_min_ms=10, backoff_max_ms=100, close_timeout_s=1, linger_s=0.1, backoff_seed=1)
 

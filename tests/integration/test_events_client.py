@@ -22,7 +22,8 @@ from muster_client.events_client import Event, EventFilter, EventsClient, Place
 from muster_proto.si.v1.si_pb2 import EventRecord
 from muster_runtime import logs
 from unit.publisher.feeding import INSTANCE, START_NS
-from unit.publisher.running import eventually, until_next
+from unit.publisher.running import until_next
+from waiting import eventually
 
 Printed = Callable[[], tuple[str, str]]
 Code = grpc.StatusCode

@@ -24,8 +24,9 @@ from muster_proto.muster.v1.events_pb2_grpc import EventsStub
 from muster_proto.si.v1.si_pb2 import EventRecord
 from muster_state import state_codec
 from unit.publisher.feeding import INSTANCE, START_NS, event, headers, shim_headers
-from unit.publisher.running import TOPICS, Running, eventually, running, until_next
+from unit.publisher.running import TOPICS, Running, running, until_next
 from unit.publisher.test_rm_settings import say
+from waiting import eventually
 
 PATIENCE_S = 60.0
 Code = grpc.StatusCode

@@ -13,7 +13,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from integration.gateway_rig import Rig, eventually, rig
+from integration.gateway_rig import Rig, rig
 from integration.test_events_grpc import Watching
 from muster_bus.clock import SystemClock
 from muster_bus.engines import make_log
@@ -25,6 +25,7 @@ from muster_gateway.service import Gateway
 from muster_proto.muster.v1 import events_pb2 as pb
 from muster_proto.muster.v1.events_pb2_grpc import EventsStub
 from unit.publisher.feeding import Feeder, event, headers
+from waiting import eventually
 
 Code = grpc.StatusCode
 PATIENCE_S = 60.0

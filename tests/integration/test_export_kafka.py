@@ -17,7 +17,7 @@ from muster_bus.settings import LogSettings
 from muster_event_publisher.app import PublisherService
 from muster_event_publisher.settings import PublisherSettings
 from unit.publisher.feeding import INSTANCE, Feeder
-from unit.publisher.running import eventually
+from waiting import eventually
 
 pytestmark = pytest.mark.kafka
 

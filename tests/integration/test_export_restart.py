@@ -24,7 +24,7 @@ from muster_event_publisher.app import PublisherService
 from muster_event_publisher.settings import PublisherSettings
 from pydantic import SecretStr
 from unit.publisher.feeding import INSTANCE, Feeder
-from unit.publisher.running import eventually
+from waiting import eventually
 
 RMS = ("rm-one", "rm-two", "rm-three")
 

@@ -22,7 +22,8 @@ from muster_event_publisher.history.parquet import ParquetForm
 from muster_event_publisher.settings import PublisherSettings
 from pyarrow.fs import S3FileSystem
 from unit.publisher.feeding import INSTANCE, Feeder
-from unit.publisher.running import TOPICS, eventually
+from unit.publisher.running import TOPICS
+from waiting import eventually
 
 FAST = {"retry_min_s": 0.05, "retry_max_s": 0.1, "stop_timeout_s": 20}
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
-from e2e.external_rig import eventually
 from integration.native_rig import Rm, Up, install
 from muster_proto.si.v1 import si_pb2 as si
+from waiting import eventually
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "external.md").read_text(encoding="utf-8")
@@ -252,10 +252,9 @@ async def test_a_handler_that_fails_dies_or_hangs_stops_no_other_part(spare: Pat
             # 3. what comes meanwhile is answered at once, and what runs goes on
             await rm.ask("k", "app", 1)
 
-            async def is_refused() -> bool:
-                return "did not answer within 8 s, a moment ago" in rm.refused.get("k", "")
-
-            await eventually(is_refused, "the ask is answered")
+            await eventually(
+                lambda: "did not answer within 8 s, a moment ago" in rm.refused.get("k", ""), "the ask is answered"
+            )
             assert up.process.running
             assert await up.free_cores("n1") == [2]
     finally:

@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from muster_informers.settings import ExternalSettings
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_state import state_codec
 from prometheus_client import REGISTRY
+from waiting import eventually
 
 WITHIN_S = 90.0
 TOPICS = Topics(partitions=1)
@@ -107,11 +108,6 @@ def listed(life: str, source: str = "vms") -> list[tuple[str, str, str]]:
     return [(life, source, "LISTING"), (life, source, "h1"), (life, source, "LIVE")]
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110
-        await asyncio.sleep(0.02)
-
-
 def _read(pid: int, place: str) -> bytes:
     return Path(f"/proc/{pid}/{place}").read_bytes()
 
@@ -143,7 +139,7 @@ async def test_what_they_say_is_on_the_log_and_no_secret_is_where_others_look(
     rig = Rig(tmp_path, {"vms": file_table(), "away": away}, sync_timeout_s=1.0)
     of_this_process = sample("muster_external_objects", source="vms", kind="node")
     async with rig.running() as process:
-        await until(lambda: process.synced)
+        await eventually(lambda: process.synced)
         found = await rig.said()
         assert [each for each in found if each[1] == "vms"] == listed("life")
         assert [each for each in found if each[1] == "away"][-1] == ("life", "away", "STALE")
@@ -155,7 +151,7 @@ async def test_what_they_say_is_on_the_log_and_no_secret_is_where_others_look(
             assert (b"muster_informers.child" in read) == (place == "cmdline")
         assert SECRET not in problem
         # Its metrics are this process's, and there once.
-        await until(lambda: sample("muster_external_objects", source="vms", kind="node") == 1)
+        await eventually(lambda: sample("muster_external_objects", source="vms", kind="node") == 1)
         assert sample("muster_external_state", source="vms") == 1
         pid = process.pid
     assert not is_there(pid)
@@ -166,11 +162,11 @@ async def test_killed_its_sources_are_lost_and_it_begins_again_in_a_new_life(tmp
     rig = Rig(tmp_path, {"vms": file_table(when_lost="keep")})
     async with rig.running() as process:
         gate = process.gate
-        await until(lambda: process.synced)
+        await eventually(lambda: process.synced)
         for number in (1, 2):
             pid, life = process.pid, life_again("life", number)
             os.kill(pid, signal.SIGKILL)
-            await until(lambda pid=pid: process.pid not in (0, pid))  # type: ignore[misc]
+            await eventually(lambda pid=pid: process.pid not in (0, pid))  # type: ignore[misc]
             (problem,) = process.problems()
             assert "vms (file): the informers' process was killed by SIGKILL; it is started again" in problem
             assert problem.endswith("its last report still counts")
@@ -178,19 +174,19 @@ async def test_killed_its_sources_are_lost_and_it_begins_again_in_a_new_life(tmp
             again = life_again("life", number + 1)
             assert gate.is_of_this_start(again)
             await rig.hears((life, "vms", "STALE"), *listed(again))
-        await until(lambda: process.problems() == [])
+        await eventually(lambda: process.problems() == [])
     assert not gate.is_of_this_start("another-life#2")
 
 
 async def test_killed_while_its_source_is_away_it_ends_nothing_else(tmp_path: Path) -> None:
     rig = Rig(tmp_path, {"vms": file_table()}, sync_timeout_s=2.0)
     async with rig.running() as process:
-        await until(lambda: process.synced)
+        await eventually(lambda: process.synced)
         (tmp_path / "hosts.json").unlink()
         os.kill(process.pid, signal.SIGKILL)
         ended = asyncio.ensure_future(process.wait())
         await rig.hears(("life", "vms", "STALE"), ("life#2", "vms", "LISTING"), ("life#2", "vms", "STALE"))
-        await until(lambda: "hosts.json" in process.problems()[0])
+        await eventually(lambda: "hosts.json" in process.problems()[0])
         assert process.synced
         assert not ended.done()
         (tmp_path / "hosts.json").write_text(json.dumps(HOSTS))
@@ -201,8 +197,8 @@ async def test_killed_while_its_source_is_away_it_ends_nothing_else(tmp_path: Pa
 async def test_one_that_says_nothing_is_ended(tmp_path: Path) -> None:
     rig = Rig(tmp_path, {"vms": file_table()})
     async with rig.running(silent_max_s=2) as process:
-        await until(lambda: process.synced)
-        await until(lambda: sample("muster_external_state", source="vms") == 1)
+        await eventually(lambda: process.synced)
+        await eventually(lambda: sample("muster_external_state", source="vms") == 1)
         os.kill(process.pid, signal.SIGSTOP)
         await rig.hears(("life", "vms", "STALE"), *listed("life#2"))
 
@@ -211,13 +207,13 @@ async def test_killed_before_it_has_synced_it_is_waited_for_all_the_same(tmp_pat
     rig = Rig(tmp_path, {"vms": file_table()})
     (tmp_path / "hosts.json").unlink()
     async with rig.running() as process:
-        await until(lambda: process.problems() != [] and "hosts.json" in process.problems()[0])
+        await eventually(lambda: process.problems() != [] and "hosts.json" in process.problems()[0])
         os.kill(process.pid, signal.SIGKILL)
-        await until(lambda: "killed by SIGKILL" in process.problems()[0])
+        await eventually(lambda: "killed by SIGKILL" in process.problems()[0])
         assert process.problems()[0].startswith("informer vms (file) has not synced: ")
         assert not process.synced
         (tmp_path / "hosts.json").write_text(json.dumps(HOSTS))
-        await until(lambda: process.synced)
+        await eventually(lambda: process.synced)
         # It was required, and never there: it was not given up.
         assert await rig.said() == [("life", "vms", "LISTING"), *listed("life#2")]
 
@@ -232,7 +228,7 @@ async def test_a_required_one_that_does_not_sync_in_time_is_named(tmp_path: Path
 async def test_stopped_while_it_begins_it_ends(tmp_path: Path) -> None:
     rig = Rig(tmp_path, {"vms": file_table()})
     async with rig.running() as process:
-        await until(lambda: process.pid != 0)
+        await eventually(lambda: process.pid != 0)
         pid = process.pid
     assert not is_there(pid)
 
@@ -240,15 +236,15 @@ async def test_stopped_while_it_begins_it_ends(tmp_path: Path) -> None:
 async def test_while_the_log_is_away_health_says_so_and_the_newest_is_written_when_it_is_back(tmp_path: Path) -> None:
     rig = Rig(tmp_path, {"vms": file_table()})
     async with rig.running() as process:
-        await until(lambda: process.synced)
+        await eventually(lambda: process.synced)
         rig.log.away = True
         (tmp_path / "hosts.json").write_text(json.dumps([{**HOSTS[0], "id": "h2"}]))
-        await until(lambda: process.problems() != [])
+        await eventually(lambda: process.problems() != [])
         assert process.problems() == ["informer vms (file): the log does not accept its statements: the log is away"]
         (tmp_path / "hosts.json").write_text(json.dumps([{**HOSTS[0], "id": "h3"}]))
         pid = process.pid
         rig.log.away = False
-        await until(lambda: process.problems() == [])
+        await eventually(lambda: process.problems() == [])
         while ("life", "vms", "h3") not in await rig.said():  # noqa: ASYNC110
             await asyncio.sleep(0.02)
         assert process.pid == pid
@@ -299,19 +295,20 @@ async def test_offers_go_back_to_a_lender_of_a_package(tmp_path: Path, monkeypat
         await record(writer, "o1", OfferState.RETURNED)
         await record(writer, "o2", OfferState.RETURNED, source="other")
         await record(writer, "o3", OfferState.OFFERED)
-        await until(lambda: back.read_text() == f"{process.pid} o1\n")
+        await eventually(lambda: back.read_text() == f"{process.pid} o1\n")
         await record(writer, "o3", OfferState.RETURNED)
-        await until(lambda: back.read_text() == f"{process.pid} o1\n{process.pid} o3\n")
+        await eventually(lambda: back.read_text() == f"{process.pid} o1\n{process.pid} o3\n")
 
 
 PARENT = """
 import asyncio, sys
 from pathlib import Path
-from integration.test_external_process import Rig, file_table, until
+from integration.test_external_process import Rig, file_table
+from waiting import eventually
 async def main():
     rig = Rig(Path(sys.argv[1]), {"vms": file_table()})
     async with rig.running() as process:
-        await until(lambda: process.synced)
+        await eventually(lambda: process.synced)
         print("the child is", process.pid, flush=True)
         await asyncio.Event().wait()
 asyncio.run(main())
@@ -332,7 +329,7 @@ async def test_it_ends_with_the_scheduler_that_is_killed(tmp_path: Path) -> None
             pid = int(line.split()[-1])
             assert is_there(pid)
             parent.kill()
-            await until(lambda: not is_there(pid))
+            await eventually(lambda: not is_there(pid))
     finally:
         if parent.returncode is None:
             parent.kill()

@@ -11,12 +11,13 @@ import pytest
 from google.protobuf import descriptor_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from integration.gateway_rig import PATIENCE_S, Rig, asks, crash, eventually
+from integration.gateway_rig import PATIENCE_S, Rig, asks, crash
 from muster_bus.errors import LogUnavailable
 from muster_gateway.sessions.memory import MemorySessions
 from muster_gateway.stream_kind import StreamKind
 from muster_proto.muster.v1 import admin_pb2
 from muster_proto.si.v1 import si_pb2
+from waiting import eventually
 
 ALLOCATION, APPLICATION, NODE = StreamKind.ALLOCATION, StreamKind.APPLICATION, StreamKind.NODE
 Code = grpc.StatusCode

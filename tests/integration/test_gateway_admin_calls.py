@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 import pytest
-from integration.gateway_rig import PATIENCE_S, Channel, Rig, eventually
+from integration.gateway_rig import PATIENCE_S, Channel, Rig
 from muster_bus.clock import Clock
 from muster_gateway.errors import SessionsDown
 from muster_gateway.service import Gateway
@@ -20,6 +20,7 @@ from muster_gateway.stream_kind import StreamKind
 from muster_proto.muster.v1 import admin_pb2 as pb
 from muster_proto.si.v1 import si_pb2
 from starlette.types import Receive, Scope, Send
+from waiting import eventually
 
 Code = grpc.StatusCode
 LONG = "x" * 257

@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 import pytest
-from integration.gateway_rig import PATIENCE_S, Rig, asks, crash, eventually, rig
+from integration.gateway_rig import PATIENCE_S, Rig, asks, crash, rig
 from muster_bus.backends.memory import MemoryLog
 from muster_bus.clock import ManualClock, SystemClock
 from muster_bus.engines import make_log
@@ -29,6 +29,7 @@ from muster_proto.muster.v1 import callbacks_pb2 as pb
 from muster_proto.muster.v1.callbacks_pb2_grpc import CallbacksStub
 from muster_proto.si.v1 import si_pb2 as si
 from muster_proto.si.v1.si_pb2_grpc import SchedulerStub
+from waiting import eventually
 
 ALLOCATION, NODE, CALLBACK = StreamKind.ALLOCATION, StreamKind.NODE, StreamKind.CALLBACK
 Code = grpc.StatusCode

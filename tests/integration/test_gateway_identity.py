@@ -12,7 +12,6 @@ from typing import Any
 
 import httpx
 import pytest
-from integration.gateway_rig import eventually
 from muster_bus.backends.memory import MemoryLog
 from muster_bus.clock import SystemClock
 from muster_bus.topics import Topics
@@ -30,6 +29,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from structlog.testing import capture_logs
+from waiting import eventually
 
 ADMIN, READER = "admin-token-0123456789", "reader-token-9876543210"
 TOKENS = {"ops": {"role": "admin", "token": ADMIN}, "dashboard": {"role": "read", "token": READER}}

@@ -14,7 +14,7 @@ import pytest
 from builders import ask
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from integration.gateway_rig import eventually, rig
+from integration.gateway_rig import rig
 from muster_bus.backends.memory import MemoryLog
 from muster_bus.clock import SystemClock
 from muster_bus.topics import Topics
@@ -27,6 +27,7 @@ from muster_proto.muster.v1.metrics_pb2_grpc import MetricsStub
 from muster_state.follower import Tally
 from starlette.types import Receive, Scope, Send
 from unit.view.recorded import Bench, Recorded
+from waiting import eventually
 
 Code = grpc.StatusCode
 Request, Watch = pb.MetricsRequest, pb.WatchMetricsRequest

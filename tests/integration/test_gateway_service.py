@@ -14,7 +14,7 @@ import uvicorn
 from google.protobuf import descriptor_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from integration.gateway_rig import Rig, asks, crash, eventually
+from integration.gateway_rig import Rig, asks, crash
 from muster_bus.backends.memory import MemoryLog
 from muster_gateway.service import Gateway
 from muster_gateway.sessions import make_sessions
@@ -25,6 +25,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
+from waiting import eventually
 
 ALLOCATION = StreamKind.ALLOCATION
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING

@@ -7,11 +7,12 @@ import contextlib
 
 import grpc
 import pytest
-from integration.gateway_rig import PATIENCE_S, Rig, an_ask, asks, crash, eventually
+from integration.gateway_rig import PATIENCE_S, Rig, an_ask, asks, crash
 from muster_gateway.errors import Superseded
 from muster_gateway.sessions.memory import MemorySessions
 from muster_gateway.stream_kind import SI_KINDS, StreamKind
 from muster_proto.si.v1 import si_pb2
+from waiting import eventually
 
 ALLOCATION, APPLICATION, NODE = StreamKind.ALLOCATION, StreamKind.APPLICATION, StreamKind.NODE
 Code = grpc.StatusCode

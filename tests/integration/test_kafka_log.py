@@ -19,7 +19,8 @@ from muster_bus.log import OutRecord
 from muster_bus.partition_worker import PartitionWorker, WorkerSettings
 from muster_bus.settings import LogSettings
 from muster_bus.topics import Topics
-from unit.bus.toy import CountingMachine, FaultyLog, expected_responses, wait_until, write_inputs
+from unit.bus.toy import CountingMachine, FaultyLog, expected_responses, write_inputs
+from waiting import eventually
 
 pytestmark = pytest.mark.kafka
 
@@ -67,7 +68,7 @@ async def test_random_failures_leave_no_gap_and_no_double(bus: KafkaLog, topics:
     writer = await bus.writer("test")
     for start in range(0, 300, 30):
         await write_inputs(writer, topics, inputs[start : start + 30])
-    await wait_until(lambda: worker.progress().lag == 0 and worker.progress().committed >= 300, timeout_s=60)
+    await eventually(lambda: worker.progress().lag == 0 and worker.progress().committed >= 300, within_s=60)
     worker.stop()
     await asyncio.wait_for(running, 20)
     assert values(await all_of(bus, topics.responses, at_least=len(inputs))) == expected_responses(inputs)
@@ -86,9 +87,9 @@ async def test_workers_that_take_over_from_each_other_answer_each_input_once(
         worker = PartitionWorker(log, topics, "test", 0, lambda: CountingMachine(topics), SystemClock(), WORKER)
         endings.append(asyncio.create_task(worker.run()))
         before = worker.progress().committed
-        await wait_until(lambda worker=worker, before=before: worker.progress().committed > before + 40)
+        await eventually(lambda worker=worker, before=before: worker.progress().committed > before + 40)
     await writing
-    await wait_until(lambda: worker.progress().committed >= 600 and worker.progress().lag == 0, timeout_s=60)
+    await eventually(lambda: worker.progress().committed >= 600 and worker.progress().lag == 0, within_s=60)
     worker.stop()
     async with asyncio.timeout(20):
         results = await asyncio.gather(*endings, return_exceptions=True)

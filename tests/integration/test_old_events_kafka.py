@@ -20,7 +20,7 @@ from muster_event_publisher import metrics
 from muster_event_publisher.app import PublisherService
 from muster_event_publisher.settings import PublisherSettings
 from unit.publisher.feeding import Feeder
-from unit.publisher.running import eventually
+from waiting import eventually
 
 pytestmark = pytest.mark.kafka
 

@@ -11,10 +11,11 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from e2e.gang_rig import Rm, eventually, muster_here
+from e2e.gang_rig import Rm, muster_here
 from muster_client import ask, existing_allocation
 from muster_proto.si.v1 import si_pb2 as si
 from muster_si.constants import FOREIGN
+from waiting import eventually
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "python" / "objects.py"
 TIMEOUT_S = 60

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from e2e.gang_rig import eventually
 from muster_client import Callbacks, ClientSettings, RmClient, application, ask, confirmation, node, release
 from muster_client.local import LocalProcess, free_ports, muster_command
 from muster_proto.si.v1 import si_pb2 as si
+from waiting import eventually
 
 PATIENCE_S = 60.0
 QUICK = ClientSettings(backoff_min_ms=20, backoff_max_ms=200, close_timeout_s=1, linger_s=0.2)

@@ -3,167 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
 import pytest
-from integration.gateway_rig import eventually
-from muster_bus.clock import SystemClock
-from muster_bus.engines import make_log
-from muster_bus.log import Log
-from muster_bus.settings import LogSettings
-from muster_bus.topics import Topics
-from muster_client import Callbacks, RmClient, application, ask, node
-from muster_client.admin import AdminClient, ConfigurationAnswer, Drained
+from muster_client import application, ask, node
+from muster_client.admin import ConfigurationAnswer, Drained
 from muster_client.errors import AdminFailed, AdminRefused
-from muster_gateway.service import Gateway
-from muster_gateway.sessions import make_sessions
-from muster_gateway.settings import GatewaySettings
 from muster_proto.muster.v1 import callbacks_pb2
 from muster_proto.muster.v1.callbacks_pb2_grpc import CallbacksStub
 from muster_proto.si.v1.si_pb2_grpc import SchedulerStub
-from muster_scheduler.app import SchedulerService
-from muster_scheduler.settings import SchedulerSettings
-from muster_view import ViewService
-from muster_view.settings import ViewSettings
+from scenario.operated import LARGER, OTHER, QUEUES, RM, World
+from waiting import PATIENCE_S
 
-RM, OTHER = "rm1", "rm/2"
-QUEUES = """\
-partitions:
-  - name: default
-    queues:
-      - name: root
-        submitacl: '*'
-        queues:
-          - name: a
-            resources:
-              max: {vcore: 3}
-          - name: b
-            properties: {my.token: hunter2}
-"""
-LARGER = QUEUES.replace("vcore: 3", "vcore: 5")
-# A broker's first transaction ever takes it ten seconds and more.
-PATIENCE_S = 60.0
 Code = grpc.StatusCode
-
-
-@dataclass
-class Told:
-    """What an RM was told on its streams."""
-
-    allocated: list[str] = field(default_factory=list)
-    accepted: list[str] = field(default_factory=list)
-    nodes: list[str] = field(default_factory=list)
-    streams: list[tuple[str, bool]] = field(default_factory=list)
-
-    def callbacks(self) -> Callbacks:
-        return Callbacks(
-            on_allocated=lambda new: self.allocated.extend(item.allocationKey for item in new),
-            on_application=lambda accepted, _, __: self.accepted.extend(item.applicationID for item in accepted),
-            on_node=lambda accepted, rejected: self.nodes.extend(item.nodeID for item in (*accepted, *rejected)),
-            on_stream=lambda name, opened: self.streams.append((name, opened)),
-        )
-
-
-@dataclass
-class World:
-    log: Log
-    topics: Topics
-    gateway: Gateway
-    scheduler: SchedulerService
-    view: ViewService
-    admin: AdminClient
-    rm: RmClient
-    told: Told
-    other: RmClient
-    other_told: Told
-
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self.gateway.grpc_port}"
-
-    async def until(self, condition: Callable[[], Any], what: str) -> None:
-        await eventually(condition, what, PATIENCE_S)
-
-    async def restart_scheduler(self) -> None:
-        """Another scheduler takes over, with nothing but the log."""
-        await self.scheduler.stop()
-        self.scheduler = SchedulerService(SchedulerSettings(), self.log, self.topics, SystemClock())
-        await self.scheduler.start()
-
-    async def dump(self, rm_id: str = RM) -> tuple[dict[str, Any], list[bytes]]:
-        pieces = [piece async for piece in self.admin.dump_state(rm_id, timeout_s=PATIENCE_S)]
-        found: dict[str, Any] = json.loads(b"".join(pieces))
-        return found, pieces
-
-
-@pytest.fixture(params=["memory", "sqlite", pytest.param("kafka", marks=pytest.mark.kafka)])
-async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
-    settings = LogSettings(backend=request.param, partitions=2, sqlite_path=tmp_path / "log.db")
-    sessions_url = "memory:"
-    if request.param == "sqlite":
-        sessions_url = f"sqlite:///{tmp_path / 'sessions.db'}"
-    elif request.param == "kafka":
-        prefix = f"admin-{uuid.uuid4().hex[:12]}."
-        bootstrap = request.getfixturevalue("kafka_bootstrap")
-        settings = settings.model_copy(update={"kafka_bootstrap_servers": bootstrap, "topic_prefix": prefix})
-        sessions_url = request.getfixturevalue("redis_url")
-    topics, clock = settings.topics(), SystemClock()
-    log = make_log(settings, clock)
-    await log.start()
-    scheduler = SchedulerService(SchedulerSettings(), log, topics, clock)
-    view = ViewService(ViewSettings(http_address="127.0.0.1:0"), log, topics, clock)
-    await scheduler.start()
-    await view.start()
-    chosen = GatewaySettings(
-        grpc_address="127.0.0.1:0",
-        http_address="",
-        view_url=f"http://127.0.0.1:{view.http_port}",
-        sessions_url=sessions_url,
-        sessions_prefix=f"admin-{uuid.uuid4().hex[:12]}:",
-        registration_timeout_s=PATIENCE_S,
-        stop_grace_s=0.5,
-    )
-    # In one process the view is asked as it is, else by its URL.
-    here = view.asgi if request.param == "memory" else None
-    gateway = Gateway(chosen, log, topics, make_sessions(chosen, clock), clock, view=here)
-    await gateway.start()
-    address, told, other_told = f"127.0.0.1:{gateway.grpc_port}", Told(), Told()
-    extra = {"db.password": "hunter2", "log.level": "DEBUG"}
-    async with (
-        AdminClient(address) as admin,
-        RmClient(address, RM, config=QUEUES, extra_config=extra, callbacks=told.callbacks()) as rm,
-        RmClient(address, OTHER, config=QUEUES, callbacks=other_told.callbacks()) as other,
-    ):
-        it = World(log, topics, gateway, scheduler, view, admin, rm, told, other, other_told)
-        try:
-            for client, heard in ((rm, told), (other, other_told)):
-                await client.register()
-                await _furnish(it, client, heard)
-            yield it
-        finally:
-            await other.close()
-            await rm.close()
-            await gateway.stop()
-            await view.stop()
-            await view.wait()
-            await it.scheduler.stop()
-            await log.close()
-
-
-async def _furnish(world: World, rm: RmClient, told: Told) -> None:
-    """A node, an application in each queue, one ask that runs and one that is over the max of root.a."""
-    await rm.send_nodes([node("n/1", {"vcore": 10_000})])
-    await rm.send_applications([application("x", "root.a"), application("y", "root.b")])
-    await world.until(lambda: sorted(told.accepted) == ["x", "y"], "the applications are accepted")
-    await rm.send_asks([ask("k1", "x", {"vcore": 2000}), ask("k/2", "x", {"vcore": 2000})])
-    await world.until(lambda: told.allocated == ["k1"], "what fits is allocated")
-    await world.until(lambda: len(told.streams) >= 3, "the streams are open")
 
 
 async def refusal(call: Awaitable[Any]) -> tuple[Code, str]:
@@ -187,7 +41,7 @@ async def test_a_pause_outlives_the_scheduler_and_the_registration_and_concerns_
         return explained.value["reason"] == "RM_HELD" and "(new racks)" in explained.sentences[0]
 
     await world.until(_quiet(said), "the pause is the reason")
-    await world.restart_scheduler()
+    await world.services.restart_scheduler()
     (listed,) = await world.admin.list_resource_managers(RM)
     assert (listed.held, listed.held_reason, listed.state) == (True, "new racks", "RUNNING")
     await world.rm.register()

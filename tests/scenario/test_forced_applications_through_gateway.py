@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 
 import pytest
 import pytest_asyncio
-from e2e.gang_rig import Muster, eventually, muster_here
+from e2e.gang_rig import Muster, muster_here
 from muster_client.admin import AdminClient
 from scenario.lifecycles.peer import Peer
 from scenario.through_gateway import DEFAULT, SETTINGS, Played, rest_of
+from waiting import eventually
 
 RECOVERY = "root.@recovery@"
 FORCED = {"application.create.force": "true"}

@@ -18,8 +18,9 @@ from muster_gateway.stream_kind import StreamKind
 from muster_proto.si.v1 import si_pb2 as si
 from muster_scheduler.app import SchedulerService
 from muster_scheduler.settings import SchedulerSettings
+from waiting import eventually
 
-from tests.integration.gateway_rig import Channel, eventually
+from tests.integration.gateway_rig import Channel
 
 CLOCK = SystemClock()
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from e2e.gang_rig import Muster, eventually, muster_here
+from e2e.gang_rig import Muster, muster_here
 from scenario.through_gateway import DEFAULT, SETTINGS, Played, rest_of
+from waiting import eventually
 
 OWN = "@independent@"
 QUEUES = """\

@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
-from integration.gateway_rig import Channel, Stream, eventually
+from integration.gateway_rig import Channel, Stream
 from muster_bus.clock import SystemClock
 from muster_bus.engines import make_log
 from muster_bus.settings import LogSettings
@@ -26,6 +26,7 @@ from muster_scheduler.app import SchedulerService
 from muster_scheduler.settings import SchedulerSettings
 from muster_view import ViewService
 from muster_view.settings import ViewSettings
+from waiting import eventually
 
 CLOCK = SystemClock()
 CONFIG = """

@@ -11,10 +11,9 @@ import uuid
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
-from integration.gateway_rig import PATIENCE_S, Channel, eventually
+from integration.gateway_rig import PATIENCE_S, Channel
 from muster_bus.clock import SystemClock
 from muster_bus.engines import make_log
 from muster_bus.log import Log
@@ -29,6 +28,8 @@ from muster_proto.muster.v1 import admin_pb2
 from muster_proto.si.v1 import si_pb2 as si
 from muster_scheduler.app import SchedulerService
 from muster_scheduler.settings import SchedulerSettings
+from scenario.operated import LOGS, log_settings
+from waiting import eventually
 
 CLOCK = SystemClock()
 PARTITIONS = 8
@@ -82,13 +83,9 @@ class World:
         self.gateways.clear()
 
 
-@pytest.fixture(params=["memory", "sqlite", pytest.param("kafka", marks=pytest.mark.kafka)])
+@pytest.fixture(params=LOGS)
 def backend(request: pytest.FixtureRequest, tmp_path: Path) -> LogSettings:
-    settings = LogSettings(backend=request.param, partitions=PARTITIONS, sqlite_path=tmp_path / "log.db")
-    changes: dict[str, Any] = {"topic_prefix": f"groups-{uuid.uuid4().hex[:12]}."}
-    if request.param == "kafka":
-        changes["kafka_bootstrap_servers"] = request.getfixturevalue("kafka_bootstrap")
-    return settings.model_copy(update=changes)
+    return log_settings(request, tmp_path, PARTITIONS)
 
 
 @contextlib.asynccontextmanager

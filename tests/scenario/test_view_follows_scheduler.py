@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
-import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
 import pytest
 from muster_bus.clock import SystemClock
-from muster_bus.engines import make_log
 from muster_bus.log import Log, LogWriter, OutRecord
-from muster_bus.settings import LogSettings
 from muster_bus.topics import Topics
 from muster_core import invariants
 from muster_proto.muster.bus.v1 import envelope_pb2
 from muster_proto.si.v1 import si_pb2 as si
-from muster_scheduler.app import SchedulerService
-from muster_scheduler.settings import SchedulerSettings
 from muster_view import ViewService
 from muster_view.settings import ViewSettings
+from scenario.operated import LOGS, log_settings, scheduler_and_view
+from waiting import eventually
 
 RM = "rm1"
 QUEUES = """
@@ -36,8 +32,6 @@ partitions:
           - name: free
 """
 P = "/ws/v1/partition/default"
-# A broker's first transaction ever takes it ten seconds and more.
-_PATIENCE_S = 60.0
 
 
 class Running:
@@ -98,16 +92,17 @@ class Running:
     async def until(self, path: str, wanted: object) -> None:
         """Asks, bounded in time, until the answer is (or has) what is wanted."""
         found: object = None
+
+        async def is_so() -> bool:
+            nonlocal found
+            found = (await self.http.get(path)).json()
+            if isinstance(found, dict) and isinstance(wanted, dict):
+                found = {name: found.get(name) for name in wanted}
+            return found == wanted
+
         try:
-            async with asyncio.timeout(_PATIENCE_S):
-                while True:
-                    found = (await self.http.get(path)).json()
-                    if isinstance(found, dict) and isinstance(wanted, dict):
-                        found = {name: found.get(name) for name in wanted}
-                    if found == wanted:
-                        return
-                    await asyncio.sleep(0.01)
-        except TimeoutError:
+            await eventually(is_so)
+        except AssertionError:
             raise AssertionError(f"{path} says {found}, wanted {wanted}") from None
 
 
@@ -115,29 +110,12 @@ def resource(**quantities: int) -> si.Resource:
     return si.Resource(resources={name: si.Quantity(value=value) for name, value in quantities.items()})
 
 
-@pytest.fixture(params=["memory", "sqlite", pytest.param("kafka", marks=pytest.mark.kafka)])
+@pytest.fixture(params=LOGS)
 async def running(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Running]:
-    settings = LogSettings(backend=request.param, partitions=2, sqlite_path=tmp_path / "log.db")
-    if request.param == "kafka":
-        changes = {
-            "kafka_bootstrap_servers": request.getfixturevalue("kafka_bootstrap"),
-            "topic_prefix": f"view-{uuid.uuid4().hex[:12]}.",
-        }
-        settings = settings.model_copy(update=changes)
-    topics, clock = settings.topics(), SystemClock()
-    log = make_log(settings, clock)
-    await log.start()
-    scheduler = SchedulerService(SchedulerSettings(), log, topics, clock)
-    view = ViewService(ViewSettings(http_address="127.0.0.1:0"), log, topics, clock)
-    await scheduler.start()
-    await view.start()
-    both = Running(log, topics, await log.writer("test"), view)
-    yield both
-    await both.http.aclose()
-    await view.stop()
-    await view.wait()
-    await scheduler.stop()
-    await log.close()
+    async with scheduler_and_view(log_settings(request, tmp_path)) as both:
+        it = Running(both.log, both.topics, await both.log.writer("test"), both.view)
+        yield it
+        await it.http.aclose()
 
 
 async def test_the_life_of_a_cluster_as_rest_shows_it(running: Running) -> None:

@@ -109,10 +109,16 @@ def test_without_reports_of_vms_hosts_are_over_committed() -> None:
 
 
 # History adds up (docs/events.md, "Sums") in lives of every kind. Those are too few to meet all that can come together:
-# here are short ones more (700 in `make test-long`), in which RMs change what they want, report, take back, register
+# here are short ones more (2,000 in `make test-long`), in which RMs change what they want, report, take back, register
 # again, and the scheduler restarts. (`make simulate-gangs` begins with 0.)
 FIRST, PART, SHORT = 1_000_000, 100, 30
 PARTS = int(os.environ.get("MUSTER_HISTORY_LIVES", "200")) // PART
+# What must have come up in each part, or it shows nothing.
+MET = {
+    *("ask: changed", "ask item: repeats", "allocated: placeholder", "adopted: real", "changed while it runs"),
+    *("ask: cancelled", "confirmed: replaced", "told: placeholder timed out", "ask: again after a failure on the RM"),
+    *("RM: registered anew", "restart"),
+}
 
 
 @pytest.mark.parametrize("part", range(PARTS))
@@ -126,8 +132,7 @@ def test_history_adds_up_in_random_lives(part: int) -> None:
         except Exception as error:
             pytest.fail(f"{error}; again: make simulate-gangs SEED={seed} STEPS={SHORT}")
     assert tally["history: compared"] > PART * SHORT
-    assert tally["RM: registered anew"] > 0
-    assert tally["restart"] > 0
+    assert tally.keys() >= MET
 
 
 @pytest.mark.parametrize("priority", [0, 5])

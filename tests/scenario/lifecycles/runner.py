@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from e2e.gang_rig import Muster, eventually
+from e2e.gang_rig import Muster
 from event_books_shown import adds_up
 from google.protobuf.descriptor import EnumDescriptor
 from google.protobuf.json_format import ParseError
 from muster_proto.si.v1 import si_pb2 as si
 from ruamel.yaml import YAML
 from scenario.lifecycles.peer import GENERATIONS, STREAMS, Heard, Peer
+from waiting import eventually
 
 HERE = Path(__file__).parent
 SCENARIO_FILES = [path for path in sorted(HERE.glob("*.yaml")) if path.stem not in ("arrows", "given", "queues")]

@@ -17,7 +17,8 @@ from muster_bus.machine import Machine
 from muster_bus.partition_worker import PartitionWorker, WorkerSettings, WorkerState
 from muster_bus.settings import LogSettings
 from muster_bus.topics import HEADER_ERROR, HEADER_ORIGIN, Topics
-from unit.bus.toy import CountingMachine, FaultyLog, expected_responses, read_all, wait_until, write_inputs
+from unit.bus.toy import CountingMachine, FaultyLog, expected_responses, read_all, write_inputs
+from waiting import eventually
 
 FAST = WorkerSettings(backoff_first_s=0.001, backoff_limit_s=0.01, idle_wait_s=0.02, max_records_batch=40)
 
@@ -73,7 +74,7 @@ async def test_answers_each_input_once_and_in_order(bus: Log, topics: Topics) ->
     inputs = _inputs(500)
     async with Running(bus, topics, lambda: CountingMachine(topics)) as worker:
         await write_inputs(await bus.writer("test"), topics, inputs)
-        await wait_until(lambda: worker.progress().committed == 500)
+        await eventually(lambda: worker.progress().committed == 500)
     assert [record.value for record in await read_all(bus, topics.responses)] == expected_responses(inputs)
 
 
@@ -83,7 +84,7 @@ async def test_folds_the_state_and_goes_on_where_the_last_worker_stopped(bus: Lo
     for start, end in ((0, 120), (120, 300)):
         async with Running(bus, topics, lambda: CountingMachine(topics)) as worker:
             await write_inputs(writer, topics, inputs[start:end])
-            await wait_until(lambda end=end: worker.progress().committed == end)
+            await eventually(lambda end=end: worker.progress().committed == end)
     assert [record.value for record in await read_all(bus, topics.responses)] == expected_responses(inputs)
 
 
@@ -109,7 +110,7 @@ async def test_random_failures_leave_no_gap_and_no_double(bus: Log, topics: Topi
         for start in range(0, 400, 50):
             await write_inputs(writer, topics, inputs[start : start + 50])
             await asyncio.sleep(0.001)
-        await wait_until(lambda: worker.progress().committed == 400, timeout_s=60)
+        await eventually(lambda: worker.progress().committed == 400, within_s=60)
     assert [record.value for record in await read_all(bus, topics.responses)] == expected_responses(inputs)
     assert broken
     assert faults.most_in_flight == 1
@@ -139,12 +140,12 @@ async def test_applies_while_a_commit_is_in_flight_and_makes_one_batch_of_what_c
     async with Running(SlowLog(bus, lambda: ""), topics, lambda: machine) as worker:
         writer = await bus.writer("test")
         await write_inputs(writer, topics, _inputs(1))
-        await wait_until(lambda: len(commits) == 1)
+        await eventually(lambda: len(commits) == 1)
         await write_inputs(writer, topics, _inputs(10))
-        await wait_until(lambda: sum(machine.batches) >= 2)  # applied, though the first commit has no answer yet
+        await eventually(lambda: sum(machine.batches) >= 2)  # applied, though the first commit has no answer yet
         assert len(commits) == 1
         gate.set()
-        await wait_until(lambda: worker.progress().committed == 11)
+        await eventually(lambda: worker.progress().committed == 11)
     assert sum(commits) == 22
 
 
@@ -152,7 +153,7 @@ async def test_a_fenced_worker_ends_and_does_not_take_the_partition_back(bus: Lo
     worker = PartitionWorker(bus, topics, "test", 0, lambda: CountingMachine(topics), SystemClock(), FAST)
     running = asyncio.create_task(worker.run())
     writer = await bus.writer("test")
-    await wait_until(lambda: worker.progress().state is WorkerState.RUNNING)
+    await eventually(lambda: worker.progress().state is WorkerState.RUNNING)
     new_owner = await bus.take_over("test", topics.requests, 0)
     await write_inputs(writer, topics, _inputs(1))
     with pytest.raises(Fenced):
@@ -175,7 +176,7 @@ async def test_a_record_that_the_machine_fails_on_is_put_aside_and_the_others_ar
     inputs = _inputs(30)
     await write_inputs(await bus.writer("test"), topics, inputs)
     async with Running(bus, topics, lambda: Picky(topics)) as worker:
-        await wait_until(lambda: worker.progress().committed == 30)
+        await eventually(lambda: worker.progress().committed == 30)
         assert worker.progress().serving
     good = [pair for pair in inputs if pair[1] != b"13"]
     assert [record.value for record in await read_all(bus, topics.responses)] == expected_responses(good)
@@ -197,7 +198,7 @@ async def test_an_answer_over_the_limit_puts_its_request_aside(bus: Log, topics:
 
     await write_inputs(await bus.writer("test"), topics, _inputs(8))
     async with Running(bus, topics, lambda: Verbose(topics)) as worker:
-        await wait_until(lambda: worker.progress().committed == 8)
+        await eventually(lambda: worker.progress().committed == 8)
     assert len(await read_all(bus, topics.responses)) == 7
     (letter,) = await read_all(bus, topics.dead_letters)
     assert b"RecordTooLarge" in dict(letter.headers)[HEADER_ERROR]
@@ -241,11 +242,11 @@ async def test_ticks_at_the_deadline_and_leaves_the_input_position(bus: Log, top
 
     worker = PartitionWorker(bus, topics, "test", 0, lambda: Ticking(topics), clock, FAST)
     running = asyncio.create_task(worker.run())
-    await wait_until(lambda: worker.progress().state is WorkerState.RUNNING)
+    await eventually(lambda: worker.progress().state is WorkerState.RUNNING)
     await asyncio.sleep(0.1)
     assert ticks == []
     clock.advance(10)
-    await wait_until(lambda: len(ticks) == 1)
+    await eventually(lambda: len(ticks) == 1)
     worker.stop()
     await asyncio.wait_for(running, 10)
     assert len(ticks) == 1
@@ -274,12 +275,12 @@ async def test_commits_its_position_again_after_long_silence(bus: Log, topics: T
     worker = PartitionWorker(Watched(bus, lambda: ""), topics, "test", 0, lambda: CountingMachine(topics), clock, FAST)
     running = asyncio.create_task(worker.run())
     await write_inputs(await bus.writer("test"), topics, _inputs(3))
-    await wait_until(lambda: worker.progress().committed == 3)
+    await eventually(lambda: worker.progress().committed == 3)
     count = len(positions)
     await asyncio.sleep(0.1)
     assert len(positions) == count
     clock.advance(3601)
-    await wait_until(lambda: len(positions) == count + 1)
+    await eventually(lambda: len(positions) == count + 1)
     assert positions[-1] == 3
     worker.stop()
     await asyncio.wait_for(running, 10)
@@ -299,7 +300,7 @@ async def test_a_deadline_that_stays_past_does_not_make_the_worker_spin(bus: Log
 
     settings = FAST.model_copy(update={"empty_tick_wait_s": 0.02})
     async with Running(bus, topics, lambda: Restless(topics), settings) as worker:
-        await wait_until(lambda: worker.progress().state is WorkerState.RUNNING)
+        await eventually(lambda: worker.progress().state is WorkerState.RUNNING)
         await asyncio.sleep(0.2)
         assert 1 <= ticks <= 12
 
@@ -325,17 +326,17 @@ async def test_serves_only_after_folding_and_not_when_it_stalls(bus: Log, topics
     worker = PartitionWorker(Stuck(bus, lambda: ""), topics, "test", 0, lambda: CountingMachine(topics), clock, FAST)
     assert not worker.progress().serving
     running = asyncio.create_task(worker.run())
-    await wait_until(lambda: worker.progress().serving)
+    await eventually(lambda: worker.progress().serving)
     clock.advance(60)
-    await wait_until(lambda: worker.progress().idle_s == 0)  # no input: no stall, however long
+    await eventually(lambda: worker.progress().idle_s == 0)  # no input: no stall, however long
     await write_inputs(await bus.writer("test"), topics, _inputs(5))
-    await wait_until(lambda: worker.progress().position > 0)
+    await eventually(lambda: worker.progress().position > 0)
     assert worker.progress().serving
     clock.advance(60)
     assert not worker.progress().serving
     assert worker.progress().lag > 0
     gate.set()
-    await wait_until(lambda: worker.progress().serving)
+    await eventually(lambda: worker.progress().serving)
     worker.stop()
     await asyncio.wait_for(running, 10)
 
@@ -371,7 +372,7 @@ async def test_others_are_asked_about_what_a_machine_gets_next(bus: Log, topics:
     await write_inputs(await bus.writer("test"), topics, inputs)
     settings = FAST.model_copy(update={"quarantine_after": 100, "max_records_apply": 5})
     async with Running(bus, topics, lambda: Told(topics), settings, consult) as worker:
-        await wait_until(lambda: worker.progress().committed == 100)
+        await eventually(lambda: worker.progress().committed == 100)
     assert [record.value for record in await read_all(bus, topics.responses)] == expected_responses(inputs)
     assert len(asked) > 1
 
@@ -384,7 +385,7 @@ async def test_a_record_on_which_the_consulted_handlers_fail_is_put_aside(bus: L
     inputs = _inputs(10)
     await write_inputs(await bus.writer("test"), topics, inputs)
     async with Running(bus, topics, lambda: CountingMachine(topics), consult=consult) as worker:
-        await wait_until(lambda: worker.progress().committed == 10)
+        await eventually(lambda: worker.progress().committed == 10)
     good = [pair for pair in inputs if pair[1] != b"3"]
     assert [record.value for record in await read_all(bus, topics.responses)] == expected_responses(good)
     assert len(await read_all(bus, topics.dead_letters)) == 1

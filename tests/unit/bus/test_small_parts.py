@@ -77,7 +77,9 @@ def test_settings_name_what_is_wrong() -> None:
 
 
 def test_the_password_does_not_show() -> None:
-    settings = LogSettings.model_validate({"kafka_sasl_password": "s3cret"})
+    settings = LogSettings.model_validate(
+        {"kafka_security_protocol": "SASL_SSL", "kafka_sasl_username": "u", "kafka_sasl_password": "s3cret"}
+    )
     assert "s3cret" not in repr(settings)
     assert "s3cret" not in settings.model_dump_json()
 

@@ -71,13 +71,6 @@ async def read_all(log: Log, topic: str, partition: int = 0) -> list[Record]:
     return records
 
 
-async def wait_until(condition: Callable[[], bool], timeout_s: float = 20) -> None:
-    """Waits, looking every few milliseconds. Raises TimeoutError."""
-    async with asyncio.timeout(timeout_s):
-        while not condition():  # noqa: ASYNC110 - any condition, not only one that tells
-            await asyncio.sleep(0.005)
-
-
 async def write_inputs(writer: LogWriter, topics: Topics, inputs: Sequence[tuple[bytes, bytes]]) -> None:
     """Appends inputs to partition 0 of the requests; all are durable at the end."""
     waiting: list[Awaitable[int]] = []

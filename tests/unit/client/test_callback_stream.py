@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
@@ -15,6 +15,7 @@ from muster_proto.muster.v1 import admin_pb2
 from muster_proto.muster.v1 import callbacks_pb2 as pb
 from muster_proto.si.v1 import si_pb2 as si
 from unit.client.fake_gateway import FakeGateway
+from waiting import eventually
 
 PATIENCE_S = 60.0
 QUICK = ClientSettings(backoff_min_ms=5, backoff_max_ms=20, close_timeout_s=2, linger_s=0.1, backoff_seed=1)
@@ -76,14 +77,6 @@ class Asker:
 
     def answers(self) -> list[pb.PredicatesAnswer]:
         return [answer for message in self.heard for answer in message.predicates]
-
-
-async def eventually(condition: Callable[[], Any], what: str) -> None:
-    for _ in range(round(PATIENCE_S / 0.005)):
-        if condition():
-            return
-        await asyncio.sleep(0.005)
-    raise AssertionError(f"not within {PATIENCE_S} s: {what}")
 
 
 @pytest.fixture

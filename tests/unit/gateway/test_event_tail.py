@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +20,7 @@ from muster_gateway.event_feed import EventFeed, Wanted
 from muster_gateway.event_tail import EventTail
 from muster_proto.muster.v1 import callbacks_pb2
 from muster_proto.si.v1.si_pb2 import EventRecord
+from waiting import eventually
 
 TOPICS = Topics(partitions=1)
 PATIENCE_S = 60.0
@@ -98,12 +99,6 @@ async def world() -> AsyncIterator[World]:
         await feed.close()
     await eventually(lambda: counting.open == 0)
     await log.close()
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():  # noqa: ASYNC110 - of the code under test
-            await asyncio.sleep(0.002)
 
 
 def drained(feed: EventFeed) -> list[int]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -68,12 +67,3 @@ async def until_next(running: Running, rm_id: str, next_id: int) -> None:
     """Waits until the ring has taken everything before ``next_id``."""
     while (ring := running.service.rings.get(rm_id)) is None or ring.next_id < next_id:
         await (running.service.rings.changed if ring is None else ring.changed).wait(10)
-
-
-async def eventually(condition: Callable[[], bool], within_s: float = 20) -> None:
-    """Returns once the condition holds; fails when it does not in time."""
-    for _ in range(int(within_s / 0.005)):
-        if condition():
-            return
-        await asyncio.sleep(0.005)
-    raise AssertionError(f"not within {within_s} s")

@@ -27,8 +27,8 @@ from muster_event_publisher.derive.usage import S_IN_NS
 from muster_event_publisher.errors import UsageMismatch
 from muster_event_publisher.settings import PublisherSettings
 from unit.publisher.feeding import START_NS, Feeder
-from unit.publisher.running import eventually
 from unit.publisher.using import Life, integrate
+from waiting import eventually
 
 TOPICS = Topics(partitions=1, derived=True)
 WINDOW_NS = 60 * S_IN_NS

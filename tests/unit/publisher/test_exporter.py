@@ -23,7 +23,8 @@ from muster_event_publisher.history.sink import Progress
 from muster_event_publisher.settings import PublisherSettings
 from prometheus_client import Gauge
 from unit.publisher.feeding import INSTANCE, event, headers
-from unit.publisher.running import TOPICS, Running, eventually, running
+from unit.publisher.running import TOPICS, Running, running
+from waiting import eventually
 
 AT_ONCE = FlushPolicy(records=1, size_bytes=1, wait_s=0.001)
 AT_STOP = FlushPolicy(records=10**9, size_bytes=10**12, wait_s=3600)

@@ -23,8 +23,8 @@ from muster_event_publisher.ring import Rings
 from muster_event_publisher.rm_settings import RmSettings
 from muster_event_publisher.settings import PublisherSettings
 from unit.publisher.feeding import INSTANCE, Feeder
-from unit.publisher.running import eventually
 from unit.publisher.test_rm_settings import say
+from waiting import eventually
 
 TOPICS = Topics(partitions=1, derived=True)
 TWO = Topics(partitions=2)

@@ -19,8 +19,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from unit.publisher.feeding import INSTANCE, event
-from unit.publisher.running import eventually, running, until_next
+from unit.publisher.running import running, until_next
 from unit.publisher.test_stream import opened
+from waiting import eventually
 
 NOW_NS = 1_750_000_000_000_000_000
 

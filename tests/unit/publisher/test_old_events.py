@@ -19,8 +19,9 @@ from muster_event_publisher.ring import BLOCK, Rings
 from muster_event_publisher.settings import PublisherSettings
 from muster_event_publisher.source import EventSource
 from unit.publisher.feeding import INSTANCE, Feeder, event
-from unit.publisher.running import TOPICS, Running, eventually, running, until_next
+from unit.publisher.running import TOPICS, Running, running, until_next
 from unit.publisher.test_stream import FIRST_LINE, Lines, lines_of, opened
+from waiting import eventually
 
 BATCH = "/ws/v1/events/batch"
 

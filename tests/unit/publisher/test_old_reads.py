@@ -13,8 +13,9 @@ from muster_event_publisher import metrics
 from muster_event_publisher.app import PublisherService
 from muster_event_publisher.errors import TooManyOldReads
 from muster_event_publisher.old_reads import OldReads
-from unit.publisher.running import Running, eventually, running, until_next
+from unit.publisher.running import Running, running, until_next
 from unit.publisher.test_stream import lines_of, opened
+from waiting import eventually
 
 BATCH = "/ws/v1/events/batch"
 

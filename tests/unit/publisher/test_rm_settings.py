@@ -19,8 +19,9 @@ from muster_runtime.go_json import error_body
 from muster_state import state_codec
 from structlog.testing import capture_logs
 from unit.publisher.feeding import INSTANCE, Feeder
-from unit.publisher.running import TOPICS, Running, eventually, running, until_next
+from unit.publisher.running import TOPICS, Running, running, until_next
 from unit.publisher.test_stream import opened
+from waiting import eventually
 
 BATCH, STREAM = "/ws/v1/events/batch", "/ws/v1/events/stream"
 

@@ -26,7 +26,8 @@ from muster_event_publisher.streams import EventStream, EventStreams, StreamLimi
 from muster_proto.muster.bus.v1.state_pb2 import ForgottenObject
 from muster_runtime.event_settings import EventSettings
 from unit.publisher.feeding import INSTANCE, event, headers
-from unit.publisher.running import TOPICS, Running, eventually, running, until_next
+from unit.publisher.running import TOPICS, Running, running, until_next
+from waiting import eventually
 
 STREAM = "/ws/v1/events/stream"
 FIRST_LINE = b'{"InstanceUUID":"%b"}' % INSTANCE.encode()

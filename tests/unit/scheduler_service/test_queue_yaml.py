@@ -349,7 +349,7 @@ RULES = {
     "resources' key": (_queue("{name: a, resources: {»min: {}}}"), "unknown key 'min'"),
     "max is no mapping": (_queue("{name: a, resources: {max: »[1]}}"), "got a list"),
     "quantity": (_queue("{name: a, resources: {max: {vcore: »1.5}}}"), "invalid quantity '1.5'"),
-    "quantity null": (_queue("{name: a, resources: {max: {vcore:» }}}"), "invalid quantity nothing"),
+    "quantity null": (_queue("{name: a, resources: {max: {vcore: »}}}"), "invalid quantity nothing"),
     "quantity a list": (_queue("{name: a, resources: {max: {vcore: »[1]}}}"), "invalid quantity a list"),
     "quantity huge": (
         _queue(f"{{name: a, resources: {{max: {{m: »'{'9' * 5000}'}}}}}}"),
@@ -833,8 +833,8 @@ HOSTILE = {
         _root("    - {name: a, resources: {max: {" + ", ".join(f"t{n}: 1" for n in range(260)) + "}}}\n"),
         "262 resource types, expected at most 256",
     ),
-    "huge": ("# " + "x" * (1 << 20), "over 1048576 bytes"),
-    "huge in bytes, not in characters": ("# " + "é" * (1 << 19), "over 1048576 bytes"),
+    "huge": ("# " + "x" * (1 << 20), "expected at most 1048576"),
+    "huge in bytes, not in characters": ("# " + "é" * (1 << 19), "expected at most 1048576"),
 }
 
 

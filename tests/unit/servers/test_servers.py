@@ -61,8 +61,8 @@ def test_a_reused_pid_is_not_ended() -> None:
     try:
         servers.stop(servers.Server("redis", "", "local", pid=sleeper.pid, started_ticks=1))
         assert sleeper.poll() is None
-        servers.stop(servers.Server("redis", "", "local", sleeper.pid, servers._started_ticks(sleeper.pid)))
-        assert servers._started_ticks(sleeper.pid) == 0
+        servers.stop(servers.Server("redis", "", "local", sleeper.pid, servers.started_ticks(sleeper.pid)))
+        assert servers.started_ticks(sleeper.pid) == 0
     finally:
         sleeper.kill()
         sleeper.wait()

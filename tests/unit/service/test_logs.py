@@ -90,3 +90,28 @@ def test_what_a_library_says_again_and_again_is_counted_not_repeated() -> None:
 def test_it_is_known_how_a_child_is_to_log() -> None:
     logs.configure("warning", "json", io.StringIO())
     assert logs.configured() == ("warning", "json")
+
+
+SECRET = "hunter2-hunter2"
+
+
+@pytest.mark.parametrize("out", [io.StringIO(), Terminal()], ids=["json", "terminal"])
+def test_no_entry_has_a_secret(out: io.StringIO) -> None:
+    out.truncate(0)
+    logs.configure("info", "auto", out)
+    log = structlog.get_logger("muster_x")
+    log.warning("it went with password=%s", SECRET)
+    log.info("beside", api_key=SECRET, url=f"redis://:{SECRET}@host", seen="seen-1", count=3)
+    log.info("within", details={"token": SECRET, "deep": [f"Bearer {SECRET}", (f"apikey {SECRET}",)]})
+    log.info("an error", error=ValueError(f"Authorization: Basic {SECRET}"))
+    logging.getLogger("library").warning("header %s", f"Authorization: Bearer {SECRET}")
+    logging.getLogger("library").warning("header", extra={"token": SECRET})
+    try:
+        raise RuntimeError(f"cannot connect to postgresql://u:{SECRET}@host")
+    except RuntimeError as error:
+        log.exception("failed")
+        log.error("failed", exc_info=error)
+        logging.getLogger("library").exception("failed")
+    assert SECRET not in out.getvalue()
+    assert out.getvalue().count("RuntimeError: cannot connect to postgresql://u:***@host") == 3
+    assert "seen-1" in out.getvalue()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 
 from muster_core.config.config import DEFAULT_CONFIG
-from muster_queue_config.queue_yaml import TEXT_BYTES_MAX, load_queue_config
+from muster_queue_config.judge import Judge
+from muster_queue_config.queue_yaml import load_queue_config
+from muster_queue_config.settings import QueueConfigSettings
 from muster_view.rest import configured
 from ruamel.yaml import YAML
 from unit.view.recorded import Bench, client_of
@@ -158,16 +160,23 @@ def test_root_is_a_parent_and_the_time_out_of_locks_is_the_cores_default() -> No
     assert "deadlocktimeoutseconds: 60" in configured.as_yaml(text, {}).decode()
 
 
-def test_validating() -> None:
-    assert configured.validated(b"").allowed
-    assert configured.validated(TEXT.encode()).allowed
-    refused = configured.validated(b"partitions:\n- {queues: [{name: root, foo: 1, maxapplications: -1}]}")
-    assert not refused.allowed
-    first, second = refused.reason.splitlines()
-    assert "unknown key 'foo'" in first
-    assert "maxapplications" in second
-    assert "not UTF-8: byte 1" in configured.validated(b"a\xff").reason
-    assert str(TEXT_BYTES_MAX) in configured.validated(b"#" * (TEXT_BYTES_MAX + 1)).reason
+async def test_validating() -> None:
+    settings = QueueConfigSettings(max_bytes=1024)
+    judge = Judge(settings)
+    try:
+        assert (await configured.validated(b"", judge)).allowed
+        assert (await configured.validated(TEXT.encode(), judge)).allowed
+        bad = b"partitions:\n- {queues: [{name: root, foo: 1, maxapplications: -1}]}"
+        refused = await configured.validated(bad, judge)
+        assert not refused.allowed
+        first, second = refused.reason.splitlines()
+        assert "unknown key 'foo'" in first
+        assert "maxapplications" in second
+        assert "not UTF-8: byte 1" in (await configured.validated(b"a\xff", judge)).reason
+        too_large = await configured.validated(b"#" * 1025, judge)
+        assert f"expected at most {settings.max_bytes}" in too_large.reason
+    finally:
+        await judge.close()
 
 
 async def test_json_for_exactly_one_accept_header(bench: Bench) -> None:
@@ -195,4 +204,5 @@ async def test_a_post_with_its_own_methods(bench: Bench) -> None:
         asked = await client.options("/ws/v1/validate-conf")
         assert (asked.status_code, asked.headers["allow"]) == (200, "OPTIONS, POST")
         large = await client.post("/ws/v1/validate-conf", content=b"#" * (4 << 20))
-        assert large.json() == {"allowed": False, "reason": f"the configuration is over {TEXT_BYTES_MAX} bytes"}
+        assert large.json()["allowed"] is False
+        assert large.json()["reason"].endswith(f"expected at most {QueueConfigSettings().max_bytes}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +23,9 @@ from muster_view.following import PartitionFollower
 from muster_view.settings import ViewSettings
 from muster_view.turns import FoldGate
 from unit.view.recorded import Bench, ClockOf, client_of
+from waiting import eventually
 
 QUICK = {"retry_min_s": 0.01, "retry_max_s": 0.02}
-
-
-async def eventually(true: Callable[[], bool | Awaitable[bool]]) -> None:
-    """Waits, bounded, until something is true."""
-    async with asyncio.timeout(5):
-        while True:
-            answer = true()
-            if answer is True or (not isinstance(answer, bool) and await answer):
-                return
-            await asyncio.sleep(0.001)
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -94,16 +85,16 @@ async def test_a_large_configuration_is_read_beside_the_event_loop(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, *, large: bool
 ) -> None:
     threads: list[int] = []
-    read = folding.load_queue_config
+    read = folding.load_recorded
 
-    def reading(text: str) -> Any:
+    def reading(text: str, compiled: bytes) -> Any:
         threads.append(threading.get_ident())
-        return read(text)
+        return read(text, compiled)
 
     rm = bench.rm()
     await bench.write(rm)
     async with bench.view() as view, client_of(view) as client:
-        monkeypatch.setattr(folding, "load_queue_config", reading)
+        monkeypatch.setattr(folding, "load_recorded", reading)
         more = "".join(f", {{name: q{number}, properties: {{words: {'x' * 100}}}}}" for number in range(100 * large))
         for registrations in (1, 2):  # as another configuration, and as another registration
             rm.info.registrations = registrations
@@ -127,7 +118,7 @@ async def test_a_configuration_that_stays_is_not_read_again(bench: Bench, monkey
     rm.info.build_info["words"] = "x" * 10_000  # a large record
     await bench.write(rm)
     async with bench.view() as view:
-        monkeypatch.setattr(folding, "load_queue_config", read.append)
+        monkeypatch.setattr(folding, "load_recorded", read.append)
         for number in range(1, 3):
             rm.info.pauses = (*rm.info.pauses, Pause(number, number + 1, "", PauseKind.ABSENT))
             value = encode_registration(rm.info)

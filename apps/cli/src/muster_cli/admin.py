@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from muster_client.admin import AdminClient, Forgotten, Paused, ResourceManager
+from muster_runtime.private_files import open_private
 from rich.markup import escape
 from rich.table import Table
 
@@ -204,7 +205,7 @@ def _opened(output: Path) -> Iterator[BinaryIO]:
         return
     part = output.with_name(f"{output.name}.part")
     try:
-        with part.open("wb") as file:
+        with open_private(part) as file:
             yield file
         part.replace(output)
     except OSError as error:

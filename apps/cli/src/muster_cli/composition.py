@@ -26,11 +26,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from muster_runtime.secrets import MASK, is_secret, masked_text
 from pydantic import BaseModel, SecretBytes, SecretStr, ValidationError
 
 ENVIRONMENT_PREFIX = "MUSTER_"
 SEPARATOR = "__"
-MASK = "*****"
 
 _ADDRESS = re.compile(r"^[a-z][a-z0-9+.-]*://")
 
@@ -158,7 +158,7 @@ def parse_assignment(text: str) -> tuple[str, str, str]:
     """Parses ``section.field=value`` of a ``--set`` flag, for :func:`compose`."""
     name, equals, value = text.partition("=")
     if not equals or "." not in name:
-        raise SettingsError([f"--set {text!r}: expected section.field=value"])
+        raise SettingsError([f"--set {masked_text(text)!r}: expected section.field=value"])
     return name.strip(), f"--set {name.strip()}", value
 
 
@@ -180,14 +180,18 @@ def show(value: object) -> str:
     if isinstance(value, SecretBytes):
         return MASK
     if isinstance(value, str):
-        return _masked(value) if _ADDRESS.match(value) else value
+        return _masked(value) if _ADDRESS.match(value) else masked_text(value)
     if isinstance(value, BaseModel):
         return show(dict(value))
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {show(one)}" for key, one in value.items()) + "}"
+        return "{" + ", ".join(f"{key}: {_shown(str(key), one)}" for key, one in value.items()) + "}"
     if isinstance(value, (list, tuple, set, frozenset)):
         return "[" + ", ".join(show(one) for one in value) + "]"
     return str(value)
+
+
+def _shown(name: str, value: object) -> str:
+    return MASK if isinstance(value, str) and value and is_secret(name) else show(value)
 
 
 def _masked(address: str) -> str:

@@ -215,7 +215,7 @@ class FollowersProcess:
 
     async def exposition(self) -> bytes:
         """Returns the metrics of both processes; of this one alone while the other does not answer."""
-        text = exposition.own()
+        text = await exposition.own_beside()
         if not self.is_heard:
             return text
         try:
@@ -223,7 +223,9 @@ class FollowersProcess:
         except GatewayError as error:
             log.warning("the followers' metrics are not shown", error=str(error))
             return text
-        return exposition.merged(text, answer.body, _OF_FOLLOWERS) if answer.status == 200 else text
+        if answer.status != 200:
+            return text
+        return await asyncio.to_thread(exposition.merged, text, answer.body, _OF_FOLLOWERS)
 
     @property
     def is_heard(self) -> bool:

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
 import structlog
-from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from muster_runtime.exposition import SharedExposition, TooManyReaders
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -56,8 +57,14 @@ def operations_app(
         }
         return JSONResponse(body, 200 if good else 503)
 
+    exposition = SharedExposition()
+
     async def metrics(request: Request) -> Response:
-        return Response(generate_latest(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+        try:
+            async with exposition as text:
+                return Response(text, media_type=CONTENT_TYPE_PLAIN_0_0_4)
+        except TooManyReaders as error:
+            return Response(f"{error}\n", 503, {"retry-after": "1"}, media_type="text/plain")
 
     routes: list[Route | Mount] = [
         Route("/health/live", live),

@@ -25,6 +25,8 @@ from muster_core.external.errors import SettingsWrong as ExternalSettingsWrong
 from muster_event_publisher.errors import SinkSettingsWrong
 from muster_runtime import logs
 from muster_runtime.http_server import HttpServer
+from muster_runtime.liveness import Liveness
+from muster_runtime.private_files import make_private_directory, private_umask
 from rich.console import Console
 
 from muster_cli import addresses, garbage, operations, queue_config
@@ -82,7 +84,7 @@ def up(data_dir: Path, config: Path | None, file: Path | None, assignments: Sequ
     _check_doors(settings, "gateway", "view", "event-publisher")
     try:
         # Only for this user: the log holds RMs' registrations unmasked.
-        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_directory(data_dir)
     except OSError as error:
         raise UsageError(f"--data-dir {data_dir}: cannot be created: {error.strerror}") from error
 
@@ -359,7 +361,8 @@ def _serve(settings: MusterSettings, build: Build, on_ready: Callable[[], None])
         on_ready()
 
     try:
-        asyncio.run(_run(settings, build, ready))
+        with private_umask():  # for what libraries create; Muster's own files are private in any case
+            asyncio.run(_run(settings, build, ready))
     except ServiceDied as error:
         if isinstance(error.cause, NotSynced):  # Muster works; a source is away or wrong
             raise CommandError(str(error.cause)) from error
@@ -376,6 +379,8 @@ def _serve(settings: MusterSettings, build: Build, on_ready: Callable[[], None])
 
 
 async def _run(settings: MusterSettings, build: Build, on_ready: Callable[[], None]) -> None:
+    from muster_gateway.errors import SettingsWrong
+
     clock = SystemClock()
     bus = make_log(settings.log, clock)
     stop = asyncio.Event()
@@ -384,14 +389,26 @@ async def _run(settings: MusterSettings, build: Build, on_ready: Callable[[], No
             opened, parts, checks = build(settings, bus, clock)
         except (SinkSettingsWrong, ExternalSettingsWrong) as error:
             raise UsageError("\n".join(error.problems)) from error
+        except SettingsWrong as error:
+            raise UsageError(str(error)) from error
         await run(
-            [Opened("log", lambda: _open(bus, settings), bus.close), *opened],
+            [*_liveness(settings), Opened("log", lambda: _open(bus, settings), bus.close), *opened],
             parts,
             stop=stop,
             stop_timeout_s=settings.process.stop_timeout_s,
             checks=checks,
             on_ready=on_ready,
         )
+
+
+def _liveness(settings: MusterSettings) -> list[Opened]:
+    """Returns the thread that answers liveness probes, if it has an address."""
+    address = settings.process.live_address
+    if not address:
+        return []
+    addresses.check_free("process.live_address", address)
+    liveness = Liveness(address, settings.process.stall_s, field="process.live_address")
+    return [Opened("liveness", liveness.start, liveness.stop)]
 
 
 async def _open(bus: Log, settings: MusterSettings) -> None:

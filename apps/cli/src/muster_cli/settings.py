@@ -12,6 +12,7 @@ from muster_event_publisher.derive.settings import DeriveSettings
 from muster_event_publisher.settings import PublisherSettings
 from muster_gateway.settings import GatewaySettings
 from muster_runtime import logs
+from muster_runtime.addresses import OptionalListenAddress
 from muster_scheduler.settings import SchedulerSettings
 from muster_view.settings import ViewSettings
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
@@ -51,6 +52,16 @@ class ProcessSettings(BaseModel):
         le=19,
         description="Added to the niceness of the view, the event publisher and usage, where they have a process of "
         "their own: where cores are short, decisions go first. Between containers their weights count instead.",
+    )
+    live_address: OptionalListenAddress = Field(
+        "",
+        description="Where a thread of its own answers whether the process lives, host:port, for liveness probes; "
+        "empty: not served.",
+    )
+    stall_s: float = Field(
+        30.0,
+        gt=0,
+        description="The process does not live if its event loop has not turned for so long.",
     )
     stop_timeout_s: float = Field(
         15.0, gt=0, description="Time for each service to stop; longer than its own time-outs."

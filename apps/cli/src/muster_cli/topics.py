@@ -9,7 +9,7 @@ from typing import Any
 
 from muster_bus.clock import SystemClock
 from muster_bus.engines import make_log
-from muster_bus.errors import LogError, TopicMismatch
+from muster_bus.errors import LogError, LogRefused, TopicMismatch
 from muster_bus.log import Log
 from muster_bus.settings import LogSettings
 from muster_bus.topics import TopicSpec
@@ -17,7 +17,7 @@ from muster_runtime import logs
 from rich.console import Console
 from rich.table import Table
 
-from muster_cli.errors import CommandError
+from muster_cli.errors import CommandError, UsageError
 from muster_cli.settings import MusterSettings, load
 
 _MS_PER_DAY = 24 * 60 * 60 * 1000
@@ -81,6 +81,8 @@ def _with(bus: Log, work: Callable[[Log], Awaitable[None]]) -> int:
 
     try:
         asyncio.run(run())
+    except LogRefused as error:
+        raise UsageError(str(error)) from error
     except LogError as error:
         raise CommandError(str(error)) from error
     return 0

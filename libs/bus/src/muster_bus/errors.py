@@ -3,6 +3,7 @@
 * BusError
   x LogError                the log, or the connection to it, failed
     - LogUnavailable        not reachable now; retry with backoff
+    - LogRefused            the log refuses this client: user, password, certificate, right; an operator must act
     - TopicMismatch         a topic exists, but not as this configuration needs it; an operator must decide
     - LogIncompatible       another version or another program wrote the log; an operator must decide
     - RecordTooLarge        the record is over the log's limit; never retried
@@ -29,6 +30,10 @@ class LogError(BusError):
 
 class LogUnavailable(LogError):
     """The log is not reachable now. A retry with backoff is safe."""
+
+
+class LogRefused(LogError):
+    """The log refuses this client: its user, password, certificate, protocol or rights. The text names the setting."""
 
 
 class TopicMismatch(LogError):

@@ -198,6 +198,7 @@ class PartitionWorker:
     :param machine_factory: builds an empty machine; called for each take-over.
     :param consult: called, in bounded time, with the machine and its next input. It asks others about the input and
         tells the machine. A BusError counts as a failure of the log, any other error as one of the machine.
+    :param letter_value: what a dead letter keeps of a record's value, and a text about the rest; None: all of it.
     """
 
     def __init__(
@@ -210,8 +211,9 @@ class PartitionWorker:
         clock: Clock,
         settings: WorkerSettings | None = None,
         consult: Callable[[Any, Sequence[Record]], Awaitable[None]] | None = None,
+        letter_value: Callable[[bytes], tuple[bytes, str]] | None = None,
     ) -> None:
-        self.consult = consult
+        self.consult, self.letter_value = consult, letter_value
         self.log, self.topics, self.group, self.partition = log, topics, group, partition
         self.clock = clock
         self.settings = settings or WorkerSettings()
@@ -548,10 +550,14 @@ class _Life:
     def _dead_letter(self, record: Record, why: str) -> OutRecord:
         worker = self._worker
         origin = f"{record.topic}/{record.partition}/{record.offset}"
+        value = record.value
+        if worker.letter_value is not None and value:
+            value, left_out = worker.letter_value(value)
+            why += left_out
         metrics.quarantined.labels(worker.label).inc()
         log.error("worker.put_aside", origin=origin, why=why)
         headers = (*record.headers, (HEADER_ERROR, why.encode()), (HEADER_ORIGIN, origin.encode()))
-        letter = OutRecord(worker.topics.dead_letters, record.partition, record.key or b"", record.value, headers)
+        letter = OutRecord(worker.topics.dead_letters, record.partition, record.key or b"", value, headers)
         if size_of(letter) > self._settings.max_record_bytes:  # the origin header tells where the whole record is
             letter = letter._replace(value=b"", headers=headers[-2:])
         return letter

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
+from muster_runtime.stores import ClientTls, Password, check_pairs
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
 from muster_bus.topics import Topics
@@ -67,11 +68,16 @@ class LogSettings(BaseModel):
     )
     kafka_sasl_username: str = Field(default="", description="SASL user.")
     kafka_sasl_password: SecretStr = Field(default=SecretStr(""), description="SASL password.")
+    kafka_sasl_password_file: Path | None = Field(
+        default=None, description="Or a file with the SASL password, read for each client."
+    )
     kafka_ca_file: Path | None = Field(
-        default=None, description="PEM file with the CAs to trust (default: the system's)."
+        default=None, description="PEM file with the CAs to trust, with SSL or SASL_SSL (default: the system's)."
     )
     kafka_client_cert_file: Path | None = Field(default=None, description="PEM file with the client's certificate.")
-    kafka_client_key_file: Path | None = Field(default=None, description="PEM file with the client's key.")
+    kafka_client_key_file: Path | None = Field(
+        default=None, description="PEM file with the client's key (default: the certificate's file)."
+    )
     kafka_start_timeout_s: float = Field(default=20.0, gt=0, description="Start and take-over fail after this long.")
     kafka_transaction_timeout_s: float = Field(
         default=10.0,
@@ -127,7 +133,36 @@ class LogSettings(BaseModel):
             raise ValueError(
                 f"kafka_min_insync_replicas {self.kafka_min_insync_replicas}: at most replication ({self.replication})"
             )
+        self._check_security()
         return self
+
+    def _check_security(self) -> None:
+        """Raises ValueError for credentials that would not be used, and for a protocol that lacks them."""
+        protocol, tls = self.kafka_security_protocol, self.kafka_tls()
+        check_pairs(self.kafka_sasl_password, self.kafka_sasl_password_file, tls, "kafka_sasl_password", "kafka_")
+        if protocol.startswith("SASL"):
+            if not self.kafka_sasl_username or not self.kafka_password():
+                raise ValueError(
+                    f"kafka_security_protocol {protocol} without kafka_sasl_username, or without kafka_sasl_password "
+                    "and kafka_sasl_password_file: expected user and password"
+                )
+        elif self.kafka_sasl_username or self.kafka_password():
+            raise ValueError(
+                f"kafka_sasl_username or its password with kafka_security_protocol {protocol}: expected SASL_SSL"
+            )
+        if tls and not protocol.endswith("SSL"):
+            raise ValueError(
+                f"kafka_ca_file or kafka_client_cert_file with kafka_security_protocol {protocol}: "
+                "expected SSL or SASL_SSL"
+            )
+
+    def kafka_password(self) -> Password:
+        """Returns the SASL password's place."""
+        return Password(self.kafka_sasl_password, self.kafka_sasl_password_file, "log.kafka_sasl_password_file")
+
+    def kafka_tls(self) -> ClientTls:
+        """Returns the files of TLS."""
+        return ClientTls(self.kafka_ca_file, self.kafka_client_cert_file, self.kafka_client_key_file)
 
     def topics(self) -> Topics:
         """Returns the topics that these settings define."""

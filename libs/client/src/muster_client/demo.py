@@ -6,6 +6,7 @@ import asyncio
 import tempfile
 from pathlib import Path
 
+from muster_runtime.private_files import make_private_directory
 from rich.console import Console
 
 from muster_client.errors import ReplayFailed
@@ -30,7 +31,7 @@ def main_demo(
     """
     console = Console(stderr=is_standard_output(json_file))
     data_dir = data_dir or Path(tempfile.mkdtemp(prefix="muster-demo-"))
-    data_dir.mkdir(parents=True, exist_ok=True)
+    make_private_directory(data_dir)
     grpc_port, http_port = free_ports(2)
     grpc_address, http_address = f"127.0.0.1:{grpc_port}", f"127.0.0.1:{http_port}"
     addresses = ("--grpc-address", grpc_address, "--http-address", http_address)

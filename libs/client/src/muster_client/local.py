@@ -17,6 +17,7 @@ from pathlib import Path
 import grpc
 import grpc.aio
 from grpc_health.v1 import health_pb2
+from muster_runtime.private_files import open_private
 
 from muster_client.errors import ReplayFailed
 
@@ -78,7 +79,7 @@ class LocalProcess:
     def start(self) -> None:
         """Starts the process in a group of its own, so that a Ctrl-C at the terminal reaches only its parent."""
         assert not self.running, "started twice"
-        with self.log_file.open("ab") as log:
+        with open_private(self.log_file, append=True) as log:
             self._process = subprocess.Popen(
                 self.command,
                 stdin=subprocess.DEVNULL,

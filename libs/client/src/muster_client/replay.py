@@ -21,6 +21,7 @@ import httpx
 import structlog
 from muster_bus.clock import Clock, SystemClock
 from muster_proto.si.v1 import si_pb2 as si
+from muster_runtime.private_files import open_private
 from muster_si.constants import CPU, MEMORY
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
@@ -509,7 +510,8 @@ def main_replay(
             sys.stdout.write(text)
             return
         if json_file is not None:
-            json_file.write_text(text, encoding="utf-8")
+            with open_private(json_file) as file:
+                file.write(text.encode())
         print_report(report, console)
 
     async def run() -> None:

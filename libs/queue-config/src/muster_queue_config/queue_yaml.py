@@ -37,16 +37,16 @@ from muster_core.config.config import (
 from muster_core.model.resources import TYPES_MAX
 from muster_si.constants import CPU, MEMORY
 
-from muster_queue_config import node_policies
+from muster_queue_config import compiled, node_policies
 from muster_queue_config.queue_yaml_limits import LIMIT_KEYS, LimitsReader, ReadLimit
 from muster_queue_config.queue_yaml_rules import FILTER_KEYS, RULE_KEYS, RulesReader
 from muster_queue_config.yaml_reader import Problem, Reader, cut, is_nothing, kind, place_of
 from muster_queue_config.yaml_tree import Mapping, Place, Scalar, read_tree
 
-__all__ = ["KEYS", "Problem", "checksum", "load_queue_config"]
+__all__ = ["KEYS", "Problem", "checksum", "load_queue_config", "load_recorded"]
 
-# People write configurations; one beyond these limits is an attack or an accident. (Reading a MiB takes about 4 s,
-# during which the scheduler does nothing else. A MiB is also the limit of one request.)
+# People write configurations; one beyond these limits is an attack or an accident. A MiB is the limit of one request;
+# the services' own limit is lower (``settings.py``).
 TEXT_BYTES_MAX = 1024 * 1024
 QUEUES_MAX = 10_000
 WEIGHT_MAX = 1e9  # of a node sort's resource; sums of products with it stay finite
@@ -97,19 +97,41 @@ KEYS: dict[str, frozenset[str]] = {
 _CHECKSUM = re.compile("checksum: [0-9A-Fa-f]{64}")
 
 
-def load_queue_config(text: str) -> tuple[ClusterConfig | None, list[Problem]]:
+def load_queue_config(
+    text: str, *, bytes_max: int = TEXT_BYTES_MAX, pure: bool = False
+) -> tuple[ClusterConfig | None, list[Problem]]:
     """Reads a configuration. Returns None if there is an error among the problems; empty text is the built-in
     default.
+
+    :param pure: as for ``yaml_tree.read_tree``.
     """
     if not text.strip():
         return DEFAULT_CONFIG, []
     reader = Reader()
-    if len(text.encode()) > TEXT_BYTES_MAX:
-        reader.error("", None, f"the configuration is over {TEXT_BYTES_MAX} bytes")
+    size = len(text.encode(errors="surrogatepass"))
+    if size > bytes_max:
+        reader.error("", None, f"the configuration has {size} bytes, expected at most {bytes_max}")
         return None, reader.problems
-    document = read_tree(text, reader.unreadable)
+    document = read_tree(text, reader.unreadable, pure=pure)
     config = None if reader.errors else _Configuration(reader).read(document)
     return (None if reader.errors else config), reader.problems
+
+
+def load_recorded(text: str, compiled_text: bytes) -> tuple[ClusterConfig | None, bytes, list[Problem]]:
+    """Returns a configuration that was accepted at some time, its ``compiled.encode``, and the problems if there is
+    none.
+
+    :param compiled_text: an earlier ``compiled.encode``; it saves the reading if it is of this text and version.
+    """
+    if not text.strip():
+        return DEFAULT_CONFIG, b"", []
+    found = compiled.decode(text, compiled_text)
+    if found is not None:
+        return found, compiled_text, []
+    found, problems = load_queue_config(text)
+    if found is None:
+        found, problems = load_queue_config(text, pure=True)
+    return found, compiled.encode(text, found) if found is not None else b"", problems
 
 
 def checksum(text: str) -> str:

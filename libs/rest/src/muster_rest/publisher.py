@@ -20,9 +20,7 @@ from muster_rest.parameters import (
 )
 from muster_rest.process import of_process
 from muster_rest.route import Media, Route
-from muster_rest.shapes import (
-    events,
-)
+from muster_rest.shapes import events
 
 _RM = (RM,)
 BATCH = Route(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from muster_runtime.identity import Role
 
 from muster_rest.parameters import (
@@ -34,144 +36,103 @@ from muster_rest.shapes import (
 from muster_rest.shapes.base import many
 
 _PARTITION = "/ws/v1/partition/{partition}"
-_RM = (RM,)
 _INSIDE = "shows the process's own state, and takes processor time"
-# YuniKorn's.
+# Most routes read something of one RM. YuniKorn's core has the first ones, too.
+_own = partial(Route, "GET", parameters=(RM,))
+_core = partial(_own, core=True)
+_why = partial(_own, parameters=(RM, OF_PARTITION), notes="explain.md")
+
 _CLUSTER = (
-    Route(
-        "GET",
+    _core(
         "/ws/v1/clusters",
         "partitions.clusters",
         "The cluster of each partition",
         list[state.ClusterDao],
-        parameters=_RM,
-        core=True,
         notes=(
             "The partitions of one RM. `startTime` is the RM's registration (YuniKorn: the start of the process), "
             "so a restart does not change it. `rmBuildInformation` always has `rmId`, which the web UI shows; its "
             "secrets are masked."
         ),
     ),
-    Route(
-        "GET",
+    _core(
         "/ws/v1/partitions",
         "partitions.partitions",
         "All partitions",
         list[state.PartitionDao],
-        parameters=_RM,
-        core=True,
         notes="The partitions of one RM.",
     ),
-    Route(
-        "GET",
+    _core(
         f"{_PARTITION}/queues",
         "queues.queues",
         "All queues, as a tree",
         state.QueueDao,
-        parameters=_RM,
-        core=True,
         notes=(
             "Children: in the order of the configuration, then those that placement made. Secrets in properties "
             "are masked."
         ),
     ),
-    Route(
-        "GET",
+    _core(
         f"{_PARTITION}/queue/{{queue}}",
         "queues.queue",
         "One queue",
         state.QueueDao,
         parameters=(RM, SUBTREE),
-        core=True,
         notes="Queue names are compared in lower case.",
     ),
-    Route(
-        "GET",
+    _core(
         f"{_PARTITION}/queue/{{queue}}/applications",
         "applications.queue_applications",
         "The applications of a queue",
         many(state.ApplicationDao),
-        parameters=_RM,
-        core=True,
         notes="In the order of submission.",
     ),
-    Route(
-        "GET",
+    _core(
         f"{_PARTITION}/queue/{{queue}}/applications/{{state}}",
         "applications.queue_applications_in",
         "The applications of a queue that are in a state",
         many(state.ApplicationDao),
         parameters=(RM, STATUS),
-        core=True,
         notes="In the order of submission.",
     ),
-    Route(
-        "GET",
+    _core(
         f"{_PARTITION}/queue/{{queue}}/application/{{application}}",
         "applications.queue_application",
         "One application of a queue",
         state.ApplicationDao,
-        parameters=_RM,
-        core=True,
     ),
-    Route(
-        "GET",
+    _core(
         f"{_PARTITION}/applications/{{state}}",
         "applications.applications",
         "The applications of a partition that are active, completed or rejected",
         many(state.ApplicationDao),
         parameters=(RM, STATUS),
-        core=True,
         notes="In the order of submission.",
     ),
-    Route(
-        "GET",
-        f"{_PARTITION}/application/{{application}}",
-        "applications.application",
-        "One application",
-        state.ApplicationDao,
-        parameters=_RM,
-        core=True,
+    _core(
+        f"{_PARTITION}/application/{{application}}", "applications.application", "One application", state.ApplicationDao
     ),
-    Route(
-        "GET",
+    _core(
         f"{_PARTITION}/nodes",
         "nodes.nodes",
         "All nodes with their allocations",
         many(state.NodeDao),
-        parameters=_RM,
-        core=True,
         notes=(
             "In the order of registration. `attributes` always has the full name of the partition, "
             "`[rm]partition`, as in YuniKorn."
         ),
     ),
-    Route(
-        "GET",
-        f"{_PARTITION}/node/{{node}}",
-        "nodes.node",
-        "One node with its allocations",
-        state.NodeDao,
-        parameters=_RM,
-        core=True,
-    ),
-    Route(
-        "GET",
+    _core(f"{_PARTITION}/node/{{node}}", "nodes.node", "One node with its allocations", state.NodeDao),
+    _core(
         f"{_PARTITION}/placementrules",
         "partitions.placement_rules",
         "The placement rules, in their order",
         list[configuration.RuleDao],
-        parameters=_RM,
-        core=True,
     ),
-    Route(
-        "GET",
+    _core(
         f"{_PARTITION}/usage/users",
         "usage.users",
         "The usage and limits of each user",
         list[usage.UserUsageDao],
-        parameters=_RM,
-        core=True,
         notes=(
             "By name, of this partition (YuniKorn: of all partitions together, whichever is named). A user whom a "
             "limit names is listed without applications too, as in YuniKorn; a user who has no applications and "
@@ -179,73 +140,55 @@ _CLUSTER = (
             "unknown `rm`."
         ),
     ),
-    Route(
-        "GET",
+    _core(
         f"{_PARTITION}/usage/user/{{user}}",
         "usage.user",
         "The usage and limits of one user",
         usage.UserUsageDao,
-        parameters=_RM,
-        core=True,
         notes="Of this partition, as for all users.",
     ),
-    Route(
-        "GET",
+    _core(
         f"{_PARTITION}/usage/groups",
         "usage.groups",
         "The usage and limits of each group",
         list[usage.GroupUsageDao],
-        parameters=_RM,
-        core=True,
         notes="Of this partition, as for all users.",
     ),
-    Route(
-        "GET",
+    _core(
         f"{_PARTITION}/usage/group/{{group}}",
         "usage.group",
         "The usage and limits of one group",
         usage.GroupUsageDao,
-        parameters=_RM,
-        core=True,
         notes="Of this partition, as for all users.",
     ),
-    Route(
-        "GET",
+    _core(
         "/ws/v1/scheduler/healthcheck",
         "figures.healthcheck",
         "The health checks",
         measures.HealthDao,
-        parameters=_RM,
         statuses=(200, 404),
-        core=True,
         notes=(
             "Without `rm`: of all RMs, because a probe names none. Two checks more than YuniKorn. Each check "
             "looks at the state itself, so an allocation that was refused once does not make it unhealthy for "
             "ever."
         ),
     ),
-    Route(
-        "GET",
+    _core(
         "/ws/v1/scheduler/node-utilizations",
         "nodes.utilizations",
         "The use of nodes, in ten buckets for each resource type",
         list[measures.UtilizationDao],
-        parameters=_RM,
-        core=True,
         notes=(
             "Types by name, nodes in the order of registration. An over-committed node stays in the last bucket. "
             "An empty `utilizations` is shown, because the web UI reads it without a check."
         ),
     ),
-    Route(
-        "GET",
+    _core(
         "/ws/v1/config",
         "managers.config",
         "The queue configuration in force",
         configuration.ConfigDao,
-        parameters=_RM,
         media=Media.YAML,
-        core=True,
         notes=(
             "JSON for exactly `Accept: application/json`. Of one RM; without an RM: 404. Secrets in properties "
             "and in Extra are masked. No detection of deadlocks; `DeadlockTimeoutSeconds` is YuniKorn's default "
@@ -267,41 +210,32 @@ _CLUSTER = (
         why="checks the given text; changes nothing",
         body=str,
     ),
-    Route(
-        "GET",
+    _core(
         "/ws/v1/history/apps",
         "figures.history_applications",
         "How many applications ran, minute by minute",
         list[measures.ApplicationsSampleDao],
-        parameters=_RM,
-        core=True,
         notes=(
             "The first sample is taken at the start; before it: `[]`. Never switched off, so never 500. The view "
             "keeps the samples in memory, so they start again with its process."
         ),
     ),
-    Route(
-        "GET",
+    _core(
         "/ws/v1/history/containers",
         "figures.history_containers",
         "How many allocations there were, minute by minute",
         list[measures.ContainersSampleDao],
-        parameters=_RM,
-        core=True,
         notes=(
             "As for applications. Counts the present allocations, also those before the start (YuniKorn: "
             "allocated minus released since its start)."
         ),
     ),
-    Route(
-        "GET",
+    _core(
         "/ws/v1/metrics",
         "figures.core_metrics",
         "The metrics of YuniKorn's core",
-        parameters=_RM,
         statuses=(200, 404),
         media=Media.PROMETHEUS,
-        core=True,
         notes=(
             "metrics.md has the differences. Without `rm`: all RMs added up, because a scraper names none. The "
             "metrics of the view's process follow (with `muster up`: at `/metrics`). Compressed once (YuniKorn: "
@@ -325,16 +259,13 @@ _DEBUG = (
         notes="To `/debug/stack`, with the query.",
         why=_INSIDE,
     ),
-    Route(
-        "GET",
+    _core(
         "/ws/v1/fullstatedump",
         "",
         "Moved to /debug/fullstatedump",
         role=Role.ADMIN,
-        parameters=_RM,
         statuses=(301,),
         media=Media.HTML,
-        core=True,
         moved_to="/debug/fullstatedump",
         notes="To `/debug/fullstatedump`, with the query.",
         why="has the whole state",
@@ -353,16 +284,13 @@ _DEBUG = (
             "that schedules."
         ),
     ),
-    Route(
-        "GET",
+    _core(
         "/debug/fullstatedump",
         "states.state_dump",
         "The whole state of a resource manager",
         state_dump.StateDumpDao,
         role=Role.ADMIN,
-        parameters=_RM,
         statuses=(200, 400, 404, 503),
-        core=True,
         dump=True,
         notes=(
             "Without indentation, and streamed. At most `view.dumps_max` at a time; more get 503. The RM is not "
@@ -394,8 +322,7 @@ _DEBUG = (
         core=True,
         notes="Lists the profiles that exist here.",
     ),
-    Route(
-        "GET",
+    _core(
         "/debug/pprof/{profile}",
         "process.pprof",
         "One profile of the process",
@@ -403,7 +330,6 @@ _DEBUG = (
         parameters=(SECONDS,),
         statuses=(200, 400, 404, 501, 503),
         media=Media.TEXT,
-        core=True,
         notes=(
             "`cmdline`, `goroutine` (as `/debug/stack`) and `profile` (stacks with counts, as flame graph tools "
             "read them; not the format of pprof). The other profiles are about Go: 501 says why. One `profile` at "
@@ -434,86 +360,57 @@ _DEBUG = (
 
 # Explanations (docs/explain.md).
 _EXPLAIN = (
-    Route(
-        "GET",
+    _own(
         "/ws/v1/explain/pending",
         "explanations.pending",
         "Why each ask is pending",
         explain.AllPendingDao,
-        parameters=_RM,
         notes="explain.md",
     ),
-    Route(
-        "GET",
+    _own(
         "/ws/v1/explain/summary",
         "explanations.summary",
         "How many asks are pending for which reason",
         explain.SummaryDao,
-        parameters=_RM,
         notes="explain.md",
     ),
-    Route(
-        "GET",
-        "/ws/v1/explain/ask/{application}/{key}",
-        "explanations.ask",
-        "Why one ask is pending",
-        explain.PendingDao,
-        parameters=(RM, OF_PARTITION),
-        notes="explain.md",
-    ),
-    Route(
-        "GET",
+    _why("/ws/v1/explain/ask/{application}/{key}", "explanations.ask", "Why one ask is pending", explain.PendingDao),
+    _why(
         "/ws/v1/explain/application/{application}",
         "explanations.application",
         "Why an application's asks are pending, and the state of its gang",
         explain.ApplicationDao,
-        parameters=(RM, OF_PARTITION),
-        notes="explain.md",
     ),
-    Route(
-        "GET",
+    _why(
         "/ws/v1/explain/queue/{queue}",
         "explanations.queue",
         "The guarantees, limits and pending asks of a queue",
         explain.QueueDao,
-        parameters=(RM, OF_PARTITION),
-        notes="explain.md",
     ),
-    Route(
-        "GET",
+    _why(
         "/ws/v1/explain/node/{node}",
         "explanations.node",
         "Whether a node takes allocations, and which pending asks fit",
         explain.NodeDao,
-        parameters=(RM, OF_PARTITION),
-        notes="explain.md",
     ),
-    Route(
-        "GET",
+    _own(
         "/ws/v1/explain/preempted",
         "explanations.preempted",
         "Allocations that are being preempted",
         explain.AllPreemptedDao,
-        parameters=_RM,
         notes="explain.md",
     ),
-    Route(
-        "GET",
+    _why(
         "/ws/v1/explain/preemption/{application}/{key}",
         "explanations.preemption",
         "Why one allocation is preempted",
         explain.PreemptedDao,
-        parameters=(RM, OF_PARTITION),
-        notes="explain.md",
     ),
-    Route(
-        "GET",
+    _why(
         "/ws/v1/explain/preemption/{allocation}",
         "explanations.preempted_allocation",
         "Why one allocation is preempted, by its key or UUID alone",
         explain.PreemptedDao,
-        parameters=(RM, OF_PARTITION),
-        notes="explain.md",
     ),
 )
 
@@ -523,7 +420,7 @@ OBJECT_STATES = Route(
     "states.object_states",
     "The present state of up to 1,000 objects",
     objects.ObjectStatesDao,
-    parameters=_RM,
+    parameters=(RM,),
     notes="The event publisher asks it (history-servers.md).",
     why="reads many objects at once; changes nothing",
     body=list[objects.WantedObject],
@@ -532,17 +429,14 @@ OBJECT_STATES = Route(
 # Muster's own.
 _OWN = (
     OBJECT_STATES,
-    Route(
-        "GET",
+    _own(
         "/ws/v1/external",
         "external.sources",
         "The external sources of a resource manager",
         list[external.SourceDao],
-        parameters=_RM,
         notes="external-rest.md",
     ),
-    Route(
-        "GET",
+    _own(
         "/ws/v1/external/{source}",
         "external.objects",
         "The objects of an external source, in pages",
@@ -550,17 +444,14 @@ _OWN = (
         parameters=(RM, OF_PARTITION, SOURCE_KIND, AFTER, LIMIT),
         notes="external-rest.md",
     ),
-    Route(
-        "GET",
+    _own(
         f"{_PARTITION}/external",
         "external.sources",
         "The external sources of a partition",
         list[external.SourceDao],
-        parameters=_RM,
         notes="external-rest.md. An unknown partition gives `[]`.",
     ),
-    Route(
-        "GET",
+    _own(
         "/ws/v1/metrics/snapshot",
         "figures.snapshot",
         "The state in figures",
@@ -568,24 +459,20 @@ _OWN = (
         parameters=(RM, OF_PARTITION, QUEUE, SECTIONS, NODES),
         notes="metrics.md",
     ),
-    Route(
-        "GET",
+    _own(
         "/ws/v1/resource-managers",
         "managers.resource_managers",
         "The resource managers",
         list[managers.ResourceManagerDao],
-        parameters=_RM,
         statuses=(200, 404),
         notes="admin.md. Without `rm`: all of them.",
         why="secrets in the registrations are masked",
     ),
-    Route(
-        "GET",
+    _own(
         "/ws/v1/resource-manager/configuration",
         "managers.configuration",
         "A resource manager's queue configuration, as it wrote it",
         managers.ConfigurationDao,
-        parameters=_RM,
         notes="admin.md. The text as the RM wrote it, secrets masked.",
         why="secrets are masked",
     ),

@@ -43,7 +43,12 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 class ChildProcess(Generic[T]):
-    """A child process, and the parent's end of the pipe."""
+    """A child process, and the parent's end of the pipe.
+
+    :cvar OUT_OF_TIME: exit codes of a process that used up its processor time.
+    """
+
+    OUT_OF_TIME = (-signal.SIGXCPU, -signal.SIGPROF)
 
     def __init__(self, process: subprocess.Popen[bytes], end: socket.socket, messages: Any) -> None:
         self._process, self._end, self._messages = process, end, messages
@@ -133,6 +138,15 @@ class ChildProcess(Generic[T]):
             self.kill("closed its pipe")
             code = await asyncio.to_thread(self._process.wait)
         return self._why or _ended(code)
+
+    async def ended(self, timeout_s: float) -> int:
+        """Returns the exit code of a child that ends by itself, for a caller that does not :meth:`listen`. Raises
+        TimeoutError.
+        """
+        try:
+            return await asyncio.to_thread(self._process.wait, timeout_s)
+        except subprocess.TimeoutExpired:
+            raise TimeoutError from None
 
     async def end(self) -> None:
         """Kills the child, closes the channel and waits until the process has ended."""

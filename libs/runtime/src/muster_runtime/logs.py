@@ -1,17 +1,22 @@
 """Logging: one line per event on standard error, JSON for machines, colour on a terminal.
 
-Log messages of libraries have the same form. The talkative libraries log only warnings and worse.
+Secrets are masked, by the name of a value and within every text (secrets.py), also in tracebacks. Log messages of
+libraries have the same form. The talkative libraries log only warnings and worse.
 """
 
 from __future__ import annotations
 
+import io
 import logging
 import sys
 import time
 from collections.abc import Callable
+from types import NoneType
 from typing import Literal, TextIO
 
 import structlog
+
+from muster_runtime.secrets import MASK, is_secret, masked_json, masked_text
 
 Level = Literal["debug", "info", "warning", "error"]
 Format = Literal["auto", "json", "console"]
@@ -25,6 +30,26 @@ _TEMPLATES_MAX = 1_000
 
 
 _configured: tuple[Level, Format] | None = None
+
+
+def without_secrets(_: object, __: str, entry: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """Masks the secrets in an entry's values. A processor of structlog; the last one before the entry becomes text."""
+    for name, value in entry.items():
+        if isinstance(value, str):
+            entry[name] = MASK if value and is_secret(name) else masked_text(value)
+        elif name == "exc_info" or isinstance(value, (int, float, NoneType)):
+            continue  # the renderer's; no text
+        elif isinstance(value, (dict, list, tuple, set, frozenset, bytes)):
+            entry[name] = masked_json({name: value})[name]
+        elif (text := repr(value)) != (shown := masked_text(text)):
+            entry[name] = shown
+    return entry
+
+
+def _traceback(out: TextIO, error: structlog.typing.ExcInfo) -> None:
+    text = io.StringIO()
+    structlog.dev.plain_traceback(text, error)
+    out.write(masked_text(text.getvalue()))
 
 
 class SeldomRepeated(logging.Filter):
@@ -75,9 +100,12 @@ def configure(level: Level, form: Format, stream: TextIO | None = None) -> None:
         cache_logger_on_first_use=False,
     )
     ending: list[structlog.typing.Processor] = (
-        [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+        [structlog.processors.format_exc_info, without_secrets, structlog.processors.JSONRenderer()]
         if as_json
-        else [structlog.dev.ConsoleRenderer(colors=out.isatty())]
+        else [
+            without_secrets,
+            structlog.dev.ConsoleRenderer(colors=out.isatty(), exception_formatter=_traceback),
+        ]
     )
     handler = logging.StreamHandler(out)
     handler.setFormatter(

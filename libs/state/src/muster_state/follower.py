@@ -27,7 +27,7 @@ from muster_core.model.commands import SetDeciding, SetEvents, SetGeneration, Up
 from muster_core.partition import Partition
 from muster_core.scheduler import SchedulerCore
 from muster_proto.muster.bus.v1 import envelope_pb2, state_pb2
-from muster_queue_config.queue_yaml import Problem, checksum, load_queue_config
+from muster_queue_config.queue_yaml import Problem, checksum, load_recorded
 from muster_runtime import event_settings
 
 from muster_state import state_codec
@@ -111,6 +111,8 @@ class PauseKind(IntEnum):
 # Limit of queues for which ``leaving`` is called, parents first. Each call takes some 25 µs.
 _LEAVING_QUEUES_MAX = 1_000
 _PAUSE_KINDS: frozenset[int] = frozenset(PauseKind)
+# Limit of a registration's record, below the log's 1 MiB.
+REGISTRATION_BYTES_MAX = 960 * 1024
 
 
 class Pause(NamedTuple):
@@ -126,6 +128,7 @@ class Pause(NamedTuple):
 class RmInfo:
     """The recorded data of an RM itself (proto RmObject and RegistrationObject).
 
+    :ivar compiled: ``config`` as read, by ``muster_queue_config.compiled``; b"": it was not kept.
     :ivar life: INIT, RUNNING, DISCONNECTED or STOPPED; ``life_ns``: since when, 0: not known.
     :ivar next_event_id: the id of the next event; all lower ones were written.
     :ivar last_decided_ns: the highest time that a decision used; time continues from there.
@@ -148,6 +151,7 @@ class RmInfo:
     policy_group: str = ""
     build_info: dict[str, str] = field(default_factory=dict)
     config: str = ""
+    compiled: bytes = b""
     extra_config: dict[str, str] = field(default_factory=dict)
     life: str = "INIT"
     life_ns: int = 0
@@ -281,7 +285,17 @@ def _without_zeros(spread: list[int]) -> list[int]:
 
 
 def encode_registration(info: RmInfo) -> bytes:
-    """Encodes the value of a registration's record, which changes only with a registration."""
+    """Encodes the value of a registration's record, which changes only with a registration.
+
+    The read configuration is in it if there is room: without it, a start reads the text.
+    """
+    recorded = _registration(info)
+    if recorded.ByteSize() > REGISTRATION_BYTES_MAX:
+        recorded.ClearField("compiled")
+    return recorded.SerializeToString(deterministic=True)
+
+
+def _registration(info: RmInfo) -> state_pb2.RegistrationObject:
     return state_pb2.RegistrationObject(
         version=info.version,
         policy_group=info.policy_group,
@@ -290,13 +304,14 @@ def encode_registration(info: RmInfo) -> bytes:
         extra_config=info.extra_config,
         registrations=info.registrations,
         config_checksum=checksum(info.config),
+        compiled=info.compiled,
         pauses=[
             state_pb2.PauseObject(
                 since_ns=since_ns, until_ns=until_ns, reason=reason, kind=state_pb2.PauseObject.Kind.ValueType(kind)
             )
             for since_ns, until_ns, reason, kind in info.pauses
         ],
-    ).SerializeToString(deterministic=True)
+    )
 
 
 def _pauses_of(recorded: state_pb2.RegistrationObject) -> tuple[Pause, ...]:
@@ -335,7 +350,7 @@ def new_core(
     """
     problems: list[Problem] = []
     if config is None:
-        config, problems = load_queue_config(info.config)
+        config, info.compiled, problems = load_recorded(info.config, info.compiled)
     if config is None:
         raise CodecError(f"the recorded queue configuration of RM {info.rm_id} is not valid: {problems[0]}")
     until_ns = info.registered_ns + REPORT_NS if info.registrations > 1 else 0
@@ -381,6 +396,7 @@ class StateFolder:
         of an RM that registers again.
     :ivar rms: by id, after ``settle``.
     :ivar forgotten: RMs that an operator forgot, by id.
+    :ivar compiled_anew: ids of RMs whose record had no usable ``compiled``; their ``RmInfo`` has it now.
     :ivar external: by RM id, the statements of external sources; also for RMs that have not registered (yet).
     """
 
@@ -394,6 +410,7 @@ class StateFolder:
         self._collected: dict[bytes, bytes] = {}
         self._registering: dict[str, RmInfo] = {}
         self._read_ahead: dict[str, ClusterConfig] = {}
+        self.compiled_anew: dict[str, None] = {}
 
     def take(self, record: Record) -> None:
         """Takes one record. Raises CodecError for a record that this version does not write."""
@@ -417,7 +434,7 @@ class StateFolder:
         text, known = recorded.config, self.rms.get(parse_state_key(key)[0])
         if known is not None and (known.info.registrations, known.info.config) == (recorded.registrations, text):
             return  # a pause ended: the configuration will not be read
-        config, _ = load_queue_config(text)
+        config, _, _ = load_recorded(text, recorded.compiled)
         if config is not None:
             self._read_ahead = {text: config}
 
@@ -541,10 +558,13 @@ class StateFolder:
         if info is None or info.registrations != recorded.registrations:
             raise CodecError(f"RM {rm_id}: the record of registration {recorded.registrations} has no RM beside it")
         info.version, info.policy_group, info.config = recorded.version, recorded.policy_group, recorded.config
+        info.compiled = recorded.compiled
         info.build_info, info.extra_config = dict(recorded.build_info), dict(recorded.extra_config)
         info.pauses = _pauses_of(recorded)
         read = self._read_ahead.pop(info.config, None)
         self.rms[rm_id] = RmState(info, new_core(info, searching=False, config=read, external=self.books_of(rm_id)))
+        if info.compiled != recorded.compiled:
+            self.compiled_anew[rm_id] = None
 
     def _reconfigure(self, known: RmState, recorded: state_pb2.RegistrationObject) -> None:
         """Applies a registration's record of a known RM: another configuration (the queues' own records follow), or an
@@ -555,11 +575,11 @@ class StateFolder:
         known.core.apply(events_of(known.info), known.info.last_decided_ns)
         if known.info.config == recorded.config:
             return
-        known.info.config = recorded.config
+        known.info.config, known.info.compiled = recorded.config, recorded.compiled
         problems: list[Problem] = []
         config = self._read_ahead.pop(recorded.config, None)
         if config is None:
-            config, problems = load_queue_config(recorded.config)
+            config, known.info.compiled, problems = load_recorded(recorded.config, recorded.compiled)
         if config is None:
             raise CodecError(f"the recorded queue configuration of RM {known.info.rm_id} is not valid: {problems[0]}")
         known.core.apply(UpdateConfiguration(config), known.info.last_decided_ns)

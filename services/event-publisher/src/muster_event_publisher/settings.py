@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal, Self
 
 from muster_runtime.addresses import OptionalListenAddress
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
+from muster_runtime.stores import ClientTls, check_pairs
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
+SslMode = Literal["disable", "allow", "prefer", "require", "verify-ca", "verify-full"]
 _ADDRESS = "127.0.0.1:9082"
 # A store's option. Any text may be a secret, so all texts are stored as secrets; only the store's factory sees them in
 # clear.
@@ -94,6 +97,18 @@ class PublisherSettings(BaseModel):
 
     # History: PostgreSQL.
     postgres_dsn: SecretStr | None = Field(None, description="postgresql://user:password@host/database; none: off")
+    postgres_password: SecretStr | None = Field(None, description="password, if the DSN has none")
+    postgres_password_file: Path | None = Field(None, description="or a file with it, read for each connection")
+    postgres_sslmode: SslMode | None = Field(
+        None, description="disable, allow, prefer, require, verify-ca or verify-full; default: the DSN's, or prefer"
+    )
+    postgres_ca_file: Path | None = Field(
+        None, description="PEM file of the CAs to trust, with require or verify-… (default: the system's)"
+    )
+    postgres_client_cert_file: Path | None = Field(None, description="PEM file of the client's certificate")
+    postgres_client_key_file: Path | None = Field(
+        None, description="PEM file of the client's key (default: the certificate's file)"
+    )
     postgres_schema: str = Field("muster", description="schema that holds the tables; made when absent")
     postgres_flush_records: int = Field(10_000, ge=1, description="a write is made when so many events wait")
     postgres_flush_s: float = Field(1.0, gt=0, description="or when the oldest has waited so long")
@@ -122,6 +137,45 @@ class PublisherSettings(BaseModel):
     @classmethod
     def _schema(cls, value: str) -> str:
         return plain_schema(value)
+
+    @model_validator(mode="after")
+    def _postgres(self) -> Self:
+        tls = ClientTls(self.postgres_ca_file, self.postgres_client_cert_file, self.postgres_client_key_file)
+        check_postgres(
+            self.postgres_dsn, self.postgres_password, self.postgres_password_file, tls, self.postgres_sslmode,
+            "postgres_",
+        )  # fmt: skip
+        return self
+
+
+def check_postgres(
+    dsn: SecretStr | None,
+    password: SecretStr | None,
+    password_file: Path | None,
+    tls: ClientTls,
+    sslmode: SslMode | None,
+    prefix: str,
+) -> None:
+    """Raises ValueError for credentials that contradict each other, or would not be used.
+
+    :param prefix: of the settings' names.
+    """
+    check_pairs(password, password_file, tls, f"{prefix}password", prefix)
+    has_password = bool(password) or password_file is not None
+    if has_password and dsn is not None and _has_password(dsn.get_secret_value()):
+        raise ValueError(f"{prefix}dsn has a password, and {prefix}password or {prefix}password_file is set too")
+    if dsn is None and (has_password or tls or sslmode):
+        raise ValueError(f"{prefix}password, {prefix}sslmode or a file of TLS without {prefix}dsn")
+    if tls and sslmode not in ("require", "verify-ca", "verify-full"):
+        raise ValueError(
+            f"{prefix}ca_file or {prefix}client_cert_file with {prefix}sslmode {sslmode}: expected verify-full, "
+            "verify-ca or require"
+        )
+
+
+def _has_password(dsn: str) -> bool:
+    account, at, _ = dsn.partition("://")[2].partition("?")[0].rpartition("@")
+    return bool(at) and bool(account.partition(":")[2])
 
 
 def plain_schema(value: str) -> str:

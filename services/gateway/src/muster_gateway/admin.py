@@ -16,6 +16,7 @@ from typing import Any
 import grpc
 import structlog
 from muster_bus.clock import Clock
+from muster_proto.muster.bus.v1 import envelope_pb2
 
 from muster_gateway import admin_codec, metrics
 from muster_gateway.admin_codec import Command
@@ -32,6 +33,7 @@ from muster_gateway.explanations import explain
 from muster_gateway.life_keeper import LifeKeeper
 from muster_gateway.policy_groups import PolicyGroups
 from muster_gateway.questions import Questions
+from muster_gateway.queue_configs import QueueConfigs
 from muster_gateway.rm_life import RmState
 from muster_gateway.servicer import refuse
 from muster_gateway.sessions.contract import Session, SessionStore
@@ -63,10 +65,11 @@ class AdminServicer:
         sessions: SessionStore,
         view: ViewClient,
         groups: PolicyGroups,
+        configs: QueueConfigs,
     ) -> None:
         self._settings, self._clock, self._codec = settings, clock, codec
         self._life, self._questions, self._sessions, self._view = life, questions, sessions, view
-        self._groups = groups
+        self._groups, self._configs = groups, configs
         self.stopping = False
         self._dumps = 0
 
@@ -130,14 +133,16 @@ class AdminServicer:
         Raises InvalidRequest, OverLimit, NotRegistered, RmStopped, LogDown, SchedulerSilent, SessionsDown.
         """
         # 1. admission
-        rm_id = admit_configuration(raw, self._settings.limits)
+        rm_id, text = admit_configuration(raw, self._settings.limits)
         # 2. the RM: the scheduler has no answer for an RM that is not registered
         await self._life.must_live(rm_id)
-        # 3. the log, and the scheduler's answer
+        # 3. the configuration
+        judged = await self._configs.judged(rm_id, text, len(raw))
+        # 4. the log, and the scheduler's answer
         request_id = self._codec.new_configuration_id()
-        record = self._codec.configuration(rm_id, request_id, raw, self._clock.now_ns())
+        record = self._codec.configuration(rm_id, request_id, raw, self._clock.now_ns(), judged)
         answer, at = await self._questions.ask(ConfigurationAnswer, rm_id, request_id, record)
-        # 4. the RM's entry for comparison, and the others of its policy group
+        # 5. the RM's entry for comparison, and the others of its policy group
         if answer.accepted:
             await self._life.configured(rm_id, at, answer.member)
             answer = replace(answer, problems=answer.problems + await self._groups.warnings(rm_id, answer.member))
@@ -152,8 +157,10 @@ class AdminServicer:
 
     async def validate_configuration(self, raw: bytes) -> bytes:
         """Returns what :meth:`update_configuration` would answer, and applies nothing. Raises as that method."""
-        rm_id = admit_configuration(raw, self._settings.limits)
-        answer = await self._command(admin_codec.validate_command(rm_id, raw))
+        rm_id, text = admit_configuration(raw, self._settings.limits)
+        await self._life.must_live(rm_id)
+        judged = await self._configs.judged(rm_id, text, len(raw))
+        answer = await self._command(admin_codec.validate_command(rm_id, raw), judged)
         others = await self._groups.warnings(rm_id, answer.member) if answer.accepted else ()
         return admin_codec.encode_validated(replace(answer, problems=answer.problems + others))
 
@@ -213,12 +220,12 @@ class AdminServicer:
         command = admin_codec.decode_drain(raw, self._settings.limits)
         return admin_codec.encode_drained(await self._command(command))
 
-    async def _command(self, command: Command) -> CommandAnswer:
+    async def _command(self, command: Command, judged: envelope_pb2.JudgedConfiguration | None = None) -> CommandAnswer:
         """Puts a command to the scheduler. Raises NotRegistered, RmStopped, NotThere, NotPossible, OverLimit, LogDown,
         SchedulerSilent, SessionsDown.
         """
         await self._life.must_live(command.rm_id)
-        answer = await self._asked(command)
+        answer = await self._asked(command, judged)
         log.info("command", what=command.what, rm_id=command.rm_id, code=answer.code.name, changed=answer.changed)
         if answer.code is CommandCode.NOT_FOUND:
             raise NotThere(answer.message)
@@ -226,9 +233,9 @@ class AdminServicer:
             raise NotPossible(answer.message)
         return answer
 
-    async def _asked(self, command: Command) -> CommandAnswer:
+    async def _asked(self, command: Command, judged: envelope_pb2.JudgedConfiguration | None = None) -> CommandAnswer:
         request_id = self._codec.new_request_id()
-        record = self._codec.command(command.rm_id, request_id, command.words, self._clock.now_ns())
+        record = self._codec.command(command.rm_id, request_id, command.words, self._clock.now_ns(), judged)
         answer, _ = await self._questions.ask(CommandAnswer, command.rm_id, request_id, record)
         return answer
 

@@ -90,8 +90,8 @@ def admit(kind: StreamKind, raw: bytes, rm_id: str, limits: AdmissionLimits) -> 
     return _ADMIT[kind](message, raw, limits)
 
 
-def admit_registration(raw: bytes, limits: AdmissionLimits) -> str:
-    """Judges a registration and returns its rmID. The scheduler judges the configuration itself.
+def admit_registration(raw: bytes, limits: AdmissionLimits) -> tuple[str, str]:
+    """Judges a registration. Returns its rmID and its configuration, which others judge.
 
     Raises InvalidRequest, OverLimit.
     """
@@ -101,15 +101,15 @@ def admit_registration(raw: bytes, limits: AdmissionLimits) -> str:
     )
 
 
-def admit_configuration(raw: bytes, limits: AdmissionLimits) -> str:
-    """Judges a configuration update in the same way; returns its rmID. Raises InvalidRequest, OverLimit."""
+def admit_configuration(raw: bytes, limits: AdmissionLimits) -> tuple[str, str]:
+    """Judges a configuration update in the same way. Raises InvalidRequest, OverLimit."""
     request = parsed(si_pb2.UpdateConfigurationRequest, raw)
     return _admit_configured("configuration update", request, raw, limits, ("policyGroup",), ("extraConfig",))
 
 
 def _admit_configured(
     what: str, request: Any, raw: bytes, limits: AdmissionLimits, texts: tuple[str, ...], maps: tuple[str, ...]
-) -> str:
+) -> tuple[str, str]:
     check_rm_id(request.rmID, limits)
     for field in texts:
         if problem := text_problem(getattr(request, field), field, limits.max_id_chars):
@@ -122,8 +122,7 @@ def _admit_configured(
             f"{what}: {len(raw)} bytes (config: {len(request.config)} characters), "
             f"expected at most {limits.max_record_bytes} bytes"
         )
-    rm_id: str = request.rmID
-    return rm_id
+    return request.rmID, request.config
 
 
 # ---- the three kinds of messages ---------------------------------------------------------------------------------

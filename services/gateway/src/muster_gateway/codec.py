@@ -162,21 +162,45 @@ class RequestCodec:
             envelope.node = payload
         return self._record(rm_id, partition, envelope)
 
-    def registration(self, rm_id: str, request_id: str, payload: bytes, now_ns: int) -> OutRecord:
-        """Makes the record of a RegisterResourceManagerRequest."""
-        envelope = self._envelope(rm_id, now_ns, request_id)
+    def registration(
+        self,
+        rm_id: str,
+        request_id: str,
+        payload: bytes,
+        now_ns: int,
+        judged: envelope_pb2.JudgedConfiguration | None = None,
+    ) -> OutRecord:
+        """Makes the record of a RegisterResourceManagerRequest, with the verdict on its configuration."""
+        envelope = self._envelope(rm_id, now_ns, request_id, judged)
         envelope.register = payload
         return self._record(rm_id, self._topics.partition_of(rm_id), envelope)
 
-    def configuration(self, rm_id: str, request_id: str, payload: bytes, now_ns: int) -> OutRecord:
-        """Makes the record of an UpdateConfigurationRequest; ``request_id`` is from :meth:`new_configuration_id`."""
-        envelope = self._envelope(rm_id, now_ns, request_id)
+    def configuration(
+        self,
+        rm_id: str,
+        request_id: str,
+        payload: bytes,
+        now_ns: int,
+        judged: envelope_pb2.JudgedConfiguration | None = None,
+    ) -> OutRecord:
+        """Makes the record of an UpdateConfigurationRequest with the verdict on its configuration.
+
+        ``request_id`` is from :meth:`new_configuration_id`.
+        """
+        envelope = self._envelope(rm_id, now_ns, request_id, judged)
         envelope.configuration = payload
         return self._record(rm_id, self._topics.partition_of(rm_id), envelope)
 
-    def command(self, rm_id: str, request_id: str, command: envelope_pb2.AdminCommand, now_ns: int) -> OutRecord:
-        """Makes the record of an operator's command."""
-        envelope = self._envelope(rm_id, now_ns, request_id)
+    def command(
+        self,
+        rm_id: str,
+        request_id: str,
+        command: envelope_pb2.AdminCommand,
+        now_ns: int,
+        judged: envelope_pb2.JudgedConfiguration | None = None,
+    ) -> OutRecord:
+        """Makes the record of an operator's command. ``judged`` is for a validation."""
+        envelope = self._envelope(rm_id, now_ns, request_id, judged)
         envelope.admin.CopyFrom(command)
         return self._record(rm_id, self._topics.partition_of(rm_id), envelope)
 
@@ -199,12 +223,19 @@ class RequestCodec:
         envelope.callback_stream.CopyFrom(note)
         return self._record(rm_id, self._topics.partition_of(rm_id), envelope)
 
-    def _envelope(self, rm_id: str, now_ns: int, request_id: str = "") -> envelope_pb2.RequestEnvelope:
+    def _envelope(
+        self,
+        rm_id: str,
+        now_ns: int,
+        request_id: str = "",
+        judged: envelope_pb2.JudgedConfiguration | None = None,
+    ) -> envelope_pb2.RequestEnvelope:
         return envelope_pb2.RequestEnvelope(
             rm_id=rm_id,
             request_id=request_id or self.new_request_id(),
             admitted_ns=now_ns,
             gateway_id=self._gateway_id,
+            judged=judged,
         )
 
     def _record(self, rm_id: str, partition: int, envelope: envelope_pb2.RequestEnvelope) -> OutRecord:

@@ -25,6 +25,7 @@ NotIdentified and RoleTooLow belong to HTTP, where they are 401 and 403.
     - ViewSilent             the view gives no answer: it is away, slow, or broke off
   x SettingsWrong            the gateway cannot start with these settings; a retry does not help
     - OpenToAll              others could reach the HTTP front without authentication
+    - StoreCredentialsUnusable  a file of the session store's credentials cannot be used
     - TokenUnusable          a token cannot be read, is malformed, or is configured twice
   x IllegalTransition        INTERNAL: an RM's life took a step that the table in rm_life.py does not have
 """
@@ -184,6 +185,10 @@ class OpenToAll(SettingsWrong):
             f'token_file), or gateway.http_open=true, which gives everybody the role "{open_role}" '
             "(gateway.http_open_role); see docs/security.md"
         )
+
+
+class StoreCredentialsUnusable(SettingsWrong):
+    """A file with the session store's password or certificates cannot be used. The text names setting and file."""
 
 
 class TokenUnusable(SettingsWrong):

@@ -19,10 +19,11 @@ from typing import Any, Protocol
 import structlog
 from muster_rest import openapi
 from muster_rest.services import GATEWAY, PUBLISHER, VIEW, Places
+from muster_runtime.exposition import SharedExposition, TooManyReaders
 from muster_runtime.go_json import error_body
 from muster_runtime.identity import IDENTITY_HEADERS, Identity, Role
 from muster_runtime.whose import DEFAULT_RM_HEADER, header
-from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.types import Receive, Scope, Send
 
 from muster_gateway import http_roles, metrics
@@ -87,7 +88,7 @@ class HttpFront:
         self._default_rm = header(default_rm)
         self._view, self._publisher, self._doorman = view, publisher, doorman
         self._live, self._unready, self._beside = live, unready, beside
-        self._exposition = exposition
+        self._exposition = SharedExposition(exposition)
         self._refusals = Seldom(_REFUSED_TOLD_S)
         self._looking: asyncio.Task[tuple[bool, list[str]]] | None = None
         self._looked_until_s = 0.0
@@ -185,8 +186,11 @@ class HttpFront:
         elif file is not None:
             await respond(send, file.status, file.content_type, file.body, file.headers, body_wanted=method == "GET")
         elif handler == "front.metrics":
-            text = generate_latest() if self._exposition is None else await self._exposition()
-            await respond(send, 200, CONTENT_TYPE_PLAIN_0_0_4, text, body_wanted=method == "GET")
+            try:
+                async with self._exposition as text:
+                    await respond(send, 200, CONTENT_TYPE_PLAIN_0_0_4, text, body_wanted=method == "GET")
+            except TooManyReaders as error:
+                await respond(send, 503, _TEXT, f"{error}\n".encode(), [(b"retry-after", b"1")])
         elif handler == "front.openapi":
             document = await asyncio.to_thread(openapi.document_json)
             await respond(

@@ -15,6 +15,7 @@ from muster_gateway.errors import RegistrationRefused, shown
 from muster_gateway.life_keeper import LifeKeeper
 from muster_gateway.policy_groups import PolicyGroups
 from muster_gateway.questions import Questions
+from muster_gateway.queue_configs import QueueConfigs
 from muster_gateway.settings import GatewaySettings
 
 log = structlog.get_logger(__name__)
@@ -34,9 +35,11 @@ class Registrar:
         life: LifeKeeper,
         questions: Questions,
         groups: PolicyGroups,
+        configs: QueueConfigs,
     ) -> None:
         self._settings, self._clock, self._codec = settings, clock, codec
         self._life, self._questions, self._groups = life, questions, groups
+        self._configs = configs
 
     async def register(self, raw: bytes) -> tuple[Problem, ...]:
         """Registers an RM. Returns the scheduler's warnings, and those about its policy group.
@@ -51,16 +54,18 @@ class Registrar:
 
     async def _registered(self, raw: bytes) -> tuple[Problem, ...]:
         # 1. admission
-        rm_id = admit_registration(raw, self._settings.limits)
-        # 2. the log, and the scheduler's answer
+        rm_id, text = admit_registration(raw, self._settings.limits)
+        # 2. the configuration
+        judged = await self._configs.judged(rm_id, text, len(raw))
+        # 3. the log, and the scheduler's answer
         request_id = self._codec.new_request_id()
-        record = self._codec.registration(rm_id, request_id, raw, self._clock.now_ns())
+        record = self._codec.registration(rm_id, request_id, raw, self._clock.now_ns(), judged)
         result, at = await self._questions.ask(Registration, rm_id, request_id, record)
-        # 3. the session
+        # 4. the session
         if not result.accepted:
             raise RegistrationRefused(refusal(rm_id, result.problems))
         await self._life.registered(rm_id, at, result.member)
-        # 4. the others of its policy group
+        # 5. the others of its policy group
         problems = result.problems + await self._groups.warnings(rm_id, result.member)
         log.info("rm registered", rm_id=rm_id, warnings=len(problems))
         return problems

@@ -25,6 +25,7 @@ from muster_bus.clock import Clock
 from muster_bus.errors import BusError
 from muster_bus.log import Log, LogWriter, OutRecord
 from muster_bus.topics import Topics
+from muster_queue_config.judge import Judge
 from muster_runtime.addresses import on_loopback
 from muster_runtime.http_server import HttpServer
 from muster_runtime.life import Life
@@ -44,6 +45,7 @@ from muster_gateway.life_keeper import LifeKeeper
 from muster_gateway.metrics_service import MetricsServicer
 from muster_gateway.policy_groups import PolicyGroups
 from muster_gateway.questions import Questions
+from muster_gateway.queue_configs import QueueConfigs
 from muster_gateway.registration import Registrar
 from muster_gateway.response_reader import CatchUp, ResponseTail, StartingPoint
 from muster_gateway.rm_life import RmState
@@ -274,11 +276,13 @@ class Gateway:
         )
         questions = Questions(settings, self._topics, self._writer, self._tails)
         groups = PolicyGroups(life)
-        registrar = Registrar(settings, self._clock, self._codec, life, questions, groups)
+        configs = QueueConfigs(Judge(settings.queue_config), settings.limits.max_record_bytes)
+        self._stack.push_async_callback(configs.close)
+        registrar = Registrar(settings, self._clock, self._codec, life, questions, groups, configs)
         self._servicer = SchedulerServicer(parts, registrar, self._calls)
         view_client = ViewClient(view, settings.view_timeout_s, settings.view_answer_bytes, settings.default_rm)
         self._admin = AdminServicer(
-            settings, self._clock, self._codec, life, questions, self.sessions, view_client, groups
+            settings, self._clock, self._codec, life, questions, self.sessions, view_client, groups, configs
         )
         self._server = grpc.aio.server(options=_server_options(settings))
         self._metrics = MetricsServicer(settings, self._clock, view_client, self._calls)

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Literal, Self
 from urllib.parse import SplitResult, urlsplit
 
+from muster_queue_config.settings import QueueConfigSettings
 from muster_runtime.addresses import ListenAddress, OptionalListenAddress
 from muster_runtime.identity import RESERVED_NAMES
+from muster_runtime.stores import ClientTls, Password, check_pairs
 from pydantic import BaseModel, ConfigDict, Field, IPvAnyNetwork, SecretStr, field_validator, model_validator
 
 _MIB = 1024 * 1024
@@ -118,11 +120,25 @@ class GatewaySettings(BaseModel):
 
     sessions_url: SecretStr = Field(
         SecretStr("memory:"),
-        description="Where sessions and leases live: memory:, sqlite:///path or redis://[user:password@]host:port/db.",
+        description="Where sessions and leases live: memory:, sqlite:///path, redis://[user:password@]host:port/db, or "
+        "rediss:// with TLS.",
+    )
+    sessions_username: str = Field("", description="User of that Redis, if the URL has none.")
+    sessions_password: SecretStr = Field(SecretStr(""), description="Its password, if the URL has none.")
+    sessions_password_file: Path | None = Field(None, description="Or a file with it, read for each connection.")
+    sessions_ca_file: Path | None = Field(
+        None, description="PEM file with the CAs to trust, with rediss:// (default: the system's)."
+    )
+    sessions_client_cert_file: Path | None = Field(None, description="PEM file with the client's certificate.")
+    sessions_client_key_file: Path | None = Field(
+        None, description="PEM file with the client's key (default: the certificate's file)."
     )
     sessions_prefix: str = Field("muster:", description="Prefix of each Redis key, for several Musters on one Redis.")
 
     limits: AdmissionLimits = Field(AdmissionLimits.model_validate({}), description="Limits of one message.")
+    queue_config: QueueConfigSettings = Field(
+        default_factory=QueueConfigSettings, description="What a queue configuration of an RM may cost."
+    )
     max_message_bytes: int = Field(4 * _MIB, ge=1024, description="One gRPC message; larger: RESOURCE_EXHAUSTED.")
     max_streams: int = Field(
         4_000, ge=3, description="Open streams of this gateway (three for each RM, four with a callback stream)."
@@ -200,6 +216,33 @@ class GatewaySettings(BaseModel):
         if parts.scheme == "sqlite" and not parts.path:
             raise ValueError("no path, expected sqlite:///path")
         return url
+
+    @model_validator(mode="after")
+    def _sessions_are_consistent(self) -> Self:
+        parts = _split(self.sessions_url.get_secret_value())
+        password, tls = self.sessions_secret(), self.sessions_tls()
+        check_pairs(self.sessions_password, self.sessions_password_file, tls, "sessions_password", "sessions_")
+        if (self.sessions_username or password) and not parts.scheme.startswith("redis"):
+            raise ValueError(f"sessions_username or its password with {parts.scheme}: expected a Redis as sessions_url")
+        if (self.sessions_username or password) and (parts.username or parts.password):
+            raise ValueError(
+                "sessions_url has a user or password, and sessions_username or sessions_password is set: expected one"
+            )
+        if self.sessions_username and not password:
+            raise ValueError("sessions_username without sessions_password and sessions_password_file: expected one")
+        if tls and parts.scheme != "rediss":
+            raise ValueError(
+                f"sessions_ca_file or sessions_client_cert_file with {parts.scheme}: expected rediss:// as sessions_url"
+            )
+        return self
+
+    def sessions_secret(self) -> Password:
+        """Returns the place of the session store's password."""
+        return Password(self.sessions_password, self.sessions_password_file, "gateway.sessions_password_file")
+
+    def sessions_tls(self) -> ClientTls:
+        """Returns the files of TLS for the session store."""
+        return ClientTls(self.sessions_ca_file, self.sessions_client_cert_file, self.sessions_client_key_file)
 
 
 def _split(url: str) -> SplitResult:

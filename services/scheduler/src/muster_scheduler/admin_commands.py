@@ -20,12 +20,12 @@ from muster_proto.muster.v1 import callbacks_pb2
 from muster_proto.si.v1 import si_pb2 as si
 from muster_queue_config.queue_yaml import checksum
 from muster_runtime import event_settings
+from muster_runtime.secrets import masked_text
 from muster_state.follower import PauseKind, RmInfo, RmState
 
 from muster_scheduler import callback_stream, generation, pauses
-from muster_scheduler.configuration import changes, event_warnings, judge, too_large_with
+from muster_scheduler.configuration import ConfigJudge, changes, event_warnings, too_large_with
 from muster_scheduler.emit import Emitter
-from muster_scheduler.users import UserGroups
 
 log = structlog.get_logger(__name__)
 
@@ -49,18 +49,17 @@ class AdminCommands:
 
     def __init__(
         self,
-        groups: UserGroups,
+        judge: ConfigJudge,
         text_for: Callable[[RmInfo, str], tuple[str, list[pb.ConfigProblem]]],
         member_of: Callable[[str, str], pb.PolicyGroupMember | None],
     ) -> None:
-        self._groups, self._text_for, self._member_of = groups, text_for, member_of
+        self._judge, self._text_for, self._member_of = judge, text_for, member_of
         self._dumps: dict[str, dict[str, int]] = {}
 
     def take(
         self,
         state: RmState,
-        request_id: str,
-        command: pb.AdminCommand,
+        envelope: pb.RequestEnvelope,
         emitter: Emitter,
         now_ns: int,
         out: Outcome,
@@ -68,8 +67,10 @@ class AdminCommands:
     ) -> None:
         """Carries out one command. Its answer is in ``outputs``, or follows the RM's answer. Raises DecodeError.
 
+        :param envelope: its body is the command.
         :param out: the content of the RM's transaction.
         """
+        request_id, command = envelope.request_id, envelope.admin
         result = pb.AdminResult(request_id=request_id)
         match command.WhichOneof("command"):
             case "pause":
@@ -79,7 +80,8 @@ class AdminCommands:
             case "drain_node":
                 _drain(state, command.drain_node, result, now_ns, out)
             case "validate":
-                self._validate(state, si.UpdateConfigurationRequest.FromString(command.validate), result)
+                judged = envelope.judged if envelope.HasField("judged") else None
+                self._validate(state, si.UpdateConfigurationRequest.FromString(command.validate), judged, result)
             case "dump_rm_state":
                 if self._ask_for_dump(state, request_id, result, emitter, now_ns, outputs):
                     return
@@ -123,10 +125,16 @@ class AdminCommands:
             result.message = "the resource manager's callback stream ended before it answered"
             outputs.append(emitter.admin_result(result))
 
-    def _validate(self, state: RmState, update: si.UpdateConfigurationRequest, result: pb.AdminResult) -> None:
+    def _validate(
+        self,
+        state: RmState,
+        update: si.UpdateConfigurationRequest,
+        judged: pb.JudgedConfiguration | None,
+        result: pb.AdminResult,
+    ) -> None:
         """Judges a configuration update without applying it, not even its extra configuration."""
         text, found = self._text_for(state.info, update.config)
-        config, problems = judge(text, self._groups)
+        config, _, problems = self._judge.judge(text, judged)
         problems += found
         if too_large := too_large_with(state.info, text, update.extraConfig):
             problems.append(too_large)
@@ -182,7 +190,7 @@ def _hold(
     if info.paused == held:
         return False
     lasted = not held and pauses.end(info, PauseKind.OPERATOR, info.paused_ns, now_ns, info.paused_reason)
-    info.paused, info.paused_reason, info.paused_ns = held, reason, now_ns if held else 0
+    info.paused, info.paused_reason, info.paused_ns = held, masked_text(reason), now_ns if held else 0
     state.core.apply(SetDeciding(info.decides), now_ns, out)
     outputs.append(emitter.rm_record(state.core.next_submission))
     if lasted:

@@ -14,6 +14,7 @@ from muster_informers.process import ExternalProcess
 from muster_informers.service import ExternalService
 from muster_queue_config.queue_yaml import load_queue_config
 
+from muster_scheduler.dead_letters import without_secrets
 from muster_scheduler.errors import BadDefaultConfig
 from muster_scheduler.machine import SchedulerMachine
 from muster_scheduler.natives import Handlers, Natives, NativeSource
@@ -75,6 +76,7 @@ class SchedulerService:
                 self._clock,
                 self._settings.worker,
                 None if self._natives is None else self._natives.consult,
+                without_secrets,
             )
             self._workers.append(worker)
             self._tasks.append(asyncio.create_task(worker.run(), name=f"scheduler-{partition}"))

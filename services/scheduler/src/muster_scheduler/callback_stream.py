@@ -9,6 +9,7 @@ from muster_core.model.commands import Answer, Answers
 from muster_core.model.scopes import SECOND_NS, CallbackPolicy, Scope
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.muster.v1 import callbacks_pb2
+from muster_runtime.secrets import masked_text
 from muster_state.follower import ACCEPT, CALLBACKS_ABSENT_KEY, WAIT, RmInfo, waits_for_callbacks
 
 # Keys of a registration's extraConfig.
@@ -80,10 +81,10 @@ def take_note(info: RmInfo, note: pb.CallbackStream, now_ns: int) -> bool:
 
 
 def answers(message: callbacks_pb2.FromResourceManager) -> Answers:
-    """Returns the RM's answers to predicates."""
-    found = [Answer(each.id, each.fits, each.reason) for each in message.predicates]
+    """Returns the RM's answers to predicates. Their reasons are shown in explanations and events: without secrets."""
+    found = [Answer(each.id, each.fits, masked_text(each.reason)) for each in message.predicates]
     found += [
-        Answer(each.id, each.response.success, each.reason, each.response.index)
+        Answer(each.id, each.response.success, masked_text(each.reason), each.response.index)
         for each in message.preemption_predicates
     ]
     return Answers(found)
@@ -95,11 +96,14 @@ def problems_of(extra: Mapping[str, str]) -> list[pb.ConfigProblem]:
     for key, (least_ns, most_ns) in _BOUNDS_NS.items():
         if key in extra and _read_ns(extra, key) is None:
             bounds = f"from {duration_text(least_ns)} to {duration_text(most_ns)}"
-            found.append((key, f"{extra[key][:_SHOWN_MAX]!r}, expected a duration such as 10s, {bounds}"))
+            found.append((key, f"{masked_text(extra[key])[:_SHOWN_MAX]!r}, expected a duration such as 10s, {bounds}"))
     absent = extra.get(CALLBACKS_ABSENT_KEY, ACCEPT).strip().lower()
     if absent not in (WAIT, ACCEPT):
         found.append(
-            (CALLBACKS_ABSENT_KEY, f"{extra[CALLBACKS_ABSENT_KEY][:_SHOWN_MAX]!r}, expected {ACCEPT} or {WAIT}")
+            (
+                CALLBACKS_ABSENT_KEY,
+                f"{masked_text(extra[CALLBACKS_ABSENT_KEY])[:_SHOWN_MAX]!r}, expected {ACCEPT} or {WAIT}",
+            )
         )
     return [
         pb.ConfigProblem(

@@ -2,33 +2,74 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 from muster_core.config import config_diff
 from muster_core.config.config import ClusterConfig
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
+from muster_queue_config import compiled
 from muster_queue_config.queue_yaml import Problem, load_queue_config
 from muster_runtime import event_settings
 from muster_runtime.secrets import MASK, is_secret, masked_text
-from muster_state.follower import RmInfo, encode_registration
+from muster_state.follower import REGISTRATION_BYTES_MAX, RmInfo, encode_registration
 
 from muster_scheduler.users import UserGroups
 
 # Limit of one line, so that an answer with admin_commands.CHANGES_MAX lines stays far below a record's 1 MiB.
 _LINE_BYTES_MAX = 600
+# Texts that were read here, for RMs that share one.
+_KEPT_MAX = 16
 
 
-# As for a request: below the log's 1 MiB.
-_REGISTRATION_BYTES_MAX = 960 * 1024
+class Judgement(NamedTuple):
+    """The verdict on a text.
+
+    :param config: None: it is refused.
+    :param compiled: as of ``compiled.encode``.
+    """
+
+    config: ClusterConfig | None
+    compiled: bytes
+    problems: list[pb.ConfigProblem]
 
 
-def judge(text: str, groups: UserGroups) -> tuple[ClusterConfig | None, list[pb.ConfigProblem]]:
-    """Returns the text's configuration, None if it is refused, and all errors and warnings."""
-    config, problems = load_queue_config(text)
-    told = [*map(_problem, problems), *_resolver_problems(groups, config)]
-    refused = any(problem.severity == pb.ConfigProblem.ERROR for problem in told)
-    return None if refused else config, told
+class ConfigJudge:
+    """Judges texts for one machine."""
+
+    def __init__(self, groups: UserGroups) -> None:
+        self._groups = groups
+        self._kept: OrderedDict[bytes, Judgement] = OrderedDict()
+
+    def judge(self, text: str, judged: pb.JudgedConfiguration | None = None) -> Judgement:
+        """Returns the verdict on a text, with all errors and warnings.
+
+        :param judged: the gateway's verdict. Without it the text is read here, which takes about a second per MiB: only
+            texts of this machine's files and of older gateways come without.
+        """
+        found = self._found(text, judged)
+        told = [*found.problems, *_resolver_problems(self._groups, found.config)]
+        refused = any(problem.severity == pb.ConfigProblem.ERROR for problem in told)
+        return Judgement(None if refused else found.config, found.compiled, told)
+
+    def _found(self, text: str, judged: pb.JudgedConfiguration | None) -> Judgement:
+        if judged is not None:
+            if not judged.accepted:
+                return Judgement(None, b"", list(judged.problems))
+            config = compiled.decode(text, judged.compiled)
+            if config is not None:
+                return Judgement(config, judged.compiled, list(judged.problems))
+        name = compiled.digest(text)
+        found = self._kept.get(name)
+        if found is None:
+            config, problems = load_queue_config(text)
+            value = compiled.encode(text, config) if config is not None and text.strip() else b""
+            found = self._kept[name] = Judgement(config, value, [*map(_problem, problems)])
+            if len(self._kept) > _KEPT_MAX:
+                self._kept.popitem(last=False)
+        return found
 
 
 def changes(old: ClusterConfig, new: ClusterConfig) -> list[str]:
@@ -39,9 +80,9 @@ def changes(old: ClusterConfig, new: ClusterConfig) -> list[str]:
 def too_large(info: RmInfo) -> pb.ConfigProblem | None:
     """Returns the error if an RM's registration is too large for a record. Updates add to the registration."""
     size = len(encode_registration(info))
-    if size <= _REGISTRATION_BYTES_MAX:
+    if size <= REGISTRATION_BYTES_MAX:
         return None
-    why = f"{size:,} bytes with the configuration, expected at most {_REGISTRATION_BYTES_MAX:,}"
+    why = f"{size:,} bytes with the configuration, expected at most {REGISTRATION_BYTES_MAX:,}"
     return pb.ConfigProblem(severity=pb.ConfigProblem.ERROR, path="extraConfig", message=why)
 
 
@@ -58,7 +99,7 @@ def event_warnings(problems: Iterable[str]) -> list[pb.ConfigProblem]:
     for problem in problems:
         key, _, why = problem.partition(": ")
         severity = pb.ConfigProblem.WARNING
-        found.append(pb.ConfigProblem(severity=severity, path=f"extraConfig[{key}]", message=why))
+        found.append(pb.ConfigProblem(severity=severity, path=f"extraConfig[{key}]", message=masked_text(why)))
     return found
 
 
@@ -93,5 +134,6 @@ def _problem(problem: Problem) -> pb.ConfigProblem:
         path=problem.path,
         line=problem.line,
         column=problem.column,
-        message=problem.message,
+        # It names the value, and a value of an unknown key may be anything.
+        message=masked_text(problem.message),
     )

@@ -20,6 +20,7 @@ from muster_core.model.commands import (
 )
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.si.v1 import si_pb2 as si
+from muster_runtime.secrets import masked_text
 from muster_si.constants import NODE_PARTITION
 from muster_state import source_codec as codec
 
@@ -46,7 +47,7 @@ def allocations(value: bytes, generation: str = "") -> UpdateAllocations:
             item.allocationKey,
             _termination(item.terminationType),
             item.UUID,
-            item.message,
+            masked_text(item.message),  # it becomes a part of events
         )
         for item in request.releases.allocationsToRelease
     ]
@@ -56,7 +57,7 @@ def allocations(value: bytes, generation: str = "") -> UpdateAllocations:
             item.applicationID,
             item.allocationKey,
             _termination(item.terminationType),
-            message=item.message,
+            message=masked_text(item.message),
             ask_only=True,
         )
         for item in request.releases.allocationAsksToRelease

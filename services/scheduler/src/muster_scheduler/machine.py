@@ -52,6 +52,7 @@ from muster_state.follower import (
 
 from muster_scheduler import callback_stream, configuration, generation, ingest, pauses, policy_groups
 from muster_scheduler.admin_commands import CHANGES_MAX, AdminCommands
+from muster_scheduler.configuration import ConfigJudge
 from muster_scheduler.dead_letters import Unreadable, dead_letter
 from muster_scheduler.deadlines import Deadlines
 from muster_scheduler.emit import Emitter, admin_result, write_states
@@ -106,7 +107,8 @@ class SchedulerMachine:
         self._budget = max_allocations_batch
         self._check_every_ns = check_invariants_every_ns
         self._groups = groups if groups is not None else UserGroups()
-        self._admin = AdminCommands(self._groups, self._text_for, self._policy_groups.member)
+        self._judge = ConfigJudge(self._groups)
+        self._admin = AdminCommands(self._judge, self._text_for, self._policy_groups.member)
         self._gate = gate
         self._checked_ns = 0
         self._watch = Stopwatch(monotonic_s)
@@ -114,7 +116,7 @@ class SchedulerMachine:
         self._emitters: dict[str, Emitter] = {}
         self._outcomes: dict[str, Outcome] = {}
         self._unexhausted: dict[str, None] = {}
-        # RMs with a finished pause that is not on the log yet.
+        # RMs whose registration's record must be written: for a finished pause, or a newly compiled configuration.
         self._paused: dict[str, None] = {}
         # Event handlers' verdicts on the next requests, by offset (``natives.py``).
         self._verdicts: Mapping[int, Verdict] = {}
@@ -144,6 +146,8 @@ class SchedulerMachine:
             self._emitters[rm_id] = Emitter(self._topics, state.info)
             self._now_ns = max(self._now_ns, state.info.last_decided_ns)
             self._unexhausted[rm_id] = None
+        self._paused |= self._folder.compiled_anew  # writes these RMs' registrations
+        self._folder.compiled_anew = {}
         for kept in self._folder.forgotten.values():
             self._now_ns = max(self._now_ns, kept.last_decided_ns)
         self._checked_ns = now_ns = self._time(now_ns)
@@ -292,10 +296,11 @@ class SchedulerMachine:
                     self._live(state, envelope.lifecycle, now_ns, out, outputs)
                 case "configuration":
                     update = si.UpdateConfigurationRequest.FromString(envelope.configuration)
-                    self._configure(state, envelope.request_id, update, now_ns, outputs)
+                    judged = envelope.judged if envelope.HasField("judged") else None
+                    self._configure(state, envelope.request_id, update, judged, now_ns, outputs)
                 case "admin":
                     emitter = self._emitters[rm_id]
-                    self._admin.take(state, envelope.request_id, envelope.admin, emitter, now_ns, out, outputs)
+                    self._admin.take(state, envelope, emitter, now_ns, out, outputs)
                 case "callback_stream":
                     self._connect(state, envelope.callback_stream, now_ns, out, outputs)
                 case "callback_answers":
@@ -426,6 +431,7 @@ class SchedulerMachine:
         state: RmState,
         request_id: str,
         update: si.UpdateConfigurationRequest,
+        judged: pb.JudgedConfiguration | None,
         now_ns: int,
         outputs: list[OutRecord],
     ) -> None:
@@ -439,7 +445,7 @@ class SchedulerMachine:
         # then.
         self._emit_pending(state, now_ns, outputs)
         text, found = self._text_for(info, update.config)
-        config, told = configuration.judge(text, self._groups)
+        config, compiled, told = self._judge.judge(text, judged)
         told += found + policy_groups.other_group(update.policyGroup, info.policy_group)
         if any(problem.severity == pb.ConfigProblem.ERROR for problem in found):
             config = None
@@ -463,7 +469,7 @@ class SchedulerMachine:
             if answer.obstacles:
                 accepted, changes = False, []
             else:
-                info.config = text
+                info.config, info.compiled = text, compiled
         named, by = generation.said(added, "")
         if named:
             info.generation, info.generation_by = named, by
@@ -542,7 +548,8 @@ class SchedulerMachine:
         rm_id = envelope.rm_id
         known = self._folder.rms.get(rm_id)
         text, found = self._text_for(RmInfo(rm_id, policy_group=request.policyGroup), request.config)
-        config, told = configuration.judge(text, self._groups)
+        judged = envelope.judged if envelope.HasField("judged") else None
+        config, compiled, told = self._judge.judge(text, judged)
         told += found
         extra_config, problems = event_settings.merged({}, request.extraConfig)
         told += configuration.event_warnings(problems)
@@ -552,6 +559,7 @@ class SchedulerMachine:
             request.policyGroup,
             dict(request.buildInfo),
             text,
+            compiled,
             extra_config,
             life="RUNNING",
             life_ns=now_ns,

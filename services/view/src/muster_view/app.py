@@ -139,6 +139,7 @@ class ViewService:
         await self._life.cancel_tasks()
         if self._streams is not None:
             await self._streams.close()
+        await self.asgi.close()
         for follower in self._followers:
             try:
                 await follower.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
+from muster_queue_config.settings import QueueConfigSettings
 from muster_runtime.addresses import OptionalListenAddress
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -54,6 +55,11 @@ class ViewSettings(BaseModel):
     queue_metrics_by_name: bool = Field(
         False,
         description="/ws/v1/metrics has queue_app and queue_resource also by a name for each queue, as cores up to 1.6",
+    )
+
+    queue_config: QueueConfigSettings = Field(
+        default_factory=QueueConfigSettings,
+        description="what a configuration that somebody has validated may cost; as gateway.queue_config",
     )
 
     # Health.

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from muster_runtime.private_files import open_private
 
 from muster_cli.errors import UsageError
 from muster_cli.history.usage import NO_LIMIT, Series, Usage
@@ -60,7 +61,8 @@ def draw(usage: Usage, file: Path) -> None:
         part = file.with_name(f".{file.name}.part")
         metadata = {"Date": None} if file.suffix.lower() == ".svg" else {}
         try:
-            figure.savefig(part, format=file.suffix[1:].lower(), dpi=130, metadata=metadata)
+            with open_private(part) as output:
+                figure.savefig(output, format=file.suffix[1:].lower(), dpi=130, metadata=metadata)
             part.replace(file)
         except OSError as error:
             raise UsageError(f"--plot {file}: {error.strerror or error}") from error

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from muster_runtime.private_files import private_umask
+
 from muster_cli.errors import CommandError, UsageError
 from muster_cli.history import output, views
 from muster_cli.history.form import Form
@@ -37,7 +39,8 @@ def answer(history: History, sql: str, form: Form, limit: int | None, *, files_a
     most = limit if limit is not None else TABLE_ROWS if form is Form.TABLE else 0
     try:
         statement = _one_statement(connection, sql, files_allowed=files_allowed)
-        cursor = connection.execute(statement)
+        with private_umask():  # COPY … TO creates files
+            cursor = connection.execute(statement)
         columns = [column[0] for column in cursor.description or ()]
         if form is not Form.TABLE:
             output.print_rows(Rows(columns, _rows(cursor, most)), form)

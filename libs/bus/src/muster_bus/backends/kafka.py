@@ -22,13 +22,14 @@ import structlog
 from aiokafka import errors
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from muster_runtime.stores import StoreFileUnusable
 
 from muster_bus.backends.kafka_link import KafkaLink, stop
 from muster_bus.backends.kafka_owner import TRANSACTION_BATCH_BYTES, KafkaOwner
 from muster_bus.backends.kafka_reader import KafkaReader
 from muster_bus.backends.kafka_writer import KafkaWriter
 from muster_bus.clock import Clock
-from muster_bus.errors import LogUnavailable, TopicMismatch
+from muster_bus.errors import LogRefused, LogUnavailable, TopicMismatch
 from muster_bus.settings import LogSettings
 from muster_bus.topics import TopicSpec
 
@@ -37,6 +38,10 @@ log = structlog.get_logger(__name__)
 _BATCH_MARGIN_BYTES = 1 << 16  # topics accept batches of max_record_bytes plus this much framing
 _POLL_S = 0.05
 _START_PAUSE_S = 0.2
+# A broker that has just started may not know its users yet: so many refusals in a row are meant.
+_REFUSALS = 3
+# Errors of a broker that knows the user and denies it something.
+_NOT_ALLOWED = (errors.TopicAuthorizationFailedError, errors.ClusterAuthorizationFailedError)
 
 
 class _Expected(logging.Filter):
@@ -59,13 +64,27 @@ class KafkaLog(KafkaLink):
     def __init__(self, specs: Sequence[TopicSpec], settings: LogSettings, clock: Clock) -> None:
         super().__init__(specs, settings, clock)
         self._specs = specs
+        self._last_refusal: str | None = None
 
     # ---- life -----------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        admin = AIOKafkaAdminClient(**self.connection(), request_timeout_ms=self._request_timeout_ms())
+        """Opens the log. Raises LogRefused, too: the brokers refuse this client, or a file of its credentials is
+        unusable.
+        """
+        self._last_refusal = None
+        try:
+            options = self.security.connection()
+        except StoreFileUnusable as error:
+            raise LogRefused(str(error)) from error
+        admin = AIOKafkaAdminClient(**options, request_timeout_ms=self._request_timeout_ms())
         try:
             await self.bounded(self._start(admin), "start")
+        except LogUnavailable as error:
+            await stop(admin.close())
+            if self._last_refusal is None:
+                raise
+            raise LogUnavailable(f"{error}; {self._last_refusal}") from error
         except BaseException:
             await stop(admin.close())
             raise
@@ -73,11 +92,17 @@ class KafkaLog(KafkaLink):
         log.info("log.opened", brokers=self.settings.kafka_bootstrap_servers, topics=len(self._specs))
 
     async def _start(self, admin: AIOKafkaAdminClient) -> None:
+        refusals = 0
         while True:
             try:
                 await admin.start()
                 break
             except errors.KafkaConnectionError:  # the brokers may still be starting
+                refusal = await self.refusal()
+                self._last_refusal = refusal.sentence if refusal is not None else None
+                refusals = refusals + 1 if refusal is not None and refusal.is_certain else 0
+                if refusal is not None and refusals == _REFUSALS:
+                    raise LogRefused(f"Kafka at {self.settings.kafka_bootstrap_servers}: {refusal.sentence}") from None
                 await asyncio.sleep(_START_PAUSE_S)
         await self._create_absent(admin)
         await self._check_topics(admin)
@@ -144,8 +169,16 @@ class KafkaLog(KafkaLink):
         for name, code, *rest in response.topic_errors:
             if code not in (0, errors.TopicAlreadyExistsError.errno):
                 detail = f": {rest[0]}" if rest and rest[0] else ""
+                if errors.for_code(code) in _NOT_ALLOWED:
+                    raise self._not_allowed(f"topic {name} cannot be created", "Create on the topic")
                 raise LogUnavailable(f"topic {name} cannot be created: {errors.for_code(code).__name__}{detail}")
         log.info("log.topics_created", topics=[spec.name for spec in absent])
+
+    def _not_allowed(self, what: str, right: str) -> LogRefused:
+        return LogRefused(
+            f"Kafka at {self.settings.kafka_bootstrap_servers}: {what}: the user (log.kafka_sasl_username "
+            f"{self.settings.kafka_sasl_username!r}) may not; expected an ACL with {right} (docs/security.md#stores)"
+        )
 
     def _configs(self, spec: TopicSpec) -> dict[str, str]:
         configs = {
@@ -171,6 +204,9 @@ class KafkaLog(KafkaLink):
         specs = {spec.name: spec for spec in self._specs}
         while True:
             found = {topic["topic"]: topic for topic in await admin.describe_topics(list(specs))}
+            for name, topic in found.items():
+                if errors.for_code(topic["error_code"]) in _NOT_ALLOWED:
+                    raise self._not_allowed(f"topic {name} cannot be described", "Describe on the topic")
             ready = [
                 topic["error_code"] == 0 and all(partition["leader"] >= 0 for partition in topic["partitions"])
                 for topic in found.values()

@@ -9,8 +9,9 @@ from typing import Any, Protocol, TypeVar
 import structlog
 from aiokafka import AIOKafkaProducer, errors
 from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.helpers import create_ssl_context
+from muster_runtime.stores import StoreFileUnusable, StoreNames
 
+from muster_bus.backends.kafka_security import KafkaSecurity, Refusal
 from muster_bus.backends.rules import RecordRules
 from muster_bus.clock import Clock
 from muster_bus.errors import LogClosed, LogUnavailable
@@ -21,6 +22,16 @@ log = structlog.get_logger(__name__)
 
 STOP_TIMEOUT_S = 3.0
 RETRY_MS = 50  # pause between tries of plain writers and readers
+
+# The names of the settings of :class:`muster_bus.settings.LogSettings`, for messages.
+_NAMES = StoreNames.prefixed(
+    "log.kafka_",
+    "Kafka",
+    account="sasl_username sasl_password",
+    protocol="security_protocol",
+    tls="SSL or SASL_SSL",
+    address="bootstrap_servers",
+)
 
 T = TypeVar("T")
 
@@ -37,6 +48,15 @@ class KafkaLink:
     def __init__(self, specs: Sequence[TopicSpec], settings: LogSettings, clock: Clock) -> None:
         self.settings = settings
         self.clock = clock
+        self.security = KafkaSecurity(
+            settings.kafka_bootstrap_servers,
+            settings.kafka_security_protocol,
+            _NAMES,
+            mechanism=settings.kafka_sasl_mechanism,
+            username=settings.kafka_sasl_username,
+            password=settings.kafka_password(),
+            tls=settings.kafka_tls(),
+        )
         self.rules = RecordRules(specs, settings.max_record_bytes)
         self.admin: AIOKafkaAdminClient | None = None  # set while the log is open
         self.closed = False
@@ -51,21 +71,15 @@ class KafkaLink:
         self.children.discard(child)
 
     def connection(self) -> dict[str, Any]:
-        """Returns the connection options of every aiokafka client."""
-        settings = self.settings
-        protocol = settings.kafka_security_protocol
-        options: dict[str, Any] = {"bootstrap_servers": settings.kafka_bootstrap_servers, "security_protocol": protocol}
-        if protocol.endswith("SSL"):
-            options["ssl_context"] = create_ssl_context(
-                cafile=_text(settings.kafka_ca_file),
-                certfile=_text(settings.kafka_client_cert_file),
-                keyfile=_text(settings.kafka_client_key_file),
-            )
-        if protocol.startswith("SASL"):
-            options["sasl_mechanism"] = settings.kafka_sasl_mechanism
-            options["sasl_plain_username"] = settings.kafka_sasl_username
-            options["sasl_plain_password"] = settings.kafka_sasl_password.get_secret_value()
-        return options
+        """Returns the connection options of every aiokafka client. Raises LogUnavailable for an unusable file."""
+        try:
+            return self.security.connection()
+        except StoreFileUnusable as error:
+            raise LogUnavailable(str(error)) from error
+
+    async def refusal(self) -> Refusal | None:
+        """Tells why the brokers refuse this process's clients, if they do."""
+        return await self.security.refusal()
 
     async def bounded(self, work: Awaitable[T], what: str) -> T:
         """Awaits ``work`` for at most the start time-out. Raises LogUnavailable for Kafka's errors."""
@@ -77,7 +91,9 @@ class KafkaLink:
         except TimeoutError as error:
             raise LogUnavailable(f"{where}: {what} not done in {timeout_s} s") from error
         except (errors.KafkaError, OSError) as error:
-            raise LogUnavailable(f"{where}: {what} failed: {story(error)}") from error
+            refusal = await self.refusal() if isinstance(error, errors.KafkaConnectionError) else None
+            why = refusal.sentence if refusal is not None else story(error)
+            raise LogUnavailable(f"{where}: {what} failed: {why}") from error
 
 
 def retrieve(future: asyncio.Future[Any]) -> None:
@@ -91,10 +107,6 @@ def story(error: BaseException) -> str:
     text = str(error)
     name = type(error).__name__
     return text if text.startswith(name) else f"{name}: {text}" if text else name
-
-
-def _text(path: object) -> str | None:
-    return None if path is None else str(path)
 
 
 async def stop(stopping: Awaitable[None]) -> None:

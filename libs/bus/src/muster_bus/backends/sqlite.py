@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, TypeVar
 
 import structlog
+from muster_runtime.private_files import make_private_database, make_private_directory, open_private
 
 from muster_bus import metrics
 from muster_bus.backends import blocks
@@ -192,8 +193,9 @@ class SqliteLog:
 
     def _open(self) -> None:
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            make_private_directory(self.path.parent)
             self._lock()
+            make_private_database(self.path)
             self._writing = connect(self.path, self.settings.sqlite_synchronous)
             prepare(self._writing, self.path)
             self._reading = connect(self.path, self.settings.sqlite_synchronous)
@@ -211,7 +213,7 @@ class SqliteLog:
     def _lock(self) -> None:
         # The lock is on a file of its own: closing any descriptor of the database's file would drop SQLite's locks on
         # it.
-        self._lock_file = Path(f"{self.path}.lock").open("ab")  # noqa: SIM115 - held until close
+        self._lock_file = open_private(Path(f"{self.path}.lock"), append=True)  # held until close
         try:
             fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

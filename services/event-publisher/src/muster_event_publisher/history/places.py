@@ -16,11 +16,14 @@ from typing import IO, Any, Protocol
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from muster_runtime.durable import sync
+from muster_runtime.private_files import DIRECTORY_MODE, make_private_directory, open_private, tighten
 from pydantic import SecretStr
 
 from muster_event_publisher.errors import SinkUnavailable
 
 _WRITING = ".writing"
+# The layout of files.py; the folder may have files of others, whose mode is theirs.
+_OWN_FILES = ("*/before.json", "*/p*/*")
 _S3_OPTIONS = ("endpoint", "region")
 _ATTEMPTS = 2
 
@@ -114,9 +117,9 @@ class LocalPlace:
         return str(self._root)
 
     def start(self, sink: str) -> None:
-        self._root.mkdir(parents=True, exist_ok=True)
+        make_private_directory(self._root)
         if self._lock_file is None:
-            lock_file = (self._root / ".lock").open("ab")
+            lock_file = open_private(self._root / ".lock", append=True)
             try:
                 fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
@@ -126,6 +129,7 @@ class LocalPlace:
         for pattern in (f".*{_WRITING}", f"*/*/.*{_WRITING}"):
             for path in self._root.glob(pattern):
                 path.unlink()
+        tighten(path for pattern in _OWN_FILES for path in self._root.glob(pattern))
 
     def names(self, folder: str) -> list[str]:
         return self._listed(folder, files=True)
@@ -137,7 +141,7 @@ class LocalPlace:
         whole = self._root / path
         self._make(whole.parent)
         beside = whole.with_name(f".{whole.name}{_WRITING}")
-        with beside.open("wb") as file:
+        with open_private(beside) as file:
             for part in parts:
                 file.write(part)
             file.flush()
@@ -173,7 +177,7 @@ class LocalPlace:
         if folder.exists():
             return
         self._make(folder.parent)
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
         sync(folder.parent)
 
 

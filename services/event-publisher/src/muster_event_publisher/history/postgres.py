@@ -14,13 +14,15 @@ import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 import asyncpg
 import structlog
 from msgspec.json import encode
 from muster_bus.clock import Clock, SystemClock
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
+from muster_runtime.stores import ClientTls, Password
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from muster_event_publisher import metrics
 from muster_event_publisher.errors import SinkRefused, SinkUnfit
@@ -28,11 +30,11 @@ from muster_event_publisher.events import EventBatch, EventRun
 from muster_event_publisher.history.columns import columns_of
 from muster_event_publisher.history.pieces import pieces
 from muster_event_publisher.history.postgres_schema import MIGRATIONS
-from muster_event_publisher.history.postgres_server import PostgresServer
+from muster_event_publisher.history.postgres_server import PostgresAccess, PostgresServer
 from muster_event_publisher.history.registry import SinkContext, SinkPlan, options_as
 from muster_event_publisher.history.sink import FlushPolicy, LastEvent, Progress
 from muster_event_publisher.history.slices import SLICE, pause
-from muster_event_publisher.settings import plain_schema
+from muster_event_publisher.settings import SslMode, check_postgres, plain_schema
 
 log = structlog.get_logger(__name__)
 
@@ -56,6 +58,7 @@ _COLUMNS = (
 _STAGING = "muster_event_staging"
 _DAY_TABLE = re.compile(r"events_\d{8}").fullmatch
 _Row = tuple[Any, ...]
+_NO_ACCESS = PostgresAccess()
 
 
 class PostgresOptions(BaseModel):
@@ -70,11 +73,37 @@ class PostgresOptions(BaseModel):
     transaction_records: int = Field(5_000, ge=1, description="events in one transaction")
     timeout_s: float = Field(30.0, gt=0, description="longest wait for one statement")
     retention_days: int = Field(0, ge=0, description="days of events that are kept; 0: all")
+    password: SecretStr | None = Field(None, description="password, if the DSN has none")
+    password_file: Path | None = Field(None, description="or a file with it, read for each connection")
+    sslmode: SslMode | None = Field(None, description="as in libpq; default: the DSN's, or prefer")
+    ca_file: Path | None = Field(None, description="PEM file of trusted CAs; default: the system's")
+    client_cert_file: Path | None = Field(None, description="PEM file of the client's certificate")
+    client_key_file: Path | None = Field(None, description="PEM file of its key; default: the certificate's file")
 
     @field_validator("schema_")
     @classmethod
     def _plain(cls, value: str) -> str:
         return plain_schema(value)
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        check_postgres(self.dsn, self.password, self.password_file, self.tls, self.sslmode, "")
+        return self
+
+    @property
+    def tls(self) -> ClientTls:
+        """The files of TLS."""
+        return ClientTls(self.ca_file, self.client_cert_file, self.client_key_file)
+
+    def access(self, settings: str) -> PostgresAccess:
+        """The credentials beside the DSN. Raises ValueError for a file that cannot be used.
+
+        :param settings: the prefix of the settings' names, for messages.
+        """
+        password = Password(self.password, self.password_file, f"{settings}password_file")
+        access = PostgresAccess(self.sslmode, password, self.tls, settings)
+        access.check()
+        return access
 
 
 def make_sink(options: Mapping[str, object], context: SinkContext) -> SinkPlan:
@@ -89,6 +118,7 @@ def make_sink(options: Mapping[str, object], context: SinkContext) -> SinkPlan:
         timeout_s=given.timeout_s,
         retention_days=given.retention_days,
         clock=context.clock,
+        access=given.access(context.settings_prefix),
     )
     # Here the number of records bounds the bytes: a write follows within a second anyway.
     return sink, FlushPolicy(given.flush_records, 64 << 20, given.flush_s)
@@ -100,6 +130,7 @@ class PostgresSink:
     :param source: the topic's name, for the progress (several Musters can share a database).
     :param transaction_records: events per transaction: a batch is stored in pieces, each with its progress.
     :param retention_days: how many whole days before today are kept; 0: all.
+    :param access: credentials beside the DSN.
     """
 
     def __init__(
@@ -113,11 +144,12 @@ class PostgresSink:
         timeout_s: float = 30.0,
         retention_days: int = 0,
         clock: Clock | None = None,
+        access: PostgresAccess = _NO_ACCESS,
     ) -> None:
         self.name = name
         self._retention_days, self._clock = retention_days, clock if clock is not None else SystemClock()
         self._retention_looked_at: float | None = None
-        self._server = PostgresServer(self.name, dsn, timeout_s)
+        self._server = PostgresServer(self.name, dsn, timeout_s, access)
         self._source, self._schema = source, schema
         self._transaction_records, self._timeout_s = transaction_records, timeout_s
         self._connection: asyncpg.Connection | None = None

@@ -11,25 +11,36 @@ from msgspec.json import decode
 from pydantic import SecretStr
 
 from muster_event_publisher.history.postgres import PostgresOptions, storable
-from muster_event_publisher.history.postgres_server import PostgresServer
+from muster_event_publisher.history.postgres_server import PostgresAccess, PostgresServer
 from muster_event_publisher.history.rebuild import serialised
 from muster_event_publisher.history.registry import SinkContext, options_as
 from muster_event_publisher.history.slices import SLICE, pause
 from muster_event_publisher.log_search import OldEvents
 
+_NO_ACCESS = PostgresAccess()
+
 
 def make_reader(options: Mapping[str, object], context: SinkContext) -> PostgresReader:
     """The factory of ``muster.history_readers``."""
     given = options_as(PostgresOptions, options, context)
-    return PostgresReader(context.name, given.dsn, schema=given.schema_, timeout_s=given.timeout_s)
+    access = given.access(context.settings_prefix)
+    return PostgresReader(context.name, given.dsn, schema=given.schema_, timeout_s=given.timeout_s, access=access)
 
 
 class PostgresReader:
     """See :class:`muster_event_publisher.history.reader.HistoryReader`. A connection of its own, one read at a time."""
 
-    def __init__(self, name: str, dsn: SecretStr, *, schema: str = "muster", timeout_s: float = 30.0) -> None:
+    def __init__(
+        self,
+        name: str,
+        dsn: SecretStr,
+        *,
+        schema: str = "muster",
+        timeout_s: float = 30.0,
+        access: PostgresAccess = _NO_ACCESS,
+    ) -> None:
         self.name = name
-        self._server, self._schema = PostgresServer(name, dsn, timeout_s), schema
+        self._server, self._schema = PostgresServer(name, dsn, timeout_s, access), schema
         self._connection: asyncpg.Connection | None = None
         self._lock = asyncio.Lock()
 

@@ -41,12 +41,14 @@ class SinkContext:
 
     :param name: the store's name in the settings, for logs and metrics; the sink's ``name``.
     :param source: the exported topic; with it a target distinguishes the progress of several Musters.
+    :param settings_prefix: of its options' names in the settings, for messages.
     """
 
     name: str
     source: str
     partitions: int
     clock: Clock
+    settings_prefix: str = ""
 
 
 class SinkFactory(Protocol):
@@ -159,6 +161,12 @@ def wanted_of(settings: PublisherSettings) -> dict[str, tuple[str, dict[str, obj
             "transaction_records": settings.postgres_transaction_records,
             "timeout_s": settings.postgres_timeout_s,
             "retention_days": settings.postgres_retention_days,
+            "password": _shown(settings.postgres_password),
+            "password_file": settings.postgres_password_file,
+            "sslmode": settings.postgres_sslmode,
+            "ca_file": settings.postgres_ca_file,
+            "client_cert_file": settings.postgres_client_cert_file,
+            "client_key_file": settings.postgres_client_key_file,
         }
         wanted["postgres"] = ("postgres", options)
     # 2. the tables
@@ -182,7 +190,9 @@ def _shown(value: object) -> object:
 
 
 def _context(name: str, settings: PublisherSettings, topics: Topics, clock: Clock) -> SinkContext:
-    return SinkContext(name, topics.events, topics.partitions, clock)
+    is_table = name in settings.sinks
+    prefix = f"publisher.sinks.{name}." if is_table else f"publisher.{name}_"
+    return SinkContext(name, topics.events, topics.partitions, clock, prefix)
 
 
 def _by_kind(group: str, points: Iterable[EntryPoint] | None) -> dict[str, EntryPoint]:
@@ -206,7 +216,9 @@ def _made(point: EntryPoint, options: Options, context: SinkContext) -> Any:
     try:
         return point.load()(options, context)
     except ValueError as error:
-        raise SinkSettingsWrong(f"publisher.sinks.{context.name}: {error}") from None
+        # (A store names its options in full where it was told how.)
+        where = "" if context.settings_prefix in str(error) else f"publisher.sinks.{context.name}: "
+        raise SinkSettingsWrong(f"{where}{error}") from None
     except (ImportError, AttributeError) as error:
         raise SinkSettingsWrong(
             f"publisher.sinks.{context.name}: the store {_origin(point)} cannot be loaded: {error}"

@@ -5,13 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 from muster_bus.clock import Clock
+from muster_runtime.stores import StoreFileUnusable
 
+from muster_gateway.errors import StoreCredentialsUnusable
 from muster_gateway.sessions.contract import SessionStore
 from muster_gateway.settings import GatewaySettings
 
 
 def make_sessions(settings: GatewaySettings, clock: Clock) -> SessionStore:
-    """Returns the store that ``settings.sessions_url`` names. The settings have checked its scheme."""
+    """Returns the store that ``settings.sessions_url`` names. The settings have checked its scheme.
+
+    Raises StoreCredentialsUnusable.
+    """
     url = settings.sessions_url.get_secret_value()
     scheme, _, rest = url.partition(":")
     if scheme == "memory":
@@ -24,4 +29,13 @@ def make_sessions(settings: GatewaySettings, clock: Clock) -> SessionStore:
         return SqliteSessions(Path(rest.removeprefix("//")), clock)
     from muster_gateway.sessions.redis import RedisSessions
 
-    return RedisSessions(settings.sessions_url, settings.sessions_prefix)
+    try:
+        return RedisSessions(
+            settings.sessions_url,
+            settings.sessions_prefix,
+            username=settings.sessions_username,
+            password=settings.sessions_secret(),
+            tls=settings.sessions_tls(),
+        )
+    except StoreFileUnusable as error:
+        raise StoreCredentialsUnusable(str(error)) from error

@@ -14,8 +14,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
+import structlog
+from muster_runtime.redis_access import redis_options, redis_problem
+from muster_runtime.stores import NO_PASSWORD, NO_TLS_FILES, ClientTls, Password, StoreNames
 from pydantic import SecretStr
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
@@ -26,6 +29,8 @@ from muster_gateway.errors import SessionsDown
 from muster_gateway.sessions.codec import from_json, to_json
 from muster_gateway.sessions.contract import Advance, Cursor, Session
 from muster_gateway.stream_kind import StreamKind
+
+log = structlog.get_logger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -51,14 +56,24 @@ _TIMEOUT_S = 2.0
 _CONNECTIONS_MAX = 32
 
 
-def _or_down(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
-    """Turns Redis' errors into SessionsDown. The message omits the address, which may hold a password."""
+_NAMES = StoreNames.prefixed(
+    "gateway.sessions_", "Redis", account="username password", protocol="url", tls="rediss://", address="url"
+)
+
+
+def _or_down(
+    method: Callable[Concatenate[RedisSessions, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[RedisSessions, P], Coroutine[Any, Any, T]]:
+    """Turns Redis' errors into SessionsDown, whose text clients read. The message omits the address, which may hold a
+    password, and the settings; the log has these.
+    """
 
     @functools.wraps(method)
-    async def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
+    async def wrapped(self: RedisSessions, /, *args: P.args, **kwargs: P.kwargs) -> T:
         try:
-            return await method(*args, **kwargs)
+            return await method(self, *args, **kwargs)
         except (RedisError, OSError, TimeoutError) as error:
+            self.report(error)
             raise SessionsDown(f"the session store does not answer: {type(error).__name__}") from error
 
     return wrapped
@@ -69,10 +84,22 @@ class RedisSessions:
 
     :param url: redis://[user:password@]host:port/db, or rediss:// with TLS.
     :param prefix: of all keys.
+    :param username: when the URL has none; likewise ``password``.
+    :raises StoreFileUnusable: the password's file, or one of TLS, cannot be used.
     """
 
-    def __init__(self, url: SecretStr, prefix: str) -> None:
+    def __init__(
+        self,
+        url: SecretStr,
+        prefix: str,
+        *,
+        username: str = "",
+        password: Password = NO_PASSWORD,
+        tls: ClientTls = NO_TLS_FILES,
+    ) -> None:
         self._prefix = prefix
+        self._reported = ""
+        self._has_tls = url.get_secret_value().startswith("rediss://")
         pool: Any = BlockingConnectionPool.from_url(
             url.get_secret_value(),
             max_connections=_CONNECTIONS_MAX,
@@ -81,23 +108,38 @@ class RedisSessions:
             socket_timeout=_TIMEOUT_S,
             socket_connect_timeout=_TIMEOUT_S,
             retry=Retry(ExponentialBackoff(cap=0.2, base=0.02), 2),
+            **redis_options(url.get_secret_value(), _NAMES, username=username, password=password, tls=tls),
         )
         self._redis: Any = Redis.from_pool(pool)
         self._compare_and_set = self._redis.register_script(_COMPARE_AND_SET)
         self._advance = self._redis.register_script(_ADVANCE)
 
-    @_or_down
     async def start(self) -> None:
-        await self._redis.ping()
+        """Connects. Raises SessionsDown, here with the setting at fault: no client reads it."""
+        try:
+            await self._redis.ping()
+        except (RedisError, OSError, TimeoutError) as error:
+            why = redis_problem(error, _NAMES, has_tls=self._has_tls) or type(error).__name__
+            raise SessionsDown(f"the session store does not answer: {why}") from error
 
     async def close(self) -> None:
         await self._redis.aclose()
 
     async def healthy(self) -> bool:
         try:
-            return bool(await self._redis.ping())
-        except (RedisError, OSError, TimeoutError):
+            is_there = bool(await self._redis.ping())
+        except (RedisError, OSError, TimeoutError) as error:
+            self.report(error)
             return False
+        self._reported = ""
+        return is_there
+
+    def report(self, error: BaseException) -> None:
+        """Logs a refusal with the setting at fault, once until the store answers again."""
+        why = redis_problem(error, _NAMES, has_tls=self._has_tls)
+        if why is not None and why != self._reported:
+            self._reported = why
+            log.warning("sessions.refused", problem=why)
 
     @_or_down
     async def get(self, rm_id: str) -> Session | None:

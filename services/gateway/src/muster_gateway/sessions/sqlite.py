@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from muster_bus.clock import Clock
+from muster_runtime.private_files import make_private_database, make_private_directory
 
 from muster_gateway.errors import SessionsDown
 from muster_gateway.sessions.codec import from_json, to_json
@@ -109,7 +110,8 @@ class SqliteSessions:
             raise SessionsDown(f"the session store does not answer: {type(error).__name__}") from error
 
     def _open(self) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        make_private_directory(self._path.parent)
+        make_private_database(self._path)
         self._connection = sqlite3.connect(
             self._path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
         )

@@ -2,56 +2,22 @@
 
 from __future__ import annotations
 
-from muster_core.external.external import (
-    ExternalAllocation,
-    ExternalApplication,
-    ExternalKind,
-    ExternalNode,
-    ExternalObject,
-    ExternalOffer,
-    ExternalPool,
-    ExternalQueue,
-)
+from typing import Any
+
+from muster_core.external.external import ExternalKind, ExternalObject
 
 
 class BaseEventHandler:
     """An :class:`~muster_informers.contract.EventHandler` whose methods do nothing."""
 
-    def add_node(self, node: ExternalNode, *, initial: bool) -> None: ...
+    def _nothing(self, *_: Any, **__: Any) -> None: ...
 
-    def update_node(self, old: ExternalNode, new: ExternalNode) -> None: ...
-
-    def delete_node(self, node: ExternalNode) -> None: ...
-
-    def add_allocation(self, allocation: ExternalAllocation, *, initial: bool) -> None: ...
-
-    def update_allocation(self, old: ExternalAllocation, new: ExternalAllocation) -> None: ...
-
-    def delete_allocation(self, allocation: ExternalAllocation) -> None: ...
-
-    def add_queue(self, queue: ExternalQueue, *, initial: bool) -> None: ...
-
-    def update_queue(self, old: ExternalQueue, new: ExternalQueue) -> None: ...
-
-    def delete_queue(self, queue: ExternalQueue) -> None: ...
-
-    def add_application(self, application: ExternalApplication, *, initial: bool) -> None: ...
-
-    def update_application(self, old: ExternalApplication, new: ExternalApplication) -> None: ...
-
-    def delete_application(self, application: ExternalApplication) -> None: ...
-
-    def add_offer(self, offer: ExternalOffer, *, initial: bool) -> None: ...
-
-    def update_offer(self, old: ExternalOffer, new: ExternalOffer) -> None: ...
-
-    def delete_offer(self, offer: ExternalOffer) -> None: ...
-
-    def add_pool(self, pool: ExternalPool, *, initial: bool) -> None: ...
-
-    def update_pool(self, old: ExternalPool, new: ExternalPool) -> None: ...
-
-    def delete_pool(self, pool: ExternalPool) -> None: ...
+    add_node = update_node = delete_node = _nothing
+    add_allocation = update_allocation = delete_allocation = _nothing
+    add_queue = update_queue = delete_queue = _nothing
+    add_application = update_application = delete_application = _nothing
+    add_offer = update_offer = delete_offer = _nothing
+    add_pool = update_pool = delete_pool = _nothing
 
 
 class AnyKindEventHandler(BaseEventHandler):

@@ -29,10 +29,11 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import structlog
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition, errors
-from aiokafka.helpers import create_ssl_context
 from muster_bus.backends.kafka_link import stop
+from muster_bus.backends.kafka_security import KafkaSecurity
 from muster_bus.clock import Clock
-from muster_core.external.errors import CursorExpired, SourceUnavailable
+from muster_core.external.errors import CursorExpired, InformerSettingsWrong, SourceUnavailable
+from muster_runtime.stores import Password, StoreFileUnusable, check_pairs
 from pydantic import Field, SecretStr, model_validator
 
 from muster_informers.contract import ChangeType, Delta, Document, InformerContext, Listing, Options
@@ -42,9 +43,9 @@ from muster_informers.sources.options import (
     Bytes,
     InformerOptions,
     Seconds,
+    files_of,
+    names_of,
     options_as,
-    revealed,
-    wrong,
 )
 from muster_informers.sources.texts import keyed_document, kind_and_id, unreadable
 from muster_informers.sources.words import story
@@ -75,6 +76,7 @@ class KafkaOptions(InformerOptions):
     )
     sasl_username: str = Field("", description="user, with a SASL protocol")
     sasl_password: SecretStr | None = Field(None, description="password of that user")
+    sasl_password_file: str = Field("", description="or a file with it, read for each client")
     ca_file: str = Field("", description="PEM file of trusted CAs; default: the system's")
     client_cert_file: str = Field("", description="PEM file of the client's certificate")
     client_key_file: str = Field("", description="PEM file of the client's key")
@@ -86,12 +88,24 @@ class KafkaOptions(InformerOptions):
 
     @model_validator(mode="after")
     def _is_consistent(self) -> KafkaOptions:
-        if self.security_protocol.startswith("SASL") and not (self.sasl_username and self.sasl_password):
+        has_password, tls = bool(self.sasl_password or self.sasl_password_file), files_of(self, ".")
+        password_file = Path(self.sasl_password_file) if self.sasl_password_file else None
+        check_pairs(self.sasl_password, password_file, tls, "sasl_password", "")
+        if self.security_protocol.startswith("SASL"):
+            if not (self.sasl_username and has_password):
+                raise ValueError(
+                    f"security_protocol {self.security_protocol!r} without sasl_username or sasl_password; "
+                    "expected both (or sasl_password_file)"
+                )
+        elif self.sasl_username or has_password:
             raise ValueError(
-                f"security_protocol {self.security_protocol!r} without sasl_username or sasl_password; expected both"
+                f"sasl_username or its password with security_protocol {self.security_protocol!r}; expected SASL_SSL"
             )
-        if bool(self.client_cert_file) != bool(self.client_key_file):
-            raise ValueError("expected both client_cert_file and client_key_file, or none of them")
+        if tls and not self.security_protocol.endswith("SSL"):
+            raise ValueError(
+                f"ca_file or client_cert_file with security_protocol {self.security_protocol!r}; "
+                "expected SSL or SASL_SSL"
+            )
         if self.give_back_topic == self.topic:
             raise ValueError(f"give_back_topic {self.topic!r}: expected another topic than topic")
         return self
@@ -100,9 +114,13 @@ class KafkaOptions(InformerOptions):
 def make_informer(options: Options, context: InformerContext) -> KafkaSource:
     """The factory of ``muster.informers``."""
     given = options_as(KafkaOptions, options, context)
-    connection = _connection(given, context)
+    security = _security(given, context)
+    try:
+        security.connection()
+    except StoreFileUnusable as error:
+        raise InformerSettingsWrong(str(error)) from None
     kind = LendingKafkaSource if given.give_back_topic else KafkaSource
-    return kind(given, context, connection)
+    return kind(given, context, security)
 
 
 class _Found(NamedTuple):
@@ -115,9 +133,9 @@ class _Found(NamedTuple):
 class KafkaSource:
     """See :class:`muster_informers.contract.ListWatch`."""
 
-    def __init__(self, options: KafkaOptions, context: InformerContext, connection: Mapping[str, Any]) -> None:
+    def __init__(self, options: KafkaOptions, context: InformerContext, security: KafkaSecurity) -> None:
         self._options = options
-        self._connection = connection
+        self._security = security
         self._clock: Clock = context.clock
         self._consumer: AIOKafkaConsumer | None = None
         self._places: Sequence[TopicPartition] = ()
@@ -246,7 +264,7 @@ class KafkaSource:
             return self._consumer
         options = self._options
         consumer = AIOKafkaConsumer(
-            **self._connection,
+            **self._connection(),
             group_id=None,
             enable_auto_commit=False,
             auto_offset_reset="none",
@@ -308,7 +326,16 @@ class KafkaSource:
         except TimeoutError:
             raise SourceUnavailable(f"{where}: {what}: no answer in {self._options.timeout_s:g} s") from None
         except (errors.KafkaError, OSError) as error:
-            raise SourceUnavailable(f"{where}: {what}: {story(error)}") from None
+            refusal = await self._security.refusal() if isinstance(error, errors.KafkaConnectionError) else None
+            why = refusal.sentence if refusal is not None else story(error)
+            raise SourceUnavailable(f"{where}: {what}: {why}") from None
+
+    def _connection(self) -> dict[str, Any]:
+        """The settings of a new client. Raises SourceUnavailable: a file cannot be used any more."""
+        try:
+            return {"client_id": "muster-informer", **self._security.connection()}
+        except StoreFileUnusable as error:
+            raise SourceUnavailable(str(error)) from None
 
     async def _drop(self) -> None:
         if self._consumer is not None:
@@ -334,7 +361,7 @@ class LendingKafkaSource(KafkaSource):
             raise SourceUnavailable("it is closed")
         if self._producer is None:
             self._producer = AIOKafkaProducer(
-                **self._connection, acks="all", request_timeout_ms=round(self._options.timeout_s * 1000)
+                **self._connection(), acks="all", request_timeout_ms=round(self._options.timeout_s * 1000)
             )
             await self._producer.start()
         sent = [
@@ -360,34 +387,27 @@ class LendingKafkaSource(KafkaSource):
             await stop(producer.stop())
 
 
-def _connection(options: KafkaOptions, context: InformerContext) -> Mapping[str, Any]:
-    """The settings of each client. Raises InformerSettingsWrong: a file cannot be used."""
-    connection: dict[str, Any] = {
-        "client_id": "muster-informer",
-        "bootstrap_servers": options.bootstrap_servers,
-        "security_protocol": options.security_protocol,
-    }
-    if options.security_protocol.endswith("SSL"):
-        base = Path(context.base)
-        files = {
-            argument: str(base / name) if name else None
-            for argument, name in (
-                ("cafile", options.ca_file),
-                ("certfile", options.client_cert_file),
-                ("keyfile", options.client_key_file),
-            )
-        }
-        try:
-            connection["ssl_context"] = create_ssl_context(**files, password="")
-        except OSError as error:
-            raise wrong(
-                context, "", f"ca_file, client_cert_file, client_key_file: {story(error)}; expected PEM files"
-            ) from None
-    if options.security_protocol.startswith("SASL"):
-        connection["sasl_mechanism"] = options.sasl_mechanism
-        connection["sasl_plain_username"] = options.sasl_username
-        connection["sasl_plain_password"] = revealed(options.sasl_password)
-    return connection
+def _security(options: KafkaOptions, context: InformerContext) -> KafkaSecurity:
+    """The credentials of each client."""
+    names = names_of(
+        context,
+        "Kafka",
+        account="sasl_username sasl_password",
+        protocol="security_protocol",
+        tls="SSL or SASL_SSL",
+        address="bootstrap_servers",
+    )
+    base = Path(context.base)
+    password_file = base / options.sasl_password_file if options.sasl_password_file else None
+    return KafkaSecurity(
+        options.bootstrap_servers,
+        options.security_protocol,
+        names,
+        mechanism=options.sasl_mechanism,
+        username=options.sasl_username,
+        password=Password(options.sasl_password, password_file, names.password_file),
+        tls=files_of(options, base),
+    )
 
 
 def _cursor(positions: Mapping[TopicPartition, int]) -> str:

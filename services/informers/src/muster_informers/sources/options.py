@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeVar
+from pathlib import Path
+from typing import Annotated, Any, Protocol, TypeVar
 
 from muster_core.external.errors import InformerSettingsWrong
+from muster_runtime.stores import ClientTls, StoreNames
 from pydantic import AllowInfNan, BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
 from muster_informers.contract import InformerContext, Options
@@ -54,6 +56,31 @@ def is_secret(model: type[BaseModel], option: str) -> bool:
 def revealed(secret: SecretStr | None) -> str | None:
     """Returns a secret's text, for sending it."""
     return None if secret is None else secret.get_secret_value()
+
+
+class _HasTlsFiles(Protocol):
+    """The options of a TLS client; "" for a file that is not used."""
+
+    @property
+    def ca_file(self) -> str: ...
+    @property
+    def client_cert_file(self) -> str: ...
+    @property
+    def client_key_file(self) -> str: ...
+
+
+def files_of(options: _HasTlsFiles, base: Path | str) -> ClientTls:
+    """Returns the files of TLS, relative ones below a directory."""
+    names = (options.ca_file, options.client_cert_file, options.client_key_file)
+    return ClientTls(*(Path(base) / name if name else None for name in names))
+
+
+def names_of(
+    context: InformerContext, store: str, *, account: str, protocol: str, tls: str, address: str
+) -> StoreNames:
+    """Returns the names of an informer's options, for messages; see :meth:`StoreNames.prefixed`."""
+    prefix = f"{_place(context.name)}."
+    return StoreNames.prefixed(prefix, store, account=account, protocol=protocol, tls=tls, address=address)
 
 
 def _place(name: str) -> str:

@@ -37,8 +37,10 @@ from collections.abc import AsyncIterator, Awaitable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from muster_core.external.errors import CursorExpired, SourceSaysNonsense, SourceUnavailable
+from muster_core.external.errors import CursorExpired, InformerSettingsWrong, SourceSaysNonsense, SourceUnavailable
 from muster_core.external.external import ExternalKind
+from muster_runtime.redis_access import redis_options, redis_problem
+from muster_runtime.stores import Password, StoreFileUnusable, check_pairs
 from pydantic import Field, SecretStr, field_validator, model_validator
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
@@ -51,6 +53,8 @@ from muster_informers.sources.options import (
     Bytes,
     InformerOptions,
     Seconds,
+    files_of,
+    names_of,
     options_as,
     wrong,
 )
@@ -75,7 +79,12 @@ class RedisOptions(InformerOptions):
     url: SecretStr = Field(description="redis://[user:password@]host:port/db; rediss:// with TLS")
     key: str = Field(min_length=1, description="the hash")
     stream: str = Field(min_length=1, description="the stream of changes")
+    username: str = Field("", description="user, if the URL has none")
+    password: SecretStr | None = Field(None, description="password, if the URL has none")
+    password_file: str = Field("", description="or a file with it, read for each connection")
     ca_file: str = Field("", description="PEM file of trusted CAs, with rediss://; default: the system's")
+    client_cert_file: str = Field("", description="PEM file of the client's certificate")
+    client_key_file: str = Field("", description="PEM file of its key; default: the certificate's file")
     verify: bool = Field(True, description="whether to verify the server's certificate")
     timeout_s: Seconds = Field(5.0, description="longest wait for an answer")
     max_document_bytes: Bytes = Field(1 << 20, description="largest document; larger ones are not read")
@@ -96,6 +105,15 @@ class RedisOptions(InformerOptions):
     def _is_consistent(self) -> RedisOptions:
         if len({self.key, self.stream, self.give_back_stream}) < 3:
             raise ValueError("key, stream and give_back_stream: expected different names")
+        url, has_password = self.url.get_secret_value(), bool(self.password or self.password_file)
+        tls = files_of(self, ".")
+        check_pairs(self.password, Path(self.password_file) if self.password_file else None, tls, "password", "")
+        if "@" in url and (self.username or has_password):
+            raise ValueError("url has a user or password, and username, password or password_file is set; expected one")
+        if self.username and not has_password:
+            raise ValueError("username without password and password_file; expected one of them")
+        if tls and not url.startswith("rediss://"):
+            raise ValueError("ca_file or client_cert_file without TLS; expected rediss:// as url")
         return self
 
 
@@ -133,6 +151,9 @@ class RedisSource:
     def __init__(self, options: RedisOptions, context: InformerContext) -> None:
         self._options = options
         self._shown = f"Redis at {without_secrets(options.url.get_secret_value())}"
+        self._names = names_of(
+            context, "Redis", account="username password", protocol="url", tls="rediss://", address="url"
+        )
         try:
             self._redis = _client(options, context)
         except (ValueError, OSError):
@@ -328,6 +349,8 @@ class RedisSource:
     def _judged(self, answer: Any) -> Any:
         """The server's answer. Raises SourceUnavailable, SourceSaysNonsense for an error."""
         if isinstance(answer, ResponseError):
+            if (refused := self._refusal(answer)) is not None:
+                raise SourceUnavailable(f"{self._shown}: {refused}") from None
             if "WRONGTYPE" in str(answer):
                 raise SourceSaysNonsense(
                     f"{self._shown}: {self._options.key} is no hash, or {self._options.stream} no stream"
@@ -349,7 +372,10 @@ class RedisSource:
         except TimeoutError:
             raise SourceUnavailable(f"{self._shown}: no answer in {timeout_s:g} s") from None
         except (RedisError, OSError) as error:
-            raise SourceUnavailable(f"{self._shown}: {story(error)}") from None
+            raise SourceUnavailable(f"{self._shown}: {self._refusal(error) or story(error)}") from None
+
+    def _refusal(self, error: BaseException) -> str | None:
+        return redis_problem(error, self._names, has_tls=self._options.url.get_secret_value().startswith("rediss://"))
 
 
 class LendingRedisSource(RedisSource):
@@ -383,14 +409,22 @@ _KINDS = [kind.value for kind in ExternalKind]
 
 
 def _client(options: RedisOptions, context: InformerContext) -> Any:
-    """Returns a client, which is not connected yet. Raises ValueError, OSError."""
+    """Returns a client, which is not connected yet. Raises ValueError, OSError, InformerSettingsWrong."""
     url = options.url.get_secret_value()
-    more: dict[str, Any] = {}
-    if url.startswith("rediss://"):
-        more["ssl_cert_reqs"] = "required" if options.verify else "none"
-        more["ssl_check_hostname"] = options.verify
-        if options.ca_file:
-            more["ssl_ca_certs"] = str(Path(context.base) / options.ca_file)
+    base = Path(context.base)
+    password_file = base / options.password_file if options.password_file else None
+    names = names_of(context, "Redis", account="username password", protocol="url", tls="rediss://", address="url")
+    try:
+        more = redis_options(
+            url,
+            names,
+            username=options.username,
+            password=Password(options.password, password_file, names.password_file),
+            tls=files_of(options, base),
+            verify=options.verify,
+        )
+    except StoreFileUnusable as error:
+        raise InformerSettingsWrong(str(error)) from None
     return Redis.from_url(
         url,
         protocol=2,

@@ -266,7 +266,7 @@ def _yaml(text: str, where: str) -> Sequence[tuple[object, yaml_tree.Node]]:
         problems.append(f"{where}{at}: {what}")
 
     roots: list[tuple[object, yaml_tree.Node]] = []
-    for tree in yaml_tree.read_trees(text, report, fast=True):
+    for tree in yaml_tree.read_trees(text, report):
         if problems:
             break
         root = _plain(tree)

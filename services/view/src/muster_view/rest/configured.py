@@ -14,7 +14,9 @@ from functools import lru_cache
 from typing import Any
 
 from muster_core.config.config import ROOT, partition_name
-from muster_queue_config.queue_yaml import TEXT_BYTES_MAX, checksum, load_queue_config
+from muster_queue_config.errors import QueueConfigError
+from muster_queue_config.judge import Judge
+from muster_queue_config.queue_yaml import checksum
 from muster_queue_config.yaml_reader import truth
 from muster_queue_config.yaml_tree import Mapping, Place, Scalar, Sequence, read_tree
 from muster_rest.shapes.configuration import ValidatedDao
@@ -220,18 +222,22 @@ def _as_yaml(text: str, pairs: _Pairs) -> bytes:
     return out.getvalue()
 
 
-def validated(body: bytes) -> ValidatedDao:
-    """The scheduler's verdict on a configuration. A large one takes seconds, so this must not run on the event loop."""
-    if len(body) > TEXT_BYTES_MAX:
-        return ValidatedDao(allowed=False, reason=f"the configuration is over {TEXT_BYTES_MAX} bytes")
+async def validated(body: bytes, judge: Judge) -> ValidatedDao:
+    """The verdict on a configuration, as the gateway gives it for a registration."""
     try:
         text = body.decode()
     except UnicodeDecodeError as error:
         return ValidatedDao(allowed=False, reason=f"the configuration is not UTF-8: byte {error.start}")
-    config, problems = load_queue_config(text)
-    if config is not None:
+    if not text.strip():
         return ValidatedDao(allowed=True)
-    return ValidatedDao(allowed=False, reason="\n".join(str(each) for each in problems if each.severity == "error"))
+    try:
+        judged = await judge.judge(text)
+    except QueueConfigError as error:
+        return ValidatedDao(allowed=False, reason=str(error))
+    if judged.accepted:
+        return ValidatedDao(allowed=True)
+    errors = [str(each) for each in judged.problems if each.severity == "error"]
+    return ValidatedDao(allowed=False, reason="\n".join(errors))
 
 
 def _unheard(_place: Place | None, _message: str) -> None:

@@ -323,7 +323,7 @@ def ask(wanted: Ask) -> AskDao:
     reason = ask_reason(wanted)
     found = AskDao(
         allocation_key=wanted.key,
-        allocation_tags=wanted.tags,
+        allocation_tags=masked(wanted.tags),
         request_time=wanted.created_ns,
         resource=wanted.shape.quantities,
         priority=str(wanted.priority),
@@ -377,7 +377,7 @@ def allocation(held: Allocation) -> AllocationDao:
     asked_ns = held.created_ns if replaces is None else replaces.created_ns
     return AllocationDao(
         allocation_key=held.key,
-        allocation_tags=held.tags,
+        allocation_tags=masked(held.tags),
         request_time=asked_ns,
         allocation_time=held.created_ns,
         allocation_delay=held.created_ns - asked_ns,
@@ -400,7 +400,7 @@ def foreign(held: Allocation) -> ForeignDao:
     """A foreign allocation."""
     return ForeignDao(
         allocation_key=held.key,
-        allocation_tags=held.tags,
+        allocation_tags=masked(held.tags),
         allocation_time=held.created_ns,
         resource=held.shape.quantities,
         priority=str(held.priority),
@@ -424,7 +424,7 @@ def node_head(partition: Partition, node: Node) -> NodeHeadDao:
         host_name=node.attributes.get(HOST_NAME, ""),
         rack_name=node.attributes.get(RACK_NAME, ""),
         # (Like YuniKorn, it gives the partition's full name, whatever the RM sent.)
-        attributes={**node.attributes, NODE_PARTITION: f"[{partition.rm_id}]{partition.name}"},
+        attributes={**masked(node.attributes), NODE_PARTITION: f"[{partition.rm_id}]{partition.name}"},
         capacity=capacity,
         allocated=allocated,
         occupied=quantities(node.occupied),
@@ -453,7 +453,7 @@ def reported(node: Node) -> ReportedDao | None:
         created=report.capacity is not None,
         capacity=report.capacity or {},
         occupied=report.occupied,
-        attributes=report.attributes,
+        attributes=masked(report.attributes),
         schedulable=report.schedulable,
     )
 

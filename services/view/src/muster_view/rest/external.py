@@ -25,6 +25,7 @@ from muster_core.external.external import (
 from muster_core.external.external_books import ExternalBooks, ExternalEntry, SourceEntry
 from muster_rest.shapes.external import ObjectDao, SourceDao
 from muster_runtime.go_json import go_json
+from muster_runtime.secrets import masked
 
 from muster_view.rest.render import Pieces, small
 
@@ -126,7 +127,7 @@ def _said(what: ExternalObject) -> dict[str, object]:
             return {
                 "capacity": what.capacity,
                 "occupied": what.occupied,
-                "attributes": what.attributes,
+                "attributes": masked(what.attributes),
                 "schedulable": what.schedulable,
                 "whole": what.whole,
                 "brings": what.brings,
@@ -137,17 +138,17 @@ def _said(what: ExternalObject) -> dict[str, object]:
                 "resource": what.quantities,
                 "applicationID": what.app_id,
                 "priority": what.priority,
-                "tags": what.tags,
+                "tags": masked(what.tags),
             }
         case ExternalQueue():
             return {"max": what.maximum}
         case ExternalApplication():
-            return {"queue": what.queue, "user": what.user, "groups": list(what.groups), "tags": what.tags}
+            return {"queue": what.queue, "user": what.user, "groups": list(what.groups), "tags": masked(what.tags)}
         case ExternalOffer():
             return {
                 "nodeID": what.node_id,
                 "resource": what.quantities,
-                "attributes": what.attributes,
+                "attributes": masked(what.attributes),
                 "idle": what.idle_ns,
                 "revoked": what.revoked,
                 "grace": what.grace_ns,

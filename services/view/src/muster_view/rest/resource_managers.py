@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from muster_rest.shapes.managers import ConfigurationDao, ResourceManagerDao
 from muster_runtime import rm_words
-from muster_runtime.secrets import masked, masked_yaml
+from muster_runtime.secrets import masked, masked_text, masked_yaml
 from muster_state.follower import RmInfo
 
 _WANTS = ("predicates", "preemption_predicates", "scheduling_states", "state_dump", "events")
@@ -17,7 +17,7 @@ def described(info: RmInfo, now_ns: int) -> str:
         info.life_ns,
         now_ns,
         paused=info.paused,
-        paused_reason=info.paused_reason,
+        paused_reason=masked_text(info.paused_reason),
         paused_since_ns=info.paused_ns,
         rm_id=info.rm_id,
     )
@@ -30,11 +30,11 @@ def shown(info: RmInfo, now_ns: int, *, default: bool) -> ResourceManagerDao:
         life=info.life,
         life_since=info.life_ns,
         held=info.paused,
-        held_reason=info.paused_reason,
+        held_reason=masked_text(info.paused_reason),
         held_since=info.paused_ns,
         description=described(info, now_ns),
         default=default,
-        version=info.version,
+        version=masked_text(info.version),
         policy_group=info.policy_group,
         build_info=masked(info.build_info),
         extra_config=masked(info.extra_config),

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from muster_bus.clock import Clock
+from muster_queue_config.judge import Judge
 from muster_rest.route import Route
 from muster_rest.view import VIEW
 
@@ -53,12 +54,13 @@ class ViewRest(Engine):
         more: Mapping[str, Endpoint] | None = None,
     ) -> None:
         lookup, yaml = Lookup(source), YamlReading()
+        self._judge = Judge(settings.queue_config)
         subjects = {
             "applications": Applications(lookup),
             "explanations": Explanations(lookup, clock),
             "external": External(lookup, source),
             "figures": Figures(lookup, source, settings, clock, process_metrics=process_metrics),
-            "managers": Managers(lookup, source, yaml, clock),
+            "managers": Managers(lookup, source, yaml, self._judge, clock),
             "nodes": Nodes(lookup),
             "partitions": Partitions(lookup),
             "process": Process(),
@@ -77,3 +79,7 @@ class ViewRest(Engine):
             return found
 
         super().__init__([(each, endpoint(each)) for each in routes], source, settings, clock, gate)
+
+    async def close(self) -> None:
+        """Ends the process that reads configurations."""
+        await self._judge.close()

@@ -67,6 +67,7 @@ class RequestEnvelope(_message.Message):
     CALLBACK_STREAM_FIELD_NUMBER: _builtins.int
     ADMIN_FIELD_NUMBER: _builtins.int
     EXTERNAL_FIELD_NUMBER: _builtins.int
+    JUDGED_FIELD_NUMBER: _builtins.int
     rm_id: _builtins.str
     request_id: _builtins.str
     """Unique for each request of a gateway's life, for tracing and for the answer to a registration."""
@@ -93,6 +94,12 @@ class RequestEnvelope(_message.Message):
     def admin(self) -> Global___AdminCommand: ...
     @_builtins.property
     def external(self) -> Global___ExternalChanges: ...
+    @_builtins.property
+    def judged(self) -> Global___JudgedConfiguration:
+        """Of the configuration in register, configuration or admin.validate: what the gateway's reading process found. Without
+        it (an older gateway, no text) the scheduler reads the text itself.
+        """
+
     def __init__(
         self,
         *,
@@ -110,16 +117,46 @@ class RequestEnvelope(_message.Message):
         callback_stream: Global___CallbackStream | None = ...,
         admin: Global___AdminCommand | None = ...,
         external: Global___ExternalChanges | None = ...,
+        judged: Global___JudgedConfiguration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["admin", b"admin", "allocation", b"allocation", "application", b"application", "body", b"body", "callback_answers", b"callback_answers", "callback_stream", b"callback_stream", "configuration", b"configuration", "external", b"external", "lifecycle", b"lifecycle", "node", b"node", "register", b"register"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["admin", b"admin", "allocation", b"allocation", "application", b"application", "body", b"body", "callback_answers", b"callback_answers", "callback_stream", b"callback_stream", "configuration", b"configuration", "external", b"external", "judged", b"judged", "lifecycle", b"lifecycle", "node", b"node", "register", b"register"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admin", b"admin", "admitted_ns", b"admitted_ns", "allocation", b"allocation", "application", b"application", "body", b"body", "callback_answers", b"callback_answers", "callback_stream", b"callback_stream", "configuration", b"configuration", "external", b"external", "gateway_id", b"gateway_id", "lifecycle", b"lifecycle", "node", b"node", "register", b"register", "request_id", b"request_id", "rm_id", b"rm_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admin", b"admin", "admitted_ns", b"admitted_ns", "allocation", b"allocation", "application", b"application", "body", b"body", "callback_answers", b"callback_answers", "callback_stream", b"callback_stream", "configuration", b"configuration", "external", b"external", "gateway_id", b"gateway_id", "judged", b"judged", "lifecycle", b"lifecycle", "node", b"node", "register", b"register", "request_id", b"request_id", "rm_id", b"rm_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["register", "allocation", "application", "node", "lifecycle", "configuration", "callback_answers", "callback_stream", "admin", "external"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
 Global___RequestEnvelope: _TypeAlias = RequestEnvelope  # noqa: Y015
+
+@_typing.final
+class JudgedConfiguration(_message.Message):
+    """The verdict on a configuration's text. It is on the log, so that no replay judges the text anew."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ACCEPTED_FIELD_NUMBER: _builtins.int
+    COMPILED_FIELD_NUMBER: _builtins.int
+    PROBLEMS_FIELD_NUMBER: _builtins.int
+    accepted: _builtins.bool
+    compiled: _builtins.bytes
+    """the read text, as muster_queue_config.compiled writes it; empty: too large"""
+    @_builtins.property
+    def problems(self) -> _containers.RepeatedCompositeFieldContainer[Global___ConfigProblem]: ...
+    def __init__(
+        self,
+        *,
+        accepted: _builtins.bool = ...,
+        compiled: _builtins.bytes = ...,
+        problems: _abc.Iterable[Global___ConfigProblem] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "compiled", b"compiled", "problems", b"problems"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JudgedConfiguration: _TypeAlias = JudgedConfiguration  # noqa: Y015
 
 @_typing.final
 class ExternalChanges(_message.Message):
@@ -797,6 +834,7 @@ class ResponseEnvelope(_message.Message):
     RESPONSE_FIELD_NUMBER: _builtins.int
     REGISTRATION_FIELD_NUMBER: _builtins.int
     ADMIN_FIELD_NUMBER: _builtins.int
+    DECIDED_FIELD_NUMBER: _builtins.int
     rm_id: _builtins.str
     sequence: _builtins.int
     """Place in the RM's one order of responses, from 1, without gaps. It goes on over restarts and registrations.
@@ -805,6 +843,10 @@ class ResponseEnvelope(_message.Message):
     stream: Global___StreamKind.ValueType
     """The si.v1 *Response that goes to the stream as it is (it carries the same number as responseSequence)."""
     response: _builtins.bytes
+    decided: _builtins.int
+    """Set instead of all others, without an rm_id: the outputs of all requests before this offset of the partition are
+    committed. For gateways, which keep each RM's share of the undecided requests small.
+    """
     @_builtins.property
     def registration(self) -> Global___RegistrationResult:
         """Set instead of stream and response: the answer to a registration."""
@@ -822,10 +864,11 @@ class ResponseEnvelope(_message.Message):
         response: _builtins.bytes = ...,
         registration: Global___RegistrationResult | None = ...,
         admin: Global___AdminResult | None = ...,
+        decided: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["admin", b"admin", "registration", b"registration"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admin", b"admin", "registration", b"registration", "response", b"response", "rm_id", b"rm_id", "sequence", b"sequence", "stream", b"stream"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admin", b"admin", "decided", b"decided", "registration", b"registration", "response", b"response", "rm_id", b"rm_id", "sequence", b"sequence", "stream", b"stream"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

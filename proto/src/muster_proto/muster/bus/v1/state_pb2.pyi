@@ -375,6 +375,7 @@ class RegistrationObject(_message.Message):
     REGISTRATIONS_FIELD_NUMBER: _builtins.int
     PAUSES_FIELD_NUMBER: _builtins.int
     CONFIG_CHECKSUM_FIELD_NUMBER: _builtins.int
+    COMPILED_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     policy_group: _builtins.str
     config: _builtins.str
@@ -383,6 +384,8 @@ class RegistrationObject(_message.Message):
     """as in its RmObject"""
     config_checksum: _builtins.str
     """of the configuration, to compare members of a policy group"""
+    compiled: _builtins.bytes
+    """the read configuration (muster_queue_config.compiled); empty: read the text"""
     @_builtins.property
     def build_info(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     @_builtins.property
@@ -402,10 +405,11 @@ class RegistrationObject(_message.Message):
         registrations: _builtins.int = ...,
         pauses: _abc.Iterable[Global___PauseObject] | None = ...,
         config_checksum: _builtins.str = ...,
+        compiled: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["build_info", b"build_info", "config", b"config", "config_checksum", b"config_checksum", "extra_config", b"extra_config", "pauses", b"pauses", "policy_group", b"policy_group", "registrations", b"registrations", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["build_info", b"build_info", "compiled", b"compiled", "config", b"config", "config_checksum", b"config_checksum", "extra_config", b"extra_config", "pauses", b"pauses", "policy_group", b"policy_group", "registrations", b"registrations", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -6,6 +6,7 @@ from itertools import chain
 
 from muster_bus.clock import Clock
 from muster_core.config.config import partition_name
+from muster_runtime.exposition import SharedExposition
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
 from muster_view.errors import RequestRefused
@@ -30,6 +31,7 @@ class Figures:
     ) -> None:
         self._lookup, self._source, self._settings, self._clock = lookup, source, settings, clock
         self._process_metrics = process_metrics
+        self._exposition = SharedExposition()
         # The rendered metrics, by requested RM.
         self._seen: dict[str | None, core_metrics.Seen] = {}
 
@@ -60,7 +62,8 @@ class Figures:
         return Answer(chain(text, of_process), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
 
     async def metrics(self, _call: Call) -> Answer:
-        return Answer(iter([generate_latest()]), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
+        async with self._exposition as text:
+            return Answer(iter([text]), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
 
     async def history_applications(self, call: Call) -> Answer:
         state = self._lookup.rm(call)

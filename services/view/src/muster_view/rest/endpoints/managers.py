@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from muster_bus.clock import Clock
+from muster_queue_config.judge import Judge
 from muster_runtime.go_json import go_json
 from muster_state.follower import RmState
 
@@ -18,8 +19,9 @@ from muster_view.rest.yaml_reading import YamlReading
 class Managers:
     """Answers about resource managers, and judges configurations."""
 
-    def __init__(self, lookup: Lookup, source: Snapshot, yaml: YamlReading, clock: Clock) -> None:
+    def __init__(self, lookup: Lookup, source: Snapshot, yaml: YamlReading, judge: Judge, clock: Clock) -> None:
         self._lookup, self._source, self._yaml, self._clock = lookup, source, yaml, clock
+        self._judge = judge
 
     async def resource_managers(self, call: Call) -> Answer:
         states = [self._lookup.known(call)] if call.query.get("rm") else list(self._source.states().values())
@@ -43,4 +45,4 @@ class Managers:
         return Answer(iter([text]), headers={**HEADERS, "Content-Type": "application/x-yaml; charset=UTF-8"})
 
     async def validate(self, call: Call) -> Answer:
-        return Answer(render.body(await self._yaml.read(configured.validated, call.body)))
+        return Answer(render.body(await configured.validated(call.body, self._judge)))

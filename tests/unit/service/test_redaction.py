@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from muster_gateway.redaction import printable, redacted
 from muster_proto.si.v1 import si_pb2
+from muster_runtime.secrets import printable, redacted
 
 _STRING, _BYTES, _INT64, _MESSAGE = 9, 12, 3, 11
 

@@ -1,0 +1,135 @@
+"""A read configuration as bytes, so that nobody must read the same text again.
+
+The bytes name the text by its digest. Bytes of another text, of another version or with an error give None, and the
+caller reads the text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+
+import msgspec
+from muster_core.config.config import (
+    ClusterConfig,
+    FilterConfig,
+    PartitionConfig,
+    PlacementRuleConfig,
+    PreemptionConfig,
+    QueueConfig,
+    ReservationConfig,
+)
+from muster_core.config.patterns import InvalidPattern
+
+# Goes up with each change of what a text means or of the classes below.
+VERSION = 1
+# Limit of the decoded size. A text of 1 MiB gives about 2 MiB; aliases can give more.
+BYTES_MAX = 16 << 20
+
+
+class _Filter(msgspec.Struct, array_like=True):
+    deny: bool
+    users: tuple[str, ...]
+    groups: tuple[str, ...]
+
+
+class _Rule(msgspec.Struct, array_like=True):
+    name: str
+    create: bool
+    value: str
+    filter: _Filter | None
+    parent: _Rule | None
+
+
+class _Partition(msgspec.Struct, array_like=True):
+    name: str
+    root: QueueConfig
+    rules: tuple[_Rule, ...]
+    node_sort_policy: str
+    node_sort_weights: dict[str, float]
+    preemption: PreemptionConfig
+    reservation: ReservationConfig
+    resolver: str
+
+
+class _Compiled(msgspec.Struct, array_like=True):
+    version: int
+    digest: bytes
+    partitions: tuple[_Partition, ...]
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(_Compiled)
+
+
+def digest(text: str) -> bytes:
+    """Returns the digest that names a text."""
+    return hashlib.sha256(text.encode(errors="surrogatepass")).digest()
+
+
+def encode(text: str, config: ClusterConfig) -> bytes:
+    """Returns the configuration that was read from a text as bytes; b"" if it is too large."""
+    partitions = tuple(
+        _Partition(
+            each.name,
+            each.root,
+            tuple(_rule(rule) for rule in each.placement_rules),
+            each.node_sort_policy,
+            each.node_sort_weights,
+            each.preemption,
+            each.reservation,
+            each.user_group_resolver,
+        )
+        for each in config.partitions
+    )
+    plain = _encoder.encode(_Compiled(VERSION, digest(text), partitions))
+    return zlib.compress(plain) if len(plain) <= BYTES_MAX else b""
+
+
+def decode(text: str, value: bytes) -> ClusterConfig | None:
+    """Returns the configuration of a text from its bytes; None: they are not of this text and this version."""
+    if not value:
+        return None
+    try:
+        inflater = zlib.decompressobj()
+        found = _decoder.decode(inflater.decompress(value, BYTES_MAX))
+        if not inflater.eof or found.version != VERSION or found.digest != digest(text):
+            return None
+        return ClusterConfig(tuple(_partition(each) for each in found.partitions))
+    except (zlib.error, msgspec.DecodeError, msgspec.ValidationError, InvalidPattern, RecursionError):
+        return None
+
+
+def _rule(rule: PlacementRuleConfig) -> _Rule:
+    who = rule.filter
+    return _Rule(
+        rule.name,
+        rule.create,
+        rule.value,
+        None if who is None else _Filter(who.deny, who.users, who.groups),
+        None if rule.parent is None else _rule(rule.parent),
+    )
+
+
+def _partition(each: _Partition) -> PartitionConfig:
+    return PartitionConfig(
+        each.name,
+        each.root,
+        tuple(_read_rule(rule) for rule in each.rules),
+        each.node_sort_policy,
+        each.node_sort_weights,
+        each.preemption,
+        each.reservation,
+        each.resolver,
+    )
+
+
+def _read_rule(rule: _Rule) -> PlacementRuleConfig:
+    who = rule.filter
+    return PlacementRuleConfig(
+        rule.name,
+        rule.create,
+        rule.value,
+        None if who is None else FilterConfig(who.deny, who.users, who.groups),
+        None if rule.parent is None else _read_rule(rule.parent),
+    )

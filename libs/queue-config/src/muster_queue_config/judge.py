@@ -1,0 +1,230 @@
+"""Reads queue configurations in a process of its own, within limits of time and memory.
+
+A text of an RM may cost seconds and hundreds of MiB. No event loop pays for that: a child process reads one text at a
+time. It starts with the first text, ends after a while without one, and is started again after the system ended it. RMs
+take turns, so that one RM's texts do not hold another's.
+
+A verdict is final. A text that used up its limits is refused like a text with an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import OrderedDict, deque
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+from muster_runtime.channel import Channel
+from muster_runtime.child_process import ChildProcess
+
+from muster_queue_config import compiled, judge_messages
+from muster_queue_config.errors import JudgeBusy, JudgeClosed
+from muster_queue_config.judge_messages import OUT_OF_MEMORY, Limits, Ready, Text, Verdict
+from muster_queue_config.settings import QueueConfigSettings
+from muster_queue_config.yaml_reader import Problem
+
+log = structlog.get_logger(__name__)
+
+_CHILD = "muster_queue_config.judge_child"
+# Decisions have priority for the processor.
+_NICE = 5
+# Limit of the wait for a child that gets no processor time, or that hangs. Its own limit counts processor time.
+_SILENT_S = 60.0
+# A child that something else ended (a person, the kernel) gets the text once more.
+_TRIES = 2
+_KEPT_BYTES = 8 << 20
+_WAITING_MAX = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The verdict on a text.
+
+    :param compiled: of an accepted text, as of ``compiled.encode``; b"" if it is too large.
+    """
+
+    accepted: bool
+    compiled: bytes
+    problems: tuple[Problem, ...]
+
+
+@dataclass(slots=True)
+class _Waiting:
+    text: str
+    done: asyncio.Future[Judged]
+
+
+class Judge:
+    """See the module's docstring."""
+
+    def __init__(self, settings: QueueConfigSettings) -> None:
+        self._settings = settings
+        self._lines: OrderedDict[str, deque[_Waiting]] = OrderedDict()  # of RMs, in the order of their turns
+        self._count = 0
+        self._kept: OrderedDict[bytes, Judged] = OrderedDict()
+        self._kept_bytes = 0
+        self._reading: asyncio.Task[None] | None = None
+        self._child: ChildProcess[Any] | None = None
+        self._channel: Channel[Any] | None = None
+        self._idle: asyncio.TimerHandle | None = None
+        self._ending: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    async def judge(self, text: str, whose: str = "") -> Judged:
+        """Returns the verdict on a text.
+
+        :param whose: the RM. RMs take turns.
+
+        Raises JudgeBusy, JudgeClosed.
+        """
+        if self._closed:
+            raise JudgeClosed("the service stops")
+        # 1. without reading
+        size, most = len(text.encode(errors="surrogatepass")), self._settings.max_bytes
+        if size > most:
+            return _refused(f"the configuration has {size} bytes, expected at most {most}")
+        name = compiled.digest(text)
+        if (known := self._kept.get(name)) is not None:
+            self._kept.move_to_end(name)
+            return known
+        # 2. in its turn
+        if self._count >= _WAITING_MAX:
+            raise JudgeBusy(f"{self._count} configurations wait to be read already: try again")
+        waiting = _Waiting(text, asyncio.get_running_loop().create_future())
+        self._lines.setdefault(whose, deque()).append(waiting)
+        self._count += 1
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.create_task(self._read_all(), name="configurations")
+        judged = await waiting.done
+        # 3. for the next one with the same text
+        self._keep(name, judged)
+        return judged
+
+    @property
+    def pid(self) -> int | None:
+        """The reading process; None: there is none now."""
+        return self._child.pid if self._child is not None else None
+
+    def kill(self, why: str) -> None:
+        """Kills the reading process, if there is one."""
+        if self._child is not None:
+            self._child.kill(why)
+
+    async def close(self) -> None:
+        """Ends the child. Texts that wait get JudgeClosed."""
+        self._closed = True
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.gather(self._reading, return_exceptions=True)
+        for line in self._lines.values():
+            for waiting in line:
+                if not waiting.done.done():
+                    waiting.done.set_exception(JudgeClosed("the service stops"))
+        self._lines.clear()
+        await self._end_child()
+        await asyncio.gather(*self._ending, return_exceptions=True)
+
+    def _keep(self, name: bytes, judged: Judged) -> None:
+        if name in self._kept:
+            return
+        self._kept[name] = judged
+        self._kept_bytes += _size(judged)
+        while self._kept_bytes > _KEPT_BYTES and self._kept:
+            _, dropped = self._kept.popitem(last=False)
+            self._kept_bytes -= _size(dropped)
+
+    # ---- one text after the other ----------------------------------------------------------------------------------
+
+    async def _read_all(self) -> None:
+        if self._idle is not None:
+            self._idle.cancel()
+        while self._lines:
+            whose, line = next(iter(self._lines.items()))
+            waiting = line.popleft()
+            self._count -= 1
+            del self._lines[whose]
+            if line:
+                self._lines[whose] = line  # behind all others
+            if waiting.done.done():  # its caller has gone
+                continue
+            try:
+                judged = await self._read(waiting.text)
+            except asyncio.CancelledError:
+                if not waiting.done.done():
+                    waiting.done.set_exception(JudgeClosed("the service stops"))
+                raise
+            except Exception as error:  # one text must not stop the others
+                log.exception("configuration not read", error=repr(error))
+                judged = _refused("the configuration cannot be read now")
+            if not waiting.done.done():
+                waiting.done.set_result(judged)
+        self._idle = asyncio.get_running_loop().call_later(self._settings.idle_s, self._rest)
+
+    async def _read(self, text: str) -> Judged:
+        for _ in range(_TRIES):
+            try:
+                channel = await self._ready_channel()
+                channel.send(Text(text, self._settings.max_bytes))
+                async with asyncio.timeout(_SILENT_S):
+                    answer = await channel.receive()
+            except (OSError, TimeoutError, ValueError) as error:
+                log.warning("configuration reader does not answer", error=repr(error))
+                await self._end_child()
+                continue
+            if isinstance(answer, Verdict):
+                return Judged(answer.accepted, answer.compiled, tuple(answer.problems))
+            code = await self._end_child()
+            if code == OUT_OF_MEMORY:
+                mib = self._settings.memory_bytes >> 20
+                return _refused(f"reading the configuration needs more than {mib} MiB of memory")
+            if code is not None and code in ChildProcess.OUT_OF_TIME:
+                return _refused(
+                    f"reading the configuration needs more than {self._settings.cpu_s:g} s of processor time"
+                )
+            log.warning("configuration reader ended", code=code)
+        return _refused("the configuration cannot be read now")
+
+    async def _ready_channel(self) -> Channel[Any]:
+        """Returns the channel to a child that can read. Raises OSError, TimeoutError."""
+        if self._channel is not None:
+            return self._channel
+        settings = self._settings
+        self._child = ChildProcess.spawn(_CHILD, judge_messages.ToParent)
+        channel = await self._child.connect()
+        channel.send(Limits(settings.cpu_s, settings.memory_bytes, _NICE))
+        async with asyncio.timeout(_SILENT_S):
+            if not isinstance(await channel.receive(), Ready):
+                raise OSError("the process that reads configurations did not start")
+        self._channel = channel
+        return channel
+
+    def _rest(self) -> None:
+        """Ends a child that has nothing to read, to free its memory."""
+        if self._child is not None and (self._reading is None or self._reading.done()):
+            child, self._child, self._channel = self._child, None, None
+            task = asyncio.create_task(child.end(), name="configurations end")
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+
+    async def _end_child(self) -> int | None:
+        """Ends the child. Returns its exit code."""
+        if self._idle is not None:
+            self._idle.cancel()
+        child, self._child, self._channel = self._child, None, None
+        if child is None:
+            return None
+        code: int | None = None
+        with contextlib.suppress(TimeoutError):  # it may be about to end by itself
+            code = await child.ended(1.0)
+        await child.end()
+        return code
+
+
+def _refused(why: str) -> Judged:
+    return Judged(False, b"", (Problem("error", "", 0, 0, why),))
+
+
+def _size(judged: Judged) -> int:
+    return len(judged.compiled) + 200 * (1 + len(judged.problems))

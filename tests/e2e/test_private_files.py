@@ -1,0 +1,53 @@
+"""Everything that Muster writes into a directory that all may read is for its own user only."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from pathlib import Path
+
+from e2e.gang_rig import Rm, eventually, muster_here
+from muster_cli.main import run
+from structlog.testing import capture_logs
+
+QUEUES = "partitions: [{name: default, queues: [{name: root, submitacl: '*'}]}]"
+
+
+def _modes(directory: Path) -> dict[str, int]:
+    return {
+        str(path.relative_to(directory)): stat.S_IMODE(path.stat().st_mode)
+        for path in directory.rglob("*")
+        if path.is_file()
+    }
+
+
+async def test_log_sessions_history_and_exports_are_private_in_whatever_directory(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    data.chmod(0o777)
+    umask = os.umask(0)
+    try:
+        async with muster_here(data, ["publisher.parquet_roll_s=0.2"]) as muster:
+            rm = Rm(muster.gateway, muster.http, "rm1", QUEUES)
+            async with rm:
+                await rm.nodes(n1=4)
+                await eventually(lambda: any(name.endswith(".parquet") for name in _modes(data)), "there is a history")
+                modes = _modes(data)
+        assert {"log.db", "log.db-wal", "log.db.lock", "sessions.db"} <= modes.keys()
+        assert {name: oct(mode) for name, mode in modes.items() if mode != 0o600} == {}
+
+        for name in _modes(data):  # as an older version left them
+            (data / name).chmod(0o644)
+        with capture_logs() as logged:
+            async with muster_here(data):
+                modes = _modes(data)
+        assert {name: oct(mode) for name, mode in modes.items() if mode != 0o600} == {}
+        named = [each for each in logged if each["event"] == "mode of data files tightened"]
+        assert len(named) == 5, "the lock and the log, the sessions, the history's lock and its files: one entry each"
+
+        copy = f"COPY (SELECT 1) TO '{data / 'a.csv'}'"
+        assert await asyncio.to_thread(run, ["history", copy, "--data-dir", str(data), "--allow-files"]) == 0
+        assert _modes(data)["a.csv"] == 0o600
+    finally:
+        os.umask(umask)

@@ -1,0 +1,107 @@
+"""A read configuration as bytes."""
+
+from __future__ import annotations
+
+import zlib
+
+import pytest
+from muster_core.config.config import DEFAULT_CONFIG, ClusterConfig
+from muster_queue_config import compiled
+from muster_queue_config.queue_yaml import load_queue_config, load_recorded
+
+# Each key of a configuration once.
+FULL = """
+partitions:
+  - name: default
+    nodesortpolicy: {type: binpacking, resourceweights: {vcore: 2, memory: 0.5}}
+    preemption: {enabled: false, quotapreemptionenabled: true, optout: last}
+    reservation: {enabled: true, delay: 3s, timeout: 1h}
+    usergroupresolver: {type: os}
+    placementrules:
+      - {name: fixed, value: root.a, filter: {type: allow, users: ['^a.*$'], groups: [ops, dev]}}
+      - name: tag
+        value: namespace
+        create: true
+        parent: {name: user, create: true, filter: {type: deny, users: [bob]}}
+    limits:
+      - {limit: all, users: ['*'], maxapplications: 100}
+    queues:
+      - name: root
+        submitacl: '*'
+        queues:
+          - name: a
+            adminacl: ann ops
+            maxapplications: 7
+            properties: {application.sort.policy: fifo}
+            resources: {guaranteed: {vcore: 1}, max: {vcore: 2, memory: 9223372036854775807}}
+            limits: [{limit: some, users: [ann], groups: [ops], maxresources: {vcore: 1}, maxapplications: 5}]
+          - name: b
+            parent: true
+            childtemplate:
+              {maxapplications: 3, properties: {application.sort.policy: fifo}, resources: {max: {vcore: 1}}}
+  - name: gpu
+    queues: [{name: root}]
+"""
+
+
+def read(text: str) -> ClusterConfig:
+    config, problems = load_queue_config(text)
+    assert config is not None, problems
+    return config
+
+
+def test_a_configuration_comes_back_whole() -> None:
+    config = read(FULL)
+    again = compiled.decode(FULL, compiled.encode(FULL, config))
+    assert again == config
+    rules, expected = (each.partitions[0].placement_rules for each in (again, config))
+    for user, groups in (("ann", ()), ("bob", ("dev",)), ("bob", ("none",))):
+        for rule, other in zip(rules, expected, strict=True):
+            assert rule.filter is None or rule.filter.lets_in(user, groups) is other.filter.lets_in(user, groups)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda value: b"",
+        lambda value: value[:-3],
+        lambda value: b"no zlib",
+        lambda value: zlib.compress(b"\xc1"),
+        lambda value: zlib.compress(zlib.decompress(value)[:-1]),
+        lambda value: zlib.compress(zlib.decompress(value).replace(b"\x93\x01", b"\x93\x02", 1)),
+    ],
+    ids=["nothing", "cut", "not compressed", "no message", "half a message", "another version"],
+)
+def test_bytes_that_cannot_be_used_are_not_used(damage: object) -> None:
+    value = compiled.encode(FULL, read(FULL))
+    damaged = damage(value)  # type: ignore[operator]
+    assert compiled.decode(FULL, damaged) is None
+    config, anew, _ = load_recorded(FULL, damaged)
+    assert config == read(FULL)
+    assert anew == value
+
+
+def test_bytes_of_another_text_are_not_used() -> None:
+    assert compiled.decode(FULL + "#", compiled.encode(FULL, read(FULL))) is None
+
+
+def test_a_bomb_is_not_inflated() -> None:
+    bomb = zlib.compress(b"\x93" + bytes(compiled.BYTES_MAX * 4))
+    assert compiled.decode(FULL, bomb) is None
+
+
+def test_a_recorded_text_is_not_read_when_its_configuration_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    value = compiled.encode(FULL, read(FULL))
+    monkeypatch.setattr("muster_queue_config.queue_yaml.read_tree", None)
+    config, again, problems = load_recorded(FULL, value)
+    assert config is not None
+    assert (again, problems) == (value, [])
+    assert load_recorded(" ", b"") == (DEFAULT_CONFIG, b"", [])
+
+
+def test_a_recorded_text_that_only_the_old_reader_takes_is_read() -> None:
+    """libyaml refuses it; an earlier version of Muster accepted it."""
+    text = "partitions: [{name: default, queues: [{name: root, properties: {a: {? b}}}]}]"
+    old = "%YAML 1.2\n---\npartitions:\n- name: default\n  queues:\n  - name: root\n    properties: {a: x}\n"
+    assert load_queue_config(text)[0] is None
+    assert load_recorded(old, b"")[0] is not None

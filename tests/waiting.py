@@ -1,0 +1,26 @@
+"""Waiting for a condition: bounded by a limit that no busy machine reaches, never for time to pass."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+PATIENCE_S = 60.0
+
+
+async def eventually(condition: Callable[[], Any], what: str = "", within_s: float = PATIENCE_S) -> Any:
+    """Asks a condition, plain or async, until its answer is true; gives the answer.
+
+    :param what: what is waited for, for the failure's message.
+    """
+    try:
+        async with asyncio.timeout(within_s):
+            while True:
+                found = condition()
+                found = await found if isinstance(found, Awaitable) else found
+                if found:
+                    return found
+                await asyncio.sleep(0.005)
+    except TimeoutError:
+        raise AssertionError(f"not within {within_s:g} s: {what or 'the condition'}") from None

@@ -109,9 +109,7 @@ def test_who_waits_unchanged_is_not_written() -> None:
 
 
 def test_who_is_placed_at_the_first_look_leaves_nothing() -> None:
-    cluster = Cluster(LEAF)
-    cluster.node("n", vcore=8)
-    cluster.app("x", "root.a")
+    cluster = Cluster(LEAF).having({"n": {"vcore": 8}}, {"x": "root.a"})
     cluster.ask("x", "k", vcore=4)
     assert not cluster.queue("root.a").waitlists
     assert cluster.application("x").past == ()

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from muster_bus.clock import ManualClock
+from manual_clock import ManualClock
 from muster_gateway.errors import SessionsDown
 from muster_gateway.rm_life import RmState
 from muster_gateway.sessions import make_sessions

@@ -13,8 +13,9 @@ import asyncpg
 import httpx
 import pytest
 from chaos.harness import embedded
+from manual_clock import ManualClock
 from msgspec.json import decode
-from muster_bus.clock import Clock, ManualClock
+from muster_bus.clock import Clock
 from muster_bus.log import Record
 from muster_event_publisher import metrics
 from muster_event_publisher.events import batch_of

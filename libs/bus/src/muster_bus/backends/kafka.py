@@ -64,7 +64,6 @@ class KafkaLog(KafkaLink):
     def __init__(self, specs: Sequence[TopicSpec], settings: LogSettings, clock: Clock) -> None:
         super().__init__(specs, settings, clock)
         self._specs = specs
-        self._last_refusal: str | None = None
 
     # ---- life -----------------------------------------------------------------------------------------------------
 
@@ -72,7 +71,6 @@ class KafkaLog(KafkaLink):
         """Opens the log. Raises LogRefused, too: the brokers refuse this client, or a file of its credentials is
         unusable.
         """
-        self._last_refusal = None
         try:
             options = self.security.connection()
         except StoreFileUnusable as error:
@@ -82,9 +80,10 @@ class KafkaLog(KafkaLink):
             await self.bounded(self._start(admin), "start")
         except LogUnavailable as error:
             await stop(admin.close())
-            if self._last_refusal is None:
+            refusal = await self.refusal()
+            if refusal is None:
                 raise
-            raise LogUnavailable(f"{error}; {self._last_refusal}") from error
+            raise LogUnavailable(f"{error}; {refusal.sentence}") from error
         except BaseException:
             await stop(admin.close())
             raise
@@ -99,7 +98,6 @@ class KafkaLog(KafkaLink):
                 break
             except errors.KafkaConnectionError:  # the brokers may still be starting
                 refusal = await self.refusal()
-                self._last_refusal = refusal.sentence if refusal is not None else None
                 refusals = refusals + 1 if refusal is not None and refusal.is_certain else 0
                 if refusal is not None and refusals == _REFUSALS:
                     raise LogRefused(f"Kafka at {self.settings.kafka_bootstrap_servers}: {refusal.sentence}") from None

@@ -256,6 +256,16 @@ def read_response(record: Record) -> Response:
     return Response(envelope.rm_id, envelope.sequence, kind, envelope.response, None)
 
 
+def read_decided(record: Record) -> int:
+    """Decodes a record without a key: the scheduler's report that it has decided all requests before an offset. 0: it
+    is no report. Raises CodecError.
+    """
+    try:
+        return envelope_pb2.ResponseEnvelope.FromString(record.value or b"").decided
+    except DecodeError as error:
+        raise CodecError(f"{record.topic}[{record.partition}]@{record.offset} is no ResponseEnvelope") from error
+
+
 def encode_configuration_answer(answer: ConfigurationAnswer) -> bytes:
     """Encodes a muster.v1.UpdateConfigurationResponse."""
     problems = [

@@ -49,7 +49,13 @@ class AdmissionLimits(BaseModel):
     max_record_bytes: int = Field(
         960 * 1024,
         ge=1024,
-        description="One record. A larger registration or item is refused; a larger message is split.",
+        description="One record. A larger registration or item is refused.",
+    )
+    # Some 200 asks, which the scheduler decides in about 20 ms.
+    record_bytes: int = Field(
+        32 * 1024,
+        ge=1024,
+        description="A larger message is split between its items into records of this size, so that RMs take turns.",
     )
 
 
@@ -168,6 +174,12 @@ class GatewaySettings(BaseModel):
 
     # Memory limits per stream. With these and max_streams, all streams together use at most 4000 * 12 MiB.
     inflight_bytes: int = Field(4 * _MIB, ge=1024, description="Requests of a stream that the log has not confirmed.")
+    undecided_bytes: int = Field(
+        64 * 1024,
+        ge=32 * 1024,
+        description="Requests of a stream that the scheduler has not decided; above this the stream is not read, so "
+        "that other RMs' requests wait behind so much at most.",
+    )
     queue_responses: int = Field(2_048, ge=1, description="Responses that wait for a slow stream before it catches up.")
     queue_bytes: int = Field(8 * _MIB, ge=1024, description="The same in bytes.")
     waiting_answers: int = Field(256, ge=1, description="Waiting admission answers; above this the stream is not read.")

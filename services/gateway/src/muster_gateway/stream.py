@@ -29,7 +29,7 @@ from muster_bus.log import Log, LogWriter, OutRecord
 from muster_bus.topics import Topics
 
 from muster_gateway import metrics
-from muster_gateway.admission import admit, check_rm_id, rm_id_of
+from muster_gateway.admission import admission_steps, check_rm_id, rm_id_of
 from muster_gateway.codec import RequestCodec
 from muster_gateway.errors import (
     GatewayError,
@@ -47,6 +47,7 @@ from muster_gateway.response_reader import RESUME_METADATA, CatchUp, Feed, Respo
 from muster_gateway.sessions.contract import NOWHERE, Advance, Cursor, SessionStore
 from muster_gateway.settings import GatewaySettings
 from muster_gateway.stream_kind import StreamKind
+from muster_gateway.turns import Undecided, in_turns
 
 log = structlog.get_logger(__name__)
 
@@ -172,6 +173,7 @@ class RmStream:
         self._room = asyncio.Event()
         self._answers: deque[bytes] = deque()
         self._inflight_bytes = 0
+        self._undecided = Undecided()
         self._reading: asyncio.Task[None] | None = None
         self._writing: asyncio.Task[None] | None = None
 
@@ -387,8 +389,8 @@ class RmStream:
 
     async def _take(self, raw: bytes) -> None:
         parts, kind = self._parts, self.kind
-        # 1. admission
-        admitted = admit(kind, raw, self.rm_id, parts.settings.limits)
+        # 1. admission, in turns with other streams
+        admitted = await in_turns(admission_steps(kind, raw, self.rm_id, parts.settings.limits))
         count_request(kind, admitted.items, admitted.rejected)
         if admitted.answer is not None:
             await self._wait_for_room(lambda: len(self._answers) < parts.settings.waiting_answers)
@@ -398,6 +400,7 @@ class RmStream:
         for payload in admitted.payloads:
             if self._inflight_bytes:
                 await self._wait_for_room(lambda: self._inflight_bytes < parts.settings.inflight_bytes)
+            await self._wait_for_decisions()
             await self._append(payload)
 
     async def _append(self, payload: bytes) -> None:
@@ -409,6 +412,7 @@ class RmStream:
         except BusError as error:
             raise append_error(error) from error
         size = len(payload)
+        self._undecided.add(size)
         if taken.done():
             self._appended(0, taken)
         else:
@@ -425,6 +429,19 @@ class RmStream:
             self.end(LogDown("the log did not take a request: send unanswered items again"))
         elif (error := taken.exception()) is not None:
             self.end(append_error(error))
+        else:
+            self._undecided.appended(taken.result(), self._tail.decided if self._tail is not None else 0)
+
+    async def _wait_for_decisions(self) -> None:
+        """Returns when the scheduler has decided enough of the stream's requests, or says nothing of its decisions."""
+        assert self._tail is not None
+        limit = self._parts.settings.undecided_bytes
+        while self._error is None and self._undecided.bytes_after(self._tail.decided) >= limit:
+            if not await self._tail.decides_more():
+                self._undecided.forget()
+                break
+        if self._error is not None:
+            raise self._error
 
     async def _wait_for_room(self, has_room: Callable[[], bool]) -> None:
         while not has_room() and self._error is None:

@@ -72,6 +72,10 @@ _SHOWN_MAX = 256  # characters of an id in a reason
 # wrong partition.
 _BEFORE_REGISTRATION = frozenset({"register", "external"})
 _NO_GATE = Gate()
+# A tick begins no further RM's decisions after so long. The other RMs' come next, after new requests.
+_TURN_S = 0.01
+# Allocations that an RM gets in one go however many share a batch.
+_LEAST_ALLOCATIONS = 8
 
 
 Items = UpdateAllocations | UpdateApplications | UpdateNodes
@@ -85,7 +89,8 @@ class SchedulerMachine:
     :param max_allocations_batch: see SchedulerSettings.
     :param check_invariants_every_ns: 0: only at recovery.
     :param groups: finds the groups of users that come without groups.
-    :param monotonic_s: measures the duration of decisions; no decision depends on it.
+    :param monotonic_s: measures the duration of decisions. It ends a turn, as the end of a batch does; what is decided
+        for one RM does not depend on the others' turns.
     :param gate: the external sources that the scheduler must wait for; without a life: none, and the machine gives up
         none.
     """
@@ -95,7 +100,7 @@ class SchedulerMachine:
         topics: Topics,
         new_uuid: Callable[[], str],
         configurations: PolicyGroups | str = "",
-        max_allocations_batch: int = 2000,
+        max_allocations_batch: int = 200,
         check_invariants_every_ns: int = 0,
         groups: UserGroups | None = None,
         monotonic_s: Callable[[], float] = lambda: 0.0,
@@ -194,13 +199,19 @@ class SchedulerMachine:
         return self._decide(touched, now_ns, outputs)
 
     def tick(self, now_ns: int) -> list[OutRecord]:
-        """Makes the decisions for which a deadline has come, or that the last budget did not cover."""
+        """Makes the decisions for which a deadline has come, or that the last budget did not cover. RMs take turns."""
         now_ns = self._time(now_ns)
-        due = {**dict.fromkeys(self._unexhausted), **dict.fromkeys(self._outcomes)}
-        due |= dict.fromkeys(self._deadlines.take_due(now_ns))
+        due = {**dict.fromkeys(self._outcomes), **dict.fromkeys(self._deadlines.take_due(now_ns)), **self._unexhausted}
         self._check_invariants(now_ns)
         self._watch.start()
-        return self._decide(due, now_ns, [])
+        outputs: list[OutRecord] = []
+        ends_s = self._watch.now_s() + _TURN_S
+        for rm_id in due:
+            if rm_id not in self._outcomes and self._watch.now_s() >= ends_s:
+                self._unexhausted.setdefault(rm_id)  # its deadline is taken: it is due in the next turn
+                continue
+            self._decide({rm_id: None}, now_ns, outputs)
+        return outputs
 
     def next_deadline_ns(self) -> int | None:
         """Returns the time of the next ``tick``."""
@@ -218,6 +229,7 @@ class SchedulerMachine:
         return self._now_ns
 
     def _decide(self, touched: dict[str, None], now_ns: int, outputs: list[OutRecord]) -> list[OutRecord]:
+        budget = max(min(_LEAST_ALLOCATIONS, self._budget), self._budget // max(1, len(touched)))
         for rm_id in touched:
             state = self._folder.rms.get(rm_id)
             if state is None:
@@ -228,11 +240,10 @@ class SchedulerMachine:
                 del self._paused[rm_id]
                 emitter = self._emitters[rm_id]
                 outputs += (emitter.rm_record(state.core.next_submission), emitter.registration_record())
-            out = state.core.cycle(now_ns, self._budget, self._outcomes.pop(rm_id, None))
-            if state.core.exhausted:
-                self._unexhausted.pop(rm_id, None)
-            else:
-                self._unexhausted[rm_id] = None
+            out = state.core.cycle(now_ns, budget, self._outcomes.pop(rm_id, None))
+            self._unexhausted.pop(rm_id, None)
+            if not state.core.exhausted:
+                self._unexhausted[rm_id] = None  # behind all others
             # A core's deadline changes only when it takes a command or decides, so not all RMs need a look.
             self._deadlines.set(rm_id, state.core.next_deadline_ns())
             if out:

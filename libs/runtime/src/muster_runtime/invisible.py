@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import re
 
-# Printable by Python's tables, but without a glyph: combining grapheme joiner, Hangul fillers, Khmer inherent vowels,
-# Mongolian and other variation selectors, Braille blank.
-_IGNORABLE = "\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef"
-_IS_IGNORABLE = re.compile(f"[{_IGNORABLE}]")
+from muster_si.characters import IGNORABLE
+
+_IS_IGNORABLE = re.compile(f"[{IGNORABLE}]")
 _BREAKS = "\n\t"
 
 
@@ -30,11 +29,6 @@ def first_invisible(text: str) -> str | None:
     if text.isprintable() and _IS_IGNORABLE.search(text) is None:
         return None
     return next(each for each in text if is_invisible(each))
-
-
-def code_point(character: str) -> str:
-    """Returns the name of a character for messages: ``U+202E``."""
-    return f"U+{ord(character):04X}"
 
 
 def visible(text: str, *, breaks: bool = True) -> str:

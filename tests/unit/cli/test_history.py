@@ -20,10 +20,10 @@ from muster_cli.history.store import opened
 from muster_cli.history.tail import schema
 from muster_cli.main import run
 from muster_event_publisher.history.places import place_of
+from muster_runtime.terminal import Screen
 from pyarrow import Table
 from pyarrow import parquet as pq
 from pyarrow.fs import S3FileSystem
-from rich.console import Console
 
 INSTANCE = "one"
 S = 1_000_000_000
@@ -387,7 +387,7 @@ def test_a_life_keeps_to_the_width(tmp_path: Path, width: int, count: int) -> No
     write(tmp_path, told.rows, 0, len(told.rows))
     with opened(Source(place_of(str(tmp_path)), None, "", "")) as history:
         life = read(history, "app")
-    out = Console(width=width, file=io.StringIO(), force_terminal=False)
+    out = Screen(width=width, file=io.StringIO(), force_terminal=False)
     with out.capture() as captured:
         out.print(screen(life, width, 40, plain=True))
     lines = [line.rstrip() for line in captured.get().splitlines()]

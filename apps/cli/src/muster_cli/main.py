@@ -10,6 +10,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 from muster_runtime import logs
+from muster_runtime.terminal import Screen, give_up_output, guard_tracebacks, say
 
 from muster_cli.common import Common, token_of
 from muster_cli.errors import CommandError
@@ -232,7 +233,7 @@ def health(
     from muster_cli.probe import probe
 
     ready, said = probe(address, timeout_s, token_of(token_file))
-    print(f"{address}: {said.strip()}")  # noqa: T201 - the answer
+    say(f"{address}: {said.strip()}")
     return 0 if ready else 1
 
 
@@ -329,11 +330,9 @@ def config_check(file: Path) -> int:
 
     :param file: the queue configuration.
     """
-    from rich.console import Console
-
     from muster_cli.queue_config import check
 
-    return 0 if check(file, Console()) else 1
+    return 0 if check(file, Screen()) else 1
 
 
 @config_app.command(name="diff")
@@ -343,11 +342,9 @@ def config_diff(old: Path, new: Path) -> int:
     :param old: the present queue configuration.
     :param new: the new one.
     """
-    from rich.console import Console
-
     from muster_cli.queue_config import compare
 
-    compare(old, new, Console())
+    compare(old, new, Screen())
     return 0
 
 
@@ -362,11 +359,9 @@ def config_apply(file: Path, *, rm: str = "", gateway: str = "127.0.0.1:9090", t
     :param gateway: gRPC address of a gateway.
     :param timeout_s: how long to wait for the answer.
     """
-    from rich.console import Console
-
     from muster_cli.configuration import apply
 
-    return 0 if apply(file, gateway, rm, timeout_s, Console()) else 1
+    return 0 if apply(file, gateway, rm, timeout_s, Screen()) else 1
 
 
 @config_app.command(name="show")
@@ -556,20 +551,21 @@ def run(arguments: Sequence[str]) -> int:
     try:
         result = app(list(arguments), result_action="return_value")
     except CommandError as error:
-        print(f"muster: {error}", file=sys.stderr)  # noqa: T201 - the one clear line
+        say(f"muster: {error}", error=True)
         return error.exit_code
     except SettingsError as error:
         for problem in error.problems:
-            print(f"muster: {problem}", file=sys.stderr)  # noqa: T201
+            say(f"muster: {problem}", error=True)
         return 2
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # the reader of the output is gone, such as `head`
-        sys.stderr.close()
+        give_up_output()
         return 0
     return result if isinstance(result, int) else 0
 
 
 def main() -> None:
     """Entry point of the ``muster`` script."""
+    guard_tracebacks()
     sys.exit(run(sys.argv[1:]))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -22,8 +21,8 @@ import structlog
 from muster_bus.clock import Clock, SystemClock
 from muster_proto.si.v1 import si_pb2 as si
 from muster_runtime.private_files import open_private
+from muster_runtime.terminal import Screen, marked, standard_error, write_json
 from muster_si.constants import CPU, MEMORY
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from muster_client.accounts import Accounts, percentile
@@ -475,7 +474,7 @@ def main_replay(
     keep: bool = False,
     token: str = "",
     next_places: dict[str, str] | None = None,
-    console: Console | None = None,
+    console: Screen | None = None,
 ) -> int:
     """Runs `muster replay-trace`. Returns the exit code: 0 only if every task is accounted for exactly once, 1 if not,
     2 if the arguments do not work.
@@ -484,12 +483,12 @@ def main_replay(
     :param json_file: the report is also written to this file; "-": to standard output, without tables.
     """
     machine = is_standard_output(json_file)
-    console = console or Console(stderr=machine)
+    console = console or Screen(stderr=machine)
     options = ReplayOptions(gateway, http, rm_id, chunk, asks_per_s, settle_timeout_s=timeout_s, token=token)
     if not structlog.is_configured():  # standard output is for the report
         structlog.configure(
             wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
-            logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+            logger_factory=structlog.PrintLoggerFactory(standard_error()),
         )
     code = 130  # exit code of an interruption before the report
     progress = replay_progress(console)
@@ -507,7 +506,7 @@ def main_replay(
     def show(report: ReplayReport) -> None:
         text = json.dumps(report.as_dict(), indent=2) + "\n"
         if machine:
-            sys.stdout.write(text)
+            write_json(text)
             return
         if json_file is not None:
             with open_private(json_file) as file:
@@ -523,7 +522,7 @@ def main_replay(
     except KeyboardInterrupt:
         pass
     except ClientError as error:
-        console.print(f"[bold red]replay failed:[/] {error}", highlight=False, soft_wrap=True)
+        console.print(marked("[bold red]replay failed:[/] {}", error), soft_wrap=True)
         return 2 if isinstance(error, _WRONG_CALL) else 1
     return code
 
@@ -533,7 +532,7 @@ def is_standard_output(json_file: Path | None) -> bool:
     return json_file is not None and str(json_file) == "-"
 
 
-def replay_progress(console: Console) -> Progress:
+def replay_progress(console: Screen) -> Progress:
     """Returns progress bars for nodes, applications, asks and placements."""
     return Progress(
         TextColumn("{task.description:>12}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console

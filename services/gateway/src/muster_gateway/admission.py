@@ -28,6 +28,7 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 from muster_proto.si.v1 import si_pb2
+from muster_si.characters import code_point, first_hidden
 from muster_si.tags import is_forced
 
 from muster_gateway.errors import InvalidRequest, OverLimit, shown
@@ -80,7 +81,7 @@ def rm_id_of(kind: StreamKind, raw: bytes, limits: AdmissionLimits) -> str:
 
 def check_rm_id(rm_id: str, limits: AdmissionLimits, field: str = "rmID") -> None:
     """Raises InvalidRequest if ``rm_id`` cannot name an RM."""
-    if problem := name_problem(rm_id, field, limits.max_id_chars):
+    if problem := new_name_problem(rm_id, field, limits.max_id_chars):
         raise InvalidRequest(problem)
     if not rm_id.strip():
         raise InvalidRequest(f"{field}: {shown(rm_id)}, expected more than blanks")
@@ -271,7 +272,7 @@ class _Bad:
 
 def _ask_problem(ask: si_pb2.AllocationAsk, path: str, limits: AdmissionLimits, measure: bool) -> str | None:
     return (
-        name_problem(ask.allocationKey, f"{path}.allocationKey", limits.max_id_chars)
+        new_name_problem(ask.allocationKey, f"{path}.allocationKey", limits.max_id_chars)
         or text_problem(ask.applicationID, f"{path}.applicationID", limits.max_id_chars)
         or text_problem(ask.partitionName, f"{path}.partitionName", limits.max_id_chars)
         or text_problem(ask.taskGroupName, f"{path}.taskGroupName", limits.max_id_chars)
@@ -285,10 +286,11 @@ def _ask_problem(ask: si_pb2.AllocationAsk, path: str, limits: AdmissionLimits, 
 
 def _allocation_problem(item: si_pb2.Allocation, path: str, limits: AdmissionLimits, measure: bool) -> str | None:
     """Returns the problem of an ask, or of an existing allocation. Foreign and independent ones belong to no
-    application.
+    application. An existing one runs already, so that its key may be any that earlier versions took.
     """
+    key_problem = name_problem if item.nodeID else new_name_problem
     return (
-        name_problem(item.allocationKey, f"{path}.allocationKey", limits.max_id_chars)
+        key_problem(item.allocationKey, f"{path}.allocationKey", limits.max_id_chars)
         or text_problem(item.applicationID, f"{path}.applicationID", limits.max_id_chars)
         or text_problem(item.nodeID, f"{path}.nodeID", limits.max_id_chars)
         or text_problem(item.UUID, f"{path}.UUID", limits.max_id_chars)
@@ -320,10 +322,11 @@ def _application_problem(
     item: si_pb2.AddApplicationRequest, path: str, limits: AdmissionLimits, measure: bool
 ) -> str | None:
     """Returns an application's problem. A forced application already runs, so its queue and user are accepted in any
-    form.
+    form, and its id may have characters that a new one may not.
     """
+    id_problem = name_problem if is_forced(item.tags) else new_name_problem
     return (
-        name_problem(item.applicationID, f"{path}.applicationID", limits.max_id_chars)
+        id_problem(item.applicationID, f"{path}.applicationID", limits.max_id_chars)
         or text_problem(item.partitionName, f"{path}.partitionName", limits.max_id_chars)
         or (None if is_forced(item.tags) else _placement_problem(item, path, limits))
         or _timeout_problem(item.executionTimeoutMilliSeconds, f"{path}.executionTimeoutMilliSeconds", limits)
@@ -336,6 +339,7 @@ def _application_problem(
 def _placement_problem(item: si_pb2.AddApplicationRequest, path: str, limits: AdmissionLimits) -> str | None:
     return (
         text_problem(item.queueName, f"{path}.queueName", limits.max_queue_chars)
+        or hidden_problem(item.queueName, f"{path}.queueName")
         or text_problem(item.gangSchedulingStyle, f"{path}.gangSchedulingStyle", limits.max_id_chars)
         or _user_problem(item.ugi, f"{path}.ugi", limits)
     )
@@ -348,18 +352,19 @@ def _removal_problem(item: si_pb2.RemoveApplicationRequest, path: str, limits: A
 
 
 def _user_problem(ugi: si_pb2.UserGroupInformation, path: str, limits: AdmissionLimits) -> str | None:
-    if problem := text_problem(ugi.user, f"{path}.user", limits.max_id_chars):
+    problem = text_problem(ugi.user, f"{path}.user", limits.max_id_chars) or hidden_problem(ugi.user, f"{path}.user")
+    if problem:
         return problem
     if len(ugi.groups) > limits.max_groups:
         return f"{path}.groups: {len(ugi.groups)} groups, expected at most {limits.max_groups}"
     for group in ugi.groups:
-        if problem := name_problem(group, f"{path}.groups", limits.max_id_chars):
+        if problem := new_name_problem(group, f"{path}.groups", limits.max_id_chars):
             return problem
     return None
 
 
 def _node_problem(node: si_pb2.NodeInfo, path: str, limits: AdmissionLimits, measure: bool) -> str | None:
-    problem = name_problem(node.nodeID, f"{path}.nodeID", limits.max_id_chars)
+    problem = new_name_problem(node.nodeID, f"{path}.nodeID", limits.max_id_chars)
     if problem:
         return problem
     if node.action not in _KNOWN_ACTIONS:
@@ -379,6 +384,24 @@ def _node_problem(node: si_pb2.NodeInfo, path: str, limits: AdmissionLimits, mea
 
 
 # ---- one field ---------------------------------------------------------------------------------------------------
+
+
+def new_name_problem(value: str, path: str, limit: int) -> str | None:
+    """Returns the problem of a required name that the item gives to something new.
+
+    (A name that only refers to something is judged by :func:`name_problem`: what has it may be older, or be forced.)
+    """
+    return name_problem(value, path, limit) or hidden_problem(value, path)
+
+
+def hidden_problem(value: str, path: str) -> str | None:
+    """Returns the problem of a name with characters that nobody sees, or that reorder what is shown."""
+    if value.isascii():
+        return None  # text_problem refuses controls
+    character = first_hidden(value)
+    if character is None:
+        return None
+    return f"{path}: {shown(value)} has {code_point(character)}, expected visible characters"
 
 
 def name_problem(value: str, path: str, limit: int) -> str | None:
@@ -409,7 +432,7 @@ def _resource_problem(resource: si_pb2.Resource, path: str, limits: AdmissionLim
     positive = not some
     for name, quantity in quantities.items():
         value = quantity.value
-        if problem := name_problem(name, f"{path}, name of a type", limits.max_id_chars):
+        if problem := new_name_problem(name, f"{path}, name of a type", limits.max_id_chars):
             return problem
         if value < 0:
             return f"{path}[{shown(name)}]: {value}, expected no negative quantity"

@@ -10,7 +10,8 @@ NotIdentified and RoleTooLow belong to HTTP, where they are 401 and 403.
     - RmStopped              FAILED_PRECONDITION: it was shut down or away for too long; it must register again
     - NotThere               NOT_FOUND: the subject of the request: an RM, a node, an ask ...
     - NotPossible            FAILED_PRECONDITION: not in the present state; the text gives the reason
-    - OverLimit              RESOURCE_EXHAUSTED: size, number of items or number of streams
+    - OverLimit              RESOURCE_EXHAUSTED: size, number of items, number of calls or streams
+    - TooSilent              DEADLINE_EXCEEDED: a stream did not name its RM in time
     - NotIdentified          UNAUTHENTICATED: no token, or an unknown one
     - RoleTooLow             PERMISSION_DENIED: the caller is known, but its role is too low
   x StreamEnded              the stream cannot continue, whatever the client sent
@@ -92,6 +93,12 @@ class OverLimit(RequestRefused):
     """The request exceeds a limit of this gateway."""
 
     code = grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+class TooSilent(RequestRefused):
+    """A stream did not say in time to which RM it belongs."""
+
+    code = grpc.StatusCode.DEADLINE_EXCEEDED
 
 
 class NotIdentified(RequestRefused):

@@ -32,6 +32,7 @@ from muster_runtime.life import Life
 
 from muster_gateway import admin, callbacks, events_proxy, metrics, metrics_service
 from muster_gateway.admin import AdminServicer
+from muster_gateway.call_limits import CallGuard, CallLimits
 from muster_gateway.callback_codec import gone_note
 from muster_gateway.callbacks import CallbackServicer
 from muster_gateway.codec import RequestCodec
@@ -115,7 +116,8 @@ class Gateway:
         self._writer: LogWriter | None = None
         self._server: grpc.aio.Server | None = None
         self._http: HttpServer | None = None
-        self._calls = StreamCalls(settings.max_streams)
+        self._limits = CallLimits(settings.calls, clock)
+        self._calls = StreamCalls(settings.max_streams, self._limits)
         self._servicer: SchedulerServicer | None = None
         self._admin: AdminServicer | None = None
         self._forgetting: dict[str, asyncio.Task[None]] = {}
@@ -284,7 +286,8 @@ class Gateway:
         self._admin = AdminServicer(
             settings, self._clock, self._codec, life, questions, self.sessions, view_client, groups, configs
         )
-        self._server = grpc.aio.server(options=_server_options(settings))
+        guard = CallGuard(self._limits, settings.calls)
+        self._server = grpc.aio.server(interceptors=(guard,), options=_server_options(settings))
         self._metrics = MetricsServicer(settings, self._clock, view_client, self._calls)
         asked = CallbackServicer(parts, self._calls, self._admin.update_configuration)
         self._server.add_generic_rpc_handlers((self._servicer.handlers(), self._admin.handlers(), asked.handlers()))
@@ -451,6 +454,9 @@ def _server_options(settings: GatewaySettings) -> list[tuple[str, int]]:
         ("grpc.keepalive_time_ms", round(settings.keepalive_time_s * 1000)),
         ("grpc.keepalive_timeout_ms", round(settings.keepalive_timeout_s * 1000)),
         ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.max_concurrent_streams", settings.calls.max_per_connection),
+        ("grpc.server_handshake_timeout_ms", round(settings.calls.handshake_timeout_s * 1000)),
+        ("grpc.max_connection_idle_ms", round(settings.calls.connection_idle_s * 1000)),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.http2.min_ping_interval_without_data_ms", _MIN_PING_INTERVAL_MS),
     ]

@@ -84,6 +84,34 @@ class HttpToken(BaseModel):
         return self
 
 
+class CallSettings(BaseModel):
+    """``gateway.calls``: limits of gRPC calls for each caller, so that nobody takes the places of the others."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    # An RM may open its streams long before its first message; with the metadata muster-rm-id it may wait for ever.
+    first_message_timeout_s: float = Field(
+        60.0, gt=0, description="A stream names its RM, and any other call sends its request, within this time."
+    )
+    max_silent: int = Field(500, ge=1, description="Streams that have not named their RM yet, of all callers.")
+    max_silent_per_peer: int = Field(100, ge=1, description="The same of one host. The oldest ends for a new one.")
+    # Three quarters of max_streams: a quarter is left for the others.
+    max_per_peer: int = Field(3_000, ge=1, description="Open calls of one host.")
+    max_per_identity: int = Field(3_000, ge=1, description="Open calls of one identity.")
+    max_connections_per_peer: int = Field(500, ge=1, description="Connections of one host that have calls.")
+    max_per_connection: int = Field(
+        1_000, ge=1, description="Open calls of one connection; a client holds back further ones (HTTP/2)."
+    )
+    max_resets: int = Field(
+        200, ge=1, description="Calls that a connection cancels within a second of their begin, in each window."
+    )
+    resets_window_s: float = Field(
+        10.0, gt=0, description="The window; for as long a connection gets no calls after more resets."
+    )
+    handshake_timeout_s: float = Field(20.0, gt=0, description="A connection speaks HTTP/2 within this time.")
+    connection_idle_s: float = Field(900.0, gt=0, description="A connection without calls for this long is closed.")
+
+
 class GatewaySettings(BaseModel):
     """A gateway's settings without those of its log."""
 
@@ -149,6 +177,7 @@ class GatewaySettings(BaseModel):
     max_streams: int = Field(
         4_000, ge=3, description="Open streams of this gateway (three for each RM, four with a callback stream)."
     )
+    calls: CallSettings = Field(CallSettings.model_validate({}), description="Limits of gRPC calls for each caller.")
     max_metrics_watchers: int = Field(100, ge=0, description="Calls of muster.v1.Metrics/Watch at the same time.")
     max_registrations_waiting: int = Field(
         1_000, ge=1, description="Registrations and configuration updates that wait for the scheduler at the same time."

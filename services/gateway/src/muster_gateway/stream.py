@@ -39,6 +39,7 @@ from muster_gateway.errors import (
     RmShutDown,
     StreamEnded,
     Superseded,
+    TooSilent,
     shown,
 )
 from muster_gateway.event_tail import EventTail
@@ -278,7 +279,15 @@ class RmStream:
             self.rm_id = rm_id
             return None
         await self._say_open()  # a client that waits for the headers before it writes would wait for ever
-        first = await self._first_message(None)  # an RM may open its streams long before its first message
+        timeout_s = self._parts.settings.calls.first_message_timeout_s
+        try:
+            first = await self._first_message(timeout_s)
+        except TimeoutError:
+            metrics.calls_refused.labels("no_message").inc()
+            raise TooSilent(
+                f"no message within {timeout_s:g} s (gateway.calls.first_message_timeout_s): an RM may open its "
+                f"streams long before its first message, if the metadata {RM_METADATA} names its rmID"
+            ) from None
         if first is grpc.aio.EOF:
             raise InvalidRequest(f"the stream was closed before a message or the metadata {RM_METADATA} named its rmID")
         self.rm_id = rm_id_of(self.kind, first, limits)

@@ -171,6 +171,47 @@ def test_the_life_of_an_application_has_its_owner_and_its_end(tmp_path: Path, as
     assert (life.finished, life.until_ns - life.begin_ns) == (True, 6 * S), "that it is forgotten is not its life"
 
 
+def test_an_application_that_is_sent_again_is_not_rejected(tmp_path: Path, ask: Callable[..., Any]) -> None:
+    """Its submission is, as the one of an id that is over, or that was never there."""
+    told = Told()
+    told.submit("app")
+    told.say("APP SET APP_ACCEPTED", "app")
+    told.say("APP REMOVE APP_REJECT", "app", message="it existed already")  # 2 s after its begin
+    told.say("APP SET APP_RUNNING", "app")
+    told.say("APP REMOVE APP_REJECT", "app", message="it existed already")
+    write(tmp_path, told.rows, 0, len(told.rows))
+    applications = (
+        "select application as app, life, state, finished_time is not null as over, message from applications"
+        " order by app, life"
+    )
+    assert ask(applications) == [{"app": "app", "life": 1, "state": "Running", "over": False, "message": ""}]
+    running = len(told.rows)
+    told.say("APP SET APP_COMPLETED", "app")
+    told.say("APP REMOVE DETAILS_NONE", "app", after_s=0)
+    for _ in range(2):
+        told.say("APP REMOVE APP_REJECT", "app", message="no such queue")
+    told.submit("app")
+    told.say("APP REMOVE APP_REJECT", "never", message="no such queue")
+    write(tmp_path, told.rows[running:], running, len(told.rows))
+    rejected = {"state": "Rejected", "over": True, "message": "no such queue"}
+    assert ask(applications) == [
+        {"app": "app", "life": 1, "state": "Completed", "over": True, "message": ""},
+        *({"app": "app", "life": life, **rejected} for life in (2, 3)),
+        {"app": "app", "life": 4, "state": "New", "over": False, "message": ""},
+        {"app": "never", "life": 0, **rejected},
+    ]
+    with opened(Source(place_of(str(tmp_path)), None, "", "")) as history:
+        first = read(history, "app", 1)
+    with opened(Source(place_of(str(tmp_path)), None, "", "")) as history:
+        second = read(history, "app", 2)
+    assert [each.state for each in first.states] == ["New", "Accepted", "Running", "Completed"]
+    assert [each.message for each in first.happenings if each.what == "sent again, rejected"] == [
+        "it existed already",
+        "it existed already",
+    ]
+    assert ([each.state for each in second.states], second.finished) == (["Rejected"], True)
+
+
 def test_asks_with_repeats_share_a_key(tmp_path: Path, ask: Callable[..., Any]) -> None:
     told = Told()
     told.submit("app")

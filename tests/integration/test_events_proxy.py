@@ -217,7 +217,7 @@ async def test_limits_per_host_count_callers_not_the_gateway(quick: Apart) -> No
     await quick.watch(gateway).take()
     assert (await quick.watch(gateway).end())[0] is Code.RESOURCE_EXHAUSTED
     # who claims to be somebody else is not believed
-    forged = (("x-forwarded-for", "10.0.0.1"),)
+    forged = (("x-forwarded-for", "127.0.0.2"),)
     call = quick.stub(gateway).Watch(pb.WatchEventsRequest(rm_id="rm"), metadata=forged)
     assert (await Watching(call).end())[0] is Code.RESOURCE_EXHAUSTED
 

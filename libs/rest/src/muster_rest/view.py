@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from muster_runtime.identity import Role
+from muster_runtime.identity import Right
 
 from muster_rest.parameters import (
     AFTER,
@@ -317,7 +317,7 @@ _DEBUG = (
         "/ws/v1/stack",
         "",
         "Moved to /debug/stack",
-        role=Role.ADMIN,
+        right=Right.ADMIN,
         statuses=(301,),
         media=Media.HTML,
         core=True,
@@ -330,7 +330,7 @@ _DEBUG = (
         "/ws/v1/fullstatedump",
         "",
         "Moved to /debug/fullstatedump",
-        role=Role.ADMIN,
+        right=Right.OPERATE,
         parameters=_RM,
         statuses=(301,),
         media=Media.HTML,
@@ -344,7 +344,7 @@ _DEBUG = (
         "/debug/stack",
         "process.stack",
         "The stacks of all threads and tasks",
-        role=Role.ADMIN,
+        right=Right.ADMIN,
         statuses=(200,),
         media=Media.TEXT_AS_JSON,
         core=True,
@@ -359,7 +359,7 @@ _DEBUG = (
         "states.state_dump",
         "The whole state of a resource manager",
         state_dump.StateDumpDao,
-        role=Role.ADMIN,
+        right=Right.OPERATE,
         parameters=_RM,
         statuses=(200, 400, 404, 503),
         core=True,
@@ -376,7 +376,7 @@ _DEBUG = (
         "/debug/pprof",
         "",
         "Moved to /debug/pprof/",
-        role=Role.ADMIN,
+        right=Right.ADMIN,
         statuses=(301,),
         media=Media.HTML,
         core=True,
@@ -388,7 +388,7 @@ _DEBUG = (
         "/debug/pprof/",
         "process.pprof",
         "The list of profiles",
-        role=Role.ADMIN,
+        right=Right.ADMIN,
         statuses=(200,),
         media=Media.HTML,
         core=True,
@@ -399,7 +399,7 @@ _DEBUG = (
         "/debug/pprof/{profile}",
         "process.pprof",
         "One profile of the process",
-        role=Role.ADMIN,
+        right=Right.ADMIN,
         parameters=(SECONDS,),
         statuses=(200, 400, 404, 501, 503),
         media=Media.TEXT,
@@ -416,6 +416,7 @@ _DEBUG = (
         "process.level",
         "The log level",
         str,
+        right=Right.INSPECT,
         statuses=(200,),
         notes="Of the view's process, with `muster up` of the process that schedules. Older YuniKorn cores had it.",
     ),
@@ -425,7 +426,7 @@ _DEBUG = (
         "process.set_level",
         "Sets the log level",
         str,
-        role=Role.ADMIN,
+        right=Right.ADMIN,
         statuses=(200, 400),
         notes="Until the process ends; with `muster up` for both processes.",
         why="changes the process",

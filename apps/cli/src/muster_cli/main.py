@@ -327,12 +327,15 @@ def topics_describe(*, common: Common = _COMMON) -> int:
 def config_check(file: Path) -> int:
     """Checks a queue configuration (YAML): prints its errors with line and column, or each queue's settings.
 
-    :param file: the queue configuration.
+    Of a policy file (TOML) it prints the errors, or the rules.
+
+    :param file: the queue configuration, or the policy file (.toml).
     """
     from rich.console import Console
 
-    from muster_cli.queue_config import check
+    from muster_cli import policy, queue_config
 
+    check = policy.check if file.suffix.lower() == policy.SUFFIX else queue_config.check
     return 0 if check(file, Console()) else 1
 
 

@@ -22,6 +22,7 @@ from muster_gateway.errors import OpenToAll
 from muster_gateway.service import Gateway
 from muster_gateway.sessions import make_sessions
 from muster_gateway.settings import GatewaySettings
+from muster_runtime.access import Access
 from muster_runtime.http_server import HttpServer
 from muster_runtime.identity import identity_of
 from prometheus_client import REGISTRY
@@ -185,7 +186,7 @@ async def test_a_probe_without_a_token_hears_yes_or_no() -> None:
             "the log does not answer"
         ]
         assert await asyncio.to_thread(probe, address, 5.0) == (False, "NOT_SERVING\n")
-        ready, said = await asyncio.to_thread(probe, address, 5.0, READER)
+        ready, said = await asyncio.to_thread(probe, address, 5.0, Access(token=READER))
         assert (ready, said) == (False, "NOT_SERVING\nthe log does not answer\n")
         front.gateway._bus.closed = False
 

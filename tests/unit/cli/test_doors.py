@@ -17,6 +17,7 @@ from muster_cli.main import run
 from muster_cli.settings import STANDALONE_DEFAULTS, MusterSettings, load
 from muster_client.replay import ReplayOptions
 from muster_gateway.settings import GatewaySettings
+from muster_runtime.access import Access
 from ruamel.yaml import YAML
 
 ROOT = Path(__file__).parents[3]
@@ -182,7 +183,7 @@ def test_a_commands_token_comes_from_a_file_or_the_environment(tmp_path: Path) -
     assert token_of(file, {"MUSTER_TOKEN": "another"}) == TOKEN
     assert token_of(None, {"MUSTER_TOKEN": f" {TOKEN} "}) == TOKEN
     assert token_of(None, {}) == ""
-    assert TOKEN not in repr(ReplayOptions(token=TOKEN))
+    assert TOKEN not in repr(ReplayOptions(access=Access(token=TOKEN)))
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,11 @@ from pathlib import Path
 
 from muster_client.admin import AdminClient, ConfigurationAnswer, ConfigurationProblem
 from muster_client.errors import AdminFailed, AdminRefused
+from muster_runtime.access import Access
 from rich.console import Console
 from rich.markup import escape
 
+from muster_cli.common import NO_ACCESS_FLAGS, AccessFlags
 from muster_cli.errors import CommandError, UsageError
 from muster_cli.operating import check_call, only_one
 from muster_cli.queue_config import read
@@ -20,7 +22,9 @@ CHANGES_TOLD_MAX = 1000
 _COLOURS = {"error": "red", "warning": "yellow"}
 
 
-def apply(file: Path, gateway: str, rm_id: str, timeout_s: float, console: Console) -> bool:
+def apply(
+    file: Path, gateway: str, rm_id: str, timeout_s: float, console: Console, flags: AccessFlags = NO_ACCESS_FLAGS
+) -> bool:
     """Sends a file's text to a gateway and prints the answer. Returns whether the configuration is in force.
 
     :param rm_id: "": the only RM.
@@ -29,9 +33,10 @@ def apply(file: Path, gateway: str, rm_id: str, timeout_s: float, console: Conso
     the gateway refuses the call or does not answer it.
     """
     check_call(gateway, timeout_s)
+    access = flags.access()
     text = read_configuration(file)
     try:
-        rm_id, answer = asyncio.run(_ask(gateway, rm_id, text, timeout_s))
+        rm_id, answer = asyncio.run(_ask(gateway, rm_id, text, timeout_s, access))
     except AdminRefused as error:
         raise CommandError(f"{gateway}: {error.details} ({error.code.name})") from error
     except AdminFailed as error:
@@ -51,8 +56,10 @@ def read_configuration(file: Path) -> str:
     return text
 
 
-async def _ask(gateway: str, rm_id: str, text: str, timeout_s: float) -> tuple[str, ConfigurationAnswer]:
-    async with AdminClient(gateway) as admin:
+async def _ask(
+    gateway: str, rm_id: str, text: str, timeout_s: float, access: Access
+) -> tuple[str, ConfigurationAnswer]:
+    async with AdminClient(gateway, access=access) as admin:
         if not rm_id:
             try:
                 rm_id = await only_one(admin, timeout_s)

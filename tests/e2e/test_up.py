@@ -99,7 +99,7 @@ async def test_a_wide_address_needs_a_token(tmp_path: Path) -> None:
     refused = _run(*wide)
     assert refused.returncode == 2
     assert f"gateway.http_address 0.0.0.0:{port}: other machines can reach this address" in refused.stderr
-    up.process = LocalProcess(muster_command(*wide, "--set", f"gateway.http_tokens={tokens}"), tmp_path / "up.log")
+    up.process = LocalProcess(muster_command(*wide, "--set", f"gateway.tokens={tokens}"), tmp_path / "up.log")
     try:
         await up.start()
         with pytest.raises(urllib.error.HTTPError, match="401"):

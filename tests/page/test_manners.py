@@ -21,7 +21,7 @@ TOKEN = "page-token-0123456789"
 async def guarded(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Up]:
     """A `muster up` that wants a token, and has no resource manager."""
     tokens = json.dumps({"reader": {"role": "read", "token": TOKEN}})
-    async with up(tmp_path_factory.mktemp("guarded"), "--set", f"gateway.http_tokens={tokens}") as one:
+    async with up(tmp_path_factory.mktemp("guarded"), "--set", f"gateway.tokens={tokens}") as one:
         yield one
 
 

@@ -17,6 +17,7 @@ from muster_client.errors import ReplayFailed
 from muster_client.replay import ReplayOptions, main_replay, replay
 from muster_client.report import print_report
 from muster_proto.si.v1 import si_pb2 as si
+from muster_runtime.access import Access
 from muster_runtime.terminal import Screen
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -265,7 +266,7 @@ async def test_a_rest_front_that_needs_a_token_gets_it_or_is_reported(cluster: C
     ):
         await replay(trace, options(cluster))
     assert not cluster.gateway.registrations
-    report = await replay(trace, options(cluster, token="a-token-0123456789"))
+    report = await replay(trace, options(cluster, access=Access(token="a-token-0123456789")))
     assert report.good
 
 

@@ -26,7 +26,7 @@ def rms(operator: Operator) -> int:
     """Lists the RMs, or shows the named one."""
 
     async def asked() -> list[ResourceManager]:
-        async with AdminClient(operator.gateway) as admin:
+        async with operator.client() as admin:
             return await admin.list_resource_managers(operator.rm, timeout_s=operator.timeout_s)
 
     found = run(operator, asked)
@@ -123,7 +123,7 @@ def forget(operator: Operator, rm: str, *, force: bool) -> int:
     """Forgets the RM and ends its objects."""
 
     async def asked() -> Forgotten:
-        async with AdminClient(operator.gateway) as admin:
+        async with operator.client() as admin:
             return await admin.forget(rm, force=force, timeout_s=operator.timeout_s)
 
     found = run(operator, asked)

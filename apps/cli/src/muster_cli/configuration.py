@@ -7,8 +7,10 @@ from pathlib import Path
 
 from muster_client.admin import AdminClient, ConfigurationAnswer, ConfigurationProblem
 from muster_client.errors import AdminFailed, AdminRefused
+from muster_runtime.access import Access
 from muster_runtime.terminal import Screen, marked
 
+from muster_cli.common import NO_ACCESS_FLAGS, AccessFlags
 from muster_cli.errors import CommandError, UsageError
 from muster_cli.operating import check_call, only_one
 from muster_cli.queue_config import read
@@ -19,7 +21,9 @@ CHANGES_TOLD_MAX = 1000
 _COLOURS = {"error": "red", "warning": "yellow"}
 
 
-def apply(file: Path, gateway: str, rm_id: str, timeout_s: float, console: Screen) -> bool:
+def apply(
+    file: Path, gateway: str, rm_id: str, timeout_s: float, console: Screen, flags: AccessFlags = NO_ACCESS_FLAGS
+) -> bool:
     """Sends a file's text to a gateway and prints the answer. Returns whether the configuration is in force.
 
     :param rm_id: "": the only RM.
@@ -28,9 +32,10 @@ def apply(file: Path, gateway: str, rm_id: str, timeout_s: float, console: Scree
     the gateway refuses the call or does not answer it.
     """
     check_call(gateway, timeout_s)
+    access = flags.access()
     text = read_configuration(file)
     try:
-        rm_id, answer = asyncio.run(_ask(gateway, rm_id, text, timeout_s))
+        rm_id, answer = asyncio.run(_ask(gateway, rm_id, text, timeout_s, access))
     except AdminRefused as error:
         raise CommandError(f"{gateway}: {error.details} ({error.code.name})") from error
     except AdminFailed as error:
@@ -50,8 +55,10 @@ def read_configuration(file: Path) -> str:
     return text
 
 
-async def _ask(gateway: str, rm_id: str, text: str, timeout_s: float) -> tuple[str, ConfigurationAnswer]:
-    async with AdminClient(gateway) as admin:
+async def _ask(
+    gateway: str, rm_id: str, text: str, timeout_s: float, access: Access
+) -> tuple[str, ConfigurationAnswer]:
+    async with AdminClient(gateway, access=access) as admin:
         if not rm_id:
             try:
                 rm_id = await only_one(admin, timeout_s)

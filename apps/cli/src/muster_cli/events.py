@@ -113,9 +113,10 @@ def _time_ns(text: str) -> int:
 
 def _run(wanted: Wanted, asked: Callable[[EventsClient], Awaitable[None]]) -> int:
     check_call(wanted.gateway)
+    access = wanted.flags.access()
 
     async def connected() -> None:
-        async with EventsClient(wanted.gateway) as client:
+        async with EventsClient(wanted.gateway, access=access) as client:
             await asked(client)
 
     try:

@@ -10,9 +10,10 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 from muster_runtime import logs
+from muster_runtime.access import AccessWrong
 from muster_runtime.terminal import Screen, give_up_output, guard_tracebacks, say
 
-from muster_cli.common import Common, token_of
+from muster_cli.common import NO_ACCESS_FLAGS, AccessFlags, Common
 from muster_cli.errors import CommandError
 from muster_cli.events_flags import Wanted
 from muster_cli.history.commands import history_app
@@ -162,7 +163,7 @@ def replay_trace(
     timeout_s: float = 120.0,
     json: ReportFile = None,
     keep: bool = False,
-    token_file: Path | None = None,
+    flags: AccessFlags = NO_ACCESS_FLAGS,
 ) -> int:
     """Replays a cluster's trace through a gateway and accounts for every task.
 
@@ -175,7 +176,6 @@ def replay_trace(
     :param timeout_s: for all tasks to be placed or to have a reason, from the last ask on.
     :param json: also write the report there, as JSON; "-": to standard output, instead of the tables.
     :param keep: stay connected afterwards, until interrupted; otherwise the RM shuts down.
-    :param token_file: file with a token of the role read, if the REST front needs one [MUSTER_TOKEN].
     """
     from muster_client.replay import main_replay
 
@@ -190,7 +190,7 @@ def replay_trace(
         timeout_s=timeout_s,
         json_file=json,
         keep=keep,
-        token=token_of(token_file),
+        access=flags.access(),
     )
 
 
@@ -222,17 +222,18 @@ def health(
     address: Annotated[str, Parameter(env_var="MUSTER_HEALTH_ADDRESS")] = DEFAULT_ADDRESS,
     *,
     timeout_s: float = 3.0,
-    token_file: Path | None = None,
+    flags: AccessFlags = NO_ACCESS_FLAGS,
 ) -> int:
     """Checks whether a process is ready; exit code 0 if it is.
 
-    :param address: grpc://host:port of a gateway, or http://host:port of any other service.
+    With a token, a gateway's HTTP front gives details.
+
+    :param address: grpc://host:port of a gateway, or http://host:port (https://) of any other service.
     :param timeout_s: how long to wait for an answer.
-    :param token_file: file with a token of a gateway's HTTP front, which then gives details [MUSTER_TOKEN].
     """
     from muster_cli.probe import probe
 
-    ready, said = probe(address, timeout_s, token_of(token_file))
+    ready, said = probe(address, timeout_s, flags.access())
     say(f"{address}: {said.strip()}")
     return 0 if ready else 1
 
@@ -248,6 +249,7 @@ def top(
     interval: float = 1.0,
     once: Annotated[bool, Parameter(negative="")] = False,
     json: Annotated[bool, Parameter(negative="")] = False,
+    flags: AccessFlags = NO_ACCESS_FLAGS,
 ) -> int:
     """Shows counts and rates, queues, the fullest nodes, and why asks are pending.
 
@@ -265,7 +267,7 @@ def top(
     from muster_cli.top import Asked
     from muster_cli.top import top as show
 
-    return show(Asked(gateway, rm, partition, queue, nodes, interval, once, json))
+    return show(Asked(gateway, rm, partition, queue, nodes, interval, once, json, flags))
 
 
 @events_app.command(name="watch")
@@ -328,10 +330,13 @@ def topics_describe(*, common: Common = _COMMON) -> int:
 def config_check(file: Path) -> int:
     """Checks a queue configuration (YAML): prints its errors with line and column, or each queue's settings.
 
-    :param file: the queue configuration.
-    """
-    from muster_cli.queue_config import check
+    Of a policy file (TOML) it prints the errors, or the rules.
 
+    :param file: the queue configuration, or the policy file (.toml).
+    """
+    from muster_cli import policy, queue_config
+
+    check = policy.check if file.suffix.lower() == policy.SUFFIX else queue_config.check
     return 0 if check(file, Screen()) else 1
 
 
@@ -349,7 +354,14 @@ def config_diff(old: Path, new: Path) -> int:
 
 
 @config_app.command(name="apply")
-def config_apply(file: Path, *, rm: str = "", gateway: str = "127.0.0.1:9090", timeout_s: float = 15.0) -> int:
+def config_apply(
+    file: Path,
+    *,
+    rm: str = "",
+    gateway: str = "127.0.0.1:9090",
+    timeout_s: float = 15.0,
+    flags: AccessFlags = NO_ACCESS_FLAGS,
+) -> int:
     """Replaces the queue configuration (YAML) of a registered RM while it runs, as a whole or not at all.
 
     Prints the changes, or the errors with line and column. Exit code 0: the configuration is in force.
@@ -361,7 +373,7 @@ def config_apply(file: Path, *, rm: str = "", gateway: str = "127.0.0.1:9090", t
     """
     from muster_cli.configuration import apply
 
-    return 0 if apply(file, gateway, rm, timeout_s, Screen()) else 1
+    return 0 if apply(file, gateway, rm, timeout_s, Screen(), flags) else 1
 
 
 @config_app.command(name="show")
@@ -553,6 +565,9 @@ def run(arguments: Sequence[str]) -> int:
     except CommandError as error:
         say(f"muster: {error}", error=True)
         return error.exit_code
+    except AccessWrong as error:
+        say(f"muster: {error}", error=True)
+        return 2
     except SettingsError as error:
         for problem in error.problems:
             say(f"muster: {problem}", error=True)

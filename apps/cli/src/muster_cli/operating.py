@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict, TypeVar
 from cyclopts import Parameter
 from muster_runtime.terminal import Screen, say_json
 
+from muster_cli.common import NO_ACCESS_FLAGS, AccessFlags
 from muster_cli.errors import CommandError, UsageError
 
 if TYPE_CHECKING:  # every command loads these flags, but few call a gateway
@@ -43,6 +44,14 @@ class Operator:
     """How long to wait for the answer."""
     json: Annotated[bool, Parameter(negative="")] = False
     """Print JSON."""
+    flags: AccessFlags = NO_ACCESS_FLAGS
+    """Token and TLS."""
+
+    def client(self) -> AdminClient:
+        """Returns a client of the gateway. Raises UsageError."""
+        from muster_client.admin import AdminClient
+
+        return AdminClient(self.gateway, access=self.flags.access())
 
     def at(self, partition: str) -> At:
         """The arguments of every explanation."""
@@ -62,10 +71,9 @@ def ask(operator: Operator, call: Callable[[AdminClient, str], Awaitable[T]]) ->
 
     Raises UsageError when the RM must be named, CommandError when the gateway refuses or does not answer.
     """
-    from muster_client.admin import AdminClient
 
     async def asked() -> T:
-        async with AdminClient(operator.gateway) as admin:
+        async with operator.client() as admin:
             return await call(admin, operator.rm or await only_one(admin, operator.timeout_s))
 
     return run(operator, asked)

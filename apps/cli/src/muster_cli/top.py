@@ -10,10 +10,12 @@ from dataclasses import dataclass
 import grpc
 from muster_client.errors import AdminFailed, AdminRefused
 from muster_client.metrics_client import MetricsClient, MetricsSnapshot, as_json
+from muster_runtime.access import Access
 from muster_runtime.terminal import Screen, is_terminal, marked, say, say_json
 from rich.console import Group, RenderableType
 from rich.live import Live
 
+from muster_cli.common import NO_ACCESS_FLAGS, AccessFlags
 from muster_cli.errors import CommandError, UsageError
 from muster_cli.operating import check_call
 from muster_cli.top_screen import Room, screen
@@ -41,6 +43,7 @@ class Asked:
     interval_s: float
     once: bool
     as_json: bool
+    flags: AccessFlags = NO_ACCESS_FLAGS
 
 
 def top(asked: Asked) -> int:
@@ -53,8 +56,9 @@ def top(asked: Asked) -> int:
     if asked.nodes < 1:
         raise UsageError(f"--nodes {asked.nodes}: expected at least 1")
     check_call(asked.gateway)
+    access = asked.flags.access()
     try:
-        asyncio.run(_show(asked))
+        asyncio.run(_show(asked, access))
     except AdminRefused as error:
         if error.code is grpc.StatusCode.INVALID_ARGUMENT:  # such as several RMs and none named
             raise UsageError(f"{asked.gateway}: {error.details}") from error
@@ -64,8 +68,8 @@ def top(asked: Asked) -> int:
     return 0
 
 
-async def _show(asked: Asked) -> None:
-    async with MetricsClient(asked.gateway) as client:
+async def _show(asked: Asked, access: Access) -> None:
+    async with MetricsClient(asked.gateway, access=access) as client:
         if asked.once:
             _print(asked, await _get(client, asked), None)
         elif asked.as_json or not is_terminal():

@@ -20,6 +20,7 @@ import httpx
 import structlog
 from muster_bus.clock import Clock, SystemClock
 from muster_proto.si.v1 import si_pb2 as si
+from muster_runtime.access import PLAIN, Access
 from muster_runtime.private_files import open_private
 from muster_runtime.terminal import Screen, marked, standard_error, write_json
 from muster_si.constants import CPU, MEMORY
@@ -63,7 +64,7 @@ class ReplayOptions:
     :param answer_timeout_s: limit for nodes and applications to be accepted.
     :param settle_timeout_s: limit for all tasks to be placed or to have a reason, from the last ask on.
     :param http: of the REST front; ``host:port`` alone is http.
-    :param token: for the REST front, if it needs one.
+    :param access: TLS and token, for both doors.
     :param rest_timeout_s: limit for the REST front's first answer before anything is sent; later, limit for the view
         and the publisher, which follow the log, to catch up with this client.
     :param rest_silence_s: the replay gives up if the REST front gives no answer for so long while the replay asks for
@@ -80,7 +81,7 @@ class ReplayOptions:
     settle_timeout_s: float = 120.0
     rest_timeout_s: float = 10.0
     rest_silence_s: float = 30.0
-    token: str = field(default="", repr=False)
+    access: Access = PLAIN
     client: ClientSettings = field(default_factory=ClientSettings)
 
 
@@ -128,11 +129,12 @@ class _Replay:
         self._moved_at = clock.monotonic()
         self._bars: dict[str, TaskID] = {}
         self._http = rest_url(options.http)
-        self._rest = RestFront(self._http, options.rm_id, options.token)
+        self._rest = RestFront(self._http, options.rm_id, options.access)
         self._rest_silent_since: float | None = None
         self._client = RmClient(
             options.gateway,
             options.rm_id,
+            access=options.access,
             config=trace.queue_config,
             version="openb replay",
             callbacks=Callbacks(
@@ -472,7 +474,7 @@ def main_replay(
     timeout_s: float = 120.0,
     json_file: Path | None = None,
     keep: bool = False,
-    token: str = "",
+    access: Access = PLAIN,
     next_places: dict[str, str] | None = None,
     console: Screen | None = None,
 ) -> int:
@@ -484,7 +486,7 @@ def main_replay(
     """
     machine = is_standard_output(json_file)
     console = console or Screen(stderr=machine)
-    options = ReplayOptions(gateway, http, rm_id, chunk, asks_per_s, settle_timeout_s=timeout_s, token=token)
+    options = ReplayOptions(gateway, http, rm_id, chunk, asks_per_s, settle_timeout_s=timeout_s, access=access)
     if not structlog.is_configured():  # standard output is for the report
         structlog.configure(
             wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),

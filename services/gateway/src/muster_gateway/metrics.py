@@ -41,6 +41,7 @@ class Metric(StrEnum):
     INTERNAL_ERRORS = "muster_gateway_internal_errors"
     HTTP_FORWARDED = "muster_gateway_http_forwarded"
     HTTP_REFUSED = "muster_gateway_http_refused"
+    GRPC_REFUSED = "muster_gateway_grpc_refused"
     METRICS_CALLS = "muster_gateway_metrics_calls"
     METRICS_WATCHERS = "muster_gateway_metrics_watchers"
     SNAPSHOTS_WATCHED = "muster_gateway_metrics_snapshots_watched"
@@ -103,6 +104,11 @@ http_forwarded = Counter(Metric.HTTP_FORWARDED, "Forwarded HTTP requests, by tar
 http_refused = Counter(
     Metric.HTTP_REFUSED,
     "HTTP requests answered with 401 or 403, by reason (muster_gateway.identity.Refusal).",
+    ["reason"],
+)
+grpc_refused = Counter(
+    Metric.GRPC_REFUSED,
+    "gRPC calls ended with UNAUTHENTICATED or PERMISSION_DENIED, by reason (muster_gateway.identity.Refusal).",
     ["reason"],
 )
 metrics_calls = Counter(Metric.METRICS_CALLS, "Ended calls of muster.v1.Metrics, by gRPC status.", ["method", "status"])

@@ -26,11 +26,12 @@ from muster_bus.errors import BusError
 from muster_bus.log import Log, LogWriter, OutRecord
 from muster_bus.topics import Topics
 from muster_queue_config.judge import Judge
-from muster_runtime.addresses import on_loopback
 from muster_runtime.http_server import HttpServer
 from muster_runtime.life import Life
 
 from muster_gateway import admin, callbacks, events_proxy, metrics, metrics_service
+from muster_gateway.access.calls import Calls
+from muster_gateway.access.grpc_door import GrpcDoor
 from muster_gateway.admin import AdminServicer
 from muster_gateway.call_limits import CallGuard, CallLimits
 from muster_gateway.callback_codec import gone_note
@@ -85,7 +86,7 @@ class Gateway:
     :param beside: checks of those services by name; /health shows their problems, which do not affect readiness.
     :param exposition: returns the answer of the front's /metrics; None: this process's metrics.
 
-    The constructor raises SettingsWrong (see errors.py) if the HTTP front cannot be opened with these settings.
+    The constructor raises SettingsWrong (see errors.py) if a door cannot be opened with these settings.
     """
 
     def __init__(
@@ -110,6 +111,8 @@ class Gateway:
         self._ready_when, self._beside = ready_when, dict(beside or {})
         self._exposition = exposition
         self._doorman = Doorman(settings)
+        self._callers = Calls()
+        self._door = GrpcDoor(self._doorman, self._callers)
         self._codec = RequestCodec(topics, self.gateway_id)
         self._table = StreamTable()
         self._tails = [ResponseTail(bus, topics, p, settings.read_batch) for p in range(topics.partitions)]
@@ -126,6 +129,7 @@ class Gateway:
         self._stack = AsyncExitStack()
         self._life = Life("gateway")
         self.grpc_port = 0
+        self.grpc_mtls_port = 0
         self.http_port = 0
 
     # ---- the service ----------------------------------------------------------------------------------------------
@@ -153,6 +157,7 @@ class Gateway:
             self._life.watch(self._flush_for_ever(), "cursor flush")
             self._life.watch(self._sweep_for_ever(keeper), "sweep")
             self._life.watch(self._watch_health(), "health")
+            self._life.watch(self._watch_files(), "files")
             # 5. the servers
             view = await self._target(self._view, self.settings.view_url, "view")
             await self._open_grpc(keeper, view)
@@ -227,7 +232,8 @@ class Gateway:
     async def _said_beside(self) -> list[str]:
         """Returns the problems of the other services of this process."""
         answers = await asyncio.gather(*(_in_time_said(check) for check in self._beside.values()))
-        return [f"{name}: {one}" for name, answer in zip(self._beside, answers, strict=True) for one in answer]
+        said = [f"{name}: {one}" for name, answer in zip(self._beside, answers, strict=True) for one in answer]
+        return [*self._doorman.problems(), *said]
 
     # ---- parts ----------------------------------------------------------------------------------------------------
 
@@ -287,7 +293,7 @@ class Gateway:
             settings, self._clock, self._codec, life, questions, self.sessions, view_client, groups, configs
         )
         guard = CallGuard(self._limits, settings.calls)
-        self._server = grpc.aio.server(interceptors=(guard,), options=_server_options(settings))
+        self._server = grpc.aio.server(interceptors=(guard, self._door), options=_server_options(settings))
         self._metrics = MetricsServicer(settings, self._clock, view_client, self._calls)
         asked = CallbackServicer(parts, self._calls, self._admin.update_configuration)
         self._server.add_generic_rpc_handlers((self._servicer.handlers(), self._admin.handlers(), asked.handlers()))
@@ -295,17 +301,32 @@ class Gateway:
         add_HealthServicer_to_server(self._health, self._server)
         names = (*_SERVICES, HEALTH_SERVICE, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self._server)
-        try:
-            self.grpc_port = self._server.add_insecure_port(settings.grpc_address)
-        except RuntimeError as error:
-            raise OSError(f"grpc_address: {settings.grpc_address!r} cannot be listened on") from error
+        tls = settings.tls
+        required = tls.client_ca is not None and tls.client_certificates == "required"
+        self.grpc_port = self._listen(self._server, "grpc_address", settings.grpc_address, certificates=required)
+        if settings.grpc_mtls_address:
+            field, address = "grpc_mtls_address", settings.grpc_mtls_address
+            self.grpc_mtls_port = self._listen(self._server, field, address, certificates=True)
         await self._set_health(serving=await self.ready())
         await self._server.start()
-        if not on_loopback("gateway.grpc_address", settings.grpc_address):
+        if settings.grpc_open:
             log.warning(
-                "grpc has no authentication: any client can register as any RM, and use muster.v1.Admin",
+                "grpc is open: any client that reaches it may act as any RM and operate it, without a token",
                 grpc_address=settings.grpc_address,
             )
+
+    def _listen(self, server: grpc.aio.Server, field: str, address: str, *, certificates: bool) -> int:
+        """Returns the port that the server listens on.
+
+        :param certificates: clients must have one.
+        """
+        tls = self._doorman.tls
+        try:
+            if tls is None:
+                return server.add_insecure_port(address)
+            return server.add_secure_port(address, tls.credentials(client_certificates=certificates))
+        except RuntimeError as error:
+            raise OSError(f"{field}: {address!r} cannot be listened on") from error
 
     def _events_door(self) -> EventsDoor:
         if self._events is None:
@@ -332,8 +353,10 @@ class Gateway:
             self._said_beside,
             self._exposition,
             self.settings.default_rm,
+            self._callers,
         )
-        self._http = HttpServer(front, self.settings.http_address, self.settings.stop_grace_s)
+        tls = self._doorman.tls.context() if self._doorman.tls is not None else None
+        self._http = HttpServer(front, self.settings.http_address, self.settings.stop_grace_s, tls=tls)
         self.http_port = self._http.port
         self._life.watch(self._http.serve(), "http front")
         await self._http.ready()
@@ -422,6 +445,13 @@ class Gateway:
         while True:
             await asyncio.sleep(self.settings.health_interval_s)
             await self._set_health(serving=await self.ready())
+
+    async def _watch_files(self) -> None:
+        """Takes changed tokens, policies, certificates and keys. Ends the calls whose callers lost their rights."""
+        while True:
+            if await self._doorman.refresh():
+                self._callers.changed(self._doorman.rights_now)
+            await asyncio.sleep(self.settings.reload_interval_s)
 
     async def _set_health(self, *, serving: bool) -> None:
         metrics.ready.set(int(serving))

@@ -27,6 +27,8 @@ from muster_bus.clock import Clock
 from muster_bus.errors import BusError, LogError, RecordTooLarge
 from muster_bus.log import Log, LogWriter, OutRecord
 from muster_bus.topics import Topics
+from muster_runtime.caller import current
+from muster_runtime.identity import Right
 
 from muster_gateway import metrics
 from muster_gateway.admission import admission_steps, check_rm_id, rm_id_of
@@ -36,6 +38,7 @@ from muster_gateway.errors import (
     InvalidRequest,
     LogDown,
     OverLimit,
+    RightWithdrawn,
     RmShutDown,
     StreamEnded,
     Superseded,
@@ -43,6 +46,7 @@ from muster_gateway.errors import (
     shown,
 )
 from muster_gateway.event_tail import EventTail
+from muster_gateway.identity import check_rm
 from muster_gateway.life_keeper import LifeKeeper, Taken, superseded
 from muster_gateway.response_reader import RESUME_METADATA, CatchUp, Feed, ResponseTail, StartingPoint
 from muster_gateway.sessions.contract import NOWHERE, Advance, Cursor, SessionStore
@@ -155,6 +159,7 @@ class RmStream:
 
     def __init__(self, parts: Parts, kind: StreamKind, context: Context) -> None:
         self._parts, self.kind, self._context = parts, kind, context
+        self._caller = current()
         self.rm_id = ""
         self.epoch = 0
         self._partition = 0
@@ -186,6 +191,7 @@ class RmStream:
         metadata = _metadata(self._context.invocation_metadata())
         resume_after = _resume_after(metadata.get(RESUME_METADATA))
         first = await self._bind(metadata.get(RM_METADATA))
+        self._check_right()
         if metadata.get(SHUTDOWN_METADATA) == "true":
             return await self._shut_down()
         # 2. the seat
@@ -292,6 +298,12 @@ class RmStream:
             raise InvalidRequest(f"the stream was closed before a message or the metadata {RM_METADATA} named its rmID")
         self.rm_id = rm_id_of(self.kind, first, limits)
         return bytes(first)
+
+    def _check_right(self) -> None:
+        """Raises NotPermitted if the caller may not act as the RM. Ends the stream when the caller loses that right."""
+        caller = self._caller
+        check_rm(Right.ACT, caller, self.rm_id)
+        caller.on_withdrawn(lambda: self.end(RightWithdrawn(caller.identity.name)))
 
     async def _first_message(self, timeout_s: float | None) -> Any:
         """Returns the first message, or EOF. Raises the error that ends the stream meanwhile, or TimeoutError."""

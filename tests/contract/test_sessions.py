@@ -181,6 +181,30 @@ async def test_the_marker_stays(place: Place) -> None:
     assert await (await place.again()).marked()
 
 
+async def test_the_logs_mark_is_kept_and_the_last_one_counts(place: Place) -> None:
+    assert await place.store.log_mark() == ""
+    await place.store.keep_log_mark("one")
+    await place.store.keep_log_mark("two")
+    assert await place.store.log_mark() == "two"
+    assert await (await place.again()).log_mark() == "two"
+
+
+async def test_a_cleared_store_has_nothing_but_leases(place: Place) -> None:
+    store = place.store
+    await store.compare_and_set(a_session(seats={ALLOCATION: Seat("gw", 1)}))
+    assert await store.advance([Advance("rm", ALLOCATION, 1, Cursor(1, 2, 1))]) == [True]
+    await store.mark()
+    await store.keep_log_mark("one")
+    await store.renew_lease("gw", 30.0)
+    await store.clear()
+    assert await store.all() == []
+    assert await store.get("rm") is None
+    assert await store.cursors("rm") == {}
+    assert (await store.marked(), await store.log_mark()) == (False, "")
+    assert await store.living() == {"gw"}
+    assert await store.compare_and_set(a_session())
+
+
 async def test_a_store_that_answers_is_healthy(place: Place) -> None:
     assert await place.store.healthy()
 

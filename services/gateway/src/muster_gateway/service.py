@@ -41,6 +41,7 @@ from muster_gateway.http_front import HttpFront, Target
 from muster_gateway.http_target import HttpTarget
 from muster_gateway.identity import Doorman
 from muster_gateway.life_keeper import LifeKeeper
+from muster_gateway.log_watch import LogWatch
 from muster_gateway.metrics_service import MetricsServicer
 from muster_gateway.policy_groups import PolicyGroups
 from muster_gateway.questions import Questions
@@ -127,7 +128,9 @@ class Gateway:
     # ---- the service ----------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Returns when the gateway serves. Raises LogUnavailable, SessionsDown, OSError (an address that is taken)."""
+        """Returns when the gateway serves. Raises LogUnavailable, LogBehind, SessionsDown, OSError (an address that is
+        taken).
+        """
         self._life.begin()
         try:
             # 1. the writer of the log
@@ -136,8 +139,11 @@ class Gateway:
             # 2. sessions
             await self.sessions.start()
             self._stack.push_async_callback(self.sessions.close)
+            watch = LogWatch(self._bus, self.sessions)
+            await watch.compare()
             if not await self.sessions.marked():
                 await rebuild(self._bus, self._topics, self.sessions, self._clock)
+            await self._tell_loss(watch)
             keeper = self._life_keeper()
             await keeper.sweep(self._table)
             # 3. response tails
@@ -147,7 +153,7 @@ class Gateway:
                 self._life.watch(tail.run(), f"response tail {tail.partition}")
             # 4. periodic work
             self._life.watch(self._flush_for_ever(), "cursor flush")
-            self._life.watch(self._sweep_for_ever(keeper), "sweep")
+            self._life.watch(self._sweep_for_ever(keeper, watch), "sweep")
             self._life.watch(self._watch_health(), "health")
             # 5. the servers
             view = await self._target(self._view, self.settings.view_url, "view")
@@ -243,6 +249,14 @@ class Gateway:
 
     async def _callbacks_gone(self, rm_id: str, epoch: int) -> None:
         await self._write_note(self._codec.callback_stream(rm_id, gone_note(epoch), self._clock.now_ns()))
+
+    async def _tell_loss(self, watch: LogWatch) -> None:
+        """Asks the scheduler to record an accepted loss as an event of each RM. Raises LogDown, SessionsDown."""
+        if not watch.loss:
+            return
+        for session in await self.sessions.all():
+            await self._write_note(self._codec.loss(session.rm_id, watch.loss, self._clock.now_ns()))
+        await watch.told()
 
     async def _write_note(self, record: OutRecord) -> None:
         assert self._writer is not None
@@ -383,7 +397,7 @@ class Gateway:
         seat = session.seats.get(stream.kind) if session is not None else None
         return seat is not None and seat.epoch > stream.epoch
 
-    async def _sweep_for_ever(self, life: LifeKeeper) -> None:
+    async def _sweep_for_ever(self, life: LifeKeeper, watch: LogWatch) -> None:
         while True:
             await asyncio.sleep(self.settings.lease_ttl_s / _SWEEPS_PER_LEASE)
             try:
@@ -392,6 +406,7 @@ class Gateway:
                     await rebuild(self._bus, self._topics, self.sessions, self._clock)
                 for rm_id in await life.sweep(self._table):
                     self._finish_forgetting(rm_id)
+                await watch.keep()
             except (GatewayError, BusError) as error:
                 log.warning("sweep not finished", error=str(error))
 

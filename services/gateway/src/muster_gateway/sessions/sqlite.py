@@ -29,6 +29,7 @@ CREATE TABLE IF NOT EXISTS cursor (
   PRIMARY KEY (rm_id, kind));
 CREATE TABLE IF NOT EXISTS lease (gateway_id TEXT PRIMARY KEY, until_ns INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS marker (one INTEGER PRIMARY KEY);
+CREATE TABLE IF NOT EXISTS log_mark (one INTEGER PRIMARY KEY, content TEXT NOT NULL);
 """
 # Another process (a second gateway on the same file) holds the lock for microseconds. A wait this long is an error.
 _BUSY_TIMEOUT_S = 2.0
@@ -100,6 +101,16 @@ class SqliteSessions:
     async def mark(self) -> None:
         await self._run(self._execute, "INSERT OR IGNORE INTO marker VALUES (1)", ())
 
+    async def log_mark(self) -> str:
+        rows = await self._run(self._query, "SELECT content FROM log_mark", ())
+        return str(rows[0][0]) if rows else ""
+
+    async def keep_log_mark(self, mark: str) -> None:
+        await self._run(self._execute, "INSERT OR REPLACE INTO log_mark VALUES (1, ?)", (mark,))
+
+    async def clear(self) -> None:
+        await self._run(self._clear)
+
     # ---- in the thread --------------------------------------------------------------------------------------------
 
     async def _run(self, work: Callable[..., T], *arguments: object) -> T:
@@ -143,6 +154,11 @@ class SqliteSessions:
                 [(session.rm_id, int(kind), seat.epoch) for kind, seat in session.seats.items()],
             )
         return True
+
+    def _clear(self) -> None:
+        with _Transaction(self._db()) as db:
+            for table in ("session", "seat", "cursor", "marker", "log_mark"):
+                db.execute(f"DELETE FROM {table}")  # noqa: S608 - names of this module
 
     def _advance(self, moves: Sequence[Advance]) -> list[bool]:
         done = []

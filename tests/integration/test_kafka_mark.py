@@ -41,7 +41,9 @@ async def test_recreated_topics_are_a_lost_log(kafka_bootstrap: str) -> None:
     assert mark.log_id.startswith("kafka:")
     assert mark.log_id == before.log_id
     assert mark.ends[f"{topics.responses}/0"] > before.ends[f"{topics.responses}/0"] > 0
-    await LogWatch(log, sessions).keep()
+    watch = LogWatch(log, sessions)
+    await watch.compare()
+    await watch.keep()
     await LogWatch(log, sessions).compare()
     assert log.admin is not None
     await log.admin.delete_topics([topics.responses])

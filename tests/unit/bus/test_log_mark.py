@@ -18,7 +18,7 @@ import pytest
 from muster_bus.backends.sqlite import SqliteLog
 from muster_bus.backends.sqlite_mark import SideFile, mark_path, read_mark
 from muster_bus.clock import SystemClock
-from muster_bus.errors import LogBehind
+from muster_bus.errors import LogBehind, LogFull
 from muster_bus.log import OutRecord
 from muster_bus.log_mark import LogMark, check, token_of
 from muster_bus.settings import LogSettings
@@ -245,4 +245,26 @@ async def test_a_reader_that_does_not_end_is_told_and_its_end_gives_the_room_bac
         await fill(log, 1, 250_000)
     assert not log.problems()
     assert (tmp_path / "log.db-wal").stat().st_size < 8 << 20
+    await log.close()
+
+
+# ---- a full disk --------------------------------------------------------------------------------------------------
+
+
+async def test_a_full_log_refuses_reads_on_and_finds_room_by_itself(tmp_path: Path) -> None:
+    log = await opened(tmp_path, sqlite_mark_interval_s=0.05, sqlite_tail_bytes=0)
+    await fill(log, 3)
+    assert log.refusal() == ""
+    (pages,) = log._writing.execute("PRAGMA page_count").fetchone()
+    await log._order(lambda connection: connection.execute(f"PRAGMA max_page_count = {pages}"))
+    with pytest.raises(LogFull, match="the disk is full; nothing of this was written"):
+        await fill(log, 1, 1 << 16)
+    assert "is full" in log.refusal()
+    reader = await log.reader(log.settings.topics().events, 0)
+    assert len(await reader.read(10, 0)) == 3
+    log._writing.execute("PRAGMA max_page_count = 1000000")
+    async with asyncio.timeout(60):
+        while log.refusal():  # noqa: ASYNC110 - maintenance looks for room
+            await asyncio.sleep(0.02)
+    await fill(log, 1, 1 << 16)
     await log.close()

@@ -22,6 +22,7 @@ NotIdentified and RoleTooLow belong to HTTP, where they are 401 and 403.
     - LogDown                the log took no record; the client must send unanswered items again
     - SchedulerSilent        no answer within the time allowed
     - SessionsDown           the session store does not answer
+    - SessionsFull           a SessionsDown: the store's disk is full
     - ViewSilent             the view gives no answer: it is away, slow, or broke off
   x SettingsWrong            the gateway cannot start with these settings; a retry does not help
     - OpenToAll              others could reach the HTTP front without authentication
@@ -32,6 +33,7 @@ NotIdentified and RoleTooLow belong to HTTP, where they are 401 and 403.
 from __future__ import annotations
 
 import grpc
+from muster_bus.errors import LogFull
 from muster_runtime.identity import Role
 
 
@@ -166,6 +168,13 @@ class SessionsDown(NotNow):
     """The session store does not answer."""
 
 
+class SessionsFull(SessionsDown):
+    """The session store can be read, but its disk is full."""
+
+    def __init__(self) -> None:
+        super().__init__("the disk of the session store is full: try again when there is room")
+
+
 class ViewSilent(NotNow):
     """The view gives no answer."""
 
@@ -192,6 +201,11 @@ class TokenUnusable(SettingsWrong):
 
 class IllegalTransition(GatewayError):
     """The table of an RM's states does not have this step."""
+
+
+def why_not(error: BaseException) -> str:
+    """Returns why the log took no record, in a few words for the client."""
+    return "its disk is full" if isinstance(error, LogFull) else type(error).__name__
 
 
 def shown(value: str, limit: int = 60) -> str:

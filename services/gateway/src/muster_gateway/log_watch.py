@@ -30,12 +30,16 @@ class LogWatch:
         self._bus = bus if isinstance(bus, MarkedLog) else None
         self._sessions = sessions
         self._kept: LogMark | None = None
+        self._compared = False
         self.loss = ""
 
     async def compare(self) -> None:
-        """Call this before the store's content is used. Raises LogBehind, LogUnavailable, SessionsDown."""
+        """Call this before the store's content is used; only the first call compares.
+
+        Raises LogBehind, LogUnavailable, SessionsDown.
+        """
         bus = self._bus
-        if bus is None:
+        if bus is None or self._compared:
             return
         self.loss = bus.loss
         present, text = await bus.mark(), await self._sessions.log_mark()
@@ -54,6 +58,7 @@ class LogWatch:
             self.loss = self.loss or found
             log.warning("the log lost records, which was accepted; sessions are read from it again", story=self.loss)
             await self._sessions.clear()
+        self._compared = True
 
     async def told(self) -> None:
         """The RMs' histories know of the loss: their notices are on the log."""
@@ -63,7 +68,7 @@ class LogWatch:
 
     async def keep(self) -> None:
         """Stores the log's present mark. Raises LogUnavailable, LogClosed, SessionsDown."""
-        if self._bus is None:
+        if self._bus is None or not self._compared:
             return
         mark = await self._bus.mark()
         if mark != self._kept:

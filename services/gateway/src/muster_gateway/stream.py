@@ -40,6 +40,7 @@ from muster_gateway.errors import (
     StreamEnded,
     Superseded,
     shown,
+    why_not,
 )
 from muster_gateway.event_tail import EventTail
 from muster_gateway.life_keeper import LifeKeeper, Taken, superseded
@@ -503,7 +504,7 @@ def append_error(error: BaseException) -> GatewayError:
     if isinstance(error, RecordTooLarge):
         return OverLimit(f"request: {error.size_bytes} bytes as a record, expected at most {error.limit_bytes}")
     if isinstance(error, BusError):
-        return LogDown(f"the log does not take requests ({type(error).__name__}): send again what was not answered")
+        return LogDown(f"the log does not take requests ({why_not(error)}): send again what was not answered")
     return unexpected(error if isinstance(error, Exception) else RuntimeError(repr(error)))
 
 

@@ -158,8 +158,14 @@ class SqliteLog:
             return False
         return True
 
+    def refusal(self) -> str:
+        """See :class:`muster_bus.log.LogCondition`."""
+        if self._state != "open" or not self._committer.full:
+            return ""
+        return f"the disk of log {self.path} is full: no request is taken until there is room; reading works"
+
     def problems(self) -> list[str]:
-        """Returns what an operator must know although the log answers, one sentence each."""
+        """See :class:`muster_bus.log.LogCondition`."""
         if self._state != "open" or not (held := self._committer.held_bytes):
             return []
         return [f"log {self.path}-wal has {held >> 20} MiB, because another program reads the log and does not end"]
@@ -305,14 +311,18 @@ class SqliteLog:
                     f"topic {spec.name} in {self.path} has {row[0]} partitions ({row[1]}), "
                     f"configured are {spec.partitions} ({spec.cleanup})"
                 )
-            connection.execute(
-                "INSERT INTO topics VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET retention_ms = excluded.retention_ms",
-                (spec.name, spec.partitions, spec.cleanup, spec.retention_ms),
-            )
-            for partition in range(spec.partitions):
+            # Only what differs is written: a log on a full disk can be opened, and read.
+            known = connection.execute("SELECT retention_ms FROM topics WHERE name = ?", (spec.name,)).fetchone()
+            if known != (spec.retention_ms,):
                 connection.execute(
+                    "INSERT INTO topics VALUES (?, ?, ?, ?) "
+                    "ON CONFLICT DO UPDATE SET retention_ms = excluded.retention_ms",
+                    (spec.name, spec.partitions, spec.cleanup, spec.retention_ms),
+                )
+            if row is None:
+                connection.executemany(
                     "INSERT INTO partitions (topic, partition) VALUES (?, ?) ON CONFLICT DO NOTHING",
-                    (spec.name, partition),
+                    [(spec.name, partition) for partition in range(spec.partitions)],
                 )
         connection.execute("COMMIT")
         rows = connection.execute("SELECT id, topic, partition, first_offset, cleaned_to, kept FROM partitions")

@@ -15,7 +15,7 @@ import structlog
 from muster_bus import metrics
 from muster_bus.backends.sqlite_format import INSERT_BLOCKS, ROWS_PER_INSERT, stored_bytes
 from muster_bus.backends.sqlite_units import Claim, Order, Stop, StoredPartition, Unit
-from muster_bus.errors import Fenced, LogUnavailable
+from muster_bus.errors import Fenced, LogFull, LogUnavailable
 
 log = structlog.get_logger(__name__)
 
@@ -64,6 +64,7 @@ class Committer:
         self._written_bytes = 0  # since the last checkpoint
         self.checkpoint_wanted = threading.Event()
         self._thread = threading.Thread(target=self._run, name="muster-log-writer", daemon=True)
+        self.full = False  # the last write found no room on the disk
         self.held_bytes = 0  # size of a write-ahead log that a reader keeps from being emptied; 0: none does
 
     def start(self) -> None:
@@ -176,6 +177,7 @@ class Committer:
             except sqlite3.Error:
                 self._rollback()
                 raise
+        self.full = False
         self._written_bytes += sum(stored_bytes(row) for row in rows)
 
     def _rollback(self) -> None:
@@ -187,17 +189,23 @@ class Committer:
         """Translates an error of SQLite. A damaged file ends all use of the log."""
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code == sqlite3.SQLITE_FULL:
-            return LogUnavailable(f"log {self._path} cannot be written: the disk is full; nothing of this was written")
+            if not self.full:
+                log.error("log.full", path=str(self._path))
+            self.full = True
+            return LogFull(f"log {self._path} cannot be written: the disk is full; nothing of this was written")
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             self._broke(f"the file is damaged ({error})")
         return LogUnavailable(f"log {self._path} cannot be written: {error}; nothing of this was written")
 
     def _run_order(self, order: Order) -> None:
         result, failure = None, None
+        changes = self._writing.total_changes
         try:
             self._writing.execute("BEGIN IMMEDIATE")
             result = order.work(self._writing)
             self._writing.execute("COMMIT")
+            if self._writing.total_changes > changes:
+                self.full = False
         except sqlite3.Error as error:
             self._rollback()
             failure = self._unavailable(error)

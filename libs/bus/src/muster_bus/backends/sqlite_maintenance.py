@@ -95,6 +95,7 @@ class Maintenance:
             try:
                 if time.monotonic() >= mark_due_s:
                     self._keep_mark()
+                    self._look_for_room()
                     mark_due_s = time.monotonic() + self._settings.sqlite_mark_interval_s
                 if self._committer.checkpoint_wanted.is_set():
                     self._checkpoint_beside()
@@ -104,6 +105,14 @@ class Maintenance:
                 log.error("log.maintenance_failed", path=str(self._path), error=str(error))
             if time.monotonic() >= due_s:
                 due_s = time.monotonic() + self._settings.sqlite_maintenance_interval_s
+
+    def _look_for_room(self) -> None:
+        """Tries to write after the disk was full: while nothing is asked of Muster, nothing else would notice."""
+        if not self._committer.full:
+            return
+        with contextlib.suppress(LogError):
+            self._order_and_wait(lambda writing: writing.execute("UPDATE identity SET id = id"))
+            log.info("log.has_room", path=str(self._path))
 
     def _checkpoint_beside(self) -> None:
         with contextlib.closing(connect(self._path, self._settings.sqlite_synchronous)) as connection:

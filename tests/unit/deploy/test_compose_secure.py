@@ -108,7 +108,7 @@ def test_the_settings_of_each_service_are_taken(name: Any) -> None:
         serving._check_doors(settings, name)
         return
     assert settings.gateway.http_open is False
-    assert {name: token.role for name, token in settings.gateway.http_tokens.items()} == {
+    assert {name: token.role for name, token in settings.gateway.tokens.items()} == {
         "admin": "admin",
         "read": "read",
     }

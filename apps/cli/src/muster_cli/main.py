@@ -239,6 +239,49 @@ def health(
 
 
 @app.command
+def backup(backup_dir: Path, *, data_dir: Path | None = None, common: Common = _COMMON) -> int:
+    """Copies the log and the sessions of `muster up` to a new directory, also while it works (docs/backup.md).
+
+    :param backup_dir: the new directory.
+    :param data_dir: the directory of `muster up`.
+    """
+    from muster_cli import backup as of
+
+    return of.backup(backup_dir, data_dir, common.settings, common.set)
+
+
+@app.command
+def restore(
+    backup_dir: Path,
+    *,
+    data_dir: Path | None = None,
+    replace: Annotated[bool, Parameter(negative="")] = False,
+    common: Common = _COMMON,
+) -> int:
+    """Puts a backup into a data directory; Muster must not be running there (docs/backup.md).
+
+    :param backup_dir: the directory that `muster backup` made.
+    :param data_dir: the directory of `muster up`.
+    :param replace: move the log and the sessions that are there aside.
+    """
+    from muster_cli import backup as of
+
+    return of.restore(backup_dir, data_dir, replace, common.settings, common.set)
+
+
+@app.command
+def verify(backup_dir: Path | None = None, *, data_dir: Path | None = None, common: Common = _COMMON) -> int:
+    """Checks a backup or a data directory, also while Muster works: structure, checksums, order, and nothing lost.
+
+    :param backup_dir: a backup; without it --data-dir is checked.
+    :param data_dir: the directory of `muster up`.
+    """
+    from muster_cli import backup as of
+
+    return of.verify(backup_dir, data_dir, common.settings, common.set)
+
+
+@app.command
 def top(
     *,
     gateway: str = "127.0.0.1:9090",

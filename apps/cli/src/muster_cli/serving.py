@@ -18,7 +18,7 @@ import structlog
 from muster_bus.backends.sqlite import SqliteLog
 from muster_bus.clock import Clock, SystemClock
 from muster_bus.engines import make_log
-from muster_bus.errors import BusError, LogUnavailable
+from muster_bus.errors import BusError, LogBehind, LogUnavailable
 from muster_bus.log import Log
 from muster_core.external.errors import NotSynced
 from muster_core.external.errors import SettingsWrong as ExternalSettingsWrong
@@ -373,6 +373,8 @@ def _serve(settings: MusterSettings, build: Build, on_ready: Callable[[], None])
     except StartFailed as error:
         if isinstance(error.cause, UsageError):
             raise error.cause from error
+        if isinstance(error.cause, LogBehind):  # an operator must decide
+            raise UsageError(str(error.cause)) from error
         if isinstance(error.cause, OSError) and error.cause.errno in _ADDRESS_ERRORS:
             raise UsageError(error.cause.strerror or str(error.cause)) from error
         log.error("could not start", service=error.service, exc_info=error.cause)

@@ -211,6 +211,12 @@ class RequestCodec:
         envelope.lifecycle.reason = reason
         return self._record(rm_id, self._topics.partition_of(rm_id), envelope)
 
+    def loss(self, rm_id: str, message: str, now_ns: int) -> OutRecord:
+        """Makes the notice, for the RM's history, that the log lost records."""
+        envelope = self._envelope(rm_id, now_ns)
+        envelope.notice.message, envelope.notice.records_lost = message, True
+        return self._record(rm_id, self._topics.partition_of(rm_id), envelope)
+
     def callback_answers(self, rm_id: str, partition: int, payload: bytes, now_ns: int) -> OutRecord:
         """Makes the record of a muster.v1.FromResourceManager with answers only."""
         envelope = self._envelope(rm_id, now_ns)

@@ -25,6 +25,7 @@ Over HTTP, NotIdentified and NotPermitted are 401 and 403.
     - LogDown                the log took no record; the client must send unanswered items again
     - SchedulerSilent        no answer within the time allowed
     - SessionsDown           the session store does not answer
+    - SessionsFull           a SessionsDown: the store's disk is full
     - ViewSilent             the view gives no answer: it is away, slow, or broke off
   x SettingsWrong            the gateway cannot start with these settings; a retry does not help
     - OpenToAll              others could reach a door without authentication
@@ -39,6 +40,7 @@ Over HTTP, NotIdentified and NotPermitted are 401 and 403.
 from __future__ import annotations
 
 import grpc
+from muster_bus.errors import LogFull
 from muster_runtime.identity import Right, Role
 
 
@@ -211,6 +213,13 @@ class SessionsDown(NotNow):
     """The session store does not answer."""
 
 
+class SessionsFull(SessionsDown):
+    """The session store can be read, but its disk is full."""
+
+    def __init__(self) -> None:
+        super().__init__("the disk of the session store is full: try again when there is room")
+
+
 class ViewSilent(NotNow):
     """The view gives no answer."""
 
@@ -265,6 +274,11 @@ class JwksUnusable(SettingsWrong):
 
 class IllegalTransition(GatewayError):
     """The table of an RM's states does not have this step."""
+
+
+def why_not(error: BaseException) -> str:
+    """Returns why the log took no record, in a few words for the client."""
+    return "its disk is full" if isinstance(error, LogFull) else type(error).__name__
 
 
 def shown(value: str, limit: int = 60) -> str:

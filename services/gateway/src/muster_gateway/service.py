@@ -22,8 +22,8 @@ from grpc_health.v1.health import aio as grpc_health_aio
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from grpc_reflection.v1alpha import reflection
 from muster_bus.clock import Clock
-from muster_bus.errors import BusError
-from muster_bus.log import Log, LogWriter, OutRecord
+from muster_bus.errors import BusError, LogBehind
+from muster_bus.log import Log, LogCondition, LogWriter, OutRecord
 from muster_bus.topics import Topics
 from muster_queue_config.judge import Judge
 from muster_runtime.http_server import HttpServer
@@ -37,13 +37,14 @@ from muster_gateway.call_limits import CallGuard, CallLimits
 from muster_gateway.callback_codec import gone_note
 from muster_gateway.callbacks import CallbackServicer
 from muster_gateway.codec import RequestCodec
-from muster_gateway.errors import GatewayError, LogDown, SessionsDown, Superseded
+from muster_gateway.errors import GatewayError, LogDown, SessionsDown, SessionsFull, Superseded, why_not
 from muster_gateway.event_tail import EventTail
 from muster_gateway.events_proxy import EventsDoor, EventsProxy
 from muster_gateway.http_front import HttpFront, Target
 from muster_gateway.http_target import HttpTarget
 from muster_gateway.identity import Doorman
 from muster_gateway.life_keeper import LifeKeeper
+from muster_gateway.log_watch import LogWatch
 from muster_gateway.metrics_service import MetricsServicer
 from muster_gateway.policy_groups import PolicyGroups
 from muster_gateway.questions import Questions
@@ -128,6 +129,7 @@ class Gateway:
         self._health = grpc_health_aio.HealthServicer()
         self._stack = AsyncExitStack()
         self._life = Life("gateway")
+        self._sessions_full = False
         self.grpc_port = 0
         self.grpc_mtls_port = 0
         self.http_port = 0
@@ -135,7 +137,9 @@ class Gateway:
     # ---- the service ----------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Returns when the gateway serves. Raises LogUnavailable, SessionsDown, OSError (an address that is taken)."""
+        """Returns when the gateway serves. Raises LogUnavailable, LogBehind, SessionsDown, OSError (an address that is
+        taken).
+        """
         self._life.begin()
         try:
             # 1. the writer of the log
@@ -144,10 +148,12 @@ class Gateway:
             # 2. sessions
             await self.sessions.start()
             self._stack.push_async_callback(self.sessions.close)
-            if not await self.sessions.marked():
-                await rebuild(self._bus, self._topics, self.sessions, self._clock)
-            keeper = self._life_keeper()
-            await keeper.sweep(self._table)
+            watch, keeper = LogWatch(self._bus, self.sessions), self._life_keeper()
+            try:
+                await self._sweep(keeper, watch)
+            except SessionsFull as error:  # reading works; a later sweep does the rest
+                log.error("the gateway starts on a full disk", error=str(error))
+                self._sessions_full = True
             # 3. response tails
             for tail in self._tails:
                 await tail.start()
@@ -155,7 +161,7 @@ class Gateway:
                 self._life.watch(tail.run(), f"response tail {tail.partition}")
             # 4. periodic work
             self._life.watch(self._flush_for_ever(), "cursor flush")
-            self._life.watch(self._sweep_for_ever(keeper), "sweep")
+            self._life.watch(self._sweep_for_ever(keeper, watch), "sweep")
             self._life.watch(self._watch_health(), "health")
             self._life.watch(self._watch_files(), "files")
             # 5. the servers
@@ -212,6 +218,10 @@ class Gateway:
             _in_time(self._log_answers(self._writer)), _in_time(self.sessions.healthy())
         )
         problems += [] if log_answers else ["the log does not answer"]
+        if isinstance(self._bus, LogCondition) and (refusal := self._bus.refusal()):
+            problems.append(refusal)
+        if self._sessions_full:
+            problems.append(str(SessionsFull()))
         return problems + ([] if sessions_answer else ["the session store does not answer"])
 
     async def _log_answers(self, writer: LogWriter) -> bool:
@@ -233,7 +243,8 @@ class Gateway:
         """Returns the problems of the other services of this process."""
         answers = await asyncio.gather(*(_in_time_said(check) for check in self._beside.values()))
         said = [f"{name}: {one}" for name, answer in zip(self._beside, answers, strict=True) for one in answer]
-        return [*self._doorman.problems(), *said]
+        own = self._bus.problems() if isinstance(self._bus, LogCondition) else []
+        return [*self._doorman.problems(), *own, *said]
 
     # ---- parts ----------------------------------------------------------------------------------------------------
 
@@ -254,6 +265,14 @@ class Gateway:
     async def _callbacks_gone(self, rm_id: str, epoch: int) -> None:
         await self._write_note(self._codec.callback_stream(rm_id, gone_note(epoch), self._clock.now_ns()))
 
+    async def _tell_loss(self, watch: LogWatch) -> None:
+        """Asks the scheduler to record an accepted loss as an event of each RM. Raises LogDown, SessionsDown."""
+        if not watch.loss:
+            return
+        for session in await self.sessions.all():
+            await self._write_note(self._codec.loss(session.rm_id, watch.loss, self._clock.now_ns()))
+        await watch.told()
+
     async def _write_note(self, record: OutRecord) -> None:
         assert self._writer is not None
         try:
@@ -261,7 +280,7 @@ class Gateway:
                 await self._writer.ready()
                 await self._writer.append(record)
         except (BusError, TimeoutError) as error:
-            raise LogDown(f"the log does not take the RM's state ({type(error).__name__}): try again") from error
+            raise LogDown(f"the log does not take the RM's state ({why_not(error)}): try again") from error
 
     async def _open_grpc(self, life: LifeKeeper, view: Target) -> None:
         assert self._writer is not None
@@ -413,17 +432,27 @@ class Gateway:
         seat = session.seats.get(stream.kind) if session is not None else None
         return seat is not None and seat.epoch > stream.epoch
 
-    async def _sweep_for_ever(self, life: LifeKeeper) -> None:
+    async def _sweep_for_ever(self, life: LifeKeeper, watch: LogWatch) -> None:
         while True:
             await asyncio.sleep(self.settings.lease_ttl_s / _SWEEPS_PER_LEASE)
             try:
-                if not await self.sessions.marked():
-                    log.warning("session store lost its content")
-                    await rebuild(self._bus, self._topics, self.sessions, self._clock)
-                for rm_id in await life.sweep(self._table):
-                    self._finish_forgetting(rm_id)
+                await self._sweep(life, watch)
+                self._sessions_full = False
+            except LogBehind:
+                raise
             except (GatewayError, BusError) as error:
+                self._sessions_full = isinstance(error, SessionsFull)
                 log.warning("sweep not finished", error=str(error))
+
+    async def _sweep(self, life: LifeKeeper, watch: LogWatch) -> None:
+        """Raises LogBehind, GatewayError, BusError."""
+        await watch.compare()
+        if not await self.sessions.marked():
+            await rebuild(self._bus, self._topics, self.sessions, self._clock)
+        await self._tell_loss(watch)
+        for rm_id in await life.sweep(self._table):
+            self._finish_forgetting(rm_id)
+        await watch.keep()
 
     def _finish_forgetting(self, rm_id: str) -> None:
         """Runs beside the sweep, whose next lease renewal must not wait for the scheduler."""

@@ -44,6 +44,7 @@ from muster_gateway.errors import (
     Superseded,
     TooSilent,
     shown,
+    why_not,
 )
 from muster_gateway.event_tail import EventTail
 from muster_gateway.identity import check_rm
@@ -541,7 +542,7 @@ def append_error(error: BaseException) -> GatewayError:
     if isinstance(error, RecordTooLarge):
         return OverLimit(f"request: {error.size_bytes} bytes as a record, expected at most {error.limit_bytes}")
     if isinstance(error, BusError):
-        return LogDown(f"the log does not take requests ({type(error).__name__}): send unanswered items again")
+        return LogDown(f"the log does not take requests ({why_not(error)}): send unanswered items again")
     return unexpected(error if isinstance(error, Exception) else RuntimeError(repr(error)))
 
 

@@ -50,7 +50,7 @@ from muster_state.follower import (
     new_core,
 )
 
-from muster_scheduler import callback_stream, configuration, generation, ingest, pauses, policy_groups
+from muster_scheduler import callback_stream, configuration, generation, ingest, notices, pauses, policy_groups
 from muster_scheduler.admin_commands import CHANGES_MAX, AdminCommands
 from muster_scheduler.configuration import ConfigJudge
 from muster_scheduler.dead_letters import Unreadable, dead_letter
@@ -318,6 +318,8 @@ class SchedulerMachine:
                     message = callbacks_pb2.FromResourceManager.FromString(envelope.callback_answers)
                     state.core.apply(callback_stream.answers(message), now_ns, out)
                     self._admin.dumps_answered(rm_id, message.state_dumps, self._emitters[rm_id], outputs)
+                case "notice":
+                    self._note(state, envelope.notice, now_ns, outputs)
                 case _:
                     raise Unreadable(f"a body of the kind {body}, which this version does not know")
         except DecodeError as error:
@@ -404,6 +406,14 @@ class SchedulerMachine:
         state.info.life, state.info.life_ns = life, now_ns
         state.core.apply(SetDeciding(state.info.decides), now_ns, out)
         outputs.append(self._emitters[state.info.rm_id].rm_record(state.core.next_submission))
+
+    def _note(self, state: RmState, notice: pb.Notice, now_ns: int, outputs: list[OutRecord]) -> None:
+        if notice.records_lost:
+            self._emit_pending(state, now_ns, outputs)
+            state.info.instance_uuid = self._new_uuid()
+            emitter = self._emitters[state.info.rm_id] = Emitter(self._topics, state.info)
+            outputs.append(emitter.rm_record(state.core.next_submission))
+        notices.note(notice.message, now_ns, self._outcomes.setdefault(state.info.rm_id, Outcome()))
 
     def _connect(
         self, state: RmState, note: pb.CallbackStream, now_ns: int, out: Outcome, outputs: list[OutRecord]

@@ -25,11 +25,13 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from muster_runtime.stores import StoreFileUnusable
 
 from muster_bus.backends.kafka_link import KafkaLink, stop
+from muster_bus.backends.kafka_mark import KafkaMarks
 from muster_bus.backends.kafka_owner import TRANSACTION_BATCH_BYTES, KafkaOwner
 from muster_bus.backends.kafka_reader import KafkaReader
 from muster_bus.backends.kafka_writer import KafkaWriter
 from muster_bus.clock import Clock
 from muster_bus.errors import LogRefused, LogUnavailable, TopicMismatch
+from muster_bus.log_mark import LogMark
 from muster_bus.settings import LogSettings
 from muster_bus.topics import TopicSpec
 
@@ -64,6 +66,8 @@ class KafkaLog(KafkaLink):
     def __init__(self, specs: Sequence[TopicSpec], settings: LogSettings, clock: Clock) -> None:
         super().__init__(specs, settings, clock)
         self._specs = specs
+        self._marks = KafkaMarks(self)
+        self.loss = ""
 
     # ---- life -----------------------------------------------------------------------------------------------------
 
@@ -122,6 +126,24 @@ class KafkaLog(KafkaLink):
         except (TimeoutError, errors.KafkaError, OSError):
             return False
         return True
+
+    @property
+    def name(self) -> str:
+        """See :class:`muster_bus.log_mark.MarkedLog`."""
+        return f"the log at Kafka {self.settings.kafka_bootstrap_servers}"
+
+    @property
+    def accepted_loss(self) -> str:
+        """See :class:`muster_bus.log_mark.MarkedLog`."""
+        return self.settings.accept_loss
+
+    async def loss_told(self) -> None:
+        """See :class:`muster_bus.log_mark.MarkedLog`."""
+        self.loss = ""
+
+    async def mark(self) -> LogMark:
+        """See :class:`muster_bus.log_mark.MarkedLog`."""
+        return await self._marks.mark()
 
     async def writer(self, name: str) -> KafkaWriter:
         self.check_open()

@@ -264,7 +264,6 @@ _DEBUG = (
         "",
         "Moved to /debug/fullstatedump",
         right=Right.OPERATE,
-        parameters=_RM,
         statuses=(301,),
         media=Media.HTML,
         moved_to="/debug/fullstatedump",
@@ -291,7 +290,6 @@ _DEBUG = (
         "The whole state of a resource manager",
         state_dump.StateDumpDao,
         right=Right.OPERATE,
-        parameters=_RM,
         statuses=(200, 400, 404, 503),
         dump=True,
         notes=(

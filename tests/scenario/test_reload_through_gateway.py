@@ -120,7 +120,9 @@ async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     log = make_log(settings, clock)
     await log.start()
     scheduler = SchedulerService(SchedulerSettings(), log, topics, clock)
-    view = ViewService(ViewSettings(http_address="127.0.0.1:0"), log, topics, clock)
+    view = ViewService(
+        ViewSettings(http_address="127.0.0.1:0", fresh_wait_s=PATIENCE_S, whole_wait_s=PATIENCE_S), log, topics, clock
+    )
     chosen = GatewaySettings(
         grpc_address="127.0.0.1:0", http_address="", registration_timeout_s=PATIENCE_S, stop_grace_s=0.5
     )

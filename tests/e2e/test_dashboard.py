@@ -22,7 +22,7 @@ from wanting import server_wanted
 CODE = runpy.run_path(str(Path(__file__).parents[2] / "deploy" / "compose" / "grafana" / "dashboard.py"))
 PANELS = [(row.title, panel) for row in CODE["ROWS"] for panel in row.panels]
 # Rates need the samples of a while, of which the busy part must be one; a busy machine takes its time.
-_OVER, _PATIENCE_S = "1m", 30.0
+_OVER, _PATIENCE_S = "1m", 60.0
 _CONTAINERS = "yunikorn_root_work_queue_container"
 QUEUES = """
 partitions:

@@ -76,7 +76,8 @@ async def scheduler_and_view(settings: LogSettings) -> AsyncIterator[Services]:
     log = make_log(settings, clock)
     await log.start()
     scheduler = SchedulerService(SchedulerSettings(), log, topics, clock)
-    it = Services(log, topics, scheduler, ViewService(ViewSettings(http_address="127.0.0.1:0"), log, topics, clock))
+    chosen = ViewSettings(http_address="127.0.0.1:0", fresh_wait_s=PATIENCE_S, whole_wait_s=PATIENCE_S)
+    it = Services(log, topics, scheduler, ViewService(chosen, log, topics, clock))
     try:
         await it.scheduler.start()
         await it.view.start()

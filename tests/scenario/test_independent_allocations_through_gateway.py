@@ -52,6 +52,7 @@ async def _adds_up(rm: Played) -> int:
         node = await rm.sees(f"{DEFAULT}/node/n1")
         root = await rm.sees(f"{DEFAULT}/queue/root", subtree="")
         on_node = node.get("allocated", {}).get("vcore", 0)
+        (partition,) = await rm.sees("/ws/v1/partitions")
         events = await rm.events()
         below = {each["queuename"]: each for each in root.get("children", [])}
         own = below.get(f"root.{OWN}", {}).get("allocatedResource", {}).get("vcore", 0)
@@ -59,6 +60,7 @@ async def _adds_up(rm: Played) -> int:
         figures = {
             "node": on_node,
             "root": root.get("allocatedResource", {}).get("vcore", 0),
+            "partition": partition["capacity"].get("usedCapacity", {}).get("vcore", 0),
             "events of the node": _sums(events, 3).get("n1", 0),
             "events of applications": sum(_sums(events, 2).values()),
         }

@@ -26,7 +26,7 @@ from muster_scheduler.app import SchedulerService
 from muster_scheduler.settings import SchedulerSettings
 from muster_view import ViewService
 from muster_view.settings import ViewSettings
-from waiting import eventually
+from waiting import PATIENCE_S, eventually
 
 CLOCK = SystemClock()
 CONFIG = """
@@ -296,7 +296,9 @@ async def world() -> AsyncIterator[World]:
     topics, log = settings.topics(), make_log(settings, CLOCK)
     await log.start()
     scheduler = SchedulerService(SchedulerSettings(), log, topics, CLOCK)
-    view = ViewService(ViewSettings(http_address="127.0.0.1:0"), log, topics, CLOCK)
+    view = ViewService(
+        ViewSettings(http_address="127.0.0.1:0", fresh_wait_s=PATIENCE_S, whole_wait_s=PATIENCE_S), log, topics, CLOCK
+    )
     chosen = GatewaySettings(grpc_address="127.0.0.1:0", http_address="", stop_grace_s=0.5)
     gateway = Gateway(chosen, log, topics, MemorySessions(CLOCK), CLOCK)
     for service in (scheduler, view, gateway):
@@ -331,7 +333,7 @@ async def test_one_message_and_single_items_have_the_same_outcome(world: World, 
         return shown[0] == shown[1] and there == sorted(sequence.nodes)
 
     # (The view follows.)
-    await eventually(are_alike, f"both show the same, with the nodes {sequence.nodes}: {shown}", 20.0)
+    await eventually(are_alike, f"both show the same, with the nodes {sequence.nodes}: {shown}")
     for field, ids in (("accepted", sequence.accepted), ("rejected", sequence.rejected)):
         texts = [text for key, items in heard[0].items() for text in items if key in _OF_IDS and key.endswith(field)]
         assert sorted(_ID.findall("".join(texts))) == sorted(ids)

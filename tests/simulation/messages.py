@@ -29,7 +29,9 @@ from typing import Any
 
 from muster_bus.log import OutRecord, Record
 from muster_bus.topics import Topics
+from muster_core.config.config import INDEPENDENT
 from muster_core.external.external import ExternalChange, ExternalKind, ExternalOffer, SourceState
+from muster_core.model.scopes import SCOPE_TAG
 from muster_gateway import admission
 from muster_gateway.admission import admit
 from muster_gateway.codec import RequestCodec
@@ -39,7 +41,7 @@ from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.muster.bus.v1 import state_pb2
 from muster_proto.si.v1 import si_pb2 as si
 from muster_scheduler.machine import SchedulerMachine
-from muster_si.constants import FOREIGN, NODE_PARTITION
+from muster_si.constants import APP_TAG_CREATE_FORCE, FOREIGN, NODE_PARTITION, REQUIRED_NODE_TAG
 from muster_state import source_codec as external_codec
 from muster_state.source_codec import SourceNote
 
@@ -48,6 +50,7 @@ SECOND_NS = 1_000_000_000
 LIMITS = AdmissionLimits()
 CUT_BYTES = 200  # a few items
 STEPS = 4
+ODD_QUEUES = ("root.", "root.a.b", f"root.{INDEPENDENT}", "root.@recovery@", "root.\x00")
 CONFIG = """
 partitions:
   - name: default
@@ -80,6 +83,8 @@ class Talk:
 
     def __init__(self, seed: int) -> None:
         self.dice = random.Random(seed)
+        # Half of the lives are plainer: there more items are about the same things.
+        self._odd = random.Random(f"odd {seed}") if seed % 2 else None
         self.uuids = ["u1", "u2", "no such UUID"]
 
     def registration(self) -> si.RegisterResourceManagerRequest:
@@ -140,7 +145,15 @@ class Talk:
     def _seldom(self) -> bool:
         return self.dice.random() < 0.06
 
+    def _odd_queue(self) -> str:
+        return self._odd.choice(ODD_QUEUES) if self._odd is not None else ""
+
+    def _oddly(self, often: float) -> bool:
+        return self._odd is not None and self._odd.random() < often
+
     def _app_id(self) -> str:
+        if self._oddly(0.02):
+            return INDEPENDENT
         return "" if self._seldom() else self._one("app-1", "app-1", "app-2", "gang")
 
     def _key(self) -> str:
@@ -155,6 +168,14 @@ class Talk:
     def _resource(self, most: int) -> si.Resource:
         value = self._one(0, -1, 2**60) if self._seldom() else self.dice.randint(1, most)
         return si.Resource(resources={"vcore": si.Quantity(value=value)})
+
+    def _tags(self) -> dict[str, str]:
+        """Several at a time, as a map has no order: of what an ask says about where and how it may be placed."""
+        if self._odd is None or self._odd.random() < 0.7:
+            return {}
+        choose = self._odd.choice
+        known = {REQUIRED_NODE_TAG: choose(("n1", "n9")), SCOPE_TAG: choose(("node", "one", "no such scope")), "a": "b"}
+        return {name: text for name, text in known.items() if choose((True, False))}
 
     def _release(self) -> si.AllocationRelease:
         uuid = self._uuid(0.4)
@@ -188,7 +209,7 @@ class Talk:
             priority=self._one(0, 0, 5),
             taskGroupName=(group := self._one("", "", "g")),
             placeholder=bool(group) and self._one(True, False),
-            allocationTags={FOREIGN: "static"} if is_foreign else {},
+            allocationTags=({FOREIGN: "static"} if is_foreign else {}) | self._tags(),
         )
 
     def _ask(self) -> si.AllocationAsk:
@@ -197,9 +218,12 @@ class Talk:
             applicationID=self._app_id(),
             partitionName=self._partition(),
             resourceAsk=self._resource(3),
-            maxAllocations=self.dice.randint(0, 3),
+            maxAllocations=100_001 if self._oddly(0.05) else self.dice.randint(0, 3),
+            # (Longer than a life: to one that is over already, the next item may come too late.)
+            executionTimeoutMilliSeconds=60_000 if self._oddly(0.3) else 0,
             taskGroupName=(group := self._one("", "", "g")),
             placeholder=bool(group) and self._one(True, False),
+            tags=self._tags(),
         )
 
     def _application(self) -> si.AddApplicationRequest:
@@ -207,12 +231,15 @@ class Talk:
         is_gang = app_id == "gang" and self._one(True, False)
         return si.AddApplicationRequest(
             applicationID=app_id,
-            queueName=self._one("root.a", "root.b", "root." if self._seldom() else "root.a"),
+            queueName=self._odd_queue()
+            if self._oddly(0.1)
+            else self._one("root.a", "root.b", "root." if self._seldom() else "root.a"),
             partitionName=self._partition(),
             ugi=si.UserGroupInformation(user="" if self._seldom() else "alice"),
             placeholderAsk=self._resource(9) if is_gang else None,
             gangSchedulingStyle=self._one("Soft", "Hard"),
             executionTimeoutMilliSeconds=self._one(0, 0, 1_000),
+            tags={APP_TAG_CREATE_FORCE: "true"} if self._oddly(0.15) else {},
         )
 
     def _removal(self) -> si.RemoveApplicationRequest:

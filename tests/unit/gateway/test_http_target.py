@@ -20,7 +20,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 PIECE = b"x" * (64 << 10)
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 @dataclass

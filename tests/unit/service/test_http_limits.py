@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 async def _read(request: Request) -> PlainTextResponse:

@@ -151,7 +151,10 @@ class Emitter:
         self.info.next_response_sequence = sequence + 1
         message.response_sequence = sequence
         envelope = pb.ResponseEnvelope(
-            rm_id=self.info.rm_id, sequence=sequence, stream=pb.STREAM_CALLBACK, response=message.SerializeToString()
+            rm_id=self.info.rm_id,
+            sequence=sequence,
+            stream=pb.STREAM_CALLBACK,
+            response=message.SerializeToString(deterministic=True),
         )
         return OutRecord(self._topics.responses, self._partition, self._key, envelope.SerializeToString())
 
@@ -277,7 +280,10 @@ class Emitter:
             self.info.last_allocation_response = sequence
         response.responseSequence = sequence
         envelope = pb.ResponseEnvelope(
-            rm_id=self.info.rm_id, sequence=sequence, stream=stream, response=response.SerializeToString()
+            rm_id=self.info.rm_id,
+            sequence=sequence,
+            stream=stream,
+            response=response.SerializeToString(deterministic=True),
         )
         records.append(OutRecord(self._topics.responses, self._partition, self._key, envelope.SerializeToString()))
         response.Clear()

@@ -103,7 +103,7 @@ def test_a_full_disk_loses_nothing_and_the_log_goes_on_when_there_is_room(tmp_pa
     committed, appended = (int(word) for word in last.split()[:2])
     assert committed > 20
     assert str(path) in last
-    assert "nothing of this was written" in last
+    assert "this transaction was not written" in last
 
     async def check() -> None:
         log = await _open(settings_for(str(path)))

@@ -285,6 +285,6 @@ async def test_a_judged_configuration(body: bytes) -> None:
         (b"[]", list[shapes.Rule], "line feed"),
     ],
 )
-def test_what_a_reader_in_go_would_stumble_over_is_found(body: bytes, shape: Any, words: str) -> None:
+def test_shapes_that_a_go_reader_cannot_read_are_found(body: bytes, shape: Any, words: str) -> None:
     with pytest.raises((msgspec.ValidationError, ValueError), match=words):
         shapes.valid(body, shape)

@@ -132,7 +132,9 @@ def test_bad_registrations_of_a_living_rm(arena: Arena, registration: BadRegistr
 
 
 @pytest.mark.parametrize("twice", [allocation(allocationKey=RUNS), old_ask(allocationKey=RUNS, maxAllocations=1)])
-def test_what_runs_asked_for_twice_in_one_message(arena: Arena, twice: si.Allocation | si.AllocationAsk) -> None:
+def test_a_running_allocation_asked_for_twice_in_one_message(
+    arena: Arena, twice: si.Allocation | si.AllocationAsk
+) -> None:
     """Both say what was said before, in either generation's words: the second is an update that changes nothing."""
 
     async def example() -> None:

@@ -162,7 +162,7 @@ async def test_a_topic_of_another_kind_is_refused(tmp_path: Path) -> None:
         await SqliteLog(specs, settings, SystemClock()).start()
 
 
-async def test_what_is_no_database_is_refused_by_name(tmp_path: Path) -> None:
+async def test_a_file_that_is_no_database_is_refused_by_name(tmp_path: Path) -> None:
     settings = _settings(tmp_path)
     settings.sqlite_path.write_bytes(b"this is not a database, but long enough to be taken for one" * 100)
     with pytest.raises(LogUnavailable, match=r"log\.db"):

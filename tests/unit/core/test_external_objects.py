@@ -425,7 +425,7 @@ def test_a_vm_is_no_victim_for_a_daemon_even_if_opted_out_allocations_are() -> N
         ExternalQueue("root.a", {"vcore": 2}),
     ],
 )
-def test_what_the_rm_is_asked_about_is_not_placed_where_a_source_took_the_room(word: ExternalObject) -> None:
+def test_a_proposal_is_not_placed_where_a_source_took_the_room(word: ExternalObject) -> None:
     """What is proposed is booked, and the RM only has to say yes; but a host must not be over-committed knowingly."""
     cluster = Asking()
     cluster.node("n", vcore=10)

@@ -322,7 +322,7 @@ def test_gangs_take_turns_too() -> None:
         assert sorted(rm.placed("g")) == [f"r{number}" for number in range(6)], alone
 
 
-def test_what_is_left_of_an_ask_goes_out_of_its_own_line_when_it_is_released() -> None:
+def test_the_rest_of_a_released_ask_leaves_its_line() -> None:
     """Of three repeats one is asked about, and the others stand in line behind it."""
     for alone in list(SCOPES.values())[1:]:
         rm = a_cluster(alone, nodes=1)

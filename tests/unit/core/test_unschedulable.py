@@ -86,7 +86,7 @@ def test_a_node_is_closed_by_its_first_closer() -> None:
     assert closed(found) == [("SOURCE", "vms", 1)]
 
 
-def test_what_is_lent_is_wanted_back_then_taken_back_then_forgotten() -> None:
+def test_an_offer_is_revoked_then_taken_back_then_forgotten() -> None:
     found = cluster()
     lent = ExternalOffer("o1", "n", {"vcore": 4})
     found.says("mesos", lent)

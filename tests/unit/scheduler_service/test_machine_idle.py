@@ -130,7 +130,7 @@ def test_an_early_tick_looks_at_no_rm(waiting: Quiet) -> None:
     assert calls < 100 * 100, calls
 
 
-def test_what_concerns_none_of_them_costs_little_and_is_over_at_once(waiting: Quiet) -> None:
+def test_a_change_that_concerns_no_waiting_ask_is_cheap(waiting: Quiet) -> None:
     """A node that nobody fits on, an application without asks: no retry begins anew, but for those on their way."""
     waiting.send(make.node("tiny", vcore=1))
     waiting.send(_application("empty", "root.filler"))

@@ -65,7 +65,7 @@ def test_all_others(text: str) -> None:
         ("[::ffff:192.0.2.7]:9080", False),
     ],
 )
-def test_what_listens_for_this_machine_only(address: str, private: bool) -> None:
+def test_addresses_for_this_machine_only(address: str, private: bool) -> None:
     assert on_loopback("x", address) is private
 
 

@@ -1,4 +1,4 @@
-"""What ``/ws/v1/explain/*`` says has its shape, and its words are true: each figure in them is in a field, too."""
+"""The answers of ``/ws/v1/explain/*`` have their shapes, and each figure of a sentence is in a field, too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever happens in a cluster, every REST answer has YuniKorn's shape (contract/rest_shapes.py).
+"""Every REST answer has YuniKorn's shape, in any state of a cluster (contract/rest_shapes.py).
 
 Stories go through a real scheduler machine; what it writes goes to a log, transaction by transaction, and in
 between a real view on that log is asked everything there is to ask.

@@ -1,4 +1,4 @@
-"""Generated bad input against the whole of Muster: each gets a clear answer, changes nothing, harms nobody else.
+"""Generated bad input against the whole of Muster: each gets a clear answer, changes nothing, and harms no other RM.
 
 For each request of si.v1.Scheduler: every field with every kind of wrong value (``spoilt.py``), messages that are none,
 in nobody's name or too large. After each one the attacked RM's whole state is what it was, and another RM, of the same

@@ -1,4 +1,4 @@
-"""Informers in a process of their own: what they say is on the log, whoever of the two is killed."""
+"""Informers in a process of their own: their statements are on the log, whichever of the two processes is killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The followers' process seen from the one that decides: a hung one is replaced, and nobody waits for it."""
+"""The followers' process as seen from the deciding process: a hung one is replaced and delays no request."""
 
 from __future__ import annotations
 

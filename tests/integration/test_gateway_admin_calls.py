@@ -1,5 +1,5 @@
-"""muster.v1.Admin over real gRPC, when something is wrong: bad requests, nobody there, nobody answers; nothing changes,
-and the streams go on."""
+"""muster.v1.Admin over real gRPC in case of errors: bad requests, unknown RMs, no answer. Nothing changes, and the
+streams continue."""
 
 from __future__ import annotations
 

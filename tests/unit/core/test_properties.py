@@ -1,4 +1,4 @@
-"""What a queue's properties mean."""
+"""The meaning of a queue's properties."""
 
 from __future__ import annotations
 

@@ -43,9 +43,9 @@ LABEL, PORT = "label", "port"
 
 
 class Stateful(Asking):
-    """An RM that knows what it was told, and nothing else: required hostname anti-affinity, and host ports.
+    """An RM that knows only the messages that it got: required hostname anti-affinity, and host ports.
 
-    :ivar wrong: what it was told that it would not have agreed to, with what it knew by then.
+    :ivar wrong: allocations that it would have refused with its knowledge at that time.
     """
 
     def __init__(self, *args: Any, **policy: Any) -> None:

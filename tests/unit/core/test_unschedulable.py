@@ -1,4 +1,4 @@
-"""Who keeps nodes from what is new: counted as it changes, the same after a restart, and said in words."""
+"""Closers of nodes: counted with each change, the same after a restart, and explained in sentences."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def cluster(*names: str) -> Outside:
 
 
 def closed(found: Outside) -> list[tuple[str, str, int]]:
-    """Who closes how many nodes; the same for a scheduler that begins anew."""
+    """The number of nodes by closer; the same for a restarted scheduler."""
     found.check_folds()
     now = found.partition.figures.closed()
     found.restart()

@@ -1,4 +1,6 @@
-"""The way to the log: the newest of each object, in an order that nobody is over-committed by, and nothing lost."""
+"""The cache's way to the log: the newest state of each object, in an order without over-commitment, and without
+loss.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is responsible for a node: one of them, always the same one, and few nodes move."""
+"""The responsibility for a node: exactly one instance, always the same one, and few nodes move."""
 
 from __future__ import annotations
 

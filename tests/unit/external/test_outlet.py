@@ -1,4 +1,4 @@
-"""Offers on their way back: told until the source takes them, and never for what they were before."""
+"""The return of offers: repeated until the source takes them, and never for an earlier state of the offer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PLACE = 1
 
 
 class Framework(Manager):
-    """A source that lends. ``errors``: raised by the next calls."""
+    """A source with offers. ``errors``: raised by the next calls."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What an RM says on its callback stream: what goes on, what is dropped, what ends the stream."""
+"""An RM's messages on its callback stream: those passed on, those dropped, and those that end the stream."""
 
 from __future__ import annotations
 

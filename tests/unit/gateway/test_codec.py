@@ -1,4 +1,4 @@
-"""What travels on the log, opened: which answer is to what."""
+"""The records of the log, decoded: each answer belongs to its request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one stream is still to be sent: order, gaps, registrations, resume, and what may be stored."""
+"""The feed of one stream: order, gaps, registrations, resume, and the cursor to store."""
 
 from __future__ import annotations
 

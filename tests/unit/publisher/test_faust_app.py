@@ -1,4 +1,4 @@
-"""What stands between us and Faust: settings, liveness, batches, what is mended. (Kafka: tests/integration.)"""
+"""The driver on Faust: settings, liveness, batches, mended defects. (Kafka: tests/integration.)"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A log that fails at an unlucky moment: nobody ends, leaks, or takes silence for an answer."""
+"""A log that fails at an unlucky moment: no task ends, leaks, or mistakes silence for an answer."""
 
 from __future__ import annotations
 

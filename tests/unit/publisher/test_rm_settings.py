@@ -1,4 +1,4 @@
-"""What RMs say about their events: known before the rings are filled, followed afterwards, never fatal."""
+"""The RMs' event settings: read before the rings are filled, followed afterwards, never fatal."""
 
 from __future__ import annotations
 

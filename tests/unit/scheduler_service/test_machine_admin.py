@@ -1,5 +1,5 @@
-"""An operator's commands: paused over restarts and registrations, drained without a word, looked at and not applied,
-asked for its own dump; always answered, and nobody else's business."""
+"""An operator's commands: pauses survive restarts and registrations, drains send nothing to the RM, validations apply
+nothing, dumps are passed on. Each is answered, and concerns no other RM."""
 
 from __future__ import annotations
 

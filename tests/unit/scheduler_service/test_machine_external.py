@@ -1,4 +1,6 @@
-"""What sources outside of the RM say, through the machine: kept whoever is registered, recorded, waited for."""
+"""Statements of external sources through the machine: kept whether the RM is registered or not, recorded, and waited
+for.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What sources say beside what the RM says, through the machine: registrations, restarts, anything in any field."""
+"""Statements of sources beside those of the RM, through the machine: registrations, restarts, any value in any
+field.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the RM itself says, through an event handler (the event handler framework: one handler for native and custom
+"""The RM's own objects through an event handler (the event handler framework: one handler for native and custom
 informers)."""
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ UPDATE, DRAIN, UNDRAIN, GONE = (
 
 
 class Handler(DefaultEventHandler):
-    """Remembers what it is told; says of nodes, refuses and fails as a test wants it."""
+    """Keeps its calls; makes statements, refuses and fails as a test wants it."""
 
     def __init__(self, cache: ExternalCache, heard: list[str], says: Says) -> None:
         super().__init__(cache)
@@ -104,7 +104,7 @@ class Says:
 
 
 class Handled:
-    """A machine whose RM's objects a handler is told of."""
+    """A machine with a handler of its RM's objects."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class Handled:
         self.rig.consult = lambda machine, records: asyncio.run(self.natives.consult(machine, records))
 
     def send(self, *bodies: object) -> list[str]:
-        """What the handler was told meanwhile."""
+        """The handler's calls since the last time."""
         before = len(self.heard)
         self.rig.send(*bodies)
         self.rig.settle()

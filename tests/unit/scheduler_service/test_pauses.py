@@ -1,4 +1,4 @@
-"""When nothing was decided for an RM, and why, is on the log: explanations know it whoever asks, and whatever ended."""
+"""The times without decisions for an RM, and their causes, are on the log, so every explanation has them."""
 
 from __future__ import annotations
 

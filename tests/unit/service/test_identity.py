@@ -1,4 +1,4 @@
-"""Who asks: roles, the headers that tell them on, and which addresses are the machine's own."""
+"""Identities: roles, the headers that pass them on, and the machine's own addresses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a service's life ends, and who hears of it."""
+"""The end of a service's life, and the error that its owner gets."""
 
 from __future__ import annotations
 

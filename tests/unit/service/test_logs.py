@@ -1,4 +1,4 @@
-"""Logging: one JSON object per line for machines, whoever logs."""
+"""Logging: one JSON object per line for machines, from every library."""
 
 from __future__ import annotations
 

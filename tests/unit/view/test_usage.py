@@ -1,4 +1,4 @@
-"""What users and groups use: queue by queue, with their limits, and the statuses of YuniKorn"""
+"""The usage of users and groups by queue, with their limits, and the statuses of YuniKorn"""
 
 from __future__ import annotations
 

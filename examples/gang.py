@@ -9,7 +9,7 @@ Start Muster (`muster up --data-dir /tmp/muster`), then: `python examples/gang.p
 import asyncio
 import sys
 
-from muster_client import Callbacks, RmClient, application, ask, confirmation, node
+from muster_client import Access, Callbacks, RmClient, application, ask, confirmation, node
 from muster_proto.si.v1 import si_pb2 as si
 
 QUEUES = """
@@ -46,7 +46,8 @@ async def main(address: str) -> None:
         await rm.send_releases([confirmation(item) for item in gone])
 
     callbacks = Callbacks(on_allocated=on_allocated, on_released=on_released)
-    async with RmClient(address, "gang", config=QUEUES, callbacks=callbacks) as rm, asyncio.timeout(30):
+    access = Access.of_environment()  # MUSTER_TOKEN, MUSTER_TLS_CA ...
+    async with RmClient(address, "gang", config=QUEUES, callbacks=callbacks, access=access) as rm, asyncio.timeout(30):
         await rm.register()
         await rm.send_nodes([node("node-1", {name: 2 * size for name, size in WORKER.items()}), node("node-2", WORKER)])
         await rm.nodes_answered()

@@ -6,7 +6,7 @@ Start Muster (`muster up --data-dir /tmp/muster`), then: `python examples/rm_min
 import asyncio
 import sys
 
-from muster_client import Callbacks, RmClient, application, ask, node, release
+from muster_client import Access, Callbacks, RmClient, application, ask, node, release
 
 QUEUES = """
 partitions:
@@ -40,7 +40,11 @@ async def main(address: str) -> None:
             print(f"{item.applicationID} was rejected: {item.reason}")
 
     callbacks = Callbacks(on_allocated=on_allocated, on_released=on_released, on_application=on_application)
-    async with RmClient(address, "minimal", config=QUEUES, callbacks=callbacks) as rm, asyncio.timeout(30):
+    access = Access.of_environment()  # MUSTER_TOKEN, MUSTER_TLS_CA ...
+    async with (
+        RmClient(address, "minimal", config=QUEUES, callbacks=callbacks, access=access) as rm,
+        asyncio.timeout(30),
+    ):
         await rm.register()
         await rm.send_nodes([node("node-1", {"vcore": 4_000, "memory": 16 * 2**30})])
         await rm.nodes_answered()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Self
 
 from muster_core import invariants
 from muster_core.config.config import ClusterConfig
@@ -77,6 +78,14 @@ class Cluster:
         return answer.obstacles
 
     # ---- shorthands ------------------------------------------------------------------------------------------------
+
+    def having(self, nodes: Mapping[str, Mapping[str, int]], apps: Mapping[str, str] | None = None) -> Self:
+        """Creates nodes, then applications (queue by id), each in a step of its own; gives itself."""
+        for node_id, capacity in nodes.items():
+            self.node(node_id, **capacity)
+        for app_id, queue in (apps or {}).items():
+            self.app(app_id, queue)
+        return self
 
     def node(self, node_id: str, **capacity: int) -> Outcome:
         return self.do(nodes(NodeAction.CREATE, {node_id: capacity}))

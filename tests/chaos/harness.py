@@ -110,8 +110,17 @@ def embedded(directory: Path, environment: Mapping[str, str] | None = None) -> D
     return Deployment(gateway, f"http://{http}", settings, processes, {"up": f"http://{http}"})
 
 
-def on_kafka(directory: Path, kafka: str, redis: str, environment: Mapping[str, str] | None = None) -> Deployment:
-    """The four services, each in a process of its own, under a prefix that nobody else has."""
+def on_kafka(
+    directory: Path,
+    kafka: str,
+    redis: str,
+    environment: Mapping[str, str] | None = None,
+    first: tuple[str, ...] = (),
+) -> Deployment:
+    """The four services, each in a process of its own, under a prefix that nobody else has.
+
+    :param first: further services, started before the others.
+    """
     grpc_port, http_port, scheduler_port, view_port, publisher_port, events_port = free_ports(6)
     gateway, http = f"127.0.0.1:{grpc_port}", f"127.0.0.1:{http_port}"
     prefix = f"chaos-{secrets.token_hex(4)}"
@@ -132,7 +141,7 @@ def on_kafka(directory: Path, kafka: str, redis: str, environment: Mapping[str, 
         "MUSTER_PUBLISHER__GRPC_ADDRESS": f"127.0.0.1:{events_port}",
         **(environment or {}),
     }
-    names = ("scheduler", "view", "event-publisher", "gateway")
+    names = (*first, "scheduler", "view", "event-publisher", "gateway")
     return Deployment(
         gateway,
         f"http://{http}",

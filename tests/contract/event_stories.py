@@ -424,3 +424,14 @@ def again(stage: Stage) -> None:
     stage.ask("app-1", "key-1", 2)
     stage.wait(3)  # one of those who wait has a node kept free
     stage.begin()
+
+
+@story
+def noticed(stage: Stage) -> None:
+    """The log lost records, and an operator accepted it."""
+    stage.begin()
+    stage.send(
+        bus.Notice(
+            message="log data/log.db is older than log.db.mark: at least 7 records are missing", records_lost=True
+        )
+    )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from muster_bus.clock import ManualClock
+from manual_clock import ManualClock
 from muster_gateway.errors import SessionsDown
 from muster_gateway.rm_life import RmState
 from muster_gateway.sessions import make_sessions
@@ -19,6 +20,7 @@ from muster_gateway.sessions.contract import NOWHERE, Advance, Cursor, Seat, Ses
 from muster_gateway.settings import GatewaySettings
 from muster_gateway.stream_kind import StreamKind
 from pydantic import SecretStr
+from structlog.testing import capture_logs
 
 ALLOCATION, NODE, CALLBACK = StreamKind.ALLOCATION, StreamKind.NODE, StreamKind.CALLBACK
 
@@ -181,6 +183,30 @@ async def test_the_marker_stays(place: Place) -> None:
     assert await (await place.again()).marked()
 
 
+async def test_the_logs_mark_is_kept_and_the_last_one_counts(place: Place) -> None:
+    assert await place.store.log_mark() == ""
+    await place.store.keep_log_mark("one")
+    await place.store.keep_log_mark("two")
+    assert await place.store.log_mark() == "two"
+    assert await (await place.again()).log_mark() == "two"
+
+
+async def test_a_cleared_store_has_nothing_but_leases(place: Place) -> None:
+    store = place.store
+    await store.compare_and_set(a_session(seats={ALLOCATION: Seat("gw", 1)}))
+    assert await store.advance([Advance("rm", ALLOCATION, 1, Cursor(1, 2, 1))]) == [True]
+    await store.mark()
+    await store.keep_log_mark("one")
+    await store.renew_lease("gw", 30.0)
+    await store.clear()
+    assert await store.all() == []
+    assert await store.get("rm") is None
+    assert await store.cursors("rm") == {}
+    assert (await store.marked(), await store.log_mark()) == (False, "")
+    assert await store.living() == {"gw"}
+    assert await store.compare_and_set(a_session())
+
+
 async def test_a_store_that_answers_is_healthy(place: Place) -> None:
     assert await place.store.healthy()
 
@@ -234,3 +260,46 @@ def test_a_wrong_address_is_refused_without_being_shown(url: str, complaint: str
     with pytest.raises(ValueError, match=complaint) as caught:
         GatewaySettings(sessions_url=SecretStr(url))
     assert "hunter2" not in str(caught.value)
+
+
+# ---- a damaged file ------------------------------------------------------------------------------------------------
+
+
+def garbage(path: Path) -> None:
+    path.write_bytes(b"no database at all " * 500)
+
+
+def torn(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[4096:] = bytes(len(content) - 4096)
+    path.write_bytes(content)
+
+
+def wrong_words(path: Path) -> None:
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE session SET content = '{\"rm\": 1}'")
+    connection.close()
+
+
+@pytest.mark.parametrize("spoil", [garbage, torn, wrong_words])
+async def test_a_damaged_file_is_set_aside_and_the_store_begins_anew(
+    tmp_path: Path, spoil: Callable[[Path], None]
+) -> None:
+    path = tmp_path / "sessions.db"
+    settings = GatewaySettings(sessions_url=SecretStr(f"sqlite://{path}"))
+    store = make_sessions(settings, ManualClock())
+    await store.start()
+    await store.compare_and_set(a_session())
+    await store.mark()
+    await store.close()
+    spoil(path)
+    damaged = path.read_bytes()
+    store = make_sessions(settings, ManualClock())
+    with capture_logs() as lines:
+        await store.start()
+    assert [line["log_level"] for line in lines if "set aside" in line["event"]] == ["warning"]
+    (aside,) = tmp_path.glob("sessions.db.damaged-2024*")  # noqa: ASYNC240 - a test
+    assert aside.read_bytes() == damaged
+    assert not await store.marked(), "the gateway fills it from the log"
+    assert await store.compare_and_set(a_session())
+    await store.close()

@@ -31,7 +31,6 @@ ALLOWED = {
         "libs/bus/src/muster_bus/backends/memory.py",
         "apps/cli/src/muster_cli/top_screen.py",
         "libs/client/src/muster_client/report.py",
-        "services/event-publisher/src/muster_event_publisher/history/memory.py",
         "services/gateway/src/muster_gateway/sessions/__init__.py",
         "services/gateway/src/muster_gateway/settings.py",
     },

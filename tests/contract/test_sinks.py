@@ -24,7 +24,6 @@ from muster_event_publisher.errors import SinkError, SinkRefused, SinkUnavailabl
 from muster_event_publisher.events import EventBatch, batch_of
 from muster_event_publisher.history.files import FileSink, Form
 from muster_event_publisher.history.jsonl import JsonlForm
-from muster_event_publisher.history.memory import MemorySink, MemoryTarget
 from muster_event_publisher.history.parquet import ParquetForm
 from muster_event_publisher.history.places import LocalPlace, place_of
 from muster_event_publisher.history.postgres import PostgresSink
@@ -34,6 +33,7 @@ from muster_event_publisher.history.sink import LastEvent, Progress, Sink
 from pyarrow.fs import S3FileSystem
 from pydantic import SecretStr
 from unit.publisher.feeding import INSTANCE, event, record
+from unit.publisher.memory_sink import MemorySink, MemoryTarget
 
 Ids = list[tuple[str, int]]
 

@@ -18,8 +18,9 @@ from typing import Any
 
 import httpx
 from muster_client import Callbacks, Rejection, RmClient, application, ask, node, release
-from muster_client.local import LocalProcess, free_ports, muster_command
+from muster_client.local import free_ports
 from muster_proto.si.v1 import si_pb2 as si
+from up import Up
 from waiting import eventually
 
 PATIENCE_S = 60.0
@@ -123,8 +124,8 @@ def write(file: Path, text: str) -> None:
 # ---- Muster ---------------------------------------------------------------------------------------------------------
 
 
-class Up:
-    """A `muster up` with informers, on ports of its own.
+class ExternalUp(Up):
+    """One with informers.
 
     :param informers: tables by name, as in the settings' file.
     """
@@ -139,15 +140,7 @@ class Up:
     ) -> None:
         self.settings = directory / "settings.toml"
         self.settings.write_text(settings_text(informers, sync_timeout_s))
-        grpc_port, http_port = free_ports(2)
-        self.grpc, self.http = f"127.0.0.1:{grpc_port}", f"http://127.0.0.1:{http_port}"
-        addresses = ["--grpc-address", self.grpc, "--http-address", self.http.removeprefix("http://")]
-        command = ["up", "--data-dir", str(directory / "data"), "--settings", str(self.settings), *addresses, *more]
-        self.process = LocalProcess(muster_command(*command), directory / "muster.log", environment)
-
-    async def start(self) -> None:
-        self.process.start()
-        await self.process.serving(self.grpc)
+        super().__init__(directory, "--settings", str(self.settings), *more, environment=environment)
 
     async def begin(self) -> None:
         """Starts it, and returns as soon as RMs and readers can talk to it, ready or not."""

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from e2e.test_up import Up
 from muster_client import Callbacks, RmClient, application, ask, node
 from muster_client.local import muster_command
+from up import Up
 from waiting import eventually
 
 PATIENCE_S = 60.0
@@ -28,7 +28,7 @@ partitions:
 
 @pytest.fixture
 async def up(tmp_path: Path) -> AsyncIterator[Up]:
-    one = Up(tmp_path / "data")
+    one = Up(tmp_path)
     await one.start()
     yield one
     one.process.kill()

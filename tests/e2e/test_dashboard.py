@@ -14,8 +14,8 @@ import pytest
 from e2e.gang_rig import Rm
 from exposed import Family, parse
 from muster_client import ask
-from muster_client.local import LocalProcess, free_ports, muster_command
 from prometheus import Prometheus, asking
+from up import Up
 from waiting import eventually
 from wanting import server_wanted
 
@@ -76,20 +76,13 @@ async def live(rm: Rm, noticed: Callable[[str], Awaitable[None]]) -> None:
 def lived(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lived]:
     """(A loop of its own: the tests look from outside.)"""
     directory = tmp_path_factory.mktemp("dashboard")
-    grpc_port, http_port = free_ports(2)
-    grpc, http = f"127.0.0.1:{grpc_port}", f"127.0.0.1:{http_port}"
-    command = muster_command(
-        *("up", "--data-dir", str(directory / "data"), "--grpc-address", grpc, "--http-address", http),
-        *("--set", "publisher.parquet_roll_s=1"),
-    )
-    muster = LocalProcess(command, directory / "muster.log")
+    muster = Up(directory, "--set", "publisher.parquet_roll_s=1")
 
     async def lives() -> AsyncIterator[Lived]:
-        muster.start()
-        await muster.serving(grpc)
-        with asking(http, directory / "prometheus") as prometheus:
+        await muster.start()
+        with asking(muster.http.removeprefix("http://"), directory / "prometheus") as prometheus:
             await _eventually(lambda: len(prometheus.values("up == 1")) == 2, "Prometheus hears Muster")
-            async with Rm(grpc, f"http://{http}", "rm1", QUEUES) as rm:
+            async with Rm(muster.grpc, muster.http, "rm1", QUEUES) as rm:
                 await live(rm, lambda series: _eventually(lambda: prometheus.values(series), series))
                 yield Lived(prometheus, rm)
 
@@ -100,7 +93,7 @@ def lived(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lived]:
             yield loop.run_until_complete(anext(life))
             loop.run_until_complete(life.aclose())
     finally:
-        muster.kill()
+        muster.process.kill()
         loop.close()
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from e2e.gang_rig import QUICK, E, Muster, Rm, timeless
-from e2e.test_up import Up
 from muster_client import RmClient, ask
 from muster_proto.si.v1 import si_pb2 as si
 from muster_si.constants import REQUIRED_NODE_TAG
+from up import Up
 from waiting import eventually
 
 QUEUES = """
@@ -159,14 +159,14 @@ async def test_a_wait_for_the_rms_stream_has_its_beginning_and_end(muster: Muste
 
 
 async def test_the_answers_are_the_same_after_a_kill(tmp_path: Path) -> None:
-    up = Up(tmp_path / "data")
+    up = Up(tmp_path)
     await up.start()
     paths = [  # with all lists in their order
         *(f"ask/{ask}" for ask in ("app/daemon", "app/full", "spark/real", "tight/larger")),
         *("application/app", "application/spark", "application/wrong", "queue/root", "queue/root.gangs", "node/n1"),
     ]
     try:
-        async with Rm(up.grpc, f"http://{up.http}", "rm", QUEUES) as rm:
+        async with Rm(up.grpc, up.http, "rm", QUEUES) as rm:
 
             async def answers() -> list[Any]:
                 return [timeless(await rm.get(f"{E}/{path}")) for path in paths]

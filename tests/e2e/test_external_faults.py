@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 from chaos.harness import on_kafka
-from e2e.external_rig import SILENT, HttpSource, Rm, Up, get, host, settings_text, vm, write
+from e2e.external_rig import SILENT, ExternalUp, HttpSource, Rm, get, host, settings_text, vm, write
 from waiting import eventually
 
 STALE_AFTER_S = 0.5
@@ -49,7 +49,7 @@ def http_table(rm: str, source: HttpSource, **more: object) -> dict[str, object]
 class World(NamedTuple):
     """One Muster, and the sources of its informers by name; an informer's RM has the same name."""
 
-    up: Up
+    up: ExternalUp
     sources: dict[str, HttpSource]
     file: Path
 
@@ -98,7 +98,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     write(file, json.dumps(SHARED))
     often = {"poll_s": 0.1, "settle_s": 0.0, "stale_after_s": STALE_AFTER_S}
     tables["filed"] = {"kind": "file", "rm": "filed", "path": str(file), **often}
-    up = Up(directory, tables, sync_timeout_s=3)
+    up = ExternalUp(directory, tables, sync_timeout_s=3)
     try:
         for name in names[:-1]:
             sources[name].start()
@@ -276,7 +276,7 @@ async def test_a_file_that_goes_lies_or_is_dated_wrong(world: World) -> None:
 async def test_without_a_required_source_the_process_ends_and_says_why(tmp_path: Path) -> None:
     there, away = HttpSource(*SHARED).start(), HttpSource()
     tables = {"there": http_table("first", there), "away": http_table("first", away)}
-    up = Up(tmp_path, tables, sync_timeout_s=1)
+    up = ExternalUp(tmp_path, tables, sync_timeout_s=1)
     try:
         up.process.start()
         assert await up.ended() == 1
@@ -292,7 +292,7 @@ async def test_without_a_required_source_the_process_ends_and_says_why(tmp_path:
 
 async def test_after_a_kill_nothing_is_decided_before_the_source_has_listed_again(tmp_path: Path) -> None:
     source = HttpSource(*SHARED).start()
-    up = Up(tmp_path, {"vms": http_table("first", source)})
+    up = ExternalUp(tmp_path, {"vms": http_table("first", source)})
     try:
         await up.start()
         async with up.rm("first") as rm:
@@ -395,7 +395,7 @@ async def test_it_does_not_start_without_what_was_asked_for(tmp_path: Path, what
     table, flags, expected = REFUSED[what]
     group, name = ("muster.informers", "pigeons") if "kind" in what else ("muster.event_handlers", "twice")
     installed = packages(tmp_path / "installed", group, name) if "twice" in what else tmp_path
-    up = Up(tmp_path, {"vms": table}, *flags, environment={"PYTHONPATH": str(installed)})
+    up = ExternalUp(tmp_path, {"vms": table}, *flags, environment={"PYTHONPATH": str(installed)})
     up.process.start()
     try:
         code = await up.ended()

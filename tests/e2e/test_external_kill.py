@@ -11,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from e2e.external_rig import HttpSource, Up, get, host, vm, write
+from e2e.external_rig import ExternalUp, HttpSource, get, host, vm, write
 from waiting import eventually
 
 KILLS = int(os.environ.get("MUSTER_EXTERNAL_KILLS", "2"))
@@ -48,7 +48,7 @@ class Inventory:
             self.vms[name] = on
 
 
-async def shown(up: Up) -> dict[str, str]:
+async def shown(up: ExternalUp) -> dict[str, str]:
     """Host by VM, as REST shows the nodes."""
     nodes = await get(up.http, "/ws/v1/partition/default/nodes", rm="rm-1")
     return {
@@ -61,7 +61,7 @@ async def shown(up: Up) -> dict[str, str]:
 async def test_killed_in_the_middle_of_changes_it_has_just_what_the_source_has(tmp_path: Path) -> None:
     inventory, dice = Inventory(tmp_path / "hosts.json", 7), random.Random(8)
     often = {"poll_s": 0.05, "settle_s": 0.0}
-    up = Up(tmp_path, {"vms": {"kind": "file", "rm": "rm-1", "path": "hosts.json", **often}})
+    up = ExternalUp(tmp_path, {"vms": {"kind": "file", "rm": "rm-1", "path": "hosts.json", **often}})
     try:
         await up.start()
         async with up.rm("rm-1") as rm:
@@ -95,7 +95,7 @@ async def test_it_stops_on_sigterm_with_and_without_its_sources(tmp_path: Path, 
     source = HttpSource(host("h1", 1))
     if when == "serving":
         source.start()
-    up = Up(tmp_path, {"vms": {"kind": "http", "rm": "rm-1", "url": source.url, "poll_s": 0.1}})
+    up = ExternalUp(tmp_path, {"vms": {"kind": "http", "rm": "rm-1", "url": source.url, "poll_s": 0.1}})
     try:
         await (up.start() if when == "serving" else up.begin())
         if when == "waiting":

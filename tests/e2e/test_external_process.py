@@ -10,13 +10,13 @@ from collections import Counter
 from pathlib import Path
 
 import httpx
-from e2e.external_rig import PATIENCE_S, HttpSource, Up, host, vm
+from e2e.external_rig import PATIENCE_S, ExternalUp, HttpSource, host, vm
 from waiting import eventually
 
 SECRET = "s3cret-of-nobody"
 
 
-def child_of(up: Up, times: int = 1) -> int:
+def child_of(up: ExternalUp, times: int = 1) -> int:
     """The informers' process that was started last; 0: not so often yet."""
     lines = [line for line in up.process.log_file.read_text().splitlines() if line.startswith("{")]
     begun = "the informers' process was started"
@@ -31,14 +31,16 @@ def is_there(pid: int) -> bool:
         return False
 
 
-async def metrics(up: Up) -> str:
+async def metrics(up: ExternalUp) -> str:
     async with httpx.AsyncClient(base_url=up.http, timeout=PATIENCE_S, verify=False) as http:
         return (await http.get("/metrics")).text
 
 
 async def test_killed_informers_are_lost_until_they_have_listed_again(tmp_path: Path) -> None:
     source = HttpSource(host("shared", 4), vm("vm-1", "shared", 1)).start()
-    up = Up(tmp_path, {"vms": {"kind": "http", "rm": "rm-1", "url": source.url, "poll_s": 0.1, "token": SECRET}})
+    up = ExternalUp(
+        tmp_path, {"vms": {"kind": "http", "rm": "rm-1", "url": source.url, "poll_s": 0.1, "token": SECRET}}
+    )
     try:
         await up.start()
         pid = child_of(up)

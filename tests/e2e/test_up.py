@@ -14,29 +14,17 @@ from pathlib import Path
 
 import pytest
 from muster_client.local import LocalProcess, free_ports, muster_command
+from up import Up
 
 
-class Up:
-    """A `muster up` on ports of its own."""
-
-    def __init__(self, data_dir: Path, *more: str) -> None:
-        grpc_port, http_port = free_ports(2)
-        self.grpc, self.http = f"127.0.0.1:{grpc_port}", f"127.0.0.1:{http_port}"
-        self.arguments = ["up", "--data-dir", str(data_dir), "--grpc-address", self.grpc, "--http-address", self.http]
-        self.process = LocalProcess(muster_command(*self.arguments, *more), data_dir.with_suffix(".log"))
-
-    async def start(self) -> None:
-        self.process.start()
-        await self.process.serving(self.grpc)
-
-    def get(self, path: str) -> tuple[int, bytes]:
-        with urllib.request.urlopen(f"http://{self.http}{path}", timeout=10) as answer:
-            return answer.status, answer.read()
+def get(up: Up, path: str) -> tuple[int, bytes]:
+    with urllib.request.urlopen(f"{up.http}{path}", timeout=10) as answer:
+        return answer.status, answer.read()
 
 
 @pytest.fixture
 def up(tmp_path: Path) -> Iterator[Up]:
-    one = Up(tmp_path / "data")
+    one = Up(tmp_path)
     yield one
     one.process.kill()
 
@@ -47,14 +35,13 @@ def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 async def test_it_serves_all_its_parts_and_stops_on_sigterm(up: Up) -> None:
     await up.start()
-    status, said = up.get("/health/ready")
+    status, said = get(up, "/health/ready")
     assert (status, said.splitlines()[0]) == (200, b"SERVING")
-    assert b"muster_bus_" in up.get("/metrics")[1]
-    assert isinstance(json.loads(up.get("/ws/v1/partitions")[1]), list)
-    assert "EventRecords" in json.loads(up.get("/ws/v1/events/batch")[1])
+    assert b"muster_bus_" in get(up, "/metrics")[1]
+    assert isinstance(json.loads(get(up, "/ws/v1/partitions")[1]), list)
+    assert "EventRecords" in json.loads(get(up, "/ws/v1/events/batch")[1])
     assert _run("health", f"grpc://{up.grpc}").returncode == 0
-    data = up.process.log_file.with_suffix("")
-    assert data.stat().st_mode & 0o077 == 0, "nobody else reads the log past the gateway"
+    assert up.data.stat().st_mode & 0o077 == 0, "nobody else reads the log past the gateway"
     assert up.process.stop() == 0
     banner = up.process.log_file.read_text()
     assert "Muster is ready" in banner
@@ -65,13 +52,13 @@ async def test_it_serves_all_its_parts_and_stops_on_sigterm(up: Up) -> None:
 
 async def test_health_names_a_store_that_is_away_and_serves_all_the_same(tmp_path: Path) -> None:
     (nobody,) = free_ports(1)
-    up = Up(tmp_path / "data", "--set", f"publisher.postgres_dsn=postgresql://muster:hidden@127.0.0.1:{nobody}/muster")
+    up = Up(tmp_path, "--set", f"publisher.postgres_dsn=postgresql://muster:hidden@127.0.0.1:{nobody}/muster")
     try:
         await up.start()
         async with asyncio.timeout(30):
-            while b"event publisher: postgres" not in up.get("/health")[1]:  # noqa: ASYNC110
+            while b"event publisher: postgres" not in get(up, "/health")[1]:  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
-        status, said = up.get("/health")
+        status, said = get(up, "/health")
         assert (status, said.splitlines()[0]) == (200, b"SERVING")
         assert b"hidden" not in said
     finally:
@@ -95,35 +82,33 @@ async def test_a_second_one_is_refused_with_one_line(up: Up, tmp_path: Path) -> 
     same_ports = _run(*up.arguments)
     assert same_ports.returncode == 2
     assert same_ports.stderr == f"muster: --grpc-address: {up.grpc} is taken by another process\n"
-    same_data = Up(tmp_path / "data", "--set", "process.log_level=error")
+    same_data = Up(tmp_path, "--set", "process.log_level=error")
     refused = _run(*same_data.arguments, "--set", "process.log_level=error")
     assert refused.returncode == 2
     assert "is in use by another process" in refused.stderr
     assert len(refused.stderr.splitlines()) == 1
-    assert up.get("/health/ready")[0] == 200
+    assert get(up, "/health/ready")[0] == 200
 
 
 async def test_a_wide_address_needs_a_token(tmp_path: Path) -> None:
     token = "e2e-token-0123456789"
     tokens = json.dumps({"ops": {"role": "read", "token": token}})
-    up = Up(tmp_path / "data")
+    up = Up(tmp_path)
     port = up.http.rpartition(":")[2]
-    wide = [f"0.0.0.0:{port}" if argument == up.http else argument for argument in up.arguments]
+    wide = [f"0.0.0.0:{port}" if argument == f"127.0.0.1:{port}" else argument for argument in up.arguments]
     refused = _run(*wide)
     assert refused.returncode == 2
     assert f"gateway.http_address 0.0.0.0:{port}: other machines can reach this address" in refused.stderr
-    up.process = LocalProcess(muster_command(*wide, "--set", f"gateway.http_tokens={tokens}"), tmp_path / "up.log")
+    up.process = LocalProcess(muster_command(*wide, "--set", f"gateway.tokens={tokens}"), tmp_path / "up.log")
     try:
         await up.start()
         with pytest.raises(urllib.error.HTTPError, match="401"):
-            up.get("/ws/v1/partitions")
-        request = urllib.request.Request(
-            f"http://{up.http}/ws/v1/partitions", headers={"Authorization": f"Bearer {token}"}
-        )
+            get(up, "/ws/v1/partitions")
+        request = urllib.request.Request(f"{up.http}/ws/v1/partitions", headers={"Authorization": f"Bearer {token}"})
         answer = await asyncio.to_thread(urllib.request.urlopen, request, timeout=10)
         with answer:
             assert isinstance(json.load(answer), list)
-        assert up.get("/health/ready") == (200, b"SERVING\n")
+        assert get(up, "/health/ready") == (200, b"SERVING\n")
         assert up.process.stop() == 0
         assert token not in up.process.log_file.read_text()
     finally:

@@ -13,9 +13,9 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from muster_client.local import LocalProcess, free_ports, muster_command
 from muster_proto.si.v1.si_pb2 import EventRecord as E
 from unit.publisher.using import Subject, above, integrate
+from up import Up
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "rm_minimal.py"
 WINDOW_NS = 1_000_000_000
@@ -49,20 +49,9 @@ def changes_of(events: list[dict[str, Any]]) -> Changes:
     return changes
 
 
-class Up:
-    def __init__(self, data_dir: Path) -> None:
-        grpc_port, http_port = free_ports(2)
-        self.grpc, self.http = f"127.0.0.1:{grpc_port}", f"127.0.0.1:{http_port}"
-        arguments = ["up", "--data-dir", str(data_dir), "--grpc-address", self.grpc, "--http-address", self.http]
-        settings = ["--set", "derive.window_s=1", "--set", "derive.batch_wait_s=0.05"]
-        self.process = LocalProcess(muster_command(*arguments, *settings), data_dir.with_suffix(".log"))
-
-    async def start(self) -> None:
-        self.process.start()
-        await self.process.serving(self.grpc)
-
+class UpWithUsage(Up):
     def get(self, path: str) -> Any:
-        with urllib.request.urlopen(f"http://{self.http}{path}", timeout=10) as answer:
+        with urllib.request.urlopen(f"{self.http}{path}", timeout=10) as answer:
             return json.loads(answer.read(), parse_float=Decimal)
 
     async def known_until(self, at_ns: int) -> dict[str, Any]:
@@ -82,7 +71,7 @@ def ns_of(text: str) -> int:
 
 
 async def test_usage_is_what_the_events_come_to(tmp_path: Path) -> None:
-    up = Up(tmp_path / "data")
+    up = UpWithUsage(tmp_path, "--set", "derive.window_s=1", "--set", "derive.batch_wait_s=0.05")
     try:
         for _ in range(2):
             await up.start()

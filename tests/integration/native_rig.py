@@ -12,34 +12,25 @@ import httpx
 from e2e.external_rig import QUEUES
 from muster_client import Callbacks, RmClient, application, ask, node
 from muster_client.builders import previous_ask
-from muster_client.local import LocalProcess, free_ports, muster_command
 from muster_proto.si.v1 import si_pb2 as si
+from up import Up
 from waiting import eventually
 
 RM = "my-cluster"
 CORE, MEMORY = 1_000, 1 << 30
 
 
-class Up:
-    """A `muster up` on ports of its own.
+class NativeUp(Up):
+    """One with an event handler.
 
     :param settings: the settings' file; partitions and pace of its log are added.
     :param path: where plugins are.
     """
 
     def __init__(self, directory: Path, settings: str, path: Path, *more: str) -> None:
-        grpc_port, http_port = free_ports(2)
-        self.grpc, self.http = f"127.0.0.1:{grpc_port}", f"http://127.0.0.1:{http_port}"
         file = directory / "settings.toml"
         file.write_text(f'[log]\npartitions = 1\nsqlite_synchronous = "normal"\n{settings}')
-        addresses = ["--grpc-address", self.grpc, "--http-address", self.http.removeprefix("http://")]
-        command = ["up", "--data-dir", str(directory / "data"), "--settings", str(file), *addresses, *more]
-        environment = {**os.environ, "PYTHONPATH": str(path)}
-        self.process = LocalProcess(muster_command(*command), directory / "muster.log", environment)
-
-    async def start(self) -> None:
-        self.process.start()
-        await self.process.serving(self.grpc)
+        super().__init__(directory, "--settings", str(file), *more, environment={**os.environ, "PYTHONPATH": str(path)})
 
     def informers_pid(self, times: int = 1) -> int:
         """The informers' process that was started last; 0: not so often yet."""

@@ -7,9 +7,11 @@ import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import grpc
+import httpx
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
@@ -218,7 +220,7 @@ async def test_limits_per_host_count_callers_not_the_gateway(quick: Apart) -> No
     await quick.watch(gateway).take()
     assert (await quick.watch(gateway).end())[0] is Code.RESOURCE_EXHAUSTED
     # who claims to be somebody else is not believed
-    forged = (("x-forwarded-for", "10.0.0.1"),)
+    forged = (("x-forwarded-for", "127.0.0.2"),)
     call = quick.stub(gateway).Watch(pb.WatchEventsRequest(rm_id="rm"), metadata=forged)
     assert (await Watching(call).end())[0] is Code.RESOURCE_EXHAUSTED
 
@@ -314,3 +316,43 @@ async def test_a_gateway_lists_it_in_reflection_and_health(quick: Apart) -> None
     health: Any = health_pb2_grpc.HealthStub(channel)
     said = await health.Check(health_pb2.HealthCheckRequest(service="muster.v1.Events"))
     assert said.status == health_pb2.HealthCheckResponse.SERVING
+
+
+async def test_an_identity_gets_its_rms_events_only(quick: Apart, tmp_path: Path) -> None:
+    policy = tmp_path / "policy.toml"
+    await asyncio.to_thread(policy.write_text, '[[rule]]\nidentities = ["tenant"]\nread = [{rm = "one"}]\n')
+    token = "tenant-token-0123456789"
+    for rm_id in ("one", "two"):
+        await quick.rig.scheduler.happen(rm_id, "a")
+    publisher = await quick.publisher()
+    await eventually(lambda: publisher.rings.rm_ids() == ["one", "two"], "the publisher has them")
+    tokens = {"tenant": {"role": "admin", "token": token}}
+    gateway = await quick.gateway(publisher, tokens=tokens, policy_file=policy)
+    stub = quick.stub(gateway)
+    # what a caller says of its own reach counts for nothing
+    mine = (("authorization", f"Bearer {token}"), ("x-muster-reach", "*/*"))
+    assert (await stub.Batch(pb.EventBatchRequest(), metadata=mine)).rm_id == "one", "it is the only one for it"
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await stub.Batch(pb.EventBatchRequest(rm_id="two"), metadata=mine)
+    assert raised.value.code() is Code.PERMISSION_DENIED
+    # behind the gateway
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{publisher.grpc_port}") as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await EventsStub(channel).Batch(pb.EventBatchRequest(rm_id="two"), metadata=(("x-muster-reach", "one/*"),))
+    assert raised.value.code() is Code.NOT_FOUND
+    assert "two" not in (raised.value.details() or "").partition("known RMs")[2]
+    transport = httpx.ASGITransport(publisher.asgi)
+    async with httpx.AsyncClient(transport=transport, base_url="http://publisher") as client:
+        for reach, rm_id, status in (
+            ("one/*", "", 200),
+            ("one/*", "one", 200),
+            ("one/*", "two", 404),
+            ("one/default", "one", 404),  # events have no partition
+            ("three/*", "", 404),
+        ):
+            for path in ("batch", "stream") if status != 200 else ("batch",):
+                asked = await client.get(
+                    f"/ws/v1/events/{path}", params={"rm": rm_id} if rm_id else {}, headers={"x-muster-reach": reach}
+                )
+                assert asked.status_code == status, (reach, rm_id, path)
+                assert rm_id == "two" or "two" not in asked.text

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from muster_client.local import LocalProcess, free_ports, muster_command
+from muster_client.local import free_ports
+from up import Up
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -127,19 +128,12 @@ GO_FLAGS = {
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a `muster up` that all examples of this module share, as different RMs."""
-    directory = tmp_path_factory.mktemp("muster")
-    grpc_port, http_port = free_ports(2)
-    address = f"127.0.0.1:{grpc_port}"
-    options = ["--data-dir", str(directory / "data"), "--grpc-address", address]
-    muster = LocalProcess(
-        muster_command("up", *options, "--http-address", f"127.0.0.1:{http_port}"), directory / "muster.log"
-    )
-    muster.start()
+    muster = Up(tmp_path_factory.mktemp("muster"))
     try:
-        asyncio.run(muster.serving(address))
-        yield address
+        asyncio.run(muster.start())
+        yield muster.grpc
     finally:
-        muster.stop()
+        muster.process.stop()
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
-from integration.native_rig import Rm, Up, install
+from integration.native_rig import NativeUp, Rm, install
 from muster_proto.si.v1 import si_pb2 as si
 from waiting import eventually
 
@@ -91,7 +91,7 @@ async def test_the_plugin_of_the_page_runs(generation: str, installed: Path, tmp
     config = tmp_path / "acme.toml"
     config.write_text(files["acme.toml"])
     settings = files["settings.toml"].replace("7080", str(manager.server.server_port))
-    up = Up(tmp_path, settings, installed, "--event-handler", "acme", "--config-path", str(config))
+    up = NativeUp(tmp_path, settings, installed, "--event-handler", "acme", "--config-path", str(config))
     try:
         await up.start()
         async with Rm(up, generation) as rm:
@@ -191,7 +191,7 @@ def spare(tmp_path: Path) -> Path:
 async def test_killed_and_started_again_what_the_handler_said_holds(
     generation: str, spare: Path, tmp_path: Path
 ) -> None:
-    up = Up(tmp_path, NATIVE.format(timeout_s=60), spare)
+    up = NativeUp(tmp_path, NATIVE.format(timeout_s=60), spare)
     try:
         await up.start()
         async with Rm(up, generation) as rm:
@@ -231,7 +231,7 @@ async def test_killed_and_started_again_what_the_handler_said_holds(
 
 
 async def test_a_handler_that_fails_dies_or_hangs_stops_no_other_part(spare: Path, tmp_path: Path) -> None:
-    up = Up(tmp_path, NATIVE.format(timeout_s=8), spare)
+    up = NativeUp(tmp_path, NATIVE.format(timeout_s=8), spare)
     try:
         await up.start()
         async with Rm(up) as rm:

@@ -11,8 +11,9 @@ from typing import Any
 import grpc
 import pytest
 from integration.gateway_rig import PATIENCE_S, Rig, asks, crash, rig
+from manual_clock import ManualClock
 from muster_bus.backends.memory import MemoryLog
-from muster_bus.clock import ManualClock, SystemClock
+from muster_bus.clock import SystemClock
 from muster_bus.engines import make_log
 from muster_bus.log import OutRecord
 from muster_bus.settings import LogSettings

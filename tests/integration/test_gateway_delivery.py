@@ -14,8 +14,9 @@ from typing import Any
 import grpc
 import pytest
 from integration.gateway_rig import PATIENCE_S, Rig, asks, crash
+from manual_clock import ManualClock
 from muster_bus.backends.memory import MemoryLog
-from muster_bus.clock import ManualClock, SystemClock
+from muster_bus.clock import SystemClock
 from muster_bus.errors import LogUnavailable
 from muster_gateway.sessions.contract import Advance, Cursor, Seat
 from muster_gateway.sessions.memory import MemorySessions

@@ -21,6 +21,7 @@ from muster_gateway.errors import OpenToAll
 from muster_gateway.service import Gateway
 from muster_gateway.sessions import make_sessions
 from muster_gateway.settings import GatewaySettings
+from muster_runtime.access import Access
 from muster_runtime.http_server import HttpServer
 from muster_runtime.identity import identity_of
 from prometheus_client import REGISTRY
@@ -121,7 +122,7 @@ async def _raw(port: int, head: str) -> str:
 
 async def test_no_token_is_401_in_yunikorns_shape() -> None:
     before = _refused("no_token")
-    async with opened(http_tokens=TOKENS) as front:
+    async with opened(tokens=TOKENS) as front:
         answer = await front.client.get("/ws/v1/partitions")
         assert answer.status_code == 401
         assert answer.headers["www-authenticate"] == 'Bearer realm="muster"'
@@ -137,7 +138,7 @@ async def test_no_token_is_401_in_yunikorns_shape() -> None:
 
 async def test_a_wrong_token_is_401_and_says_so() -> None:
     before = _refused("unknown_token")
-    async with opened(http_tokens=TOKENS) as front:
+    async with opened(tokens=TOKENS) as front:
         answer = await front.client.get("/metrics", headers={"Authorization": f"Bearer {ADMIN}0"})
         assert (answer.status_code, ADMIN in answer.text) == (401, False)
         assert answer.headers["www-authenticate"] == 'Bearer realm="muster", error="invalid_token"'
@@ -146,7 +147,7 @@ async def test_a_wrong_token_is_401_and_says_so() -> None:
 
 async def test_each_role_gets_what_is_its() -> None:
     before = _refused("role")
-    async with opened(http_tokens=TOKENS) as front:
+    async with opened(tokens=TOKENS) as front:
         for method, path, needs_admin in (
             ("GET", "/ws/v1/partitions", False),
             ("POST", "/ws/v1/validate-conf", False),
@@ -165,7 +166,7 @@ async def test_each_role_gets_what_is_its() -> None:
 
 
 async def test_options_and_probes_need_none() -> None:
-    async with opened(http_tokens=TOKENS) as front:
+    async with opened(tokens=TOKENS) as front:
         assert await front.status("OPTIONS", "/ws/v1/partitions") == 200
         assert await front.status("OPTIONS", "/debug/stack") == 200
         for path in ("/health", "/health/live", "/health/ready"):
@@ -176,7 +177,7 @@ async def test_options_and_probes_need_none() -> None:
 
 
 async def test_a_probe_without_a_token_gets_only_the_status() -> None:
-    async with opened(http_tokens=TOKENS) as front:
+    async with opened(tokens=TOKENS) as front:
         address = f"http://127.0.0.1:{front.gateway.http_port}"
         assert isinstance(front.gateway._bus, MemoryLog)
         front.gateway._bus.closed = True
@@ -185,7 +186,7 @@ async def test_a_probe_without_a_token_gets_only_the_status() -> None:
             "the log does not answer"
         ]
         assert await asyncio.to_thread(probe, address, 5.0) == (False, "NOT_SERVING\n")
-        ready, said = await asyncio.to_thread(probe, address, 5.0, READER)
+        ready, said = await asyncio.to_thread(probe, address, 5.0, Access(token=READER))
         assert (ready, said) == (False, "NOT_SERVING\nthe log does not answer\n")
         front.gateway._bus.closed = False
 
@@ -198,7 +199,7 @@ async def test_services_get_the_caller_and_never_a_token(behind: str) -> None:
         # A header that is named here concerns this hop only: it would not reach the service.
         "Connection": "x-muster-identity, x-muster-role",
     }
-    async with opened(behind, http_tokens=TOKENS) as front:
+    async with opened(behind, tokens=TOKENS) as front:
         for path in ("/ws/v1/partitions", "/ws/v1/events/batch"):
             seen = (await front.client.get(path, headers={**AS_READER, **forged})).json()
             assert seen["identity"] == ["dashboard", "read"]
@@ -222,7 +223,7 @@ async def test_on_the_loopback_every_caller_is_admin_and_claims_are_dropped(behi
 
 @pytest.mark.parametrize("behind", ["asgi", "url"])
 async def test_no_path_leads_around_its_role(behind: str) -> None:
-    async with opened(behind, http_tokens=TOKENS) as front:
+    async with opened(behind, tokens=TOKENS) as front:
         port = front.gateway.http_port
         for path, status in (
             ("/ws/v1/partitions/../../../debug/stack", 404),
@@ -243,7 +244,7 @@ async def test_no_path_leads_around_its_role(behind: str) -> None:
 
 @pytest.mark.parametrize("behind", ["asgi", "url"])
 async def test_a_streams_role_is_looked_at_when_it_begins(behind: str) -> None:
-    async with opened(behind, http_tokens=TOKENS) as front:
+    async with opened(behind, tokens=TOKENS) as front:
         assert await front.status("GET", "/ws/v1/events/stream") == 401
         async with front.client.stream("GET", "/ws/v1/events/stream", headers=AS_READER) as answer:
             assert answer.status_code == 200
@@ -264,11 +265,11 @@ async def test_a_wide_front_is_open_by_setting_and_logs_it() -> None:
 
 
 @pytest.mark.parametrize(("address", "warned"), [("127.0.0.1:0", False), ("0.0.0.0:0", True)])
-async def test_a_wide_grpc_port_logs_that_it_has_no_authentication(address: str, *, warned: bool) -> None:
+async def test_an_open_grpc_port_says_so(address: str, *, warned: bool) -> None:
     with capture_logs() as said:
-        async with opened(grpc_address=address):
+        async with opened(grpc_address=address, grpc_open=warned):
             pass
-    told = [line for line in said if line["event"].startswith("grpc asks nobody who they are")]
+    told = [line for line in said if line["event"].startswith("grpc is open")]
     assert [line["log_level"] for line in told] == ["warning"] * warned
 
 
@@ -286,14 +287,14 @@ async def test_ipv6_and_ipv4_in_it_are_the_same_machine() -> None:
 async def test_a_token_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(f"{ADMIN}\n")
-    async with opened(http_tokens={"ops": {"role": "admin", "token_file": str(file)}}) as front:
+    async with opened(tokens={"ops": {"role": "admin", "token_file": str(file)}}) as front:
         assert await front.status("GET", "/debug/stack", AS_ADMIN) == 200
         assert await front.status("GET", "/debug/stack") == 401
 
 
 async def test_the_log_has_caller_and_request_and_no_secret() -> None:
     with capture_logs() as said:
-        async with opened(http_tokens=TOKENS) as front:
+        async with opened(tokens=TOKENS) as front:
             await front.client.put("/ws/v1/loglevel/debug?password=secret-word", headers=AS_ADMIN)
             await front.client.get("/ws/v1/partitions", headers=AS_READER)
             await front.client.get("/debug/stack", headers=AS_READER)

@@ -17,7 +17,7 @@ from muster_event_publisher.app import PublisherService
 from muster_event_publisher.derive.rest import UsageRest
 from muster_event_publisher.derive.settings import DeriveSettings
 from muster_event_publisher.settings import PublisherSettings
-from muster_gateway.http_roles import needed
+from muster_gateway.http_rights import needed
 from muster_gateway.page import Page
 from muster_gateway.service import Gateway
 from muster_gateway.sessions import make_sessions
@@ -52,7 +52,7 @@ class Front:
         settings = PublisherSettings(http_address="")
         self.publisher = PublisherService(settings, self.log, topics, clock, extra_routes=usage.routes)
         chosen = GatewaySettings.model_validate(
-            {"grpc_address": "127.0.0.1:0", "http_address": "127.0.0.1:0", "http_tokens": TOKENS, "stop_grace_s": 0.5}
+            {"grpc_address": "127.0.0.1:0", "http_address": "127.0.0.1:0", "tokens": TOKENS, "stop_grace_s": 0.5}
         )
         self.gateway = Gateway(
             chosen,
@@ -119,10 +119,10 @@ async def test_each_route_admits_exactly_its_roles() -> None:
         }
         for path in paths:
             for method in OTHER_METHODS:
-                assert needed(method, path) is _role(method, path), f"{method} {path}"
+                assert needed(method, path).role is _role(method, path), f"{method} {path}"
             for method in METHODS:
                 role, what = _role(method, path), f"{method} {path}"
-                assert needed(method, path) is role, what
+                assert needed(method, path).role is role, what
                 without = await _status(client, method, path, {})
                 assert without == 401 if role is not Role.NONE else without not in NOT_LET_IN, what
                 reader = await _status(client, method, path, AS_READER)

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
-from muster_bus.clock import ManualClock
+from manual_clock import ManualClock
 from muster_core.external.errors import CursorExpired, SourceError, SourceSaysNonsense, SourceUnavailable
 from muster_informers.contract import ChangeType, InformerContext, ListWatch
 from muster_informers.sources.http import HttpSource, LendingHttpSource, make_informer

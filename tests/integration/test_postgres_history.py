@@ -13,8 +13,9 @@ import asyncpg
 import httpx
 import pytest
 from chaos.harness import embedded
+from manual_clock import ManualClock
 from msgspec.json import decode
-from muster_bus.clock import Clock, ManualClock
+from muster_bus.clock import Clock
 from muster_bus.log import Record
 from muster_event_publisher import metrics
 from muster_event_publisher.events import batch_of
@@ -200,6 +201,39 @@ async def test_views_tell_what_happened(history: History) -> None:
         (at(4), "allocation begins", "k1", 3), (at(10), "allocation ends", "k2", 2),
         (at(12), "allocation ends", "k1", 1),
     ]  # fmt: skip
+
+
+async def test_an_application_that_is_sent_again_is_not_rejected(history: History) -> None:
+    """(The same story as in tests/unit/cli/test_history.py.)"""
+
+    def rejected(story: Story, app_id: str, why: str) -> None:
+        story.add("APP", "REMOVE", "APP_REJECT", app_id, message=why)
+
+    story = Story()
+    story.at(1).submitted("app", "root.a").state("app", "ACCEPTED")
+    rejected(story.at(2), "app", "it existed already")
+    story.at(3).state("app", "RUNNING")
+    rejected(story.at(4), "app", "it existed already")
+    applications = "select application, life, state, finished_time, message from {s}.applications order by 1, 2"
+    await history.write(story.records)
+    assert await history.ask(applications) == [("app", 1, "Running", None, "")]
+    told = len(story.records)
+    story.at(5).state("app", "COMPLETED").add("APP", "REMOVE", "DETAILS_NONE", "app")
+    for second in (6, 7):
+        rejected(story.at(second), "app", "no such queue")
+    story.at(8).submitted("app", "root.a")
+    rejected(story.at(9), "never", "no such queue")
+    sink = history.sink()
+    await sink.start()
+    await sink.write(batch_of(0, story.records[told:], told, len(story.records)))
+    await sink.close()
+    assert await history.ask(applications) == [
+        ("app", 1, "Completed", at(5), ""),
+        ("app", 2, "Rejected", at(6), "no such queue"),
+        ("app", 3, "Rejected", at(7), "no such queue"),
+        ("app", 4, "New", None, ""),
+        ("never", 0, "Rejected", at(9), "no such queue"),
+    ]
 
 
 async def test_a_change_of_size_is_no_further_allocation(history: History) -> None:

@@ -12,6 +12,7 @@ import pytest
 import pytest_asyncio
 from page import world
 from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, async_playwright, expect
+from up import Up, up
 
 # A machine that has much else to do: nothing is held against how fast it is.
 PATIENCE_MS = 30_000
@@ -51,11 +52,11 @@ async def browser(chromium: str) -> AsyncIterator[Browser]:
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def muster(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[world.Up]:
+async def muster(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Up]:
     """A `muster up` in which the resource managers "prod", "large" and "pair" live."""
-    directory = tmp_path_factory.mktemp("muster") / "data"
+    directory = tmp_path_factory.mktemp("muster")
     async with (
-        world.up(directory, "view.history_interval_s=0.5", "process.log_level=warning") as one,
+        up(directory, "--set", "view.history_interval_s=0.5", "--set", "process.log_level=warning") as one,
         world.Rm(one, "prod", world.QUEUES) as prod,
         world.Rm(one, "large", world.LARGE) as large,
         world.Rm(one, "pair", world.PAIR) as pair,

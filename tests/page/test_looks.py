@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from page.conftest import SHOTS, Opened
-from page.world import Up
 from playwright.async_api import expect
+from up import Up
 
 # View, and what of it is there when it is drawn.
 VIEWS = {

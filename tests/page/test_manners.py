@@ -11,8 +11,8 @@ import pytest_asyncio
 from page import world
 from page.conftest import Opened
 from page.test_looks import CONTROLS
-from page.world import Up
 from playwright.async_api import Page, Request, expect
+from up import Up, up
 
 TOKEN = "page-token-0123456789"
 
@@ -21,7 +21,7 @@ TOKEN = "page-token-0123456789"
 async def guarded(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Up]:
     """A `muster up` that wants a token, and has no resource manager."""
     tokens = json.dumps({"reader": {"role": "read", "token": TOKEN}})
-    async with world.up(tmp_path_factory.mktemp("guarded") / "data", f"gateway.http_tokens={tokens}") as one:
+    async with up(tmp_path_factory.mktemp("guarded"), "--set", f"gateway.tokens={tokens}") as one:
         yield one
 
 

@@ -10,8 +10,9 @@ from muster_client.admin import AdminClient
 from muster_core.model.reasons import ReasonCode
 from muster_proto.si.v1 import si_pb2 as si
 from page.conftest import Opened
-from page.world import HOSTILE, HOSTILE_APP, LARGE, NODES, Rm, Up
+from page.world import HOSTILE, HOSTILE_APP, LARGE, NODES, Rm
 from playwright.async_api import Page, expect
+from up import Up
 
 PROD = "rm=prod"
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import httpx
 from muster_client import Callbacks, ClientSettings, RmClient, application, ask, confirmation, node, release
-from muster_client.local import LocalProcess, free_ports, muster_command
 from muster_proto.si.v1 import si_pb2 as si
+from up import Up
 from waiting import eventually
 
 PATIENCE_S = 60.0
@@ -73,34 +71,6 @@ partitions:
           - {groups: [ml], maxapplications: 3, maxresources: {vcore: 60, memory: 48Gi}}
         queues: [{name: shared}, {name: gpu}]
 """
-
-
-class Up:
-    """A `muster up`, with further settings as `--set` takes them."""
-
-    def __init__(self, directory: Path, *assignments: str) -> None:
-        grpc_port, http_port = free_ports(2)
-        self.grpc, self.http = f"127.0.0.1:{grpc_port}", f"http://127.0.0.1:{http_port}"
-        arguments = ["up", "--data-dir", str(directory), "--grpc-address", self.grpc]
-        arguments += ["--http-address", f"127.0.0.1:{http_port}"]
-        for each in assignments:
-            arguments += ["--set", each]
-        self.process = LocalProcess(muster_command(*arguments), directory.with_suffix(".log"))
-
-    async def start(self) -> None:
-        self.process.start()
-        await self.process.serving(self.grpc)
-
-
-@asynccontextmanager
-async def up(directory: Path, *assignments: str) -> AsyncIterator[Up]:
-    """Started, and ended at the end."""
-    one = Up(directory, *assignments)
-    try:
-        await one.start()
-        yield one
-    finally:
-        one.process.kill()
 
 
 class Rm:

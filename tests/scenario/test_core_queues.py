@@ -19,26 +19,6 @@ TREE = """{name: root, submitacl: '*', queues: [
   {name: free}]}"""
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "limited"),
-    [
-        ("root.p.q.a", "root.p.q.a", "root.p.q.a"),
-        ("root.p.q.b", "root.p.q.b", "root.p.q"),
-        ("root.p.c", "root.p.c", "root.p"),
-    ],
-)
-def test_max_holds_at_each_level(first: str, second: str, limited: str) -> None:
-    cluster = Cluster(TREE)
-    cluster.node("n", vcore=100_000, memory=1000)
-    cluster.app("x", first)
-    cluster.do(UpdateAllocations([ask("x", f"k{number}", vcore=1000) for number in range(12)]))
-    most = {"root.p.q.a": 6, "root.p.q": 8, "root.p": 10}[limited]
-    assert len(cluster.placed("x")) == most
-    assert set(cluster.pending("x").values()) == {"QUEUE_MAX"}
-    reason = cluster.reason("x", f"k{most}")
-    assert reason.queue == limited  # type: ignore[attr-defined]
-
-
 def test_a_parents_max_is_shared_and_a_release_anywhere_under_it_wakes() -> None:
     cluster = Cluster(TREE)
     cluster.node("n", vcore=100_000, memory=1000)
@@ -52,22 +32,6 @@ def test_a_parents_max_is_shared_and_a_release_anywhere_under_it_wakes() -> None
     out = cluster.release("a", "k0")
     assert [app for app, _, _ in allocations(out)] in (["b"], ["c"])
     assert cluster.queue("root.p").allocated[0] == 10_000
-
-
-def test_a_max_without_a_type_does_not_limit_it() -> None:
-    cluster = Cluster(TREE)
-    cluster.node("n", vcore=1000, memory=1000, gpu=1000)
-    cluster.app("x", "root.p.c")
-    cluster.ask("x", "k", gpu=900)
-    assert cluster.placed("x") == {"k": "n"}
-
-
-def test_roots_limit_is_what_the_nodes_have() -> None:
-    cluster = Cluster(TREE)
-    cluster.node("n", vcore=2)
-    cluster.app("x", "root.free")
-    cluster.do(UpdateAllocations([ask("x", f"k{number}", vcore=1) for number in range(3)]))
-    assert len(cluster.placed("x")) == 2
 
 
 def _long_run(queues: str, apps: dict[str, str], capacity: int, rounds: int = 1500) -> dict[str, float]:
@@ -154,25 +118,6 @@ def test_maxapplications_lets_the_next_run_when_one_ends() -> None:
     cluster.do(UpdateApplications((), (("default", "x"),)))
     assert _running(cluster) == ["y", "z"]
     assert cluster.queue("root.a").running_applications == 2
-
-
-def test_maxapplications_of_a_parent() -> None:
-    cluster = _limited(
-        "{name: p, maxapplications: 1, queues: [{name: a, maxapplications: 1}, {name: b, maxapplications: 1}]}"
-    )
-    _start(cluster, "x", queue="root.p.a")
-    _start(cluster, "y", queue="root.p.b")
-    reason = cluster.reason("y", "k")
-    assert (reason.queue, reason.limit) == ("root.p", 1)  # type: ignore[attr-defined]
-    cluster.release("x", "k")
-    assert _running(cluster) == ["y"]
-
-
-def test_a_running_application_is_not_held_back() -> None:
-    cluster = _limited("{name: a, maxapplications: 1}")
-    _start(cluster, "x", "y")
-    cluster.ask("x", "k2", vcore=1)
-    assert len(cluster.placed("x")) == 2
 
 
 def test_priority_goes_first_among_those_that_wait_to_run() -> None:
@@ -262,15 +207,6 @@ def test_empty_dynamic_queues_go_after_a_while_with_their_parents(growing: Clust
     assert removed == ["root.fixed.team.bob", "root.fixed.team"]
     assert list(growing.partition.queues) == ["root", "root.fixed"]
     assert growing.queue("root.fixed").children == {}
-
-
-def test_a_dynamic_queue_in_use_again_stays(growing: Cluster) -> None:
-    growing.app("x", "root.q")
-    growing.do(UpdateApplications((), (("default", "x"),)))
-    growing.wait(5)
-    growing.app("y", "root.q")
-    growing.wait(60)
-    assert "root.q" in growing.partition.queues
 
 
 def test_a_finished_application_does_not_keep_its_queue(growing: Cluster) -> None:

@@ -22,10 +22,9 @@ from muster_core.model.states import AppState
 
 @pytest.fixture
 def cluster() -> Cluster:
-    made = Cluster("{name: root, submitacl: '*', queues: [{name: a}]}")
-    made.node("n", vcore=10, memory=10)
-    made.app("x", "root.a")
-    return made
+    return Cluster("{name: root, submitacl: '*', queues: [{name: a}]}").having(
+        {"n": {"vcore": 10, "memory": 10}}, {"x": "root.a"}
+    )
 
 
 def _rejected(out: Outcome) -> list[tuple[str, str]]:
@@ -99,13 +98,6 @@ def test_a_bad_ask_is_rejected_and_changes_nothing(cluster: Cluster, item: AskIt
     assert out.events == []
     assert cluster.application("x").state is AppState.NEW
     assert cluster.partition.types.names == before
-
-
-def test_an_ask_of_an_application_that_is_finished_is_rejected(cluster: Cluster) -> None:
-    cluster.ask("x", "k", vcore=1)
-    cluster.release("x", "k")
-    cluster.wait(31)
-    assert _rejected(cluster.ask("x", "k2", vcore=1)) == [("k2", "failed to find application x")]
 
 
 def test_a_good_ask_beside_bad_ones_is_taken(cluster: Cluster) -> None:
@@ -209,12 +201,6 @@ def test_another_priority_alone_is_no_event(cluster: Cluster) -> None:
     out = cluster.ask("x", "k", vcore=1, priority=4)
     assert (out.facts, out.events) == ([], [])
     assert [what.priority for _, what, _ in out.objects()] == [4]  # type: ignore[union-attr]
-
-
-def test_a_shrunken_allocation_makes_room(cluster: Cluster) -> None:
-    cluster.ask("x", "k", vcore=8)
-    cluster.ask("x", "waits", vcore=5)
-    assert allocations(cluster.ask("x", "k", vcore=5)) == [("x", "waits", "n")]
 
 
 def test_an_ask_of_repeats_changes_all_that_runs_and_what_is_pending(cluster: Cluster) -> None:
@@ -347,9 +333,9 @@ def test_an_allocation_that_the_rm_could_not_start_is_a_pending_ask_again(cluste
 
 
 def test_an_existing_allocation_is_taken_whatever_the_limits(cluster: Cluster) -> None:
-    tight = Cluster("{name: root, submitacl: '*', queues: [{name: a, resources: {max: {vcore: 1}}}]}")
-    tight.node("n", vcore=500)
-    tight.app("x", "root.a")
+    tight = Cluster("{name: root, submitacl: '*', queues: [{name: a, resources: {max: {vcore: 1}}}]}").having(
+        {"n": {"vcore": 500}}, {"x": "root.a"}
+    )
     out = _send(tight, replace(ask("x", "k", vcore=2000), node_id="n"))
     assert allocations(out) == [("x", "k", "n")]
     assert tight.queue("root.a").allocated == [2000, 0]

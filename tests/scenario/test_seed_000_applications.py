@@ -3,8 +3,6 @@ removed."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from builders import Cluster, allocations, ask, nodes
 from muster_core.model.commands import AppItem, NodeAction, Termination, UpdateAllocations, UpdateApplications
@@ -73,36 +71,6 @@ def test_a_whole_life(cluster: Cluster) -> None:
     assert cluster.partition.apps == {}
     assert _states(cluster, "x") == ["Accepted", "Running", "Completing", "Completed", "Expired"]
     assert cluster.core.next_deadline_ns() is None
-
-
-def test_an_application_stays_accepted_until_something_is_allocated(cluster: Cluster) -> None:
-    cluster.app("x", "root.a")
-    cluster.ask("x", "k", vcore=99)
-    assert cluster.application("x").state is AppState.ACCEPTED
-    cluster.release("x", "k")
-    assert cluster.application("x").state is AppState.COMPLETING
-
-
-def test_a_new_application_without_asks_waits_for_ever(cluster: Cluster) -> None:
-    cluster.app("x", "root.a")
-    cluster.wait(400 * DAY_S)
-    assert cluster.application("x").state is AppState.NEW
-
-
-def test_a_new_ask_brings_a_completing_application_back(cluster: Cluster) -> None:
-    cluster.app("x", "root.a")
-    cluster.ask("x", "k", vcore=1)
-    cluster.release("x", "k")
-    cluster.wait(29)
-    cluster.ask("x", "k2", vcore=1)
-    assert cluster.application("x").state is AppState.RUNNING
-    cluster.wait(31)  # the old timer means nothing now
-    assert cluster.application("x").state is AppState.RUNNING
-    cluster.release("x", "k2")
-    cluster.wait(29)
-    assert cluster.application("x").state is AppState.COMPLETING
-    cluster.wait(1)
-    assert cluster.application("x").state is AppState.COMPLETED
 
 
 def test_the_times_of_the_states_are_reported(cluster: Cluster) -> None:
@@ -201,12 +169,6 @@ def test_a_removal_makes_room_at_once(cluster: Cluster) -> None:
         cluster.ask(name, "k", vcore=7)
     out = cluster.do(UpdateApplications((), (("default", "x"),)))
     assert allocations(out) == [("y", "k", "n")]
-
-
-def test_an_existing_allocation_makes_an_application_run(cluster: Cluster) -> None:
-    cluster.app("x", "root.a")
-    cluster.do(UpdateAllocations([replace(ask("x", "k", vcore=1), node_id="n")]))
-    assert [state for _, state in cluster.application("x").state_log] == ["New", "Accepted", "Running"]
 
 
 def test_a_node_that_goes_leaves_the_application_completing_or_pending(cluster: Cluster) -> None:

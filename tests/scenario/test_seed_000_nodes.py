@@ -113,11 +113,6 @@ def test_an_action_that_is_not_set_is_rejected(cluster: Cluster) -> None:
     assert out.facts == [RejectedNode("n", "node n: action is not set")]
 
 
-def test_an_unknown_partition_is_rejected(cluster: Cluster) -> None:
-    out = cluster.do(UpdateNodes((NodeItem("n", NodeAction.CREATE, capacity={"vcore": 1}, partition="gpu"),)))
-    assert out.facts == [RejectedNode("n", "failed to find partition 'gpu' for node n")]
-
-
 def test_update_replaces_capacity_occupied_and_attributes_where_said(cluster: Cluster) -> None:
     first = NodeItem("n", NodeAction.CREATE, {"a": "1"}, capacity={"vcore": 5, "memory": 5}, occupied={"memory": 1})
     assert _node_events(cluster.do(UpdateNodes((first,)))) == [

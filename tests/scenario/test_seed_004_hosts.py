@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 from builders import ask, nodes
-from muster_bus.clock import ManualClock
+from manual_clock import ManualClock
 from muster_core.external.external import (
     ExternalAllocation,
     ExternalApplication,

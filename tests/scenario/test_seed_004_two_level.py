@@ -102,9 +102,7 @@ class Allocator:
 
 
 def pair(hosts: dict[str, int]) -> tuple[Outside, Allocator]:
-    muster = Outside(LEAVES)
-    muster.app("job", "root.a")
-    muster.app("service", "root.b")
+    muster = Outside(LEAVES).having({}, {"job": "root.a", "service": "root.b"})
     return muster, Allocator(muster, hosts)
 
 

@@ -12,7 +12,7 @@ import random
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Sequence
 
-from muster_bus.clock import ManualClock
+from manual_clock import ManualClock
 from muster_bus.log import OutRecord
 from muster_core.external.errors import CursorExpired, SourceUnavailable
 from muster_core.external.external import ExternalObject, SourceState

@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
-from muster_bus.clock import ManualClock, SystemClock
+from manual_clock import ManualClock
+from muster_bus.clock import SystemClock
 from muster_bus.engines import make_log
 from muster_bus.errors import Fenced, LogUnavailable, MachineFailed
 from muster_bus.log import Log, OutRecord, Record

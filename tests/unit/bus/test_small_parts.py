@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 
 import pytest
-from muster_bus.clock import ManualClock, SystemClock
+from manual_clock import ManualClock
+from muster_bus.clock import SystemClock
 from muster_bus.engines import make_log
 from muster_bus.log import Log
 from muster_bus.metrics import Metric

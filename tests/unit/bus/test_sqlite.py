@@ -16,10 +16,11 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from manual_clock import ManualClock
 from muster_bus.backends import blocks
 from muster_bus.backends.sqlite import SqliteLog
 from muster_bus.backends.sqlite_format import SCHEMA_VERSION
-from muster_bus.clock import ManualClock, SystemClock
+from muster_bus.clock import SystemClock
 from muster_bus.errors import LogError, LogIncompatible, LogUnavailable, OffsetGone, TopicMismatch
 from muster_bus.log import OutRecord, Record
 from muster_bus.settings import LogSettings

@@ -17,6 +17,7 @@ from muster_cli.main import run
 from muster_cli.settings import STANDALONE_DEFAULTS, MusterSettings, load
 from muster_client.replay import ReplayOptions
 from muster_gateway.settings import GatewaySettings
+from muster_runtime.access import Access
 from ruamel.yaml import YAML
 
 ROOT = Path(__file__).parents[3]
@@ -39,12 +40,12 @@ UP = ["up", "--data-dir", "d", "--grpc-address", "127.0.0.1:0"]
 @pytest.mark.parametrize(
     ("arguments", "setting", "ways_out"),
     [
-        ([*UP, "--http-address", "0.0.0.0:0"], "gateway.http_address 0.0.0.0:0", ["http_tokens", "http_open=true"]),
-        ([*UP, "--http-address", "[::]:0"], "gateway.http_address [::]:0", ["http_tokens", "http_open=true"]),
+        ([*UP, "--http-address", "0.0.0.0:0"], "gateway.http_address 0.0.0.0:0", ["tokens", "http_open=true"]),
+        ([*UP, "--http-address", "[::]:0"], "gateway.http_address [::]:0", ["tokens", "http_open=true"]),
         (
             [*UP, "--http-address", "0.0.0.0:0", "--set", "process.trusted_network=true"],
             "gateway.http_address 0.0.0.0:0",
-            ["http_tokens", "http_open=true"],
+            ["tokens", "http_open=true"],
         ),
         (
             [*UP, "--http-address", "127.0.0.1:0", "--set", "view.http_address=0.0.0.0:0"],
@@ -52,6 +53,12 @@ UP = ["up", "--data-dir", "d", "--grpc-address", "127.0.0.1:0"]
             ["process.trusted_network=true"],
         ),
         (["gateway", "--grpc-address", "127.0.0.1:0", "--http-address", "0.0.0.0:0"], "gateway.http_address", []),
+        (
+            ["up", "--data-dir", "d", "--grpc-address", "0.0.0.0:0", "--http-address", "127.0.0.1:0"],
+            "gateway.grpc_address 0.0.0.0:0",
+            ["gateway.tokens", "grpc_open=true"],
+        ),
+        (["gateway", "--grpc-address", "[::]:0", "--http-address", ""], "gateway.grpc_address [::]:0", ["grpc_open"]),
         (["view", "--http-address", "0.0.0.0:9"], "view.http_address 0.0.0.0:9", ["process.trusted_network=true"]),
         (["event-publisher", "--http-address", "[::]:9"], "publisher.http_address [::]:9", ["trusted_network=true"]),
         (
@@ -76,9 +83,9 @@ def test_a_door_for_everybody_is_not_opened(
 
 def test_a_token_that_cannot_be_read_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     table = json.dumps({"ops": {"role": "admin", "token_file": "absent"}})
-    assert run([*UP, "--http-address", "127.0.0.1:0", "--set", f"gateway.http_tokens={table}"]) == 2
+    assert run([*UP, "--http-address", "127.0.0.1:0", "--set", f"gateway.tokens={table}"]) == 2
     said = capsys.readouterr().err
-    assert said == "muster: gateway.http_tokens.ops.token_file absent: cannot be read: No such file or directory\n"
+    assert said == "muster: gateway.tokens.ops.token_file absent: cannot be read: No such file or directory\n"
 
 
 @pytest.mark.parametrize("trusted", [True, False])
@@ -117,6 +124,10 @@ def test_the_stack_starts_as_it_is_and_only_because_it_says_so() -> None:
     assert set(stack) == {"scheduler", "gateway", "view", "event-publisher", "derive"}
     for name, environment in stack.items():
         serving._check_doors(_settings(environment), name)  # type: ignore[arg-type]
+        if name == "gateway":
+            shut = {**environment, "MUSTER_GATEWAY__GRPC_OPEN": "false"}
+            with pytest.raises(UsageError, match=r"gateway\.grpc_address 0\.0\.0\.0:"):
+                serving._check_doors(_settings(shut), "gateway")
         for spared in ("MUSTER_PROCESS__TRUSTED_NETWORK", "MUSTER_GATEWAY__HTTP_OPEN"):
             environment.pop(spared, None)
         with pytest.raises(UsageError, match=r"\.http_address 0\.0\.0\.0:"):
@@ -125,11 +136,11 @@ def test_the_stack_starts_as_it_is_and_only_because_it_says_so() -> None:
 
 def test_the_stacks_front_is_for_reading_and_env_closes_it() -> None:
     gateway = _settings(_compose({})["gateway"]).gateway
-    assert (gateway.http_open, gateway.http_open_role, gateway.http_tokens) == (True, "read", {})
+    assert (gateway.http_open, gateway.http_open_role, gateway.tokens) == (True, "read", {})
     closed = _compose({"MUSTER_HTTP_OPEN": "false"})["gateway"]
-    with pytest.raises(UsageError, match=r"gateway\.http_tokens\.NAME"):
+    with pytest.raises(UsageError, match=r"gateway\.tokens\.NAME"):
         serving._check_doors(_settings(closed), "gateway")
-    environment = {**closed, "MUSTER_GATEWAY__HTTP_TOKENS": json.dumps({"ops": {"role": "admin", "token": TOKEN}})}
+    environment = {**closed, "MUSTER_GATEWAY__TOKENS": json.dumps({"ops": {"role": "admin", "token": TOKEN}})}
     serving._check_doors(_settings(environment), "gateway")
 
 
@@ -148,16 +159,16 @@ def test_the_stacks_front_is_for_reading_and_env_closes_it() -> None:
     ],
 )
 def test_a_wrong_table_of_tokens_is_an_error_that_shows_none(given: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["config", "show", "--set", f"gateway.http_tokens={given}"]) == 2
+    assert run(["config", "show", "--set", f"gateway.tokens={given}"]) == 2
     said = capsys.readouterr()
-    assert "gateway.http_tokens" in said.err
+    assert "gateway.tokens" in said.err
     assert TOKEN not in said.err + said.out
 
 
 def test_config_show_masks_tokens(capsys: pytest.CaptureFixture[str]) -> None:
     table = json.dumps({"ops": {"role": "admin", "token": TOKEN}})
     for form in ([], ["--json"]):
-        assert run(["config", "show", *form, "--set", f"gateway.http_tokens={table}"]) == 0
+        assert run(["config", "show", *form, "--set", f"gateway.tokens={table}"]) == 0
         said = capsys.readouterr().out
         assert "ops" in said
         assert TOKEN not in said
@@ -172,7 +183,7 @@ def test_a_commands_token_comes_from_a_file_or_the_environment(tmp_path: Path) -
     assert token_of(file, {"MUSTER_TOKEN": "another"}) == TOKEN
     assert token_of(None, {"MUSTER_TOKEN": f" {TOKEN} "}) == TOKEN
     assert token_of(None, {}) == ""
-    assert TOKEN not in repr(ReplayOptions(token=TOKEN))
+    assert TOKEN not in repr(ReplayOptions(access=Access(token=TOKEN)))
 
 
 @pytest.mark.parametrize(
@@ -202,7 +213,7 @@ def test_the_documentation_has_the_settings_as_they_are() -> None:
     rows = documents.table(documents.page("security.md"), "## Settings")
     said = {row[0].strip("`"): row[1].strip("`") for row in rows}
     settings, names = MusterSettings(), [*GatewaySettings.model_fields]
-    wanted = [f"gateway.{name}" for name in names if name.startswith(("http_tokens", "http_open", "trusted_"))]
+    wanted = [f"gateway.{name}" for name in names if name.startswith(("tokens", "http_open", "grpc_open", "trusted_"))]
     assert list(said) == [*wanted, "process.trusted_network"]
     for name, default in said.items():
         section, _, field = name.partition(".")

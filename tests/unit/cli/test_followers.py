@@ -26,7 +26,7 @@ def test_settings_are_the_same_at_the_other_end(tmp_path: Path) -> None:
         sinks.mine = {kind = "jsonl", location = "/out", roll_s = 5, token = "s3cret"}
         [gateway]
         trusted_proxies = ["192.0.2.0/24"]
-        http_tokens.ops = {role = "read", token = "0123456789abcdef"}
+        tokens.ops = {role = "read", token = "0123456789abcdef"}
         [log]
         kafka_sasl_password = "s3cret"
         """

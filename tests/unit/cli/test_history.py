@@ -20,10 +20,10 @@ from muster_cli.history.store import opened
 from muster_cli.history.tail import schema
 from muster_cli.main import run
 from muster_event_publisher.history.places import place_of
+from muster_runtime.terminal import Screen
 from pyarrow import Table
 from pyarrow import parquet as pq
 from pyarrow.fs import S3FileSystem
-from rich.console import Console
 
 INSTANCE = "one"
 S = 1_000_000_000
@@ -169,6 +169,47 @@ def test_the_life_of_an_application_has_its_owner_and_its_end(tmp_path: Path, as
     with opened(Source(place_of(str(tmp_path)), None, "", "")) as history:
         life = read(history, "one")
     assert (life.finished, life.until_ns - life.begin_ns) == (True, 6 * S), "that it is forgotten is not its life"
+
+
+def test_an_application_that_is_sent_again_is_not_rejected(tmp_path: Path, ask: Callable[..., Any]) -> None:
+    """Its submission is, as the one of an id that is over, or that was never there."""
+    told = Told()
+    told.submit("app")
+    told.say("APP SET APP_ACCEPTED", "app")
+    told.say("APP REMOVE APP_REJECT", "app", message="it existed already")  # 2 s after its begin
+    told.say("APP SET APP_RUNNING", "app")
+    told.say("APP REMOVE APP_REJECT", "app", message="it existed already")
+    write(tmp_path, told.rows, 0, len(told.rows))
+    applications = (
+        "select application as app, life, state, finished_time is not null as over, message from applications"
+        " order by app, life"
+    )
+    assert ask(applications) == [{"app": "app", "life": 1, "state": "Running", "over": False, "message": ""}]
+    running = len(told.rows)
+    told.say("APP SET APP_COMPLETED", "app")
+    told.say("APP REMOVE DETAILS_NONE", "app", after_s=0)
+    for _ in range(2):
+        told.say("APP REMOVE APP_REJECT", "app", message="no such queue")
+    told.submit("app")
+    told.say("APP REMOVE APP_REJECT", "never", message="no such queue")
+    write(tmp_path, told.rows[running:], running, len(told.rows))
+    rejected = {"state": "Rejected", "over": True, "message": "no such queue"}
+    assert ask(applications) == [
+        {"app": "app", "life": 1, "state": "Completed", "over": True, "message": ""},
+        *({"app": "app", "life": life, **rejected} for life in (2, 3)),
+        {"app": "app", "life": 4, "state": "New", "over": False, "message": ""},
+        {"app": "never", "life": 0, **rejected},
+    ]
+    with opened(Source(place_of(str(tmp_path)), None, "", "")) as history:
+        first = read(history, "app", 1)
+    with opened(Source(place_of(str(tmp_path)), None, "", "")) as history:
+        second = read(history, "app", 2)
+    assert [each.state for each in first.states] == ["New", "Accepted", "Running", "Completed"]
+    assert [each.message for each in first.happenings if each.what == "sent again, rejected"] == [
+        "it existed already",
+        "it existed already",
+    ]
+    assert ([each.state for each in second.states], second.finished) == (["Rejected"], True)
 
 
 def test_asks_with_repeats_share_a_key(tmp_path: Path, ask: Callable[..., Any]) -> None:
@@ -387,7 +428,7 @@ def test_a_life_keeps_to_the_width(tmp_path: Path, width: int, count: int) -> No
     write(tmp_path, told.rows, 0, len(told.rows))
     with opened(Source(place_of(str(tmp_path)), None, "", "")) as history:
         life = read(history, "app")
-    out = Console(width=width, file=io.StringIO(), force_terminal=False)
+    out = Screen(width=width, file=io.StringIO(), force_terminal=False)
     with out.capture() as captured:
         out.print(screen(life, width, 40, plain=True))
     lines = [line.rstrip() for line in captured.get().splitlines()]

@@ -9,7 +9,7 @@ import pytest
 from muster_cli.errors import UsageError
 from muster_cli.main import run
 from muster_cli.queue_config import check, compare, refuse_if_wrong
-from rich.console import Console
+from muster_runtime.terminal import Screen
 
 GOOD = """\
 partitions:
@@ -31,7 +31,7 @@ def _check(text: str, tmp_path: Path) -> tuple[bool, str]:
     file = tmp_path / "queues.yaml"
     file.write_text(text)
     out = io.StringIO()
-    usable = check(file, Console(file=out, width=200))
+    usable = check(file, Screen(file=out, width=200))
     return usable, out.getvalue()
 
 
@@ -158,7 +158,7 @@ def _compare(old: str, new: str, tmp_path: Path) -> list[str]:
     for file, text in zip(files, (old, new), strict=True):
         file.write_text(text)
     out = io.StringIO()
-    compare(*files, Console(file=out, width=200))
+    compare(*files, Screen(file=out, width=200))
     return [" ".join(line.split()) for line in out.getvalue().splitlines()]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from muster_bus.clock import ManualClock
+from manual_clock import ManualClock
 from muster_client.backoff import Backoff
 
 

@@ -17,7 +17,8 @@ from muster_client.errors import ReplayFailed
 from muster_client.replay import ReplayOptions, main_replay, replay
 from muster_client.report import print_report
 from muster_proto.si.v1 import si_pb2 as si
-from rich.console import Console
+from muster_runtime.access import Access
+from muster_runtime.terminal import Screen
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse
@@ -124,7 +125,7 @@ async def test_every_task_is_placed_or_has_its_reason(cluster: Cluster, tmp_path
     assert report.placement_rate_per_s > 0
     assert json.loads(json.dumps(report.as_dict()))["utilisation"]["vcore"]["percent"] == 66.7
     assert cluster.gateway.registrations[0].config == "partitions: []\n"
-    console = Console(record=True, width=120)
+    console = Screen(record=True, width=120)
     print_report(report, console)
     text = console.export_text()
     for words in (
@@ -222,7 +223,7 @@ async def test_the_command_gives_exit_code_and_json(cluster: Cluster, tmp_path: 
 
 
 async def test_the_command_names_what_is_wrong_with_the_trace(tmp_path: Path) -> None:
-    console = Console(record=True, width=200)
+    console = Screen(record=True, width=200)
     assert await asyncio.to_thread(main_replay, tmp_path / "nowhere", console=console) == 2
     assert "queues.yaml" in console.export_text()
 
@@ -236,7 +237,7 @@ async def test_an_address_without_a_scheme_is_http(cluster: Cluster, tmp_path: P
 
 @pytest.mark.parametrize("http", ["", "http://", "ftp://127.0.0.1:9080", "127.0.0.1:x", "127.0.0.1:9080?a=b"])
 async def test_an_unusable_address_is_said_before_anything_is_sent(http: str, cluster: Cluster, tmp_path: Path) -> None:
-    console = Console(record=True, width=200)
+    console = Screen(record=True, width=200)
     arguments = (write(tmp_path, NODES, PODS), cluster.gateway.address, http)
     assert await asyncio.to_thread(main_replay, *arguments, console=console) == 2
     assert f"http {http!r}: expected host:port or the URL" in console.export_text()
@@ -265,7 +266,7 @@ async def test_a_rest_front_that_needs_a_token_gets_it_or_is_reported(cluster: C
     ):
         await replay(trace, options(cluster))
     assert not cluster.gateway.registrations
-    report = await replay(trace, options(cluster, token="a-token-0123456789"))
+    report = await replay(trace, options(cluster, access=Access(token="a-token-0123456789")))
     assert report.good
 
 

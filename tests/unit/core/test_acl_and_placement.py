@@ -169,17 +169,6 @@ def test_user_and_tag_make_dots_part_of_the_name() -> None:
     assert _place(partition, user="root") == "root.root"
 
 
-def test_fixed_and_the_order_of_rules() -> None:
-    partition = _partition(
-        PlacementRuleConfig("tag", value="team"),
-        PlacementRuleConfig("fixed", value="Parent.Inner"),
-        PlacementRuleConfig("provided"),
-    )
-    assert _place(partition, "root.leaf") == "root.parent.inner"
-    assert _place(partition, "root.leaf", team="leaf") == "root.leaf"
-    assert _place(partition, "root.leaf", team="ghost") == "root.parent.inner"
-
-
 def test_nothing_is_made_under_a_leaf() -> None:
     reason = _place(_partition(CREATING, PROVIDED), "root.leaf.below")
     assert reason == "no: creation of queue root.leaf.below failed, parent is already a leaf: root.leaf"
@@ -280,32 +269,6 @@ def test_a_fixed_name_below_a_parent_keeps_its_dots() -> None:
     assert _place(_partition(rule)) == "root.parent.a.b"
 
 
-def test_a_parent_that_names_nothing_ends_the_rule_only() -> None:
-    partition = _partition(_below(BY_NAMESPACE), PROVIDED)
-    assert _place(partition, "root.leaf") == "root.leaf"
-    assert _place(partition, "root.leaf", namespace="dev") == "root.dev.ann"
-
-
-def test_the_parents_create_is_its_own() -> None:
-    shy = PlacementRuleConfig("tag", value="namespace")
-    assert "no placement rule" in _place(_partition(_below(shy)), namespace="dev")
-    assert _place(_partition(_below(shy)), namespace="parent") == "root.parent.ann"
-    assert "no placement rule" in _place(_partition(_below(BY_NAMESPACE, create=False)), namespace="dev")
-
-
-def test_a_parent_that_is_a_leaf_stops_the_rules() -> None:
-    partition = _partition(_below(BY_NAMESPACE), PROVIDED)
-    assert (
-        _place(partition, "root.parent.inner", namespace="leaf") == "no: parent rule returned a leaf queue: root.leaf"
-    )
-
-
-def test_a_full_path_ignores_the_parent() -> None:
-    partition = _partition(_below(PlacementRuleConfig("fixed", value="leaf"), "provided"))
-    assert _place(partition, "root.other") == "root.other"
-    assert "a leaf queue: root.leaf" in _place(partition, "other")
-
-
 # ---- filters ---------------------------------------------------------------------------------------------------------
 
 
@@ -344,12 +307,6 @@ def test_a_filter_lets_in(filtered: FilterConfig, user: str, groups: tuple[str, 
     assert placed == "root.leaf" if let_in else "no placement rule matched" in placed
 
 
-def test_the_filter_of_a_parent_counts_too() -> None:
-    guarded = PlacementRuleConfig("fixed", value="parent", filter=FilterConfig(users=("ann",)))
-    assert _place(_partition(_below(guarded)), user="ann") == "root.parent.ann"
-    assert "no placement rule" in _place(_partition(_below(guarded)), user="bob")
-
-
 # ---- the end of the rules --------------------------------------------------------------------------------------------
 
 
@@ -361,12 +318,6 @@ def test_a_forced_application_goes_to_recovery_when_no_rule_matches(value: str, 
     assert (path == RECOVERY_PATH) == forced
     assert "no placement rule matched" in reason  # (a forced one is told it as the reason for where it is)
     assert is_forced({APP_TAG_CREATE_FORCE.upper(): value}) == forced
-
-
-def test_a_rule_that_wants_it_goes_before_recovery() -> None:
-    assert (
-        placement.place(_partition(PROVIDED), "root.leaf", "ann", (), {APP_TAG_CREATE_FORCE: "true"})[0] == "root.leaf"
-    )
 
 
 @pytest.mark.parametrize("rule", [CREATING, PlacementRuleConfig("fixed", create=True, value="x", parent=CREATING)])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from builders import Cluster, ask, nodes
 from muster_core.model.commands import NodeAction, UpdateAllocations
 from muster_core.model.outcome import Outcome, TooSmallCluster
@@ -16,9 +14,7 @@ def told(out: Outcome) -> list[tuple[str, str]]:
 
 
 def test_each_ask_is_reported_once() -> None:
-    cluster = Cluster(QUEUES)
-    cluster.node("n", memory=4)
-    cluster.app("x", "root.open")
+    cluster = Cluster(QUEUES).having({"n": {"memory": 4}}, {"x": "root.open"})
     cluster.do(UpdateAllocations([ask("x", f"k{number}", memory=5) for number in range(3)]))
     assert told(cluster.wait(1)) == [("x", "k0"), ("x", "k1"), ("x", "k2")]
     assert told(cluster.wait(100)) == []
@@ -28,9 +24,7 @@ def test_each_ask_is_reported_once() -> None:
 
 
 def test_all_asks_that_move_from_a_limit_to_the_nodes_are_reported() -> None:
-    cluster = Cluster(QUEUES)
-    cluster.node("n", memory=10)
-    cluster.app("filler", "root.q")
+    cluster = Cluster(QUEUES).having({"n": {"memory": 10}}, {"filler": "root.q"})
     cluster.ask("filler", "k", memory=5)
     for app_id in ("x", "y", "z"):
         cluster.app(app_id, "root.q")
@@ -43,9 +37,7 @@ def test_all_asks_that_move_from_a_limit_to_the_nodes_are_reported() -> None:
 
 
 def test_asks_stopped_by_a_limit_meanwhile_are_reported_once_the_limit_allows() -> None:
-    cluster = Cluster(QUEUES)
-    cluster.node("n", memory=4)
-    cluster.app("x", "root.q")
+    cluster = Cluster(QUEUES).having({"n": {"memory": 4}}, {"x": "root.q"})
     cluster.ask("x", "large", memory=8)
     cluster.ask("x", "small", memory=3, priority=-1)  # 3 of 10 used: 8 more would exceed it
     assert told(cluster.wait(1)) == []
@@ -53,19 +45,8 @@ def test_asks_stopped_by_a_limit_meanwhile_are_reported_once_the_limit_allows() 
     assert told(cluster.wait(1)) == [("x", "large")]
 
 
-def test_a_daemon_is_not_helped_by_more_nodes() -> None:
-    cluster = Cluster(QUEUES)
-    cluster.node("n", memory=4)
-    cluster.app("x", "root.open")
-    item = replace(ask("x", "k", memory=5), tags={"yunikorn.apache.org/requiredNode": "n"})
-    cluster.do(UpdateAllocations([item]))
-    assert told(cluster.wait(100)) == []
-
-
 def test_asks_that_exist_for_less_than_a_second_are_not_reported() -> None:
-    cluster = Cluster(QUEUES)
-    cluster.node("n", memory=4)
-    cluster.app("x", "root.open")
+    cluster = Cluster(QUEUES).having({"n": {"memory": 4}}, {"x": "root.open"})
     cluster.ask("x", "k", memory=5)
     cluster.release("x", "k")
     assert told(cluster.wait(1)) == []

@@ -49,12 +49,6 @@ def test_a_failing_application_has_failed_when_the_last_is_gone(failing: Cluster
     assert failing.application("x").state is AppState.FAILED
 
 
-def test_nothing_is_asked_again_for_a_failing_application(failing: Cluster) -> None:
-    failing.release("x", "k", Termination.SCHEDULING_FAILED_ON_RM)
-    assert failing.application("x").state is AppState.FAILED
-    assert not failing.application("x").asks
-
-
 def test_a_reported_allocation_of_a_failing_application_is_released(failing: Cluster) -> None:
     out = failing.do(UpdateAllocations([AskItem("late", "x", "default", {"memory": 1}, node_id="n")]))
     assert told(out) == [("late", "TIMEOUT")]
@@ -79,9 +73,7 @@ def test_the_id_of_a_failed_application_may_be_used_again_at_once(failing: Clust
 @pytest.fixture
 def timed() -> Cluster:
     """An allocation that may run for one second, and was told that it did."""
-    cluster = Cluster(QUEUES)
-    cluster.node("n", memory=10)
-    cluster.app("x", "root.q")
+    cluster = Cluster(QUEUES).having({"n": {"memory": 10}}, {"x": "root.q"})
     item = replace(ask("x", "k", memory=10), execution_timeout_ms=1_000, allow_preempt_self=True)
     cluster.do(UpdateAllocations([item]))
     assert told(cluster.wait(1)) == [("k", "TIMEOUT")]
@@ -113,9 +105,7 @@ def test_a_releasing_allocation_stays_so_when_the_rm_reports_it_with_another_siz
 
 def test_an_allocation_that_could_not_start_is_asked_for_again_under_a_key_of_its_own() -> None:
     """Ordinals 1 and 0 come back while 2 runs: what is made for them must not take the place of 2."""
-    cluster = Cluster(QUEUES)
-    cluster.node("n", memory=10)
-    cluster.app("x", "root.q")
+    cluster = Cluster(QUEUES).having({"n": {"memory": 10}}, {"x": "root.q"})
     cluster.do(UpdateAllocations([replace(ask("x", "k", wanted=3, memory=1), previous_generation=True)]))
     uuids = {held.ordinal: held.uuid for held in cluster.application("x").allocations.values()}
     for ordinal in (1, 0):
@@ -129,9 +119,7 @@ def test_an_allocation_that_could_not_start_is_asked_for_again_under_a_key_of_it
 
 
 def test_an_ask_that_was_preempted_for_and_is_sent_again_preempts_no_more() -> None:
-    cluster = Cluster(QUEUES, partition="reservation: {enabled: false},")
-    cluster.node("n", memory=10)
-    cluster.app("x", "root.q")
+    cluster = Cluster(QUEUES, partition="reservation: {enabled: false},").having({"n": {"memory": 10}}, {"x": "root.q"})
     cluster.do(UpdateAllocations([replace(ask("x", f"k{n}", memory=1), allow_preempt_self=True) for n in range(10)]))
     cluster.app("y", "root.q")
     wanted = replace(ask("y", "k", memory=2, priority=5), allow_preempt_other=True)

@@ -52,11 +52,7 @@ def vm(key: str, vcore: int, app_id: str = "", node_id: str = "n") -> ExternalAl
 
 @pytest.fixture
 def cluster() -> Outside:
-    made = Outside(LEAVES)
-    made.node("n", vcore=10)
-    made.app("x", "root.a")
-    made.app("y", "root.b")
-    return made
+    return Outside(LEAVES).having({"n": {"vcore": 10}}, {"x": "root.a", "y": "root.b"})
 
 
 def doubts(believed: ExternalAllocation) -> UpdateExternal:
@@ -404,9 +400,9 @@ def test_after_a_restart_a_quota_is_what_its_source_said_not_what_counted() -> N
 
 
 def test_a_vm_is_no_victim_for_a_daemon_even_if_opted_out_allocations_are() -> None:
-    cluster = Outside(LEAVES, partition="preemption: {enabled: true, optout: last},")
-    cluster.node("n", vcore=10)
-    cluster.app("x", "root.a")
+    cluster = Outside(LEAVES, partition="preemption: {enabled: true, optout: last},").having(
+        {"n": {"vcore": 10}}, {"x": "root.a"}
+    )
     daemon = replace(ask("x", "daemon", vcore=4, priority=5), tags={REQUIRED_NODE_TAG: "n"}, allow_preempt_other=True)
     cluster.says("vms", ExternalApplication("tenant", "root.a"), vm("v", 8, "tenant"))
     cluster.do(UpdateAllocations([daemon]))
@@ -427,9 +423,7 @@ def test_a_vm_is_no_victim_for_a_daemon_even_if_opted_out_allocations_are() -> N
 )
 def test_a_proposal_is_not_placed_where_a_source_took_the_room(word: ExternalObject) -> None:
     """What is proposed is booked, and the RM only has to say yes; but a host must not be over-committed knowingly."""
-    cluster = Asking()
-    cluster.node("n", vcore=10)
-    cluster.app("x", "root.a")
+    cluster = Asking().having({"n": {"vcore": 10}}, {"x": "root.a"})
     cluster.ask("x", "small", vcore=1)
     cluster.ask("x", "large", vcore=4)
     assert cluster.open == [("small", "n"), ("large", "n")]

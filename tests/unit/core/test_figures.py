@@ -75,9 +75,7 @@ def test_the_figures_are_those_of_all_nodes(seed: int) -> None:
 
 
 def test_sums_beyond_64_bits_are_counted_as_on_the_wire() -> None:
-    cluster = Cluster(QUEUES)
-    cluster.node("n", memory=INT64_MAX)
-    cluster.app("x", "root.q")
+    cluster = Cluster(QUEUES).having({"n": {"memory": INT64_MAX}}, {"x": "root.q"})
     shape = cluster.partition.types.shape({"memory": INT64_MAX})
     assert cluster.partition.figures.best_to_keep(shape) is cluster.the_node("n")
     cluster.ask("x", "k", memory=INT64_MAX)

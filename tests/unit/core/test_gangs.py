@@ -165,9 +165,7 @@ def test_a_place_to_run_that_a_gang_cannot_use_goes_to_the_next() -> None:
 
 
 def test_a_gang_that_runs_by_the_rms_report_waits_for_room_no_more() -> None:
-    cluster = Cluster(LEAF)
-    cluster.node("n1", m=100)
-    cluster.app("other", "root.a")
+    cluster = Cluster(LEAF).having({"n1": {"m": 100}}, {"other": "root.a"})
     cluster.ask("other", "k", m=6)
     gang(cluster, "x", 6)
     asks(cluster, "x", "p1 p2", 2, placeholder=True)
@@ -178,9 +176,9 @@ def test_a_gang_that_runs_by_the_rms_report_waits_for_room_no_more() -> None:
 
 
 def test_of_gangs_of_many_sizes_one_is_tried_for_each_that_starts() -> None:
-    cluster = Cluster(f"{{name: root, {OPEN}, queues: [{{name: a, resources: {{max: {{m: 1000}}}}}}]}}")
-    cluster.node("n1", m=5000)
-    cluster.app("full", "root.a")
+    cluster = Cluster(f"{{name: root, {OPEN}, queues: [{{name: a, resources: {{max: {{m: 1000}}}}}}]}}").having(
+        {"n1": {"m": 5000}}, {"full": "root.a"}
+    )
     cluster.ask("full", "k", m=1000)
     sizes = random.Random(3).sample(range(10, 300), 100)
     for size in sizes:
@@ -373,9 +371,7 @@ def test_the_first_gang_for_which_there_is_room_is_what_a_plain_list_says(count:
 
 
 def test_a_leaving_placeholder_that_becomes_too_small_holds_its_ask_up_no_longer() -> None:
-    cluster = Cluster("{name: root, submitacl: '*', queues: [{name: a}]}")
-    cluster.node("n1", vcore=6)
-    cluster.app("x", "root.a")
+    cluster = Cluster("{name: root, submitacl: '*', queues: [{name: a}]}").having({"n1": {"vcore": 6}}, {"x": "root.a"})
 
     def member(key: str, vcore: int, *, placeholder: bool) -> AskItem:
         return replace(ask("x", key, vcore=vcore), task_group="w", placeholder=placeholder)

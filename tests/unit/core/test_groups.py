@@ -22,9 +22,7 @@ def test_unique_keys_are_unique(one: str, first: int, other: str, second: int) -
 
 @given(st.lists(st.tuples(KEYS, st.integers(1, 3)), max_size=6))
 def test_any_keys_live_side_by_side(wanted: list[tuple[str, int]]) -> None:
-    cluster = Cluster(LEAF)
-    cluster.node("n", vcore=1000)
-    cluster.app("x", "root.a")
+    cluster = Cluster(LEAF).having({"n": {"vcore": 1000}}, {"x": "root.a"})
     most: dict[str, int] = {}
     for key, count in wanted:
         cluster.ask("x", key, wanted=count, vcore=1)
@@ -53,9 +51,7 @@ def test_an_ask_sent_again_with_other_tags_keeps_its_place_beside_others_of_its_
 
 @pytest.mark.parametrize("room", [0, 1000])
 def test_a_group_does_not_remember_asks_that_are_gone(room: int) -> None:
-    cluster = Cluster(LEAF)
-    cluster.node("n", vcore=room)
-    cluster.app("x", "root.a")
+    cluster = Cluster(LEAF).having({"n": {"vcore": room}}, {"x": "root.a"})
     cluster.ask("x", "stays", vcore=2000)
     for number in range(300):
         cluster.ask("x", f"k{number}", vcore=2000)
@@ -66,9 +62,7 @@ def test_a_group_does_not_remember_asks_that_are_gone(room: int) -> None:
 
 def test_asks_that_are_no_longer_pending_leave_nothing() -> None:
     """Other sizes each time: shapes, lists and groups of the past are forgotten."""
-    cluster = Cluster(LEAF)
-    cluster.node("n", vcore=1)
-    cluster.app("x", "root.a")
+    cluster = Cluster(LEAF).having({"n": {"vcore": 1}}, {"x": "root.a"})
     for size in range(2, 300):
         cluster.ask("x", "k", vcore=size)
         cluster.release("x", "k")

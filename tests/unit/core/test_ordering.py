@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
 from builders import Cluster, allocations, ask, nodes
 from muster_core.model.commands import (
     AppItem,
@@ -30,22 +29,6 @@ def _served(cluster: Cluster, *asks: object, free: int = 100) -> list[tuple[str,
     return [(app, key) for app, key, _ in allocations(out)]
 
 
-def test_asks_of_an_application_by_priority_then_age() -> None:
-    cluster = _leaf()
-    cluster.app("x", "root.a")
-    old = replace(ask("x", "old", vcore=3), tags={"creationTime": "10"})
-    served = _served(cluster, ask("x", "1", vcore=1), ask("x", "2", priority=5, vcore=2), ask("x", "3", vcore=1), old)
-    assert served == [("x", "2"), ("x", "old"), ("x", "1"), ("x", "3")]
-
-
-def test_fifo_is_by_submission_and_ties_by_number() -> None:
-    cluster = _leaf()
-    for name in ("z", "b", "m"):
-        cluster.app(name, "root.a")
-    served = _served(cluster, *(ask(name, "k", vcore=1) for name in ("m", "b", "z")))
-    assert [app for app, _ in served] == ["z", "b", "m"]
-
-
 def test_fifo_takes_the_oldest_ask_for_the_submission() -> None:
     cluster = _leaf()
     cluster.app("first", "root.a")
@@ -65,16 +48,6 @@ def test_an_age_in_the_future_or_no_number_is_now() -> None:
         assert cluster.application("x").asks[f"k{number}"].created_ns == cluster.now_ns
 
 
-def test_priority_goes_first_unless_disabled() -> None:
-    for properties, expected in (("", ["late", "early"]), ("application.sort.priority: disabled", ["early", "late"])):
-        cluster = _leaf(properties)
-        cluster.app("early", "root.a")
-        cluster.wait(1)
-        cluster.app("late", "root.a")
-        served = _served(cluster, ask("early", "k", vcore=1), ask("late", "k", priority=9, vcore=1))
-        assert [app for app, _ in served] == expected
-
-
 def test_groups_that_wait_for_one_reason_are_served_in_the_leafs_order() -> None:
     """One shape, room for one at a time: the list that they wait on keeps the order in which the leaf would try."""
     for properties, expected in (("", ["late", "early"]), ("application.sort.priority: disabled", ["early", "late"])):
@@ -88,37 +61,6 @@ def test_groups_that_wait_for_one_reason_are_served_in_the_leafs_order() -> None
             out = cluster.do(nodes(NodeAction.CREATE, {f"n{number}": {"vcore": 1}}))
             served += [app for app, _, _ in allocations(out)]
         assert served == expected
-
-
-def test_fair_serves_the_one_that_has_least() -> None:
-    cluster = _leaf("application.sort.policy: fair", ", resources: {guaranteed: {vcore: 10}}")
-    for name in ("x", "y"):
-        cluster.app(name, "root.a")
-    asks = [ask("x", f"x{number}", vcore=2000) for number in range(3)]
-    asks += [ask("y", f"y{number}", vcore=1000) for number in range(5)]
-    served = _served(cluster, *asks, free=9000)
-    assert served == [
-        ("x", "x0"),
-        ("y", "y0"),
-        ("y", "y1"),
-        ("x", "x1"),
-        ("y", "y2"),
-        ("y", "y3"),
-        ("y", "y4"),  # x would be next, but has no room left
-    ]
-
-
-def test_fair_order_moves_the_places_of_waiting_groups() -> None:
-    """x and y wait for the same; meanwhile x gets something else: then y is first."""
-    cluster = _leaf("application.sort.policy: fair")
-    for name in ("x", "y"):
-        cluster.app(name, "root.a")
-    cluster.do(UpdateAllocations([ask("x", "big", vcore=5), ask("y", "big", vcore=5)]))
-    cluster.ask("x", "small", vcore=1)
-    cluster.node("n1", vcore=1)
-    assert cluster.placed("x") == {"small": "n1"}
-    out = cluster.node("n2", vcore=5)
-    assert allocations(out) == [("y", "big", "n2")]
 
 
 def test_queues_by_share_of_guaranteed_then_of_max_then_by_name() -> None:
@@ -153,29 +95,6 @@ def test_a_release_moves_the_queues_above_even_when_its_leaf_wants_nothing() -> 
 
 def _release(app_id: str, key: str) -> ReleaseItem:
     return ReleaseItem("default", app_id, key, Termination.STOPPED_BY_RM)
-
-
-def test_priority_of_a_queue_is_that_of_its_best_application() -> None:
-    for setting, expected in (("enabled", ["b", "a"]), ("disabled", ["a", "b"])):
-        cluster = Cluster(
-            f"{{name: root, submitacl: '*', properties: {{application.sort.priority: {setting}}}, "
-            "queues: [{name: a}, {name: b}]}"
-        )
-        for leaf in "ab":
-            cluster.app(leaf, f"root.{leaf}")
-        served = _served(cluster, ask("a", "k", vcore=1), ask("b", "k", priority=3, vcore=1))
-        assert [app for app, _ in served] == expected
-
-
-@pytest.mark.parametrize(
-    ("policy", "expected"), [("fair", ["n1", "n2", "n3", "n1"]), ("binpacking", ["n1", "n1", "n2", "n2"])]
-)
-def test_node_policies(policy: str, expected: list[str]) -> None:
-    cluster = Cluster("{name: root, submitacl: '*', queues: [{name: a}]}", nodesort=policy)
-    cluster.do(nodes(NodeAction.CREATE, {name: {"vcore": 2, "memory": 2} for name in ("n3", "n1", "n2")}))
-    cluster.app("x", "root.a")
-    out = cluster.do(UpdateAllocations([ask("x", f"k{number}", vcore=1, memory=1) for number in range(4)]))
-    assert [node for _, _, node in allocations(out)] == expected
 
 
 def test_node_scores() -> None:

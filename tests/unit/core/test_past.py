@@ -109,9 +109,7 @@ def test_an_unchanged_wait_is_not_written() -> None:
 
 
 def test_an_ask_that_is_placed_at_once_leaves_no_reason() -> None:
-    cluster = Cluster(LEAF)
-    cluster.node("n", vcore=8)
-    cluster.app("x", "root.a")
+    cluster = Cluster(LEAF).having({"n": {"vcore": 8}}, {"x": "root.a"})
     cluster.ask("x", "k", vcore=4)
     assert not cluster.queue("root.a").waitlists
     assert cluster.application("x").past == ()

@@ -53,9 +53,7 @@ def test_a_placeholder_that_goes_meanwhile_leaves_its_ask_to_be_placed() -> None
 
 
 def test_a_reservation_and_a_reason_from_before_hold_on() -> None:
-    cluster = Cluster("{name: root, submitacl: '*', queues: [{name: a}]}")
-    cluster.node("n1", m=4)
-    cluster.app("x", "root.a")
+    cluster = Cluster("{name: root, submitacl: '*', queues: [{name: a}]}").having({"n1": {"m": 4}}, {"x": "root.a"})
     cluster.ask("x", "held", m=4)
     cluster.ask("x", "waits", m=4)
     cluster.wait(5)

@@ -24,10 +24,7 @@ POOL = ExternalPool("license", 4)
 
 def licensed(quantity: int = 4, **more: int) -> Outside:
     """A cluster with one node and a pool, and an application in each of two leaves."""
-    cluster = Outside()
-    cluster.node("n1", vcore=100)
-    cluster.app("app", "root.a")
-    cluster.app("other", "root.b")
+    cluster = Outside().having({"n1": {"vcore": 100}}, {"app": "root.a", "other": "root.b"})
     cluster.says("flex", ExternalPool("license", quantity, **more))
     return cluster
 
@@ -84,9 +81,7 @@ def test_the_smallest_quantity_counts_less_what_all_say_that_others_use() -> Non
 def test_a_pool_that_shrinks_below_its_use_takes_nothing_back_and_gives_nothing() -> None:
     quota = "preemption: {quotapreemptionenabled: true},"
     delayed = "{name: root, submitacl: '*', properties: {quota.preemption.delay: 1s}, queues: [{name: a}]}"
-    cluster = Outside(partition=quota)
-    cluster.node("n1", vcore=100)
-    cluster.app("app", "root.a")
+    cluster = Outside(partition=quota).having({"n1": {"vcore": 100}}, {"app": "root.a"})
     cluster.says("flex", POOL)
     item = replace(ask_item("app", "one", wanted=4, vcore=1, license=1), allow_preempt_self=True)
     cluster.do(UpdateAllocations([item]))
@@ -244,11 +239,9 @@ def test_promises_of_a_pool_end_and_return_with_the_pool() -> None:
 
 def test_preemption_gets_a_guaranteed_part_of_a_pool_back() -> None:
     leaf = "{name: a, resources: {guaranteed: {license: 2}}, properties: {preemption.delay: 1s}}"
-    cluster = Outside(f"{{name: root, submitacl: '*', queues: [{leaf}, {{name: b}}]}}")
-    cluster.node("n1", vcore=100)
-    cluster.node("n2", vcore=100)
-    cluster.app("app", "root.a")
-    cluster.app("other", "root.b")
+    cluster = Outside(f"{{name: root, submitacl: '*', queues: [{leaf}, {{name: b}}]}}").having(
+        {"n1": {"vcore": 100}, "n2": {"vcore": 100}}, {"app": "root.a", "other": "root.b"}
+    )
     cluster.says("flex", ExternalPool("license", 4))
     taken = [replace(ask_item("other", f"t{n}", vcore=1, license=1), allow_preempt_self=True) for n in range(4)]
     cluster.do(UpdateAllocations(taken))

@@ -88,29 +88,6 @@ def test_a_search_changes_nothing() -> None:
     assert arena.partition.version == version
 
 
-def test_above_its_guarantee_an_ask_takes_nothing() -> None:
-    arena = two_queues(memory=20)
-    arena.want("p", "held", memory=8)
-    arena.want("r", "k", memory=12)
-    arena.want("p", "ask", memory=3)
-    assert search(arena) is PreemptionNo.OVER_GUARANTEE
-
-
-def test_exactly_its_guarantee_is_within() -> None:
-    arena = two_queues(memory=20)
-    arena.want("p", "held", memory=7)
-    arena.want("r", "k", memory=13)
-    arena.want("p", "ask", memory=3)
-    assert victims(arena) == ["k"]
-
-
-def test_without_a_guarantee_nothing_is_taken() -> None:
-    arena = two_queues(poor="{name: poor}")
-    arena.want("r", "k", memory=10)
-    arena.want("p", "ask", memory=1)
-    assert search(arena) is PreemptionNo.NO_GUARANTEE
-
-
 def test_a_guarantee_of_another_type_does_not_speak_for_an_ask() -> None:
     arena = two_queues(memory=10, gpu=1)
     arena.want("r", "k", gpu=1)
@@ -145,10 +122,9 @@ def test_only_what_is_given_up_is_compared_with_the_guarantee() -> None:
 
 
 def test_the_guarantee_of_a_queue_above_protects_those_below() -> None:
-    arena = arena_of(POOR, "{name: top, resources: {guaranteed: {memory: 7}}, queues: [{name: rich}, {name: idle}]}")
-    arena.node("n", memory=10)
-    arena.app("p", "root.poor")
-    arena.app("r", "root.top.rich")
+    arena = arena_of(
+        POOR, "{name: top, resources: {guaranteed: {memory: 7}}, queues: [{name: rich}, {name: idle}]}"
+    ).having({"n": {"memory": 10}}, {"p": "root.poor", "r": "root.top.rich"})
     arena.want("r", "k", wanted=5, memory=2)
     arena.want("p", "ask", memory=3)
     assert search(arena) is PreemptionNo.NOT_ENOUGH_VICTIMS
@@ -156,22 +132,11 @@ def test_the_guarantee_of_a_queue_above_protects_those_below() -> None:
     assert victims(arena, key="less") == ["k"]
 
 
-def test_a_guarantee_from_above_speaks_against_queues_outside() -> None:
-    arena = arena_of("{name: top, resources: {guaranteed: {memory: 5}}, queues: [{name: poor}, {name: twin}]}", RICH)
-    arena.node("n", memory=10)
-    arena.app("p", "root.top.poor")
-    arena.app("r", "root.rich")
-    arena.want("r", "k", wanted=5, memory=2)
-    arena.want("p", "ask", memory=2)
-    assert victims(arena) == ["k"]
-
-
 def test_a_guarantee_from_above_says_nothing_between_the_queues_below_it() -> None:
     # Else each of the two could take from the other, in turn, for ever.
-    arena = arena_of("{name: top, resources: {guaranteed: {memory: 12}}, queues: [{name: poor}, {name: twin}]}")
-    arena.node("n", memory=10)
-    arena.app("p", "root.top.poor")
-    arena.app("t", "root.top.twin")
+    arena = arena_of("{name: top, resources: {guaranteed: {memory: 12}}, queues: [{name: poor}, {name: twin}]}").having(
+        {"n": {"memory": 10}}, {"p": "root.top.poor", "t": "root.top.twin"}
+    )
     arena.want("t", "k", wanted=5, memory=2)
     arena.want("p", "ask", memory=2)
     assert search(arena) is PreemptionNo.NO_VICTIMS
@@ -182,27 +147,11 @@ def test_the_own_guarantee_holds_though_a_sibling_used_up_the_one_above() -> Non
         "{name: top, resources: {guaranteed: {memory: 6}}, queues: ["
         "{name: poor, resources: {guaranteed: {memory: 3}}}, {name: twin, properties: {preemption.policy: disabled}}]}",
         RICH,
-    )
-    arena.node("n", memory=10)
-    for app_id, queue in (("p", "root.top.poor"), ("t", "root.top.twin"), ("r", "root.rich")):
-        arena.app(app_id, queue)
+    ).having({"n": {"memory": 10}}, {"p": "root.top.poor", "t": "root.top.twin", "r": "root.rich"})
     arena.want("t", "twin", memory=6)
     arena.want("r", "k", wanted=2, memory=2)
     arena.want("p", "ask", memory=2)
     assert victims(arena) == ["k"]
-
-
-def test_a_fence_keeps_its_asks_inside() -> None:
-    fenced = f"{{name: f, properties: {{preemption.policy: fence}}, queues: [{POOR}, {{name: twin}}]}}"
-    arena = arena_of(fenced, RICH)
-    arena.node("n", memory=10)
-    for app_id, queue in (("p", "root.f.poor"), ("t", "root.f.twin"), ("r", "root.rich")):
-        arena.app(app_id, queue)
-    arena.want("t", "inside", memory=5)
-    arena.wait(1)
-    arena.want("r", "outside", memory=5)
-    arena.want("p", "ask", memory=2)
-    assert victims(arena) == ["inside"]
 
 
 def test_a_leaf_that_is_a_fence_takes_nothing_from_outside() -> None:
@@ -220,26 +169,11 @@ def test_a_fence_does_not_protect_what_is_inside() -> None:
     assert victims(arena) == ["k"]
 
 
-def test_a_max_in_the_way_is_a_fence() -> None:
-    top = f"{{name: top, resources: {{max: {{memory: 10}}}}, queues: [{POOR}, {{name: twin}}]}}"
-    arena = arena_of(top, RICH)
-    arena.node("n", memory=20)
-    for app_id, queue in (("p", "root.top.poor"), ("t", "root.top.twin"), ("r", "root.rich")):
-        arena.app(app_id, queue)
-    arena.want("t", "inside", wanted=5, memory=2)
-    arena.wait(1)
-    arena.want("r", "outside", wanted=5, memory=2)
-    arena.want("p", "ask", memory=3)
-    assert victims(arena) == ["inside", "inside"]
-
-
 def test_below_a_max_there_may_be_room_on_a_node_already() -> None:
     poor = "{name: poor, resources: {guaranteed: {memory: 4}}}"
-    arena = arena_of(f"{{name: top, resources: {{max: {{memory: 4}}}}, queues: [{poor}, {{name: twin}}]}}")
-    arena.node("n1", memory=2)
-    arena.node("n2", memory=2)
-    arena.app("p", "root.top.poor")
-    arena.app("t", "root.top.twin")
+    arena = arena_of(f"{{name: top, resources: {{max: {{memory: 4}}}}, queues: [{poor}, {{name: twin}}]}}").having(
+        {"n1": {"memory": 2}, "n2": {"memory": 2}}, {"p": "root.top.poor", "t": "root.top.twin"}
+    )
     arena.want("t", "k", wanted=2, memory=2)
     arena.node("n3", memory=9)
     arena.want("p", "ask", memory=2)
@@ -251,11 +185,9 @@ def test_below_a_max_there_may_be_room_on_a_node_already() -> None:
 
 def test_victims_on_other_nodes_bring_a_max_down_beside_those_that_make_room() -> None:
     top = f"{{name: top, resources: {{max: {{memory: 12}}}}, queues: [{POOR}, {{name: twin}}]}}"
-    arena = arena_of(top)
-    arena.node("n1", memory=6, gpu=1)
-    arena.node("n2", memory=6)
-    arena.app("p", "root.top.poor")
-    arena.app("t", "root.top.twin")
+    arena = arena_of(top).having(
+        {"n1": {"memory": 6, "gpu": 1}, "n2": {"memory": 6}}, {"p": "root.top.poor", "t": "root.top.twin"}
+    )
     arena.held("t", "gpu", "n1", memory=1, gpu=1)
     arena.held("t", "sticky", "n1", memory=5, victim=False)
     arena.held("t", "a", "n2", memory=3)
@@ -267,22 +199,14 @@ def test_victims_on_other_nodes_bring_a_max_down_beside_those_that_make_room() -
     assert sorted(victims(arena, key="more")) == ["b", "gpu"]  # 12 used, 4 more: 4 must go
 
 
-def test_disabled_leaves_give_nothing() -> None:
-    arena = two_queues(rich="{name: rich, properties: {preemption.policy: disabled}}")
-    arena.want("r", "k", memory=10)
-    arena.want("p", "ask", memory=1)
-    assert search(arena) is PreemptionNo.NO_VICTIMS
-
-
 def test_a_disabled_parent_protects_the_leaves_that_do_not_say_otherwise() -> None:
     top = (
         "{name: top, properties: {preemption.policy: disabled}, queues: ["
         "{name: silent}, {name: open, properties: {preemption.policy: default}}]}"
     )
-    arena = arena_of(POOR, top)
-    arena.node("n", memory=10)
-    for app_id, queue in (("p", "root.poor"), ("s", "root.top.silent"), ("o", "root.top.open")):
-        arena.app(app_id, queue)
+    arena = arena_of(POOR, top).having(
+        {"n": {"memory": 10}}, {"p": "root.poor", "s": "root.top.silent", "o": "root.top.open"}
+    )
     arena.want("o", "open", memory=5)
     arena.wait(1)
     arena.want("s", "silent", memory=5)
@@ -292,9 +216,9 @@ def test_a_disabled_parent_protects_the_leaves_that_do_not_say_otherwise() -> No
 
 def test_a_disabled_parent_protects_its_dynamic_leaves_too() -> None:
     # (In YuniKorn not: they take nothing from their parent but the template.)
-    arena = arena_of(POOR, "{name: top, parent: true, properties: {preemption.policy: disabled}}")
-    arena.node("n", memory=10)
-    arena.app("p", "root.poor")
+    arena = arena_of(POOR, "{name: top, parent: true, properties: {preemption.policy: disabled}}").having(
+        {"n": {"memory": 10}}, {"p": "root.poor"}
+    )
     leaf, _, problem = arena.partition.queue_tree.create_queue("root.top.made")
     assert leaf is not None, problem
     arena.app("d", "root.top.made")
@@ -304,14 +228,6 @@ def test_a_disabled_parent_protects_its_dynamic_leaves_too() -> None:
 
 
 # ---- priorities ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("priority", "goes"), [(4, True), (5, True), (6, False)])
-def test_a_victims_priority_is_not_above_the_asks(priority: int, *, goes: bool) -> None:
-    arena = two_queues()
-    arena.want("r", "k", memory=10, priority=priority)
-    arena.want("p", "ask", memory=1, priority=5)
-    assert isinstance(search(arena), Plan) == goes
 
 
 @pytest.mark.parametrize(("poor", "rich", "most"), [(0, 0, 5), (3, 0, 8), (-3, 0, 2), (0, 3, 2), (0, -3, 8), (2, 2, 5)])
@@ -335,16 +251,6 @@ def test_a_priority_fence_on_the_way_up_leaves_its_offset_only() -> None:
         arena.want("r", "k", memory=10, priority=priority)
         arena.want("p", "ask", memory=1, priority=1000)
         assert isinstance(search(arena), Plan) == goes, priority
-
-
-@pytest.mark.parametrize(("offset", "goes"), [(5, True), (6, False)])
-def test_a_priority_fence_on_the_way_down_decides_for_all_that_is_in_it(offset: int, *, goes: bool) -> None:
-    arena = two_queues(
-        rich=f"{{name: rich, properties: {{priority.policy: fence, priority.offset: '{offset}'}}}}",
-    )
-    arena.want("r", "k", memory=10, priority=1000)
-    arena.want("p", "ask", memory=1, priority=5)
-    assert isinstance(search(arena), Plan) == goes
 
 
 # ---- who may be a victim, and in which order -----------------------------------------------------------------------
@@ -580,9 +486,7 @@ def test_a_search_that_has_too_many_ways_to_try_says_so(monkeypatch: pytest.Monk
 
 
 def one_leaf(leaf: str = "{name: a}", *, opted_out_last: bool = False, memory: int = 10) -> Arena:
-    arena = arena_of(leaf, opted_out_last=opted_out_last)
-    arena.node("n", memory=memory)
-    arena.app("p", "root.a")
+    arena = arena_of(leaf, opted_out_last=opted_out_last).having({"n": {"memory": memory}}, {"p": "root.a"})
     arena.app("r", "root.a", user="bob")
     return arena
 
@@ -620,13 +524,6 @@ def test_guarantees_do_not_matter_in_one_leaf() -> None:
 def test_a_fence_does_not_matter_in_one_leaf() -> None:
     arena = one_leaf("{name: a, properties: {preemption.policy: fence}}")
     arena.want("r", "k", memory=10, priority=1)
-    arena.want("p", "ask", memory=1, priority=2)
-    assert victims(arena) == ["k"]
-
-
-def test_a_lower_priority_gives_way_below_the_leafs_max() -> None:
-    arena = one_leaf("{name: a, resources: {max: {memory: 6}}}")
-    arena.want("r", "k", wanted=3, memory=2, priority=1)
     arena.want("p", "ask", memory=1, priority=2)
     assert victims(arena) == ["k"]
 
@@ -686,13 +583,6 @@ def keys(found: Plan | PreemptionNo) -> list[str]:
     return [victim.allocation.key for victim in found.victims]
 
 
-def test_a_daemon_takes_room_on_its_node_whatever_is_guaranteed_or_disabled() -> None:
-    rich = "{name: rich, resources: {guaranteed: {memory: 10}}, properties: {preemption.policy: disabled}}"
-    arena = two_queues(poor="{name: poor}", rich=rich)
-    arena.want("r", "k", memory=10)
-    assert keys(daemon(arena, memory=1)) == ["k"]
-
-
 def test_plain_ones_go_then_originators_by_priority_the_youngest_and_smallest_first() -> None:
     arena = two_queues()
     arena.held("r", "driver", "n", memory=2, originator=True)
@@ -718,27 +608,6 @@ def test_for_a_daemon_opted_out_ones_go_before_originators_where_they_go_at_all(
     arena = two_queues()
     arena.held("r", "opted-out", "n", memory=10, victim=False)
     assert daemon(arena, memory=1) is PreemptionNo.NO_VICTIMS
-
-
-def test_a_daemon_takes_no_more_than_it_lacks() -> None:
-    arena = two_queues()
-    arena.held("r", "k1", "n", memory=4)
-    arena.held("r", "k2", "n", memory=3)
-    assert keys(daemon(arena, memory=6)) == ["k2"]  # 3 are free
-
-
-def test_daemons_and_higher_priorities_stay() -> None:
-    arena = two_queues()
-    arena.held("r", "daemon", "n", memory=5, required_node="n")
-    arena.held("r", "high", "n", memory=5, priority=1)
-    assert daemon(arena, memory=1) is PreemptionNo.NO_VICTIMS
-
-
-def test_a_daemon_for_which_all_would_not_be_enough_takes_nothing() -> None:
-    arena = two_queues()
-    arena.held("r", "high", "n", memory=5, priority=1)
-    arena.held("r", "low", "n", memory=5)
-    assert daemon(arena, memory=6) is PreemptionNo.NOT_ENOUGH_VICTIMS
 
 
 def test_a_daemon_over_a_limit_takes_nothing() -> None:

@@ -11,7 +11,6 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from builders import allocations
 from muster_core.config.config import PreemptionConfig
 from muster_core.model.application import Allocation
 from muster_core.model.commands import (
@@ -22,7 +21,6 @@ from muster_core.model.commands import (
     UpdateApplications,
 )
 from muster_core.model.outcome import Outcome
-from muster_core.model.pending import ask_reason
 from muster_core.model.reasons import PreemptionNo, ReasonCode
 from muster_core.model.states import GangPhase
 from muster_core.preemption import preemption, preemption_victims
@@ -130,21 +128,6 @@ def test_by_priority_one_member_goes_or_all_of_them(policy: str) -> None:
     assert isinstance(found, Plan)
     assert keys(found) == (["m2"] if policy == "members" else ["m0", "m1", "m2", "m3"])
     assert {victim.why.rule for victim in found.victims} == {"PRIORITY"}
-
-
-@POLICIES
-def test_a_preempted_gang_is_released_in_one_decision_and_makes_room_at_its_end(policy: str) -> None:
-    arena = two_queues(policy)
-    for n in range(4):
-        member(arena, f"m{n}", f"n{n % 2}", memory=5)
-    arena.want("p", "ask", memory=3)
-    out = arena.wait(30)
-    expected = ["m2"] if policy == "members" else ["m0", "m1", "m2", "m3"]
-    assert told(out) == [("g", key) for key in expected]
-    stories = [the(arena, key).preempted for key in expected]
-    assert {(story.app_id, story.key) for story in stories if story is not None} == {("p", "ask")}
-    assert arena.queue("root.rich").preempting[arena.partition.types.number("memory")] == 5 * len(expected)
-    assert allocations(arena.confirm(out)) == [("p", "ask", "n0")]
 
 
 def test_allocations_with_a_task_group_are_members_and_others_are_not() -> None:
@@ -279,16 +262,6 @@ def test_a_gang_of_the_asks_own_application_is_no_victim_by_priority() -> None:
 # ---- which of them -------------------------------------------------------------------------------------------------
 
 
-def test_one_alone_goes_before_a_gang_of_the_same_class() -> None:
-    arena = two_queues("whole", nodes=3)
-    arena.held("r", "alone", "n2", memory=10)  # and older
-    arena.wait(1)
-    for n in range(2):
-        member(arena, f"m{n}", f"n{n}", memory=10)
-    arena.want("p", "ask", memory=10)
-    assert victims(arena) == ["alone"]
-
-
 def test_a_lower_class_goes_first_though_it_is_a_gang() -> None:
     arena = two_queues("whole", nodes=3)
     arena.held("r", "alone", "n2", memory=10, priority=1)
@@ -346,9 +319,7 @@ def test_a_gang_and_single_ones_together_where_neither_is_enough() -> None:
 
 def test_below_a_limit_all_of_a_gang_counts_once() -> None:
     top = f"{{name: top, resources: {{max: {{memory: 20}}}}, queues: [{POOR}, {rich('whole')}]}}"
-    arena = arena_of(top, nodes=6)
-    arena.app("p", "root.top.poor")
-    arena.app("g", "root.top.rich")
+    arena = arena_of(top, nodes=6).having({}, {"p": "root.top.poor", "g": "root.top.rich"})
     for n in range(4):
         member(arena, f"m{n}", f"n{n}", memory=5)
     arena.want("p", "ask", memory=10)  # there is room on n4, below the max there is none
@@ -360,10 +331,7 @@ def test_below_a_limit_all_of_a_gang_counts_once() -> None:
 
 def test_a_gang_makes_room_on_a_node_and_below_a_limit_at_once() -> None:
     top = f"{{name: top, resources: {{max: {{memory: 20}}}}, queues: [{POOR}, {rich('whole')}]}}"
-    arena = arena_of(top, nodes=2)
-    arena.app("p", "root.top.poor")
-    arena.app("g", "root.top.rich")
-    arena.app("r", "root.top.rich")
+    arena = arena_of(top, nodes=2).having({}, {"p": "root.top.poor", "g": "root.top.rich", "r": "root.top.rich"})
     member(arena, "m0", "n0", memory=5)
     member(arena, "m1", "n1", memory=5)
     arena.held("r", "a", "n0", memory=5, victim=False)
@@ -451,26 +419,10 @@ def test_single_members_go_while_a_gang_forms_and_it_goes_on() -> None:
 # ---- gangs that ask ------------------------------------------------------------------------------------------------
 
 
-def test_placeholder_asks_preempt_as_others_do() -> None:
-    arena = arena_of(POOR, rich("members"))
-    arena.app("r", "root.rich")
-    for n in range(2):
-        arena.held("r", f"k{n}", f"n{n}", memory=10)
-    gang = AppItem("p", "root.poor", "default", "bob", placeholder_ask={"memory": 10})
-    arena.do(UpdateApplications((gang,)))
-    arena.do(UpdateAllocations([item("p", f"m{n}", task_group="t", placeholder=True, memory=5) for n in range(2)]))
-    out = arena.wait(30)
-    assert sorted(told(out)) == [("r", "k0"), ("r", "k1")]
-    arena.confirm(out)
-    assert len(arena.placed("p")) == 2
-
-
 def test_a_gang_without_room_as_a_whole_preempts_nothing() -> None:
     """Else the node would be kept for an ask that may not come."""
     poor = "{name: poor, resources: {guaranteed: {memory: 10}, max: {memory: 10}}}"
-    arena = arena_of(poor, rich("members"))
-    arena.app("r", "root.rich")
-    arena.app("q", "root.poor")
+    arena = arena_of(poor, rich("members")).having({}, {"r": "root.rich", "q": "root.poor"})
     for n in range(2):
         arena.held("r", f"k{n}", f"n{n}", memory=10)
     gang = AppItem("p", "root.poor", "default", "bob", placeholder_ask={"memory": 10})
@@ -481,19 +433,6 @@ def test_a_gang_without_room_as_a_whole_preempts_nothing() -> None:
     arena.held("q", "one", "n9", memory=1)
     assert search(arena, key="m0") is PreemptionNo.LIMIT
     assert told(arena.wait(60)) == []
-
-
-def test_an_ask_with_a_leaving_placeholder_preempts_nothing() -> None:
-    arena = arena_of(POOR, rich("members"))
-    arena.app("r", "root.rich")
-    arena.app("p", "root.poor")
-    member(arena, "m0", "n0", app_id="p", memory=5)
-    arena.held("r", "k0", "n0", memory=5)
-    arena.held("r", "k1", "n1", memory=10)
-    arena.want("p", "real", memory=5, task_group="t")
-    assert the(arena, "m0", "p").replaced_by == "real"
-    assert told(arena.wait(120)) == []
-    assert ask_reason(arena.the_ask("p", "real")) is not None
 
 
 @pytest.mark.parametrize("why", ["replaced", "timed out"])
@@ -593,10 +532,9 @@ def test_a_daemon_takes_the_node_that_is_kept_for_a_replacement_and_the_real_ask
 def over(policy: str, maximum: int) -> Arena:
     """Queue a, with a max that is below whatever comes, the gang g and the application r."""
     properties = f"properties: {{gang.preemption: {policy}}}"
-    arena = arena_of(f"{{name: a, resources: {{max: {{memory: {maximum}}}}}, {properties}}}", quota=True, nodes=3)
-    arena.app("g", "root.a")
-    arena.app("r", "root.a")
-    return arena
+    return arena_of(
+        f"{{name: a, resources: {{max: {{memory: {maximum}}}}}, {properties}}}", quota=True, nodes=3
+    ).having({}, {"g": "root.a", "r": "root.a"})
 
 
 def cut(arena: Arena) -> list[str]:
@@ -651,9 +589,7 @@ def test_a_cut_leaves_a_gang_alone_of_which_one_may_not_go() -> None:
 def test_a_parents_cut_takes_a_gang_that_no_childs_part_would_hold_from_the_rest() -> None:
     child = "properties: {gang.preemption: whole}"
     top = f"{{name: a, resources: {{max: {{memory: 4}}}}, queues: [{{name: b, {child}}}, {{name: c, {child}}}]}}"
-    arena = arena_of(top, quota=True)
-    arena.app("g", "root.a.b")
-    arena.app("r", "root.a.c")
+    arena = arena_of(top, quota=True).having({}, {"g": "root.a.b", "r": "root.a.c"})
     for n in range(2):
         member(arena, f"m{n}", f"n{n}", memory=2)
     arena.held("r", "k", "n0", memory=4, victim=False)

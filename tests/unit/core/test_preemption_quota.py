@@ -30,9 +30,7 @@ def root(*queues: str) -> str:
 
 def filled(*queues: str, config: PreemptionConfig = ON, used: int = 10) -> Arena:
     """Queue a with application x, which uses as much in pieces of 1."""
-    arena = Arena(root(*queues), preemption=config)
-    arena.node("n", memory=100, gpu=100)
-    arena.app("x", "root.a")
+    arena = Arena(root(*queues), preemption=config).having({"n": {"memory": 100, "gpu": 100}}, {"x": "root.a"})
     for n in range(used):
         arena.want("x", f"k{n}", memory=1)
         arena.wait(1)
@@ -102,18 +100,6 @@ def test_no_clock_runs(case: str) -> None:
     arena.reload(root(leaf(10 if case == "above what is used" else 5, delay=delay)))
     assert arena.queue("root.a").quota_ns == 0
     assert told(arena.wait(3600)) == []
-
-
-def test_dynamic_queues_are_not_cut() -> None:
-    template = "childtemplate: {resources: {max: {memory: 2}}, properties: {quota.preemption.delay: 60s}}"
-    arena = Arena(root(f"{{name: top, parent: true, {template}}}"), preemption=ON)
-    arena.node("n", memory=100)
-    made, _, problem = arena.partition.queue_tree.create_queue("root.top.made")
-    assert made is not None, problem
-    arena.app("x", "root.top.made")
-    arena.held("x", "k", "n", memory=5)
-    assert quota.is_over(made)
-    assert made.quota_ns == 0
 
 
 def test_a_delay_that_is_set_while_it_is_over_starts_the_clock() -> None:
@@ -198,9 +184,7 @@ def test_queues_above_are_cut_first_and_nothing_is_cut_twice() -> None:
             "properties: {quota.preemption.delay: 60s}}"
         )
 
-    arena = Arena(tree(20, 20), preemption=ON)
-    arena.node("n", memory=100)
-    arena.app("x", "root.top.a")
+    arena = Arena(tree(20, 20), preemption=ON).having({"n": {"memory": 100}}, {"x": "root.top.a"})
     arena.want("x", "k", wanted=10, memory=1)
     arena.reload(tree(8, 8))
     out = arena.wait(60)
@@ -222,10 +206,9 @@ def test_a_stopped_rm_is_left_alone() -> None:
 def over(maximum: int, *, opted_out_last: bool = False) -> Arena:
     """Queue a with application x, and a max that is set below whatever comes; no clock runs."""
     config = PreemptionConfig(quota_enabled=True, opted_out_last=opted_out_last)
-    arena = Arena(root(leaf(maximum, delay="0"), "{name: rest}"), preemption=config)
-    arena.node("n", memory=100, gpu=100)
-    arena.app("x", "root.a")
-    return arena
+    return Arena(root(leaf(maximum, delay="0"), "{name: rest}"), preemption=config).having(
+        {"n": {"memory": 100, "gpu": 100}}, {"x": "root.a"}
+    )
 
 
 def test_plain_ones_go_first_then_originators_and_opted_out_ones_last_if_at_all() -> None:
@@ -251,15 +234,6 @@ def test_then_what_is_all_of_the_type_that_is_over_then_lower_priorities_then_th
     assert gone(arena) == ["young", "small", "large", "high"]  # 8 used: 7 may go; mixed would be the next
 
 
-def test_it_never_goes_below_the_max() -> None:
-    arena = over(5)
-    arena.held("x", "four", "n", memory=4)
-    arena.held("x", "three", "n", memory=3)
-    assert gone(arena) == []  # 2 too many, and nothing so small
-    arena.held("x", "two", "n", memory=2)
-    assert gone(arena) == ["two"]  # the 3 would fit in the 4, but not beside the 2
-
-
 def test_quota_preemption_spares_daemons_and_releasing_allocations() -> None:
     arena = over(1)
     arena.held("x", "daemon", "n", memory=2, required_node="n")
@@ -275,9 +249,7 @@ def test_queues_above_keep_their_guarantee() -> None:
     arena = Arena(
         root(f"{{name: top, resources: {{guaranteed: {{memory: 6}}}}, queues: [{leaf(3)}, {{name: b}}]}}"),
         preemption=ON,
-    )
-    arena.node("n", memory=100)
-    arena.app("x", "root.top.a")
+    ).having({"n": {"memory": 100}}, {"x": "root.top.a"})
     for n in range(8):
         arena.held("x", f"k{n}", "n", memory=1)
     assert len(gone(arena, "root.top.a")) == 2  # 5 above the max; 2 above what is guaranteed to the queue above
@@ -304,11 +276,6 @@ def taken(arena: Arena) -> dict[str, int]:
         app_id = victim.allocation.app_id
         found[app_id] = found.get(app_id, 0) + 1
     return found
-
-
-def test_a_parent_takes_from_its_children_by_what_they_have_above_their_guarantee() -> None:
-    arena = parent_of(("p", 10, 20), ("q", None, 20), ("r", 5, 5), maximum=30)
-    assert taken(arena) == {"p": 5, "q": 10}  # 15 too many; 10, 20 and 0 above
 
 
 def test_the_rest_of_rounding_is_taken_too() -> None:
@@ -427,9 +394,9 @@ def test_a_deep_tree_that_gives_nothing_is_looked_through_once(monkeypatch: pyte
     for depth in range(12):
         nested = f"{{name: q{depth}, queues: [{nested}]}}"
     over = f"{{name: a, resources: {{max: {{memory: 10}}}}, queues: [{nested}], {DELAYED}}}"
-    arena = Arena(root(over), preemption=ON)
-    arena.node("n", memory=100)
-    arena.app("x", "root.a." + ".".join(f"q{depth}" for depth in range(11, -1, -1)) + ".last")
+    arena = Arena(root(over), preemption=ON).having(
+        {"n": {"memory": 100}}, {"x": "root.a." + ".".join(f"q{depth}" for depth in range(11, -1, -1)) + ".last"}
+    )
     for number in range(10):
         arena.want("x", f"k{number}", memory=1, victim=False)
     arena.wait(1)

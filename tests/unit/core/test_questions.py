@@ -50,10 +50,7 @@ LEAF = f"{{name: root, {OPEN}, queues: [{{name: a}}]}}"
 
 def one(**policy: Any) -> Asking:
     """Two nodes, one application, one ask that the RM was asked about: on n1, then n2."""
-    rm = Asking(LEAF, nodesort="binpacking", **policy)
-    rm.node("n1", m=4)
-    rm.node("n2", m=4)
-    rm.app("app", "root.a")
+    rm = Asking(LEAF, nodesort="binpacking", **policy).having({"n1": {"m": 4}, "n2": {"m": 4}}, {"app": "root.a"})
     rm.ask("app", "k", m=1)
     assert rm.open == [("k", "n1")]
     return rm
@@ -96,9 +93,9 @@ def test_a_no_gives_all_back_and_the_next_node_is_asked_about() -> None:
 
 
 def test_a_proposal_counts_on_the_node_and_in_the_queue_and_is_not_announced() -> None:
-    rm = Asking(f"{{name: root, {OPEN}, queues: [{{name: a, resources: {{max: {{m: 3}}}}}}]}}")
-    rm.node("n1", m=10)
-    rm.app("app", "root.a")
+    rm = Asking(f"{{name: root, {OPEN}, queues: [{{name: a, resources: {{max: {{m: 3}}}}}}]}}").having(
+        {"n1": {"m": 10}}, {"app": "root.a"}
+    )
     for key in "wxyz":
         rm.ask("app", key, m=1)
     assert rm.open == [("w", "n1"), ("x", "n1"), ("y", "n1")]
@@ -469,10 +466,9 @@ def test_an_ask_with_fewer_repeats_than_are_asked_about_withdraws_all() -> None:
 
 
 def test_an_application_that_is_asked_about_takes_the_place_of_a_running_one() -> None:
-    rm = Asking(f"{{name: root, {OPEN}, queues: [{{name: a, maxapplications: 1}}]}}")
-    rm.node("n1", m=4)
-    rm.app("one", "root.a")
-    rm.app("two", "root.a")
+    rm = Asking(f"{{name: root, {OPEN}, queues: [{{name: a, maxapplications: 1}}]}}").having(
+        {"n1": {"m": 4}}, {"one": "root.a", "two": "root.a"}
+    )
     rm.ask("one", "k", m=1)
     rm.ask("two", "k", m=1)
     assert len(rm.open) == 1
@@ -489,9 +485,7 @@ def test_an_application_that_is_asked_about_takes_the_place_of_a_running_one() -
 
 def test_limits_of_a_user_and_a_group_count_what_is_proposed() -> None:
     limits = "limits: [{limit: l, users: [alice], maxresources: {m: 2}}]"
-    rm = Asking(f"{{name: root, {OPEN}, queues: [{{name: a, {limits}}}]}}")
-    rm.node("n1", m=10)
-    rm.app("app", "root.a")
+    rm = Asking(f"{{name: root, {OPEN}, queues: [{{name: a, {limits}}}]}}").having({"n1": {"m": 10}}, {"app": "root.a"})
     rm.app("other", "root.a", user="bob")
     for key in "xyz":
         rm.ask("app", key, m=1)
@@ -516,9 +510,7 @@ def daemon(key: str, node_id: str, m: int = 1) -> Any:
 
 
 def test_a_refused_daemon_waits_for_the_pause_and_keeps_no_node_from_others() -> None:
-    rm = Asking(LEAF)
-    rm.node("n1", m=4)
-    rm.app("app", "root.a")
+    rm = Asking(LEAF).having({"n1": {"m": 4}}, {"app": "root.a"})
     rm.want("app", daemon("d", "n1"))
     rm.no()
     for _ in range(5):
@@ -534,9 +526,7 @@ def test_a_refused_daemon_waits_for_the_pause_and_keeps_no_node_from_others() ->
 
 
 def test_a_daemon_whose_node_is_full_keeps_it_and_is_asked_about_when_there_is_room() -> None:
-    rm = Asking(LEAF)
-    rm.node("n1", m=1)
-    rm.app("app", "root.a")
+    rm = Asking(LEAF).having({"n1": {"m": 1}}, {"app": "root.a"})
     rm.ask("app", "k", m=1)
     rm.yes()
     rm.want("app", daemon("d", "n1"))
@@ -554,9 +544,7 @@ def test_a_daemon_whose_node_is_full_keeps_it_and_is_asked_about_when_there_is_r
 
 
 def test_the_pause_doubles_up_to_a_minute() -> None:
-    rm = Asking(LEAF)
-    rm.node("n1", m=4)
-    rm.app("app", "root.a")
+    rm = Asking(LEAF).having({"n1": {"m": 4}}, {"app": "root.a"})
     rm.ask("app", "k", m=1)
     gaps = []
     for _ in range(6):
@@ -613,10 +601,7 @@ def _move(rm: Asking) -> None:
 @pytest.mark.parametrize("end", [_stop, _stop_foreign, _resize, _move])
 def test_a_node_on_which_something_ended_is_asked_about_again_at_once(end: Callable[[Asking], None]) -> None:
     """What an RM's predicates may hang on: who runs there already, which ports they have."""
-    rm = Asking(LEAF, nodesort="binpacking")
-    rm.node("n1", m=9)
-    rm.node("n2", m=9)
-    rm.app("app", "root.a")
+    rm = Asking(LEAF, nodesort="binpacking").having({"n1": {"m": 9}, "n2": {"m": 9}}, {"app": "root.a"})
     rm.want("app", item("runs", node_id="n1"))
     rm.do(UpdateAllocations([AskItem("foreign", "", "default", {"m": 1}, node_id="n1", tags={FOREIGN: "default"})]))
     rm.ask("app", "k", m=1)
@@ -631,9 +616,7 @@ def test_a_node_on_which_something_ended_is_asked_about_again_at_once(end: Calla
 
 def test_a_no_from_before_something_ended_on_the_node_is_asked_for_again() -> None:
     """The RM's word and its release come on two streams, in any order."""
-    rm = Asking(LEAF)
-    rm.node("n1", m=9)
-    rm.app("app", "root.a")
+    rm = Asking(LEAF).having({"n1": {"m": 9}}, {"app": "root.a"})
     rm.want("app", item("runs", node_id="n1"))
     rm.ask("app", "k", m=1)
     _stop(rm)
@@ -647,9 +630,7 @@ def test_a_no_from_before_something_ended_on_the_node_is_asked_for_again() -> No
 
 def test_ends_on_a_busy_node_are_no_storm_of_questions() -> None:
     """20 ends in a second, for a minute, and an ask that is refused each time: asked at once, then less and less."""
-    rm = Asking(LEAF)
-    rm.node("n1", m=2000)
-    rm.app("app", "root.a")
+    rm = Asking(LEAF).having({"n1": {"m": 2000}}, {"app": "root.a"})
     rm.want("app", *(item(f"r{number}", node_id="n1") for number in range(1200)))
     rm.ask("app", "k", m=1)
     rm.no()
@@ -680,9 +661,7 @@ def test_ends_on_a_busy_node_are_no_storm_of_questions() -> None:
 
 
 def test_after_a_restart_a_node_on_which_something_ended_is_asked_about_at_once() -> None:
-    rm = Asking(LEAF)
-    rm.node("n1", m=9)
-    rm.app("app", "root.a")
+    rm = Asking(LEAF).having({"n1": {"m": 9}}, {"app": "root.a"})
     rm.want("app", *(item(f"r{number}", node_id="n1") for number in range(2)))
     rm.ask("app", "k", m=1)
     rm.no()
@@ -705,9 +684,7 @@ def test_an_update_of_a_node_that_says_nothing_new_asks_nothing() -> None:
 
 
 def test_a_refused_ask_stands_apart_and_those_like_it_go_their_way() -> None:
-    rm = Asking(LEAF)
-    rm.node("n1", m=2)
-    rm.app("app", "root.a")
+    rm = Asking(LEAF).having({"n1": {"m": 2}}, {"app": "root.a"})
     rm.ask("app", "picky", m=1)
     rm.no()
     rm.ask("app", "x", m=1)
@@ -725,9 +702,7 @@ def test_a_refused_ask_stands_apart_and_those_like_it_go_their_way() -> None:
 
 
 def test_a_gain_wakes_those_behind_an_ask_that_stands_apart() -> None:
-    rm = Asking(LEAF, nodesort="binpacking")
-    rm.node("n1", m=1)
-    rm.app("app", "root.a")
+    rm = Asking(LEAF, nodesort="binpacking").having({"n1": {"m": 1}}, {"app": "root.a"})
     rm.ask("app", "first", m=1)
     rm.ask("app", "second", m=1)
     rm.no()
@@ -744,9 +719,7 @@ def test_a_gain_wakes_those_behind_an_ask_that_stands_apart() -> None:
 
 
 def test_an_rm_without_the_wish_gets_no_questions() -> None:
-    rm = Asking(LEAF, predicates=False, preemption=False, states=False)
-    rm.node("n1", m=1)
-    rm.app("app", "root.a")
+    rm = Asking(LEAF, predicates=False, preemption=False, states=False).having({"n1": {"m": 1}}, {"app": "root.a"})
     rm.ask("app", "k", m=1)
     rm.ask("app", "l", m=1)
     rm.wait(5)
@@ -920,10 +893,9 @@ def test_a_long_reason_of_the_rm_is_cut() -> None:
 
 
 def test_states_are_sent_once() -> None:
-    rm = Asking(f"{{name: root, {OPEN}, queues: [{{name: a, resources: {{max: {{m: 2}}}}}}, {{name: b}}]}}")
-    rm.node("n1", m=2)
-    rm.app("app", "root.a")
-    rm.app("other", "root.b")
+    rm = Asking(f"{{name: root, {OPEN}, queues: [{{name: a, resources: {{max: {{m: 2}}}}}}, {{name: b}}]}}").having(
+        {"n1": {"m": 2}}, {"app": "root.a", "other": "root.b"}
+    )
     rm.ask("app", "k", m=2)
     rm.ask("app", "skipped", m=1)
     rm.ask("other", "stuck", m=2)
@@ -1307,9 +1279,7 @@ def test_gangs_that_waited_for_room_are_asked_about_one_after_the_other_without_
     rm = Asking(
         f"{{name: root, {OPEN}, queues: "
         "[{name: a, resources: {max: {m: 4}}, properties: {gang.start: whole}}, {name: b}]}"
-    )
-    rm.node("n1", m=9)
-    rm.app("before", "root.a")
+    ).having({"n1": {"m": 9}}, {"before": "root.a"})
     rm.ask("before", "k", m=4)
     rm.yes()
     for app in ("one", "two", "three"):
@@ -1453,9 +1423,7 @@ def test_proposals_are_shared_out_as_allocations_are() -> None:
 
 def test_the_default_policy_asks_no_questions() -> None:
     assert CallbackPolicy() == CallbackPolicy(predicates=False, preemption=False, states=False, connected=False)
-    cluster = Cluster(LEAF)
-    cluster.node("n1", m=1)
-    cluster.app("app", "root.a")
+    cluster = Cluster(LEAF).having({"n1": {"m": 1}}, {"app": "root.a"})
     assert allocations(cluster.ask("app", "k", m=1)) == [("app", "k", "n1")]
 
 
@@ -1479,9 +1447,7 @@ def test_a_burst_of_4000_asks_is_4000_questions_where_all_are_agreed_to(answers:
 
 
 def test_a_failed_ask_carries_the_sentence_of_its_explanation() -> None:
-    rm = Asking(LEAF)
-    rm.node("n1", m=4)
-    rm.app("app", "root.a")
+    rm = Asking(LEAF).having({"n1": {"m": 4}}, {"app": "root.a"})
     rm.ask("app", "large", m=5)
     out = rm.wait(2)
     said = [fact.reason for fact in out.facts if isinstance(fact, TooSmallCluster)]

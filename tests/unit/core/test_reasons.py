@@ -118,9 +118,9 @@ def test_free_resources_scattered() -> None:
     ],
 )
 def test_queue_max_names_the_queue_whose_max_it_is(queues: str, app_queue: str, limited: str) -> None:
-    cluster = Cluster(f"{{name: root, submitacl: '*', queues: [{queues}]}}")
-    cluster.node("n", memory=100)
-    cluster.app("x", app_queue)
+    cluster = Cluster(f"{{name: root, submitacl: '*', queues: [{queues}]}}").having(
+        {"n": {"memory": 100}}, {"x": app_queue}
+    )
     cluster.ask("x", "held", memory=8)
     cluster.ask("x", "k", memory=3)
     reason = _reason(cluster)

@@ -55,9 +55,7 @@ def test_a_queue_with_applications_stays_what_it_is(before: str, after: str, sai
 
 
 def test_a_leaf_with_finished_applications_becomes_a_parent() -> None:
-    cluster = Cluster(root("{name: a}"))
-    cluster.node("n", memory=4)
-    cluster.app("x", "root.a")
+    cluster = Cluster(root("{name: a}")).having({"n": {"memory": 4}}, {"x": "root.a"})
     cluster.ask("x", "k", memory=1)
     cluster.release("x")
     cluster.wait(31)
@@ -72,17 +70,6 @@ def test_capitals_name_the_same_queue() -> None:
     cluster.app("x", "root.team")
     assert cluster.reload(root("{name: tEAM, maxapplications: 4}")) == ()
     assert (cluster.queue("root.team").max_applications, cluster.queue("root.team").state) == (4, QueueState.ACTIVE)
-
-
-def test_a_dynamic_queue_becomes_a_configured_one() -> None:
-    cluster = Cluster(root("{name: z}"), partition=CREATE)
-    cluster.app("x", "root.made")
-    assert not cluster.queue("root.made").managed
-    cluster.reload(root("{name: z}", "{name: made, resources: {max: {memory: 3}}}"), partition=CREATE)
-    assert cluster.queue("root.made").managed
-    cluster.release("x")
-    cluster.wait(60)
-    assert "root.made" in cluster.partition.queues
 
 
 USERS = "limits: [{limit: each, users: ['*'], maxresources: {memory: %d}, maxapplications: %d}],"
@@ -108,23 +95,6 @@ def test_new_limits_count_running_allocations_and_removed_limits_stop_nothing() 
     assert (set(cluster.placed("x")), set(cluster.placed("z"))) == ({"k", "more"}, {"k"})
 
 
-def test_a_reservation_goes_by_the_timeout_of_now() -> None:
-    queues = root("{name: q, resources: {max: {memory: 4}}}", "{name: other}")
-    cluster = Cluster(queues)
-    cluster.node("n", memory=4)
-    cluster.app("filler", "root.other")
-    cluster.ask("filler", "k", memory=2)
-    cluster.app("x", "root.q")
-    cluster.ask("x", "all", memory=4)
-    cluster.wait(2)
-    cluster.node("m", memory=1)
-    cluster.ask("x", "one", memory=1, priority=1)  # now a limit holds the other one back
-    assert cluster.application("x").asks["all"].reserved_node
-    cluster.reload(queues, partition="reservation: {timeout: 20s},")
-    cluster.wait(21)
-    assert not cluster.application("x").asks["all"].reserved_node
-
-
 def test_nodes_are_tried_in_the_new_order() -> None:
     cluster = Cluster(root("{name: q}"))
     cluster.app("x", "root.q")
@@ -140,9 +110,9 @@ def test_nodes_are_tried_in_the_new_order() -> None:
 
 
 def test_waiting_asks_are_tried_under_the_new_rules_and_keep_their_node() -> None:
-    cluster = Cluster(root("{name: q, resources: {max: {memory: 3}}}", "{name: other}"))
-    cluster.node("n", memory=10)
-    cluster.app("x", "root.q")
+    cluster = Cluster(root("{name: q, resources: {max: {memory: 3}}}", "{name: other}")).having(
+        {"n": {"memory": 10}}, {"x": "root.q"}
+    )
     cluster.do(UpdateAllocations([ask("x", f"k{number}", memory=2) for number in range(3)]))
     assert len(cluster.placed("x")) == 1
     cluster.reload(root("{name: q, resources: {max: {memory: 4}}}", "{name: other}"))

@@ -17,9 +17,7 @@ def daemon(key: str, node_id: str, memory: int = 2, priority: int = 0) -> Update
 
 
 def cluster_of(*node_ids: str) -> Cluster:
-    cluster = Cluster(QUEUES)
-    cluster.app("d", "root.daemons")
-    cluster.app("x", "root.q")
+    cluster = Cluster(QUEUES).having({}, {"d": "root.daemons", "x": "root.q"})
     for node_id in node_ids:
         cluster.node(node_id, memory=4)
     return cluster

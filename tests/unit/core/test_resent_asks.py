@@ -12,9 +12,7 @@ from muster_si.constants import CREATION_TIME, K8S_CREATION_TIME_TAG
 
 
 def _waiting() -> Cluster:
-    cluster = Cluster("{name: root, submitacl: '*', queues: [{name: a}]}")
-    cluster.node("n", vcore=2)
-    cluster.app("x", "root.a")
+    cluster = Cluster("{name: root, submitacl: '*', queues: [{name: a}]}").having({"n": {"vcore": 2}}, {"x": "root.a"})
     cluster.ask("x", "held", vcore=2)
     cluster.ask("x", "k1", vcore=1)
     cluster.ask("x", "k2", vcore=1)
@@ -39,9 +37,7 @@ def test_an_older_ask_that_comes_later_goes_first(tag: str) -> None:
 
 
 def test_an_old_allocation_that_becomes_an_ask_makes_its_application_older_in_the_record_too() -> None:
-    cluster = Cluster("{name: root, submitacl: '*', queues: [{name: a}]}")
-    cluster.node("n", vcore=2)
-    cluster.app("x", "root.a")
+    cluster = Cluster("{name: root, submitacl: '*', queues: [{name: a}]}").having({"n": {"vcore": 2}}, {"x": "root.a"})
     reported = replace(ask("x", "old", vcore=2), node_id="n", tags={"creationTime": "1"})
     cluster.do(UpdateAllocations([reported]))
     out = Outcome()

@@ -104,16 +104,6 @@ def test_an_ask_sent_again_for_another_amount_waits_for_its_turn_anew() -> None:
     assert kept_for(cluster) == [("first", "all")]
 
 
-def test_a_node_that_became_too_small_is_given_up() -> None:
-    cluster = crowded("n1")
-    wants_all(cluster, "first")
-    cluster.wait(2)
-    cluster.do(nodes(NodeAction.UPDATE, {"n1": {"memory": 9}}))
-    assert kept_for(cluster) == []
-    cluster.ask("filler", "more", memory=3)
-    assert cluster.placed("filler")["more"] == "n1"
-
-
 def test_of_several_asks_whose_nodes_have_room_the_most_urgent_goes_first() -> None:
     """Whichever node gained first: after a restart nobody knows that any more."""
     cluster = Cluster(
@@ -145,9 +135,7 @@ def _gone(key: str) -> UpdateAllocations:
 
 
 def test_room_on_its_node_while_a_limit_holds_it_back_is_taken_when_the_limit_moves() -> None:
-    cluster = Cluster(QUEUES)
-    cluster.app("filler", "root.other")
-    cluster.app("x", "root.capped")
+    cluster = Cluster(QUEUES).having({}, {"filler": "root.other", "x": "root.capped"})
     cluster.node("n1", memory=4)
     cluster.ask("filler", "k", memory=2)
     cluster.ask("x", "all", memory=4)
@@ -174,9 +162,9 @@ def test_a_reservation_whose_ask_waits_for_room_outlives_the_timeout() -> None:
 
 
 def test_a_reservation_whose_ask_is_over_a_limit_is_given_up_in_time() -> None:
-    cluster = Cluster(QUEUES, partition="reservation: {timeout: 1m},")
-    cluster.app("filler", "root.other")
-    cluster.app("x", "root.capped")
+    cluster = Cluster(QUEUES, partition="reservation: {timeout: 1m},").having(
+        {}, {"filler": "root.other", "x": "root.capped"}
+    )
     cluster.node("n1", memory=4)
     cluster.ask("filler", "k", memory=2)
     cluster.ask("x", "all", memory=4)

@@ -174,36 +174,8 @@ def test_a_fold_accepts_any_number_of_recorded_types() -> None:
 
 
 def test_a_type_that_a_node_does_not_name_is_zero_there() -> None:
-    cluster = Cluster("{name: root, submitacl: '*', queues: [{name: a}]}")
-    cluster.node("n", vcore=10)
-    cluster.app("x", "root.a")
+    cluster = Cluster("{name: root, submitacl: '*', queues: [{name: a}]}").having({"n": {"vcore": 10}}, {"x": "root.a"})
     cluster.ask("x", "k", vcore=1, gpu=1)
     assert cluster.pending("x") == {"k": "LARGER_THAN_ANY_NODE"}
     cluster.ask("x", "zero", vcore=1, gpu=0)
     assert "zero" in cluster.placed("x")
-
-
-def test_a_type_that_a_max_does_not_name_is_unlimited() -> None:
-    cluster = Cluster("{name: root, submitacl: '*', queues: [{name: a, resources: {max: {vcore: 1}}}]}")
-    cluster.node("n", vcore=10_000, memory=1 << 40)
-    cluster.app("x", "root.a")
-    cluster.ask("x", "k", memory=1 << 40)
-    assert cluster.placed("x") == {"k": "n"}
-
-
-def test_an_explicit_zero_forbids() -> None:
-    cluster = Cluster("{name: root, submitacl: '*', queues: [{name: a, resources: {max: {gpu: 0, vcore: 4}}}]}")
-    cluster.node("n", vcore=10_000, gpu=8)
-    cluster.app("x", "root.a")
-    cluster.ask("x", "k", vcore=1000, gpu=1)
-    assert cluster.pending("x") == {"k": "QUEUE_MAX"}
-    cluster.ask("x", "k2", vcore=1000)
-    assert cluster.placed("x") == {"k2": "n"}
-
-
-def test_a_max_of_zeros_only_is_not_set() -> None:
-    cluster = Cluster("{name: root, submitacl: '*', queues: [{name: a, resources: {max: {gpu: 0}}}]}")
-    cluster.node("n", gpu=8)
-    cluster.app("x", "root.a")
-    cluster.ask("x", "k", gpu=1)
-    assert cluster.placed("x") == {"k": "n"}

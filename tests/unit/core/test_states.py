@@ -60,9 +60,7 @@ def test_nothing_leaves_the_last_state_and_nothing_comes_back_to_the_first() -> 
 
 
 def test_a_story_remembers_how_it_began_and_how_it_ends() -> None:
-    cluster = Cluster("{name: root, submitacl: '*', queues: [{name: a}]}")
-    cluster.node("n", vcore=1)
-    cluster.app("x", "root.a")
+    cluster = Cluster("{name: root, submitacl: '*', queues: [{name: a}]}").having({"n": {"vcore": 1}}, {"x": "root.a"})
     for number in range(STATE_LOG_MAX):
         cluster.ask("x", f"k{number}", vcore=1)
         cluster.release("x", f"k{number}")

@@ -79,9 +79,7 @@ def test_with_a_cut_budget_no_list_is_lost_or_overtaken() -> None:
 
 
 def test_a_user_at_the_limit_lets_the_next_one_through() -> None:
-    cluster = Cluster(USERS)
-    cluster.node("n", memory=12)
-    cluster.node("aside", gpu=1)
+    cluster = Cluster(USERS).having({"n": {"memory": 12}, "aside": {"gpu": 1}})
     for number in range(2):
         cluster.app(f"x{number}", "root.q", user=f"u{number}")
     cluster.ask("x0", "held", memory=12)

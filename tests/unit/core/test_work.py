@@ -81,9 +81,7 @@ def _of_a_pending_ask_beside_many_allocations(size: int) -> tuple[Cluster, Comma
 
 
 def _by_uuid(size: int) -> tuple[Cluster, Command]:
-    cluster = Cluster(QUEUES)
-    cluster.node("n", vcore=size)
-    cluster.app("x", "root.b")
+    cluster = Cluster(QUEUES).having({"n": {"vcore": size}}, {"x": "root.b"})
     item = replace(ask("x", "k", wanted=size, vcore=1), previous_generation=True)
     cluster.core.apply(UpdateAllocations([item]), cluster.now_ns)
     cluster.core.cycle(cluster.now_ns, 1 << 30)

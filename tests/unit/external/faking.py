@@ -7,7 +7,7 @@ import heapq
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
-from muster_bus.clock import ManualClock
+from manual_clock import ManualClock
 from muster_core.external.errors import CursorExpired
 from muster_core.external.external import ExternalAllocation, ExternalKind, ExternalObject, SourceState
 from muster_informers.contract import ChangeType, Delta, Document, Listing

@@ -13,7 +13,7 @@ from typing import get_args
 import documents
 import httpx
 import pytest
-from muster_bus.clock import ManualClock
+from manual_clock import ManualClock
 from muster_core.external.errors import HandlerSettingsWrong, InformerSettingsWrong, NotTaken
 from muster_core.external.external import (
     ExternalApplication,

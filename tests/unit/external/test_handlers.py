@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from muster_bus.clock import ManualClock
+from manual_clock import ManualClock
 from muster_core.external.errors import HandlerSettingsWrong, NotTaken
 from muster_core.external.external import (
     ExternalAllocation,

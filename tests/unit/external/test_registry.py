@@ -9,7 +9,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from muster_bus.clock import ManualClock
+from manual_clock import ManualClock
 from muster_core.external.errors import (
     HandlerSettingsWrong,
     InformerSettingsWrong,

@@ -14,6 +14,7 @@ from muster_gateway.settings import AdmissionLimits
 from muster_gateway.stream_kind import SI_KINDS, StreamKind
 from muster_proto.si.v1 import si_pb2
 from muster_scheduler import ingest
+from muster_si.constants import APP_TAG_CREATE_FORCE
 
 LIMITS = AdmissionLimits()
 ALLOCATION, APPLICATION, NODE = StreamKind.ALLOCATION, StreamKind.APPLICATION, StreamKind.NODE
@@ -280,7 +281,11 @@ def test_a_message_without_items_goes_nowhere() -> None:
 @pytest.mark.parametrize(
     ("call", "error", "story"),
     [
-        (lambda: admit(NODE, b"\xff\xff\xff", "rm", LIMITS), InvalidRequest, "3 bytes that are no si.v1.NodeRequest"),
+        (
+            lambda: admit(NODE, b"\xff\xff\xff", "rm", LIMITS),
+            InvalidRequest,
+            "3 bytes that are no si.v1.NodeRequest",
+        ),
         (lambda: admit(NODE, b"\x12\x02\xff\xfe", "rm", LIMITS), InvalidRequest, "that are no si.v1.NodeRequest"),
         (lambda: admitted(NODE, si_pb2.NodeRequest(rmID="b")), InvalidRequest, "rmID: 'b', expected 'rm'"),
         (lambda: admitted(NODE, si_pb2.NodeRequest()), InvalidRequest, "rmID: '', expected 'rm'"),
@@ -387,3 +392,89 @@ def test_no_bytes_make_admission_fail_otherwise(raw: bytes) -> None:
             admit(kind, raw, "rm", LIMITS)
         except (InvalidRequest, OverLimit):
             continue
+
+
+# ---- names that nobody can read ------------------------------------------------------------------------------------
+
+HIDDEN = {
+    "right to left": "pay\u202eroll",
+    "isolate": "a\u2066b",
+    "zero width": "team\u200b",
+    "byte order mark": "\ufeffteam",
+    "joiner": "a\u034fb",
+    "filler": "a\u3164",
+    "tag": "a\U000e0041",
+    "soft hyphen": "a\u00adb",
+}
+READABLE = ["équipe-1", "команда", "团队", "チーム", "فريق", "देव", "ns/pod-1:2", "a b", "x@corp.example", "é"]
+
+
+def _named(kind: StreamKind, name: str, where: str, **more: Any) -> Any:
+    match where:
+        case "applicationID":
+            new = [application(applicationID=name, **more)]
+        case "queueName":
+            new = [application(queueName=f"root.{name}", **more)]
+        case "user":
+            new = [application(ugi=si_pb2.UserGroupInformation(user=name, groups=["g"]), **more)]
+        case "groups":
+            new = [application(ugi=si_pb2.UserGroupInformation(user="u", groups=[name]), **more)]
+        case "nodeID":
+            return si_pb2.NodeRequest(rmID="rm", nodes=[node(nodeID=name)])
+        case "allocationKey":
+            return si_pb2.AllocationRequest(rmID="rm", allocations=[allocation(allocationKey=name, nodeID="", **more)])
+        case "ask":
+            return si_pb2.AllocationRequest(rmID="rm", asks=[ask(allocationKey=name)])
+    return si_pb2.ApplicationRequest(rmID="rm", new=new)
+
+
+PLACES = {
+    "applicationID": StreamKind.APPLICATION,
+    "queueName": StreamKind.APPLICATION,
+    "user": StreamKind.APPLICATION,
+    "groups": StreamKind.APPLICATION,
+    "nodeID": StreamKind.NODE,
+    "allocationKey": StreamKind.ALLOCATION,
+    "ask": StreamKind.ALLOCATION,
+}
+
+
+@pytest.mark.parametrize("where", PLACES)
+@pytest.mark.parametrize("name", HIDDEN.values(), ids=HIDDEN)
+def test_no_new_name_has_characters_that_nobody_sees(where: str, name: str) -> None:
+    message = _named(PLACES[where], name, where)
+    admitted = admit(PLACES[where], message.SerializeToString(), "rm", LIMITS)
+    assert admitted.rejected == 1
+    (hidden,) = {each for each in name if not each.isalnum() or each == "\u3164"}
+    said = admitted.answer.decode(errors="replace") if admitted.answer else ""
+    assert f"has U+{ord(hidden):04X}, expected visible characters" in said
+
+
+@pytest.mark.parametrize("where", PLACES)
+@pytest.mark.parametrize("name", READABLE)
+def test_names_in_every_script_are_fine(where: str, name: str) -> None:
+    message = _named(PLACES[where], name, where)
+    assert admit(PLACES[where], message.SerializeToString(), "rm", LIMITS).rejected == 0
+
+
+@pytest.mark.parametrize("name", HIDDEN.values(), ids=HIDDEN)
+def test_what_runs_already_is_taken_in_whatever_its_name(name: str) -> None:
+    forced = {APP_TAG_CREATE_FORCE: "true"}
+    for where in ("applicationID", "queueName", "user", "groups"):
+        message = _named(StreamKind.APPLICATION, name, where, tags=forced)
+        assert admit(StreamKind.APPLICATION, message.SerializeToString(), "rm", LIMITS).rejected == 0, where
+    runs = si_pb2.AllocationRequest(
+        rmID="rm", allocations=[allocation(allocationKey=name, applicationID=name, nodeID="n1")]
+    )
+    assert admit(StreamKind.ALLOCATION, runs.SerializeToString(), "rm", LIMITS).rejected == 0
+    ended = si_pb2.AllocationReleasesRequest(
+        allocationsToRelease=[si_pb2.AllocationRelease(applicationID=name, allocationKey=name)]
+    )
+    gone = si_pb2.AllocationRequest(rmID="rm", releases=ended)
+    assert admit(StreamKind.ALLOCATION, gone.SerializeToString(), "rm", LIMITS).rejected == 0
+
+
+@pytest.mark.parametrize("name", HIDDEN.values(), ids=HIDDEN)
+def test_no_rm_has_such_a_name(name: str) -> None:
+    with pytest.raises(InvalidRequest, match="expected visible characters"):
+        admit_registration(si_pb2.RegisterResourceManagerRequest(rmID=name).SerializeToString(), LIMITS)

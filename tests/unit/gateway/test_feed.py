@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 
 import pytest
-from muster_bus.clock import ManualClock
+from manual_clock import ManualClock
 from muster_gateway import metrics
 from muster_gateway.codec import ConfigurationAnswer, Registration, Response
 from muster_gateway.errors import ResponsesLost, Superseded

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from muster_bus.clock import ManualClock
+from manual_clock import ManualClock
 from muster_gateway.errors import NotPossible
 from muster_gateway.life_keeper import LifeKeeper
 from muster_gateway.rm_life import RmState

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from base64 import b64encode
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
-from muster_gateway import identity as module
-from muster_gateway.errors import NotIdentified, OpenToAll, RoleTooLow, SettingsWrong, TokenUnusable
-from muster_gateway.http_front import Seldom
+from muster_gateway.access import tokens as module
+from muster_gateway.errors import NotIdentified, NotPermitted, OpenToAll, SettingsWrong, TokenUnusable
 from muster_gateway.identity import Doorman, Refusal
+from muster_gateway.seldom import Seldom
 from muster_gateway.settings import GatewaySettings
-from muster_runtime.identity import LOOPBACK, NOBODY, Identity, Role
+from muster_runtime.caller import Caller
+from muster_runtime.identity import LOOPBACK, NOBODY, Identity, Proof, Right, Role, rights_of
 from pydantic import ValidationError
 
 ADMIN, READER = "admin-token-0123456789", "reader+token/9876543210=="
@@ -33,6 +35,14 @@ def scope(*headers: tuple[str, str], client: str | None = "127.0.0.1") -> dict[s
     }
 
 
+def admitted(door: Doorman, asked: dict[str, Any], needed: Right) -> Caller:
+    return door.admitted(door.asked_http(asked), needed)
+
+
+def of_token(name: str, role: Role) -> Identity:
+    return Identity(name, rights_of(role), Proof.TOKEN)
+
+
 def bearer(token: str) -> tuple[str, str]:
     return "Authorization", f"Bearer {token}"
 
@@ -48,10 +58,10 @@ def refusal(door: Doorman, asked: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize("address", ["127.0.0.1:9080", "0.0.0.0:9080"])
 def test_a_token_identifies_its_owner(address: str) -> None:
-    door = doorman(http_address=address, http_tokens=TOKENS)
-    assert door.identify(scope(bearer(ADMIN), client="192.0.2.1")) == Identity("ops", Role.ADMIN)
-    assert door.identify(scope(bearer(READER))) == Identity("dashboard", Role.READ)
-    assert door.identify(scope(("Authorization", f"bEARER   {READER}"))) == Identity("dashboard", Role.READ)
+    door = doorman(http_address=address, tokens=TOKENS)
+    assert door.identify(scope(bearer(ADMIN), client="192.0.2.1")) == of_token("ops", Role.ADMIN)
+    assert door.identify(scope(bearer(READER))) == of_token("dashboard", Role.READ)
+    assert door.identify(scope(("Authorization", f"bEARER   {READER}"))) == of_token("dashboard", Role.READ)
 
 
 def basic(text: str) -> str:
@@ -59,17 +69,17 @@ def basic(text: str) -> str:
 
 
 def test_a_program_that_takes_an_address_only_brings_name_and_token() -> None:
-    door = doorman(http_tokens=TOKENS)
+    door = doorman(tokens=TOKENS)
     for name, token, role in (("ops", ADMIN, Role.ADMIN), ("dashboard", READER, Role.READ)):
-        assert door.identify(scope(("Authorization", basic(f"{name}:{token}")))) == Identity(name, role)
+        assert door.identify(scope(("Authorization", basic(f"{name}:{token}")))) == of_token(name, role)
 
 
 def test_a_browser_that_knows_a_name_and_a_token_sends_them_for_its_own_page_only() -> None:
-    door, known = doorman(http_tokens=TOKENS, http_open=True), ("Authorization", basic(f"ops:{ADMIN}"))
-    assert door.identify(scope(known, ("Sec-Fetch-Site", "same-origin"))) == Identity("ops", Role.ADMIN)
+    door, known = doorman(tokens=TOKENS, http_open=True), ("Authorization", basic(f"ops:{ADMIN}"))
+    assert door.identify(scope(known, ("Sec-Fetch-Site", "same-origin"))) == of_token("ops", Role.ADMIN)
     assert refusal(door, scope(known, ("Sec-Fetch-Site", "cross-site"))) == Refusal.MALFORMED
     # (A page that is another's sends no Authorization of its own: no answer allows it.)
-    assert door.identify(scope(bearer(ADMIN), ("Sec-Fetch-Site", "cross-site"))) == Identity("ops", Role.ADMIN)
+    assert door.identify(scope(bearer(ADMIN), ("Sec-Fetch-Site", "cross-site"))) == of_token("ops", Role.ADMIN)
 
 
 @pytest.mark.parametrize(
@@ -98,17 +108,17 @@ def test_a_browser_that_knows_a_name_and_a_token_sends_them_for_its_own_page_onl
 )
 def test_any_other_is_refused_also_on_the_loopback(header: str, reason: Refusal) -> None:
     for more in ({}, {"http_open": True}):
-        assert refusal(doorman(http_tokens=TOKENS, **more), scope(("Authorization", header))) == reason
+        assert refusal(doorman(tokens=TOKENS, **more), scope(("Authorization", header))) == reason
 
 
 def test_none_or_two_are_refused() -> None:
-    door = doorman(http_tokens=TOKENS)
+    door = doorman(tokens=TOKENS)
     assert refusal(door, scope()) == Refusal.NO_TOKEN
     assert refusal(door, scope(bearer(ADMIN), bearer(ADMIN))) == Refusal.MALFORMED
 
 
 def test_no_refusal_repeats_what_was_sent() -> None:
-    door = doorman(http_tokens=TOKENS)
+    door = doorman(tokens=TOKENS)
     for header in ("Bearer something-secret", "Basic something-secret"):
         with pytest.raises(NotIdentified) as raised:
             door.identify(scope(("Authorization", header)))
@@ -124,7 +134,7 @@ def test_every_token_is_compared_in_constant_time(token: str, monkeypatch: pytes
         compared.append((a, b))
         return compare(a, b)
 
-    door = doorman(http_tokens=TOKENS)
+    door = doorman(tokens=TOKENS)
     monkeypatch.setattr(module, "compare_digest", counted)
     with_token = scope(bearer(token))
     if token in (ADMIN, READER):
@@ -138,9 +148,9 @@ def test_every_token_is_compared_in_constant_time(token: str, monkeypatch: pytes
 def test_tokens_are_read_from_files_once(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(f"\n{ADMIN}\n")
-    door = doorman(http_tokens={"ops": {"role": "read", "token_file": str(file)}})
+    door = doorman(tokens={"ops": {"role": "read", "token_file": str(file)}})
     file.write_text("another-token-0123456789")
-    assert door.identify(scope(bearer(ADMIN))) == Identity("ops", Role.READ)
+    assert door.identify(scope(bearer(ADMIN))) == of_token("ops", Role.READ)
     assert refusal(door, scope(bearer("another-token-0123456789"))) == Refusal.UNKNOWN
 
 
@@ -148,17 +158,29 @@ def test_tokens_are_read_from_files_once(tmp_path: Path) -> None:
 def test_a_file_without_a_token_is_named_and_never_shown(content: bytes, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_bytes(content)
-    with pytest.raises(TokenUnusable, match=r"gateway\.http_tokens\.ops\.token_file .*token: expected 16") as raised:
-        doorman(http_tokens={"ops": {"role": "read", "token_file": str(file)}})
+    with pytest.raises(TokenUnusable, match=r"gateway\.tokens\.ops\.token_file .*token: expected 16") as raised:
+        doorman(tokens={"ops": {"role": "read", "token_file": str(file)}})
     assert content == b"" or content.decode("latin-1") not in str(raised.value)
     with pytest.raises(TokenUnusable, match=r"ops\.token_file /absent: cannot be read: No such file"):
-        doorman(http_tokens={"ops": {"role": "read", "token_file": "/absent"}})
+        doorman(tokens={"ops": {"role": "read", "token_file": "/absent"}})
+
+
+def test_a_digest_takes_the_place_of_a_token(tmp_path: Path) -> None:
+    digest = f"sha256:{sha256(ADMIN.encode()).hexdigest()}"
+    file = tmp_path / "token"
+    file.write_text(f"{digest}\n")
+    for entry in ({"token": digest}, {"token_file": str(file)}):
+        door = doorman(tokens={"ops": {"role": "admin", **entry}})
+        assert door.identify(scope(bearer(ADMIN))) == of_token("ops", Role.ADMIN)
+        assert refusal(door, scope(bearer(digest[7:]))) == Refusal.UNKNOWN, "the digest itself lets nobody in"
+    with pytest.raises(ValidationError, match="64 hexadecimal digits"):
+        doorman(tokens={"ops": {"role": "admin", "token": "sha256:abc"}})
 
 
 def test_two_names_have_two_tokens() -> None:
     twice = {"a": {"role": "admin", "token": ADMIN}, "b": {"role": "read", "token": ADMIN}}
-    with pytest.raises(TokenUnusable, match=r"http_tokens\.b and gateway\.http_tokens\.a: the same token") as raised:
-        doorman(http_tokens=twice)
+    with pytest.raises(TokenUnusable, match=r"tokens\.b and gateway\.tokens\.a: the same token") as raised:
+        doorman(tokens=twice)
     assert ADMIN not in str(raised.value)
 
 
@@ -176,14 +198,14 @@ def test_two_names_have_two_tokens() -> None:
 )
 def test_a_wrong_entry_is_an_error_that_shows_no_token(entry: dict[str, str], said: str) -> None:
     with pytest.raises(ValidationError, match=said) as raised:
-        GatewaySettings.model_validate({"http_tokens": {"ops": entry}})
+        GatewaySettings.model_validate({"tokens": {"ops": entry}})
     assert entry.get("token", "no token") not in str(raised.value)
 
 
 @pytest.mark.parametrize("name", ["", "a b", "nobody", "anyone", "loopback", "gateway", "x" * 65, "caf\xe9", "-a"])
 def test_names_that_no_token_may_have(name: str) -> None:
     with pytest.raises(ValidationError, match="expected up to 64 letters"):
-        GatewaySettings.model_validate({"http_tokens": {name: {"role": "read", "token": ADMIN}}})
+        GatewaySettings.model_validate({"tokens": {name: {"role": "read", "token": ADMIN}}})
 
 
 # ---- without a token ------------------------------------------------------------------------------------------------
@@ -280,16 +302,16 @@ def test_a_proxy_with_nginxs_defaults_is_recognised(version: str, connection: st
 def test_open_means_everybody_wherever_it_listens(role: str) -> None:
     for address in ("127.0.0.1:9080", "0.0.0.0:9080"):
         door = doorman(http_address=address, http_open=True, http_open_role=role)
-        anyone = Identity("anyone", Role(role))
+        anyone = Identity("anyone", rights_of(Role(role)), Proof.OPEN)
         assert door.identify(scope(client="192.0.2.1")) == anyone
         assert door.identify(scope(("Origin", "https://page.example"))) == anyone
         assert door.identify(scope(bearer("no-tokens-are-known"))) == anyone
 
 
 def test_in_an_open_front_a_token_says_more() -> None:
-    door = doorman(http_address="0.0.0.0:9080", http_open=True, http_tokens=TOKENS)
-    assert door.identify(scope()) == Identity("anyone", Role.READ)
-    assert door.identify(scope(bearer(ADMIN))) == Identity("ops", Role.ADMIN)
+    door = doorman(http_address="0.0.0.0:9080", http_open=True, tokens=TOKENS)
+    assert door.identify(scope()) == Identity("anyone", rights_of(Role.READ), Proof.OPEN)
+    assert door.identify(scope(bearer(ADMIN))) == of_token("ops", Role.ADMIN)
 
 
 def test_without_tokens_none_is_looked_at() -> None:
@@ -300,19 +322,19 @@ def test_without_tokens_none_is_looked_at() -> None:
 
 
 def test_requests_without_a_role_are_never_refused() -> None:
-    door = doorman(http_tokens=TOKENS)
-    assert door.admit(scope(), Role.NONE) == NOBODY
-    assert door.admit(scope(bearer("not-a-token-of-ours")), Role.NONE) == NOBODY
-    assert door.admit(scope(bearer(READER)), Role.NONE) == Identity("dashboard", Role.READ)
+    door = doorman(tokens=TOKENS)
+    assert admitted(door, scope(), Right.NONE).identity == NOBODY
+    assert admitted(door, scope(bearer("not-a-token-of-ours")), Right.NONE).identity == NOBODY
+    assert admitted(door, scope(bearer(READER)), Right.NONE).identity == of_token("dashboard", Role.READ)
 
 
 def test_too_low_a_role_is_refused() -> None:
-    door = doorman(http_tokens=TOKENS)
-    assert door.admit(scope(bearer(ADMIN)), Role.ADMIN).name == "ops"
-    with pytest.raises(RoleTooLow, match="this needs the role admin, and dashboard has read"):
-        door.admit(scope(bearer(READER)), Role.ADMIN)
+    door = doorman(tokens=TOKENS)
+    assert admitted(door, scope(bearer(ADMIN)), Right.ADMIN).identity.name == "ops"
+    with pytest.raises(NotPermitted, match="this needs the role admin, and dashboard has read"):
+        admitted(door, scope(bearer(READER)), Right.ADMIN)
     with pytest.raises(NotIdentified):
-        door.admit(scope(), Role.READ)
+        admitted(door, scope(), Right.READ)
 
 
 # ---- proxies --------------------------------------------------------------------------------------------------------
@@ -361,13 +383,25 @@ def test_a_wide_door_without_tokens_is_not_opened(address: str) -> None:
     story = str(raised.value)
     assert isinstance(raised.value, SettingsWrong)
     assert story.startswith(f"gateway.http_address {address}: ")
-    for way_out in ("127.0.0.1:9080", "gateway.http_tokens.NAME", "gateway.http_open=true", 'the role "read"'):
+    for way_out in ("127.0.0.1:9080", "gateway.tokens.NAME", "gateway.http_open=true", 'the role "read"'):
         assert way_out in story
 
 
-@pytest.mark.parametrize("settings", [{"http_tokens": TOKENS}, {"http_open": True}])
-def test_a_wide_front_needs_a_token_or_the_setting(settings: dict[str, Any]) -> None:
+@pytest.mark.parametrize("settings", [{"tokens": TOKENS}, {"http_open": True}])
+def test_it_is_with_a_token_or_the_setting(settings: dict[str, Any]) -> None:
     doorman(http_address="0.0.0.0:9080", **settings)
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:9090", "[::]:9090", "192.0.2.7:0"])
+def test_a_wide_grpc_address_without_tokens_is_not_opened(address: str) -> None:
+    with pytest.raises(OpenToAll) as raised:
+        doorman(grpc_address=address)
+    story = str(raised.value)
+    assert story.startswith(f"gateway.grpc_address {address}: ")
+    for way_out in ("127.0.0.1:9090", "gateway.tokens.NAME", "gateway.grpc_open=true", "docs/security.md"):
+        assert way_out in story
+    doorman(grpc_address=address, grpc_open=True)
+    doorman(grpc_address=address, tokens=TOKENS)
 
 
 def test_without_a_door_there_is_nothing_to_guard() -> None:

@@ -10,12 +10,12 @@ import pytest
 from muster_gateway.http_front import HttpFront
 from muster_gateway.identity import Doorman
 from muster_gateway.page import CONTENT_SECURITY_POLICY, Page
-from muster_gateway.settings import GatewaySettings, HttpToken
+from muster_gateway.settings import GatewaySettings, Token
 from pydantic import SecretStr
 from starlette.types import Receive, Scope, Send
 
 PATHS = Page().paths
-TOKENS = {"ops": HttpToken(role="read", token=SecretStr("a-token-of-16-characters"))}
+TOKENS = {"ops": Token(role="read", token=SecretStr("a-token-of-16-characters"))}
 
 
 async def _nobody(scope: Scope, receive: Receive, send: Send) -> None:
@@ -29,7 +29,7 @@ async def client() -> AsyncIterator[httpx.AsyncClient]:
     async def none() -> list[str]:
         return []
 
-    front = HttpFront(_nobody, _nobody, Doorman(GatewaySettings(http_tokens=TOKENS)), lambda: True, none, none)
+    front = HttpFront(_nobody, _nobody, Doorman(GatewaySettings(tokens=TOKENS)), lambda: True, none, none)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(front), base_url="http://localhost") as one:
         yield one
 

@@ -17,12 +17,12 @@ from muster_event_publisher import metrics
 from muster_event_publisher.app import PublisherService
 from muster_event_publisher.events import EventBatch
 from muster_event_publisher.history.exporter import Exporter, FlushPolicy
-from muster_event_publisher.history.memory import MemorySink, MemoryTarget
 from muster_event_publisher.history.pieces import pieces
 from muster_event_publisher.history.sink import Progress
 from muster_event_publisher.settings import PublisherSettings
 from prometheus_client import Gauge
 from unit.publisher.feeding import INSTANCE, event, headers
+from unit.publisher.memory_sink import MemorySink, MemoryTarget
 from unit.publisher.running import TOPICS, Running, running
 from waiting import eventually
 

@@ -16,8 +16,9 @@ from faust.transport.consumer import Consumer as BaseConsumer
 from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread
 from faust.transport.drivers.aiokafka import Consumer as KafkaConsumer
 from faust.types import TP
+from manual_clock import ManualClock
 from muster_bus.backends.memory import MemoryLog
-from muster_bus.clock import ManualClock, SystemClock
+from muster_bus.clock import SystemClock
 from muster_bus.errors import LogUnavailable
 from muster_bus.log import OutRecord
 from muster_bus.settings import LogSettings

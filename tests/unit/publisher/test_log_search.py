@@ -8,8 +8,8 @@ from random import Random
 from typing import Any
 
 import pytest
+from manual_clock import ManualClock
 from muster_bus.backends.memory import MemoryLog
-from muster_bus.clock import ManualClock
 from muster_bus.errors import LogUnavailable
 from muster_bus.log import LogReader, Record
 from muster_bus.topics import Topics

@@ -17,12 +17,12 @@ from muster_event_publisher.derive.settings import DeriveSettings
 from muster_event_publisher.feed import PartitionFeed
 from muster_event_publisher.history.dead_letters import DeadLetters
 from muster_event_publisher.history.exporter import Exporter, FlushPolicy, Retry
-from muster_event_publisher.history.memory import MemorySink, MemoryTarget
 from muster_event_publisher.history.sink import LastEvent, Progress
 from muster_event_publisher.ring import Rings
 from muster_event_publisher.rm_settings import RmSettings
 from muster_event_publisher.settings import PublisherSettings
 from unit.publisher.feeding import INSTANCE, Feeder
+from unit.publisher.memory_sink import MemorySink, MemoryTarget
 from unit.publisher.test_rm_settings import say
 from waiting import eventually
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from muster_bus.clock import ManualClock
+from manual_clock import ManualClock
 from muster_event_publisher import metrics, object_states
 from muster_event_publisher.object_states import Events, ObjectStates
 from muster_event_publisher.render import event_json

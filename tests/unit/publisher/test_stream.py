@@ -14,7 +14,7 @@ import httpx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from muster_bus.clock import ManualClock
+from manual_clock import ManualClock
 from muster_bus.log import OutRecord
 from muster_bus.topics import state_key
 from muster_event_publisher import metrics

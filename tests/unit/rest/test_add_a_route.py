@@ -9,13 +9,13 @@ import msgspec
 from muster_bus.backends.memory import MemoryLog
 from muster_bus.clock import SystemClock
 from muster_bus.topics import Topics
-from muster_gateway.http_roles import Roles
+from muster_gateway.http_rights import Rights
 from muster_rest import openapi
 from muster_rest.parameters import RM
 from muster_rest.route import Route
 from muster_rest.services import GATEWAY, PUBLISHER, VIEW, Places, through_the_gateway
 from muster_rest.shapes.base import Whole
-from muster_runtime.identity import Role
+from muster_runtime.identity import Right
 from muster_view.rest import render
 from muster_view.rest.call import Answer, Call
 from muster_view.rest.rest import ViewRest
@@ -38,7 +38,7 @@ DRAINS = Route(
     "nodes.drains",
     "The nodes that are drained",
     DrainDao,
-    role=Role.ADMIN,
+    right=Right.ADMIN,
     parameters=(RM,),
 )
 
@@ -68,10 +68,10 @@ async def test_it_is_served() -> None:
     assert (near.status_code, near.headers["location"]) == (301, "/ws/v1/partition/default/drains")
 
 
-def test_the_gateway_knows_its_role_and_its_service() -> None:
-    roles = Roles(through_the_gateway(SERVICES))
-    assert roles.needed("GET", "/ws/v1/partition/default/drains") is Role.ADMIN
-    assert roles.needed("GET", "/ws/v1/partition/default/nodes") is Role.READ
+def test_the_gateway_knows_its_right_and_its_service() -> None:
+    rights = Rights(through_the_gateway(SERVICES))
+    assert rights.needed("GET", "/ws/v1/partition/default/drains") is Right.ADMIN
+    assert rights.needed("GET", "/ws/v1/partition/default/nodes") is Right.READ
     assert Places(SERVICES).of("/ws/v1/partition/default/drains") is SERVICES[0]
 
 

@@ -225,6 +225,8 @@ def envelope(body: object, rm_id: str = RM) -> pb.RequestEnvelope:
             made.callback_stream.CopyFrom(body)
         case pb.AdminCommand():
             made.admin.CopyFrom(body)
+        case pb.Notice():
+            made.notice.CopyFrom(body)
         case callbacks_pb2.FromResourceManager():
             made.callback_answers = body.SerializeToString()
         case _:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
+from manual_clock import ManualClock
 from muster_bus.backends.memory import MemoryLog
-from muster_bus.clock import ManualClock
 from muster_bus.topics import Topics, parse_state_key
 from muster_core.external.errors import HandlerGone, HandlerSettingsWrong, NotTaken, SettingsWrong
 from muster_core.external.external import (

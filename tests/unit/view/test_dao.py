@@ -61,9 +61,7 @@ def test_an_empty_partition_has_its_objects_and_the_total_of_its_applications() 
 
 
 def test_partition_in_use() -> None:
-    cluster = Cluster(LEAVES)
-    cluster.node("n1", vcore=10_000, memory=100)
-    cluster.app("x", "root.b")
+    cluster = Cluster(LEAVES).having({"n1": {"vcore": 10_000, "memory": 100}}, {"x": "root.b"})
     cluster.ask("x", "k", vcore=2_500, memory=33)
     cluster.app("idle", "root.b")
     assert plain(go_json(dao.partition_info(INFO, cluster.partition))) == (
@@ -83,9 +81,7 @@ def test_the_partition_of_a_stopped_rm_is_stopped_since_its_last_decision() -> N
 
 
 def test_queue_tree() -> None:
-    cluster = Cluster(LEAVES)
-    cluster.node("n1", vcore=10_000)
-    cluster.app("x", "root.a")
+    cluster = Cluster(LEAVES).having({"n1": {"vcore": 10_000}}, {"x": "root.a"})
     cluster.ask("x", "k", vcore=1_000, priority=7)
     cluster.ask("x", "more", vcore=4_000, priority=7)
     partition = cluster.partition
@@ -252,9 +248,7 @@ def test_the_template_of_new_leaves() -> None:
 
 
 def test_a_reservation_is_on_its_node_its_application_and_its_ask() -> None:
-    cluster = Cluster(LEAVES)
-    cluster.node("n1", vcore=10)
-    cluster.app("x", "root.b")
+    cluster = Cluster(LEAVES).having({"n1": {"vcore": 10}}, {"x": "root.b"})
     cluster.ask("x", "small", vcore=5)
     cluster.ask("x", "large", vcore=8)
     cluster.wait(3)
@@ -276,10 +270,7 @@ def test_a_preemption_is_on_the_ask_the_victim_and_their_queues() -> None:
         "{name: root, submitacl: '*', queues: [{name: a, resources: {guaranteed: {vcore: 5m}}, properties:"
         " {preemption.delay: 1s}}, {name: b}]}"
     )
-    cluster = Cluster(queues)
-    cluster.node("n1", vcore=10)
-    cluster.app("x", "root.a")
-    cluster.app("y", "root.b")
+    cluster = Cluster(queues).having({"n1": {"vcore": 10}}, {"x": "root.a", "y": "root.b"})
     for number in range(5):
         victim = AskItem(f"v{number}", "y", "default", {"vcore": 2}, allow_preempt_self=True)
         cluster.do(UpdateAllocations([victim]))
@@ -304,10 +295,9 @@ def test_an_ask_that_was_reported_to_the_autoscaler() -> None:
 
 
 def test_a_reason_with_nodes_shows_what_they_lack() -> None:
-    cluster = Cluster(LEAVES)
-    cluster.node("n1", vcore=9, memory=1)
-    cluster.node("n2", vcore=1, memory=9)
-    cluster.app("x", "root.b")
+    cluster = Cluster(LEAVES).having(
+        {"n1": {"vcore": 9, "memory": 1}, "n2": {"vcore": 1, "memory": 9}}, {"x": "root.b"}
+    )
     cluster.ask("x", "k", vcore=5, memory=5)
     shown = go_json(dao.ask(cluster.application("x").asks["k"]))
     assert (
@@ -321,9 +311,7 @@ def test_headroom_is_the_least_on_the_way_and_types_without_max_are_not_there() 
         "{name: root, submitacl: '*', queues: [{name: p, resources: {max: {vcore: 3, gpu: 2}}, queues:"
         " [{name: a, resources: {max: {memory: 50}}}, {name: b}]}]}"
     )
-    cluster = Cluster(queues)
-    cluster.node("n1", vcore=10_000, memory=100)
-    cluster.app("x", "root.p.b")
+    cluster = Cluster(queues).having({"n1": {"vcore": 10_000, "memory": 100}}, {"x": "root.p.b"})
     cluster.ask("x", "k", vcore=3_000, memory=20)
     partition = cluster.partition
     assert dao.headroom(partition, cluster.queue("root")) == {"vcore": 7_000, "memory": 80}
@@ -360,9 +348,7 @@ def test_application_with_asks_and_allocations() -> None:
 
 
 def test_the_most_that_an_application_used_stays() -> None:
-    cluster = Cluster(LEAVES)
-    cluster.node("n1", vcore=10_000)
-    cluster.app("x", "root.b")
+    cluster = Cluster(LEAVES).having({"n1": {"vcore": 10_000}}, {"x": "root.b"})
     cluster.ask("x", "k1", vcore=3_000)
     cluster.ask("x", "k2", vcore=1_000)
     cluster.release("x", "k1")
@@ -421,9 +407,7 @@ def test_an_ask_without_reason_and_one_for_a_named_node() -> None:
 
 
 def test_a_previous_generations_allocation_carries_its_uuid() -> None:
-    cluster = Cluster(LEAVES)
-    cluster.node("n1", vcore=10)
-    cluster.app("x", "root.a")
+    cluster = Cluster(LEAVES).having({"n1": {"vcore": 10}}, {"x": "root.a"})
     cluster.do(UpdateAllocations([AskItem("k", "x", "default", {"vcore": 1}, previous_generation=True)]))
     held = cluster.application("x").allocations["k"]
     assert held.uuid
@@ -468,9 +452,7 @@ def test_a_node_without_attributes_has_its_partition() -> None:
 
 
 def test_long_lists_are_rendered_in_pieces_that_make_the_same_text() -> None:
-    cluster = Cluster(LEAVES)
-    cluster.node("n1", vcore=1_000)
-    cluster.app("x", "root.b")
+    cluster = Cluster(LEAVES).having({"n1": {"vcore": 1_000}}, {"x": "root.b"})
     cluster.do(UpdateAllocations([AskItem(f"k{n}", "x", "default", {"vcore": 1}) for n in range(1_200)]))
     app = cluster.application("x")
     pieces = list(render.application(cluster.partition, app))

@@ -450,9 +450,9 @@ async def test_each_route(bench: Bench, path: str, status: int, message: str | N
 
 def test_an_ask_is_known_by_all_that_was_allocated_for_it() -> None:
     """Whatever its key has in it; and when the first of its allocations is gone."""
-    cluster = Cluster("{name: root, submitacl: '*', queues: [{name: a}]}")
-    cluster.node("n1", vcore=10)
-    cluster.app("x", "root.a")
+    cluster = Cluster("{name: root, submitacl: '*', queues: [{name: a}]}").having(
+        {"n1": {"vcore": 10}}, {"x": "root.a"}
+    )
     cluster.ask("x", "k#1", vcore=1)
     cluster.ask("x", "k", wanted=2, vcore=1)
     app = cluster.application("x")
@@ -478,9 +478,9 @@ def explained(cluster: Cluster, key: str, now_ns: int | None = None) -> Any:
 
 
 def test_asks_that_share_a_reason_have_their_own_word_about_preemption() -> None:
-    cluster = Cluster("{name: root, submitacl: '*', queues: [{name: a, resources: {guaranteed: {vcore: 5m}}}]}")
-    cluster.node("n", vcore=5)
-    cluster.app("x", "root.a")
+    cluster = Cluster("{name: root, submitacl: '*', queues: [{name: a, resources: {guaranteed: {vcore: 5m}}}]}").having(
+        {"n": {"vcore": 5}}, {"x": "root.a"}
+    )
     cluster.do(UpdateAllocations([AskItem("held", "x", "default", {"vcore": 4})]))
     for key, other in (("may", True), ("may-not", False)):
         cluster.do(UpdateAllocations([AskItem(key, "x", "default", {"vcore": 2}, allow_preempt_other=other)]))

@@ -164,9 +164,9 @@ def test_a_forming_gang_is_allocating_in_its_queues_and_running_in_none() -> Non
 
 
 def test_an_accepted_application_with_a_reserved_node_is_allocating_in_its_queues() -> None:
-    cluster = Cluster("{name: root, submitacl: '*', queues: [{name: a, maxapplications: 5}, {name: b}]}")
-    cluster.node("n1", vcore=4)
-    cluster.app("runs", "root.a")
+    cluster = Cluster("{name: root, submitacl: '*', queues: [{name: a, maxapplications: 5}, {name: b}]}").having(
+        {"n1": {"vcore": 4}}, {"runs": "root.a"}
+    )
     cluster.ask("runs", "k", vcore=3)
     cluster.app("waits", "root.a")
     cluster.ask("waits", "large", vcore=2)
@@ -251,9 +251,7 @@ def test_of_a_stopped_rm_that_is_why_placeholders_are_pending() -> None:
 
 
 def test_a_queue_that_is_full_of_gangs_says_so() -> None:
-    cluster = Cluster(QUEUES)
-    cluster.node("n1", vcore=10)
-    cluster.app("runs", "root.a")
+    cluster = Cluster(QUEUES).having({"n1": {"vcore": 10}}, {"runs": "root.a"})
     cluster.ask("runs", "k", vcore=1)
     gang(cluster, "x", total=4)
     placeholders(cluster, "x", 1, 2)

@@ -28,10 +28,9 @@ NAMES = [
 
 
 def cluster_in_use() -> Cluster:
-    cluster = Cluster("{name: root, submitacl: '*', queues: [{name: a}]}")
-    cluster.node("n1", vcore=10)
-    cluster.node("n2", vcore=10)
-    cluster.app("x", "root.a")
+    cluster = Cluster("{name: root, submitacl: '*', queues: [{name: a}]}").having(
+        {"n1": {"vcore": 10}, "n2": {"vcore": 10}}, {"x": "root.a"}
+    )
     for number in range(12):
         cluster.ask("x", f"k{number}", vcore=1)
     return cluster

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import BinaryIO
+from typing import Protocol
 
 from muster_client.admin import AdminClient, Forgotten, Paused, ResourceManager
 from muster_runtime.private_files import open_private
-from rich.markup import escape
+from muster_runtime.terminal import as_seen, marked, styled, write_json_bytes
 from rich.table import Table
 
 from muster_cli.configuration import print_problems, read_configuration
@@ -27,7 +26,7 @@ def rms(operator: Operator) -> int:
     """Lists the RMs, or shows the named one."""
 
     async def asked() -> list[ResourceManager]:
-        async with AdminClient(operator.gateway) as admin:
+        async with operator.client() as admin:
             return await admin.list_resource_managers(operator.rm, timeout_s=operator.timeout_s)
 
     found = run(operator, asked)
@@ -43,7 +42,7 @@ def rms(operator: Operator) -> int:
             for each in found:
                 if each.state != _RUNNING or each.held:
                     said = f"{each.rm_id}: {each.description}"
-                    console().print(said, markup=False, highlight=False, soft_wrap=True)
+                    console().print(said, soft_wrap=True)
     return 0
 
 
@@ -53,17 +52,18 @@ def _table(found: list[ResourceManager]) -> Table:
     )
     for each in found:
         colour = _STATE_COLOURS.get(each.state, "yellow")
-        held = f"[bold red]yes[/]{': ' + escape(each.held_reason) if each.held_reason else ''}" if each.held else "no"
+        why = f": {each.held_reason}" if each.held_reason else ""
+        held = marked("[bold red]yes[/]{}", why) if each.held else "no"
         times = f"{_time(each.registered_ns)}{f' ({each.registrations} times)' if each.registrations > 1 else ''}"
         table.add_row(
-            escape(each.rm_id),
-            f"[{colour}]{each.state}[/]",
+            as_seen(each.rm_id),
+            styled(each.state, colour),
             _time(each.since_ns),
-            escape(each.reason),
+            as_seen(each.reason),
             held,
-            escape(", ".join(stream.kind for stream in each.streams)) or "none",
-            escape(each.version),
-            each.generation,
+            as_seen(", ".join(stream.kind for stream in each.streams)) or "none",
+            as_seen(each.version),
+            as_seen(each.generation),
             times,
         )
     return table
@@ -71,17 +71,17 @@ def _table(found: list[ResourceManager]) -> Table:
 
 def _details(shown: ResourceManager) -> Table:
     table = Table("field", "value")
-    table.add_row("description", escape(shown.description))
-    table.add_row("policy group", escape(shown.policy_group))
-    table.add_row("instance", escape(shown.instance_uuid))
+    table.add_row("description", as_seen(shown.description))
+    table.add_row("policy group", as_seen(shown.policy_group))
+    table.add_row("instance", as_seen(shown.instance_uuid))
     for stream in shown.streams:
         where = f"at {stream.gateway_id}, number {stream.epoch} of its kind, sent up to response {stream.sent_sequence}"
-        table.add_row(f"{stream.kind} stream", escape(where))
+        table.add_row(as_seen(f"{stream.kind} stream"), as_seen(where))
     if shown.callbacks:
-        table.add_row("callbacks", escape(", ".join(shown.callbacks)))
+        table.add_row("callbacks", as_seen(", ".join(shown.callbacks)))
     for name, values in (("build", shown.build_info), ("extra configuration", shown.extra_config)):
         for key, value in sorted(values.items()):
-            table.add_row(escape(f"{name} {key}"), escape(value))
+            table.add_row(as_seen(f"{name} {key}"), as_seen(value))
     return table
 
 
@@ -115,7 +115,7 @@ def _said(operator: Operator, rm_id: str, found: Paused, said: str) -> int:
         print_json({"rm_id": rm_id, **dataclasses.asdict(found)})
         return 0
     more = f" {found.description}" if found.state not in ("", _RUNNING) else ""
-    console().print(f"{rm_id} {said}.{more}", markup=False, highlight=False, soft_wrap=True)
+    console().print(f"{rm_id} {said}.{more}", soft_wrap=True)
     return 0
 
 
@@ -123,7 +123,7 @@ def forget(operator: Operator, rm: str, *, force: bool) -> int:
     """Forgets the RM and ends its objects."""
 
     async def asked() -> Forgotten:
-        async with AdminClient(operator.gateway) as admin:
+        async with operator.client() as admin:
             return await admin.forget(rm, force=force, timeout_s=operator.timeout_s)
 
     found = run(operator, asked)
@@ -132,7 +132,7 @@ def forget(operator: Operator, rm: str, *, force: bool) -> int:
         return 0
     ended = f"{found.allocations:,} allocation{'' if found.allocations == 1 else 's'} ended"
     said = f"is forgotten, {ended} with it" if found.changed else "is forgotten already"
-    console().print(f"{rm} {said}.", markup=False, highlight=False, soft_wrap=True)
+    console().print(f"{rm} {said}.", soft_wrap=True)
     return 0
 
 
@@ -154,7 +154,7 @@ def drain(operator: Operator, node: str, partition: str, *, schedulable: bool) -
     else:
         said = "is drained" if changed else "is drained already"
     on_it = f"{allocations} allocation{'' if allocations == 1 else 's'} on it"
-    console().print(f"{node} {said}, {on_it}.", markup=False, highlight=False, soft_wrap=True)
+    console().print(f"{node} {said}, {on_it}.", soft_wrap=True)
     return 0
 
 
@@ -176,7 +176,7 @@ def validate(operator: Operator, file: Path) -> int:
         assert isinstance(changes, tuple)
         would = f"would be accepted for {rm_id}: {len(changes)} change{'' if len(changes) == 1 else 's'}"
         said = would if accepted else f"would be refused for {rm_id}"
-        console().print(f"{file} {said}; nothing is changed now", markup=False, highlight=False, soft_wrap=True)
+        console().print(f"{file} {said}; nothing is changed now", soft_wrap=True)
     return 0 if accepted else 1
 
 
@@ -193,15 +193,25 @@ def dump(operator: Operator, output: Path) -> int:
 
     size = ask(operator, call)
     if output != Path("-"):
-        console().print(f"{output}: {size:,} bytes", markup=False, highlight=False, soft_wrap=True)
+        console().print(f"{output}: {size:,} bytes", soft_wrap=True)
     return 0
 
 
+class _Writes(Protocol):
+    """A place for the dump."""
+
+    def write(self, data: bytes, /) -> object: ...
+
+
+class _ToOutput:
+    def write(self, data: bytes, /) -> None:
+        write_json_bytes(data)
+
+
 @contextlib.contextmanager
-def _opened(output: Path) -> Iterator[BinaryIO]:
+def _opened(output: Path) -> Iterator[_Writes]:
     if output == Path("-"):
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
+        yield _ToOutput()
         return
     part = output.with_name(f"{output.name}.part")
     try:

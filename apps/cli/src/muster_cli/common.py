@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Group, Parameter
+from muster_runtime.access import Access, AccessWrong
 
 from muster_cli.errors import UsageError
+
+_ACCESS = Group("Access", sort_key=90)
 
 TOKEN_VARIABLE = "MUSTER_TOKEN"  # noqa: S105 - a name
 
@@ -28,8 +31,52 @@ class Common:
     """One setting as section.field=value (`muster config show` lists all); repeatable."""
 
 
+@Parameter(name="*", group=_ACCESS)
+@dataclass(frozen=True, slots=True)
+class AccessFlags:
+    """How a command reaches a gateway that wants credentials (docs/security.md). A flag wins over its variable."""
+
+    token_file: Path | None = None
+    """File with a token [MUSTER_TOKEN_FILE, or the token itself in MUSTER_TOKEN]."""
+    tls: Annotated[bool, Parameter(negative="")] = False
+    """Use TLS with the system's authorities [MUSTER_TLS]."""
+    tls_ca: Path | None = None
+    """PEM file with the authorities of the gateway's certificate [MUSTER_TLS_CA]."""
+    tls_cert: Path | None = None
+    """PEM file with your certificate [MUSTER_TLS_CERT]."""
+    tls_key: Path | None = None
+    """PEM file with its key [MUSTER_TLS_KEY]."""
+    tls_server: str = ""
+    """The name in the gateway's certificate, if it is not that of the address [MUSTER_TLS_SERVER]."""
+
+    def access(self, environment: Mapping[str, str] | None = None) -> Access:
+        """Returns what the flags and the environment say. Raises UsageError, which never shows a token."""
+        given = os.environ if environment is None else environment
+        if self.token_file is not None:
+            token_of(self.token_file)  # says which flag it is
+        try:
+            said = Access.of_environment(given)
+            made = Access(
+                said.token,
+                self.token_file or said.token_file,
+                self.tls or said.tls,
+                self.tls_ca or said.ca,
+                self.tls_cert or said.certificate,
+                self.tls_key or said.key,
+                self.tls_server or said.server_name,
+            )
+            made.bearer()
+            made.credentials()
+        except AccessWrong as error:
+            raise UsageError(str(error)) from error
+        return made
+
+
+NO_ACCESS_FLAGS = AccessFlags()
+
+
 def token_of(file: Path | None, environment: Mapping[str, str] | None = None) -> str:
-    """Returns the token for the gateway's HTTP front: a file's content, else MUSTER_TOKEN; "": none.
+    """Returns the token for a gateway: a file's content, else MUSTER_TOKEN; "": none.
 
     (No flag takes the token itself, because other users see a process's arguments.) Raises UsageError, which never
     shows the token.

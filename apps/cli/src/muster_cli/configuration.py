@@ -7,9 +7,10 @@ from pathlib import Path
 
 from muster_client.admin import AdminClient, ConfigurationAnswer, ConfigurationProblem
 from muster_client.errors import AdminFailed, AdminRefused
-from rich.console import Console
-from rich.markup import escape
+from muster_runtime.access import Access
+from muster_runtime.terminal import Screen, marked
 
+from muster_cli.common import NO_ACCESS_FLAGS, AccessFlags
 from muster_cli.errors import CommandError, UsageError
 from muster_cli.operating import check_call, only_one
 from muster_cli.queue_config import read
@@ -20,7 +21,9 @@ CHANGES_TOLD_MAX = 1000
 _COLOURS = {"error": "red", "warning": "yellow"}
 
 
-def apply(file: Path, gateway: str, rm_id: str, timeout_s: float, console: Console) -> bool:
+def apply(
+    file: Path, gateway: str, rm_id: str, timeout_s: float, console: Screen, flags: AccessFlags = NO_ACCESS_FLAGS
+) -> bool:
     """Sends a file's text to a gateway and prints the answer. Returns whether the configuration is in force.
 
     :param rm_id: "": the only RM.
@@ -29,9 +32,10 @@ def apply(file: Path, gateway: str, rm_id: str, timeout_s: float, console: Conso
     the gateway refuses the call or does not answer it.
     """
     check_call(gateway, timeout_s)
+    access = flags.access()
     text = read_configuration(file)
     try:
-        rm_id, answer = asyncio.run(_ask(gateway, rm_id, text, timeout_s))
+        rm_id, answer = asyncio.run(_ask(gateway, rm_id, text, timeout_s, access))
     except AdminRefused as error:
         raise CommandError(f"{gateway}: {error.details} ({error.code.name})") from error
     except AdminFailed as error:
@@ -51,8 +55,10 @@ def read_configuration(file: Path) -> str:
     return text
 
 
-async def _ask(gateway: str, rm_id: str, text: str, timeout_s: float) -> tuple[str, ConfigurationAnswer]:
-    async with AdminClient(gateway) as admin:
+async def _ask(
+    gateway: str, rm_id: str, text: str, timeout_s: float, access: Access
+) -> tuple[str, ConfigurationAnswer]:
+    async with AdminClient(gateway, access=access) as admin:
         if not rm_id:
             try:
                 rm_id = await only_one(admin, timeout_s)
@@ -61,25 +67,25 @@ async def _ask(gateway: str, rm_id: str, text: str, timeout_s: float) -> tuple[s
         return rm_id, await admin.update_configuration(rm_id, text, timeout_s=timeout_s)
 
 
-def print_problems(answer: ConfigurationAnswer, file: Path, console: Console) -> None:
+def print_problems(answer: ConfigurationAnswer, file: Path, console: Screen) -> None:
     """Prints the problems by their places in the file, then the changes."""
     for problem in sorted(answer.problems, key=_place):
         colour = _COLOURS.get(problem.severity, "yellow")
-        line = escape(_line(file, problem))
-        console.print(f"[bold {colour}]{problem.severity}[/] {line}", highlight=False, soft_wrap=True)
+        said = marked(f"[bold {colour}]{{}}[/] {{}}", problem.severity, _line(file, problem))
+        console.print(said, soft_wrap=True)
     for change in answer.changes:
-        console.print(escape(change), highlight=False, soft_wrap=True)
+        console.print(change, soft_wrap=True)
 
 
-def _print(answer: ConfigurationAnswer, file: Path, rm_id: str, console: Console) -> None:
+def _print(answer: ConfigurationAnswer, file: Path, rm_id: str, console: Screen) -> None:
     print_problems(answer, file, console)
     if not answer.accepted:
-        said = f"[red]{escape(str(file))} is not applied[/]: {escape(rm_id)} keeps its configuration"
+        said = marked("[red]{} is not applied[/]: {} keeps its configuration", file, rm_id)
     elif answer.changes:
-        said = f"[green]{escape(str(file))} is in force for {escape(rm_id)}[/]: {_count(len(answer.changes))}"
+        said = marked("[green]{} is in force for {}[/]: {}", file, rm_id, _count(len(answer.changes)))
     else:
-        said = f"[green]{escape(str(file))} is in force for {escape(rm_id)}[/] already: no change"
-    console.print(said, highlight=False, soft_wrap=True)
+        said = marked("[green]{} is in force for {}[/] already: no change", file, rm_id)
+    console.print(said, soft_wrap=True)
 
 
 def _place(problem: ConfigurationProblem) -> tuple[bool, int, int]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
-import sys
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
@@ -14,6 +12,7 @@ from typing import Any
 import grpc
 from muster_client.errors import AdminFailed, AdminRefused
 from muster_client.events_client import Event, EventBatch, EventFilter, EventsClient, Place
+from muster_runtime.terminal import say, say_json
 
 from muster_cli.errors import CommandError, UsageError
 from muster_cli.events_flags import Wanted
@@ -114,9 +113,10 @@ def _time_ns(text: str) -> int:
 
 def _run(wanted: Wanted, asked: Callable[[EventsClient], Awaitable[None]]) -> int:
     check_call(wanted.gateway)
+    access = wanted.flags.access()
 
     async def connected() -> None:
-        async with EventsClient(wanted.gateway) as client:
+        async with EventsClient(wanted.gateway, access=access) as client:
             await asked(client)
 
     try:
@@ -139,7 +139,7 @@ class _Printer:
     def print(self, found: EventBatch) -> None:
         if not self._as_json and not self._begun:
             self._begun = True
-            print("  ".join(f"{name:<{width}}" for name, width in _COLUMNS) + "  resource, message")  # noqa: T201
+            say("  ".join(f"{name:<{width}}" for name, width in _COLUMNS) + "  resource, message")
         for first, last in found.missing:
             self._note({"missing": [first, last]}, f"events {first} to {last} no longer exist")
         if found.requests_dropped > self._dropped:
@@ -147,15 +147,16 @@ class _Printer:
             self._note({"requestEventsDropped": count}, f"{count} request events were dropped from their full store")
         self._dropped = found.requests_dropped
         for event in found.events:
-            line = json.dumps(event.as_json(), ensure_ascii=False) if self._as_json else as_line(event)
-            print(line)  # noqa: T201 - the output
-        sys.stdout.flush()
+            if self._as_json:
+                say_json(event.as_json(), indent=None)
+            else:
+                say(as_line(event))
 
     def _note(self, value: dict[str, Any], text: str) -> None:
         if self._as_json:
-            print(json.dumps(value))  # noqa: T201 - the output
+            say_json(value, indent=None)
         else:
-            print(f"muster: {text}", file=sys.stderr)  # noqa: T201 - beside the output
+            say(f"muster: {text}", error=True)
 
 
 def as_line(event: Event) -> str:

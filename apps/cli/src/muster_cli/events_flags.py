@@ -7,6 +7,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from muster_cli.common import NO_ACCESS_FLAGS, AccessFlags
+
 Flags = Annotated[tuple[str, ...], Parameter(negative="")]
 
 
@@ -39,3 +41,5 @@ class Wanted:
     """Begin this many events before the end."""
     json: Annotated[bool, Parameter(negative="")] = False
     """Print each event as one line of JSON (docs/events-grpc.md)."""
+    flags: AccessFlags = NO_ACCESS_FLAGS
+    """Token and TLS."""

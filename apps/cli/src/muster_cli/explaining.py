@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from muster_client.admin import AdminClient, Explanation
+from muster_runtime.terminal import as_seen
 from rich.table import Table
 
 from muster_cli.operating import Operator, ask, console, print_json
@@ -27,7 +28,7 @@ def explain(operator: Operator, call: Call) -> int:
         return 0
     out = console()
     for sentence in found.sentences:
-        out.print(sentence, markup=False, highlight=False, soft_wrap=True)
+        out.print(sentence, soft_wrap=True)
     for name in _COUNTS:
         counts = value.get(name)
         if isinstance(counts, dict) and counts:
@@ -41,7 +42,7 @@ def explain(operator: Operator, call: Call) -> int:
 def _table(counts: dict[str, int]) -> Table:
     table = Table("reason (docs/explain.md)", "asks")
     for reason, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
-        table.add_row(reason, f"{count:,}")
+        table.add_row(as_seen(reason), f"{count:,}")
     return table
 
 
@@ -57,7 +58,7 @@ def _history(rows: Sequence[Mapping[str, Any]], at_ns: int) -> Table:
     table = Table("since (UTC)", "how long", "reason", "")
     for each in rows:
         lasted = _lasted((each["until"] or at_ns) - each["since"])
-        table.add_row(_at(each["since"]), lasted, _what(each), "" if each["until"] else "now")
+        table.add_row(_at(each["since"]), lasted, as_seen(_what(each)), "" if each["until"] else "now")
     return table
 
 

@@ -10,8 +10,10 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 from muster_runtime import logs
+from muster_runtime.access import AccessWrong
+from muster_runtime.terminal import Screen, give_up_output, guard_tracebacks, say
 
-from muster_cli.common import Common, token_of
+from muster_cli.common import NO_ACCESS_FLAGS, AccessFlags, Common
 from muster_cli.errors import CommandError
 from muster_cli.events_flags import Wanted
 from muster_cli.history.commands import history_app
@@ -161,7 +163,7 @@ def replay_trace(
     timeout_s: float = 120.0,
     json: ReportFile = None,
     keep: bool = False,
-    token_file: Path | None = None,
+    flags: AccessFlags = NO_ACCESS_FLAGS,
 ) -> int:
     """Replays a cluster's trace through a gateway and accounts for every task.
 
@@ -174,7 +176,6 @@ def replay_trace(
     :param timeout_s: for all tasks to be placed or to have a reason, from the last ask on.
     :param json: also write the report there, as JSON; "-": to standard output, instead of the tables.
     :param keep: stay connected afterwards, until interrupted; otherwise the RM shuts down.
-    :param token_file: file with a token of the role read, if the REST front needs one [MUSTER_TOKEN].
     """
     from muster_client.replay import main_replay
 
@@ -189,7 +190,7 @@ def replay_trace(
         timeout_s=timeout_s,
         json_file=json,
         keep=keep,
-        token=token_of(token_file),
+        access=flags.access(),
     )
 
 
@@ -221,19 +222,63 @@ def health(
     address: Annotated[str, Parameter(env_var="MUSTER_HEALTH_ADDRESS")] = DEFAULT_ADDRESS,
     *,
     timeout_s: float = 3.0,
-    token_file: Path | None = None,
+    flags: AccessFlags = NO_ACCESS_FLAGS,
 ) -> int:
     """Checks whether a process is ready; exit code 0 if it is.
 
-    :param address: grpc://host:port of a gateway, or http://host:port of any other service.
+    With a token, a gateway's HTTP front gives details.
+
+    :param address: grpc://host:port of a gateway, or http://host:port (https://) of any other service.
     :param timeout_s: how long to wait for an answer.
-    :param token_file: file with a token of a gateway's HTTP front, which then gives details [MUSTER_TOKEN].
     """
     from muster_cli.probe import probe
 
-    ready, said = probe(address, timeout_s, token_of(token_file))
-    print(f"{address}: {said.strip()}")  # noqa: T201 - the answer
+    ready, said = probe(address, timeout_s, flags.access())
+    say(f"{address}: {said.strip()}")
     return 0 if ready else 1
+
+
+@app.command
+def backup(backup_dir: Path, *, data_dir: Path | None = None, common: Common = _COMMON) -> int:
+    """Copies the log and the sessions of `muster up` to a new directory, also while it works (docs/backup.md).
+
+    :param backup_dir: the new directory.
+    :param data_dir: the directory of `muster up`.
+    """
+    from muster_cli import backup as of
+
+    return of.backup(backup_dir, data_dir, common.settings, common.set)
+
+
+@app.command
+def restore(
+    backup_dir: Path,
+    *,
+    data_dir: Path | None = None,
+    replace: Annotated[bool, Parameter(negative="")] = False,
+    common: Common = _COMMON,
+) -> int:
+    """Puts a backup into a data directory; Muster must not be running there (docs/backup.md).
+
+    :param backup_dir: the directory that `muster backup` made.
+    :param data_dir: the directory of `muster up`.
+    :param replace: move the log and the sessions that are there aside.
+    """
+    from muster_cli import backup as of
+
+    return of.restore(backup_dir, data_dir, replace, common.settings, common.set)
+
+
+@app.command
+def verify(backup_dir: Path | None = None, *, data_dir: Path | None = None, common: Common = _COMMON) -> int:
+    """Checks a backup or a data directory, also while Muster works: structure, checksums, order, and nothing lost.
+
+    :param backup_dir: a backup; without it --data-dir is checked.
+    :param data_dir: the directory of `muster up`.
+    """
+    from muster_cli import backup as of
+
+    return of.verify(backup_dir, data_dir, common.settings, common.set)
 
 
 @app.command
@@ -247,6 +292,7 @@ def top(
     interval: float = 1.0,
     once: Annotated[bool, Parameter(negative="")] = False,
     json: Annotated[bool, Parameter(negative="")] = False,
+    flags: AccessFlags = NO_ACCESS_FLAGS,
 ) -> int:
     """Shows counts and rates, queues, the fullest nodes, and why asks are pending.
 
@@ -264,7 +310,7 @@ def top(
     from muster_cli.top import Asked
     from muster_cli.top import top as show
 
-    return show(Asked(gateway, rm, partition, queue, nodes, interval, once, json))
+    return show(Asked(gateway, rm, partition, queue, nodes, interval, once, json, flags))
 
 
 @events_app.command(name="watch")
@@ -327,13 +373,14 @@ def topics_describe(*, common: Common = _COMMON) -> int:
 def config_check(file: Path) -> int:
     """Checks a queue configuration (YAML): prints its errors with line and column, or each queue's settings.
 
-    :param file: the queue configuration.
+    Of a policy file (TOML) it prints the errors, or the rules.
+
+    :param file: the queue configuration, or the policy file (.toml).
     """
-    from rich.console import Console
+    from muster_cli import policy, queue_config
 
-    from muster_cli.queue_config import check
-
-    return 0 if check(file, Console()) else 1
+    check = policy.check if file.suffix.lower() == policy.SUFFIX else queue_config.check
+    return 0 if check(file, Screen()) else 1
 
 
 @config_app.command(name="diff")
@@ -343,16 +390,21 @@ def config_diff(old: Path, new: Path) -> int:
     :param old: the present queue configuration.
     :param new: the new one.
     """
-    from rich.console import Console
-
     from muster_cli.queue_config import compare
 
-    compare(old, new, Console())
+    compare(old, new, Screen())
     return 0
 
 
 @config_app.command(name="apply")
-def config_apply(file: Path, *, rm: str = "", gateway: str = "127.0.0.1:9090", timeout_s: float = 15.0) -> int:
+def config_apply(
+    file: Path,
+    *,
+    rm: str = "",
+    gateway: str = "127.0.0.1:9090",
+    timeout_s: float = 15.0,
+    flags: AccessFlags = NO_ACCESS_FLAGS,
+) -> int:
     """Replaces the queue configuration (YAML) of a registered RM while it runs, as a whole or not at all.
 
     Prints the changes, or the errors with line and column. Exit code 0: the configuration is in force.
@@ -362,11 +414,9 @@ def config_apply(file: Path, *, rm: str = "", gateway: str = "127.0.0.1:9090", t
     :param gateway: gRPC address of a gateway.
     :param timeout_s: how long to wait for the answer.
     """
-    from rich.console import Console
-
     from muster_cli.configuration import apply
 
-    return 0 if apply(file, gateway, rm, timeout_s, Console()) else 1
+    return 0 if apply(file, gateway, rm, timeout_s, Screen(), flags) else 1
 
 
 @config_app.command(name="show")
@@ -556,20 +606,24 @@ def run(arguments: Sequence[str]) -> int:
     try:
         result = app(list(arguments), result_action="return_value")
     except CommandError as error:
-        print(f"muster: {error}", file=sys.stderr)  # noqa: T201 - the one clear line
+        say(f"muster: {error}", error=True)
         return error.exit_code
+    except AccessWrong as error:
+        say(f"muster: {error}", error=True)
+        return 2
     except SettingsError as error:
         for problem in error.problems:
-            print(f"muster: {problem}", file=sys.stderr)  # noqa: T201
+            say(f"muster: {problem}", error=True)
         return 2
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # the reader of the output is gone, such as `head`
-        sys.stderr.close()
+        give_up_output()
         return 0
     return result if isinstance(result, int) else 0
 
 
 def main() -> None:
     """Entry point of the ``muster`` script."""
+    guard_tracebacks()
     sys.exit(run(sys.argv[1:]))

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict, TypeVar
 
 from cyclopts import Parameter
+from muster_runtime.terminal import Screen, say_json
 
+from muster_cli.common import NO_ACCESS_FLAGS, AccessFlags
 from muster_cli.errors import CommandError, UsageError
 
 if TYPE_CHECKING:  # every command loads these flags, but few call a gateway
     from muster_client.admin import AdminClient
-    from rich.console import Console
 
 T = TypeVar("T")
 
@@ -44,6 +44,14 @@ class Operator:
     """How long to wait for the answer."""
     json: Annotated[bool, Parameter(negative="")] = False
     """Print JSON."""
+    flags: AccessFlags = NO_ACCESS_FLAGS
+    """Token and TLS."""
+
+    def client(self) -> AdminClient:
+        """Returns a client of the gateway. Raises UsageError."""
+        from muster_client.admin import AdminClient
+
+        return AdminClient(self.gateway, access=self.flags.access())
 
     def at(self, partition: str) -> At:
         """The arguments of every explanation."""
@@ -63,10 +71,9 @@ def ask(operator: Operator, call: Callable[[AdminClient, str], Awaitable[T]]) ->
 
     Raises UsageError when the RM must be named, CommandError when the gateway refuses or does not answer.
     """
-    from muster_client.admin import AdminClient
 
     async def asked() -> T:
-        async with AdminClient(operator.gateway) as admin:
+        async with operator.client() as admin:
             return await call(admin, operator.rm or await only_one(admin, operator.timeout_s))
 
     return run(operator, asked)
@@ -105,14 +112,12 @@ async def only_one(admin: AdminClient, timeout_s: float) -> str:
     raise UsageError(f"--rm: {len(found)} resource managers are registered, expected one of {', '.join(found)}")
 
 
-def console() -> Console:
+def console() -> Screen:
     """The console for people; lines in a pipe are not cut to a terminal's width."""
-    from rich.console import Console
-
-    found = Console()
-    return found if found.is_terminal else Console(width=_PIPED_WIDTH)
+    found = Screen()
+    return found if found.is_terminal else Screen(width=_PIPED_WIDTH)
 
 
 def print_json(value: Any) -> None:
     """One JSON text on standard output, indented as `jq` does."""
-    print(json.dumps(value, indent=2, ensure_ascii=False))  # noqa: T201 - the answer
+    say_json(value)

@@ -2,32 +2,42 @@
 
 from __future__ import annotations
 
+import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+
+from muster_runtime.access import PLAIN, Access
 
 from muster_cli.errors import UsageError
 
 DEFAULT_ADDRESS = "grpc://127.0.0.1:9090"
 
 
-def probe(address: str, timeout_s: float, token: str = "") -> tuple[bool, str]:
+def probe(address: str, timeout_s: float, access: Access = PLAIN) -> tuple[bool, str]:
     """Asks a service whether it is ready. Returns that, and the service's text.
 
-    :param address: ``grpc://host:port`` (the gRPC health service) or ``http://host:port`` (``/health``).
-    :param token: of a gateway's HTTP front, which then gives details.
+    :param address: ``grpc://host:port`` (the gRPC health service) or ``http://host:port`` or
+        ``https://host:port`` (``/health``).
+    :param access: TLS, and a token: a gateway's HTTP front then gives details.
     """
     scheme, separator, place = address.partition("://")
     if not separator or scheme not in _PROBES or not place:
-        raise UsageError(f"address {address!r}: expected grpc://host:port or http://host:port")
-    return _PROBES[scheme](place.rstrip("/"), timeout_s, token)
+        raise UsageError(f"address {address!r}: expected grpc://host:port, http://host:port or https://host:port")
+    return _PROBES[scheme](place.rstrip("/"), timeout_s, access)
 
 
-def _grpc(place: str, timeout_s: float, _token: str) -> tuple[bool, str]:
+def _grpc(place: str, timeout_s: float, access: Access) -> tuple[bool, str]:
     import grpc
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-    with grpc.insecure_channel(place) as channel:
+    credentials, options = access.credentials(), access.options()
+    opened = (
+        grpc.insecure_channel(place, options)
+        if credentials is None
+        else grpc.secure_channel(place, credentials, options)
+    )
+    with opened as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         try:
             answer = stub.Check(health_pb2.HealthCheckRequest(), timeout=timeout_s)
@@ -37,12 +47,20 @@ def _grpc(place: str, timeout_s: float, _token: str) -> tuple[bool, str]:
     return name == "SERVING", name
 
 
-def _http(place: str, timeout_s: float, token: str) -> tuple[bool, str]:
-    request = urllib.request.Request(f"http://{place}/health")
-    if token:
-        request.add_unredirected_header("Authorization", f"Bearer {token}")
+def _http(place: str, timeout_s: float, access: Access) -> tuple[bool, str]:
+    return _asked(f"http://{place}/health", timeout_s, access, None)
+
+
+def _https(place: str, timeout_s: float, access: Access) -> tuple[bool, str]:
+    return _asked(f"https://{place}/health", timeout_s, access, access.context())
+
+
+def _asked(url: str, timeout_s: float, access: Access, context: ssl.SSLContext | None) -> tuple[bool, str]:
+    request = urllib.request.Request(url)  # noqa: S310 - the scheme is ours
+    for name, value in access.headers().items():
+        request.add_unredirected_header(name, value)
     try:
-        with urllib.request.urlopen(request, timeout=timeout_s) as answer:  # noqa: S310 - it is http
+        with urllib.request.urlopen(request, timeout=timeout_s, context=context) as answer:  # noqa: S310 - it is http
             return True, answer.read().decode(errors="replace")
     except urllib.error.HTTPError as error:
         return False, error.read().decode(errors="replace") or str(error)
@@ -50,4 +68,4 @@ def _http(place: str, timeout_s: float, token: str) -> tuple[bool, str]:
         return False, str(error)
 
 
-_PROBES: dict[str, Callable[[str, float, str], tuple[bool, str]]] = {"grpc": _grpc, "http": _http}
+_PROBES: dict[str, Callable[[str, float, Access], tuple[bool, str]]] = {"grpc": _grpc, "http": _http, "https": _https}

@@ -18,9 +18,9 @@ from muster_core.config.config import (
 from muster_core.config.config_diff import Change, diff, limit_text
 from muster_core.config.properties import duration_text
 from muster_queue_config.queue_yaml import Problem, load_queue_config
-from rich.console import Console
-from rich.markup import escape
+from muster_runtime.terminal import Screen, as_seen, marked, styled
 from rich.table import Table
+from rich.text import Text
 from rich.tree import Tree
 
 from muster_cli.errors import UsageError
@@ -54,21 +54,19 @@ def _usable(file: Path, text: str) -> ClusterConfig:
 # ---- check -----------------------------------------------------------------------------------------------------------
 
 
-def check(file: Path, console: Console) -> bool:
+def check(file: Path, console: Screen) -> bool:
     """Prints a configuration's problems and content. Returns whether it can be used."""
     config, problems = load_queue_config(read(file))
     for problem in _in_order(problems):
         colour = "red" if problem.severity == "error" else "yellow"
-        console.print(
-            f"[bold {colour}]{problem.severity}[/] {escape(_line(file, problem))}", highlight=False, soft_wrap=True
-        )
+        console.print(marked(f"[bold {colour}]{{}}[/] {{}}", problem.severity, _line(file, problem)), soft_wrap=True)
     if config is None:
         return False
     for partition in config.partitions:
         console.print(_tree(partition))
         console.print(_policies(partition))
     warnings = f", {len(problems)} warnings" if problems else ""
-    console.print(f"[green]{escape(str(file))} can be used[/]{warnings}", highlight=False)
+    console.print(marked("[green]{} can be used[/]{}", file, warnings))
     return True
 
 
@@ -84,7 +82,7 @@ def _line(file: Path, problem: Problem) -> str:
 
 def _tree(partition: PartitionConfig) -> Tree:
     """Returns a tree of the queues with their effective settings, also those from above or below."""
-    tree = Tree(f"partition [bold]{escape(partition.name)}[/]", highlight=False)
+    tree = Tree(marked("partition [bold]{}[/]", partition.name))
     branches: dict[str, Tree] = {"": tree}
     held: dict[str, dict[str, str]] = {"": {}}
     open_to: dict[str, bool] = {"": False}
@@ -92,11 +90,11 @@ def _tree(partition: PartitionConfig) -> Tree:
         above = queue.path.rpartition(".")[0]
         held[queue.path] = {**properties.inherited(held[above]), **queue.config.properties}
         open_to[queue.path] = open_to[above] or bool(queue.config.submit_acl.strip() or queue.config.admin_acl.strip())
-        branch = branches[queue.path] = branches[above].add(f"[bold]{escape(queue.config.name)}[/]{_amounts(queue)}")
+        branch = branches[queue.path] = branches[above].add(marked("[bold]{}[/]{}", queue.config.name, _amounts(queue)))
         for label, text in _details(queue, held[queue.path]):
-            branch.add(f"[dim]{label}[/] {escape(text)}")
+            branch.add(marked("[dim]{}[/] {}", label, text))
         if queue.leaf and not open_to[queue.path]:
-            branch.add("[yellow]no user may submit here[/]: no queue up to root has submitacl or adminacl")
+            branch.add(marked("[yellow]no user may submit here[/]: no queue up to root has submitacl or adminacl"))
     return tree
 
 
@@ -156,9 +154,9 @@ def _policies(partition: PartitionConfig) -> Table:
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     weights = ", ".join(f"{name} {weight:g}" for name, weight in partition.node_sort_weights.items())
     preemption, reservation = partition.preemption, partition.reservation
-    table.add_row("node sort policy", escape(f"{partition.node_sort_policy} ({weights})"))
+    table.add_row("node sort policy", as_seen(f"{partition.node_sort_policy} ({weights})"))
     for number, rule in enumerate(partition.placement_rules):
-        table.add_row("placement rules" if not number else "", f"{number}: {escape(rule_text(rule))}")
+        table.add_row("placement rules" if not number else "", f"{number}: {as_seen(rule_text(rule))}")
     table.add_row(
         "preemption",
         f"{_on(preemption.enabled)}; opted-out allocations: {'last' if preemption.opted_out_last else 'never'}; "
@@ -170,7 +168,7 @@ def _policies(partition: PartitionConfig) -> Table:
         if reservation.enabled
         else "off",
     )
-    table.add_row("users without groups", escape(partition.user_group_resolver) or "get a group with their own name")
+    table.add_row("users without groups", as_seen(partition.user_group_resolver) or "get a group with their own name")
     return table
 
 
@@ -191,13 +189,13 @@ def _written(resources: Mapping[str, int], from_above: set[str] | None = None) -
 
 def _resources(resources: Mapping[str, int], from_above: set[str] | None = None) -> str:
     """Returns quantities in the configuration's form: ``{memory 10Gi, vcore 2}``."""
-    return escape(_written(resources, from_above))
+    return as_seen(_written(resources, from_above))
 
 
 # ---- diff ------------------------------------------------------------------------------------------------------------
 
 
-def compare(old: Path, new: Path, console: Console) -> None:
+def compare(old: Path, new: Path, console: Screen) -> None:
     """Prints the changes between two configurations. Raises UsageError if one of them cannot be used."""
     changes = diff(_usable(old, read(old)), _usable(new, read(new)))
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
@@ -205,19 +203,24 @@ def compare(old: Path, new: Path, console: Console) -> None:
     for change in changes:
         if change.partition != partition:
             partition = change.partition
-            table.add_row("", f"partition [bold]{escape(partition)}[/]")
+            table.add_row("", marked("partition [bold]{}[/]", partition))
         table.add_row(*_row(change))
     if changes:
-        console.print(table, highlight=False)
-    console.print(f"{len(changes)} changes" if changes else "no change", highlight=False)
+        console.print(table)
+    console.print(f"{len(changes)} changes" if changes else "no change")
 
 
-def _row(change: Change) -> tuple[str, str, str, str]:
-    path = escape(change.path)
+def _row(change: Change) -> tuple[Text, str, str, str]:
+    path = as_seen(change.path)
     if change.what in ("queue", "partition") and not (change.old and change.new):
         if change.new:
-            return "[green]+[/]", path, f"new {change.new}", ""
+            return styled("+", "green"), path, as_seen(f"new {change.new}"), ""
         gone = "removed: its applications finish first" if change.what == "queue" else "removed"
-        return "[red]-[/]", path, f"{change.old} {gone}", ""
+        return styled("-", "red"), path, as_seen(f"{change.old} {gone}"), ""
     what = "leaf or parent" if change.what == "queue" else change.what
-    return "[yellow]~[/]", path, escape(what), escape(f"{change.old or 'not set'} -> {change.new or 'not set'}")
+    return (
+        styled("~", "yellow"),
+        path,
+        as_seen(what),
+        as_seen(f"{change.old or 'not set'} -> {change.new or 'not set'}"),
+    )

@@ -18,7 +18,7 @@ import structlog
 from muster_bus.backends.sqlite import SqliteLog
 from muster_bus.clock import Clock, SystemClock
 from muster_bus.engines import make_log
-from muster_bus.errors import BusError, LogUnavailable
+from muster_bus.errors import BusError, LogBehind, LogUnavailable
 from muster_bus.log import Log
 from muster_core.external.errors import NotSynced
 from muster_core.external.errors import SettingsWrong as ExternalSettingsWrong
@@ -27,7 +27,7 @@ from muster_runtime import logs
 from muster_runtime.http_server import HttpServer
 from muster_runtime.liveness import Liveness
 from muster_runtime.private_files import make_private_directory, private_umask
-from rich.console import Console
+from muster_runtime.terminal import Screen, marked
 
 from muster_cli import addresses, garbage, operations, queue_config
 from muster_cli.composition import Composed
@@ -89,14 +89,16 @@ def up(data_dir: Path, config: Path | None, file: Path | None, assignments: Sequ
         raise UsageError(f"--data-dir {data_dir}: cannot be created: {error.strerror}") from error
 
     def ready() -> None:
-        console = Console(highlight=False, soft_wrap=True)
-        console.print(f"[bold green]Muster is ready[/] after {time.monotonic() - began_s:.1f} s. Ctrl-C stops it.")
-        console.print(f"  gRPC   {settings.gateway.grpc_address}   {_SERVICES}")
+        console = Screen()
+        console.print(
+            marked("[bold green]Muster is ready[/] after {} s. Ctrl-C stops it.", f"{time.monotonic() - began_s:.1f}")
+        )
+        console.print(f"  gRPC   {settings.gateway.grpc_address}   {_SERVICES}", soft_wrap=True)
         if settings.gateway.http_address:
-            console.print(f"  REST   http://{settings.gateway.http_address}/ws/v1/partitions")
-            console.print(f"  page   http://{settings.gateway.http_address}/")
+            console.print(f"  REST   http://{settings.gateway.http_address}/ws/v1/partitions", soft_wrap=True)
+            console.print(f"  page   http://{settings.gateway.http_address}/", soft_wrap=True)
         for line in data_lines(settings, data_dir):
-            console.print(f"  {line}")
+            console.print(f"  {line}", soft_wrap=True)
 
     return _serve(settings, _everything, ready)
 
@@ -371,6 +373,8 @@ def _serve(settings: MusterSettings, build: Build, on_ready: Callable[[], None])
     except StartFailed as error:
         if isinstance(error.cause, UsageError):
             raise error.cause from error
+        if isinstance(error.cause, LogBehind):  # an operator must decide
+            raise UsageError(str(error.cause)) from error
         if isinstance(error.cause, OSError) and error.cause.errno in _ADDRESS_ERRORS:
             raise UsageError(error.cause.strerror or str(error.cause)) from error
         log.error("could not start", service=error.service, exc_info=error.cause)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import sys
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -12,9 +10,12 @@ from dataclasses import dataclass
 import grpc
 from muster_client.errors import AdminFailed, AdminRefused
 from muster_client.metrics_client import MetricsClient, MetricsSnapshot, as_json
-from rich.console import Console, Group, RenderableType
+from muster_runtime.access import Access
+from muster_runtime.terminal import Screen, is_terminal, marked, say, say_json
+from rich.console import Group, RenderableType
 from rich.live import Live
 
+from muster_cli.common import NO_ACCESS_FLAGS, AccessFlags
 from muster_cli.errors import CommandError, UsageError
 from muster_cli.operating import check_call
 from muster_cli.top_screen import Room, screen
@@ -42,6 +43,7 @@ class Asked:
     interval_s: float
     once: bool
     as_json: bool
+    flags: AccessFlags = NO_ACCESS_FLAGS
 
 
 def top(asked: Asked) -> int:
@@ -54,8 +56,9 @@ def top(asked: Asked) -> int:
     if asked.nodes < 1:
         raise UsageError(f"--nodes {asked.nodes}: expected at least 1")
     check_call(asked.gateway)
+    access = asked.flags.access()
     try:
-        asyncio.run(_show(asked))
+        asyncio.run(_show(asked, access))
     except AdminRefused as error:
         if error.code is grpc.StatusCode.INVALID_ARGUMENT:  # such as several RMs and none named
             raise UsageError(f"{asked.gateway}: {error.details}") from error
@@ -65,11 +68,11 @@ def top(asked: Asked) -> int:
     return 0
 
 
-async def _show(asked: Asked) -> None:
-    async with MetricsClient(asked.gateway) as client:
+async def _show(asked: Asked, access: Access) -> None:
+    async with MetricsClient(asked.gateway, access=access) as client:
         if asked.once:
             _print(asked, await _get(client, asked), None)
-        elif asked.as_json or not sys.stdout.isatty():
+        elif asked.as_json or not is_terminal():
             await _print_all(client, asked)
         else:
             await _live(client, asked)
@@ -84,32 +87,32 @@ async def _print_all(client: MetricsClient, asked: Asked) -> None:
     async with aclosing(_watch(client, asked)) as snapshots:
         async for now in snapshots:
             if before is not None and not asked.as_json:
-                print()  # noqa: T201 - the output
+                say()
             _print(asked, now, before)
             before = now
 
 
 def _print(asked: Asked, now: MetricsSnapshot, before: MetricsSnapshot | None) -> None:
     if asked.as_json:
-        print(json.dumps(as_json(now), separators=(",", ":")), flush=True)  # noqa: T201 - the output
+        say_json(as_json(now), indent=None, separators=(",", ":"))
         return
     console = _console()
     room = Room(_QUEUES_PRINTED, asked.nodes, _types(console), plain=_is_plain(console))
     with console.capture() as printed:
         console.print(screen(now, before, room))
-    print("\n".join(map(str.rstrip, printed.get().splitlines())), flush=True)  # noqa: T201 - the output
+    say("\n".join(map(str.rstrip, printed.get().splitlines())))
 
 
-def _console() -> Console:
-    return Console(width=None if sys.stdout.isatty() else _PIPED_WIDTH, highlight=False)
+def _console() -> Screen:
+    return Screen(width=None if is_terminal() else _PIPED_WIDTH)
 
 
-def _types(console: Console) -> int:
+def _types(console: Screen) -> int:
     """The number of resource type columns that fit beside the others."""
     return max(1, (console.width - _OTHER_COLUMNS) // _TYPE_COLUMN)
 
 
-def _is_plain(console: Console) -> bool:
+def _is_plain(console: Screen) -> bool:
     return not console.encoding.lower().startswith("utf")
 
 
@@ -131,12 +134,12 @@ async def _live(client: MetricsClient, asked: Asked) -> None:
             except AdminFailed as error:
                 if now is None:
                     raise
-                note = f"[bold red]no answer[/] ({error.code.name}): trying again"
+                note = marked("[bold red]no answer[/] ({}): trying again", error.code.name)
                 live.update(Group(note, _fitted(console, asked, now, None)), refresh=True)
             await asyncio.sleep(_AGAIN_S)
 
 
-def _fitted(console: Console, asked: Asked, now: MetricsSnapshot, before: MetricsSnapshot | None) -> RenderableType:
+def _fitted(console: Screen, asked: Asked, now: MetricsSnapshot, before: MetricsSnapshot | None) -> RenderableType:
     left = console.height - _OTHER_LINES
     nodes = min(asked.nodes, max(_QUEUES_MIN, left // 2))
     room = Room(max(_QUEUES_MIN, left - nodes), nodes, _types(console), plain=_is_plain(console))

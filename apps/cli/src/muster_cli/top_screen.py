@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from muster_client.metrics_client import MetricsSnapshot, ProcessMetrics, QueueMetrics, SchedulerMetrics, Tally
+from muster_runtime.terminal import as_seen
 from muster_si.constants import CPU, MEMORY
 from rich.console import Group, RenderableType
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -181,14 +181,14 @@ def _capacity(found: SchedulerMetrics, room: Room) -> Table:
     for name in sorted({*found.capacity, *found.pending}):
         capacity, allocated = found.capacity.get(name, 0), found.allocated.get(name, 0)
         shown = (amount(name, value) for value in (allocated, capacity, found.pending.get(name, 0)))
-        table.add_row(escape(name), bar(percent(allocated, capacity), room), *shown)
+        table.add_row(as_seen(name), bar(percent(allocated, capacity), room), *shown)
     return table
 
 
 def _reasons(found: SchedulerMetrics) -> Table:
     table = _table("pending, by reason", "asks", numbers=("asks",))
     for code, count in sorted(found.pending_by_reason.items(), key=lambda each: (-each[1], each[0])):
-        table.add_row(escape(code), f"{count:,}")
+        table.add_row(as_seen(code), f"{count:,}")
     return table
 
 
@@ -205,10 +205,10 @@ def _queues(queues: Sequence[QueueMetrics], room: Room) -> Table:
         most = f"/{queue.applications_max:,}" if queue.applications_max else ""
         full = fullest(queue.allocated, queue.max)
         table.add_row(
-            escape(f"{'  ' * level}{name}{state}"),
+            as_seen(f"{'  ' * level}{name}{state}"),
             f"{queue.applications_running:,}{most}",
             bar(full[1], room) if full is not None else _NOTHING,
-            escape(f"{amount(full[0], queue.max[full[0]])} {short(full[0])}") if full is not None else "",
+            as_seen(f"{amount(full[0], queue.max[full[0]])} {short(full[0])}") if full is not None else "",
             *(_allocated_and_pending(name, queue) for name in types),
         )
     if len(queues) > room.queues:
@@ -230,7 +230,7 @@ def _nodes(now: MetricsSnapshot, room: Room) -> Table:
     table = _table("fullest nodes", "", "allocations", *heads, "", numbers=("allocations", *heads))
     for node in shown:
         table.add_row(
-            escape(node.node_id),
+            as_seen(node.node_id),
             bar(node.used_percent, room),
             f"{node.allocations:,}",
             *(amount(name, node.available.get(name, 0)) if name in node.capacity else _NOTHING for name in types),
@@ -250,7 +250,7 @@ def _processes(now: MetricsSnapshot, before: MetricsSnapshot | None) -> Table:
             busy = _busy(process, old, (now.taken_ns - before.taken_ns) / 1e9)
         streams = f"{process.streams_open:,}" if process.streams_open else _NOTHING
         up = duration(process.uptime_seconds)
-        table.add_row(escape(process.name), busy, amount(MEMORY, process.memory_bytes), up, streams)
+        table.add_row(as_seen(process.name), busy, amount(MEMORY, process.memory_bytes), up, streams)
     return table
 
 

@@ -14,7 +14,7 @@ from muster_bus.log import Log
 from muster_bus.settings import LogSettings
 from muster_bus.topics import TopicSpec
 from muster_runtime import logs
-from rich.console import Console
+from muster_runtime.terminal import Screen, say
 from rich.table import Table
 
 from muster_cli.errors import CommandError, UsageError
@@ -29,7 +29,7 @@ def create(file: Path | None, assignments: Sequence[str]) -> int:
 
     async def work(bus: Log) -> None:
         for spec in settings.log.topics().specs():
-            print(f"{spec.name}: {_wanted(spec)}")  # noqa: T201 - the answer
+            say(f"{spec.name}: {_wanted(spec)}")
 
     return _with(make_log(settings.log, SystemClock()), work)
 
@@ -39,7 +39,7 @@ def verify(file: Path | None, assignments: Sequence[str]) -> int:
     settings = _settings(file, assignments)
 
     async def work(bus: Log) -> None:
-        print(f"{len(settings.log.topics().specs())} topics match their configuration")  # noqa: T201 - the answer
+        say(f"{len(settings.log.topics().specs())} topics match their configuration")
 
     return _with(_unchanged(settings.log), work)
 
@@ -60,7 +60,7 @@ def describe(file: Path | None, assignments: Sequence[str]) -> int:
                 first, end = await _ends(bus, spec.name, partition)
                 head = (spec.name, _wanted(spec)) if partition == 0 else ("", "")
                 table.add_row(*head, str(partition), str(first), str(end))
-        Console().print(table)
+        Screen().print(table)
 
     return _with(_unchanged(settings.log), work)
 

@@ -37,28 +37,3 @@ class SystemClock:
 
     def monotonic(self) -> float:
         return time.monotonic()
-
-
-class ManualClock:
-    """A clock for tests and simulation. Its time moves only with :meth:`advance`.
-
-    :param start_ns: first value of ``now_ns``; by default 2024-01-01T00:00:00Z.
-    """
-
-    def __init__(self, start_ns: int = 1_704_067_200_000_000_000) -> None:
-        self._now_ns = start_ns
-        self._elapsed_ns = 0
-
-    def now_ns(self) -> int:
-        return self._now_ns
-
-    def monotonic(self) -> float:
-        return self._elapsed_ns / 1e9
-
-    def advance(self, seconds: float) -> None:
-        """Moves both clocks forward by ``seconds``. Raises ValueError if ``seconds`` is negative."""
-        if seconds < 0:
-            raise ValueError(f"seconds {seconds}: time does not go back")
-        step_ns = round(seconds * 1e9)
-        self._now_ns += step_ns
-        self._elapsed_ns += step_ns

@@ -6,6 +6,8 @@
     - LogRefused            the log refuses this client: user, password, certificate, right; an operator must act
     - TopicMismatch         a topic exists, but not as this configuration needs it; an operator must decide
     - LogIncompatible       another version or another program wrote the log; an operator must decide
+    - LogBehind             the log has less than others know of it; an operator must decide
+    - LogFull               a LogUnavailable: the disk is full; it works again when there is room
     - RecordTooLarge        the record is over the log's limit; never retried
     - BadRecord             no log accepts it: unknown topic or partition, missing key; never retried
     - OffsetGone            retention deleted the offset; carries the range that exists
@@ -42,6 +44,21 @@ class TopicMismatch(LogError):
 
 class LogIncompatible(LogError):
     """Another version of Muster wrote the log, or it is no log of Muster. Nothing was changed."""
+
+
+class LogBehind(LogError):
+    """The log is older than others know it, or another one. Nothing was changed.
+
+    :param token: accepts this loss (``log.accept_loss``).
+    """
+
+    def __init__(self, story: str, token: str) -> None:
+        super().__init__(story)
+        self.token = token
+
+
+class LogFull(LogUnavailable):
+    """The log's disk is full. Nothing was written. The log can be read, and takes records again when there is room."""
 
 
 class BadRecord(LogError):

@@ -169,3 +169,16 @@ class Log(Protocol):
         a take-over.
         """
         ...
+
+
+@runtime_checkable
+class LogCondition(Protocol):
+    """A log that knows its own troubles."""
+
+    def refusal(self) -> str:
+        """Returns why the log takes no record now, in a sentence; "": it takes records."""
+        ...
+
+    def problems(self) -> list[str]:
+        """Returns what an operator must know although the log works, one sentence each."""
+        ...

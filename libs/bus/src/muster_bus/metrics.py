@@ -27,6 +27,7 @@ class Metric(StrEnum):
     LAG_RECORDS = "muster_bus_lag_records"
     APPLY_SECONDS = "muster_bus_apply_seconds"
     LOG_BYTES = "muster_bus_log_bytes"
+    WAL_BYTES = "muster_bus_wal_bytes"
     MAINTENANCE_REMOVED = "muster_bus_maintenance_removed_records"
 
 
@@ -67,6 +68,7 @@ apply_seconds = Histogram(
     buckets=(0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1),
 )
 log_bytes = Gauge(Metric.LOG_BYTES, "Size of the embedded log's file.")
+wal_bytes = Gauge(Metric.WAL_BYTES, "Size of the embedded log's write-ahead log at the last checkpoint.")
 maintenance_removed = Counter(
     Metric.MAINTENANCE_REMOVED, "Records removed by retention or compaction (embedded log).", ["topic", "why"]
 )

@@ -49,6 +49,7 @@ log = structlog.get_logger(__name__)
 
 _END_OFFSET_INTERVAL_S = 1.0  # greatest age of the lag in progress()
 _FOLD_READ_S = 1.0  # wait for the rest of the state; needed only with a slow broker
+_REPORT_BYTES = 8 << 10  # input between two reports of the position
 _CLOSE_TIMEOUT_S = 5.0  # the worker abandons an owner or reader that does not close in this time
 
 
@@ -199,6 +200,8 @@ class PartitionWorker:
     :param consult: called, in bounded time, with the machine and its next input. It asks others about the input and
         tells the machine. A BusError counts as a failure of the log, any other error as one of the machine.
     :param letter_value: what a dead letter keeps of a record's value, and a text about the rest; None: all of it.
+    :param report: makes a record that says that all input before an offset is answered. It is in the transaction that
+        answers it, for writers of the input that wait for that.
     """
 
     def __init__(
@@ -212,8 +215,9 @@ class PartitionWorker:
         settings: WorkerSettings | None = None,
         consult: Callable[[Any, Sequence[Record]], Awaitable[None]] | None = None,
         letter_value: Callable[[bytes], tuple[bytes, str]] | None = None,
+        report: Callable[[int], OutRecord] | None = None,
     ) -> None:
-        self.consult, self.letter_value = consult, letter_value
+        self.consult, self.letter_value, self.report = consult, letter_value, report
         self.log, self.topics, self.group, self.partition = log, topics, group, partition
         self.clock = clock
         self.settings = settings or WorkerSettings()
@@ -392,6 +396,7 @@ class _Life:
         self._outputs: list[OutRecord] = []  # of the next transaction, as are the next three
         self._output_bytes = 0
         self._inputs = 0
+        self._unreported_bytes = _REPORT_BYTES  # of input; the first transaction reports
         self._dirty = False  # there is something to commit
         self._kept: Sequence[Record] = ()  # read, but beyond the limits of one call of the machine
         self._is_position_new = True  # the next transaction carries the input position
@@ -498,6 +503,7 @@ class _Life:
                 raise
         worker.position = after if self._kept else self._reader.position
         self._inputs += len(records)
+        self._unreported_bytes += sum(len(record.value or b"") for record in records)
         self._dirty = self._is_position_new = True
         await asyncio.sleep(0)  # a batch may take long: let other tasks run
 
@@ -570,6 +576,10 @@ class _Life:
         if not self._dirty or self._in_flight is not None:
             return
         outputs, position = self._outputs, self._worker.position if self._is_position_new else None
+        report = self._worker.report
+        if report is not None and position is not None and self._unreported_bytes >= _REPORT_BYTES:
+            outputs.append(report(position))
+            self._unreported_bytes = 0
         self._is_position_new = False
         self._outputs, self._output_bytes, self._inputs, self._dirty = [], 0, 0, False
         self._in_flight = asyncio.create_task(self._commit(outputs, position))

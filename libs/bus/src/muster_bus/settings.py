@@ -40,6 +40,11 @@ class LogSettings(BaseModel):
         default=True, description="Whether si.events.app.v1 and the like, and si.usage.v1, are created (docs/usage.md)."
     )
 
+    accept_loss: str = Field(
+        default="",
+        description="Accepts the loss that a refused start named: the word from its message (docs/backup.md).",
+    )
+
     max_record_bytes: int = Field(
         default=1 << 20, ge=1024, le=1 << 30, description="Largest record (key, value, headers and framing)."
     )
@@ -109,6 +114,12 @@ class LogSettings(BaseModel):
     )
     sqlite_maintenance_interval_s: float = Field(
         default=30.0, gt=0, description="Time between retention and compaction runs."
+    )
+    sqlite_mark_interval_s: float = Field(
+        default=1.0,
+        gt=0,
+        description="Time between writes of the side file, which notices a lost log (docs/backup.md); only when "
+        "records came.",
     )
     sqlite_compaction_min_records: int = Field(
         default=10_000,

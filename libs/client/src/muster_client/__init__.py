@@ -1,5 +1,7 @@
 """The resource manager's side of the scheduler interface, in asyncio: :class:`RmClient` and its helpers."""
 
+from muster_runtime.access import Access
+
 from muster_client.admin import AdminClient
 from muster_client.builders import (
     application,
@@ -20,6 +22,7 @@ from muster_client.events_client import EventFilter, EventsClient, Place
 from muster_client.settings import ClientSettings
 
 __all__ = [
+    "Access",
     "AdminClient",
     "Callbacks",
     "ClientSettings",

@@ -16,6 +16,7 @@ import structlog
 from muster_bus.clock import Clock, SystemClock
 from muster_proto.muster.v1 import callbacks_pb2
 from muster_proto.si.v1 import si_pb2 as si
+from muster_runtime.access import PLAIN, Access, AccessWrong
 
 from muster_client.admin import DEFAULT_TIMEOUT_S, ConfigurationAnswer, configuration_answer
 from muster_client.backoff import Backoff
@@ -72,11 +73,12 @@ class RmClient:
     :param config: the queue configuration, as YAML text; empty: the gateway's default.
     :param callbacks: the functions to call; see :class:`Callbacks`.
     :param credentials: of the channel; None: plain text.
-    :param metadata: sent with every call (a token, for example).
+    :param metadata: sent with every call.
+    :param access: TLS and token; ``credentials`` come first.
     :ivar warnings: the scheduler's warnings about the last registration, such as a configuration's key without effect;
         the client also logs them.
 
-    Raises: ClientError for an rm_id that metadata cannot carry.
+    Raises: ClientError for an rm_id that metadata cannot carry. AccessWrong for files that cannot be used.
     """
 
     def __init__(
@@ -94,6 +96,7 @@ class RmClient:
         clock: Clock | None = None,
         credentials: grpc.ChannelCredentials | None = None,
         metadata: Metadata = (),
+        access: Access = PLAIN,
     ) -> None:
         if not (rm_id.isascii() and rm_id.isprintable()):
             raise ClientError(f"rm_id: {rm_id!r}, expected printable ASCII: it is sent in the calls' metadata")
@@ -112,7 +115,8 @@ class RmClient:
         self._settings = settings or ClientSettings()
         self._clock = clock or SystemClock()
         self._metadata: Metadata = ((RM_ID_METADATA, rm_id), *metadata)
-        self._channel = _channel(address, credentials, self._settings)
+        self._access, self._token = access, access.metadata()
+        self._channel = _channel(address, credentials or access.credentials(), self._settings, access)
         self._sequences = Sequences()
         self._allocations = self._stream("allocation", "UpdateAllocation", si.AllocationResponse, self._on_allocation)
         self._applications = self._stream(
@@ -358,11 +362,19 @@ class RmClient:
 
     # ---- inside --------------------------------------------------------------------------------------------------
 
+    def _sent(self, more: Metadata = ()) -> grpc.aio.Metadata:
+        """Returns the metadata of a call, with the token as it is now; the last one while its file is unreadable."""
+        try:
+            self._token = self._access.metadata()
+        except AccessWrong as error:
+            log.warning("token not read", rm_id=self.rm_id, error=str(error))
+        return grpc.aio.Metadata(*self._metadata, *self._token, *more)
+
     def _stream(self, name: str, method: str, response: Any, handler: Any) -> RmStream[Any]:
         make_call: Any = self._channel.stream_stream(_SERVICE + method, response_deserializer=response.FromString)
 
         def open_call(metadata: Metadata) -> Any:
-            return make_call(metadata=grpc.aio.Metadata(*self._metadata, *metadata))
+            return make_call(metadata=self._sent(metadata))
 
         async def deliver(item: Any) -> None:
             try:
@@ -387,7 +399,7 @@ class RmClient:
         make_call: Any = self._channel.stream_stream(_CALLBACKS, response_deserializer=respond)
 
         def open_call(metadata: Metadata) -> Any:
-            return make_call(metadata=grpc.aio.Metadata(*self._metadata, *metadata))
+            return make_call(metadata=self._sent(metadata))
 
         async def guard(call: Callable[[], Awaitable[None]]) -> None:
             try:
@@ -439,7 +451,7 @@ class RmClient:
         backoff = self._backoff("register")
         while True:
             left_s = deadline - self._clock.monotonic()
-            asked = call(self._registration, timeout=max(left_s, 0.001), metadata=grpc.aio.Metadata(*self._metadata))
+            asked = call(self._registration, timeout=max(left_s, 0.001), metadata=self._sent())
             try:
                 await asked
                 trailing = await asked.trailing_metadata()
@@ -579,8 +591,11 @@ def _seed(seed: int | None, name: str) -> int | None:
     return None if seed is None else seed * 31 + sum(name.encode())
 
 
-def _channel(address: str, credentials: grpc.ChannelCredentials | None, settings: ClientSettings) -> grpc.aio.Channel:
-    options = [
+def _channel(
+    address: str, credentials: grpc.ChannelCredentials | None, settings: ClientSettings, access: Access
+) -> grpc.aio.Channel:
+    options: list[tuple[str, int | str]] = [
+        *access.options(),
         # gRPC's own reconnection waits grow to two minutes. The streams' backoff replaces them.
         ("grpc.initial_reconnect_backoff_ms", settings.backoff_min_ms),
         ("grpc.min_reconnect_backoff_ms", settings.backoff_min_ms),

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from muster_runtime.private_files import make_private_directory
-from rich.console import Console
+from muster_runtime.terminal import Screen, marked
 
 from muster_client.errors import ReplayFailed
 from muster_client.local import LocalProcess, free_ports, muster_command
@@ -29,7 +29,7 @@ def main_demo(
     :param json_file: as :func:`~muster_client.replay.main_replay` takes it.
     :param keep: keep Muster running until interrupted.
     """
-    console = Console(stderr=is_standard_output(json_file))
+    console = Screen(stderr=is_standard_output(json_file))
     data_dir = data_dir or Path(tempfile.mkdtemp(prefix="muster-demo-"))
     make_private_directory(data_dir)
     grpc_port, http_port = free_ports(2)
@@ -38,9 +38,9 @@ def main_demo(
     muster = LocalProcess(muster_command("up", "--data-dir", str(data_dir), *addresses), data_dir / "muster.log")
     muster.start()
     try:
-        with console.status(f"Starting muster up in {data_dir} …"):
+        with console.status(marked("Starting muster up in {} …", data_dir)):
             came_up_s = asyncio.run(muster.serving(grpc_address))
-        console.print(f"Muster serves on {grpc_address} after {came_up_s:.1f} s, data in {data_dir}", highlight=False)
+        console.print(f"Muster serves on {grpc_address} after {came_up_s:.1f} s, data in {data_dir}")
         code = main_replay(
             directory,
             grpc_address,
@@ -52,7 +52,7 @@ def main_demo(
             console=console,
         )
     except ReplayFailed as error:
-        console.print(f"[bold red]demo failed:[/] {error}", highlight=False)
+        console.print(marked("[bold red]demo failed:[/] {}", error))
         return 2
     finally:
         muster.stop()
@@ -71,17 +71,17 @@ def _where_to_look(data_dir: Path, http_address: str, log_file: Path, keep: bool
     return places if keep else {"go on with it": f"muster up --data-dir {data_dir}", **places}
 
 
-def show_history(data_dir: Path, console: Console) -> None:
+def show_history(data_dir: Path, console: Screen) -> None:
     """Prints where the history is, and how to read it."""
     files = sorted(data_dir.rglob("*.parquet"))
     if not files:
-        console.print(f"[bold red]wrong:[/] there is no history under {data_dir}", highlight=False)
+        console.print(marked("[bold red]wrong:[/] there is no history under {}", data_dir))
         return
     count = f"{len(files)} Parquet file" + ("" if len(files) == 1 else "s")
-    console.print(f"[bold]history:[/] {data_dir} ({count})", highlight=False, soft_wrap=True)
+    console.print(marked("[bold]history:[/] {} ({})", data_dir, count), soft_wrap=True)
     for words, arguments in {
         "ask it": '"select * from applications"',
         "usage": "usage --queue root --plot usage.png",
     }.items():
         command = f"muster history {arguments} --data-dir {data_dir}"
-        console.print(f"[bold]{words}:[/] {command}", highlight=False, soft_wrap=True)
+        console.print(marked("[bold]{}:[/] {}", words, command), soft_wrap=True)

@@ -7,6 +7,7 @@ from typing import Self
 
 import grpc
 import grpc.aio
+from muster_runtime.access import PLAIN, Access
 
 from muster_client.errors import AdminFailed, AdminRefused
 from muster_client.stream import Metadata
@@ -30,15 +31,23 @@ class GatewayClient:
 
     :param address: a gRPC target, as of :class:`RmClient`.
     :param credentials: of the channel; None: plain text.
-    :param metadata: sent with every call (a token, for example).
+    :param metadata: sent with every call.
+    :param access: TLS and token; ``credentials`` come first.
     """
 
     def __init__(
-        self, address: str, *, credentials: grpc.ChannelCredentials | None = None, metadata: Metadata = ()
+        self,
+        address: str,
+        *,
+        credentials: grpc.ChannelCredentials | None = None,
+        metadata: Metadata = (),
+        access: Access = PLAIN,
     ) -> None:
-        self._metadata = metadata
+        self._metadata, self._access = metadata, access
+        credentials = credentials or access.credentials()
         # The gateway's limits count.
-        options = [
+        options: list[tuple[str, int | str]] = [
+            *access.options(),
             ("grpc.max_send_message_length", -1),
             ("grpc.max_receive_message_length", _MESSAGE_BYTES_MAX),
             # Otherwise a watch would not notice that the other side has vanished.
@@ -63,7 +72,7 @@ class GatewayClient:
         await self._channel.close()
 
     def _sent(self) -> grpc.aio.Metadata:
-        return grpc.aio.Metadata(*self._metadata)
+        return grpc.aio.Metadata(*self._metadata, *self._access.metadata())
 
 
 def refusal(error: grpc.aio.AioRpcError) -> AdminFailed | AdminRefused:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,9 +20,10 @@ import httpx
 import structlog
 from muster_bus.clock import Clock, SystemClock
 from muster_proto.si.v1 import si_pb2 as si
+from muster_runtime.access import PLAIN, Access
 from muster_runtime.private_files import open_private
+from muster_runtime.terminal import Screen, marked, standard_error, write_json
 from muster_si.constants import CPU, MEMORY
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from muster_client.accounts import Accounts, percentile
@@ -64,7 +64,7 @@ class ReplayOptions:
     :param answer_timeout_s: limit for nodes and applications to be accepted.
     :param settle_timeout_s: limit for all tasks to be placed or to have a reason, from the last ask on.
     :param http: of the REST front; ``host:port`` alone is http.
-    :param token: for the REST front, if it needs one.
+    :param access: TLS and token, for both doors.
     :param rest_timeout_s: limit for the REST front's first answer before anything is sent; later, limit for the view
         and the publisher, which follow the log, to catch up with this client.
     :param rest_silence_s: the replay gives up if the REST front gives no answer for so long while the replay asks for
@@ -81,7 +81,7 @@ class ReplayOptions:
     settle_timeout_s: float = 120.0
     rest_timeout_s: float = 10.0
     rest_silence_s: float = 30.0
-    token: str = field(default="", repr=False)
+    access: Access = PLAIN
     client: ClientSettings = field(default_factory=ClientSettings)
 
 
@@ -129,11 +129,12 @@ class _Replay:
         self._moved_at = clock.monotonic()
         self._bars: dict[str, TaskID] = {}
         self._http = rest_url(options.http)
-        self._rest = RestFront(self._http, options.rm_id, options.token)
+        self._rest = RestFront(self._http, options.rm_id, options.access)
         self._rest_silent_since: float | None = None
         self._client = RmClient(
             options.gateway,
             options.rm_id,
+            access=options.access,
             config=trace.queue_config,
             version="openb replay",
             callbacks=Callbacks(
@@ -473,9 +474,9 @@ def main_replay(
     timeout_s: float = 120.0,
     json_file: Path | None = None,
     keep: bool = False,
-    token: str = "",
+    access: Access = PLAIN,
     next_places: dict[str, str] | None = None,
-    console: Console | None = None,
+    console: Screen | None = None,
 ) -> int:
     """Runs `muster replay-trace`. Returns the exit code: 0 only if every task is accounted for exactly once, 1 if not,
     2 if the arguments do not work.
@@ -484,12 +485,12 @@ def main_replay(
     :param json_file: the report is also written to this file; "-": to standard output, without tables.
     """
     machine = is_standard_output(json_file)
-    console = console or Console(stderr=machine)
-    options = ReplayOptions(gateway, http, rm_id, chunk, asks_per_s, settle_timeout_s=timeout_s, token=token)
+    console = console or Screen(stderr=machine)
+    options = ReplayOptions(gateway, http, rm_id, chunk, asks_per_s, settle_timeout_s=timeout_s, access=access)
     if not structlog.is_configured():  # standard output is for the report
         structlog.configure(
             wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
-            logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+            logger_factory=structlog.PrintLoggerFactory(standard_error()),
         )
     code = 130  # exit code of an interruption before the report
     progress = replay_progress(console)
@@ -507,7 +508,7 @@ def main_replay(
     def show(report: ReplayReport) -> None:
         text = json.dumps(report.as_dict(), indent=2) + "\n"
         if machine:
-            sys.stdout.write(text)
+            write_json(text)
             return
         if json_file is not None:
             with open_private(json_file) as file:
@@ -523,7 +524,7 @@ def main_replay(
     except KeyboardInterrupt:
         pass
     except ClientError as error:
-        console.print(f"[bold red]replay failed:[/] {error}", highlight=False, soft_wrap=True)
+        console.print(marked("[bold red]replay failed:[/] {}", error), soft_wrap=True)
         return 2 if isinstance(error, _WRONG_CALL) else 1
     return code
 
@@ -533,7 +534,7 @@ def is_standard_output(json_file: Path | None) -> bool:
     return json_file is not None and str(json_file) == "-"
 
 
-def replay_progress(console: Console) -> Progress:
+def replay_progress(console: Screen) -> Progress:
     """Returns progress bars for nodes, applications, asks and placements."""
     return Progress(
         TextColumn("{task.description:>12}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console

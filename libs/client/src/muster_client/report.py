@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from muster_runtime.terminal import Screen, as_seen, marked
 from muster_si.constants import CPU, MEMORY
-from rich.console import Console
 from rich.table import Table
 
 from muster_client.trace import GPU
@@ -83,9 +83,9 @@ class ReplayReport:
         return result
 
 
-def print_report(report: ReplayReport, console: Console | None = None) -> None:
+def print_report(report: ReplayReport, console: Screen | None = None) -> None:
     """Prints the tables, and places with more information."""
-    console = console or Console()
+    console = console or Screen()
     title = f"Replay: {report.tasks:,} tasks on {report.nodes:,} nodes"
     table = Table(title=title, title_justify="left", show_header=False)
     table.add_column(style="bold")
@@ -94,11 +94,11 @@ def print_report(report: ReplayReport, console: Console | None = None) -> None:
     percent = 100 * report.placed / report.tasks if report.tasks else 0.0
     table.add_row("tasks placed", f"{report.placed:,}", f"{percent:.1f} %, in {report.applications:,} applications")
     for reason, count in sorted(report.pending.items(), key=lambda item: -item[1]):
-        table.add_row("pending", f"{count:,}", f"{reason}: {report.examples.get(reason, '')}")
+        table.add_row("pending", f"{count:,}", as_seen(f"{reason}: {report.examples.get(reason, '')}"))
     if not report.pending:
         table.add_row("pending", "0", "")
     for reason, count in sorted(report.rejected.items(), key=lambda item: -item[1]):
-        table.add_row("rejected", f"{count:,}", reason)
+        table.add_row("rejected", f"{count:,}", as_seen(reason))
     table.add_section()
     table.add_row("placement rate", f"{report.placement_rate_per_s:,.0f}/s", "first ask to last allocation")
     for name, value in (("p50", report.latency_p50_ms), ("p95", report.latency_p95_ms), ("p99", report.latency_p99_ms)):
@@ -118,16 +118,19 @@ def print_report(report: ReplayReport, console: Console | None = None) -> None:
     table.add_row("events written", written, "")
     console.print(table)
     for complaint in report.complaints:
-        console.print(f"[bold red]wrong:[/] {complaint}")
+        console.print(marked("[bold red]wrong:[/] {}", complaint))
     if report.unaccounted:
         console.print(
-            f"[bold red]wrong:[/] {len(report.unaccounted)} tasks are not accounted for exactly once: "
-            f"{some(report.unaccounted)}"
+            marked(
+                "[bold red]wrong:[/] {} tasks are not accounted for exactly once: {}",
+                len(report.unaccounted),
+                some(report.unaccounted),
+            )
         )
     if report.good:
-        console.print("[green]Every task is accounted for exactly once.[/]")
+        console.print(marked("[green]Every task is accounted for exactly once.[/]"))
     for label, place in report.next_places.items():
-        console.print(f"[bold]{label}:[/] {place}", soft_wrap=True, highlight=False)
+        console.print(marked("[bold]{}:[/] {}", label, place), soft_wrap=True)
 
 
 def some(names: list[str]) -> str:

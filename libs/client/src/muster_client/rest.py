@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import httpx
+from muster_runtime.access import PLAIN, Access
 
 from muster_client.errors import BadAddress
 
@@ -45,14 +46,18 @@ class RestFront:
     """The gateway's HTTP front, for one RM.
 
     :param address: a URL as :func:`rest_url` returns it.
-    :param token: with the role read, if the front needs one (docs/security.md).
+    :param access: TLS and token, if the front needs them (docs/security.md).
 
     Every method raises httpx.HTTPError if there is no answer, or an error answer.
     """
 
-    def __init__(self, address: str, rm_id: str, token: str = "") -> None:
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._http = httpx.AsyncClient(base_url=address, timeout=_ANSWER_TIMEOUT_S, headers=headers)
+    def __init__(self, address: str, rm_id: str, access: Access = PLAIN) -> None:
+        self._http = httpx.AsyncClient(
+            base_url=address,
+            timeout=_ANSWER_TIMEOUT_S,
+            headers=access.headers(),
+            verify=access.context() if address.startswith("https:") else True,
+        )
         self._rm_id = rm_id
 
     async def pending(self) -> dict[str, Pending]:

@@ -49,6 +49,9 @@ __all__ = ["KEYS", "Problem", "checksum", "load_queue_config", "load_recorded"]
 # the services' own limit is lower (``settings.py``).
 TEXT_BYTES_MAX = 1024 * 1024
 QUEUES_MAX = 10_000
+# Of a text that is no YAML and not larger than this, the slow reader gives the problem: its messages and places are
+# better.
+_TOLD_WELL_BYTES_MAX = 16 << 10
 WEIGHT_MAX = 1e9  # of a node sort's resource; sums of products with it stay finite
 PARTITION_NAME_MAX = 64  # as for a queue
 
@@ -113,6 +116,10 @@ def load_queue_config(
         reader.error("", None, f"the configuration has {size} bytes, expected at most {bytes_max}")
         return None, reader.problems
     document = read_tree(text, reader.unreadable, pure=pure)
+    if reader.errors and not pure and size <= _TOLD_WELL_BYTES_MAX:
+        told = Reader()
+        read_tree(text, told.unreadable, pure=True)
+        return None, (told if told.errors else reader).problems
     config = None if reader.errors else _Configuration(reader).read(document)
     return (None if reader.errors else config), reader.problems
 

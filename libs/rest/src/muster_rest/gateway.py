@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from muster_runtime.identity import Role
+from muster_runtime.identity import Right
 
 from muster_rest.route import Media, Route
 
@@ -17,7 +17,7 @@ _READY = Route(
     "/health",
     "front.ready",
     "Whether the gateway can serve, and its problems",
-    role=Role.NONE,
+    right=Right.NONE,
     statuses=(200, 503),
     media=Media.TEXT,
     notes="The gateway's. View and publisher answer JSON at their own ports.",
@@ -39,6 +39,7 @@ GATEWAY = (
         "/metrics",
         "front.metrics",
         "The process's own metrics",
+        right=Right.INSPECT,
         statuses=(200,),
         media=Media.PROMETHEUS,
         notes="Each process has it at its own port; this is the gateway's.",
@@ -52,13 +53,13 @@ GATEWAY = (
         dict[str, Any],
         statuses=(200,),
     ),
-    Route("GET", "/", "front.page", "The page", role=Role.NONE, statuses=(200, 304), media=Media.HTML, why=_PAGE),
+    Route("GET", "/", "front.page", "The page", right=Right.NONE, statuses=(200, 304), media=Media.HTML, why=_PAGE),
     Route(
         "GET",
         "/favicon.ico",
         "front.page",
         "The page's icon",
-        role=Role.NONE,
+        right=Right.NONE,
         statuses=(200, 304),
         media=Media.FILE,
         why=_PAGE,
@@ -68,7 +69,7 @@ GATEWAY = (
         "/page/{file}",
         "front.page",
         "A file of the page",
-        role=Role.NONE,
+        right=Right.NONE,
         statuses=(200, 304, 404),
         media=Media.FILE,
         why=_PAGE,

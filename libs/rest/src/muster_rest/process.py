@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from muster_runtime.identity import Role
+from muster_runtime.identity import Right
 
 from muster_rest.route import Media, Route
 from muster_rest.shapes.measures import ProcessHealthDao
@@ -20,7 +20,7 @@ def of_process(subject: str) -> tuple[Route, ...]:
             f"{subject}.health",
             "Whether the process works",
             ProcessHealthDao,
-            Role.NONE,
+            Right.NONE,
             statuses=(200, 503),
         ),
         Route(
@@ -28,6 +28,7 @@ def of_process(subject: str) -> tuple[Route, ...]:
             "/metrics",
             f"{subject}.metrics",
             "The process's own metrics",
+            right=Right.INSPECT,
             media=Media.PROMETHEUS,
             statuses=(200,),
         ),

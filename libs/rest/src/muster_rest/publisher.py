@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from muster_runtime.identity import Role
+from muster_runtime.identity import Right
 
 from muster_rest.parameters import (
     COUNT,
@@ -55,7 +55,7 @@ OPEN_STREAMS = Route(
     "events.open_streams",
     "The event streams that are open",
     list[events.EventStreamDao],
-    role=Role.ADMIN,
+    right=Right.ADMIN,
     parameters=_RM,
     statuses=(200,),
     notes="The view asks it for state dumps.",

@@ -1,4 +1,6 @@
-"""A route: one endpoint, defined once. docs/rest.md, the roles and ``/ws/v1/openapi.json`` are made from the routes."""
+"""A route: one endpoint, defined once. docs/rest.md, docs/security.md and ``/ws/v1/openapi.json`` are made from the
+routes.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal
 
-from muster_runtime.identity import Role
+from muster_runtime.identity import Right, Role
 
 _PARAMETER = re.compile(r"{(\w+)}")
 READS = ("GET", "HEAD")
@@ -48,14 +50,14 @@ class Route:
     :ivar handler: ``module.function`` in the service that answers; "" for a path that moved.
     :ivar summary: one line.
     :ivar schema: the type of the answer's JSON; None: no JSON, or no fixed form.
-    :ivar role: the role that the gateway requires.
+    :ivar right: the right that the gateway requires.
     :ivar parameters: the parameters of the query.
     :ivar statuses: the statuses of its own answers, the usual one first.
     :ivar media: the media of the answer.
     :ivar body: the type of the request's JSON; ``str``: text; None: no body.
     :ivar core: YuniKorn's core has the endpoint, too.
     :ivar notes: for docs/rest.md: how it differs from YuniKorn's core, or which page describes it.
-    :ivar why: for docs/security.md: why it needs this role.
+    :ivar why: for docs/security.md: why it needs this right.
     :ivar moved_to: the new path of the endpoint.
     :ivar dump: the answer counts for ``view.dumps_max``.
     """
@@ -65,7 +67,7 @@ class Route:
     handler: str
     summary: str
     schema: Any = None
-    role: Role = Role.READ
+    right: Right = Right.READ
     parameters: tuple[Parameter, ...] = ()
     statuses: tuple[int, ...] = (200, 400, 404)
     media: Media = Media.JSON
@@ -78,8 +80,13 @@ class Route:
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """The methods that need its role: HEAD needs the role of GET."""
+        """The methods that need its right: HEAD needs the right of GET."""
         return READS if self.method == "GET" else (self.method,)
+
+    @property
+    def role(self) -> Role:
+        """The role that suffices where no policy is configured."""
+        return self.right.role
 
     @property
     def path_parameters(self) -> list[str]:

@@ -1,8 +1,8 @@
-"""The services with their routes: they tell the gateway where a request goes and which role it requires."""
+"""The services with their routes: they tell the gateway where a request goes and which right it requires."""
 
 from __future__ import annotations
 
-from muster_runtime.identity import Role
+from muster_runtime.identity import Right
 
 from muster_rest import gateway, publisher, view
 from muster_rest.route import READS, Route, Service
@@ -14,8 +14,8 @@ GATEWAY = Service("gateway", gateway.GATEWAY)
 # The gateway comes last, so its own answers count for paths that several services have (/health, /metrics).
 SERVICES = (VIEW, PUBLISHER, GATEWAY)
 
-# All paths below require this role, too, with or without a route.
-BELOW = {"/page/": Role.NONE, "/debug/": Role.ADMIN}
+# Reads of the paths below without a route require these rights.
+BELOW = {"/page/": Right.NONE, "/debug/": Right.ADMIN}
 
 
 def through_the_gateway(services: tuple[Service, ...] = SERVICES) -> list[Route]:
@@ -49,6 +49,6 @@ class Places:
         return next((service for folder, service in self._folders if path.startswith(folder)), GATEWAY)
 
 
-def default_role(method: str) -> Role:
-    """The role that a path without a route needs."""
-    return Role.READ if method in READS else Role.ADMIN
+def default_right(method: str) -> Right:
+    """The right that a path without a route needs."""
+    return Right.INSPECT if method in READS else Right.ADMIN

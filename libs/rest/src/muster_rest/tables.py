@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from muster_rest.methods import METHODS
 from muster_rest.route import READS
 from muster_rest.services import BELOW, through_the_gateway
 
@@ -11,7 +12,7 @@ from muster_rest.services import BELOW, through_the_gateway
 def endpoints() -> str:
     """Every route, for docs/rest.md."""
     return _table(
-        ("method", "path", "summary", "answer", "parameters", "statuses", "role", "core", "notes"),
+        ("method", "path", "summary", "answer", "parameters", "statuses", "right", "core", "notes"),
         (
             (
                 route.method,
@@ -20,7 +21,7 @@ def endpoints() -> str:
                 str(route.media),
                 ", ".join(f"`{each.name}`" for each in route.parameters),
                 ", ".join(map(str, route.statuses)),
-                str(route.role),
+                str(route.right),
                 "yes" if route.core else "no",
                 route.notes,
             )
@@ -29,13 +30,21 @@ def endpoints() -> str:
     )
 
 
-def roles() -> str:
-    """Returns the table of the roles of routes, for docs/security.md."""
+def rights() -> str:
+    """Returns the table of the rights of routes, for docs/security.md."""
     rows = [
-        (f"`{route.path}`", ", ".join(route.methods), str(route.role), route.why) for route in through_the_gateway()
+        (f"`{route.path}`", ", ".join(route.methods), str(route.right), route.why) for route in through_the_gateway()
     ]
-    rows += [(f"`{folder}…`", ", ".join(READS), str(role), "every path below") for folder, role in BELOW.items()]
-    return _table(("path", "methods", "role", "why"), rows)
+    rows += [
+        (f"`{folder}…`", ", ".join(READS), str(right), "every other path below") for folder, right in BELOW.items()
+    ]
+    return _table(("path", "methods", "right", "why"), rows)
+
+
+def methods() -> str:
+    """Returns the table of the rights of gRPC methods, for docs/security.md."""
+    rows = ((f"`{each.service}`", f"`{each.name}`", str(each.right), each.why) for each in METHODS)
+    return _table(("service", "method", "right", "why"), rows)
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from muster_runtime.identity import Role
+from muster_runtime.identity import Right
 
 from muster_rest.parameters import (
     AFTER,
@@ -251,7 +251,7 @@ _DEBUG = (
         "/ws/v1/stack",
         "",
         "Moved to /debug/stack",
-        role=Role.ADMIN,
+        right=Right.ADMIN,
         statuses=(301,),
         media=Media.HTML,
         core=True,
@@ -263,7 +263,7 @@ _DEBUG = (
         "/ws/v1/fullstatedump",
         "",
         "Moved to /debug/fullstatedump",
-        role=Role.ADMIN,
+        right=Right.OPERATE,
         statuses=(301,),
         media=Media.HTML,
         moved_to="/debug/fullstatedump",
@@ -275,7 +275,7 @@ _DEBUG = (
         "/debug/stack",
         "process.stack",
         "The stacks of all threads and tasks",
-        role=Role.ADMIN,
+        right=Right.ADMIN,
         statuses=(200,),
         media=Media.TEXT_AS_JSON,
         core=True,
@@ -289,7 +289,7 @@ _DEBUG = (
         "states.state_dump",
         "The whole state of a resource manager",
         state_dump.StateDumpDao,
-        role=Role.ADMIN,
+        right=Right.OPERATE,
         statuses=(200, 400, 404, 503),
         dump=True,
         notes=(
@@ -304,7 +304,7 @@ _DEBUG = (
         "/debug/pprof",
         "",
         "Moved to /debug/pprof/",
-        role=Role.ADMIN,
+        right=Right.ADMIN,
         statuses=(301,),
         media=Media.HTML,
         core=True,
@@ -316,7 +316,7 @@ _DEBUG = (
         "/debug/pprof/",
         "process.pprof",
         "The list of profiles",
-        role=Role.ADMIN,
+        right=Right.ADMIN,
         statuses=(200,),
         media=Media.HTML,
         core=True,
@@ -326,7 +326,7 @@ _DEBUG = (
         "/debug/pprof/{profile}",
         "process.pprof",
         "One profile of the process",
-        role=Role.ADMIN,
+        right=Right.ADMIN,
         parameters=(SECONDS,),
         statuses=(200, 400, 404, 501, 503),
         media=Media.TEXT,
@@ -342,6 +342,7 @@ _DEBUG = (
         "process.level",
         "The log level",
         str,
+        right=Right.INSPECT,
         statuses=(200,),
         notes="Of the view's process, with `muster up` of the process that schedules. Older YuniKorn cores had it.",
     ),
@@ -351,7 +352,7 @@ _DEBUG = (
         "process.set_level",
         "Sets the log level",
         str,
-        role=Role.ADMIN,
+        right=Right.ADMIN,
         statuses=(200, 400),
         notes="Until the process ends; with `muster up` for both processes.",
         why="changes the process",

@@ -7,8 +7,9 @@ import contextlib
 import logging
 import resource
 import socket
+import ssl
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import structlog
@@ -26,6 +27,8 @@ _STOP_MARGIN_S = 1.0
 _HEAD_BYTES_MAX = 64 * 1024
 # The key of an extension of the scope, for :func:`cut`.
 _CUT = "muster.cut"
+# The key of another one, for :func:`peer_certificate`.
+_PEER_CERTIFICATE = "muster.peer_certificate"
 # The server cuts clients that take longer to send a request's head or its body. Otherwise open connections would cost
 # clients nothing and use up the files that this process may open.
 _REQUEST_S = 60.0
@@ -58,6 +61,7 @@ class HttpServer:
         (``pages.for_programs``).
     :param connections_max: the server cuts further connections; 0: 20,000, or a quarter of the files that the process
         may open.
+    :param tls: the server's certificates; None: plain text.
     :ivar port: the port that it listens on; 0: it is a Unix socket.
 
     The constructor raises ValueError for an invalid address and OSError if listening fails. Both name the field.
@@ -73,6 +77,7 @@ class HttpServer:
         programs_only: bool = False,
         request_s: float = _REQUEST_S,
         connections_max: int = 0,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._socket = listen(field, address) if isinstance(address, str) else address
         self._name = f"{field} {address!r}"
@@ -86,24 +91,23 @@ class HttpServer:
         self._task: asyncio.Task[None] | None = None
         self._ended = asyncio.Event()
         most = connections_max or _connections_max()
-        self._server = _Server(
-            uvicorn.Config(
-                _with_cut(app),
-                # Names the class: otherwise uvicorn may choose another parser, without a limit of the head's size.
-                http=_Connection,
-                log_config=None,
-                access_log=False,
-                lifespan="off",
-                ws="none",
-                server_header=False,
-                proxy_headers=False,
-                timeout_graceful_shutdown=graceful_s,
-                h11_max_incomplete_event_size=_HEAD_BYTES_MAX,
-                backlog=max(1, min(_TAKEN_AT_ONCE, most // 16)),
-            ),
-            request_s,
-            most,
+        config = uvicorn.Config(
+            _with_cut(app),
+            # Names the class: otherwise uvicorn may choose another parser, without a limit of the head's size.
+            http=_Connection,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            ws="none",
+            server_header=False,
+            proxy_headers=False,
+            timeout_graceful_shutdown=graceful_s,
+            h11_max_incomplete_event_size=_HEAD_BYTES_MAX,
+            backlog=max(1, min(_TAKEN_AT_ONCE, most // 16)),
         )
+        config.load()
+        config.ssl = tls
+        self._server = _Server(config, request_s, most)
 
     async def serve(self) -> None:
         """Serves until :meth:`stop`. Run it in a task and watch the task's end."""
@@ -166,12 +170,27 @@ async def cut(scope: Scope) -> None:
         await asyncio.sleep(0)  # lets uvicorn notice
 
 
+def cutter(scope: Scope) -> Callable[[], None]:
+    """Returns a function that cuts the connection of a request. It does nothing without an :class:`HttpServer`."""
+    end: Callable[[], None] = scope.get("extensions", {}).get(_CUT, lambda: None)
+    return end
+
+
+def peer_certificate(scope: Scope) -> bytes:
+    """Returns the certificate of a request's client as DER; b"": it has none. TLS has verified it."""
+    found: bytes = scope.get("extensions", {}).get(_PEER_CERTIFICATE, b"")
+    return found
+
+
 def _with_cut(app: ASGIApp) -> ASGIApp:
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
         # uvicorn's ``send`` is a method of the request. ASGI has no name for the connection.
         connection = getattr(getattr(send, "__self__", None), "transport", None)
         if connection is not None:
             scope["extensions"] = {**scope.get("extensions", {}), _CUT: connection.abort}
+            tls = connection.get_extra_info("ssl_object")
+            if tls is not None and (certificate := tls.getpeercert(binary_form=True)):
+                scope["extensions"][_PEER_CERTIFICATE] = certificate
         await app(scope, receive, send)
 
     return serve

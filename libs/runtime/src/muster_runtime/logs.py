@@ -16,6 +16,7 @@ from typing import Literal, TextIO
 
 import structlog
 
+from muster_runtime.invisible import visible
 from muster_runtime.secrets import MASK, is_secret, masked_json, masked_text
 
 Level = Literal["debug", "info", "warning", "error"]
@@ -46,10 +47,20 @@ def without_secrets(_: object, __: str, entry: structlog.typing.EventDict) -> st
     return entry
 
 
+def _all_visible(_: object, __: str, entry: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """No text commands the terminal (invisible.py). The renderer's own colours come later."""
+    for name, value in entry.items():
+        if isinstance(value, str):
+            entry[name] = visible(value, breaks=name in ("event", "exception", "stack"))
+        elif name != "exc_info" and not isinstance(value, (int, float, NoneType)):
+            entry[name] = visible(repr(value), breaks=False)
+    return entry
+
+
 def _traceback(out: TextIO, error: structlog.typing.ExcInfo) -> None:
     text = io.StringIO()
     structlog.dev.plain_traceback(text, error)
-    out.write(masked_text(text.getvalue()))
+    out.write(visible(masked_text(text.getvalue())))
 
 
 class SeldomRepeated(logging.Filter):
@@ -104,6 +115,7 @@ def configure(level: Level, form: Format, stream: TextIO | None = None) -> None:
         if as_json
         else [
             without_secrets,
+            _all_visible,
             structlog.dev.ConsoleRenderer(colors=out.isatty(), exception_formatter=_traceback),
         ]
     )

@@ -88,13 +88,15 @@ _COLON = re.compile(
     r"""(?:[^\s,;&"'{}\[\]\\]{1,512}+(?=[ \t]{0,4}(?:$|[\n,;}\]\\]))|[^\s,;&"'{}\[\]\\]{512,}+))""",
     re.IGNORECASE | re.MULTILINE,
 )
-# "--password value", "apikey value". A word is no secret: only what has letters and digits, or is long.
+# "--password value", "apikey value", "token: value in prose". A word is no secret: only what has letters and digits, or
+# is long.
 _BESIDE = re.compile(
-    rf"""((?:--?)?\b{_NAME}[ \t]{{1,4}})(["']?)((?=[^\s"']*\d)(?=[^\s"']*[A-Za-z])[^\s"',;]{{6,}}|[\w./+=-]{{24,}})""",
+    rf"""((?:--?)?\b{_NAME}["']?:?[ \t]{{1,4}})(["']?)"""
+    r"""((?=[^\s"']*\d)(?=[^\s"']*[A-Za-z])[^\s"',;]{6,}|[\w./+=-]{24,})""",
     re.IGNORECASE,
 )
 # A secret access key of AWS has no mark but its length and its letters.
-_FORTY = re.compile(r"(?<![\w/+=.-])[A-Za-z0-9/+]{40}(?![\w/+=.-])")
+_FORTY = re.compile(r"(?<![\w/+=.-])[A-Za-z0-9/+]{40}(?![\w/+=.-])", re.ASCII)
 _HEXADECIMAL = re.compile(r"[0-9a-f]+|[0-9A-F]+").fullmatch
 _FORTY_CHARACTERS = 40
 # Tags and names repeat; a long text does not, and would fill the memory.
@@ -252,7 +254,8 @@ def _without_access_key(found: re.Match[str]) -> str:
 
 def may_hold_secrets(value: bytes) -> bool:
     """Tells whether bytes of an unknown form have a word or a mark that stands beside secrets. Errs on that side."""
-    return _SIGN.search(value.decode("latin-1")) is not None
+    text = value.decode("latin-1")
+    return _SIGN.search(text) is not None or _FORTY.search(text) is not None
 
 
 # ---- messages --------------------------------------------------------------------------------------------------------

@@ -24,7 +24,9 @@ from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from grpc_reflection.v1alpha import reflection
 from muster_runtime import whose
 from muster_runtime.addresses import host_of_peer
+from muster_runtime.caller import INTERNAL, current
 from muster_runtime.life import until
+from muster_runtime.reach import Reach, reach_in
 from prometheus_client import Counter
 
 from muster_event_publisher import metrics
@@ -69,7 +71,7 @@ class EventsService:
 
     async def _batch(self, raw: bytes, context: Any) -> bytes:
         try:
-            answer = await self._hub.batch(read_batch(raw), self._default(context))
+            answer = await self._hub.batch(read_batch(raw), self._default(context), self._reach(context))
         except asyncio.CancelledError:
             metrics.BATCHES.labels("CANCELLED").inc()
             raise
@@ -81,7 +83,7 @@ class EventsService:
     async def _watch(self, raw: bytes, context: Any) -> None:
         watch: EventWatch | None = None
         try:
-            watch = self._hub.watch(read_watch(raw), self._peer(context), self._default(context))
+            watch = self._hub.watch(read_watch(raw), self._peer(context), self._default(context), self._reach(context))
             await _serve(watch, context)
         except asyncio.CancelledError:
             metrics.WATCHES_ENDED.labels("CANCELLED").inc()
@@ -99,6 +101,13 @@ class EventsService:
         if self._default_rm is not None:
             return self._default_rm
         return whose.default_in(context.invocation_metadata() or ())
+
+    def _reach(self, context: Any) -> Reach:
+        """What the caller may read. In the gateway's process the gateway has set the caller. In another process only
+        the gateway can call, and it sends this in metadata.
+        """
+        caller = current()
+        return reach_in(context.invocation_metadata() or ()) if caller is INTERNAL else caller.reach()
 
     def _peer(self, context: Any) -> str:
         """The caller's address; through a trusted proxy, the one that the proxy names. On a Unix socket the gateway is

@@ -38,6 +38,7 @@ from muster_rest.publisher import BATCH, OPEN_STREAMS, PUBLISHER, STREAM
 from muster_runtime import whose
 from muster_runtime.go_json import error_body
 from muster_runtime.life import until
+from muster_runtime.reach import reach_of
 from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.applications import Starlette
@@ -174,7 +175,7 @@ class EventsRest:
         began_s = time.monotonic()
         query = _query(request)
         # 1. the parameters
-        ring = self._source.choose(query.get("rm") or None, whose.default_of(request.headers.raw))
+        ring = self._chosen(request, query)
         limit = self._source.settings.of(ring.rm_id if ring is not None else "").rest_response_size
         wanted, start = _number(query, "count", limit, lowest=1), _number(query, "start", 0)
         states = self._states_of(query, usually=False)
@@ -263,7 +264,7 @@ class EventsRest:
         count = _number(query, "count", 0)
         start = _number(query, "start", 0) if query.get("start") else None
         states = self._states_of(query, usually=True)
-        ring = self._source.choose(query.get("rm") or None, whose.default_of(request.headers.raw))
+        ring = self._chosen(request, query)
         # 2. the first event
         next_id = ring.next_id if ring is not None else 0
         if start is not None and start > next_id:
@@ -280,6 +281,10 @@ class EventsRest:
         if ring is not None:
             headers.append((b"x-muster-next-id", str(cursor).encode()))
         return EventStream(self._streams, self._source, ring, cursor, host, headers, states)
+
+    def _chosen(self, request: Request, query: Mapping[str, str]) -> EventRing | None:
+        headers = request.headers.raw
+        return self._source.choose(query.get("rm") or None, whose.default_of(headers), reach_of(headers))
 
     async def _open_streams(self, request: Request) -> ASGIApp:
         """The open streams of an RM's events, and those that wait for the first RM with events; without ``rm`` all."""

@@ -10,6 +10,7 @@ from muster_bus.errors import LogError
 from muster_bus.topics import Topics
 from muster_runtime import whose
 from muster_runtime.event_settings import DEFAULT, EventSettings
+from muster_runtime.reach import EVERYTHING, Reach
 
 from muster_event_publisher.errors import OldEventsAway, RequestRefused, SearchTooLong, SinkError, known_rms, shown
 from muster_event_publisher.history.reader import HistoryReader
@@ -75,23 +76,27 @@ class EventSource:
         self._searches, self._topics, self._history = searches, topics, history
         self._lines: dict[str, tuple[str, EventLines]] = {}
 
-    def choose(self, rm_id: str | None, default_rm: str = "") -> EventRing | None:
+    def choose(self, rm_id: str | None, default_rm: str = "", reach: Reach = EVERYTHING) -> EventRing | None:
         """The ring that a request means; None when no RM has events yet.
 
         :param default_rm: the RM that is meant when there are several and the request names none.
+        :param reach: what the caller may read; other RMs do not exist for it. Events need the whole RM.
 
         Raises RequestRefused: 500 when events are not tracked; 404 for an RM without events; 400 when several RMs have
         events, the request names none and no default decides.
         """
         tracks = self.settings.tracks
-        known = [known_id for known_id in self.rings.rm_ids() if tracks(known_id)]
+        sees = reach.sees_whole
+        known = [known_id for known_id in self.rings.rm_ids() if tracks(known_id) and sees(known_id)]
         if rm_id is None and default_rm:
             # (The default counts even if only another RM has events: the caller would mistake those for its own.)
             everybody = self.settings.lives({*self.rings.rm_ids(), *self.settings.registered()})
-            if default_rm in everybody and len(everybody) > 1:
+            if default_rm in everybody and len(everybody) > 1 and sees(default_rm):
                 rm_id = default_rm
         if rm_id is not None:
             ring = self.rings.get(rm_id)
+            if not sees(rm_id):
+                raise RequestRefused(404, f'parameter "rm": no events of {shown(rm_id)}{known_rms(known)}')
             if not tracks(rm_id):
                 raise RequestRefused(500, _DISABLED)
             if ring is None:
@@ -103,6 +108,8 @@ class EventSource:
             return self.rings.get(meant)
         if there:
             raise RequestRefused(400, f'parameter "rm" is needed{known_rms(list(there))}')
+        if not reach.is_all:  # an RM that has events later may be another's
+            raise RequestRefused(404, f'parameter "rm": no events{known_rms(known)}')
         # No RM has events: an error, unless some RM is tracked and may have events later.
         others = {*self.rings.rm_ids(), *self.settings.registered()} or {""}
         if not any(map(tracks, others)):

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import structlog
 from muster_bus.clock import Clock
 from muster_runtime import whose
+from muster_runtime.reach import EVERYTHING, Reach
 from muster_runtime.request_store import RequestReader
 
 from muster_event_publisher import metrics
@@ -263,13 +264,13 @@ class EventHub:
 
     # ---- once ------------------------------------------------------------------------------------------------------
 
-    async def batch(self, query: Query, default_rm: str = "") -> bytes:
+    async def batch(self, query: Query, default_rm: str = "", reach: Reach = EVERYTHING) -> bytes:
         """An EventBatch. Raises CallRefused.
 
         :param default_rm: the RM that is meant when there are several and the call names none.
         """
         self.check_open()
-        rm_id, ring = self._whose(query, default_rm)
+        rm_id, ring = self._whose(query, default_rm, reach)
         if ring is None:
             raise NoEvents(f"rm_id: no events of {rm_id!a} yet")
         _check_instance(ring, query)
@@ -299,13 +300,13 @@ class EventHub:
 
     # ---- again and again -------------------------------------------------------------------------------------------
 
-    def watch(self, query: Query, host: str, default_rm: str = "") -> EventWatch:
+    def watch(self, query: Query, host: str, default_rm: str = "", reach: Reach = EVERYTHING) -> EventWatch:
         """A call of Watch, which counts until it is closed. Raises CallRefused.
 
         :param host: the caller's address, for the limits; ``default_rm``: as for :meth:`batch`.
         """
         self.check_open()
-        rm_id, ring = self._whose(query, default_rm)
+        rm_id, ring = self._whose(query, default_rm, reach)
         if ring is not None:
             _check_instance(ring, query)
         settings = self.source.settings.of(rm_id)
@@ -346,10 +347,10 @@ class EventHub:
             known = self._known[ring.rm_id] = Known(ring, partial(self._app_queues.queue_of, ring.rm_id))
         return known
 
-    def _whose(self, query: Query, default_rm: str) -> tuple[str, EventRing | None]:
+    def _whose(self, query: Query, default_rm: str, reach: Reach) -> tuple[str, EventRing | None]:
         """The RM that is meant, and its ring, if it has one. Raises CallRefused."""
         settings, rings = self.source.settings, self.source.rings
-        known = sorted({*rings.rm_ids(), *settings.registered()})
+        known = sorted(each for each in {*rings.rm_ids(), *settings.registered()} if reach.sees_whole(each))
         rm_id = query.rm_id
         if not rm_id:
             there = settings.lives(known)
@@ -357,8 +358,8 @@ class EventHub:
             if meant is None:
                 raise BadRequest(f"rm_id: empty, expected an RM's id{known_rms(list(there))}")
             rm_id = meant
-        is_known = rm_id in known or self.requests.get(rm_id) is not None
-        if not query.requests:
+        is_known = rm_id in known or (reach.sees_whole(rm_id) and self.requests.get(rm_id) is not None)
+        if not query.requests and reach.sees_whole(rm_id):
             self.check_tracked(rm_id)
         ring = rings.get(rm_id)
         if not is_known or (ring is None and not query.requests):

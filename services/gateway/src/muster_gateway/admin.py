@@ -17,6 +17,7 @@ import grpc
 import structlog
 from muster_bus.clock import Clock
 from muster_proto.muster.bus.v1 import envelope_pb2
+from muster_runtime.caller import current
 
 from muster_gateway import admin_codec, metrics
 from muster_gateway.admin_codec import Command
@@ -244,7 +245,9 @@ class AdminServicer:
     async def list_resource_managers(self, raw: bytes) -> bytes:
         """ListResourceManagers. Raises InvalidRequest, NotRegistered, SessionsDown, ViewSilent, OverLimit."""
         wanted = admin_codec.decode_list(raw, self._settings.limits)
+        sees = current().reach().sees
         sessions = [await self._life.session(wanted)] if wanted else await self._life.all_sessions()
+        sessions = [each for each in sessions if sees(each.rm_id)]
         return admin_codec.encode_resource_managers(await self._shown(sessions, wanted))
 
     async def explain(self, raw: bytes) -> bytes:

@@ -22,12 +22,13 @@ NodeRequest.nodes                        RejectedNode (a bad existing allocation
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Mapping, MutableSequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 from muster_proto.si.v1 import si_pb2
+from muster_si.characters import code_point, first_hidden
 from muster_si.tags import is_forced
 
 from muster_gateway.errors import InvalidRequest, OverLimit, shown
@@ -36,6 +37,10 @@ from muster_gateway.stream_kind import StreamKind
 
 Request = si_pb2.AllocationRequest | si_pb2.ApplicationRequest | si_pb2.NodeRequest
 Check = Callable[[Any, str, AdmissionLimits], str | None]
+T = TypeVar("T")
+Steps = Generator[None, None, T]
+# Items that one step checks: some 3 ms.
+_ITEMS_STEP = 256
 
 REQUEST_TYPES: dict[StreamKind, type[Request]] = {
     StreamKind.ALLOCATION: si_pb2.AllocationRequest,
@@ -76,7 +81,7 @@ def rm_id_of(kind: StreamKind, raw: bytes, limits: AdmissionLimits) -> str:
 
 def check_rm_id(rm_id: str, limits: AdmissionLimits, field: str = "rmID") -> None:
     """Raises InvalidRequest if ``rm_id`` cannot name an RM."""
-    if problem := name_problem(rm_id, field, limits.max_id_chars):
+    if problem := new_name_problem(rm_id, field, limits.max_id_chars):
         raise InvalidRequest(problem)
     if not rm_id.strip():
         raise InvalidRequest(f"{field}: {shown(rm_id)}, expected more than blanks")
@@ -84,10 +89,21 @@ def check_rm_id(rm_id: str, limits: AdmissionLimits, field: str = "rmID") -> Non
 
 def admit(kind: StreamKind, raw: bytes, rm_id: str, limits: AdmissionLimits) -> Admitted:
     """Judges one message of a stream that belongs to ``rm_id``. Raises InvalidRequest, OverLimit."""
+    steps = admission_steps(kind, raw, rm_id, limits)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            admitted: Admitted = end.value
+            return admitted
+
+
+def admission_steps(kind: StreamKind, raw: bytes, rm_id: str, limits: AdmissionLimits) -> Steps[Admitted]:
+    """Does the same in steps of a few milliseconds: other tasks can run between them. A small message is one step."""
     message = parsed(REQUEST_TYPES[kind], raw)
     if message.rmID != rm_id:
         raise InvalidRequest(f"rmID: {shown(message.rmID)}, expected {shown(rm_id)}: a stream belongs to one RM")
-    return _ADMIT[kind](message, raw, limits)
+    return (yield from _ADMIT[kind](message, raw, limits))
 
 
 def admit_registration(raw: bytes, limits: AdmissionLimits) -> tuple[str, str]:
@@ -128,7 +144,7 @@ def _admit_configured(
 # ---- the three kinds of messages ---------------------------------------------------------------------------------
 
 
-def _admit_allocation(message: si_pb2.AllocationRequest, raw: bytes, limits: AdmissionLimits) -> Admitted:
+def _admit_allocation(message: si_pb2.AllocationRequest, raw: bytes, limits: AdmissionLimits) -> Steps[Admitted]:
     releases = message.releases
     count = (
         len(message.asks)
@@ -148,18 +164,21 @@ def _admit_allocation(message: si_pb2.AllocationRequest, raw: bytes, limits: Adm
     measure = _may_be_large(raw, limits)
     bad = _Bad()
     if message.HasField("releases"):
-        bad.find(releases.allocationsToRelease, "releases.allocationsToRelease", _release_problem, limits)
+        path = "releases.allocationsToRelease"
+        yield from bad.find(releases.allocationsToRelease, path, _release_problem, limits)
         bad.answer_asks(answer.rejectedAllocations)
-        bad.find(releases.allocationAsksToRelease, "releases.allocationAsksToRelease", _release_problem, limits)
+        yield from bad.find(
+            releases.allocationAsksToRelease, "releases.allocationAsksToRelease", _release_problem, limits
+        )
         bad.answer_asks(answer.rejected)
-    bad.find(message.allocations, "allocations", allocation, limits)
+    yield from bad.find(message.allocations, "allocations", allocation, limits)
     bad.answer_asks(answer.rejectedAllocations)
-    bad.find(message.asks, "asks", ask, limits)
+    yield from bad.find(message.asks, "asks", ask, limits)
     bad.answer_asks(answer.rejected)
-    return bad.admitted(message, raw, answer, count, limits)
+    return (yield from bad.admitted(message, raw, answer, count, limits))
 
 
-def _admit_application(message: si_pb2.ApplicationRequest, raw: bytes, limits: AdmissionLimits) -> Admitted:
+def _admit_application(message: si_pb2.ApplicationRequest, raw: bytes, limits: AdmissionLimits) -> Steps[Admitted]:
     count = len(message.new) + len(message.remove)
     _check_count("ApplicationRequest", count, limits)
     answer = si_pb2.ApplicationResponse()
@@ -169,14 +188,14 @@ def _admit_application(message: si_pb2.ApplicationRequest, raw: bytes, limits: A
         return _application_problem(item, path, limits, measure)
 
     bad = _Bad()
-    bad.find(message.new, "new", application, limits)
+    yield from bad.find(message.new, "new", application, limits)
     bad.answer_applications(answer.rejected)
-    bad.find(message.remove, "remove", _removal_problem, limits)
+    yield from bad.find(message.remove, "remove", _removal_problem, limits)
     bad.answer_applications(answer.rejected)
-    return bad.admitted(message, raw, answer, count, limits)
+    return (yield from bad.admitted(message, raw, answer, count, limits))
 
 
-def _admit_node(message: si_pb2.NodeRequest, raw: bytes, limits: AdmissionLimits) -> Admitted:
+def _admit_node(message: si_pb2.NodeRequest, raw: bytes, limits: AdmissionLimits) -> Steps[Admitted]:
     count = len(message.nodes)
     _check_count("NodeRequest", count + sum(len(node.existingAllocations) for node in message.nodes), limits)
     answer = si_pb2.NodeResponse()
@@ -186,12 +205,12 @@ def _admit_node(message: si_pb2.NodeRequest, raw: bytes, limits: AdmissionLimits
         return _node_problem(item, path, limits, measure)
 
     bad = _Bad()
-    bad.find(message.nodes, "nodes", node, limits)
+    yield from bad.find(message.nodes, "nodes", node, limits)
     bad.answer_nodes(answer.rejected)
-    return bad.admitted(message, raw, answer, count, limits)
+    return (yield from bad.admitted(message, raw, answer, count, limits))
 
 
-_ADMIT: dict[StreamKind, Callable[[Any, bytes, AdmissionLimits], Admitted]] = {
+_ADMIT: dict[StreamKind, Callable[[Any, bytes, AdmissionLimits], Steps[Admitted]]] = {
     StreamKind.ALLOCATION: _admit_allocation,
     StreamKind.APPLICATION: _admit_application,
     StreamKind.NODE: _admit_node,
@@ -199,23 +218,25 @@ _ADMIT: dict[StreamKind, Callable[[Any, bytes, AdmissionLimits], Admitted]] = {
 
 
 class _Bad:
-    """The bad items of one message. Finds them in each list, answers them, and removes them from the message."""
+    """The bad items of one message. Finds them in each list, answers them, and leaves them out of the payloads."""
 
     def __init__(self) -> None:
-        self._dropped: list[tuple[MutableSequence[Any], list[int]]] = []
+        self._dropped: list[tuple[Sequence[Any], frozenset[int]]] = []
         self._last: list[tuple[Any, str]] = []
         self.count = 0
 
-    def find(self, items: MutableSequence[Any], name: str, check: Check, limits: AdmissionLimits) -> None:
+    def find(self, items: Sequence[Any], name: str, check: Check, limits: AdmissionLimits) -> Steps[None]:
         self._last = []
         indexes = []
         for index, item in enumerate(items):
+            if index and index % _ITEMS_STEP == 0:
+                yield
             problem = check(item, name, limits)
             if problem is not None:
                 indexes.append(index)
                 self._last.append((item, problem.replace(name, f"{name}[{index}]", 1)))
         if indexes:
-            self._dropped.append((items, indexes))
+            self._dropped.append((items, frozenset(indexes)))
             self.count += len(indexes)
 
     def answer_asks(self, rejected: Any) -> None:
@@ -234,16 +255,15 @@ class _Bad:
         for item, reason in self._last:
             rejected.add(nodeID=item.nodeID[:_ECHO_CHARS], reason=reason)
 
-    def admitted(self, message: Request, raw: bytes, answer: Message, items: int, limits: AdmissionLimits) -> Admitted:
-        payload = raw
-        if self.count:
-            for container, indexes in self._dropped:
-                for index in reversed(indexes):
-                    del container[index]
-            payload = message.SerializeToString()
+    def admitted(
+        self, message: Request, raw: bytes, answer: Message, items: int, limits: AdmissionLimits
+    ) -> Steps[Admitted]:
         payloads: list[bytes] = []
-        if items > self.count:
-            payloads = [payload] if len(payload) <= limits.max_record_bytes else split(message, limits.max_record_bytes)
+        if not self.count and items and len(raw) <= limits.record_bytes:
+            payloads = [raw]
+        elif items > self.count:
+            dropped = {id(container): indexes for container, indexes in self._dropped}
+            payloads = yield from split_steps(message, limits.record_bytes, dropped)
         return Admitted(payloads, answer.SerializeToString() if self.count else None, items, self.count)
 
 
@@ -252,7 +272,7 @@ class _Bad:
 
 def _ask_problem(ask: si_pb2.AllocationAsk, path: str, limits: AdmissionLimits, measure: bool) -> str | None:
     return (
-        name_problem(ask.allocationKey, f"{path}.allocationKey", limits.max_id_chars)
+        new_name_problem(ask.allocationKey, f"{path}.allocationKey", limits.max_id_chars)
         or text_problem(ask.applicationID, f"{path}.applicationID", limits.max_id_chars)
         or text_problem(ask.partitionName, f"{path}.partitionName", limits.max_id_chars)
         or text_problem(ask.taskGroupName, f"{path}.taskGroupName", limits.max_id_chars)
@@ -266,10 +286,11 @@ def _ask_problem(ask: si_pb2.AllocationAsk, path: str, limits: AdmissionLimits, 
 
 def _allocation_problem(item: si_pb2.Allocation, path: str, limits: AdmissionLimits, measure: bool) -> str | None:
     """Returns the problem of an ask, or of an existing allocation. Foreign and independent ones belong to no
-    application.
+    application. An existing one runs already, so that its key may be any that earlier versions took.
     """
+    key_problem = name_problem if item.nodeID else new_name_problem
     return (
-        name_problem(item.allocationKey, f"{path}.allocationKey", limits.max_id_chars)
+        key_problem(item.allocationKey, f"{path}.allocationKey", limits.max_id_chars)
         or text_problem(item.applicationID, f"{path}.applicationID", limits.max_id_chars)
         or text_problem(item.nodeID, f"{path}.nodeID", limits.max_id_chars)
         or text_problem(item.UUID, f"{path}.UUID", limits.max_id_chars)
@@ -301,10 +322,11 @@ def _application_problem(
     item: si_pb2.AddApplicationRequest, path: str, limits: AdmissionLimits, measure: bool
 ) -> str | None:
     """Returns an application's problem. A forced application already runs, so its queue and user are accepted in any
-    form.
+    form, and its id may have characters that a new one may not.
     """
+    id_problem = name_problem if is_forced(item.tags) else new_name_problem
     return (
-        name_problem(item.applicationID, f"{path}.applicationID", limits.max_id_chars)
+        id_problem(item.applicationID, f"{path}.applicationID", limits.max_id_chars)
         or text_problem(item.partitionName, f"{path}.partitionName", limits.max_id_chars)
         or (None if is_forced(item.tags) else _placement_problem(item, path, limits))
         or _timeout_problem(item.executionTimeoutMilliSeconds, f"{path}.executionTimeoutMilliSeconds", limits)
@@ -317,6 +339,7 @@ def _application_problem(
 def _placement_problem(item: si_pb2.AddApplicationRequest, path: str, limits: AdmissionLimits) -> str | None:
     return (
         text_problem(item.queueName, f"{path}.queueName", limits.max_queue_chars)
+        or hidden_problem(item.queueName, f"{path}.queueName")
         or text_problem(item.gangSchedulingStyle, f"{path}.gangSchedulingStyle", limits.max_id_chars)
         or _user_problem(item.ugi, f"{path}.ugi", limits)
     )
@@ -329,18 +352,19 @@ def _removal_problem(item: si_pb2.RemoveApplicationRequest, path: str, limits: A
 
 
 def _user_problem(ugi: si_pb2.UserGroupInformation, path: str, limits: AdmissionLimits) -> str | None:
-    if problem := text_problem(ugi.user, f"{path}.user", limits.max_id_chars):
+    problem = text_problem(ugi.user, f"{path}.user", limits.max_id_chars) or hidden_problem(ugi.user, f"{path}.user")
+    if problem:
         return problem
     if len(ugi.groups) > limits.max_groups:
         return f"{path}.groups: {len(ugi.groups)} groups, expected at most {limits.max_groups}"
     for group in ugi.groups:
-        if problem := name_problem(group, f"{path}.groups", limits.max_id_chars):
+        if problem := new_name_problem(group, f"{path}.groups", limits.max_id_chars):
             return problem
     return None
 
 
 def _node_problem(node: si_pb2.NodeInfo, path: str, limits: AdmissionLimits, measure: bool) -> str | None:
-    problem = name_problem(node.nodeID, f"{path}.nodeID", limits.max_id_chars)
+    problem = new_name_problem(node.nodeID, f"{path}.nodeID", limits.max_id_chars)
     if problem:
         return problem
     if node.action not in _KNOWN_ACTIONS:
@@ -360,6 +384,24 @@ def _node_problem(node: si_pb2.NodeInfo, path: str, limits: AdmissionLimits, mea
 
 
 # ---- one field ---------------------------------------------------------------------------------------------------
+
+
+def new_name_problem(value: str, path: str, limit: int) -> str | None:
+    """Returns the problem of a required name that the item gives to something new.
+
+    (A name that only refers to something is judged by :func:`name_problem`: what has it may be older, or be forced.)
+    """
+    return name_problem(value, path, limit) or hidden_problem(value, path)
+
+
+def hidden_problem(value: str, path: str) -> str | None:
+    """Returns the problem of a name with characters that nobody sees, or that reorder what is shown."""
+    if value.isascii():
+        return None  # text_problem refuses controls
+    character = first_hidden(value)
+    if character is None:
+        return None
+    return f"{path}: {shown(value)} has {code_point(character)}, expected visible characters"
 
 
 def name_problem(value: str, path: str, limit: int) -> str | None:
@@ -390,7 +432,7 @@ def _resource_problem(resource: si_pb2.Resource, path: str, limits: AdmissionLim
     positive = not some
     for name, quantity in quantities.items():
         value = quantity.value
-        if problem := name_problem(name, f"{path}, name of a type", limits.max_id_chars):
+        if problem := new_name_problem(name, f"{path}, name of a type", limits.max_id_chars):
             return problem
         if value < 0:
             return f"{path}[{shown(name)}]: {value}, expected no negative quantity"
@@ -463,25 +505,46 @@ def _check_count(name: str, count: int, limits: AdmissionLimits) -> None:
 def split(message: Request, max_bytes: int) -> list[bytes]:
     """Splits a message into parts of at most ``max_bytes`` each, in the order in which the scheduler takes the items.
 
-    A single item fits.
+    An item that is larger than that is a part of its own.
     """
-    whole = message.SerializeToString()
-    if len(whole) <= max_bytes:
-        return [whole]
-    first, second = type(message)(rmID=message.rmID), type(message)(rmID=message.rmID)
-    lists = _item_lists(message)
-    half = sum(len(items) for items, _ in lists) // 2
-    taken = 0
-    for items, field_of in lists:
-        cut = max(0, min(len(items), half - taken))
-        if cut:
-            field_of(first).extend(items[:cut])
-        if cut < len(items):
-            field_of(second).extend(items[cut:])
-        taken += len(items)
-    if half == 0:
-        return [whole]  # one item: the log decides whether it is too large
-    return split(first, max_bytes) + split(second, max_bytes)
+    steps = split_steps(message, max_bytes, {})
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            parts: list[bytes] = end.value
+            return parts
+
+
+def split_steps(message: Request, max_bytes: int, dropped: Mapping[int, Collection[int]]) -> Steps[list[bytes]]:
+    """Does the same in steps. Leaves out the items with the indexes ``dropped``, by the id of their list."""
+    parts: list[bytes] = []
+    part = type(message)(rmID=message.rmID)
+    empty_bytes = size = part.ByteSize() + _LIST_BYTES
+    for items, field_of in _item_lists(message):
+        left_out = dropped.get(id(items), ())
+        taken: list[Any] = []
+        for index, item in enumerate(items):
+            if index and index % _ITEMS_STEP == 0:
+                yield
+            if index in left_out:
+                continue
+            item_bytes = item.ByteSize() + _ITEM_BYTES
+            if size + item_bytes > max_bytes and size > empty_bytes:
+                field_of(part).extend(taken)
+                parts.append(part.SerializeToString())
+                part, taken, size = type(message)(rmID=message.rmID), [], empty_bytes
+            taken.append(item)
+            size += item_bytes
+        if taken:
+            field_of(part).extend(taken)
+    if size > empty_bytes:
+        parts.append(part.SerializeToString())
+    return parts
+
+
+# Upper bounds of the framing: of an item (its tag and length), and of the message with the releases.
+_ITEM_BYTES, _LIST_BYTES = 6, 6
 
 
 def _item_lists(message: Request) -> list[tuple[Any, Callable[[Any], Any]]]:

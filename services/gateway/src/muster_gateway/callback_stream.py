@@ -40,7 +40,7 @@ from muster_gateway.admission import check_rm_id
 from muster_gateway.callback_admission import admit_callbacks, hello_of
 from muster_gateway.callback_codec import Wishes, connected_note, encode_result, encode_welcome
 from muster_gateway.codec import ConfigurationAnswer
-from muster_gateway.errors import GatewayError, InvalidRequest, LogDown
+from muster_gateway.errors import GatewayError, InvalidRequest, LogDown, why_not
 from muster_gateway.event_feed import EventFeed, Wanted
 from muster_gateway.life_keeper import Taken
 from muster_gateway.sessions.contract import UNKNOWN, Advance, Cursor
@@ -147,7 +147,7 @@ class CallbackStream(RmStream):
                 await parts.writer.ready()
                 await parts.writer.append(record)
         except (BusError, TimeoutError) as error:
-            raise LogDown(f"the log does not take the hello ({type(error).__name__}): connect again") from error
+            raise LogDown(f"the log does not take the hello ({why_not(error)}): connect again") from error
 
     def _start(self, work: Coroutine[Any, Any, None], name: str) -> None:
         async def until_done() -> None:

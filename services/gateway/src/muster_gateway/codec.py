@@ -211,6 +211,12 @@ class RequestCodec:
         envelope.lifecycle.reason = reason
         return self._record(rm_id, self._topics.partition_of(rm_id), envelope)
 
+    def loss(self, rm_id: str, message: str, now_ns: int) -> OutRecord:
+        """Makes the notice, for the RM's history, that the log lost records."""
+        envelope = self._envelope(rm_id, now_ns)
+        envelope.notice.message, envelope.notice.records_lost = message, True
+        return self._record(rm_id, self._topics.partition_of(rm_id), envelope)
+
     def callback_answers(self, rm_id: str, partition: int, payload: bytes, now_ns: int) -> OutRecord:
         """Makes the record of a muster.v1.FromResourceManager with answers only."""
         envelope = self._envelope(rm_id, now_ns)
@@ -254,6 +260,16 @@ def read_response(record: Record) -> Response:
         return _command_answer_in(envelope, envelope.admin)
     kind = _KINDS.get(envelope.stream)
     return Response(envelope.rm_id, envelope.sequence, kind, envelope.response, None)
+
+
+def read_decided(record: Record) -> int:
+    """Decodes a record without a key: the scheduler's report that it has decided all requests before an offset. 0: it
+    is no report. Raises CodecError.
+    """
+    try:
+        return envelope_pb2.ResponseEnvelope.FromString(record.value or b"").decided
+    except DecodeError as error:
+        raise CodecError(f"{record.topic}[{record.partition}]@{record.offset} is no ResponseEnvelope") from error
 
 
 def encode_configuration_answer(answer: ConfigurationAnswer) -> bytes:

@@ -1,6 +1,6 @@
 """All errors of the gateway, in one tree. Each carries the gRPC status that its client sees.
 
-NotIdentified and RoleTooLow belong to HTTP, where they are 401 and 403.
+Over HTTP, NotIdentified and NotPermitted are 401 and 403.
 
 * GatewayError
   x RequestRefused           the client is at fault; nothing of the message reached the log
@@ -10,30 +10,38 @@ NotIdentified and RoleTooLow belong to HTTP, where they are 401 and 403.
     - RmStopped              FAILED_PRECONDITION: it was shut down or away for too long; it must register again
     - NotThere               NOT_FOUND: the subject of the request: an RM, a node, an ask ...
     - NotPossible            FAILED_PRECONDITION: not in the present state; the text gives the reason
-    - OverLimit              RESOURCE_EXHAUSTED: size, number of items or number of streams
-    - NotIdentified          UNAUTHENTICATED: no token, or an unknown one
-    - RoleTooLow             PERMISSION_DENIED: the caller is known, but its role is too low
+    - OverLimit              RESOURCE_EXHAUSTED: size, number of items, number of calls or streams
+    - TooSilent              DEADLINE_EXCEEDED: a stream did not name its RM in time
+    - NotIdentified          UNAUTHENTICATED: no credentials, or unknown ones
+      + KeyUnknown           its token's key is unknown; newer keys may have it
+    - NotPermitted           PERMISSION_DENIED: the caller is known, but lacks a right
   x StreamEnded              the stream cannot continue, whatever the client sent
     - Superseded             ABORTED: a newer stream or a newer registration of the RM took its place
     - ResponsesLost          DATA_LOSS: retention deleted responses that were not sent; the RM must register again
     - RmShutDown             OK: the RM announced that it leaves
+    - RightWithdrawn         PERMISSION_DENIED: the caller has lost the right that the stream uses
   x NotNow                   UNAVAILABLE: a retry with backoff is safe
     - GatewayStopping        this gateway is stopping; another one takes the RM
     - LogDown                the log took no record; the client must send unanswered items again
     - SchedulerSilent        no answer within the time allowed
     - SessionsDown           the session store does not answer
+    - SessionsFull           a SessionsDown: the store's disk is full
     - ViewSilent             the view gives no answer: it is away, slow, or broke off
   x SettingsWrong            the gateway cannot start with these settings; a retry does not help
-    - OpenToAll              others could reach the HTTP front without authentication
+    - OpenToAll              others could reach a door without authentication
     - StoreCredentialsUnusable  a file of the session store's credentials cannot be used
     - TokenUnusable          a token cannot be read, is malformed, or is configured twice
+    - PolicyUnusable         the policy file cannot be read, or a rule is wrong
+    - TlsUnusable            certificate, key or authorities cannot be read, or do not fit each other
+    - JwksUnusable           the keys of JWT cannot be read
   x IllegalTransition        INTERNAL: an RM's life took a step that the table in rm_life.py does not have
 """
 
 from __future__ import annotations
 
 import grpc
-from muster_runtime.identity import Role
+from muster_bus.errors import LogFull
+from muster_runtime.identity import Right, Role
 
 
 class GatewayError(Exception):
@@ -94,6 +102,12 @@ class OverLimit(RequestRefused):
     code = grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
+class TooSilent(RequestRefused):
+    """A stream did not say in time to which RM it belongs."""
+
+    code = grpc.StatusCode.DEADLINE_EXCEEDED
+
+
 class NotIdentified(RequestRefused):
     """The request is not authenticated.
 
@@ -107,14 +121,37 @@ class NotIdentified(RequestRefused):
         self.reason = reason
 
 
-class RoleTooLow(RequestRefused):
-    """The role of the request is too low."""
+class KeyUnknown(NotIdentified):
+    """The token names a key that is not known yet."""
+
+
+class NotPermitted(RequestRefused):
+    """The caller lacks a right.
+
+    :ivar needed: the right.
+    :ivar reason: one word, for the metric.
+    """
 
     code = grpc.StatusCode.PERMISSION_DENIED
 
-    def __init__(self, name: str, role: Role, needed: Role) -> None:
-        super().__init__(f"this needs the role {needed}, and {name} has {role}")
-        self.name, self.needed = name, needed
+    def __init__(self, name: str, role: Role, needed: Right, rm_id: str = "") -> None:
+        self.needed = needed
+        if needed in _DEEDS:
+            self.reason = "rm"
+            what = f"rmID {shown(rm_id)}" if rm_id else "any resource manager"
+            story = f'{name} may not {_DEEDS[needed]} {what}: it lacks the right "{needed}" (docs/security.md)'
+        else:
+            self.reason = "role"
+            story = f"this needs the role {needed.role}, and {name} has {role}"
+        super().__init__(story)
+
+
+_DEEDS = {
+    Right.READ: "read",
+    Right.ACT: "act as",
+    Right.CONFIGURE: "configure",
+    Right.OPERATE: "operate",
+}
 
 
 class StreamEnded(GatewayError):
@@ -142,6 +179,15 @@ class RmShutDown(StreamEnded):
     code = grpc.StatusCode.OK
 
 
+class RightWithdrawn(StreamEnded):
+    """The caller has lost the right that the stream uses."""
+
+    code = grpc.StatusCode.PERMISSION_DENIED
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"{name} has lost the right to this stream: the policy or the tokens have changed")
+
+
 class NotNow(GatewayError):
     """The request is valid; try again with backoff."""
 
@@ -167,6 +213,13 @@ class SessionsDown(NotNow):
     """The session store does not answer."""
 
 
+class SessionsFull(SessionsDown):
+    """The session store can be read, but its disk is full."""
+
+    def __init__(self) -> None:
+        super().__init__("the disk of the session store is full: try again when there is room")
+
+
 class ViewSilent(NotNow):
     """The view gives no answer."""
 
@@ -176,14 +229,26 @@ class SettingsWrong(GatewayError):
 
 
 class OpenToAll(SettingsWrong):
-    """Other machines could reach the HTTP front without authentication."""
+    """Other machines could reach a door without authentication."""
 
-    def __init__(self, address: str, open_role: str) -> None:
-        super().__init__(
+    @classmethod
+    def http(cls, address: str, open_role: str) -> OpenToAll:
+        """The HTTP front."""
+        return cls(
             f"gateway.http_address {address}: other machines can reach this address, and no token is configured. Use "
-            "an address on the loopback (127.0.0.1:9080), or a token (gateway.http_tokens.NAME: role, and token or "
+            "an address on the loopback (127.0.0.1:9080), or a token (gateway.tokens.NAME: role, and token or "
             f'token_file), or gateway.http_open=true, which gives everybody the role "{open_role}" '
             "(gateway.http_open_role); see docs/security.md"
+        )
+
+    @classmethod
+    def grpc(cls, address: str) -> OpenToAll:
+        """The gRPC address."""
+        return cls(
+            f"gateway.grpc_address {address}: other machines can reach this address, and no token is configured. Use "
+            "an address on the loopback (127.0.0.1:9090), or a token (gateway.tokens.NAME: role, and token or "
+            "token_file), or gateway.grpc_open=true, which lets everybody act as any resource manager and operate it; "
+            "see docs/security.md"
         )
 
 
@@ -195,8 +260,25 @@ class TokenUnusable(SettingsWrong):
     """A token of the configuration. The message never shows it."""
 
 
+class PolicyUnusable(SettingsWrong):
+    """The policy file. One line for each problem."""
+
+
+class TlsUnusable(SettingsWrong):
+    """A certificate, a key or the clients' authorities."""
+
+
+class JwksUnusable(SettingsWrong):
+    """The keys that verify JSON Web Tokens."""
+
+
 class IllegalTransition(GatewayError):
     """The table of an RM's states does not have this step."""
+
+
+def why_not(error: BaseException) -> str:
+    """Returns why the log took no record, in a few words for the client."""
+    return "its disk is full" if isinstance(error, LogFull) else type(error).__name__
 
 
 def shown(value: str, limit: int = 60) -> str:

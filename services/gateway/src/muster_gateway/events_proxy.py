@@ -17,7 +17,9 @@ import structlog
 from muster_proto.muster.v1 import events_pb2
 from muster_runtime import whose
 from muster_runtime.addresses import host_of_peer
+from muster_runtime.caller import current
 from muster_runtime.life import until
+from muster_runtime.reach import REACH_METADATA
 
 from muster_gateway import metrics
 from muster_gateway.errors import GatewayError, GatewayStopping
@@ -32,7 +34,9 @@ SOURCE_METADATA = "muster-source"
 _FORWARDED = "x-forwarded-for"
 # These belong to one connection, or the library makes new ones.
 _NOT_FORWARDED = ("grpc-", ":")
-_NOT_FORWARDED_NAMES = frozenset({"user-agent", "content-type", "te", _FORWARDED, whose.DEFAULT_RM_METADATA})
+_NOT_FORWARDED_NAMES = frozenset(
+    {"user-agent", "content-type", "te", "authorization", _FORWARDED, whose.DEFAULT_RM_METADATA, REACH_METADATA}
+)
 _RECONNECT_MAX_MS = 2_000
 
 Metadata = tuple[tuple[str, Any], ...]
@@ -148,9 +152,10 @@ class EventsProxy:
             raise self._error(code, await call.details(), await call.trailing_metadata())
 
     def _forwarded(self, context: Any) -> grpc.aio.Metadata:
-        """Returns the caller's metadata, the caller's address, and the default RM."""
+        """Returns the caller's metadata, the caller's address, what the caller may read, and the default RM."""
         given = [(name, value) for name, value in context.invocation_metadata() or () if _is_forwarded(name)]
-        return grpc.aio.Metadata(*given, (_FORWARDED, host_of_peer(context.peer())), *self._default_rm)
+        own = ((_FORWARDED, host_of_peer(context.peer())), *current().reach().metadata(), *self._default_rm)
+        return grpc.aio.Metadata(*given, *own)
 
     def _check_open(self) -> None:
         if self._stopping.is_set():

@@ -1,8 +1,8 @@
 """The HTTP front: YuniKorn's REST port. It answers only its own health, its metrics, and the page by itself.
 
-Before a request goes anywhere, the front identifies the caller (``identity.py``) and checks the caller's role
-(``http_roles.py``). It tells the services behind it the caller in headers that only this front sets. They never see a
-token. The routes (``muster_rest``) say where a request goes, and which role it needs. ``/`` and ``/page/…`` are the
+Before a request goes anywhere, the front identifies the caller (``identity.py``) and checks the caller's right
+(``http_rights.py``). It tells the services behind it the caller in headers that only this front sets. They never see a
+token. The routes (``muster_rest``) say where a request goes, and which right it needs. ``/`` and ``/page/…`` are the
 page's files (``page``). For an unknown path the front answers 404 like YuniKorn's router.
 
 A target is a URL (``http_target.py``) or an ASGI application in this process, which the front calls directly.
@@ -15,21 +15,25 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, Protocol
+from urllib.parse import parse_qsl
 
 import structlog
 from muster_rest import openapi
 from muster_rest.services import GATEWAY, PUBLISHER, VIEW, Places
 from muster_runtime.exposition import SharedExposition, TooManyReaders
 from muster_runtime.go_json import error_body
-from muster_runtime.identity import IDENTITY_HEADERS, Identity, Role
+from muster_runtime.http_server import cutter
+from muster_runtime.identity import IDENTITY_HEADERS, Identity, Right, Role
 from muster_runtime.whose import DEFAULT_RM_HEADER, header
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.types import Receive, Scope, Send
 
-from muster_gateway import http_roles, metrics
-from muster_gateway.errors import NotIdentified, RoleTooLow, shown
+from muster_gateway import http_rights, metrics
+from muster_gateway.access.calls import Calls
+from muster_gateway.errors import NotIdentified, NotPermitted, shown
 from muster_gateway.identity import Doorman, Refusal
 from muster_gateway.page import Page
+from muster_gateway.seldom import Seldom
 
 log = structlog.get_logger(__name__)
 
@@ -55,6 +59,8 @@ class Target(Protocol):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
 
 
+# Rights that are about the RM of a request.
+_OF_RMS = frozenset({Right.READ, Right.ACT, Right.CONFIGURE, Right.OPERATE})
 # The caller's own claims, and headers for this front alone.
 _NOT_PASSED = IDENTITY_HEADERS | {b"authorization", DEFAULT_RM_HEADER}
 # Limits the log messages about refusals. A client that keeps trying would fill the log.
@@ -72,6 +78,7 @@ class HttpFront:
     :param beside: returns problems of other services in this process; they do not make the gateway unready.
     :param exposition: returns the answer of ``/metrics``; None: this process's metrics.
     :param default_rm: the RM of a request that names none, where there are several; "": none.
+    :param calls: keeps the requests that are under way.
     """
 
     def __init__(
@@ -84,7 +91,9 @@ class HttpFront:
         beside: Callable[[], Awaitable[list[str]]],
         exposition: Callable[[], Awaitable[bytes]] | None = None,
         default_rm: str = "",
+        calls: Calls | None = None,
     ) -> None:
+        self._calls = calls if calls is not None else Calls()
         self._default_rm = header(default_rm)
         self._view, self._publisher, self._doorman = view, publisher, doorman
         self._live, self._unready, self._beside = live, unready, beside
@@ -98,13 +107,15 @@ class HttpFront:
         if scope["type"] != "http":  # no service here has web sockets
             await send({"type": "websocket.close", "code": 1000})
             return
-        # 1. the caller and its role
-        needed = http_roles.needed(scope["method"], scope["path"])
+        # 1. the caller and its right
+        needed = http_rights.needed(scope["method"], scope["path"])
         try:
-            identity = self._doorman.admit(scope, needed)
-        except (NotIdentified, RoleTooLow) as refused:
+            rm_id = _rm_of(scope) if needed in _OF_RMS else ""
+            caller = await self._doorman.admit(self._doorman.asked_http(scope), needed, rm_id)
+        except (NotIdentified, NotPermitted) as refused:
             await self._refuse(refused, scope, send)
             return
+        identity = caller.identity
         # 2. the answer
         status = 0
 
@@ -115,11 +126,16 @@ class HttpFront:
             await send(message)
 
         try:
-            headers = _told(scope["headers"], identity, self._default_rm)
-            await self._route({**scope, "headers": headers}, identity, receive, seen)
+            headers = _told(scope["headers"], identity.headers(needed), self._default_rm)
+            if http_rights.is_stream(scope["method"], scope["path"]):
+                caller.claims.append((needed, rm_id))
+                caller.on_withdrawn(cutter(scope))
+            with self._calls.under_way(caller):
+                await self._route({**scope, "headers": headers}, identity, receive, seen)
         finally:
             # 3. the log: requests that may change something at level info, others at debug
-            tell = log.info if needed is Role.ADMIN or scope["method"] not in _LOOKS else log.debug
+            strong = needed.role is Role.ADMIN or scope["method"] not in _LOOKS
+            tell = log.info if strong else log.debug
             tell("http request", **self._who(scope), identity=identity.name, role=str(identity.role), status=status)
 
     async def _route(self, scope: Scope, identity: Identity, receive: Receive, send: Send) -> None:
@@ -137,15 +153,15 @@ class HttpFront:
         else:
             await self._own(scope, identity, send)
 
-    async def _refuse(self, refused: NotIdentified | RoleTooLow, scope: Scope, send: Send) -> None:
+    async def _refuse(self, refused: NotIdentified | NotPermitted, scope: Scope, send: Send) -> None:
         if isinstance(refused, NotIdentified):
             reason, status = refused.reason, 401
             # A client that sent no token gets no error code (RFC 6750, section 3.1).
             wrong = refused.reason in (Refusal.UNKNOWN, Refusal.MALFORMED)
             challenge = 'Bearer realm="muster"' + (', error="invalid_token"' if wrong else "")
         else:
-            reason, status = Refusal.ROLE, 403
-            challenge = f'Bearer realm="muster", error="insufficient_scope", scope="{refused.needed}"'
+            reason, status = refused.reason, 403
+            challenge = f'Bearer realm="muster", error="insufficient_scope", scope="{refused.needed.role}"'
         metrics.http_refused.labels(reason).inc()
         if (left_out := self._refusals.due()) is not None:
             more = {"not_told": left_out} if left_out else {}
@@ -199,7 +215,7 @@ class HttpFront:
         else:
             good, problems = (self._live(), []) if handler == "front.live" else await self._problems()
             # The first line is for probes. The problems below are for readers.
-            problems = problems if identity.role.includes(Role.READ) else []
+            problems = problems if identity.rights.may(Right.INSPECT) else []
             text = "".join(f"{line}\n" for line in ("SERVING" if good else "NOT_SERVING", *problems)).encode()
             await respond(send, 200 if good else 503, _TEXT, text, body_wanted=method == "GET")
 
@@ -247,10 +263,22 @@ async def respond_error(
     await respond(send, status, _JSON, error_body(status, message), all_headers, body_wanted=body_wanted)
 
 
-def _told(headers: Iterable[tuple[bytes, bytes]], identity: Identity, more: RawHeaders) -> RawHeaders:
-    """Returns a request's headers for a service behind this front."""
+def _told(headers: Iterable[tuple[bytes, bytes]], identity: RawHeaders, more: RawHeaders) -> RawHeaders:
+    """Returns a request's headers for a service behind this front.
+
+    :param identity: those that tell the caller and what the answer may show.
+    """
     kept = [(name, value) for name, value in headers if name.lower() not in _NOT_PASSED]
-    return [*kept, *identity.headers(), *more]
+    return [*kept, *identity, *more]
+
+
+def _rm_of(scope: Scope) -> str:
+    """Returns the RM that a request names, as the services behind read it: the first one counts. ""; none."""
+    query: bytes = scope.get("query_string", b"")
+    if b"rm" not in query and b"%" not in query:
+        return ""
+    pairs = parse_qsl(query.decode("latin-1"), keep_blank_values=True)
+    return next((value for name, value in pairs if name == "rm"), "")
 
 
 def _has_steps(scope: Scope) -> bool:
@@ -261,24 +289,3 @@ def _has_steps(scope: Scope) -> bool:
     """
     raw_path: bytes = scope.get("raw_path") or scope["path"].encode()
     return any(part in (b".", b"..") for part in raw_path.split(b"/"))
-
-
-class Seldom:
-    """Limits how often a message is logged.
-
-    :param every_s: interval in seconds.
-    :param monotonic: a clock in seconds; tests replace it.
-    """
-
-    def __init__(self, every_s: float, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._every_s, self._monotonic = every_s, monotonic
-        self._next_s, self._left_out = float("-inf"), 0
-
-    def due(self) -> int | None:
-        """Returns the number of suppressed messages if a message is due; None: this one is suppressed, too."""
-        now_s = self._monotonic()
-        if now_s < self._next_s:
-            self._left_out += 1
-            return None
-        left_out, self._left_out, self._next_s = self._left_out, 0, now_s + self._every_s
-        return left_out

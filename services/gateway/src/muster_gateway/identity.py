@@ -1,14 +1,17 @@
-"""Identifies the callers of the HTTP front, before a request is passed on (docs/security.md). No other module does
-this.
+"""Identifies the callers of both doors, gRPC and HTTP, before anything is answered (docs/security.md). No other module
+does this.
 
 :meth:`Doorman.identify` takes the first step that applies:
 
-1. Tokens are configured, and the request has one: the token's owner. An unknown token is refused.
-2. The front is open (``http_open``): anyone, with the role ``http_open_role``.
-3. Tokens are configured, and the request has none: refused.
-4. Otherwise the front listens on the loopback only: a peer on this machine is admin.
+1. Tokens or JWT are configured, and the call has one: the token's owner. An unknown token is refused.
+2. The client has a certificate: its owner. (TLS has refused certificates of other authorities before.)
+3. The door is open (``http_open``, ``grpc_open``): anyone, with the role of that door.
+4. Credentials of any kind are configured, and the call has none: refused.
+5. Otherwise the door listens on the loopback only: a peer on this machine is admin.
 
-In step 4, a web page of another host in a browser of this machine is no peer on this machine. Neither is a client
+The policy, if there is one, then gives the identity its rights.
+
+In step 5, a web page of another host in a browser of this machine is no peer on this machine. Neither is a client
 behind a proxy, unless the proxy says that the request came from this machine (as YuniKorn's web UI does). Any page may
 send requests to the loopback, and the answers allow all pages to read them.
 """
@@ -17,22 +20,37 @@ from __future__ import annotations
 
 import re
 from base64 import b64decode
-from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
-from hashlib import sha256
-from hmac import compare_digest
-from pathlib import Path
+from typing import Any
 
-from muster_runtime.addresses import ip_of, is_loopback, on_loopback
-from muster_runtime.identity import ANYONE, LOOPBACK, NOBODY, Identity, Role
+from muster_runtime.addresses import host_of_peer, ip_of, is_loopback, on_loopback
+from muster_runtime.caller import Caller, Door
+from muster_runtime.http_server import peer_certificate
+from muster_runtime.identity import (
+    ANYONE,
+    LOOPBACK,
+    NOBODY,
+    RESERVED_NAMES,
+    Identity,
+    Proof,
+    Right,
+    Rights,
+    Role,
+    rights_of,
+)
 from muster_runtime.pages import foreign_page, names_loopback
 from starlette.types import Scope
 
-from muster_gateway.errors import NotIdentified, OpenToAll, RoleTooLow, TokenUnusable
-from muster_gateway.settings import TOKEN, TOKEN_CHARS_MIN, TOKEN_EXPECTED, GatewaySettings, HttpToken
+from muster_gateway.access.certificates import name_of
+from muster_gateway.access.jwt import JwtVerifier, UnknownKey, WrongToken, looks_like_jwt
+from muster_gateway.access.policy import Policy, read_policy
+from muster_gateway.access.tls import TlsDoor
+from muster_gateway.access.tokens import Tokens
+from muster_gateway.access.watched import Watched
+from muster_gateway.errors import KeyUnknown, NotIdentified, NotPermitted, OpenToAll, PolicyUnusable
+from muster_gateway.settings import TOKEN, GatewaySettings
 
-# A larger file holds no token. Reading all of it would waste memory.
-_TOKEN_FILE_BYTES_MAX = 16 * 1024
 # Basic is for programs that accept only an address: http://NAME:TOKEN@host:9080 (RFC 7617).
 _BASIC = re.compile(r"Basic +([A-Za-z0-9+/]+={0,2})", re.IGNORECASE)
 _BEARER = re.compile(rf"Bearer +({TOKEN.pattern})", re.IGNORECASE)
@@ -65,6 +83,8 @@ _FORWARDED_HOW = frozenset(
 # The names that the client used for this front.
 _HOSTS = (b"host", b"x-forwarded-host")
 
+Headers = list[tuple[bytes, bytes]]
+
 
 class Refusal(StrEnum):
     """The reason for a refusal, for the metric."""
@@ -73,123 +93,230 @@ class Refusal(StrEnum):
     MALFORMED = "malformed_token"
     UNKNOWN = "unknown_token"
     NOT_LOCAL = "not_local"
+    CERTIFICATE = "certificate"
     ROLE = "role"
+    RM = "rm"
 
 
-class Tokens:
-    """The identities of the configured tokens. Keeps only the tokens' digests.
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is known of a call before its caller is.
 
-    :param configured: by name. Token files are read once, here: a new token takes effect after a restart.
-
-    The constructor raises TokenUnusable, which names the setting and never shows a token or a file's content.
+    :ivar headers: names in lower case; of gRPC the metadata.
+    :ivar peer: the address at the other end of the connection; "": not known.
+    :ivar cut_off: the client closes the connection after the answer, as HTTP/1.0 proxies do.
+    :ivar certificate: the client's, which TLS has verified; b"": none.
     """
 
-    def __init__(self, configured: Mapping[str, HttpToken]) -> None:
-        self._known: list[tuple[bytes, Identity]] = []
-        owners: dict[bytes, str] = {}
-        for name, entry in configured.items():
-            setting = f"gateway.http_tokens.{name}"
-            digest = _digest(_token(setting, entry))
-            if digest in owners:
-                raise TokenUnusable(f"{setting} and gateway.http_tokens.{owners[digest]}: the same token, expected two")
-            owners[digest] = name
-            self._known.append((digest, Identity(name, Role(entry.role))))
+    door: Door
+    method: str
+    headers: Headers
+    peer: str
+    cut_off: bool = False
+    certificate: bytes = b""
 
-    def __len__(self) -> int:
-        return len(self._known)
-
-    def find(self, token: str) -> Identity | None:
-        """Returns the token's owner; None: the token is unknown. Takes the same time for every token, so that timing
-        reveals no part of one.
-        """
-        digest, found = _digest(token), None
-        for known, identity in self._known:
-            if compare_digest(known, digest):
-                found = identity
-        return found
+    def given(self, name: bytes) -> list[bytes]:
+        """Returns the values of a header."""
+        return [value for known, value in self.headers if known == name]
 
 
 class Doorman:
-    """Identifies callers and checks their roles.
+    """Identifies callers and checks their rights.
 
-    The constructor raises OpenToAll and TokenUnusable if the front cannot be opened with these settings.
+    :ivar tls: None: both doors are without TLS.
+
+    The constructor raises SettingsWrong: OpenToAll if a door would be open to all, and others if a file that the
+    settings name cannot be used.
     """
 
     def __init__(self, settings: GatewaySettings) -> None:
-        self._tokens = Tokens(settings.http_tokens)
-        self._open = Identity(ANYONE, Role(settings.http_open_role)) if settings.http_open else None
+        files = [each.token_file for each in settings.tokens.values() if each.token_file is not None]
+        self._tokens: Watched[Tokens] = Watched("gateway.tokens", files, lambda: Tokens(settings.tokens))
+        self._jwt = JwtVerifier(settings.jwt) if settings.jwt.enabled else None
+        self.tls = TlsDoor(settings.tls) if settings.tls.certificate is not None else None
+        certificates = settings.tls.client_ca is not None
+        self._policy = _policy(settings, needed=certificates or self._jwt is not None)
+        self._closed = bool(settings.tokens) or self._jwt is not None or certificates
+        self._open: dict[Door, Identity] = {}
+        if settings.http_open:
+            self._open["http"] = Identity(ANYONE, rights_of(Role(settings.http_open_role)), Proof.OPEN)
+        if settings.grpc_open:
+            self._open["grpc"] = Identity(ANYONE, rights_of(Role.ADMIN), Proof.OPEN)
         self._proxies = settings.trusted_proxies
-        if settings.http_address and not self._tokens and self._open is None and not _is_private(settings):
-            raise OpenToAll(settings.http_address, settings.http_open_role)
+        self._wanted = _wanted(settings)
+        if self._closed:
+            return
+        http_closed = not settings.http_address or "http" in self._open
+        if not http_closed and not _is_private("gateway.http_address", settings.http_address):
+            raise OpenToAll.http(settings.http_address, settings.http_open_role)
+        if "grpc" not in self._open and not _is_private("gateway.grpc_address", settings.grpc_address):
+            raise OpenToAll.grpc(settings.grpc_address)
+
+    # ---- files ------------------------------------------------------------------------------------------------------
+
+    async def refresh(self) -> bool:
+        """Reads changed files again. Returns whether callers' rights may have changed. Never raises."""
+        changed = [each.refresh() for each in (self._tokens, self._policy) if each is not None]
+        if self.tls is not None:
+            self.tls.files.refresh()
+        if self._jwt is not None:
+            if self._jwt.file is not None and self._jwt.file.refresh():
+                self._jwt.forget()
+            await self._jwt.refresh_if_old()
+        return any(changed)
+
+    def problems(self) -> list[str]:
+        """Returns what is not as the files say now, one sentence each."""
+        watched = (self._tokens, self._policy, self.tls.files if self.tls is not None else None)
+        said = [each.problem for each in watched if each is not None]
+        return [each for each in (*said, self._jwt.problem if self._jwt is not None else "") if each]
+
+    def rights_now(self, caller: Caller) -> Rights | None:
+        """Returns the present rights of a caller that was identified before; None: the identity is gone."""
+        identity = caller.identity
+        match identity.proof:
+            case Proof.TOKEN:
+                owner = self._tokens.value.owner(caller.credential)
+                return self._applied(owner).rights if owner is not None else None
+            case Proof.OPEN:
+                return self._applied(self._open[caller.door]).rights
+            case Proof.LOOPBACK:
+                return self._applied(LOOPBACK).rights
+            case Proof.CERTIFICATE | Proof.JWT:
+                return self._applied(identity).rights
+        return identity.rights
+
+    # ---- the doors --------------------------------------------------------------------------------------------------
 
     def identify(self, scope: Scope) -> Identity:
-        """Returns a request's caller; see the module's docstring. Raises NotIdentified."""
-        headers: list[tuple[bytes, bytes]] = scope["headers"]
-        given = [value for name, value in headers if name == b"authorization"]
-        if self._tokens and given:
-            return self._of_token(given, headers)
-        if self._open is not None:
-            return self._open
-        if self._tokens:
-            raise NotIdentified(Refusal.NO_TOKEN, "a token is needed: send the header Authorization: Bearer TOKEN")
-        if why := self._not_local(scope, headers):
-            raise NotIdentified(Refusal.NOT_LOCAL, f"{why}: without tokens the gateway admits only this machine")
-        return LOOPBACK
+        """Returns an HTTP request's caller; see the module's docstring. Raises NotIdentified."""
+        return self.caller(self.asked_http(scope)).identity
 
-    def admit(self, scope: Scope, needed: Role) -> Identity:
-        """Returns the caller of a request that needs a role. Raises NotIdentified, RoleTooLow."""
+    async def admit(self, asked: Asked, needed: Right, rm_id: str = "") -> Caller:
+        """Returns the caller of a call that needs a right. Raises NotIdentified, NotPermitted.
+
+        :param rm_id: the RM that the call names; "": none.
+        """
         try:
-            identity = self.identify(scope)
+            return self.admitted(asked, needed, rm_id)
+        except KeyUnknown:
+            if self._jwt is None or not await self._jwt.refresh():
+                raise
+            return self.admitted(asked, needed, rm_id)
+
+    def admitted(self, asked: Asked, needed: Right, rm_id: str = "") -> Caller:
+        """As :meth:`admit`, with the keys that are known now."""
+        try:
+            caller = self.caller(asked)
         except NotIdentified:
-            if needed is Role.NONE:
-                return NOBODY
+            if needed is Right.NONE:
+                return Caller(NOBODY, asked.peer, asked.door, asked.method)
             raise
-        if not identity.role.includes(needed):
-            raise RoleTooLow(identity.name, identity.role, needed)
-        return identity
+        check(caller, needed, rm_id)
+        return caller
+
+    # ---- who it is --------------------------------------------------------------------------------------------------
+
+    def caller(self, asked: Asked) -> Caller:
+        """Returns the caller; see the module's docstring. Raises NotIdentified."""
+        digest, identity = self._identified(asked)
+        return Caller(self._applied(identity), self._client(asked), asked.door, asked.method, digest)
+
+    def _applied(self, identity: Identity) -> Identity:
+        return self._policy.value.apply(identity) if self._policy is not None else identity
+
+    def _identified(self, asked: Asked) -> tuple[bytes, Identity]:
+        given = asked.given(b"authorization")
+        if given and (len(self._tokens.value) or self._jwt is not None):
+            return self._of_token(given, asked)
+        if asked.certificate:
+            return b"", _of_certificate(asked.certificate)
+        if (anyone := self._open.get(asked.door)) is not None:
+            return b"", anyone
+        if self._closed:
+            raise NotIdentified(Refusal.NO_TOKEN, f"{self._wanted} is needed: send {_WHERE[asked.door]} Bearer TOKEN")
+        if why := self._not_local(asked):
+            raise NotIdentified(Refusal.NOT_LOCAL, f"{why}: without tokens the gateway admits only this machine")
+        return b"", LOOPBACK
+
+    def asked_http(self, scope: Scope) -> Asked:
+        """Returns what the doorman looks at in an HTTP request."""
+        headers: Headers = scope["headers"]
+        last = dict(reversed(headers)).get(b"connection", b"").lower() == b"close"
+        return Asked(
+            "http",
+            f"{scope['method']} {scope['path']}",
+            headers,
+            (scope.get("client") or ("",))[0],
+            cut_off=scope.get("http_version") == "1.0" and last,
+            certificate=peer_certificate(scope),
+        )
+
+    def asked_grpc(self, method: str, context: Any) -> Asked:
+        """Returns what the doorman looks at in a gRPC call.
+
+        :param method: its full name.
+        :param context: the library's.
+        """
+        metadata = context.invocation_metadata() or ()
+        headers = [(name.encode(), value.encode()) for name, value in metadata if isinstance(value, str)]
+        certificate = next(iter(context.auth_context().get("x509_pem_cert", ())), b"")
+        return Asked("grpc", method, headers, host_of_peer(context.peer()), certificate=certificate)
 
     def client(self, scope: Scope) -> str:
         """Returns the address that a request comes from: the peer, or the one that a trusted proxy names; "" if not
         known.
         """
-        peer: str = (scope.get("client") or ("",))[0]
-        if not self._is_proxy(peer):
-            return peer
-        for address in reversed(_forwarded_for(scope["headers"])):
+        return self._client(self.asked_http(scope))
+
+    def _client(self, asked: Asked) -> str:
+        if not self._is_proxy(asked.peer):
+            return asked.peer
+        for address in reversed(_forwarded_for(asked)):
             if not self._is_proxy(address.strip()):
                 return address.strip()
         return ""
 
-    def _of_token(self, given: list[bytes], headers: list[tuple[bytes, bytes]]) -> Identity:
+    def _of_token(self, given: list[bytes], asked: Asked) -> tuple[bytes, Identity]:
         text = given[0].decode("latin-1").strip() if len(given) == 1 else ""
         name, token = "", ""
         if (match := _BEARER.fullmatch(text)) is not None:
             token = match[1]
         elif (match := _BASIC.fullmatch(text)) is not None:
             # After its user has entered a name and a token once, a browser sends them for every page.
-            if dict(reversed(headers)).get(b"sec-fetch-site", b"").lower() == b"cross-site":
+            if asked.given(b"sec-fetch-site")[:1] and asked.given(b"sec-fetch-site")[0].lower() == b"cross-site":
                 raise NotIdentified(Refusal.MALFORMED, "another host's page: expected Authorization: Bearer TOKEN")
             name, token = _name_and_password(match[1])
         if not token:
-            raise NotIdentified(Refusal.MALFORMED, "expected one header Authorization: Bearer TOKEN")
-        identity = self._tokens.find(token)
-        if identity is None or name not in ("", identity.name):
+            raise NotIdentified(Refusal.MALFORMED, f"expected {_WHERE[asked.door]} Bearer TOKEN, once")
+        found = self._tokens.value.find(token)
+        if found is None and self._jwt is not None and looks_like_jwt(token):
+            found = self._of_jwt(self._jwt, token)
+        if found is None or name not in ("", found[1].name):
             raise NotIdentified(Refusal.UNKNOWN, "the token is unknown")
-        return identity
+        return found
 
-    def _not_local(self, scope: Scope, headers: list[tuple[bytes, bytes]]) -> str:
-        """Returns why a request is not from a program on this machine; "": it is."""
-        peer: str = (scope.get("client") or ("",))[0]
-        if not is_loopback(peer) or not is_loopback(self.client(scope)):
+    @staticmethod
+    def _of_jwt(verifier: JwtVerifier, token: str) -> tuple[bytes, Identity]:
+        try:
+            return b"", Identity(verifier.verify(token), rights_of(Role.NONE), Proof.JWT)
+        except UnknownKey:
+            raise KeyUnknown(Refusal.UNKNOWN, "the token's key is unknown") from None
+        except WrongToken as error:
+            raise NotIdentified(Refusal.UNKNOWN, f"the token is refused: {error}") from None
+
+    def _not_local(self, asked: Asked) -> str:
+        """Returns why a call is not from a program on this machine; "": it is."""
+        if not is_loopback(asked.peer) or not is_loopback(self._client(asked)):
             return "the client is not on the loopback"
-        first = dict(reversed(headers))
+        first = dict(reversed(asked.headers))
         # A proxy appends its own peer, so earlier addresses that a client claims let no other machine in.
-        forwarded = _forwarded_for(headers)
+        forwarded = _forwarded_for(asked)
         if _FORWARDED & first.keys() or not all(is_loopback(address.strip()) for address in forwarded):
             return "the request comes through a proxy"
         if _FORWARDED_HOW & first.keys() and not forwarded:
             return "the request comes through a proxy, which does not name its client"
-        if scope.get("http_version") == "1.0" and first.get(b"connection", b"").lower() == b"close":
+        if asked.cut_off:
             return "the request seems to come through a proxy"  # nginx's default
         # An attacker can let a name stand for 127.0.0.1 (rebinding). The browser then gives the answer to the
         # attacker's page.
@@ -203,15 +330,64 @@ class Doorman:
         return address is not None and any(address in network for network in self._proxies)
 
 
-def _forwarded_for(headers: list[tuple[bytes, bytes]]) -> list[str]:
+_WHERE: dict[Door, str] = {"http": "the header Authorization:", "grpc": "the metadata authorization:"}
+
+
+def check(caller: Caller, needed: Right, rm_id: str = "") -> None:
+    """Raises NotPermitted if a caller lacks a right.
+
+    :param rm_id: the RM that the right is about; "": the call is not about one, or does not name it yet.
+    """
+    rights = caller.identity.rights
+    if not (rights.may(needed, rm_id) if rm_id else rights.might(needed)):
+        raise NotPermitted(caller.identity.name, rights.role, needed, rm_id)
+
+
+def check_rm(needed: Right, caller: Caller, rm_id: str) -> None:
+    """Raises NotPermitted if a caller lacks a right to an RM. Notes that the call goes on to use it."""
+    if not caller.may(needed, rm_id):
+        raise NotPermitted(caller.identity.name, caller.identity.role, needed, rm_id)
+    caller.claims.append((needed, rm_id))
+
+
+def _of_certificate(certificate: bytes) -> Identity:
+    name = name_of(certificate)
+    if not name or name in RESERVED_NAMES:
+        raise NotIdentified(
+            Refusal.CERTIFICATE,
+            "the client's certificate has no usable name: expected a URI, DNS name, e-mail address or common name, in "
+            f"printable ASCII without blanks, and none of {', '.join(sorted(RESERVED_NAMES))}",
+        )
+    return Identity(name, rights_of(Role.NONE), Proof.CERTIFICATE)
+
+
+def _policy(settings: GatewaySettings, *, needed: bool) -> Watched[Policy] | None:
+    path = settings.policy_file
+    if path is None:
+        if needed:
+            raise PolicyUnusable(
+                "gateway.policy_file: not set, expected with tls.client_ca or jwt: without it these identities would "
+                "have no rights; see docs/security.md"
+            )
+        return None
+    return Watched("gateway.policy_file", [path], lambda: Policy(read_policy(path)))
+
+
+def _wanted(settings: GatewaySettings) -> str:
+    """Returns the credentials that a caller can bring, for messages."""
+    kinds = ["a token"] if settings.tokens or settings.jwt.enabled else []
+    return " or ".join([*kinds, *(["a client certificate"] if settings.tls.client_ca is not None else [])])
+
+
+def _forwarded_for(asked: Asked) -> list[str]:
     """Returns the addresses from which proxies had the request, the nearest one last."""
-    values = [value for name, value in headers if name == b"x-forwarded-for"]
+    values = asked.given(b"x-forwarded-for")
     return b",".join(values).decode("latin-1").split(",") if values else []
 
 
-def _is_private(settings: GatewaySettings) -> bool:
+def _is_private(setting: str, address: str) -> bool:
     try:
-        return on_loopback("gateway.http_address", settings.http_address)
+        return on_loopback(setting, address)
     except OSError:  # nobody can listen there; the attempt to listen reports that
         return True
 
@@ -225,29 +401,3 @@ def _name_and_password(encoded: str) -> tuple[str, str]:
     except ValueError:
         return "", ""
     return (name, password) if name and TOKEN.fullmatch(password) else ("", "")
-
-
-def _digest(token: str) -> bytes:
-    return sha256(token.encode()).digest()
-
-
-def _token(setting: str, entry: HttpToken) -> str:
-    if entry.token is not None:
-        return entry.token.get_secret_value()
-    assert entry.token_file is not None  # the settings require one of the two
-    text = _read(f"{setting}.token_file", entry.token_file)
-    if not TOKEN.fullmatch(text) or len(text) < TOKEN_CHARS_MIN:
-        raise TokenUnusable(f"{setting}.token_file {entry.token_file}: {TOKEN_EXPECTED}")
-    return text
-
-
-def _read(setting: str, path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            content = file.read(_TOKEN_FILE_BYTES_MAX + 1)
-        # a file over the limit holds no token, whatever its beginning looks like
-        return content.decode("ascii").strip() if len(content) <= _TOKEN_FILE_BYTES_MAX else ""
-    except OSError as error:
-        raise TokenUnusable(f"{setting} {path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise TokenUnusable(f"{setting} {path}: {TOKEN_EXPECTED}") from None

@@ -12,6 +12,11 @@ class Metric(StrEnum):
 
     STREAMS_OPEN = "muster_gateway_streams_open"
     STREAMS_ENDED = "muster_gateway_streams_ended"
+    STREAMS_SILENT = "muster_gateway_streams_silent"
+    CALLS_OPEN = "muster_gateway_calls_open"
+    CALLS_REFUSED = "muster_gateway_calls_refused"
+    CALLS_RESET = "muster_gateway_calls_reset"
+    CONNECTIONS = "muster_gateway_connections"
     REQUESTS = "muster_gateway_requests"
     ITEMS = "muster_gateway_items"
     ITEMS_REJECTED = "muster_gateway_items_rejected"
@@ -36,6 +41,7 @@ class Metric(StrEnum):
     INTERNAL_ERRORS = "muster_gateway_internal_errors"
     HTTP_FORWARDED = "muster_gateway_http_forwarded"
     HTTP_REFUSED = "muster_gateway_http_refused"
+    GRPC_REFUSED = "muster_gateway_grpc_refused"
     METRICS_CALLS = "muster_gateway_metrics_calls"
     METRICS_WATCHERS = "muster_gateway_metrics_watchers"
     SNAPSHOTS_WATCHED = "muster_gateway_metrics_snapshots_watched"
@@ -47,6 +53,15 @@ _REGISTRATION_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10
 
 streams_open = Gauge(Metric.STREAMS_OPEN, "Open streams of RMs.", ["kind"])
 streams_ended = Counter(Metric.STREAMS_ENDED, "Ended streams, by gRPC status.", ["kind", "status"])
+streams_silent = Gauge(Metric.STREAMS_SILENT, "Streams that have not named their RM yet.")
+calls_open = Gauge(Metric.CALLS_OPEN, "Open gRPC calls of all services.")
+calls_refused = Counter(
+    Metric.CALLS_REFUSED,
+    "Calls over a limit of their caller: silent, peer, identity, connections, resets, no_message.",
+    ["reason"],
+)
+calls_reset = Counter(Metric.CALLS_RESET, "Calls that their client cancelled within a second.")
+connections = Gauge(Metric.CONNECTIONS, "Connections with open calls.")
 requests = Counter(Metric.REQUESTS, "Messages read from streams.", ["kind"])
 items = Counter(Metric.ITEMS, "Items in these messages.", ["kind"])
 items_rejected = Counter(
@@ -89,6 +104,11 @@ http_forwarded = Counter(Metric.HTTP_FORWARDED, "Forwarded HTTP requests, by tar
 http_refused = Counter(
     Metric.HTTP_REFUSED,
     "HTTP requests answered with 401 or 403, by reason (muster_gateway.identity.Refusal).",
+    ["reason"],
+)
+grpc_refused = Counter(
+    Metric.GRPC_REFUSED,
+    "gRPC calls ended with UNAUTHENTICATED or PERMISSION_DENIED, by reason (muster_gateway.identity.Refusal).",
     ["reason"],
 )
 metrics_calls = Counter(Metric.METRICS_CALLS, "Ended calls of muster.v1.Metrics, by gRPC status.", ["method", "status"])

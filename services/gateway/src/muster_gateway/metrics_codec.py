@@ -15,6 +15,7 @@ from msgspec.structs import asdict
 from muster_proto.muster.v1 import metrics_pb2 as pb
 from muster_rest.shapes.figures import RuntimeDao, SnapshotDao
 from muster_runtime.process import ProcessFigures
+from muster_runtime.reach import EVERYTHING, Reach
 
 from muster_gateway.errors import InvalidRequest, ViewSilent, shown
 from muster_gateway.settings import AdmissionLimits
@@ -39,6 +40,7 @@ class MetricsQuery:
     """The content of a snapshot. Equal queries share snapshots.
 
     :param sections: names; empty: all. ``nodes_max`` 0: the view's default.
+    :param reach: what the caller may read.
     """
 
     rm_id: str = ""
@@ -46,6 +48,7 @@ class MetricsQuery:
     partition: str = ""
     queue: str = ""
     nodes_max: int = 0
+    reach: Reach = EVERYTHING
 
     def parameters(self) -> dict[str, str]:
         """Returns the parameters of the view's query, without the RM."""

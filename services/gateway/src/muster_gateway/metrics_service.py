@@ -10,10 +10,12 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Callable, Iterator, Sized
+from dataclasses import replace
 from typing import Any
 
 import grpc
 from muster_bus.clock import Clock
+from muster_runtime.caller import current
 from muster_runtime.process import process_figures
 
 from muster_gateway import metrics
@@ -60,7 +62,7 @@ class MetricsServicer:
     async def snapshot(self, query: MetricsQuery) -> bytes:
         """Takes a MetricsSnapshot now. Raises InvalidRequest, NotThere, ViewSilent."""
         with metrics.snapshot_seconds.time():
-            answer = await self._view.get(_SNAPSHOT, query.rm_id, query.parameters())
+            answer = await self._view.get(_SNAPSHOT, query.rm_id, query.parameters(), query.reach)
             _check(answer)
             encoder = Encoder(answer.body, process_figures(), len(self._streams))
             for _ in encoder.steps():
@@ -72,7 +74,8 @@ class MetricsServicer:
     async def _get(self, raw: bytes, context: Any) -> bytes:
         try:
             self._check_open()
-            made = await self.snapshot(decode_request(raw, self._settings.limits))
+            query = decode_request(raw, self._settings.limits)
+            made = await self.snapshot(replace(query, reach=current().reach()))
         except asyncio.CancelledError:
             raise
         except Exception as error:
@@ -85,6 +88,7 @@ class MetricsServicer:
             self._check_open()
             query, interval_s = decode_watch(raw, self._settings.limits)
             with self._place():
+                query = replace(query, reach=current().reach())
                 async for made in self._snapshots(query, interval_s):
                     await context.write(made)
                     metrics.snapshots_watched.inc()

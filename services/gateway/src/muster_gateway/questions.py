@@ -14,7 +14,7 @@ from muster_bus.log import LogWriter, OutRecord
 from muster_bus.topics import Topics
 
 from muster_gateway.codec import CommandAnswer, ConfigurationAnswer, Registration
-from muster_gateway.errors import LogDown, OverLimit, SchedulerSilent
+from muster_gateway.errors import LogDown, OverLimit, SchedulerSilent, why_not
 from muster_gateway.response_reader import ResponseTail
 from muster_gateway.sessions.contract import Cursor
 from muster_gateway.settings import GatewaySettings
@@ -62,7 +62,7 @@ class Questions:
         except TimeoutError:
             raise SchedulerSilent(f"the scheduler did not answer within {timeout_s:g} s: {again}") from None
         except BusError as error:
-            raise LogDown(f"the log does not take the {what} ({type(error).__name__}): {again}") from error
+            raise LogDown(f"the log does not take the {what} ({why_not(error)}): {again}") from error
         finally:
             tail.forget(request_id)
         assert isinstance(answer, kind), f"request {request_id} is answered by a {type(answer).__name__}"

@@ -23,6 +23,7 @@ gaps
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -35,7 +36,7 @@ from muster_bus.log import Log, LogReader, Record
 from muster_bus.topics import Topics
 
 from muster_gateway import metrics
-from muster_gateway.codec import Answer, Registration, Response, read_response
+from muster_gateway.codec import Answer, Registration, Response, read_decided, read_response
 from muster_gateway.errors import GatewayError, InvalidRequest, ResponsesLost, SchedulerSilent, Superseded, shown
 from muster_gateway.sessions.contract import UNKNOWN, Cursor
 from muster_gateway.stream_kind import StreamKind
@@ -51,6 +52,8 @@ _MAX_RECENT = 20_000
 TAIL_WAIT_S = 1.0
 CATCH_UP_WAIT_S = 0.2
 _RETRY_MIN_S, _RETRY_MAX_S = 0.05, 2.0
+# Longer than any transaction of the scheduler takes while it works.
+_REPORT_S = 2.0
 # The search ends at this distance: one read covers it.
 _SEARCH_SPAN = 500
 
@@ -229,6 +232,30 @@ class ResponseTail:
         self._waiting: dict[str, _Waiting] = {}
         self._waiting_keys: dict[bytes, int] = {}
         self.answering = True
+        # The scheduler's last report: requests before this offset are decided; 0: it has reported nothing.
+        self.decided = 0
+        self._reports = asyncio.Event()
+
+    async def decides_more(self) -> bool:
+        """Returns at the scheduler's next report of its decisions. False: it does not report.
+
+        (It is away, or older than reports; or this is the start. The log then takes requests without a limit.)
+        """
+        if not self.decided:
+            return False
+        try:
+            async with asyncio.timeout(_REPORT_S):
+                await self._reports.wait()
+        except TimeoutError:
+            self.decided = 0
+        return self.decided > 0
+
+    def _report(self, record: Record) -> None:
+        with contextlib.suppress(CodecError):
+            if decided := read_decided(record):
+                self.decided = decided
+                reports, self._reports = self._reports, asyncio.Event()
+                reports.set()
 
     async def start(self) -> None:
         """Opens a reader at the partition's end."""
@@ -295,7 +322,10 @@ class ResponseTail:
 
     def _dispatch(self, records: Sequence[Record], position: int) -> None:
         for record in records:
-            feeds = self._feeds.get(record.key or b"")
+            if record.key is None:
+                self._report(record)
+                continue
+            feeds = self._feeds.get(record.key)
             if feeds is None and record.key not in self._waiting_keys:
                 continue
             try:

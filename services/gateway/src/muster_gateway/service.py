@@ -22,26 +22,29 @@ from grpc_health.v1.health import aio as grpc_health_aio
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from grpc_reflection.v1alpha import reflection
 from muster_bus.clock import Clock
-from muster_bus.errors import BusError
-from muster_bus.log import Log, LogWriter, OutRecord
+from muster_bus.errors import BusError, LogBehind
+from muster_bus.log import Log, LogCondition, LogWriter, OutRecord
 from muster_bus.topics import Topics
 from muster_queue_config.judge import Judge
-from muster_runtime.addresses import on_loopback
 from muster_runtime.http_server import HttpServer
 from muster_runtime.life import Life
 
 from muster_gateway import admin, callbacks, events_proxy, metrics, metrics_service
+from muster_gateway.access.calls import Calls
+from muster_gateway.access.grpc_door import GrpcDoor
 from muster_gateway.admin import AdminServicer
+from muster_gateway.call_limits import CallGuard, CallLimits
 from muster_gateway.callback_codec import gone_note
 from muster_gateway.callbacks import CallbackServicer
 from muster_gateway.codec import RequestCodec
-from muster_gateway.errors import GatewayError, LogDown, SessionsDown, Superseded
+from muster_gateway.errors import GatewayError, LogDown, SessionsDown, SessionsFull, Superseded, why_not
 from muster_gateway.event_tail import EventTail
 from muster_gateway.events_proxy import EventsDoor, EventsProxy
 from muster_gateway.http_front import HttpFront, Target
 from muster_gateway.http_target import HttpTarget
 from muster_gateway.identity import Doorman
 from muster_gateway.life_keeper import LifeKeeper
+from muster_gateway.log_watch import LogWatch
 from muster_gateway.metrics_service import MetricsServicer
 from muster_gateway.policy_groups import PolicyGroups
 from muster_gateway.questions import Questions
@@ -84,7 +87,7 @@ class Gateway:
     :param beside: checks of those services by name; /health shows their problems, which do not affect readiness.
     :param exposition: returns the answer of the front's /metrics; None: this process's metrics.
 
-    The constructor raises SettingsWrong (see errors.py) if the HTTP front cannot be opened with these settings.
+    The constructor raises SettingsWrong (see errors.py) if a door cannot be opened with these settings.
     """
 
     def __init__(
@@ -109,13 +112,16 @@ class Gateway:
         self._ready_when, self._beside = ready_when, dict(beside or {})
         self._exposition = exposition
         self._doorman = Doorman(settings)
+        self._callers = Calls()
+        self._door = GrpcDoor(self._doorman, self._callers)
         self._codec = RequestCodec(topics, self.gateway_id)
         self._table = StreamTable()
         self._tails = [ResponseTail(bus, topics, p, settings.read_batch) for p in range(topics.partitions)]
         self._writer: LogWriter | None = None
         self._server: grpc.aio.Server | None = None
         self._http: HttpServer | None = None
-        self._calls = StreamCalls(settings.max_streams)
+        self._limits = CallLimits(settings.calls, clock)
+        self._calls = StreamCalls(settings.max_streams, self._limits)
         self._servicer: SchedulerServicer | None = None
         self._admin: AdminServicer | None = None
         self._forgetting: dict[str, asyncio.Task[None]] = {}
@@ -123,13 +129,17 @@ class Gateway:
         self._health = grpc_health_aio.HealthServicer()
         self._stack = AsyncExitStack()
         self._life = Life("gateway")
+        self._sessions_full = False
         self.grpc_port = 0
+        self.grpc_mtls_port = 0
         self.http_port = 0
 
     # ---- the service ----------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Returns when the gateway serves. Raises LogUnavailable, SessionsDown, OSError (an address that is taken)."""
+        """Returns when the gateway serves. Raises LogUnavailable, LogBehind, SessionsDown, OSError (an address that is
+        taken).
+        """
         self._life.begin()
         try:
             # 1. the writer of the log
@@ -138,10 +148,12 @@ class Gateway:
             # 2. sessions
             await self.sessions.start()
             self._stack.push_async_callback(self.sessions.close)
-            if not await self.sessions.marked():
-                await rebuild(self._bus, self._topics, self.sessions, self._clock)
-            keeper = self._life_keeper()
-            await keeper.sweep(self._table)
+            watch, keeper = LogWatch(self._bus, self.sessions), self._life_keeper()
+            try:
+                await self._sweep(keeper, watch)
+            except SessionsFull as error:  # reading works; a later sweep does the rest
+                log.error("the gateway starts on a full disk", error=str(error))
+                self._sessions_full = True
             # 3. response tails
             for tail in self._tails:
                 await tail.start()
@@ -149,8 +161,9 @@ class Gateway:
                 self._life.watch(tail.run(), f"response tail {tail.partition}")
             # 4. periodic work
             self._life.watch(self._flush_for_ever(), "cursor flush")
-            self._life.watch(self._sweep_for_ever(keeper), "sweep")
+            self._life.watch(self._sweep_for_ever(keeper, watch), "sweep")
             self._life.watch(self._watch_health(), "health")
+            self._life.watch(self._watch_files(), "files")
             # 5. the servers
             view = await self._target(self._view, self.settings.view_url, "view")
             await self._open_grpc(keeper, view)
@@ -205,6 +218,10 @@ class Gateway:
             _in_time(self._log_answers(self._writer)), _in_time(self.sessions.healthy())
         )
         problems += [] if log_answers else ["the log does not answer"]
+        if isinstance(self._bus, LogCondition) and (refusal := self._bus.refusal()):
+            problems.append(refusal)
+        if self._sessions_full:
+            problems.append(str(SessionsFull()))
         return problems + ([] if sessions_answer else ["the session store does not answer"])
 
     async def _log_answers(self, writer: LogWriter) -> bool:
@@ -225,7 +242,9 @@ class Gateway:
     async def _said_beside(self) -> list[str]:
         """Returns the problems of the other services of this process."""
         answers = await asyncio.gather(*(_in_time_said(check) for check in self._beside.values()))
-        return [f"{name}: {one}" for name, answer in zip(self._beside, answers, strict=True) for one in answer]
+        said = [f"{name}: {one}" for name, answer in zip(self._beside, answers, strict=True) for one in answer]
+        own = self._bus.problems() if isinstance(self._bus, LogCondition) else []
+        return [*self._doorman.problems(), *own, *said]
 
     # ---- parts ----------------------------------------------------------------------------------------------------
 
@@ -246,6 +265,14 @@ class Gateway:
     async def _callbacks_gone(self, rm_id: str, epoch: int) -> None:
         await self._write_note(self._codec.callback_stream(rm_id, gone_note(epoch), self._clock.now_ns()))
 
+    async def _tell_loss(self, watch: LogWatch) -> None:
+        """Asks the scheduler to record an accepted loss as an event of each RM. Raises LogDown, SessionsDown."""
+        if not watch.loss:
+            return
+        for session in await self.sessions.all():
+            await self._write_note(self._codec.loss(session.rm_id, watch.loss, self._clock.now_ns()))
+        await watch.told()
+
     async def _write_note(self, record: OutRecord) -> None:
         assert self._writer is not None
         try:
@@ -253,7 +280,7 @@ class Gateway:
                 await self._writer.ready()
                 await self._writer.append(record)
         except (BusError, TimeoutError) as error:
-            raise LogDown(f"the log does not take the RM's state ({type(error).__name__}): try again") from error
+            raise LogDown(f"the log does not take the RM's state ({why_not(error)}): try again") from error
 
     async def _open_grpc(self, life: LifeKeeper, view: Target) -> None:
         assert self._writer is not None
@@ -284,7 +311,8 @@ class Gateway:
         self._admin = AdminServicer(
             settings, self._clock, self._codec, life, questions, self.sessions, view_client, groups, configs
         )
-        self._server = grpc.aio.server(options=_server_options(settings))
+        guard = CallGuard(self._limits, settings.calls)
+        self._server = grpc.aio.server(interceptors=(guard, self._door), options=_server_options(settings))
         self._metrics = MetricsServicer(settings, self._clock, view_client, self._calls)
         asked = CallbackServicer(parts, self._calls, self._admin.update_configuration)
         self._server.add_generic_rpc_handlers((self._servicer.handlers(), self._admin.handlers(), asked.handlers()))
@@ -292,17 +320,32 @@ class Gateway:
         add_HealthServicer_to_server(self._health, self._server)
         names = (*_SERVICES, HEALTH_SERVICE, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self._server)
-        try:
-            self.grpc_port = self._server.add_insecure_port(settings.grpc_address)
-        except RuntimeError as error:
-            raise OSError(f"grpc_address: {settings.grpc_address!r} cannot be listened on") from error
+        tls = settings.tls
+        required = tls.client_ca is not None and tls.client_certificates == "required"
+        self.grpc_port = self._listen(self._server, "grpc_address", settings.grpc_address, certificates=required)
+        if settings.grpc_mtls_address:
+            field, address = "grpc_mtls_address", settings.grpc_mtls_address
+            self.grpc_mtls_port = self._listen(self._server, field, address, certificates=True)
         await self._set_health(serving=await self.ready())
         await self._server.start()
-        if not on_loopback("gateway.grpc_address", settings.grpc_address):
+        if settings.grpc_open:
             log.warning(
-                "grpc has no authentication: any client can register as any RM, and use muster.v1.Admin",
+                "grpc is open: any client that reaches it may act as any RM and operate it, without a token",
                 grpc_address=settings.grpc_address,
             )
+
+    def _listen(self, server: grpc.aio.Server, field: str, address: str, *, certificates: bool) -> int:
+        """Returns the port that the server listens on.
+
+        :param certificates: clients must have one.
+        """
+        tls = self._doorman.tls
+        try:
+            if tls is None:
+                return server.add_insecure_port(address)
+            return server.add_secure_port(address, tls.credentials(client_certificates=certificates))
+        except RuntimeError as error:
+            raise OSError(f"{field}: {address!r} cannot be listened on") from error
 
     def _events_door(self) -> EventsDoor:
         if self._events is None:
@@ -329,8 +372,10 @@ class Gateway:
             self._said_beside,
             self._exposition,
             self.settings.default_rm,
+            self._callers,
         )
-        self._http = HttpServer(front, self.settings.http_address, self.settings.stop_grace_s)
+        tls = self._doorman.tls.context() if self._doorman.tls is not None else None
+        self._http = HttpServer(front, self.settings.http_address, self.settings.stop_grace_s, tls=tls)
         self.http_port = self._http.port
         self._life.watch(self._http.serve(), "http front")
         await self._http.ready()
@@ -387,17 +432,27 @@ class Gateway:
         seat = session.seats.get(stream.kind) if session is not None else None
         return seat is not None and seat.epoch > stream.epoch
 
-    async def _sweep_for_ever(self, life: LifeKeeper) -> None:
+    async def _sweep_for_ever(self, life: LifeKeeper, watch: LogWatch) -> None:
         while True:
             await asyncio.sleep(self.settings.lease_ttl_s / _SWEEPS_PER_LEASE)
             try:
-                if not await self.sessions.marked():
-                    log.warning("session store lost its content")
-                    await rebuild(self._bus, self._topics, self.sessions, self._clock)
-                for rm_id in await life.sweep(self._table):
-                    self._finish_forgetting(rm_id)
+                await self._sweep(life, watch)
+                self._sessions_full = False
+            except LogBehind:
+                raise
             except (GatewayError, BusError) as error:
+                self._sessions_full = isinstance(error, SessionsFull)
                 log.warning("sweep not finished", error=str(error))
+
+    async def _sweep(self, life: LifeKeeper, watch: LogWatch) -> None:
+        """Raises LogBehind, GatewayError, BusError."""
+        await watch.compare()
+        if not await self.sessions.marked():
+            await rebuild(self._bus, self._topics, self.sessions, self._clock)
+        await self._tell_loss(watch)
+        for rm_id in await life.sweep(self._table):
+            self._finish_forgetting(rm_id)
+        await watch.keep()
 
     def _finish_forgetting(self, rm_id: str) -> None:
         """Runs beside the sweep, whose next lease renewal must not wait for the scheduler."""
@@ -419,6 +474,13 @@ class Gateway:
         while True:
             await asyncio.sleep(self.settings.health_interval_s)
             await self._set_health(serving=await self.ready())
+
+    async def _watch_files(self) -> None:
+        """Takes changed tokens, policies, certificates and keys. Ends the calls whose callers lost their rights."""
+        while True:
+            if await self._doorman.refresh():
+                self._callers.changed(self._doorman.rights_now)
+            await asyncio.sleep(self.settings.reload_interval_s)
 
     async def _set_health(self, *, serving: bool) -> None:
         metrics.ready.set(int(serving))
@@ -451,6 +513,9 @@ def _server_options(settings: GatewaySettings) -> list[tuple[str, int]]:
         ("grpc.keepalive_time_ms", round(settings.keepalive_time_s * 1000)),
         ("grpc.keepalive_timeout_ms", round(settings.keepalive_timeout_s * 1000)),
         ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.max_concurrent_streams", settings.calls.max_per_connection),
+        ("grpc.server_handshake_timeout_ms", round(settings.calls.handshake_timeout_s * 1000)),
+        ("grpc.max_connection_idle_ms", round(settings.calls.connection_idle_s * 1000)),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.http2.min_ping_interval_without_data_ms", _MIN_PING_INTERVAL_MS),
     ]

@@ -16,6 +16,7 @@ import structlog
 from muster_bus.errors import LogUnavailable
 
 from muster_gateway import metrics
+from muster_gateway.call_limits import CallLimits, caller_of
 from muster_gateway.errors import GatewayError, GatewayStopping, LogDown, OverLimit
 from muster_gateway.registration import Registrar, describe
 from muster_gateway.stream import Parts, RmStream, unexpected
@@ -39,10 +40,13 @@ _STREAM_METHODS = {
 
 
 class StreamCalls:
-    """The open streaming calls of a gateway, of all its services: counts, limits and ends them."""
+    """The open streaming calls of a gateway, of all its services: counts, limits and ends them.
 
-    def __init__(self, max_streams: int) -> None:
-        self._max_streams = max_streams
+    :param limits: of each caller; None: only the number of all streams is limited.
+    """
+
+    def __init__(self, max_streams: int, limits: CallLimits | None = None) -> None:
+        self._max_streams, self._limits = max_streams, limits
         self._finishing: set[asyncio.Task[None]] = set()
         self._calls: set[RmStream] = set()
         self.stopping = False
@@ -55,6 +59,9 @@ class StreamCalls:
         name = stream.kind.name.lower()
         self._calls.add(stream)
         metrics.streams_open.labels(name).inc()
+        host = caller_of(context).host if self._limits is not None else ""
+        if self._limits is not None:
+            self._limits.add_silent(stream, host)
         try:
             self._check_place()
             ending = await stream.run()
@@ -70,6 +77,8 @@ class StreamCalls:
             ending = unexpected(error)
         finally:
             metrics.streams_open.labels(name).dec()
+            if self._limits is not None:
+                self._limits.remove_silent(stream, host)
             self._finish(stream)
         metrics.streams_ended.labels(name, ending.code.name).inc()
         if ending.code is not grpc.StatusCode.OK:

@@ -10,6 +10,7 @@ from urllib.parse import SplitResult, urlsplit
 from muster_queue_config.settings import QueueConfigSettings
 from muster_runtime.addresses import ListenAddress, OptionalListenAddress
 from muster_runtime.identity import RESERVED_NAMES
+from muster_runtime.pages import names_loopback
 from muster_runtime.stores import ClientTls, Password, check_pairs
 from pydantic import BaseModel, ConfigDict, Field, IPvAnyNetwork, SecretStr, field_validator, model_validator
 
@@ -19,7 +20,12 @@ _SESSION_SCHEMES = ("memory", "sqlite", "redis", "rediss")
 # A token fits into a header unescaped (RFC 6750, section 2.1), and is too long to be guessed or typed by chance.
 TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 TOKEN_CHARS_MIN = 16
-TOKEN_EXPECTED = f"expected {TOKEN_CHARS_MIN} characters or more, of letters, digits and . _ ~ + / -, = at the end only"
+TOKEN_EXPECTED = (
+    f"expected {TOKEN_CHARS_MIN} characters or more, of letters, digits and . _ ~ + / -, = at the end only; or the "
+    "token's digest, sha256: and 64 hexadecimal digits"
+)
+# A token's digest in place of the token.
+DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 _TOKEN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -49,25 +55,33 @@ class AdmissionLimits(BaseModel):
     max_record_bytes: int = Field(
         960 * 1024,
         ge=1024,
-        description="One record. A larger registration or item is refused; a larger message is split.",
+        description="One record. A larger registration or item is refused.",
+    )
+    # Some 200 asks, which the scheduler decides in about 20 ms.
+    record_bytes: int = Field(
+        32 * 1024,
+        ge=1024,
+        description="A larger message is split between its items into records of this size, so that RMs take turns.",
     )
 
 
-class HttpToken(BaseModel):
-    """``gateway.http_tokens.NAME``: a program's token for the HTTP front, and the token's role."""
+class Token(BaseModel):
+    """``gateway.tokens.NAME``: a program's token for both doors, and the token's role."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     role: Literal["read", "admin"] = Field(description="The role of its bearer (docs/security.md).")
-    token: SecretStr | None = Field(None, description="The token itself.")
-    token_file: Path | None = Field(None, description="Or a file with the token; read at start.")
+    token: SecretStr | None = Field(None, description="The token itself, or its digest: sha256:HEX.")
+    token_file: Path | None = Field(None, description="Or a file with either.")
 
     @field_validator("token")
     @classmethod
     def _is_token(cls, token: SecretStr | None) -> SecretStr | None:
         """The error does not show the token."""
         text = token.get_secret_value() if token is not None else None
-        if text is not None and (len(text) < TOKEN_CHARS_MIN or not TOKEN.fullmatch(text)):
+        if text is None or DIGEST.fullmatch(text):
+            return token
+        if len(text) < TOKEN_CHARS_MIN or not TOKEN.fullmatch(text):
             raise ValueError(TOKEN_EXPECTED)
         return token
 
@@ -75,6 +89,112 @@ class HttpToken(BaseModel):
     def _has_one(self) -> Self:
         if (self.token is None) == (self.token_file is None):
             raise ValueError(f"{'neither' if self.token is None else 'both'}, expected token or token_file")
+        return self
+
+
+class CallSettings(BaseModel):
+    """``gateway.calls``: limits of gRPC calls for each caller, so that nobody takes the places of the others."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    # An RM may open its streams long before its first message; with the metadata muster-rm-id it may wait for ever.
+    first_message_timeout_s: float = Field(
+        60.0, gt=0, description="A stream names its RM, and any other call sends its request, within this time."
+    )
+    max_silent: int = Field(500, ge=1, description="Streams that have not named their RM yet, of all callers.")
+    max_silent_per_peer: int = Field(100, ge=1, description="The same of one host. The oldest ends for a new one.")
+    # Three quarters of max_streams: a quarter is left for the others.
+    max_per_peer: int = Field(3_000, ge=1, description="Open calls of one host.")
+    max_per_identity: int = Field(3_000, ge=1, description="Open calls of one identity.")
+    max_connections_per_peer: int = Field(500, ge=1, description="Connections of one host that have calls.")
+    max_per_connection: int = Field(
+        1_000, ge=1, description="Open calls of one connection; a client holds back further ones (HTTP/2)."
+    )
+    max_resets: int = Field(
+        200, ge=1, description="Calls that a connection cancels within a second of their begin, in each window."
+    )
+    resets_window_s: float = Field(
+        10.0, gt=0, description="The window; for as long a connection gets no calls after more resets."
+    )
+    handshake_timeout_s: float = Field(20.0, gt=0, description="A connection speaks HTTP/2 within this time.")
+    connection_idle_s: float = Field(900.0, gt=0, description="A connection without calls for this long is closed.")
+
+
+class TlsSettings(BaseModel):
+    """``gateway.tls``: TLS on gRPC and HTTP. The files are read again when they change."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    certificate: Path | None = Field(None, description="PEM file with the certificate and its chain; none: no TLS.")
+    key: Path | None = Field(None, description="PEM file with its key, unencrypted.")
+    client_ca: Path | None = Field(
+        None, description="PEM file with the authorities of clients' certificates; none: clients have no certificates."
+    )
+    client_certificates: Literal["optional", "required"] = Field(
+        "required",
+        description="Whether a client must have a certificate. optional: HTTP takes callers with and without; "
+        "gateway.grpc_address asks for none, and gateway.grpc_mtls_address requires one.",
+    )
+
+    @model_validator(mode="after")
+    def _fit(self) -> Self:
+        if (self.certificate is None) != (self.key is None):
+            raise ValueError(f"certificate {self.certificate} and key {self.key}: expected both or none of them")
+        if self.client_ca is not None and self.certificate is None:
+            raise ValueError(f"client_ca {self.client_ca}: expected with certificate and key only")
+        return self
+
+
+# Asymmetric ones only: a shared secret would be in every verifier's hands.
+JWT_ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
+
+
+class JwtSettings(BaseModel):
+    """``gateway.jwt``: JSON Web Tokens of an identity provider."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    jwks_file: Path | None = Field(None, description="File with the provider's keys (JWKS); read again on change.")
+    jwks_url: str = Field("", description="Or their URL: https, or http on the loopback.")
+    jwks_ca: Path | None = Field(None, description="PEM file with the authorities of that URL; none: the system's.")
+    issuer: str = Field("", description="The claim iss that tokens must have.")
+    audience: str = Field("", description="The claim aud that tokens must have.")
+    algorithms: tuple[str, ...] = Field(
+        ("RS256", "PS256", "ES256", "EdDSA"), min_length=1, description="Allowed algorithms, asymmetric ones only."
+    )
+    name_claim: str = Field("sub", min_length=1, description="The claim with the identity's name.")
+    leeway_s: float = Field(30.0, ge=0, le=600, description="Largest difference of the provider's clock.")
+    refresh_s: float = Field(600.0, gt=0, description="How often the URL is read.")
+    refresh_min_s: float = Field(10.0, gt=0, description="Least time between two reads for unknown keys.")
+
+    @property
+    def enabled(self) -> bool:
+        """Whether tokens of a provider count."""
+        return self.jwks_file is not None or self.jwks_url != ""
+
+    @field_validator("algorithms")
+    @classmethod
+    def _are_asymmetric(cls, algorithms: tuple[str, ...]) -> tuple[str, ...]:
+        for algorithm in algorithms:
+            if algorithm not in JWT_ALGORITHMS:
+                raise ValueError(f"{algorithm[:20]!a}, expected some of {', '.join(JWT_ALGORITHMS)}")
+        return algorithms
+
+    @field_validator("jwks_url")
+    @classmethod
+    def _is_safe(cls, url: str) -> str:
+        parts = _split(url)
+        safe = parts.scheme == "https" or (parts.scheme == "http" and names_loopback(url))
+        if (url and not (safe and parts.hostname)) or parts.username is not None:
+            raise ValueError("expected https://…, or http://… on the loopback, without a user")
+        return url
+
+    @model_validator(mode="after")
+    def _fit(self) -> Self:
+        if self.jwks_file is not None and self.jwks_url:
+            raise ValueError("jwks_file and jwks_url: both, expected one of them")
+        if self.enabled and not (self.issuer and self.audience):
+            raise ValueError("issuer and audience: expected both, so that no other service's token counts")
         return self
 
 
@@ -90,12 +210,25 @@ class GatewaySettings(BaseModel):
     http_address: OptionalListenAddress = Field(
         "127.0.0.1:9080", description='HTTP front (YuniKorn\'s REST port); "": none.'
     )
-    http_tokens: dict[str, HttpToken] = Field(
-        default_factory=dict,
-        description="Clients of the HTTP front, by name: role, and token or token_file.",
+    tokens: dict[str, Token] = Field(
+        default_factory=dict, description="Who may use gRPC and the HTTP front, by name: role, and token or token_file."
     )
     http_open: bool = Field(False, description="Let every client use the HTTP front without a token.")
     http_open_role: Literal["read", "admin"] = Field("read", description="Their role then.")
+    grpc_open: bool = Field(
+        False, description="Let everybody who reaches gRPC act as any RM and operate it, without a token."
+    )
+    grpc_mtls_address: OptionalListenAddress = Field(
+        "", description='A second gRPC address, where clients must have a certificate; "": none.'
+    )
+    tls: TlsSettings = Field(TlsSettings.model_validate({}), description="TLS on both doors.")
+    jwt: JwtSettings = Field(JwtSettings.model_validate({}), description="JSON Web Tokens.")
+    policy_file: Path | None = Field(
+        None, description="TOML file: which identity may act as, operate and read which RMs; none: the roles count."
+    )
+    reload_interval_s: float = Field(
+        1.0, gt=0, description="How often token files, policy, certificates and keys are checked for changes."
+    )
     trusted_proxies: tuple[IPvAnyNetwork, ...] = Field(
         (), description="Peers whose X-Forwarded-For names the client (addresses or networks)."
     )
@@ -143,6 +276,7 @@ class GatewaySettings(BaseModel):
     max_streams: int = Field(
         4_000, ge=3, description="Open streams of this gateway (three for each RM, four with a callback stream)."
     )
+    calls: CallSettings = Field(CallSettings.model_validate({}), description="Limits of gRPC calls for each caller.")
     max_metrics_watchers: int = Field(100, ge=0, description="Calls of muster.v1.Metrics/Watch at the same time.")
     max_registrations_waiting: int = Field(
         1_000, ge=1, description="Registrations and configuration updates that wait for the scheduler at the same time."
@@ -168,6 +302,12 @@ class GatewaySettings(BaseModel):
 
     # Memory limits per stream. With these and max_streams, all streams together use at most 4000 * 12 MiB.
     inflight_bytes: int = Field(4 * _MIB, ge=1024, description="Requests of a stream that the log has not confirmed.")
+    undecided_bytes: int = Field(
+        64 * 1024,
+        ge=32 * 1024,
+        description="Requests of a stream that the scheduler has not decided; above this the stream is not read, so "
+        "that other RMs' requests wait behind so much at most.",
+    )
     queue_responses: int = Field(2_048, ge=1, description="Responses that wait for a slow stream before it catches up.")
     queue_bytes: int = Field(8 * _MIB, ge=1024, description="The same in bytes.")
     waiting_answers: int = Field(256, ge=1, description="Waiting admission answers; above this the stream is not read.")
@@ -180,9 +320,9 @@ class GatewaySettings(BaseModel):
         10.0, gt=0, description="The connection is lost without an answer to a ping for this long."
     )
 
-    @field_validator("http_tokens")
+    @field_validator("tokens")
     @classmethod
-    def _are_named(cls, tokens: dict[str, HttpToken]) -> dict[str, HttpToken]:
+    def _are_named(cls, tokens: dict[str, Token]) -> dict[str, Token]:
         for name in tokens:
             if not _TOKEN_NAME.fullmatch(name) or name in RESERVED_NAMES:
                 raise ValueError(
@@ -190,6 +330,12 @@ class GatewaySettings(BaseModel):
                     f"{', '.join(sorted(RESERVED_NAMES))}"
                 )
         return tokens
+
+    @model_validator(mode="after")
+    def _certificates_fit(self) -> Self:
+        if self.grpc_mtls_address and self.tls.client_ca is None:
+            raise ValueError(f"grpc_mtls_address {self.grpc_mtls_address}: expected with tls.client_ca only")
+        return self
 
     @field_validator("default_rm")
     @classmethod

@@ -27,26 +27,33 @@ from muster_bus.clock import Clock
 from muster_bus.errors import BusError, LogError, RecordTooLarge
 from muster_bus.log import Log, LogWriter, OutRecord
 from muster_bus.topics import Topics
+from muster_runtime.caller import current
+from muster_runtime.identity import Right
 
 from muster_gateway import metrics
-from muster_gateway.admission import admit, check_rm_id, rm_id_of
+from muster_gateway.admission import admission_steps, check_rm_id, rm_id_of
 from muster_gateway.codec import RequestCodec
 from muster_gateway.errors import (
     GatewayError,
     InvalidRequest,
     LogDown,
     OverLimit,
+    RightWithdrawn,
     RmShutDown,
     StreamEnded,
     Superseded,
+    TooSilent,
     shown,
+    why_not,
 )
 from muster_gateway.event_tail import EventTail
+from muster_gateway.identity import check_rm
 from muster_gateway.life_keeper import LifeKeeper, Taken, superseded
 from muster_gateway.response_reader import RESUME_METADATA, CatchUp, Feed, ResponseTail, StartingPoint
 from muster_gateway.sessions.contract import NOWHERE, Advance, Cursor, SessionStore
 from muster_gateway.settings import GatewaySettings
 from muster_gateway.stream_kind import StreamKind
+from muster_gateway.turns import Undecided, in_turns
 
 log = structlog.get_logger(__name__)
 
@@ -153,6 +160,7 @@ class RmStream:
 
     def __init__(self, parts: Parts, kind: StreamKind, context: Context) -> None:
         self._parts, self.kind, self._context = parts, kind, context
+        self._caller = current()
         self.rm_id = ""
         self.epoch = 0
         self._partition = 0
@@ -172,6 +180,7 @@ class RmStream:
         self._room = asyncio.Event()
         self._answers: deque[bytes] = deque()
         self._inflight_bytes = 0
+        self._undecided = Undecided()
         self._reading: asyncio.Task[None] | None = None
         self._writing: asyncio.Task[None] | None = None
 
@@ -183,6 +192,7 @@ class RmStream:
         metadata = _metadata(self._context.invocation_metadata())
         resume_after = _resume_after(metadata.get(RESUME_METADATA))
         first = await self._bind(metadata.get(RM_METADATA))
+        self._check_right()
         if metadata.get(SHUTDOWN_METADATA) == "true":
             return await self._shut_down()
         # 2. the seat
@@ -276,11 +286,25 @@ class RmStream:
             self.rm_id = rm_id
             return None
         await self._say_open()  # a client that waits for the headers before it writes would wait for ever
-        first = await self._first_message(None)  # an RM may open its streams long before its first message
+        timeout_s = self._parts.settings.calls.first_message_timeout_s
+        try:
+            first = await self._first_message(timeout_s)
+        except TimeoutError:
+            metrics.calls_refused.labels("no_message").inc()
+            raise TooSilent(
+                f"no message within {timeout_s:g} s (gateway.calls.first_message_timeout_s): an RM may open its "
+                f"streams long before its first message, if the metadata {RM_METADATA} names its rmID"
+            ) from None
         if first is grpc.aio.EOF:
             raise InvalidRequest(f"the stream was closed before a message or the metadata {RM_METADATA} named its rmID")
         self.rm_id = rm_id_of(self.kind, first, limits)
         return bytes(first)
+
+    def _check_right(self) -> None:
+        """Raises NotPermitted if the caller may not act as the RM. Ends the stream when the caller loses that right."""
+        caller = self._caller
+        check_rm(Right.ACT, caller, self.rm_id)
+        caller.on_withdrawn(lambda: self.end(RightWithdrawn(caller.identity.name)))
 
     async def _first_message(self, timeout_s: float | None) -> Any:
         """Returns the first message, or EOF. Raises the error that ends the stream meanwhile, or TimeoutError."""
@@ -387,8 +411,8 @@ class RmStream:
 
     async def _take(self, raw: bytes) -> None:
         parts, kind = self._parts, self.kind
-        # 1. admission
-        admitted = admit(kind, raw, self.rm_id, parts.settings.limits)
+        # 1. admission, in turns with other streams
+        admitted = await in_turns(admission_steps(kind, raw, self.rm_id, parts.settings.limits))
         count_request(kind, admitted.items, admitted.rejected)
         if admitted.answer is not None:
             await self._wait_for_room(lambda: len(self._answers) < parts.settings.waiting_answers)
@@ -398,6 +422,7 @@ class RmStream:
         for payload in admitted.payloads:
             if self._inflight_bytes:
                 await self._wait_for_room(lambda: self._inflight_bytes < parts.settings.inflight_bytes)
+            await self._wait_for_decisions()
             await self._append(payload)
 
     async def _append(self, payload: bytes) -> None:
@@ -409,6 +434,7 @@ class RmStream:
         except BusError as error:
             raise append_error(error) from error
         size = len(payload)
+        self._undecided.add(size)
         if taken.done():
             self._appended(0, taken)
         else:
@@ -425,6 +451,19 @@ class RmStream:
             self.end(LogDown("the log did not take a request: send unanswered items again"))
         elif (error := taken.exception()) is not None:
             self.end(append_error(error))
+        else:
+            self._undecided.appended(taken.result(), self._tail.decided if self._tail is not None else 0)
+
+    async def _wait_for_decisions(self) -> None:
+        """Returns when the scheduler has decided enough of the stream's requests, or says nothing of its decisions."""
+        assert self._tail is not None
+        limit = self._parts.settings.undecided_bytes
+        while self._error is None and self._undecided.bytes_after(self._tail.decided) >= limit:
+            if not await self._tail.decides_more():
+                self._undecided.forget()
+                break
+        if self._error is not None:
+            raise self._error
 
     async def _wait_for_room(self, has_room: Callable[[], bool]) -> None:
         while not has_room() and self._error is None:
@@ -503,7 +542,7 @@ def append_error(error: BaseException) -> GatewayError:
     if isinstance(error, RecordTooLarge):
         return OverLimit(f"request: {error.size_bytes} bytes as a record, expected at most {error.limit_bytes}")
     if isinstance(error, BusError):
-        return LogDown(f"the log does not take requests ({type(error).__name__}): send unanswered items again")
+        return LogDown(f"the log does not take requests ({why_not(error)}): send unanswered items again")
     return unexpected(error if isinstance(error, Exception) else RuntimeError(repr(error)))
 
 

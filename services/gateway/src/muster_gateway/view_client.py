@@ -17,7 +17,9 @@ from urllib.parse import quote, unquote, urlencode
 
 import structlog
 from muster_runtime import whose
+from muster_runtime.caller import current
 from muster_runtime.identity import GATEWAY
+from muster_runtime.reach import Reach
 
 from muster_gateway.errors import OverLimit, ViewSilent
 from muster_gateway.http_front import Target
@@ -72,17 +74,20 @@ class ViewClient:
         self._view, self._timeout_s, self._max_bytes = view, timeout_s, max_bytes
         self._default_rm = default_rm
 
-    async def get(self, path: str, rm_id: str = "", query: Mapping[str, str] | None = None) -> ViewAnswer:
+    async def get(
+        self, path: str, rm_id: str = "", query: Mapping[str, str] | None = None, reach: Reach | None = None
+    ) -> ViewAnswer:
         """Returns the view's answer to a GET, whatever its status.
 
         :param path: from :func:`path_of`.
         :param rm_id: the RM; "": the only one.
+        :param reach: what the answer may show; None: what the present caller may read.
 
         Raises ViewSilent if no answer comes in time, if it breaks off, or if the view cannot be reached (status 503).
         Raises OverLimit if the answer is over ``max_bytes``.
         """
         try:
-            async with asyncio.timeout(self._timeout_s), self.open(path, rm_id, query) as answer:
+            async with asyncio.timeout(self._timeout_s), self.open(path, rm_id, query, reach) as answer:
                 body = bytearray()
                 async for piece in answer.pieces:
                     body += piece
@@ -93,7 +98,9 @@ class ViewClient:
             raise ViewSilent(f"the view did not answer within {self._timeout_s:g} s: try again") from None
 
     @asynccontextmanager
-    async def open(self, path: str, rm_id: str = "", query: Mapping[str, str] | None = None) -> AsyncIterator[ViewBody]:
+    async def open(
+        self, path: str, rm_id: str = "", query: Mapping[str, str] | None = None, reach: Reach | None = None
+    ) -> AsyncIterator[ViewBody]:
         """Returns an answer with a body in pieces. Holds one message of the view, and one that waits.
 
         ::
@@ -105,7 +112,8 @@ class ViewClient:
         Leaving early ends the call. Raises ViewSilent, also while the pieces are read.
         """
         asked = {**({"rm": rm_id} if rm_id else {}), **(query or {})}
-        call = _Call(self._view, _scope(path, asked, self._default_rm))
+        shown = reach if reach is not None else current().reach()
+        call = _Call(self._view, _scope(path, asked, self._default_rm, shown))
         try:
             status = await self._in_time(call.status)
             if status == _UNAVAILABLE:
@@ -138,7 +146,7 @@ def _escaped(part: str) -> str:
     return part.replace(".", "%2E") if part.strip(".") == "" else quote(part, safe="")
 
 
-def _scope(path: str, query: Mapping[str, str], default_rm: str) -> dict[str, Any]:
+def _scope(path: str, query: Mapping[str, str], default_rm: str, reach: Reach) -> dict[str, Any]:
     """Returns the scope that a server makes for a GET without a body."""
     return {
         "type": "http",
@@ -150,7 +158,7 @@ def _scope(path: str, query: Mapping[str, str], default_rm: str) -> dict[str, An
         "raw_path": path.encode("ascii"),
         "query_string": urlencode(query).encode("ascii"),
         "root_path": "",
-        "headers": [(b"accept-encoding", b"identity"), *GATEWAY.headers(), *whose.header(default_rm)],
+        "headers": [(b"accept-encoding", b"identity"), *GATEWAY.headers(), *reach.header(), *whose.header(default_rm)],
         "client": None,
         "server": None,
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from functools import partial
 
 import structlog
 from muster_bus.clock import Clock
@@ -15,6 +16,7 @@ from muster_informers.service import ExternalService
 from muster_queue_config.queue_yaml import load_queue_config
 
 from muster_scheduler.dead_letters import without_secrets
+from muster_scheduler.emit import decided_report
 from muster_scheduler.errors import BadDefaultConfig
 from muster_scheduler.machine import SchedulerMachine
 from muster_scheduler.natives import Handlers, Natives, NativeSource
@@ -77,6 +79,7 @@ class SchedulerService:
                 self._settings.worker,
                 None if self._natives is None else self._natives.consult,
                 without_secrets,
+                partial(decided_report, self._topics, partition),
             )
             self._workers.append(worker)
             self._tasks.append(asyncio.create_task(worker.run(), name=f"scheduler-{partition}"))

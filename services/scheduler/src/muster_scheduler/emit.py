@@ -300,6 +300,11 @@ class Emitter:
         self.info.next_event_id = next_id
 
 
+def decided_report(topics: Topics, partition: int, position: int) -> OutRecord:
+    """Returns the record that says that all requests before a position of the partition are decided."""
+    return OutRecord(topics.responses, partition, None, pb.ResponseEnvelope(decided=position).SerializeToString())
+
+
 def admin_result(topics: Topics, rm_id: str, result: pb.AdminResult) -> OutRecord:
     """Returns the answer to an operator's command. The RM may be unknown."""
     envelope = pb.ResponseEnvelope(rm_id=rm_id, admin=result)

@@ -50,7 +50,7 @@ from muster_state.follower import (
     new_core,
 )
 
-from muster_scheduler import callback_stream, configuration, generation, ingest, pauses, policy_groups
+from muster_scheduler import callback_stream, configuration, generation, ingest, notices, pauses, policy_groups
 from muster_scheduler.admin_commands import CHANGES_MAX, AdminCommands
 from muster_scheduler.configuration import ConfigJudge
 from muster_scheduler.dead_letters import Unreadable, dead_letter
@@ -72,6 +72,10 @@ _SHOWN_MAX = 256  # characters of an id in a reason
 # wrong partition.
 _BEFORE_REGISTRATION = frozenset({"register", "external"})
 _NO_GATE = Gate()
+# A tick begins no further RM's decisions after so long. The other RMs' come next, after new requests.
+_TURN_S = 0.01
+# Allocations that an RM gets in one go however many share a batch.
+_LEAST_ALLOCATIONS = 8
 
 
 Items = UpdateAllocations | UpdateApplications | UpdateNodes
@@ -85,7 +89,8 @@ class SchedulerMachine:
     :param max_allocations_batch: see SchedulerSettings.
     :param check_invariants_every_ns: 0: only at recovery.
     :param groups: finds the groups of users that come without groups.
-    :param monotonic_s: measures the duration of decisions; no decision depends on it.
+    :param monotonic_s: measures the duration of decisions. It ends a turn, as the end of a batch does; what is decided
+        for one RM does not depend on the others' turns.
     :param gate: the external sources that the scheduler must wait for; without a life: none, and the machine gives up
         none.
     """
@@ -95,7 +100,7 @@ class SchedulerMachine:
         topics: Topics,
         new_uuid: Callable[[], str],
         configurations: PolicyGroups | str = "",
-        max_allocations_batch: int = 2000,
+        max_allocations_batch: int = 200,
         check_invariants_every_ns: int = 0,
         groups: UserGroups | None = None,
         monotonic_s: Callable[[], float] = lambda: 0.0,
@@ -194,13 +199,19 @@ class SchedulerMachine:
         return self._decide(touched, now_ns, outputs)
 
     def tick(self, now_ns: int) -> list[OutRecord]:
-        """Makes the decisions for which a deadline has come, or that the last budget did not cover."""
+        """Makes the decisions for which a deadline has come, or that the last budget did not cover. RMs take turns."""
         now_ns = self._time(now_ns)
-        due = {**dict.fromkeys(self._unexhausted), **dict.fromkeys(self._outcomes)}
-        due |= dict.fromkeys(self._deadlines.take_due(now_ns))
+        due = {**dict.fromkeys(self._outcomes), **dict.fromkeys(self._deadlines.take_due(now_ns)), **self._unexhausted}
         self._check_invariants(now_ns)
         self._watch.start()
-        return self._decide(due, now_ns, [])
+        outputs: list[OutRecord] = []
+        ends_s = self._watch.now_s() + _TURN_S
+        for rm_id in due:
+            if rm_id not in self._outcomes and self._watch.now_s() >= ends_s:
+                self._unexhausted.setdefault(rm_id)  # its deadline is taken: it is due in the next turn
+                continue
+            self._decide({rm_id: None}, now_ns, outputs)
+        return outputs
 
     def next_deadline_ns(self) -> int | None:
         """Returns the time of the next ``tick``."""
@@ -218,6 +229,7 @@ class SchedulerMachine:
         return self._now_ns
 
     def _decide(self, touched: dict[str, None], now_ns: int, outputs: list[OutRecord]) -> list[OutRecord]:
+        budget = max(min(_LEAST_ALLOCATIONS, self._budget), self._budget // max(1, len(touched)))
         for rm_id in touched:
             state = self._folder.rms.get(rm_id)
             if state is None:
@@ -228,11 +240,10 @@ class SchedulerMachine:
                 del self._paused[rm_id]
                 emitter = self._emitters[rm_id]
                 outputs += (emitter.rm_record(state.core.next_submission), emitter.registration_record())
-            out = state.core.cycle(now_ns, self._budget, self._outcomes.pop(rm_id, None))
-            if state.core.exhausted:
-                self._unexhausted.pop(rm_id, None)
-            else:
-                self._unexhausted[rm_id] = None
+            out = state.core.cycle(now_ns, budget, self._outcomes.pop(rm_id, None))
+            self._unexhausted.pop(rm_id, None)
+            if not state.core.exhausted:
+                self._unexhausted[rm_id] = None  # behind all others
             # A core's deadline changes only when it takes a command or decides, so not all RMs need a look.
             self._deadlines.set(rm_id, state.core.next_deadline_ns())
             if out:
@@ -307,6 +318,8 @@ class SchedulerMachine:
                     message = callbacks_pb2.FromResourceManager.FromString(envelope.callback_answers)
                     state.core.apply(callback_stream.answers(message), now_ns, out)
                     self._admin.dumps_answered(rm_id, message.state_dumps, self._emitters[rm_id], outputs)
+                case "notice":
+                    self._note(state, envelope.notice, now_ns, outputs)
                 case _:
                     raise Unreadable(f"a body of the kind {body}, which this version does not know")
         except DecodeError as error:
@@ -393,6 +406,14 @@ class SchedulerMachine:
         state.info.life, state.info.life_ns = life, now_ns
         state.core.apply(SetDeciding(state.info.decides), now_ns, out)
         outputs.append(self._emitters[state.info.rm_id].rm_record(state.core.next_submission))
+
+    def _note(self, state: RmState, notice: pb.Notice, now_ns: int, outputs: list[OutRecord]) -> None:
+        if notice.records_lost:
+            self._emit_pending(state, now_ns, outputs)
+            state.info.instance_uuid = self._new_uuid()
+            emitter = self._emitters[state.info.rm_id] = Emitter(self._topics, state.info)
+            outputs.append(emitter.rm_record(state.core.next_submission))
+        notices.note(notice.message, now_ns, self._outcomes.setdefault(state.info.rm_id, Outcome()))
 
     def _connect(
         self, state: RmState, note: pb.CallbackStream, now_ns: int, out: Outcome, outputs: list[OutRecord]

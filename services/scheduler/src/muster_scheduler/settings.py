@@ -49,9 +49,10 @@ class SchedulerSettings(BaseModel):
         "group (in the same partition of the log), if there is no file.",
     )
     max_allocations_batch: int = Field(
-        default=2000,
+        default=200,
         ge=1,
-        description="Allocations of one transaction; the others follow in the next one, so that none waits for all.",
+        description="Allocations that are made in one go; then other RMs, and requests that came meanwhile, have their "
+        "turn.",
     )
     check_invariants_every_s: float = Field(
         default=300.0, ge=0, description="How often the whole state is checked for contradictions; 0: only at recovery."

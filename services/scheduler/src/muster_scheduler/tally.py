@@ -93,6 +93,10 @@ class Stopwatch:
         """Notes the beginning of a piece of work. The next call names its RM."""
         self._since_s = self._monotonic_s()
 
+    def now_s(self) -> float:
+        """Returns the clock's present value."""
+        return self._monotonic_s()
+
     def lap(self, rm_id: str) -> None:
         """Adds the time since the last call to this RM."""
         now_s = self._monotonic_s()

@@ -181,8 +181,13 @@ def _life(
     asked: dict[str, list[tuple[int, dict[str, int]]]] = {}
     changed: dict[str, int] = {}  # for changed allocations: time of the original ask
     left: Happening | None = None
+    known = any(detail != views.REJECTED for _, _, _, detail, *_ in rows)  # it was there, whatever was rejected
     for _, at_ns, change, detail, key, resource, message in rows:
-        if detail == "APP_REJECT" or (change == "SET" and detail in views.STATES):
+        if change == "SET" and detail in views.STATES:
+            _enter(found, _state(detail), at_ns, message)
+        elif detail == views.REJECTED and known:
+            found.happenings.append(Happening(at_ns, "sent again, rejected", message))
+        elif detail == views.REJECTED:
             _enter(found, _state(detail), at_ns, message)
         elif change == "ADD" and detail == "APP_REQUEST":
             if message == REPORTED:
@@ -259,10 +264,10 @@ def _allocations(
 
 
 def _state(detail: str) -> str:
-    return "Rejected" if detail == "APP_REJECT" else detail.removeprefix("APP_").capitalize()
+    return "Rejected" if detail == views.REJECTED else detail.removeprefix("APP_").capitalize()
 
 
-_FINISHED = tuple(map(_state, views.FINISHED))
+_FINISHED = tuple(map(_state, (*views.FINISHED, views.REJECTED)))
 
 
 def _unknown(connection: duckdb.DuckDBPyConnection, application: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import math
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
@@ -13,9 +12,9 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
+from muster_runtime.terminal import Screen, as_seen, styled, write, write_data, write_json
 from muster_si.constants import CPU
-from rich.console import Console, RenderableType
-from rich.markup import escape
+from rich.console import RenderableType
 from rich.table import Table
 
 from muster_cli.history.form import Form
@@ -38,10 +37,10 @@ class Rows:
     rows: Iterable[Sequence[Any]]
 
 
-def console() -> Console:
+def console() -> Screen:
     """Returns the console for people. In a pipe it has no colours and does not cut lines to a terminal's width."""
-    found = Console()
-    return found if found.is_terminal else Console(width=_PIPED_WIDTH, no_color=True)
+    found = Screen()
+    return found if found.is_terminal else Screen(width=_PIPED_WIDTH, no_color=True)
 
 
 def show(what: RenderableType) -> None:
@@ -52,30 +51,37 @@ def show(what: RenderableType) -> None:
         return
     with out.capture() as captured:
         out.print(what)
-    sys.stdout.write("\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n")
+    write("\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n")
 
 
 def note(lines: Iterable[str]) -> None:
     """Prints notes on standard error, so that a pipe gets the answer alone."""
-    out = Console(stderr=True)
+    out = Screen(stderr=True)
     for line in lines:
-        out.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
+        out.print(styled(line, "dim"), soft_wrap=True)
+
+
+class _Output:
+    """Standard output for the module csv."""
+
+    def write(self, text: str, /) -> None:
+        write_data(text)
 
 
 def print_rows(found: Rows, form: Form) -> None:
     """Prints all rows."""
     match form:
         case Form.CSV:
-            writer = csv.writer(sys.stdout, lineterminator="\n")
+            writer = csv.writer(_Output(), lineterminator="\n")
             writer.writerow(found.columns)
             writer.writerows([_csv_cell(value) for value in row] for row in found.rows)
         case Form.JSON:
             separator = "["
             for row in found.rows:
                 text = json.dumps(dict(zip(found.columns, map(plain, row), strict=True)), ensure_ascii=False)
-                sys.stdout.write(f"{separator}\n  {text}")
+                write_json(f"{separator}\n  {text}")
                 separator = ","
-            sys.stdout.write("[]\n" if separator == "[" else "\n]\n")
+            write_json("[]\n" if separator == "[" else "\n]\n")
         case Form.TABLE:
             out, rows = console(), [list(row) for row in found.rows]
             fits = _width(found.columns, rows) <= out.width
@@ -92,9 +98,9 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
     table = Table(header_style="bold")
     for place, name in enumerate(columns):
         is_number = bool(rows) and all(isinstance(row[place], int | float | Decimal | None) for row in rows)
-        table.add_column(escape(name), overflow="fold", justify="right" if is_number else "left")
+        table.add_column(as_seen(name), overflow="fold", justify="right" if is_number else "left")
     for row in rows:
-        table.add_row(*(escape(cell(value)) for value in row))
+        table.add_row(*(as_seen(cell(value)) for value in row))
     return table
 
 
@@ -106,7 +112,7 @@ def _records(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
     for row in rows:
         for name, value in zip(columns, row, strict=True):
             if (text := cell(value)) != "":
-                table.add_row(escape(name), escape(text))
+                table.add_row(as_seen(name), as_seen(text))
         table.add_section()
     return table
 

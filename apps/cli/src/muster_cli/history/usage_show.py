@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from rich.markup import escape
+from muster_runtime.terminal import as_seen
 from rich.table import Table
 
 from muster_cli.history import output
@@ -29,10 +29,10 @@ def show(usage: Usage, form: Form) -> None:
         output.print_rows(Rows(_LONG, rows), form)
         return
     types = sorted(usage.parts)
-    table = Table(title=escape(title(usage)), title_justify="left", title_style="bold", header_style="bold")
+    table = Table(title=as_seen(title(usage)), title_justify="left", title_style="bold", header_style="bold")
     table.add_column("window (UTC)")
     for name in types:
-        table.add_column(escape(name), justify="right")
+        table.add_column(as_seen(name), justify="right")
         table.add_column("peak", justify="right")
     by_begin: dict[int, dict[str, Window]] = {}
     for each in windows:
@@ -61,7 +61,7 @@ def _sums(usage: Usage, windows: list[Window]) -> str:
         return f"nothing was allocated in {shown_seconds(length_s)}"
     unit, size = output.time_unit(length_s)
     whole = shown_resource({name: value / size for name, value in sums.items()})
-    return escape(
+    return as_seen(
         f"in {shown_seconds(length_s)} as much as {whole} for 1 {unit}; on average {shown_resource(averages)}"
     )
 

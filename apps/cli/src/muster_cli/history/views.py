@@ -41,10 +41,12 @@ DROPPED = "dropped"
 STATES = tuple(
     f"APP_{state}"
     for state in (
-        "NEW", "ACCEPTED", "STARTING", "RUNNING", "COMPLETING", "COMPLETED", "FAILING", "FAILED", "RESUMING", "REJECT",
+        "NEW", "ACCEPTED", "STARTING", "RUNNING", "COMPLETING", "COMPLETED", "FAILING", "FAILED", "RESUMING",
     )
 )  # fmt: skip
-FINISHED = ("APP_COMPLETED", "APP_FAILED", "APP_REJECT")
+FINISHED = ("APP_COMPLETED", "APP_FAILED")
+# The submission was rejected. Of an application that is there it says nothing: the RM sent its id again.
+REJECTED = "APP_REJECT"
 # The state of an application that left without a final event: the RM removed it, or registered again.
 REMOVED = "Removed"
 
@@ -62,10 +64,19 @@ _REPLACED_BY = "replaced by "
 # Views that others are built from, in a schema of their own. Each begins with rm and instance, because an event's id is
 # valid only within these.
 _PARTS: dict[str, str] = {
-    "lives": """
+    # A submission begins a life: one that was accepted, or one that was rejected after the application had left.
+    "lives": f"""
         SELECT rm, instance, object_id AS application, id AS first_id, row_number() OVER life AS life
-        FROM events
-        WHERE type = 'APP' AND change_type = 'ADD' AND change_detail IN ('APP_NEW', 'DETAILS_NONE')
+        FROM (
+            SELECT rm, instance, object_id, id, change_type, change_detail,
+                last_value(if(change_detail = '{REJECTED}', NULL, change_type) IGNORE NULLS) OVER before AS before
+            FROM events
+            WHERE type = 'APP' AND (change_type = 'ADD' AND change_detail IN ('APP_NEW', 'DETAILS_NONE')
+                OR change_type = 'REMOVE' AND change_detail IN ('DETAILS_NONE', '{REJECTED}'))
+            WINDOW before AS (
+                PARTITION BY rm, instance, object_id ORDER BY id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
+        )
+        WHERE change_type = 'ADD' OR (change_detail = '{REJECTED}' AND before = 'REMOVE')
         WINDOW life AS (PARTITION BY rm, instance, object_id ORDER BY id)
     """,
     "joined": """
@@ -218,16 +229,20 @@ VIEWS: dict[str, tuple[str, str]] = {
                 min(time) FILTER (life > 0) AS submitted_time,
                 min(time) FILTER (change_detail = 'APP_ACCEPTED') AS accepted_time,
                 min(time) FILTER (change_detail = 'APP_RUNNING') AS started_time,
-                min(time) FILTER (change_detail IN ({_among(FINISHED)})) AS ended_time,
+                arg_max(change_detail, id) FILTER (change_detail IN ({_among(STATES)})) AS entered,
+                coalesce(entered, max(change_detail) FILTER (change_detail = '{REJECTED}')) AS state,
+                coalesce(min(time) FILTER (change_detail IN ({_among(FINISHED)})),
+                    if(state = '{REJECTED}', min(time) FILTER (change_detail = '{REJECTED}'), NULL)) AS ended_time,
                 max(time) FILTER (change_type = 'REMOVE' AND change_detail = 'DETAILS_NONE') AS left_time,
                 coalesce(ended_time, left_time) AS finished_time,
-                arg_max(change_detail, id) FILTER (change_detail IN ({_among(STATES)})) AS state,
                 count(*) FILTER (change_type = 'ADD' AND change_detail = 'APP_REQUEST' AND message <> '{REPORTED}')
                     - count(*) FILTER (change_type = 'REMOVE' AND change_detail = 'APP_REQUEST'
                         AND message = '{REQUEST_CHANGED}') AS asks,
                 min(id) FILTER (change_type = 'ADD' AND change_detail = 'APP_ALLOC') AS allocated_id,
                 coalesce(arg_max(message, id) FILTER (change_detail IN ({_among(STATES)}) AND message <> '' OR
-                    change_type = 'REMOVE' AND change_detail = 'DETAILS_NONE' AND message <> ''), '') AS message
+                    change_type = 'REMOVE' AND change_detail = 'DETAILS_NONE' AND message <> ''),
+                    if(state = '{REJECTED}', arg_max(message, id) FILTER (change_detail = '{REJECTED}'), NULL), ''
+                    ) AS message
             FROM told GROUP BY ALL
         ), held AS (
             SELECT a.*, coalesce(l.life, 0) AS life
@@ -259,7 +274,7 @@ VIEWS: dict[str, tuple[str, str]] = {
             -- With each allocation, behind its two events, comes that of what its user has.
             if(u.used_id <= v.allocated_id + 3, u.user_name, NULL) AS user_name, l.user_group,
             CASE WHEN v.ended_time IS NULL AND v.left_time IS NOT NULL THEN '{REMOVED}'
-                WHEN v.state = 'APP_REJECT' THEN 'Rejected'
+                WHEN v.state = '{REJECTED}' THEN 'Rejected'
                 ELSE upper(v.state[5]) || lower(v.state[6:]) END AS state,
             v.submitted_time, v.accepted_time, v.started_time, v.finished_time, v.asks,
             coalesce(v.allocations, 0) AS allocations,

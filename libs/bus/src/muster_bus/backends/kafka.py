@@ -25,11 +25,13 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from muster_runtime.stores import StoreFileUnusable
 
 from muster_bus.backends.kafka_link import KafkaLink, stop
+from muster_bus.backends.kafka_mark import KafkaMarks
 from muster_bus.backends.kafka_owner import TRANSACTION_BATCH_BYTES, KafkaOwner
 from muster_bus.backends.kafka_reader import KafkaReader
 from muster_bus.backends.kafka_writer import KafkaWriter
 from muster_bus.clock import Clock
 from muster_bus.errors import LogRefused, LogUnavailable, TopicMismatch
+from muster_bus.log_mark import LogMark
 from muster_bus.settings import LogSettings
 from muster_bus.topics import TopicSpec
 
@@ -64,7 +66,8 @@ class KafkaLog(KafkaLink):
     def __init__(self, specs: Sequence[TopicSpec], settings: LogSettings, clock: Clock) -> None:
         super().__init__(specs, settings, clock)
         self._specs = specs
-        self._last_refusal: str | None = None
+        self._marks = KafkaMarks(self)
+        self.loss = ""
 
     # ---- life -----------------------------------------------------------------------------------------------------
 
@@ -72,7 +75,6 @@ class KafkaLog(KafkaLink):
         """Opens the log. Raises LogRefused, too: the brokers refuse this client, or a file of its credentials is
         unusable.
         """
-        self._last_refusal = None
         try:
             options = self.security.connection()
         except StoreFileUnusable as error:
@@ -82,9 +84,10 @@ class KafkaLog(KafkaLink):
             await self.bounded(self._start(admin), "start")
         except LogUnavailable as error:
             await stop(admin.close())
-            if self._last_refusal is None:
+            refusal = await self.refusal()
+            if refusal is None:
                 raise
-            raise LogUnavailable(f"{error}; {self._last_refusal}") from error
+            raise LogUnavailable(f"{error}; {refusal.sentence}") from error
         except BaseException:
             await stop(admin.close())
             raise
@@ -99,7 +102,6 @@ class KafkaLog(KafkaLink):
                 break
             except errors.KafkaConnectionError:  # the brokers may still be starting
                 refusal = await self.refusal()
-                self._last_refusal = refusal.sentence if refusal is not None else None
                 refusals = refusals + 1 if refusal is not None and refusal.is_certain else 0
                 if refusal is not None and refusals == _REFUSALS:
                     raise LogRefused(f"Kafka at {self.settings.kafka_bootstrap_servers}: {refusal.sentence}") from None
@@ -124,6 +126,24 @@ class KafkaLog(KafkaLink):
         except (TimeoutError, errors.KafkaError, OSError):
             return False
         return True
+
+    @property
+    def name(self) -> str:
+        """See :class:`muster_bus.log_mark.MarkedLog`."""
+        return f"the log at Kafka {self.settings.kafka_bootstrap_servers}"
+
+    @property
+    def accepted_loss(self) -> str:
+        """See :class:`muster_bus.log_mark.MarkedLog`."""
+        return self.settings.accept_loss
+
+    async def loss_told(self) -> None:
+        """See :class:`muster_bus.log_mark.MarkedLog`."""
+        self.loss = ""
+
+    async def mark(self) -> LogMark:
+        """See :class:`muster_bus.log_mark.MarkedLog`."""
+        return await self._marks.mark()
 
     async def writer(self, name: str) -> KafkaWriter:
         self.check_open()

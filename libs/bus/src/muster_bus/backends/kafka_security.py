@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 from muster_runtime.stores import ClientTls, Password, StoreFileUnusable, StoreNames, no_tls_hint, tls_problem
 
 # A broker answers a handshake within milliseconds. It delays its refusal of a password (by 100 ms as delivered).
-_ASK_S = 3.0
+_ASK_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,24 +75,20 @@ class KafkaSecurity:
 
         (aiokafka only logs the cause when it cannot connect.)
         """
-        found: Refusal | None = None
         try:
             options = self.connection()
         except StoreFileUnusable as error:
             return Refusal(str(error), is_certain=True)
-        for host, port, _ in collect_hosts(options.pop("bootstrap_servers")):
-            try:
-                async with asyncio.timeout(_ASK_S):
-                    connection = await create_conn(host, port, request_timeout_ms=round(_ASK_S * 1000), **options)
+        found: Refusal | None = None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_ASK_S):
+                for host, port, _ in collect_hosts(options.pop("bootstrap_servers")):
                     try:
-                        # (A broker that wants SASL tells its versions to everybody.)
-                        await connection.send(MetadataRequest([]))
-                    finally:
-                        connection.close()
-            except (errors.KafkaError, OSError, TimeoutError, ValueError) as error:
-                found = found or self._explained(error)
-            else:
-                return None
+                        await _greet(host, port, options)
+                    except (errors.KafkaError, OSError, ValueError) as error:
+                        found = found or self._explained(error)
+                    else:
+                        return None
         return found
 
     def _explained(self, error: BaseException) -> Refusal | None:
@@ -120,3 +117,13 @@ class KafkaSecurity:
                 )
             return Refusal(no_tls_hint(names), is_certain=False)
         return None
+
+
+async def _greet(host: str, port: int, options: dict[str, Any]) -> None:
+    """Connects to a broker and asks it something. Raises KafkaError, OSError, ValueError."""
+    connection = await create_conn(host, port, request_timeout_ms=round(_ASK_S * 1000), **options)
+    try:
+        # (A broker that wants SASL tells its versions to everybody.)
+        await connection.send(MetadataRequest([]))
+    finally:
+        connection.close()

@@ -30,19 +30,30 @@ from typing import IO, TYPE_CHECKING, TypeVar
 import structlog
 from muster_runtime.private_files import make_private_database, make_private_directory, open_private
 
-from muster_bus import metrics
+from muster_bus import log_mark, metrics
 from muster_bus.backends import blocks
 from muster_bus.backends.blocks import Block
 from muster_bus.backends.rules import RecordRules
 from muster_bus.backends.sqlite_commits import Committer
-from muster_bus.backends.sqlite_format import OFFSET_BITS, OFFSET_MASK, SELECT_BLOCKS, connect, prepare
+from muster_bus.backends.sqlite_format import (
+    OFFSET_BITS,
+    OFFSET_MASK,
+    SELECT_BLOCKS,
+    connect,
+    create,
+    identify,
+    is_new,
+    mark_of,
+)
 from muster_bus.backends.sqlite_handles import CLOSE_TIMEOUT_S, SqliteOwner, SqliteReader, SqliteWriter
 from muster_bus.backends.sqlite_maintenance import Maintenance
+from muster_bus.backends.sqlite_mark import MarkKeeper, mark_path, read_mark, write_mark
 from muster_bus.backends.sqlite_units import Claim, Hold, Order, Run, StoredPartition, Unit
 from muster_bus.backends.tail import PartitionTail
 from muster_bus.clock import Clock
 from muster_bus.errors import LogClosed, LogError, LogUnavailable, OffsetGone, TopicMismatch
 from muster_bus.log import Record
+from muster_bus.log_mark import LogMark
 from muster_bus.topics import TopicSpec
 
 if TYPE_CHECKING:
@@ -63,7 +74,10 @@ Watcher = Callable[[int, int, int], None]
 class SqliteLog:
     """See :class:`muster_bus.log.Log`.
 
-    A file belongs to one log of one process at a time. The start of a second log raises LogUnavailable.
+    A file belongs to one log of one process at a time. The start of a second log raises LogUnavailable. The start of a
+    log that has less than its side file knows raises LogBehind.
+
+    :ivar loss: what is lost, if an operator accepted it and the RMs' histories do not know yet; "": nothing.
     """
 
     def __init__(self, specs: Sequence[TopicSpec], settings: LogSettings, clock: Clock) -> None:
@@ -83,6 +97,9 @@ class SqliteLog:
         self._tail_order: deque[tuple[PartitionTail, int, int]] = deque()  # tail, records, bytes; oldest first
         self._tail_bytes = 0
         self._watchers: list[Watcher] = []
+        self._log_id = ""
+        self._accepts = False
+        self.loss = ""
 
     # ---- life -----------------------------------------------------------------------------------------------------
 
@@ -97,7 +114,10 @@ class SqliteLog:
             self._writing,
             settled=lambda units, reason: self._on_loop(self._settle, units, reason),
             broke=lambda why: self._on_loop(self._break, why),
+            partitions=self._partitions,
+            syncs_commits=self.settings.sqlite_synchronous == "full",
         )
+        self._keeper = MarkKeeper(self.path, self._log_id, read_mark(self.path), self._committer.durable_ends)
         self._maintenance = Maintenance(
             self.path,
             self.settings,
@@ -107,6 +127,7 @@ class SqliteLog:
             now_ms=self.now_ms,
             is_open=lambda: self._state == "open",
             first_moved=lambda place, first_offset: self._on_loop(self._set_first, place, first_offset),
+            keep_mark=self._keeper.keep,
         )
         self._committer.start()
         self._maintenance.start()
@@ -123,6 +144,7 @@ class SqliteLog:
             partition.tail.wake()
         await asyncio.to_thread(self._maintenance.stop, CLOSE_TIMEOUT_S)
         await asyncio.to_thread(self._committer.stop, CLOSE_TIMEOUT_S)
+        await asyncio.to_thread(self._keeper.keep)  # (both threads have ended)
         await self._loop.run_in_executor(self._reader_thread, self._close_files)
         self._reader_thread.shutdown(wait=False)
 
@@ -136,6 +158,38 @@ class SqliteLog:
         except (TimeoutError, LogError):
             return False
         return True
+
+    def refusal(self) -> str:
+        """See :class:`muster_bus.log.LogCondition`."""
+        if self._state != "open" or not self._committer.full:
+            return ""
+        return f"the disk of log {self.path} is full: no request is taken until there is room; reading works"
+
+    def problems(self) -> list[str]:
+        """See :class:`muster_bus.log.LogCondition`."""
+        if self._state != "open" or not (held := self._committer.held_bytes):
+            return []
+        return [f"log {self.path}-wal has {held >> 20} MiB, because another program reads the log and does not end"]
+
+    @property
+    def name(self) -> str:
+        """See :class:`muster_bus.log_mark.MarkedLog`."""
+        return f"log {self.path}"
+
+    @property
+    def accepted_loss(self) -> str:
+        """See :class:`muster_bus.log_mark.MarkedLog`."""
+        return self.settings.accept_loss
+
+    async def loss_told(self) -> None:
+        """See :class:`muster_bus.log_mark.MarkedLog`."""
+        self.loss = ""
+        await asyncio.to_thread(self._keeper.loss_told)
+
+    async def mark(self) -> LogMark:
+        """See :class:`muster_bus.log_mark.MarkedLog`."""
+        self.check_open()
+        return self._keeper.mark()
 
     async def writer(self, name: str) -> SqliteWriter:
         self.check_open()
@@ -195,9 +249,12 @@ class SqliteLog:
         try:
             make_private_directory(self.path.parent)
             self._lock()
+            if not self.path.exists() or not self.path.stat().st_size:
+                # Before the file is opened: SQLite deletes the write-ahead log beside an empty file.
+                self._compare(LogMark("", {}))
             make_private_database(self.path)
             self._writing = connect(self.path, self.settings.sqlite_synchronous)
-            prepare(self._writing, self.path)
+            self._recognise(self._writing)
             self._reading = connect(self.path, self.settings.sqlite_synchronous)
             self._load(self._writing)
         except sqlite3.Error as error:
@@ -222,6 +279,30 @@ class SqliteLog:
                 "the embedded log belongs to one at a time"
             ) from error
 
+    def _recognise(self, connection: sqlite3.Connection) -> None:
+        """Compares the file with its side file, then creates the tables of a new log. Raises LogIncompatible,
+        LogBehind.
+        """
+        new = is_new(connection, self.path)
+        present = LogMark("", {}) if new else mark_of(connection)
+        self._compare(present)
+        if new:
+            create(connection, self.path)
+        connection.execute("PRAGMA journal_mode = WAL")
+        if not present.log_id:
+            connection.execute("BEGIN IMMEDIATE")
+            present = LogMark(identify(connection), present.ends)
+            connection.execute("COMMIT")
+        self._log_id = present.log_id
+        if self._accepts:
+            log.warning("log.loss_accepted", path=str(self.path), story=self.loss)
+            write_mark(self.path, present, self.loss)
+
+    def _compare(self, present: LogMark) -> None:
+        side = read_mark(self.path)
+        found = log_mark.check(self.name, present, mark_path(self.path).name, side.mark, self.accepted_loss)
+        self._accepts, self.loss = bool(found), found or side.loss
+
     def _load(self, connection: sqlite3.Connection) -> None:
         connection.execute("BEGIN IMMEDIATE")
         for spec in self._specs:
@@ -232,14 +313,18 @@ class SqliteLog:
                     f"topic {spec.name} in {self.path} has {row[0]} partitions ({row[1]}), "
                     f"configured are {spec.partitions} ({spec.cleanup})"
                 )
-            connection.execute(
-                "INSERT INTO topics VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET retention_ms = excluded.retention_ms",
-                (spec.name, spec.partitions, spec.cleanup, spec.retention_ms),
-            )
-            for partition in range(spec.partitions):
+            # Only what differs is written: a log on a full disk can be opened, and read.
+            known = connection.execute("SELECT retention_ms FROM topics WHERE name = ?", (spec.name,)).fetchone()
+            if known != (spec.retention_ms,):
                 connection.execute(
+                    "INSERT INTO topics VALUES (?, ?, ?, ?) "
+                    "ON CONFLICT DO UPDATE SET retention_ms = excluded.retention_ms",
+                    (spec.name, spec.partitions, spec.cleanup, spec.retention_ms),
+                )
+            if row is None:
+                connection.executemany(
                     "INSERT INTO partitions (topic, partition) VALUES (?, ?) ON CONFLICT DO NOTHING",
-                    (spec.name, partition),
+                    [(spec.name, partition) for partition in range(spec.partitions)],
                 )
         connection.execute("COMMIT")
         rows = connection.execute("SELECT id, topic, partition, first_offset, cleaned_to, kept FROM partitions")

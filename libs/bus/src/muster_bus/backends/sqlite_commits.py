@@ -6,14 +6,16 @@ import contextlib
 import queue
 import sqlite3
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import structlog
 
+from muster_bus import metrics
 from muster_bus.backends.sqlite_format import INSERT_BLOCKS, ROWS_PER_INSERT, stored_bytes
 from muster_bus.backends.sqlite_units import Claim, Order, Stop, StoredPartition, Unit
-from muster_bus.errors import Fenced, LogUnavailable
+from muster_bus.errors import Fenced, LogFull, LogUnavailable
 
 log = structlog.get_logger(__name__)
 
@@ -21,6 +23,8 @@ _GROUP_BYTES = 4 << 20  # limit of one commit; bounds the wait of its last units
 _GROUP_UNITS = 512
 _WAL_BYTES = 8 << 20  # maintenance does a checkpoint when this much was written since the last one
 _WAL_LIMIT_BYTES = 64 << 20  # if maintenance falls behind, the writer does the checkpoint itself
+_READERS_WAIT_MS = 200  # Muster's own readers have snapshots of a few milliseconds
+_READERS_PAUSE_S = 5.0  # between two waits for a reader that does not end
 
 # Takes the units of a commit, and the reason if the commit failed.
 Settled = Callable[[list[Unit], BaseException | None], None]
@@ -33,11 +37,26 @@ class Committer:
 
     :param settled: called after each commit, in commit order.
     :param broke: called with the reason when the file can no longer be written.
+    :param partitions: of the log; the caller fills the mapping before the thread starts.
+    :param syncs_commits: a commit that has returned is on the disk; False: only what a checkpoint took is.
     :ivar checkpoint_wanted: set when the write-ahead log has grown; maintenance clears it.
     """
 
-    def __init__(self, path: Path, writing: sqlite3.Connection, settled: Settled, broke: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        writing: sqlite3.Connection,
+        settled: Settled,
+        broke: Callable[[str], None],
+        partitions: Mapping[tuple[str, int], StoredPartition],
+        *,
+        syncs_commits: bool = True,
+    ) -> None:
         self._path = path
+        self._wal = Path(f"{path}-wal")
+        self._partitions, self._syncs_commits = partitions, syncs_commits
+        self._synced_ends: Mapping[str, int] = {}
+        self._waited_s = float("-inf")  # the last wait for readers
         self._writing = writing
         self._settled = settled
         self._broke = broke
@@ -45,6 +64,8 @@ class Committer:
         self._written_bytes = 0  # since the last checkpoint
         self.checkpoint_wanted = threading.Event()
         self._thread = threading.Thread(target=self._run, name="muster-log-writer", daemon=True)
+        self.full = False  # the last write found no room on the disk
+        self.held_bytes = 0  # size of a write-ahead log that a reader keeps from being emptied; 0: none does
 
     def start(self) -> None:
         self._thread.start()
@@ -60,6 +81,13 @@ class Committer:
 
     def alive(self) -> bool:
         return self._thread.is_alive()
+
+    def durable_ends(self) -> Mapping[str, int]:
+        """Returns the end of each partition (``topic/partition``), as far as it is on the disk. Any thread."""
+        return self._ends() if self._syncs_commits else self._synced_ends
+
+    def _ends(self) -> dict[str, int]:
+        return {f"{place.topic}/{place.partition}": place.next_offset for place in self._partitions.values()}
 
     def _run(self) -> None:
         """1 wait for work, 2 take the waiting units, 3 commit them together, 4 report to the event loop."""
@@ -149,6 +177,7 @@ class Committer:
             except sqlite3.Error:
                 self._rollback()
                 raise
+        self.full = False
         self._written_bytes += sum(stored_bytes(row) for row in rows)
 
     def _rollback(self) -> None:
@@ -160,17 +189,23 @@ class Committer:
         """Translates an error of SQLite. A damaged file ends all use of the log."""
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code == sqlite3.SQLITE_FULL:
-            return LogUnavailable(f"log {self._path} cannot be written: disk full; this transaction was not written")
+            if not self.full:
+                log.error("log.full", path=str(self._path))
+            self.full = True
+            return LogFull(f"log {self._path} cannot be written: the disk is full; this transaction was not written")
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             self._broke(f"the file is damaged ({error})")
         return LogUnavailable(f"log {self._path} cannot be written: {error}; this transaction was not written")
 
     def _run_order(self, order: Order) -> None:
         result, failure = None, None
+        changes = self._writing.total_changes
         try:
             self._writing.execute("BEGIN IMMEDIATE")
             result = order.work(self._writing)
             self._writing.execute("COMMIT")
+            if self._writing.total_changes > changes:
+                self.full = False
         except sqlite3.Error as error:
             self._rollback()
             failure = self._unavailable(error)
@@ -192,12 +227,47 @@ class Committer:
             self.checkpoint_wanted.set()
 
     def finish_checkpoint(self) -> None:
-        """Moves the rest of the write-ahead log into the file. Called in the writer's thread only."""
+        """Moves the rest of the write-ahead log into the file. Called in the writer's thread only.
+
+        SQLite continues the write-ahead log from its beginning only if no reader uses it at that moment. With readers
+        that never pause it would grow without end. So above the limit the writer waits a moment for the present
+        readers; later ones read the file alone. A reader of another program may keep its snapshot longer: then the
+        log grows, and says so.
+        """
+        ends = self._ends()
         try:
-            self._writing.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-            self._written_bytes = 0
-        except sqlite3.Error as error:
+            busy, pages, moved = self._writing.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            if not busy and pages == moved:
+                self._written_bytes, self._synced_ends = 0, ends
+            else:
+                self._written_bytes = _WAL_BYTES // 2  # not at every commit
+            self._shorten()
+        except (sqlite3.Error, OSError) as error:
+            self._written_bytes = _WAL_BYTES // 2
             log.warning("log.checkpoint_failed", path=str(self._path), error=str(error))
+
+    def _shorten(self) -> None:
+        """Empties the write-ahead log if it is over its limit. Raises sqlite3.Error, OSError."""
+        size = self._wal.stat().st_size
+        metrics.wal_bytes.set(size)
+        if size < _WAL_LIMIT_BYTES:
+            self.held_bytes = 0
+            return
+        now_s = time.monotonic()
+        if now_s - self._waited_s < _READERS_PAUSE_S:
+            return
+        self._waited_s = now_s
+        (before_ms,) = self._writing.execute("PRAGMA busy_timeout").fetchone()
+        self._writing.execute(f"PRAGMA busy_timeout = {_READERS_WAIT_MS}")
+        try:
+            (busy, _, _) = self._writing.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        finally:
+            self._writing.execute(f"PRAGMA busy_timeout = {before_ms}")
+        held = size if busy else 0
+        if held and not self.held_bytes:
+            log.warning("log.wal_held", path=str(self._path), wal_bytes=size, why="another program reads the file")
+        self.held_bytes = held
+        metrics.wal_bytes.set(self._wal.stat().st_size)
 
 
 def _flat(rows: list[tuple[object, ...]]) -> list[object]:

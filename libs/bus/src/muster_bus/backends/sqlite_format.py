@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from muster_runtime import durable
 from muster_bus.backends import blocks
 from muster_bus.errors import LogIncompatible
 from muster_bus.log import Record
+from muster_bus.log_mark import LogMark
 
 SCHEMA_VERSION = 1
 APPLICATION_ID = 0x4D555354  # "MUST" in the file's header marks a file of Muster
@@ -40,6 +42,9 @@ CREATE TABLE blocks (
     id INTEGER PRIMARY KEY,                   -- partition id << {OFFSET_BITS} | first offset
     next_offset INTEGER NOT NULL, timestamp_ms INTEGER NOT NULL, codec INTEGER NOT NULL, body BLOB NOT NULL,
     claim INTEGER, position INTEGER           -- the input position that this block's transaction answers
+);
+CREATE TABLE identity (
+    one INTEGER PRIMARY KEY CHECK (one = 1), id TEXT NOT NULL  -- a random text, from the log's creation on
 );
 CREATE TRIGGER blocks_position AFTER INSERT ON blocks WHEN new.claim IS NOT NULL BEGIN
     UPDATE claims SET position = new.position WHERE id = new.claim;
@@ -77,21 +82,53 @@ def connect(path: Path, synchronous: str) -> sqlite3.Connection:
     return connection
 
 
-def prepare(connection: sqlite3.Connection, path: Path) -> None:
-    """Creates the tables in a new file. Raises LogIncompatible if an existing file is no log of this version."""
+def is_new(connection: sqlite3.Connection, path: Path) -> bool:
+    """Tells whether the file has no tables yet. Raises LogIncompatible if it is no log of this version."""
     (application_id,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if application_id == 0 and version == 0 and tables == 0:
-        connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
-        durable.sync(path.parent)  # makes the new file's directory entry durable
-    elif application_id != APPLICATION_ID:
+        return True
+    if application_id != APPLICATION_ID:
         raise LogIncompatible(f"{path} is not a log of Muster")
-    elif version != SCHEMA_VERSION:
+    if version != SCHEMA_VERSION:
         raise LogIncompatible(f"log {path} has schema {version}, this version needs {SCHEMA_VERSION}")
+    return False
+
+
+def create(connection: sqlite3.Connection, path: Path) -> None:
+    """Creates the tables in a new file."""
+    connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
     connection.execute("PRAGMA journal_mode = WAL")
+    connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
+    durable.sync(path.parent)  # makes the new file's directory entry durable
+
+
+def identify(connection: sqlite3.Connection) -> str:
+    """Returns the log's identity, and gives it one if it has none. Runs in the caller's transaction."""
+    # (Logs of 0.2.0 have no such table.)
+    connection.execute(
+        "CREATE TABLE IF NOT EXISTS identity (one INTEGER PRIMARY KEY CHECK (one = 1), id TEXT NOT NULL)"
+    )
+    connection.execute("INSERT OR IGNORE INTO identity VALUES (1, ?)", (secrets.token_hex(16),))
+    (identity,) = connection.execute("SELECT id FROM identity").fetchone()
+    return str(identity)
+
+
+def mark_of(connection: sqlite3.Connection) -> LogMark:
+    """Returns the mark of a log's file."""
+    (has_identity,) = connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'identity'").fetchone()
+    row = connection.execute("SELECT id FROM identity").fetchone() if has_identity else None
+    ends: dict[str, int] = {}
+    for id_, topic, partition, first in connection.execute(
+        "SELECT id, topic, partition, first_offset FROM partitions"
+    ).fetchall():
+        newest = connection.execute(
+            "SELECT next_offset FROM blocks WHERE id >= ? AND id < ? ORDER BY id DESC LIMIT 1",
+            (id_ << OFFSET_BITS, (id_ + 1) << OFFSET_BITS),
+        ).fetchone()
+        ends[f"{topic}/{partition}"] = newest[0] if newest is not None else first
+    return LogMark(row[0] if row is not None else "", ends)
 
 
 def split_into_blocks(records: list[Record]) -> Iterator[list[Record]]:

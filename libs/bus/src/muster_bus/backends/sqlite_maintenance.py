@@ -47,6 +47,7 @@ class Maintenance:
 
     :param is_open: tells whether the log is open.
     :param first_moved: called, in maintenance's thread, with a partition and its new first offset.
+    :param keep_mark: writes the side file if records came.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Maintenance:
         now_ms: Callable[[], int],
         is_open: Callable[[], bool],
         first_moved: Callable[[StoredPartition, int], None],
+        keep_mark: Callable[[], None],
     ) -> None:
         self._path = path
         self._settings = settings
@@ -69,6 +71,7 @@ class Maintenance:
         self._now_ms = now_ms
         self._is_open = is_open
         self._first_moved = first_moved
+        self._keep_mark = keep_mark
         self._stopped = threading.Event()
         self._maintaining = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="muster-log-maintenance", daemon=True)
@@ -84,11 +87,16 @@ class Maintenance:
 
     def _run(self) -> None:
         due_s = time.monotonic() + self._settings.sqlite_maintenance_interval_s
+        mark_due_s = 0.0  # at once: a new log has a mark from its beginning
         while not self._stopped.is_set():
-            self._committer.checkpoint_wanted.wait(max(0.0, due_s - time.monotonic()))
+            self._committer.checkpoint_wanted.wait(max(0.0, min(due_s, mark_due_s) - time.monotonic()))
             if self._stopped.is_set():
                 return
             try:
+                if time.monotonic() >= mark_due_s:
+                    self._keep_mark()
+                    self._look_for_room()
+                    mark_due_s = time.monotonic() + self._settings.sqlite_mark_interval_s
                 if self._committer.checkpoint_wanted.is_set():
                     self._checkpoint_beside()
                 if time.monotonic() >= due_s:
@@ -97,6 +105,14 @@ class Maintenance:
                 log.error("log.maintenance_failed", path=str(self._path), error=str(error))
             if time.monotonic() >= due_s:
                 due_s = time.monotonic() + self._settings.sqlite_maintenance_interval_s
+
+    def _look_for_room(self) -> None:
+        """Tries to write after the disk was full: while nothing is asked of Muster, nothing else would notice."""
+        if not self._committer.full:
+            return
+        with contextlib.suppress(LogError):
+            self._order_and_wait(lambda writing: writing.execute("UPDATE identity SET id = id"))
+            log.info("log.has_room", path=str(self._path))
 
     def _checkpoint_beside(self) -> None:
         with contextlib.closing(connect(self._path, self._settings.sqlite_synchronous)) as connection:

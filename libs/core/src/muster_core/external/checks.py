@@ -10,6 +10,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Mapping
 
+from muster_si.characters import code_point, first_hidden
 from muster_si.constants import CPU, MEMORY
 
 from muster_core.external.external import (
@@ -65,11 +66,14 @@ def shown(value: object, limit: int = 60) -> str:
 
 def name_problem(value: object, path: str, limit: int = NAME_CHARACTERS_MAX) -> str:
     """Why a text cannot be a name; "": it can."""
-    if type(value) is str and 0 < len(value) <= limit and value.isprintable() and value[0] != " ":
+    if type(value) is str and 0 < len(value) <= limit and value.isascii() and value.isprintable() and value[0] != " ":
         return ""  # the common case
     if isinstance(value, str) and not value.strip():
         return f"{path}: {shown(value)}, expected a name"
-    return text_problem(value, path, limit)
+    problem = text_problem(value, path, limit)
+    if not problem and isinstance(value, str) and (hidden := first_hidden(value)) is not None:
+        return f"{path}: {shown(value)} has {code_point(hidden)}, expected visible characters"
+    return problem
 
 
 def text_problem(value: object, path: str, limit: int = NAME_CHARACTERS_MAX) -> str:

@@ -18,6 +18,7 @@ from muster_bus.topics import Topics
 from muster_rest.publisher import USAGE
 from muster_runtime import whose
 from muster_runtime.life import Life
+from muster_runtime.reach import Reach, reach_of
 from starlette.requests import Request
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
@@ -124,7 +125,8 @@ class UsageRest:
         # 1. the request
         query = _query(request)
         kind = _kind(query)
-        rm_id, known = self._rm(query, whose.default_of(request.headers.raw))
+        headers = request.headers.raw
+        rm_id, known = self._rm(query, whose.default_of(headers), reach_of(headers))
         name = query.get("name", "")
         if name and not self.table.has(rm_id, kind, name):
             raise RequestRefused(404, f'parameter "name": no usage of {kind} {shown(name)}')
@@ -168,8 +170,9 @@ class UsageRest:
         body = json.dumps(head, separators=(",", ":"))[:-1] + f',"usage":[{",".join(usage)}]}}\n'
         return await answer_json(request, body.encode())
 
-    def _rm(self, query: dict[str, str], default_rm: str) -> tuple[str, RmKnown | None]:
-        asked, there = query.get("rm", ""), self.table.rm_ids()
+    def _rm(self, query: dict[str, str], default_rm: str, reach: Reach) -> tuple[str, RmKnown | None]:
+        asked = query.get("rm", "")
+        there = [rm_id for rm_id in self.table.rm_ids() if reach.sees_whole(rm_id)]
         listed = known_rms(there, "usage")
         if asked and asked not in there:
             raise RequestRefused(404, f'parameter "rm": no usage of {shown(asked)}{listed}')

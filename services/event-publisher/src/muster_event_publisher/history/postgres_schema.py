@@ -1,9 +1,9 @@
 """The schema of history in PostgreSQL, as migrations.
 
 Numbers in the views are those of si.v1.EventRecord (docs/events.md): types APP 2, NODE 3, QUEUE 4, USERGROUP 5; changes
-SET 1, ADD 2, REMOVE 3; details APP_ALLOC 200, APP_REQUEST 201, states 202–212, NODE_ALLOC 303, QUEUE_APP 405,
-ALLOC_* 500–504, UG_APP_LINK 602, UG_USER_RESOURCE 603, UG_GROUP_RESOURCE 604. They are compared instead of the names
-because numbers are cheaper.
+SET 1, ADD 2, REMOVE 3; details APP_ALLOC 200, APP_REQUEST 201, APP_REJECT 202, states 203–212, NODE_ALLOC 303,
+QUEUE_APP 405, ALLOC_* 500–504, UG_APP_LINK 602, UG_USER_RESOURCE 603, UG_GROUP_RESOURCE 604. They are compared
+instead of the names because numbers are cheaper.
 
 An allocation begins with APP ADD APP_ALLOC and ends with APP REMOVE ALLOC_*. One key can have several at a time; the
 k-th end belongs to the k-th begin. Ends whose begin retention has removed come first.
@@ -266,6 +266,104 @@ _VIEWS = """
         where type_number = 3;
     """
 
+# A rejected submission of an id that is taken is no state of the application that has it.
+_SENT_AGAIN = """
+    create or replace view {schema}.applications as
+        with submitted as (
+            select rm, instance, object_id as application, id, change_type_number, change_detail_number,
+                max(id) filter (where change_type_number = 2) over before as begun_id,
+                max(id) filter (where change_type_number = 3 and change_detail_number = 0) over before as left_id
+            from {schema}.events
+            where type_number = 2 and (
+                (change_type_number = 2 and change_detail_number in (0, 203))
+                or (change_type_number = 3 and change_detail_number in (0, 202)))
+            window before as (
+                partition by rm, instance, object_id order by id rows between unbounded preceding and 1 preceding)
+        ), lives as (
+            select rm, instance, application, id as first_id, lead(id) over each_life as next_id,
+                row_number() over each_life as life
+            from submitted
+            -- APP ADD without a detail and APP_NEW are one submission when nothing is between them. A rejected
+            -- submission is a life of its own when the application has left.
+            where (change_type_number = 2 and (begun_id is null or id > begun_id + 1))
+                or (change_detail_number = 202 and left_id > coalesce(begun_id, -1))
+            window each_life as (partition by rm, instance, application order by id)
+        ), told as (
+            select e.rm, e.instance, e.object_id as application, e.id, e.timestamp_ns, e.change_type_number,
+                e.change_detail_number, e.change_detail, e.message, coalesce(l.life, 0) as life, l.first_id, l.next_id
+            from {schema}.events e
+            left join lives l on l.rm = e.rm and l.instance = e.instance and l.application = e.object_id
+                and e.id >= l.first_id and (l.next_id is null or e.id < l.next_id)
+            where e.type_number = 2
+        ), summed as (
+            select rm, instance, application, life, min(id) as first_id, max(id) as last_id, min(next_id) as next_id,
+                min(timestamp_ns) filter (where life > 0) as submitted_ns,
+                min(timestamp_ns) filter (where change_detail_number = 204) as accepted_ns,
+                min(timestamp_ns) filter (where change_detail_number = 206) as started_ns,
+                -- (Without 212: that it expired says only that it is forgotten, three days after its end.)
+                min(timestamp_ns) filter (where change_detail_number in (208, 210)) as over_ns,
+                min(timestamp_ns) filter (where change_detail_number = 202) as rejected_ns,
+                max(message) filter (where change_detail_number = 202) as why_rejected,
+                max(timestamp_ns) filter (where change_type_number = 3 and change_detail_number = 0) as left_ns,
+                (array_agg(change_detail order by id desc)
+                    filter (where change_detail_number between 203 and 211))[1] as entered,
+                (array_agg(message order by id desc) filter (where message <> '' and (
+                    change_detail_number between 203 and 211
+                    or (change_type_number = 3 and change_detail_number = 0))))[1] as told_message,
+                min(id) filter (where change_type_number = 2 and change_detail_number = 200) as allocated_id,
+                min(timestamp_ns) filter (where change_type_number = 2 and change_detail_number = 200) as allocated_ns,
+                count(*) filter (where change_type_number = 2 and change_detail_number = 201) as asks,
+                count(*) filter (where change_type_number = 2 and change_detail_number = 200) as allocations,
+                count(*) filter (where change_detail_number = 501) as preempted
+            from told
+            group by rm, instance, application, life
+        ), stated as (
+            -- Of an application that is there it says nothing that its id was sent again and rejected.
+            select *, case when entered is null and rejected_ns is not null then 'APP_REJECT' else entered end as state,
+                coalesce(over_ns, case when entered is null then rejected_ns end) as ended_ns,
+                coalesce(told_message, case when entered is null then why_rejected end) as message
+            from summed
+        )
+        select s.rm, s.instance, s.application, s.life,
+            (select q.object_id from {schema}.events q
+                where q.reference_id = s.application and q.rm = s.rm and q.instance = s.instance
+                    and (s.next_id is null or q.id < s.next_id)
+                    and q.type_number = 4 and q.change_type_number = 2 and q.change_detail_number = 405
+                order by q.id desc limit 1) as queue,
+            (select u.object_id from {schema}.events u
+                where u.reference_id = s.application and u.rm = s.rm and u.instance = s.instance
+                    and (s.next_id is null or u.id < s.next_id)
+                    and u.type_number = 5 and u.change_type_number <> 3 and u.change_detail_number = 602
+                order by u.id desc limit 1) as user_group,
+            -- With each allocation, behind its two events, that of what its user uses.
+            (select u.object_id from {schema}.events u
+                where u.rm = s.rm and u.instance = s.instance and u.id between s.allocated_id + 1 and s.allocated_id + 3
+                    and u.timestamp_ns = s.allocated_ns
+                    and u.type_number = 5 and u.change_type_number = 2 and u.change_detail_number = 603
+                order by u.id limit 1) as user_name,
+            case when s.ended_ns is null and s.left_ns is not null then 'Removed'
+                when s.state = 'APP_REJECT' then 'Rejected' else initcap(substr(s.state, 5)) end as state,
+            {schema}.time_of(s.submitted_ns) as submitted_time, {schema}.time_of(s.accepted_ns) as accepted_time,
+            {schema}.time_of(s.started_ns) as started_time,
+            {schema}.time_of(coalesce(s.ended_ns, s.left_ns)) as finished_time,
+            s.asks, s.allocations - c.changed as allocations, c.running,
+            s.preempted,
+            (select jsonb_object_agg(t.resource_type, t.used order by t.resource_type) from (
+                select r.key as resource_type, sum(r.value::numeric * (p.end_ns - p.begin_ns) / 1000000000) as used
+                from {schema}.pairs p, jsonb_each_text(p.resource) r
+                where p.rm = s.rm and p.instance = s.instance and p.application = s.application
+                    and p.begin_id >= s.first_id and (s.next_id is null or p.begin_id < s.next_id)
+                    and p.end_ns is not null
+                group by r.key) t) as resource_seconds,
+            coalesce(s.message, '') as message, s.first_id, s.last_id
+        from stated s
+        cross join lateral (
+            select count(*) filter (where p.end_ns is null) as running, count(*) filter (where p.changed) as changed
+            from {schema}.pairs p
+            where p.rm = s.rm and p.instance = s.instance and p.application = s.application
+                and p.begin_id >= s.first_id and (s.next_id is null or p.begin_id < s.next_id)) c;
+    """
+
 # Each entry is one version, applied in one transaction; {schema} is a checked plain name. Entries are never changed,
 # only added.
-MIGRATIONS: tuple[str, ...] = (_EVENTS, _VIEWS)
+MIGRATIONS: tuple[str, ...] = (_EVENTS, _VIEWS, _SENT_AGAIN)

@@ -19,6 +19,8 @@ lease
 marker
     Set after the store was filled from the log. A store that lost its content has lost its marker, too; so a gateway
     notices the loss.
+log mark
+    Up to where the log was durable when a gateway looked last. A log that has less has lost records, or is another one.
 
 The store is never the truth. All of it can be rebuilt: sessions (and the callback seat's epoch) from ``si.state``,
 seats from the open streams, and cursors from the RMs' own resume numbers, or else by sending again what the log has.
@@ -165,3 +167,13 @@ class SessionStore(Protocol):
     async def marked(self) -> bool: ...
 
     async def mark(self) -> None: ...
+
+    async def log_mark(self) -> str:
+        """Returns the log's mark (``muster_bus.log_mark``) that was kept last, as text; "": none."""
+        ...
+
+    async def keep_log_mark(self, mark: str) -> None: ...
+
+    async def clear(self) -> None:
+        """Removes everything but leases: sessions, cursors, both marks. The content belongs to a log that is lost."""
+        ...

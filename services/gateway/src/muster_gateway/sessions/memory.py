@@ -20,6 +20,7 @@ class MemorySessions:
         self._cursors: dict[str, dict[StreamKind, Cursor]] = {}
         self._leases: dict[str, int] = {}
         self._marked = False
+        self._log_mark = ""
 
     async def start(self) -> None: ...
 
@@ -70,3 +71,14 @@ class MemorySessions:
 
     async def mark(self) -> None:
         self._marked = True
+
+    async def log_mark(self) -> str:
+        return self._log_mark
+
+    async def keep_log_mark(self, mark: str) -> None:
+        self._log_mark = mark
+
+    async def clear(self) -> None:
+        self._sessions.clear()
+        self._cursors.clear()
+        self._marked, self._log_mark = False, ""

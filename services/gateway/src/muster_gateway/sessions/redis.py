@@ -6,6 +6,7 @@ Keys, each with the configured prefix::
     sessions         set    rmIDs
     lease:<gateway>  string with a time to live: Redis itself ends a silent gateway's lease
     marker           string
+    log-mark         string
 
 Scripts do the compare-and-set, and the epoch's check before a cursor moves: Redis runs each as one step.
 """
@@ -201,6 +202,22 @@ class RedisSessions:
     @_or_down
     async def mark(self) -> None:
         await self._redis.set(self._key("marker"), "1")
+
+    @_or_down
+    async def log_mark(self) -> str:
+        return str(await self._redis.get(self._key("log-mark")) or "")
+
+    @_or_down
+    async def keep_log_mark(self, mark: str) -> None:
+        await self._redis.set(self._key("log-mark"), mark)
+
+    @_or_down
+    async def clear(self) -> None:
+        # The marker goes first: a gateway that sees the rest half removed fills the store again.
+        await self._redis.delete(self._key("marker"))
+        rm_ids = await self._redis.smembers(self._key("sessions"))
+        keys = [self._key("sessions"), self._key("log-mark"), *map(self._session_key, rm_ids)]
+        await self._redis.delete(*keys)
 
     def _key(self, name: str) -> str:
         return f"{self._prefix}{name}"

@@ -1,24 +1,32 @@
 """Sessions in a SQLite file: for the embedded service, so that cursors and seats survive ``kill -9``.
 
 One thread does all the work, so that a checkpoint's fsync never stops the event loop.
+
+A file that SQLite or this program cannot read is set aside, and a new one takes its place, without a marker: the
+gateway then fills it from the log. On a full disk the file is read, and writes fail until there is room.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sqlite3
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
+import structlog
 from muster_bus.clock import Clock
 from muster_runtime.private_files import make_private_database, make_private_directory
 
-from muster_gateway.errors import SessionsDown
+from muster_gateway.errors import SessionsDown, SessionsFull
 from muster_gateway.sessions.codec import from_json, to_json
 from muster_gateway.sessions.contract import Advance, Cursor, Session
 from muster_gateway.stream_kind import StreamKind
+
+log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
@@ -30,7 +38,10 @@ CREATE TABLE IF NOT EXISTS cursor (
   PRIMARY KEY (rm_id, kind));
 CREATE TABLE IF NOT EXISTS lease (gateway_id TEXT PRIMARY KEY, until_ns INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS marker (one INTEGER PRIMARY KEY);
+CREATE TABLE IF NOT EXISTS log_mark (one INTEGER PRIMARY KEY, content TEXT NOT NULL);
 """
+_TABLES = frozenset({"session", "seat", "cursor", "lease", "marker", "log_mark"})
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 # Another process (a second gateway on the same file) holds the lock for microseconds. A wait this long is an error.
 _BUSY_TIMEOUT_S = 2.0
 
@@ -101,16 +112,53 @@ class SqliteSessions:
     async def mark(self) -> None:
         await self._run(self._execute, "INSERT OR IGNORE INTO marker VALUES (1)", ())
 
+    async def log_mark(self) -> str:
+        rows = await self._run(self._query, "SELECT content FROM log_mark", ())
+        return str(rows[0][0]) if rows else ""
+
+    async def keep_log_mark(self, mark: str) -> None:
+        await self._run(self._execute, "INSERT OR REPLACE INTO log_mark VALUES (1, ?)", (mark,))
+
+    async def clear(self) -> None:
+        await self._run(self._clear)
+
     # ---- in the thread --------------------------------------------------------------------------------------------
 
     async def _run(self, work: Callable[..., T], *arguments: object) -> T:
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
-        except (sqlite3.Error, RuntimeError) as error:  # RuntimeError: the thread was shut down
+            return await asyncio.get_running_loop().run_in_executor(self._thread, self._do, work, *arguments)
+        except sqlite3.Error as error:
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL:
+                raise SessionsFull from error
             raise SessionsDown(f"the session store does not answer: {type(error).__name__}") from error
+        except (OSError, RuntimeError) as error:  # RuntimeError: the thread was shut down
+            raise SessionsDown(f"the session store does not answer: {type(error).__name__}") from error
+
+    def _do(self, work: Callable[..., T], *arguments: object) -> T:
+        try:
+            return work(*arguments)
+        except sqlite3.DatabaseError as error:
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _DAMAGED:
+                raise
+            # The next call finds a new file. (The marker is gone with the old one.)
+            self._set_aside(str(error))
+            self._open_file()
+            raise
 
     def _open(self) -> None:
         make_private_directory(self._path.parent)
+        try:
+            self._open_file()
+            self._check()
+        except (sqlite3.DatabaseError, ValueError, KeyError, TypeError) as error:
+            code = getattr(error, "sqlite_errorcode", None)
+            if code is not None and code & 0xFF not in _DAMAGED:
+                raise
+            self._set_aside(str(error))
+            self._open_file()
+
+    def _open_file(self) -> None:
+        """Raises sqlite3.Error."""
         make_private_database(self._path)
         self._connection = sqlite3.connect(
             self._path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
@@ -118,7 +166,30 @@ class SqliteSessions:
         self._connection.execute("PRAGMA journal_mode = WAL")
         # The log is the truth. If the last cursors are lost at a power failure, some responses are sent again.
         self._connection.execute("PRAGMA synchronous = NORMAL")
-        self._connection.executescript(_SCHEMA)
+        tables = {name for (name,) in self._connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        if not tables >= _TABLES:  # (on a full disk nothing is written)
+            self._connection.executescript(_SCHEMA)
+
+    def _check(self) -> None:
+        """Reads the whole file once. Raises sqlite3.DatabaseError, ValueError, KeyError, TypeError."""
+        for (text,) in self._query("PRAGMA quick_check(1)", ()):
+            if text != "ok":
+                raise ValueError(text)
+        for content, version in self._query("SELECT content, version FROM session", ()):
+            from_json(content, version)
+
+    def _set_aside(self, why: str) -> None:
+        """Renames the file, and what SQLite keeps beside it. Raises OSError."""
+        if self._connection is not None:
+            with contextlib.suppress(sqlite3.Error):
+                self._connection.close()
+            self._connection = None
+        stamp = datetime.fromtimestamp(self._clock.now_ns() / 1e9, UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+        aside = f"{self._path}.damaged-{stamp}"
+        for end in ("", "-wal", "-shm"):
+            with contextlib.suppress(FileNotFoundError):
+                Path(f"{self._path}{end}").rename(f"{aside}{end}")
+        log.warning("sessions.db is damaged and was set aside; sessions are read from the log", aside=aside, why=why)
 
     def _db(self) -> sqlite3.Connection:
         if self._connection is None:
@@ -145,6 +216,11 @@ class SqliteSessions:
                 [(session.rm_id, int(kind), seat.epoch) for kind, seat in session.seats.items()],
             )
         return True
+
+    def _clear(self) -> None:
+        with _Transaction(self._db()) as db:
+            for table in ("session", "seat", "cursor", "marker", "log_mark"):
+                db.execute(f"DELETE FROM {table}")  # noqa: S608 - names of this module
 
     def _advance(self, moves: Sequence[Advance]) -> list[bool]:
         done = []

@@ -134,12 +134,6 @@ NAMED_RESOURCES = Family(
     ("state", "resource"),
     "Resources of a queue: guaranteed, max, allocated, pending, preempting; and maxRunningApps, of the resource apps.",
 )
-RUNTIME = Family(
-    "yunikorn_runtime_go_mem_stats",
-    "gauge",
-    ("MemStats",),
-    "Memory of this process, in Go's words as far as they have a meaning in Python.",
-)
 EVENTS_CREATED = Family("yunikorn_event_total_created", "gauge", (), "Events that were made.")
 EVENTS_CHANNELED = Family("yunikorn_event_total_channeled", "gauge", (), "Of these, those that are on the log.")
 EVENTS_NOT_CHANNELED = Family(
@@ -150,30 +144,15 @@ EVENTS_NOT_CHANNELED = Family(
 )
 EVENTS_PROCESSED = Family("yunikorn_event_total_processed", "gauge", (), "Events that readers may have.")
 
-FAMILIES = (
-    ATTEMPTS,
-    SUBMISSIONS,
-    APPLICATIONS,
-    NODES,
-    NODE_USAGE,
-    SCHEDULING_LATENCY,
-    SCHEDULING_CYCLE,
-    TRY_NODE_LATENCY,
-    TRY_NODE_EVALUATION,
-    TRY_PREEMPTION,
-    SORTING,
-    QUEUE_APPLICATIONS,
-    QUEUE_APPLICATIONS_ENDED,
-    QUEUE_RESOURCES,
-    QUEUE_CONTAINERS,
-    NAMED_APPLICATIONS,
-    NAMED_RESOURCES,
-    EVENTS_CREATED,
-    EVENTS_CHANNELED,
-    EVENTS_NOT_CHANNELED,
-    EVENTS_PROCESSED,
-    RUNTIME,
+RUNTIME = Family(
+    "yunikorn_runtime_go_mem_stats",
+    "gauge",
+    ("MemStats",),
+    "Memory of this process, in Go's words as far as they have a meaning in Python.",
 )
+
+# All of them, in the order of the text.
+FAMILIES = tuple(each for each in tuple(globals().values()) if isinstance(each, Family))
 
 # The core's states of applications as a whole; a queue has the others, too.
 _OF_ALL = (

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from urllib.parse import quote
 
+from muster_runtime.reach import EVERYTHING, Reach
+
 from muster_view.rest.render import Pieces
 
 _JSON = "application/json; charset=UTF-8"
@@ -32,6 +34,7 @@ class Call:
 
     :ivar path: the parameters in the path.
     :ivar query: the parameters in the query; of several with one name the first counts, as in Go.
+    :ivar reach: the RMs and partitions that the answer may show; others do not exist for it.
     :ivar default_rm: the gateway's default for requests that name no RM.
     :ivar raw_query: the query as received.
     :ivar accept: the header as received.
@@ -45,6 +48,7 @@ class Call:
     raw_query: str = ""
     accept: str = ""
     body: bytes = b""
+    reach: Reach = EVERYTHING
 
 
 @dataclass(slots=True)

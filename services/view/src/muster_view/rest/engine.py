@@ -14,6 +14,7 @@ from muster_queue_config.queue_yaml import TEXT_BYTES_MAX
 from muster_rest.route import Route
 from muster_runtime import rm_words, whose
 from muster_runtime.go_json import error_body
+from muster_runtime.reach import reach_of
 from starlette.types import Receive, Scope, Send
 
 from muster_view.errors import ReaderStalled, RequestRefused
@@ -89,6 +90,7 @@ class Engine:
             default_rm=whose.default_of(scope["headers"]),
             raw_query=scope.get("query_string", b"").decode("latin-1"),
             accept=_header(scope, b"accept"),
+            reach=reach_of(scope["headers"]),
             body=await _body(receive, TEXT_BYTES_MAX) if action.route.method == "POST" else b"",
         )
         status = 500

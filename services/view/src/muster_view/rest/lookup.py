@@ -1,6 +1,12 @@
-"""Finds the RM, partition and queue that a request names; refuses names that do not exist."""
+"""Finds the RM, partition and queue that a request names; refuses names that do not exist.
+
+What the caller may not read does not exist for it (``Call.reach``). A caller that may read only some of an RM's
+partitions gets these. For answers about the whole RM it needs all partitions.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from muster_core.model.queue import Queue
 from muster_core.partition import Partition
@@ -19,9 +25,19 @@ class Lookup:
     def __init__(self, source: Snapshot) -> None:
         self._source = source
 
-    def rm(self, call: Call) -> RmState | None:
-        """The RM that the request names, or the only one; None: there is no RM. Raises RequestRefused."""
+    def states(self, call: Call) -> Mapping[str, RmState]:
+        """The RMs that the caller may read, by id; sorted."""
         states = self._source.states()
+        if call.reach.is_all:
+            return states
+        return {rm_id: state for rm_id, state in states.items() if call.reach.sees(rm_id)}
+
+    def rm(self, call: Call, *, in_parts: bool = False) -> RmState | None:
+        """The RM that the request names, or the only one; None: there is no RM. Raises RequestRefused.
+
+        :param in_parts: the answer shows partitions that the caller may read, and nothing else of the RM.
+        """
+        states = self.states(call)
         named = call.query.get("rm", "")
         if named:
             state = states.get(named)
@@ -34,14 +50,26 @@ class Lookup:
                     400, f'Several resource managers are registered, name one with "rm": {", ".join(states)}'
                 )
             state = states[meant] if meant is not None else None
-        if state is not None:
-            call.rm_id = state.info.rm_id
+        if state is None:
+            return None
+        if not in_parts and not call.reach.sees_whole(state.info.rm_id):
+            raise RequestRefused(403, f"This needs the right to read all partitions of {shown(state.info.rm_id)}")
+        call.rm_id = state.info.rm_id
         return state
 
     def meant(self, call: Call) -> str | None:
         """The RM of a request that names none; None: several are possible, or there is no RM."""
-        stopped = {rm_id: state.info.life == rm_words.STOPPED for rm_id, state in self._source.states().items()}
+        stopped = {rm_id: state.info.life == rm_words.STOPPED for rm_id, state in self.states(call).items()}
         return whose.meant(stopped, call.default_rm)
+
+    def partitions(self, call: Call) -> tuple[RmState | None, list[Partition]]:
+        """The RM, and those of its partitions that the caller may read."""
+        state = self.rm(call, in_parts=True)
+        return state, self._seen(call, state) if state is not None else []
+
+    def _seen(self, call: Call, state: RmState) -> list[Partition]:
+        rm_id = state.info.rm_id
+        return [each for name, each in state.core.partitions.items() if call.reach.sees_partition(rm_id, name)]
 
     def partition(self, call: Call) -> Partition:
         partition = self.partition_or_none(call)
@@ -51,8 +79,8 @@ class Lookup:
 
     def partition_or_none(self, call: Call) -> Partition | None:
         """The partition for usage: YuniKorn does not check it there, and an unknown partition has no usage."""
-        state = self.rm(call)
-        return state.core.partitions.get(call.path["partition"]) if state is not None else None
+        _, partitions = self.partitions(call)
+        return next((each for each in partitions if each.name == call.path["partition"]), None)
 
     def leaf(self, call: Call) -> tuple[Partition, Queue]:
         """The queue that the path names. As in YuniKorn, an unknown partition is reported before an unknown queue."""
@@ -62,16 +90,18 @@ class Lookup:
             raise RequestRefused(404, "Queue not found")
         return partition, queue
 
-    def known(self, call: Call) -> RmState:
-        state = self.rm(call)
+    def known(self, call: Call, *, in_parts: bool = False) -> RmState:
+        state = self.rm(call, in_parts=in_parts)
         if state is None:
             raise RequestRefused(404, "No resource manager is registered")
         return state
 
     def partitions_of(self, call: Call, state: RmState) -> list[Partition]:
-        named = call.query.get("partition", "")
+        """The partition that the query names, or all that the caller may read."""
+        named, seen = call.query.get("partition", ""), self._seen(call, state)
         if not named:
-            return list(state.core.partitions.values())
-        if named not in state.core.partitions:
+            return seen
+        found = [each for each in seen if each.name == named]
+        if not found:
             raise RequestRefused(404, "Partition not found")
-        return [state.core.partitions[named]]
+        return found

@@ -67,6 +67,7 @@ class RequestEnvelope(_message.Message):
     CALLBACK_STREAM_FIELD_NUMBER: _builtins.int
     ADMIN_FIELD_NUMBER: _builtins.int
     EXTERNAL_FIELD_NUMBER: _builtins.int
+    NOTICE_FIELD_NUMBER: _builtins.int
     JUDGED_FIELD_NUMBER: _builtins.int
     rm_id: _builtins.str
     request_id: _builtins.str
@@ -95,6 +96,8 @@ class RequestEnvelope(_message.Message):
     @_builtins.property
     def external(self) -> Global___ExternalChanges: ...
     @_builtins.property
+    def notice(self) -> Global___Notice: ...
+    @_builtins.property
     def judged(self) -> Global___JudgedConfiguration:
         """Of the configuration in register, configuration or admin.validate: what the gateway's reading process found. Without
         it (an older gateway, no text) the scheduler reads the text itself.
@@ -117,13 +120,14 @@ class RequestEnvelope(_message.Message):
         callback_stream: Global___CallbackStream | None = ...,
         admin: Global___AdminCommand | None = ...,
         external: Global___ExternalChanges | None = ...,
+        notice: Global___Notice | None = ...,
         judged: Global___JudgedConfiguration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["admin", b"admin", "allocation", b"allocation", "application", b"application", "body", b"body", "callback_answers", b"callback_answers", "callback_stream", b"callback_stream", "configuration", b"configuration", "external", b"external", "judged", b"judged", "lifecycle", b"lifecycle", "node", b"node", "register", b"register"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["admin", b"admin", "allocation", b"allocation", "application", b"application", "body", b"body", "callback_answers", b"callback_answers", "callback_stream", b"callback_stream", "configuration", b"configuration", "external", b"external", "judged", b"judged", "lifecycle", b"lifecycle", "node", b"node", "notice", b"notice", "register", b"register"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admin", b"admin", "admitted_ns", b"admitted_ns", "allocation", b"allocation", "application", b"application", "body", b"body", "callback_answers", b"callback_answers", "callback_stream", b"callback_stream", "configuration", b"configuration", "external", b"external", "gateway_id", b"gateway_id", "judged", b"judged", "lifecycle", b"lifecycle", "node", b"node", "register", b"register", "request_id", b"request_id", "rm_id", b"rm_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admin", b"admin", "admitted_ns", b"admitted_ns", "allocation", b"allocation", "application", b"application", "body", b"body", "callback_answers", b"callback_answers", "callback_stream", b"callback_stream", "configuration", b"configuration", "external", b"external", "gateway_id", b"gateway_id", "judged", b"judged", "lifecycle", b"lifecycle", "node", b"node", "notice", b"notice", "register", b"register", "request_id", b"request_id", "rm_id", b"rm_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["register", "allocation", "application", "node", "lifecycle", "configuration", "callback_answers", "callback_stream", "admin", "external"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["register", "allocation", "application", "node", "lifecycle", "configuration", "callback_answers", "callback_stream", "admin", "external", "notice"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
@@ -157,6 +161,34 @@ class JudgedConfiguration(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___JudgedConfiguration: _TypeAlias = JudgedConfiguration  # noqa: Y015
+
+@_typing.final
+class Notice(_message.Message):
+    """What the history of an RM must know and no decision depends on: an accepted loss of records."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    RECORDS_LOST_FIELD_NUMBER: _builtins.int
+    message: _builtins.str
+    """for people"""
+    records_lost: _builtins.bool
+    """The log is without records that it once had. The RM gets a new InstanceUUID: histories that have the lost events
+    tell later events with the same ids from them.
+    """
+    def __init__(
+        self,
+        *,
+        message: _builtins.str = ...,
+        records_lost: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "records_lost", b"records_lost"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Notice: _TypeAlias = Notice  # noqa: Y015
 
 @_typing.final
 class ExternalChanges(_message.Message):

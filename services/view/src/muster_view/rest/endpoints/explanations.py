@@ -39,7 +39,7 @@ class Explanations:
 
     async def queue(self, call: Call) -> Answer:
         path = queue_path(call)
-        state = self._lookup.known(call)
+        state = self._lookup.known(call, in_parts=True)
         for partition in self._lookup.partitions_of(call, state):
             queue = partition.queues.get(path)
             if queue is not None:
@@ -50,7 +50,7 @@ class Explanations:
         raise RequestRefused(404, "Queue not found")
 
     async def node(self, call: Call) -> Answer:
-        state = self._lookup.known(call)
+        state = self._lookup.known(call, in_parts=True)
         for partition in self._lookup.partitions_of(call, state):
             node = partition.nodes.get(call.path["node"])
             if node is not None:
@@ -75,7 +75,7 @@ class Explanations:
 
     async def preempted_allocation(self, call: Call) -> Answer:
         """Finds a preempted allocation by its key or UUID alone: few allocations are preempted at a time."""
-        state, name = self._lookup.known(call), call.path["allocation"]
+        state, name = self._lookup.known(call, in_parts=True), call.path["allocation"]
         partitions = self._lookup.partitions_of(call, state)
         found = [(each, held) for each in partitions for held in explain.preempted_named(each, name)]
         if not found:
@@ -92,7 +92,7 @@ class Explanations:
 
         :param ended: if there is no other, an application that has ended or was rejected, as long as it is remembered.
         """
-        state, app_id = self._lookup.known(call), call.path["application"]
+        state, app_id = self._lookup.known(call, in_parts=True), call.path["application"]
         partitions = self._lookup.partitions_of(call, state)
         for partition in partitions:
             app = partition.live_application(app_id)

@@ -41,9 +41,9 @@ class External:
         """The objects of sources for the RM that the request names, or for the only one; the RM need not have
         registered.
         """
-        books, states = self._source.external(), self._source.states()
+        books, states = self._source.external(), self._lookup.states(call)
         named = call.query.get("rm", "")
-        known = sorted({*books, *states})
+        known = sorted({rm_id for rm_id in (*books, *states) if call.reach.sees_whole(rm_id)})
         stopped = {each: each in states and states[each].info.life == rm_words.STOPPED for each in known}
         meant = named or whose.meant(stopped, call.default_rm)
         if meant is None and known:

@@ -36,10 +36,10 @@ class Figures:
         self._seen: dict[str | None, core_metrics.Seen] = {}
 
     async def snapshot(self, call: Call) -> Answer:
-        state = self._lookup.known(call)
+        state = self._lookup.known(call, in_parts=True)
         name = partition_name(call.query.get("partition", ""))
         partition = state.core.partitions.get(name)
-        if partition is None:
+        if partition is None or not call.reach.sees_partition(state.info.rm_id, name):
             raise RequestRefused(404, f"Partition not found: {shown(name)}")
         path = call.query.get("queue", "")
         queue = partition.queues.get(checked_path(path)) if path else partition.root
@@ -56,9 +56,14 @@ class Figures:
         seen = self._seen.setdefault(rm_id, core_metrics.Seen())
         for gone in self._seen.keys() - self._source.states().keys() - {None}:
             del self._seen[gone]
+        of_process_too = self._process_metrics
         by_name = self._settings.queue_metrics_by_name
-        text = core_metrics.exposition(self._source.counted(rm_id), seen, by_name=by_name)
-        of_process = (generate_latest() for _ in range(self._process_metrics))  # when its turn comes
+        counted = self._source.counted(rm_id)
+        if not call.reach.is_all:
+            counted = [each for each in counted if call.reach.sees_whole(each.state.info.rm_id)]
+            seen, of_process_too = core_metrics.Seen(), False
+        text = core_metrics.exposition(counted, seen, by_name=by_name)
+        of_process = (generate_latest() for _ in range(of_process_too))  # when its turn comes
         return Answer(chain(text, of_process), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
 
     async def metrics(self, _call: Call) -> Answer:
@@ -75,7 +80,7 @@ class Figures:
 
     async def healthcheck(self, call: Call) -> Answer:
         # A probe names no RM, so the answer covers all RMs.
-        state = self._lookup.rm(call) if call.query.get("rm") else None
+        state = self._lookup.rm(call) if call.query.get("rm") or not call.reach.is_all else None
         health = await self._source.health(state.info.rm_id if state is not None else None)
         if health is None:
             raise RequestRefused(404, "Health check is not available")

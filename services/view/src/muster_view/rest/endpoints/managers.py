@@ -24,7 +24,8 @@ class Managers:
         self._judge = judge
 
     async def resource_managers(self, call: Call) -> Answer:
-        states = [self._lookup.known(call)] if call.query.get("rm") else list(self._source.states().values())
+        named = call.query.get("rm")
+        states = [self._lookup.known(call, in_parts=True)] if named else list(self._lookup.states(call).values())
         meant, now_ns = self._lookup.meant(call), self._clock.now_ns()
 
         def shown(state: RmState) -> Iterator[bytes]:

@@ -14,13 +14,11 @@ class Partitions:
         self._lookup = lookup
 
     async def clusters(self, call: Call) -> Answer:
-        state = self._lookup.rm(call)
-        partitions = state.core.partitions.values() if state is not None else ()
+        state, partitions = self._lookup.partitions(call)
         return Answer(render.body([dao.cluster(state.info, each) for each in partitions] if state else []))
 
     async def partitions(self, call: Call) -> Answer:
-        state = self._lookup.rm(call)
-        partitions = state.core.partitions.values() if state is not None else ()
+        state, partitions = self._lookup.partitions(call)
         return Answer(render.body([dao.partition_info(state.info, each) for each in partitions] if state else []))
 
     async def placement_rules(self, call: Call) -> Answer:

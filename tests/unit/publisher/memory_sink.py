@@ -1,4 +1,4 @@
-"""A sink in memory: for tests, and as the shortest example of the contract."""
+"""A sink in memory: the shortest one that keeps the contract."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The roles of routes: every endpoint states one, and no spelling of a path gets around it."""
+"""The rights of routes: every endpoint states one, and no spelling of a path gets around it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from muster_event_publisher.app import PublisherService
 from muster_event_publisher.derive.rest import UsageRest
 from muster_event_publisher.derive.settings import DeriveSettings
 from muster_event_publisher.settings import PublisherSettings
-from muster_gateway.http_roles import needed
+from muster_gateway.http_rights import needed
 from muster_rest.route import READS, Route
-from muster_rest.services import PUBLISHER, VIEW, default_role, through_the_gateway
-from muster_runtime.identity import Role
+from muster_rest.services import PUBLISHER, VIEW, default_right, through_the_gateway
+from muster_runtime.identity import Right
 from muster_view import ViewService
 from muster_view.settings import ViewSettings
 from starlette import routing
@@ -39,7 +39,7 @@ def test_the_services_answer_the_routes_of_the_table_and_no_other() -> None:
 def test_a_request_needs_what_its_route_says(route: Route) -> None:
     path = re.sub(r"\{[^}]*\}", "x", route.path)
     for method in route.methods:
-        assert needed(method, path) is route.role
+        assert needed(method, path) is route.right
 
 
 def test_no_request_has_two_routes() -> None:
@@ -48,23 +48,23 @@ def test_no_request_has_two_routes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "role"),
+    ("method", "path", "right"),
     [
-        ("GET", "/nothing", Role.READ),
-        ("HEAD", "/ws/v1/nothing/at/all", Role.READ),
-        ("POST", "/nothing", Role.ADMIN),
-        ("DELETE", "/ws/v1/partitions", Role.ADMIN),
-        ("GET", "/ws/v1/validate-conf", Role.READ),
-        ("POST", "/ws/v1/validate-conf/x", Role.ADMIN),
-        ("BREW", "/health", Role.ADMIN),
-        ("OPTIONS", "/debug/stack", Role.NONE),
-        ("OPTIONS", "/nothing", Role.NONE),
-        ("PUT", "/ws/v1/loglevel/debug", Role.ADMIN),
-        ("GET", "/debug", Role.ADMIN),
+        ("GET", "/nothing", Right.INSPECT),
+        ("HEAD", "/ws/v1/nothing/at/all", Right.INSPECT),
+        ("POST", "/nothing", Right.ADMIN),
+        ("DELETE", "/ws/v1/partitions", Right.ADMIN),
+        ("GET", "/ws/v1/validate-conf", Right.INSPECT),
+        ("POST", "/ws/v1/validate-conf/x", Right.ADMIN),
+        ("BREW", "/health", Right.ADMIN),
+        ("OPTIONS", "/debug/stack", Right.NONE),
+        ("OPTIONS", "/nothing", Right.NONE),
+        ("PUT", "/ws/v1/loglevel/debug", Right.ADMIN),
+        ("GET", "/debug", Right.ADMIN),
     ],
 )
-def test_paths_without_a_route(method: str, path: str, role: Role) -> None:
-    assert needed(method, path) is role
+def test_paths_without_a_route(method: str, path: str, right: Right) -> None:
+    assert needed(method, path) is right
 
 
 @pytest.mark.parametrize(
@@ -79,11 +79,11 @@ def test_paths_without_a_route(method: str, path: str, role: Role) -> None:
     ],
 )
 def test_another_spelling_needs_no_less(path: str) -> None:
-    assert needed("GET", path) is Role.ADMIN
+    assert needed("GET", path) is (Right.OPERATE if "dump" in path.lower() else Right.ADMIN)
 
 
-def test_the_highest_role_counts() -> None:
-    assert needed("GET", "/debug/nothing/at/all") is Role.ADMIN
-    assert needed("GET", "/page/nothing/at/all") is Role.NONE
-    assert needed("GET", "/ws/v1/loglevel") is Role.READ
-    assert [default_role(method) for method in READS] == [Role.READ, Role.READ]
+def test_the_strongest_right_counts() -> None:
+    assert needed("GET", "/debug/nothing/at/all") is Right.ADMIN
+    assert needed("GET", "/page/nothing/at/all") is Right.NONE
+    assert needed("GET", "/ws/v1/loglevel") is Right.INSPECT
+    assert [default_right(method) for method in READS] == [Right.INSPECT, Right.INSPECT]

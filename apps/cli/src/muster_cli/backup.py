@@ -1,0 +1,208 @@
+"""``muster backup``, ``restore`` and ``verify``: copies of an embedded Muster's log and sessions (docs/backup.md).
+
+A backup is a directory with ``log.db``, ``sessions.db`` and ``backup.json``, which names their checksums and the log's
+mark. The sessions are copied first: they must never be ahead of the log. A directory gets its name when it is whole.
+
+A restore moves what is there aside and deletes nothing. The new side file comes first: if the restore is interrupted,
+Muster does not start with half of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from muster_bus.backends.sqlite_backup import Verified, copy_database, verify_database, verify_log
+from muster_bus.backends.sqlite_mark import mark_path, read_mark, write_mark
+from muster_bus.errors import LogBehind, LogError
+from muster_bus.log_mark import LogMark, check
+from muster_runtime import durable
+
+from muster_cli.errors import CommandError, UsageError
+from muster_cli.settings import load
+
+LOG, SESSIONS, MANIFEST = "log.db", "sessions.db", "backup.json"
+
+_KAFKA = (
+    "the log is on Kafka (log.backend kafka): Kafka replicates and keeps it. Use replication 3 with "
+    "min.insync.replicas 2, and MirrorMaker 2 or your broker's snapshots for copies; Redis needs no backup, because "
+    "sessions are read from the log again (docs/backup.md)"
+)
+
+
+def backup(target: Path, data_dir: Path | None, file: Path | None, assignments: Sequence[str]) -> int:
+    """Copies log and sessions to a new directory, while Muster works or not. Returns the exit code."""
+    data = _data(data_dir, file, assignments)
+    if target.exists():
+        raise UsageError(f"{target}: exists already; a backup is a new directory")
+    partial = target.with_name(f"{target.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)  # an interrupted backup's
+    try:
+        partial.mkdir(mode=0o700, parents=True)
+        names = [name for name in (SESSIONS, LOG) if (data / name).exists()]
+        for name in names:
+            copy_database(data / name, partial / name)
+        verified = _whole(partial / LOG)
+        manifest = {
+            "muster": version("muster"),
+            "taken": datetime.now(UTC).isoformat(timespec="seconds"),
+            "records": verified.records,
+            "mark": json.loads(verified.mark.to_json()),
+            "files": {name: _checksum(partial / name) for name in names},
+        }
+        durable.write(partial / MANIFEST, json.dumps(manifest, indent=1).encode())
+        durable.sync(partial)
+        partial.rename(target)
+        durable.sync(target.absolute().parent)
+    except (LogError, OSError) as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise CommandError(f"no backup: {_story(error)}") from error
+    size = sum((target / name).stat().st_size for name in names)
+    _say(f"{target}: {verified.records} records of the log {verified.mark.log_id[:8]}, {size >> 10} KiB")
+    return 0
+
+
+def restore(source: Path, data_dir: Path | None, replace: bool, file: Path | None, assignments: Sequence[str]) -> int:
+    """Puts a backup in a data directory's place. Returns the exit code."""
+    data = _data(data_dir, file, assignments, must_exist=False)
+    manifest = _manifest(source)
+    problems = _differences(source, manifest) or _whole(source / LOG).problems
+    if problems:
+        raise CommandError(f"{source}: is damaged; nothing was changed: {'; '.join(problems)}")
+    taken = str(manifest.get("taken", ""))
+    try:
+        data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with _locked(data):
+            _make_way(data, replace=replace)
+            loss = f"the log was restored from the backup of {taken}; what came later is lost"
+            write_mark(data / LOG, LogMark.from_json(json.dumps(manifest["mark"])), loss)
+            for name in (SESSIONS, LOG):
+                if name in manifest["files"]:
+                    _copy(source / name, data / name)
+            durable.sync(data)
+    except (LogError, OSError, ValueError) as error:
+        raise CommandError(f"not restored: {_story(error)}") from error
+    _say(f"{data}: restored from {source}, taken {taken}, {manifest.get('records')} records")
+    return 0
+
+
+def verify(backup_dir: Path | None, data_dir: Path | None, file: Path | None, assignments: Sequence[str]) -> int:
+    """Checks a backup, or a data directory, also beside a working Muster. Returns the exit code."""
+    if backup_dir is not None:
+        where = backup_dir
+        problems = _differences(where, _manifest(where))
+    else:
+        where = _data(data_dir, file, assignments)
+        problems = []
+    # The side file first: the log only grows.
+    side = read_mark(where / LOG).mark if backup_dir is None else None
+    problems += verify_database(where / SESSIONS) if (where / SESSIONS).exists() else []
+    verified = verify_log(where / LOG)
+    problems += verified.problems
+    if not problems:
+        try:
+            check(str(where / LOG), verified.mark, mark_path(where / LOG).name, side, "")
+        except LogBehind as error:
+            problems.append(str(error))
+    if problems:
+        raise CommandError("\n".join(problems))
+    _say(f"{where}: whole; {verified.records} records of the log {verified.mark.log_id[:8]}")
+    return 0
+
+
+def _data(data_dir: Path | None, file: Path | None, assignments: Sequence[str], *, must_exist: bool = True) -> Path:
+    if data_dir is None:
+        if load(file, assignments).values.log.backend == "kafka":
+            raise UsageError(_KAFKA)
+        raise UsageError("--data-dir: expected the directory of muster up")
+    if must_exist and not (data_dir / LOG).is_file():
+        raise UsageError(f"--data-dir {data_dir}: has no {LOG}")
+    return data_dir
+
+
+def _whole(path: Path) -> Verified:
+    verified = verify_log(path)
+    if verified.problems:
+        raise CommandError(f"{path} is damaged: {'; '.join(verified.problems)}")
+    return verified
+
+
+def _manifest(directory: Path) -> dict[str, Any]:
+    try:
+        found = json.loads((directory / MANIFEST).read_text())
+        names = found["files"]
+        if not isinstance(found["mark"], dict) or LOG not in names or not names.keys() <= {LOG, SESSIONS}:
+            raise ValueError
+    except OSError as error:
+        raise UsageError(f"{directory}: is no backup: {MANIFEST}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(f"{directory}: {MANIFEST} is not of a backup of Muster") from error
+    return dict(found)
+
+
+def _differences(directory: Path, manifest: dict[str, Any]) -> list[str]:
+    """Compares the files with the manifest's checksums."""
+    found = []
+    for name, checksum in manifest["files"].items():
+        try:
+            if _checksum(directory / name) != checksum:
+                found.append(f"{directory / name}: has another checksum than {MANIFEST} says")
+        except OSError as error:
+            found.append(f"{directory / name}: {error.strerror}")
+    return found
+
+
+def _checksum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextlib.contextmanager
+def _locked(data: Path) -> Iterator[None]:
+    """Keeps Muster from starting on the directory. Raises CommandError if it is running."""
+    with (data / f"{LOG}.lock").open("ab") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise CommandError(f"--data-dir {data}: Muster is running there; stop it first") from error
+        yield
+
+
+def _make_way(data: Path, *, replace: bool) -> None:
+    """Moves the present files aside."""
+    present = [each for name in (LOG, SESSIONS) for each in data.glob(f"{name}*") if each.suffix != ".lock"]
+    if not present:
+        return
+    if not replace:
+        raise UsageError(f"--data-dir {data}: has a log or sessions; --replace moves them aside")
+    aside = data / f"replaced-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+    aside.mkdir(mode=0o700)
+    for each in present:
+        each.rename(aside / each.name)
+    durable.sync(aside)
+    durable.sync(data)
+    _say(f"{aside}: what was there before")
+
+
+def _copy(source: Path, target: Path) -> None:
+    beside = Path(f"{target}.restoring")
+    shutil.copyfile(source, beside)
+    beside.chmod(0o600)
+    durable.sync(beside)
+    beside.replace(target)
+
+
+def _story(error: BaseException) -> str:
+    return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+
+
+def _say(line: str) -> None:
+    print(line)  # noqa: T201 - the answer

@@ -1,0 +1,107 @@
+"""The side file of an embedded log: ``log.db.mark`` holds the log's last known mark (``log_mark.py``).
+
+The file's content is never ahead of what is durable in the log: it is written after the log's own fsync, by
+maintenance, at intervals, and only when records came. So a commit costs nothing more. Whoever deletes the log's
+write-ahead log, or puts another ``log.db`` in its place, is noticed at the next start.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import structlog
+from muster_runtime import durable
+
+from muster_bus.log_mark import LogMark
+
+log = structlog.get_logger(__name__)
+
+
+def mark_path(log_path: Path) -> Path:
+    """Returns the side file of a log's file."""
+    return Path(f"{log_path}.mark")
+
+
+class SideFile(NamedTuple):
+    """Content of a side file.
+
+    :param mark: None: there is no side file, or none that can be read.
+    :param loss: an accepted loss that the RMs' histories do not know yet, in a sentence; "": none.
+    """
+
+    mark: LogMark | None
+    loss: str = ""
+
+
+def read_mark(log_path: Path) -> SideFile:
+    """Reads the side file. Raises OSError."""
+    path = mark_path(log_path)
+    try:
+        text = path.read_text()
+        return SideFile(LogMark.from_json(text), str(json.loads(text).get("loss", "")))
+    except FileNotFoundError:
+        return SideFile(None)
+    except ValueError as error:
+        log.warning("log.mark_unreadable", path=str(path), error=str(error))
+        return SideFile(None)
+
+
+def write_mark(log_path: Path, mark: LogMark, loss: str = "") -> None:
+    """Replaces the side file. Durable, and whole or not at all. Raises OSError."""
+    path = mark_path(log_path)
+    content = json.loads(mark.to_json()) | ({"loss": loss} if loss else {})
+    durable.replace(path, json.dumps(content).encode())
+
+
+class MarkKeeper:
+    """Keeps the side file of an open log. Any thread may call it.
+
+    :param log_id: the log's identity.
+    :param written: what the side file has.
+    :param durable_ends: returns the ends of what is durable.
+    """
+
+    def __init__(
+        self, path: Path, log_id: str, written: SideFile, durable_ends: Callable[[], Mapping[str, int]]
+    ) -> None:
+        self._path, self._log_id = path, log_id
+        self._durable_ends = durable_ends
+        self._written = written.mark if written.mark is not None and written.mark.log_id == log_id else None
+        self._loss = written.loss
+        self._failed = False
+        self._one_at_a_time = threading.Lock()
+
+    def mark(self) -> LogMark:
+        """Returns the mark of what is durable now."""
+        ends = dict(self._durable_ends())
+        if self._written is not None:  # with synchronous=normal, this process may know less than the one before it
+            for place, end in self._written.ends.items():
+                ends[place] = max(end, ends.get(place, 0))
+        return LogMark(self._log_id, ends)
+
+    def loss_told(self) -> None:
+        """The RMs' histories know the accepted loss."""
+        with self._one_at_a_time:
+            self._loss, mark = "", self.mark()
+            self._write(mark)
+
+    def keep(self) -> None:
+        """Writes the side file if records came. A full disk leaves an older mark, which is as true."""
+        with self._one_at_a_time:
+            mark = self.mark()
+            if self._written is None or mark.records != self._written.records:
+                self._write(mark)
+
+    def _write(self, mark: LogMark) -> None:
+        try:
+            write_mark(self._path, mark, self._loss)
+        except OSError as error:
+            if not self._failed:
+                log.warning("log.mark_not_written", path=str(mark_path(self._path)), error=error.strerror)
+            self._failed = True
+            return
+        self._written, self._failed = mark, False

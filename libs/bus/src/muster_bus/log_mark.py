@@ -1,0 +1,129 @@
+"""A log's identity and high-water mark, by which others notice that the log is another one or older than it was.
+
+The terms:
+
+identity
+    A random text that a log gets when it is created. A restored backup keeps it.
+mark
+    The identity, and the end offset of each partition at one moment. Ends never go back. Every mark is of records that
+    were durable before the mark was taken: a *witness* (a side file, the session store) that keeps a mark is never
+    ahead of a log that lost nothing.
+loss
+    The log has less than a witness knows. A log with a loss does not start: whoever goes on with it must say so, with
+    a word (``token``) that holds for this loss only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from muster_bus.errors import LogBehind
+
+_SHOWN_MAX = 3  # partitions that a message names
+
+
+class LogMark(NamedTuple):
+    """See *mark*.
+
+    :param log_id: the identity; "": the log has none (it is new, or of a version without identities).
+    :param ends: end offset by ``topic/partition``; partitions without records may be absent.
+    """
+
+    log_id: str
+    ends: Mapping[str, int]
+
+    @property
+    def records(self) -> int:
+        """Number of records that were ever written, including transaction markers on Kafka."""
+        return sum(self.ends.values())
+
+    def to_json(self) -> str:
+        return json.dumps({"log": self.log_id, "ends": {place: end for place, end in self.ends.items() if end}})
+
+    @classmethod
+    def from_json(cls, text: str) -> LogMark:
+        """Inverse of :meth:`to_json`. Raises ValueError."""
+        content = json.loads(text)
+        try:
+            return cls(str(content["log"]), {str(place): int(end) for place, end in content["ends"].items()})
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"no mark of a log: {text[:80]!r}") from error
+
+
+@runtime_checkable
+class MarkedLog(Protocol):
+    """A log that knows its mark.
+
+    :ivar loss: an accepted loss that the RMs' histories do not know yet, in a sentence; "": none.
+    """
+
+    loss: str
+
+    @property
+    def name(self) -> str:
+        """The log in messages."""
+        ...
+
+    @property
+    def accepted_loss(self) -> str:
+        """The token of the loss that the settings accept."""
+        ...
+
+    async def loss_told(self) -> None:
+        """The RMs' histories know the accepted loss. Until this call each start has it in ``loss``."""
+        ...
+
+    async def mark(self) -> LogMark:
+        """Returns the present mark. Raises LogUnavailable, LogClosed."""
+        ...
+
+
+def token_of(known: LogMark) -> str:
+    """Returns the word that accepts the loss of what a witness knows."""
+    return hashlib.sha256(json.dumps([known.log_id, sorted(known.ends.items())]).encode()).hexdigest()[:8]
+
+
+def check(log_name: str, present: LogMark, witness: str, known: LogMark | None, accepted: str) -> str:
+    """Compares a log with what a witness knows of it.
+
+    :param log_name: of the log, for messages.
+    :param witness: what knows the mark, for messages.
+    :param known: its mark; None: it has none.
+    :param accepted: the token of a loss that an operator accepts.
+    :returns: what is lost, when the loss is accepted; "": nothing is lost.
+
+    Raises LogBehind.
+    """
+    if known is None or not known.records:
+        return ""
+    if present.log_id == known.log_id:
+        short = {
+            place: (present.ends.get(place, 0), end)
+            for place, end in known.ends.items()
+            if present.ends.get(place, 0) < end
+        }
+        if not short:
+            return ""
+        missing = sum(end - there for there, end in short.values())
+        places = sorted(short, key=lambda place: short[place][0] - short[place][1])
+        named = ", ".join(f"{place} ends at {short[place][0]} instead of {short[place][1]}" for place in places[:3])
+        more = f", and {len(places) - _SHOWN_MAX} more" if len(places) > _SHOWN_MAX else ""
+        story = f"{log_name} is older than {witness}: at least {missing} records are missing ({named}{more})"
+    elif not present.records:
+        story = f"{log_name} is empty, but {witness} knows {known.records} records of the log {known.log_id[:8]}"
+    else:
+        story = (
+            f"{log_name} is another log ({present.log_id[:8] or 'no identity'}, {present.records} records), not "
+            f"the one that {witness} knows ({known.log_id[:8]}, {known.records} records)"
+        )
+    token = token_of(known)
+    if accepted == token:
+        return story
+    raise LogBehind(
+        f"{story}. Nothing was changed. Put the lost files back, or restore a backup (docs/backup.md). To go on "
+        f"without what is missing, start once with --set log.accept_loss={token}",
+        token,
+    )

@@ -1,0 +1,41 @@
+"""The calls that are under way, so that they end when their callers lose the rights that they use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import structlog
+from muster_runtime.caller import Caller, calling
+from muster_runtime.identity import Rights
+
+log = structlog.get_logger(__name__)
+
+
+class Calls:
+    """The callers of both doors whose calls are under way."""
+
+    def __init__(self) -> None:
+        self._callers: set[Caller] = set()
+
+    def __len__(self) -> int:
+        return len(self._callers)
+
+    @contextmanager
+    def under_way(self, caller: Caller) -> Iterator[None]:
+        """Makes a caller the present one, and keeps it for :meth:`changed`."""
+        self._callers.add(caller)
+        try:
+            with calling(caller):
+                yield
+        finally:
+            self._callers.discard(caller)
+
+    def changed(self, rights_of: Callable[[Caller], Rights | None]) -> None:
+        """Gives each caller its present rights. Ends the calls that use a right that is gone.
+
+        :param rights_of: None: the identity is gone.
+        """
+        for caller in list(self._callers):
+            if caller.changed(rights_of(caller)):
+                log.warning("right withdrawn", identity=caller.identity.name, method=caller.method, client=caller.peer)

@@ -1,0 +1,50 @@
+"""The name in a client's certificate. TLS has checked the certificate before (``tls.py``)."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from cryptography import x509
+from cryptography.x509.oid import NameOID
+
+NAME_CHARS_MAX = 256
+
+
+def usable_name(name: str) -> bool:
+    """Tells whether a name can be an identity's: printable ASCII without blanks, of bounded length."""
+    return 0 < len(name) <= NAME_CHARS_MAX and name.isascii() and name.isprintable() and " " not in name
+
+
+@lru_cache(maxsize=1024)
+def name_of(certificate: bytes) -> str:
+    """Returns the name of a certificate's owner; "": it has none that can be used.
+
+    The name is the first URI, DNS name or e-mail address of the subject's alternative names, in this order of kinds.
+    Without any of these it is the subject's common name.
+
+    :param certificate: as PEM or DER.
+    """
+    try:
+        found = x509.load_pem_x509_certificate(certificate) if b"-----" in certificate[:64] else _der(certificate)
+    except ValueError:
+        return ""
+    name = next(iter(_names(found)), "")
+    return name if usable_name(name) else ""
+
+
+def _der(certificate: bytes) -> x509.Certificate:
+    return x509.load_der_x509_certificate(certificate)
+
+
+def _names(certificate: x509.Certificate) -> list[str]:
+    try:
+        others = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (x509.ExtensionNotFound, ValueError):
+        others = None
+    names: list[str] = []
+    if others is not None:
+        for kind in (x509.UniformResourceIdentifier, x509.DNSName, x509.RFC822Name):
+            names += others.get_values_for_type(kind)
+    if not names:
+        names = [str(each.value) for each in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+    return names

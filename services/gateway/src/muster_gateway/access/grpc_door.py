@@ -1,0 +1,143 @@
+"""The door of gRPC: an interceptor that identifies the caller of every call and checks the method's right.
+
+The table of rights (``muster_rest.methods``) says what a method needs, and which field of its request names the RM. A
+method without a row needs the role admin. The door hands the caller to the method (``muster_runtime.caller``). A stream
+of an RM names its RM later, so its servicer checks that one.
+
+A call that answers with a stream ends with PERMISSION_DENIED when its caller loses the right.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import grpc
+import structlog
+from muster_rest.methods import METHODS, Method, by_path
+from muster_runtime.caller import Caller
+from muster_runtime.identity import Right
+from muster_runtime.life import until
+
+from muster_gateway import metrics
+from muster_gateway.access.calls import Calls
+from muster_gateway.access.request_codec import rm_of
+from muster_gateway.errors import NotIdentified, NotPermitted, RightWithdrawn, shown
+from muster_gateway.identity import Doorman
+from muster_gateway.seldom import Seldom
+
+log = structlog.get_logger(__name__)
+
+# Limits the log messages about refusals. A client that keeps trying would fill the log.
+_REFUSED_TOLD_S = 1.0
+
+Handler = Callable[[Any, Any], Any]
+
+
+class GrpcDoor(grpc.aio.ServerInterceptor):
+    """See the module's docstring.
+
+    :param methods: by their names in calls.
+    :param calls: keeps the calls that are under way.
+    """
+
+    def __init__(self, doorman: Doorman, calls: Calls, methods: dict[str, Method] | None = None) -> None:
+        self._doorman, self._calls = doorman, calls
+        self._methods = by_path(METHODS) if methods is None else methods
+        self._refusals = Seldom(_REFUSED_TOLD_S)
+
+    async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any) -> Any:
+        """Returns the method's handler, behind the checks. (The library's interface.)"""
+        handler: Any = await continuation(handler_call_details)
+        if handler is None:
+            return None
+        path: str = handler_call_details.method
+        method = self._methods.get(path) or Method(*_named(path), Right.ADMIN)
+        if inspect.isasyncgenfunction(handler.stream_stream):
+            return _remade(handler, self._generating(method, handler.stream_stream))
+        if handler.response_streaming and not handler.request_streaming and method.right is not Right.NONE:
+            return _remade(handler, self._ending(method, handler.unary_stream))
+        return _remade(handler, self._calling(method, _behaviour(handler)))
+
+    def _calling(self, method: Method, inner: Handler) -> Handler:
+        async def handle(request: Any, context: Any) -> Any:
+            with self._calls.under_way(await self._admit(method, request, context)):
+                return await inner(request, context)
+
+        return handle
+
+    def _ending(self, method: Method, inner: Handler) -> Handler:
+        """Wraps a method that answers with a stream, which may have to end."""
+
+        async def handle(request: Any, context: Any) -> None:
+            withdrawn = asyncio.Event()
+            caller = await self._admit(method, request, context)
+            caller.on_withdrawn(withdrawn.set)
+            with self._calls.under_way(caller):
+                if not await until(inner(request, context), withdrawn.wait()):
+                    gone = RightWithdrawn(caller.identity.name)
+                    await context.abort(gone.code, str(gone))
+
+        return handle
+
+    def _generating(self, method: Method, inner: Handler) -> Handler:
+        """Wraps a generator, of a library. It learns nothing of the caller."""
+
+        async def handle(requests: Any, context: Any) -> AsyncIterator[Any]:
+            await self._admit(method, requests, context)
+            async for answer in inner(requests, context):
+                yield answer
+
+        return handle
+
+    async def _admit(self, method: Method, request: Any, context: Any) -> Caller:
+        """Returns the call's caller, or ends the call with UNAUTHENTICATED or PERMISSION_DENIED."""
+        rm_id = rm_of(method.path, request) if isinstance(request, bytes) else ""
+        peer: str = context.peer()
+        try:
+            asked = self._doorman.asked_grpc(method.path, context)
+            caller = await self._doorman.admit(asked, method.right, rm_id)
+        except (NotIdentified, NotPermitted) as refused:
+            metrics.grpc_refused.labels(refused.reason).inc()
+            if (left_out := self._refusals.due()) is not None:
+                more = {"not_told": left_out} if left_out else {}
+                log.warning(
+                    "grpc call refused",
+                    method=shown(method.path),
+                    client=shown(peer),
+                    status=refused.code.name,
+                    why=str(refused),
+                    **more,
+                )
+            await context.abort(refused.code, str(refused))
+            raise AssertionError("abort raises") from refused
+        if method.rm:
+            caller.claims.append((method.right, rm_id))
+        return caller
+
+
+def _named(path: str) -> tuple[str, str]:
+    service, _, name = path.lstrip("/").partition("/")
+    return service, name
+
+
+def _behaviour(handler: Any) -> Handler:
+    kinds = (handler.unary_unary, handler.unary_stream, handler.stream_unary, handler.stream_stream)
+    found: Handler = next(each for each in kinds if each is not None)
+    return found
+
+
+_MAKERS = {
+    (False, False): grpc.unary_unary_rpc_method_handler,
+    (False, True): grpc.unary_stream_rpc_method_handler,
+    (True, False): grpc.stream_unary_rpc_method_handler,
+    (True, True): grpc.stream_stream_rpc_method_handler,
+}
+
+
+def _remade(handler: Any, behaviour: Handler) -> Any:
+    """Returns the handler with another behaviour."""
+    make: Any = _MAKERS[handler.request_streaming, handler.response_streaming]
+    return make(behaviour, handler.request_deserializer, handler.response_serializer)

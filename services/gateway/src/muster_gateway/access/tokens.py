@@ -1,0 +1,90 @@
+"""Static tokens: names, roles and digests. No token itself is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hashlib import sha256
+from hmac import compare_digest
+from pathlib import Path
+
+from muster_runtime.identity import Identity, Proof, Role, rights_of
+
+from muster_gateway.errors import TokenUnusable
+from muster_gateway.settings import DIGEST, TOKEN, TOKEN_CHARS_MIN, TOKEN_EXPECTED, Token
+
+# A larger file holds no token. Reading all of it would waste memory.
+_TOKEN_FILE_BYTES_MAX = 16 * 1024
+
+
+class Tokens:
+    """The identities of the configured tokens. Keeps only the tokens' digests.
+
+    :param configured: by name. Token files are read here; :meth:`files` names them.
+
+    The constructor raises TokenUnusable, which names the setting and never shows a token or a file's content.
+    """
+
+    def __init__(self, configured: Mapping[str, Token]) -> None:
+        self._known: list[tuple[bytes, Identity]] = []
+        owners: dict[bytes, str] = {}
+        for name, entry in configured.items():
+            setting = f"gateway.tokens.{name}"
+            digest = _stored(_token(setting, entry))
+            if digest in owners:
+                raise TokenUnusable(f"{setting} and gateway.tokens.{owners[digest]}: the same token, expected two")
+            owners[digest] = name
+            self._known.append((digest, Identity(name, rights_of(Role(entry.role)), Proof.TOKEN)))
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def find(self, token: str) -> tuple[bytes, Identity] | None:
+        """Returns the token's digest and owner; None: the token is unknown. Takes the same time for every token, so
+        that timing reveals no part of one.
+        """
+        return self._of_digest(digest_of(token))
+
+    def owner(self, digest: bytes) -> Identity | None:
+        """Returns the owner of a token that :meth:`find` found earlier; None: the token is no longer known."""
+        found = self._of_digest(digest)
+        return found[1] if found is not None else None
+
+    def _of_digest(self, digest: bytes) -> tuple[bytes, Identity] | None:
+        found = None
+        for known, identity in self._known:
+            if compare_digest(known, digest):
+                found = (known, identity)
+        return found
+
+
+def digest_of(token: str) -> bytes:
+    """Returns the digest by which a token is kept and compared."""
+    return sha256(token.encode()).digest()
+
+
+def _stored(text: str) -> bytes:
+    """Returns the digest that a setting or a file gives, as it is or of its token."""
+    match = DIGEST.fullmatch(text)
+    return bytes.fromhex(match[1]) if match is not None else digest_of(text)
+
+
+def _token(setting: str, entry: Token) -> str:
+    if entry.token is not None:
+        return entry.token.get_secret_value()
+    assert entry.token_file is not None  # the settings require one of the two
+    text = _read(f"{setting}.token_file", entry.token_file)
+    if DIGEST.fullmatch(text) is None and (not TOKEN.fullmatch(text) or len(text) < TOKEN_CHARS_MIN):
+        raise TokenUnusable(f"{setting}.token_file {entry.token_file}: {TOKEN_EXPECTED}")
+    return text
+
+
+def _read(setting: str, path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            content = file.read(_TOKEN_FILE_BYTES_MAX + 1)
+        # a file over the limit holds no token, whatever its beginning looks like
+        return content.decode("ascii").strip() if len(content) <= _TOKEN_FILE_BYTES_MAX else ""
+    except OSError as error:
+        raise TokenUnusable(f"{setting} {path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise TokenUnusable(f"{setting} {path}: {TOKEN_EXPECTED}") from None

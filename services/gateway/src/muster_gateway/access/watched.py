@@ -1,0 +1,61 @@
+"""Files that are read again when they change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import structlog
+
+from muster_gateway.errors import SettingsWrong
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+_State = tuple[tuple[int, int, int] | None, ...]
+
+
+class Watched(Generic[T]):
+    """A value that is made of files, whole or not at all: a bad change keeps the last good value.
+
+    :param what: for messages.
+    :param files: returns the files that the value is made of.
+    :param read: makes the value. Raises SettingsWrong.
+    :ivar problem: why the newest content of the files is not in force; "": it is.
+
+    The constructor raises SettingsWrong.
+    """
+
+    def __init__(self, what: str, files: Iterable[Path], read: Callable[[], T]) -> None:
+        self._what, self._files, self._read = what, tuple(files), read
+        self._state = self._look()
+        self.value = read()
+        self.problem = ""
+
+    def refresh(self) -> bool:
+        """Reads the files again if one has changed. Returns whether the value is another one. Never raises."""
+        state = self._look()
+        if state == self._state:
+            return False
+        self._state = state
+        try:
+            self.value = self._read()
+        except SettingsWrong as error:
+            self.problem = f"{self._what}: {error}; what was read before stays in force"
+            log.warning("change not taken", what=self._what, problem=str(error))
+            return False
+        self.problem = ""
+        log.info("change taken", what=self._what)
+        return True
+
+    def _look(self) -> _State:
+        return tuple(map(_state_of, self._files))
+
+
+def _state_of(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino

@@ -1,0 +1,293 @@
+"""Limits of gRPC calls for each caller: nobody takes the places of the others.
+
+caller
+    Who counts together: the peer's host, and the identity if it is known. A connection is one host and port.
+silent
+    A stream that has not said which RM it belongs to: neither by metadata nor by a first message. Such streams cost
+    their sender nothing, so there are few places for them. When these are full, the oldest silent stream of the caller
+    with most of them ends, and the new one gets its place: an RM that speaks soon is served beside any number of
+    streams that never do.
+reset
+    A call that its client cancelled within a second. Opening and resetting calls costs a client little and the gateway
+    much (CVE-2023-44487), so a connection with many resets gets no calls for a while.
+
+The guard sees every call of the server, of all its services. It also gives calls with one request a deadline for it:
+headers alone hold no place for ever. Everything here belongs to one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, NamedTuple, Protocol
+
+import grpc
+import grpc.aio
+from muster_bus.clock import Clock
+from muster_runtime.addresses import host_of_peer
+
+from muster_gateway import metrics
+from muster_gateway.errors import GatewayError, InvalidRequest, OverLimit
+from muster_gateway.settings import CallSettings
+
+# A call that lives longer was worth its costs.
+_RESET_WITHIN_S = 1.0
+_CONNECTIONS_REMEMBERED = 10_000
+
+IdentityOf = Callable[[Any], str]
+Handler = Callable[[Any, Any], Awaitable[Any]]
+
+
+class Silent(Protocol):
+    """A stream as far as this module knows it."""
+
+    @property
+    def rm_id(self) -> str:
+        """Returns its RM; "" as long as the stream is silent."""
+        ...
+
+    @property
+    def has_ended(self) -> bool: ...
+
+    def end(self, error: GatewayError) -> None: ...
+
+
+class Caller(NamedTuple):
+    """:ivar connection: gRPC's name of the peer, with its port.
+    :ivar identity: "" if it is not known.
+    """
+
+    host: str
+    connection: str
+    identity: str = ""
+
+
+def nobody(_: Any) -> str:
+    """The identity of a call while nobody is asked for one."""
+    return ""
+
+
+def caller_of(context: Any, identity: str = "") -> Caller:
+    """Returns a call's caller."""
+    peer: str = context.peer()
+    return Caller(host_of_peer(peer), peer, identity)
+
+
+class CallLimits:
+    """Counts open calls, connections, silent streams and resets; refuses what is over a limit."""
+
+    def __init__(self, settings: CallSettings, clock: Clock) -> None:
+        self._settings, self._clock = settings, clock
+        self._of_host: Counter[str] = Counter()
+        self._of_identity: Counter[str] = Counter()
+        # Host → connection → open calls.
+        self._connections: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        # Host → its silent streams, the oldest first; those that spoke or ended meanwhile leave at the next look.
+        self._silent: dict[str, OrderedDict[Silent, None]] = {}
+        # Connection → end of the present window, resets in it.
+        self._resets: OrderedDict[str, tuple[float, int]] = OrderedDict()
+
+    # ---- all calls -------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def place(self, caller: Caller) -> Iterator[None]:
+        """Holds a place during a call. Raises OverLimit."""
+        self._check(caller)
+        begun_s = self._clock.monotonic()
+        self._count(caller, 1)
+        try:
+            yield
+        except asyncio.CancelledError:
+            if self._clock.monotonic() - begun_s < _RESET_WITHIN_S:
+                self._add_reset(caller.connection)
+            raise
+        finally:
+            self._count(caller, -1)
+
+    def _check(self, caller: Caller) -> None:
+        limits = self._settings
+        connections = self._connections.get(caller.host, ())
+        if self._has_many_resets(caller.connection):
+            raise _over(
+                "resets",
+                f"this connection reset more than {limits.max_resets} calls within {limits.resets_window_s:g} s: "
+                "it gets no calls for as long",
+            )
+        if caller.connection not in connections and len(connections) >= limits.max_connections_per_peer:
+            raise _over(
+                "connections",
+                f"{caller.host} has {len(connections)} connections with calls, expected at most "
+                f"{limits.max_connections_per_peer} (gateway.calls.max_connections_per_peer)",
+            )
+        if self._of_host[caller.host] >= limits.max_per_peer:
+            raise _over(
+                "peer",
+                f"{caller.host} has {self._of_host[caller.host]} open calls, expected at most {limits.max_per_peer} "
+                "(gateway.calls.max_per_peer)",
+            )
+        if caller.identity and self._of_identity[caller.identity] >= limits.max_per_identity:
+            raise _over(
+                "identity",
+                f"identity {caller.identity} has {self._of_identity[caller.identity]} open calls, expected at most "
+                f"{limits.max_per_identity} (gateway.calls.max_per_identity)",
+            )
+
+    def _count(self, caller: Caller, change: int) -> None:
+        for counter, key in ((self._of_host, caller.host), (self._of_identity, caller.identity)):
+            counter[key] += change
+            if not counter[key]:
+                del counter[key]
+        connections = self._connections[caller.host]
+        known = len(connections)
+        connections[caller.connection] += change
+        if not connections[caller.connection]:
+            del connections[caller.connection]
+        metrics.connections.inc(len(connections) - known)
+        metrics.calls_open.inc(change)
+        if not connections:
+            del self._connections[caller.host]
+
+    # ---- resets ----------------------------------------------------------------------------------------------------
+
+    def _add_reset(self, connection: str) -> None:
+        now_s = self._clock.monotonic()
+        until_s, count = self._resets.get(connection, (0.0, 0))
+        if now_s >= until_s:
+            until_s, count = now_s + self._settings.resets_window_s, 0
+        count += 1
+        if count == self._settings.max_resets + 1:  # from now on, as long as it took at most
+            until_s = now_s + self._settings.resets_window_s
+        self._resets[connection] = (until_s, count)
+        self._resets.move_to_end(connection)
+        if len(self._resets) > _CONNECTIONS_REMEMBERED:
+            self._resets.popitem(last=False)
+        metrics.calls_reset.inc()
+
+    def _has_many_resets(self, connection: str) -> bool:
+        known = self._resets.get(connection)
+        return known is not None and known[1] > self._settings.max_resets and self._clock.monotonic() < known[0]
+
+    # ---- silent streams --------------------------------------------------------------------------------------------
+
+    def add_silent(self, stream: Silent, host: str) -> None:
+        """Counts a stream until it speaks or ends. Over a limit, the oldest silent one of the host with most ends."""
+        self._silent.setdefault(host, OrderedDict())[stream] = None
+        limits = self._settings
+        if len(self._silent[host]) > limits.max_silent_per_peer:
+            self._look_at(host)
+            if len(self._silent.get(host, ())) > limits.max_silent_per_peer:
+                self._end_oldest(host, f"{host} has more than {limits.max_silent_per_peer} streams")
+        if self._silent_streams() > limits.max_silent:
+            for each in list(self._silent):
+                self._look_at(each)
+            if self._silent_streams() > limits.max_silent:
+                most = max(self._silent, key=lambda each: len(self._silent[each]))
+                self._end_oldest(most, f"this gateway has more than {limits.max_silent} streams")
+        metrics.streams_silent.set(self._silent_streams())
+
+    def remove_silent(self, stream: Silent, host: str) -> None:
+        """The stream spoke or ended."""
+        streams = self._silent.get(host)
+        if streams is None or stream not in streams:
+            return
+        del streams[stream]
+        if not streams:
+            del self._silent[host]
+        metrics.streams_silent.set(self._silent_streams())
+
+    def _silent_streams(self) -> int:
+        return sum(map(len, self._silent.values()))
+
+    def _look_at(self, host: str) -> None:
+        for stream in [each for each in self._silent[host] if each.rm_id or each.has_ended]:
+            self.remove_silent(stream, host)
+
+    def _end_oldest(self, host: str, story: str) -> None:
+        stream, _ = self._silent[host].popitem(last=False)
+        if not self._silent[host]:
+            del self._silent[host]
+        stream.end(
+            _over(
+                "silent",
+                f"{story} that have not said their rmID, and this one is the oldest: name it in the metadata "
+                "muster-rm-id, or send the first message sooner",
+            )
+        )
+
+
+def _over(reason: str, story: str) -> OverLimit:
+    metrics.calls_refused.labels(reason).inc()
+    return OverLimit(story)
+
+
+class CallGuard(grpc.aio.ServerInterceptor):
+    """Gives each call its place, and calls with one request a deadline for it.
+
+    :param identity_of: the identity of a call's context, "" if it has none.
+    """
+
+    def __init__(self, limits: CallLimits, settings: CallSettings, identity_of: IdentityOf = nobody) -> None:
+        self._limits, self._settings, self._identity_of = limits, settings, identity_of
+
+    async def intercept_service(self, continuation: Any, details: grpc.HandlerCallDetails) -> Any:
+        handler = await continuation(details)
+        return None if handler is None else self._guarded(handler)
+
+    def _guarded(self, handler: Any) -> Any:
+        coders = (handler.request_deserializer, handler.response_serializer)
+        if handler.request_streaming:
+            streamed: Handler = handler.stream_stream if handler.response_streaming else handler.stream_unary
+            method = self._placed(streamed)
+        else:
+            single: Handler = handler.unary_stream if handler.response_streaming else handler.unary_unary
+            method = self._placed(self._in_time(single))
+        # The client sees no difference: one request is a stream of one message. So the wait for it is this guard's.
+        make = (
+            grpc.stream_stream_rpc_method_handler
+            if handler.response_streaming
+            else grpc.stream_unary_rpc_method_handler
+        )
+        return make(method, *coders)
+
+    def _placed(self, method: Handler) -> Handler:
+        async def call(requests: Any, context: Any) -> Any:
+            with contextlib.ExitStack() as stack:
+                try:
+                    stack.enter_context(self._limits.place(caller_of(context, self._identity_of(context))))
+                except OverLimit as error:
+                    await context.abort(error.code, str(error))
+                return await _called(method, requests, context)
+
+        return call
+
+    def _in_time(self, method: Handler) -> Handler:
+        timeout_s = self._settings.first_message_timeout_s
+
+        async def call(_: Any, context: Any) -> Any:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    request = await context.read()
+            except TimeoutError:
+                metrics.calls_refused.labels("no_message").inc()
+                await context.abort(
+                    grpc.StatusCode.DEADLINE_EXCEEDED,
+                    f"no request within {timeout_s:g} s (gateway.calls.first_message_timeout_s)",
+                )
+            if request is grpc.aio.EOF:
+                wrong = InvalidRequest("the call was closed before its request")
+                await context.abort(wrong.code, str(wrong))
+            return await _called(method, request, context)
+
+        return call
+
+
+async def _called(method: Handler, requests: Any, context: Any) -> Any:
+    """Calls a handler of any kind: one that returns or writes its answers, or an asynchronous generator of them."""
+    result = method(requests, context)
+    if hasattr(result, "__aiter__"):
+        async for each in result:
+            await context.write(each)
+        return None
+    return await result

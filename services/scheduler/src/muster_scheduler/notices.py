@@ -1,0 +1,15 @@
+"""Notices: events that no decision caused and that an RM's history must have (docs/events.md).
+
+They are about the RM as a whole. The scheduler interface has no such type of event, so they are of its root queue.
+"""
+
+from __future__ import annotations
+
+from muster_core.model.outcome import Change, Detail, EventType, Outcome
+
+_ROOT = "root"
+
+
+def note(message: str, now_ns: int, out: Outcome) -> None:
+    """Adds the event of a notice, if the RM's events are tracked."""
+    out.track(EventType.QUEUE, Change.NONE, Detail.NONE, _ROOT, message=message, now_ns=now_ns)

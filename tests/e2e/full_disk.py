@@ -1,0 +1,50 @@
+"""A small disk of one's own that tests fill: a tmpfs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+class SmallDisk:
+    """:param path: the mount point."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._ballast = path / "ballast"
+
+    def fill(self) -> None:
+        """Leaves no room, to the last page."""
+        with contextlib.suppress(OSError), self._ballast.open("ab", buffering=0) as file:
+            while True:
+                file.write(bytes(4096))
+
+    def free(self) -> None:
+        self._ballast.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def small_disk(path: Path, mib: int) -> Iterator[SmallDisk]:
+    """Mounts a disk at a new directory.
+
+    Who may not mount is told so, and fails where nothing may be left out; tests/unit/bus/test_sqlite.py fills a log for
+    everybody.
+    """
+    path.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={mib}m,mode=700", "tmpfs", str(path)], capture_output=True, text=True
+    )
+    if mounted.returncode:
+        why = f"a tmpfs cannot be mounted: {mounted.stderr.strip()}"
+        if os.environ.get("MUSTER_REQUIRE_SERVERS") == "1":
+            pytest.fail(why)
+        pytest.skip(why)
+    try:
+        yield SmallDisk(path)
+    finally:
+        subprocess.run(["umount", "--lazy", str(path)], check=True)

@@ -1,0 +1,84 @@
+"""`muster up` on a full disk: it starts for reading, says so, refuses what writes, and goes on when there is room."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import urllib.error
+from pathlib import Path
+
+import grpc
+import pytest
+from e2e.full_disk import small_disk
+from e2e.test_lost_log import register
+from e2e.test_up import Up
+from muster_cli.probe import probe
+from muster_client.local import muster_command
+
+pytestmark = pytest.mark.timeout(300)
+PATIENCE_S = 90.0
+
+
+def health(up: Up) -> tuple[int, str]:
+    try:
+        status, said = up.get("/health")
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+    except OSError:
+        return 0, ""
+    return status, said.decode()
+
+
+async def until(up: Up, status: int, told: str = "") -> str:
+    """Waits until health answers so. Returns what it says."""
+    async with asyncio.timeout(PATIENCE_S):
+        while (found := health(up))[0] != status or told not in found[1]:
+            assert up.process.running, up.process.log_tail()
+            await asyncio.sleep(0.2)
+    return found[1]
+
+
+async def test_a_full_disk_is_read_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 12) as disk:
+        up = Up(disk.path / "data")
+        up.process = type(up.process)(muster_command(*up.arguments), tmp_path / "up.log")
+        try:
+            await up.start()
+            await register(up, "one")
+            before = json.loads(up.get("/ws/v1/events/batch?rm=one")[1])
+            # 1. full while it works, killed, started again
+            disk.fill()
+            await until(up, 503, "is full")
+            up.process.kill()
+            up.process.start()
+            said = await until(up, 503, "the disk of log")
+            assert "no request is taken until there is room; reading works" in said
+            # 2. reads
+            async with asyncio.timeout(PATIENCE_S):
+                while "not reachable" in str(answer := get(up, "/ws/v1/partitions")):  # noqa: ASYNC110
+                    await asyncio.sleep(0.2)
+            assert [each["clusterId"] for each in json.loads(answer)] == ["one"]
+            assert json.loads(up.get("/ws/v1/events/batch?rm=one")[1]) == before
+            explained = await asyncio.to_thread(up.get, "/ws/v1/explain/pending")
+            assert explained[0] == 200
+            # 3. refusals
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await register(up, "two")
+            assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+            assert "disk is full" in str(refused.value.details())
+            assert not probe(f"grpc://{up.grpc}", 3.0)[0]
+            # 4. room
+            disk.free()
+            await until(up, 200)
+            await register(up, "two")
+            assert "Traceback" not in up.process.log_file.read_text()
+            assert up.process.stop() == 0
+        finally:
+            up.process.kill()
+
+
+def get(up: Up, path: str) -> str:
+    try:
+        return up.get(path)[1].decode()
+    except OSError:
+        return "not reachable"

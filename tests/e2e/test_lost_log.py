@@ -1,0 +1,102 @@
+"""A log that lost records is not silent: `muster up` refuses it, names the way out, and records an accepted loss."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import re
+import shutil
+import sqlite3
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+from e2e.test_up import Up
+from muster_client.local import muster_command
+from muster_proto.si.v1 import si_pb2
+from muster_proto.si.v1.si_pb2_grpc import SchedulerStub
+
+CONFIG = "partitions: [{name: default, queues: [{name: root, submitacl: '*', queues: [{name: a}]}]}]"
+
+
+@pytest.fixture
+def up(tmp_path: Path) -> Iterator[Up]:
+    one = Up(tmp_path / "data")
+    yield one
+    one.process.kill()
+
+
+async def register(up: Up, rm_id: str) -> None:
+    async with grpc.aio.insecure_channel(up.grpc) as channel:
+        request = si_pb2.RegisterResourceManagerRequest(rmID=rm_id, version="1", policyGroup="queues", config=CONFIG)
+        await SchedulerStub(channel).RegisterResourceManager(request, timeout=30)
+
+
+def refused(up: Up) -> str:
+    """The one line with which it does not start."""
+    outcome = subprocess.run(
+        muster_command(*up.arguments, "--set", "process.log_level=error"), capture_output=True, text=True, timeout=60
+    )
+    assert outcome.returncode == 2, outcome
+    assert outcome.stderr.count("\n") == 1, outcome.stderr
+    assert "docs/backup.md" in outcome.stderr
+    return outcome.stderr
+
+
+def knows_the_log(data: Path) -> bool:
+    """The gateway's sweep keeps the log's mark with the sessions."""
+    with contextlib.closing(sqlite3.connect(data / "sessions.db")) as connection:
+        return any("si.state" in content for (content,) in connection.execute("SELECT content FROM log_mark"))
+
+
+def without_wal(data: Path) -> None:
+    (data / "log.db-wal").unlink()
+    (data / "log.db-shm").unlink()
+
+
+def without_anything_of_the_log(data: Path) -> None:
+    for each in data.glob("log.db*"):  # the side file, too: the sessions know
+        each.unlink()
+
+
+@pytest.mark.parametrize("lose", [without_wal, without_anything_of_the_log])
+async def test_a_lost_log_does_not_start(up: Up, tmp_path: Path, lose: Callable[[Path], None]) -> None:
+    await up.start()
+    await register(up, "one")
+    async with asyncio.timeout(60):
+        while not knows_the_log(tmp_path / "data"):  # noqa: ASYNC110 - another process's file
+            await asyncio.sleep(0.2)
+    up.process.kill()
+    lose(tmp_path / "data")
+    assert "log.accept_loss=" in refused(up)
+    assert "log.accept_loss=" in refused(up), "and the second start is no other"
+
+
+async def test_an_accepted_loss_is_an_event_and_what_is_left_goes_on(up: Up, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    await up.start()
+    await register(up, "one")
+    assert up.process.stop() == 0
+    older = shutil.copy(data / "log.db", tmp_path / "older.db")
+    await up.start()
+    await register(up, "two")
+    assert up.process.stop() == 0
+    shutil.copy(older, data / "log.db")
+    said = refused(up)
+    assert "is older than log.db.mark: at least" in said
+    (word,) = re.findall(r"log\.accept_loss=(\w+)", said)
+    up.process = type(up.process)(
+        muster_command(*up.arguments, "--set", f"log.accept_loss={word}"), tmp_path / "accepted.log"
+    )
+    await up.start()
+    lowest = json.loads(up.get("/ws/v1/events/batch?rm=one")[1])["LowestID"]  # of the new instance
+    events = json.loads(up.get(f"/ws/v1/events/batch?rm=one&start={lowest}")[1])["EventRecords"]
+    (told,) = [event for event in events if "is older than" in event.get("message", "")]
+    assert told["objectID"] == "root"
+    assert "log.loss_accepted" in (tmp_path / "accepted.log").read_text()
+    await register(up, "two")
+    assert up.process.stop() == 0
+    await up.start()

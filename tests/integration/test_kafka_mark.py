@@ -1,0 +1,67 @@
+"""Topics that were deleted and created again are noticed by the sessions, which know where they ended."""
+
+from __future__ import annotations
+
+import secrets
+
+import pytest
+from muster_bus.backends.kafka import KafkaLog
+from muster_bus.clock import SystemClock
+from muster_bus.errors import LogBehind
+from muster_bus.log import OutRecord
+from muster_bus.log_mark import MarkedLog
+from muster_bus.settings import LogSettings
+from muster_gateway.log_watch import LogWatch
+from muster_gateway.sessions.memory import MemorySessions
+
+pytestmark = pytest.mark.kafka
+
+
+async def test_recreated_topics_are_a_lost_log(kafka_bootstrap: str) -> None:
+    settings = LogSettings(
+        backend="kafka",
+        partitions=1,
+        kafka_bootstrap_servers=kafka_bootstrap,
+        topic_prefix=f"mark-{secrets.token_hex(4)}.",
+    )
+    topics, sessions = settings.topics(), MemorySessions(SystemClock())
+
+    async def opened(given: LogSettings) -> KafkaLog:
+        log = KafkaLog(topics.specs(), given, SystemClock())
+        await log.start()
+        return log
+
+    log = await opened(settings)
+    assert isinstance(log, MarkedLog)
+    owner = await log.take_over("scheduler", topics.requests, 0)
+    await owner.commit([OutRecord(topics.responses, 0, b"k", b"first")], 1)
+    before = await log.mark()
+    await owner.commit([OutRecord(topics.responses, 0, b"k", b"second")], 2)
+    mark = await log.mark()
+    assert mark.log_id.startswith("kafka:")
+    assert mark.log_id == before.log_id
+    assert mark.ends[f"{topics.responses}/0"] > before.ends[f"{topics.responses}/0"] > 0
+    watch = LogWatch(log, sessions)
+    await watch.compare()
+    await watch.keep()
+    await LogWatch(log, sessions).compare()
+    assert log.admin is not None
+    await log.admin.delete_topics([topics.responses])
+    await log.close()
+
+    log = await opened(settings.model_copy(update={"topic_prefix": settings.topic_prefix}))
+    with pytest.raises(LogBehind, match=f"{topics.responses}/0 ends at 0 instead of") as refused:
+        await LogWatch(log, sessions).compare()
+    await log.close()
+
+    await sessions.mark()
+    log = await opened(settings.model_copy(update={"accept_loss": refused.value.token}))
+    watch = LogWatch(log, sessions)
+    await watch.compare()
+    assert "is older than the session store" in watch.loss
+    assert not await sessions.marked()
+    await watch.keep()
+    again = LogWatch(log, sessions)
+    await again.compare()
+    assert not again.loss
+    await log.close()

@@ -10,8 +10,8 @@ configs    RMs register with hostile and with large configurations, three at a t
 metrics    40 readers ask for /metrics without a pause
 
 The others run in a process of their own. Percentiles are of the quiet RM's asks, in ms. ``loop_…`` is the processor
-time that Muster's event loop used meanwhile: other load of the machine does not change it, and on a quiet machine the latency
-is little more.
+time that Muster's event loop used meanwhile: other load of the machine does not change it, and on a quiet machine the
+latency is little more.
 """
 
 from __future__ import annotations

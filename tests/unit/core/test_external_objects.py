@@ -375,7 +375,7 @@ def test_a_quota_holds_for_a_dynamic_queue_from_its_beginning(cluster: Outside) 
 
 def test_no_source_sets_the_max_of_root(cluster: Outside) -> None:
     cluster.says("quota", ExternalQueue("root", {"vcore": 1}))
-    assert cluster.entry("quota", QUEUE, "root").problem.startswith("the max of root is what the nodes have")
+    assert cluster.entry("quota", QUEUE, "root").problem.startswith("the max of root is the capacity of the nodes")
     cluster.ask("x", "k", vcore=5)
     assert cluster.placed("x") == {"k": "n"}
 

@@ -148,7 +148,7 @@ def allocations(out: Outcome) -> list[tuple[str, str, str]]:
 
 
 def snapshot(core: SchedulerCore) -> dict[str, object]:
-    """All that matters of a core, as comparable plain data."""
+    """The state of a core as comparable plain data."""
     return {
         name: {
             "nodes": {

@@ -1,4 +1,4 @@
-"""What is shown beside the sums of events: by a scheduler's state, from which REST answers, and by REST itself."""
+"""The figures to compare with the sums of events: those of a scheduler's state, and those of REST."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a process exposes at ``/metrics``, read strictly: the text format of Prometheus, line by line."""
+"""Reads a process's ``/metrics`` strictly: the text format of Prometheus, line by line."""
 
 from __future__ import annotations
 

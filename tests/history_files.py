@@ -1,4 +1,4 @@
-"""What history in files says, asked with duckdb as an analyst would."""
+"""Reads history in files with duckdb, as an analyst does."""
 
 from typing import Any
 

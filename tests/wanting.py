@@ -1,4 +1,4 @@
-"""What a test does without the server that it wants."""
+"""The behaviour of a test without its server."""
 
 from __future__ import annotations
 

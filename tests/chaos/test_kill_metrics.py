@@ -1,4 +1,4 @@
-"""`kill -9` while it is counted: the tally says what happened once, to whoever asks, watches, or looks at it."""
+"""`kill -9` during decisions: the tally counts each of them once, in every answer, watch and page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every log must do. The test modules of the backends inherit it and say how to open theirs."""
+"""The contract of every log. The test modules of the backends inherit these tests and open their own log."""
 
 from __future__ import annotations
 

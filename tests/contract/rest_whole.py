@@ -1,4 +1,4 @@
-"""What the parts of a state dump say of each other: so a field that may be absent is missed where it must be there.
+"""The relations between the parts of a state dump: they show that a required field is absent.
 
 Of a dump of one moment, without anything from outside of the RM.
 """

@@ -75,7 +75,7 @@ def test_an_ask_with_repeats_is_added_with_all_that_it_wants() -> None:
     assert wanted(stage, "key-1")[3:] == [("REMOVE", 4)]
 
 
-def test_what_is_left_of_an_ask_is_what_it_wants_less_its_allocations() -> None:
+def test_the_rest_of_an_ask_is_its_amount_minus_its_allocations() -> None:
     stage = a_stage(nodes=1)
     stage.send(make.old_ask("app-1", "key-1", 3, vcore=4))
     assert changes(stage, "key-1") == [("ADD", "APP_REQUEST", 12), *[("ADD", "APP_ALLOC", 4)] * 2]
@@ -99,7 +99,7 @@ def test_a_change_that_leaves_the_amount_makes_no_event() -> None:
     assert wanted(stage, "key-1") == [("ADD", 9)]
 
 
-def test_what_the_rm_reports_was_asked_for_with_its_allocation() -> None:
+def test_a_reported_allocation_counts_as_asked_for() -> None:
     stage = a_stage(nodes=1)
     stage.ask("app-1", "key-1", 20)
     stage.ask("app-1", "key-1", 3, node="node-1")

@@ -200,7 +200,7 @@ def test_events_of_very_many_objects_name_only_their_sums(monkeypatch: pytest.Mo
     }
 
 
-def test_what_a_story_adds_and_removes_is_what_there_is() -> None:
+def test_additions_minus_removals_are_the_present_objects() -> None:
     """Of one life from its first to its last event nothing is left."""
     sums: dict[tuple[str, str, str], int] = {}
     for told in events_of("life"):

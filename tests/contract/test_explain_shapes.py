@@ -1,4 +1,4 @@
-"""What ``/ws/v1/explain/*`` says has its shape, and its words are true: each figure in them is in a field, too."""
+"""The answers of ``/ws/v1/explain/*`` have their shapes, and each figure of a sentence is in a field, too."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ def test_quantities_and_times_as_people_read_them(text: str, expected: str) -> N
     assert text == expected
 
 
-def test_what_differs_looks_different() -> None:
+def test_different_shapes_have_different_names() -> None:
     reason = Reason(ReasonCode.NO_NODE_HAS_ROOM, "", "memory", asked=(16 << 30) + 1, free=16 << 30)
     assert reason.clause() == ("it asks for 17,179,869,185 bytes, and no node has more than 17,179,869,184 bytes free")
     reason = Reason(ReasonCode.NO_NODE_HAS_ROOM, "", "memory", asked=(16 << 30) + (1 << 24), free=16 << 30)

@@ -1,4 +1,4 @@
-"""Whatever happens in a cluster, every REST answer has YuniKorn's shape (contract/rest_shapes.py).
+"""Every REST answer has YuniKorn's shape, in any state of a cluster (contract/rest_shapes.py).
 
 Stories go through a real scheduler machine; what it writes goes to a log, transaction by transaction, and in
 between a real view on that log is asked everything there is to ask.
@@ -285,6 +285,6 @@ async def test_a_judged_configuration(body: bytes) -> None:
         (b"[]", list[shapes.Rule], "line feed"),
     ],
 )
-def test_what_a_reader_in_go_would_stumble_over_is_found(body: bytes, shape: Any, words: str) -> None:
+def test_shapes_that_a_go_reader_cannot_read_are_found(body: bytes, shape: Any, words: str) -> None:
     with pytest.raises((msgspec.ValidationError, ValueError), match=words):
         shapes.valid(body, shape)

@@ -74,7 +74,7 @@ def a_session(rm_id: str = "rm", **changes: object) -> Session:
     return Session(**{**fields, **changes})  # type: ignore[arg-type]
 
 
-async def test_what_was_set_is_there_with_the_next_version(place: Place) -> None:
+async def test_a_stored_session_has_the_next_version(place: Place) -> None:
     session = a_session("rm/ä%", seats={ALLOCATION: Seat("gw", 4), NODE: Seat("", 1)}, why='it\'s "so"\n')
     assert await place.store.get("rm/ä%") is None
     assert await place.store.compare_and_set(session)

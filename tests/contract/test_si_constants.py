@@ -107,7 +107,7 @@ def test_nothing_else_spells_a_constant() -> None:
     assert not wrong
 
 
-def test_what_is_allowed_to_spell_a_word_does_so() -> None:
+def test_each_exception_of_a_constant_is_used() -> None:
     """A guard for the list itself: nothing in it that is not needed."""
     for value, files in ALLOWED.items():
         for name in files:

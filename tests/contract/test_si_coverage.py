@@ -322,7 +322,7 @@ def test_every_test_and_scenario_is_there(rows: list[Row]) -> None:
     assert [problem for problem in problems if problem] == []
 
 
-def test_what_has_no_place_or_no_test_says_why_and_is_known(rows: list[Row]) -> None:
+def test_a_row_without_place_or_test_has_its_reason(rows: list[Row]) -> None:
     without = set()
     for row in with_places(rows):
         note = row.cells.get("note", row.cells.get("effect in Muster", ""))

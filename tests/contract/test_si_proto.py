@@ -96,7 +96,7 @@ def kind_of(one: FieldDescriptor) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize(("generation", "name"), EVERY_MESSAGE)
-def test_what_a_peer_writes_is_read_whole_and_under_the_same_name(generation: Generation, name: str) -> None:
+def test_a_peers_message_is_read_completely_by_the_same_names(generation: Generation, name: str) -> None:
     sent = filled(generation.classes()[name])
     received = superset(name).FromString(sent.SerializeToString())
     assert unknown_in(received) == []
@@ -204,7 +204,7 @@ def test_enum_values_of_neither_generation_are_the_newer_ones(name: str) -> None
 
 
 @pytest.mark.parametrize("generation", GENERATIONS, ids=lambda g: g.name)
-def test_what_a_generation_reserves_is_free_or_the_other_generations_field_of_that_name(generation: Generation) -> None:
+def test_a_reserved_number_is_free_or_the_other_generations_field(generation: Generation) -> None:
     other = PREVIOUS if generation is CURRENT else CURRENT
     for message, numbers in generation.reserved.items():
         ours = superset(message).DESCRIPTOR

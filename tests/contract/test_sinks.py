@@ -254,7 +254,7 @@ async def test_a_new_target_has_no_progress(bench: Bench, opened: Opened) -> Non
     assert await bench.ids() == []
 
 
-async def test_what_was_written_is_durable_and_so_is_the_progress(bench: Bench, opened: Opened) -> None:
+async def test_written_events_and_the_progress_are_durable(bench: Bench, opened: Opened) -> None:
     sink = await opened()
     # Offsets have holes; the position after them is what counts.
     await sink.write(batch([record(10 + 2 * n, "rm", n) for n in range(20)], 8, 55))

@@ -1,5 +1,5 @@
-"""A resource manager that is asked, over the whole of Muster: where its asks land, and what it hears (the scheduler
-interface)."""
+"""A resource manager with callbacks, over the whole of Muster: where its asks land, and which messages it gets (the
+scheduler interface)."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ async def test_a_real_ask_waits_for_its_placeholder_to_go(muster: Muster) -> Non
         )
 
 
-async def test_what_waited_for_the_rm_to_be_there_says_from_when_to_when(muster: Muster) -> None:
+async def test_a_wait_for_the_rms_stream_has_its_beginning_and_end(muster: Muster) -> None:
     async with AskedRm(muster.gateway, muster.http, "rm", QUEUES) as rm:
         await rm.nodes(n1=4_000)
         await rm.application("app", "root.a")

@@ -1,4 +1,4 @@
-"""`muster up` with an informer, killed in the middle of changes or told to stop while it waits."""
+"""`muster up` with an informer, killed in the middle of changes, or stopped while it waits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What follows the log in `muster up`, in a process of its own: what it shows, its end, and its beginning again."""
+"""The followers of `muster up` in a process of their own: their answers, their end, and their restart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gangs over the public interface: what a resource manager says and hears, and what REST shows (the gang design).
+"""Gangs over the public interface: the messages of a resource manager, and the answers of REST (the gang design).
 
 The names of the tests cite the sections of the gang design. Those with ``words`` are said in both generations of the
 interface: the current one's Allocations, and the previous one's AllocationAsks with repeats and UUIDs (previous

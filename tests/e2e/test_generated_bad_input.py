@@ -1,4 +1,4 @@
-"""Generated bad input against the whole of Muster: each gets a clear answer, changes nothing, harms nobody else.
+"""Generated bad input against the whole of Muster: each gets a clear answer, changes nothing, and harms no other RM.
 
 For each request of si.v1.Scheduler: every field with every kind of wrong value (``spoilt.py``), messages that are none,
 in nobody's name or too large. After each one the attacked RM's whole state is what it was, and another RM, of the same
@@ -132,7 +132,9 @@ def test_bad_registrations_of_a_living_rm(arena: Arena, registration: BadRegistr
 
 
 @pytest.mark.parametrize("twice", [allocation(allocationKey=RUNS), old_ask(allocationKey=RUNS, maxAllocations=1)])
-def test_what_runs_asked_for_twice_in_one_message(arena: Arena, twice: si.Allocation | si.AllocationAsk) -> None:
+def test_a_running_allocation_asked_for_twice_in_one_message(
+    arena: Arena, twice: si.Allocation | si.AllocationAsk
+) -> None:
     """Both say what was said before, in either generation's words: the second is an update that changes nothing."""
 
     async def example() -> None:

@@ -1,4 +1,4 @@
-"""Events of asks through the whole of Muster: to the RM over its callback stream and Watch, and to nobody else."""
+"""Events of asks through the whole of Muster: to the RM over its callback stream and Watch only."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ FORMS = [pytest.param(embedded, id="embedded"), *([pytest.param(deployed, id="de
 @pytest.mark.timeout(240)
 @pytest.mark.usefixtures("logs_as_before")
 @pytest.mark.parametrize("form", FORMS)
-async def test_everything_that_is_asked(form: Any, tmp_path: Path) -> None:
+async def test_every_request_has_its_form(form: Any, tmp_path: Path) -> None:
     shapes.SEEN.clear()
     async with (
         form(tmp_path) as place,

@@ -1,4 +1,4 @@
-"""What a deriver on a real Kafka is fed with and judged by: records, transactions that are undone, and sums."""
+"""The input and the expected output of a deriver on a real Kafka: records, undone transactions, and sums."""
 
 from __future__ import annotations
 

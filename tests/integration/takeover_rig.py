@@ -1,4 +1,4 @@
-"""What the experiments on taking over share: a log on Kafka with its own topics, and workers that answer by hand."""
+"""Shared by the tests of take-overs: a log on Kafka with its own topics, and workers that answer by hand."""
 
 from __future__ import annotations
 

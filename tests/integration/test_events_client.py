@@ -85,7 +85,7 @@ def test_an_event_of_a_newer_interface_and_one_of_an_ask() -> None:
         (lambda: Place(id=1, newest=1), "id and newest: expected one of them"),
     ],
 )
-def test_what_cannot_be_asked(wrong: Any, said: str) -> None:
+def test_invalid_requests_are_refused(wrong: Any, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         wrong()
 
@@ -241,7 +241,7 @@ async def test_the_command_watches_until_it_is_ended() -> None:
             assert await process.wait() == 130
 
 
-def test_what_an_rm_wrote_does_not_steer_a_terminal() -> None:
+def test_an_rms_text_does_not_control_a_terminal() -> None:
     from muster_cli.events import as_line
 
     line = as_line(Event(1, EventRecord(type=2, objectID="a\x1b[31m", message="x\ny")))

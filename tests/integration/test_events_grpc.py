@@ -677,7 +677,7 @@ async def test_with_tracking_off_only_request_events_are_to_be_had() -> None:
         assert await watch.until_asks(2) == ["before", "a"]
 
 
-async def test_what_an_rm_says_about_its_events_counts_at_once() -> None:
+async def test_an_rms_event_settings_count_at_once() -> None:
     async with world() as it:
         await it.events(0, 20)
         watch = it.watch()
@@ -751,7 +751,7 @@ async def test_a_wrong_request_is_answered_clearly(fields: dict[str, Any], code:
         assert len((await it.batch(from_=From(id=0))).events) == 3, "it goes on"
 
 
-async def test_what_only_one_of_them_refuses() -> None:
+async def test_requests_that_only_one_method_refuses() -> None:
     async with world(rest_response_size=500) as it:
         await it.events(0, 3)
         assert await it.refused(it.batch(count=501)) == (

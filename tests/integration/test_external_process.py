@@ -1,4 +1,4 @@
-"""Informers in a process of their own: what they say is on the log, whoever of the two is killed."""
+"""Informers in a process of their own: their statements are on the log, whichever of the two processes is killed."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def sample(name: str, **labels: str) -> float | None:
     return found[0] if found else None
 
 
-async def test_what_they_say_is_on_the_log_and_no_secret_is_where_others_look(
+async def test_statements_are_on_the_log_and_secrets_nowhere_visible(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MUSTER_SCHEDULER__EXTERNAL__INFORMERS", json.dumps({"x": {"url": SECRET}}))

@@ -1,4 +1,4 @@
-"""The followers' process seen from the one that decides: a hung one is replaced, and nobody waits for it."""
+"""The followers' process as seen from the deciding process: a hung one is replaced and delays no request."""
 
 from __future__ import annotations
 
@@ -125,14 +125,14 @@ async def test_a_hung_followers_process_is_replaced_without_delaying_requests(tm
     assert not socket_directory(rig.settings.log.sqlite_path).exists()
 
 
-async def test_what_cannot_be_used_is_refused_as_in_one_process(tmp_path: Path) -> None:
+async def test_bad_settings_are_refused_as_in_one_process(tmp_path: Path) -> None:
     rig = Rig(tmp_path / "data", **{"publisher.sinks": {"mine": {"kind": "nothing-of-that-name"}}})
     with pytest.raises(UsageError, match="nothing-of-that-name"):
         async with rig.running():
             pass
 
 
-async def test_what_cannot_start_ends_the_start_and_is_not_tried_for_ever(tmp_path: Path) -> None:
+async def test_a_follower_that_cannot_start_ends_the_start(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -1,5 +1,5 @@
-"""muster.v1.Admin over real gRPC, when something is wrong: bad requests, nobody there, nobody answers; nothing changes,
-and the streams go on."""
+"""muster.v1.Admin over real gRPC in case of errors: bad requests, unknown RMs, no answer. Nothing changes, and the
+streams continue."""
 
 from __future__ import annotations
 
@@ -261,7 +261,7 @@ async def test_a_preempted_allocation_is_named_by_its_key_alone(channel: Channel
     assert list(found.sentences) == ["It must go."]
 
 
-async def test_what_is_explained_comes_as_it_is_with_sentences(channel: Channel, view: FakeView) -> None:
+async def test_an_explanation_has_the_views_json_and_sentences(channel: Channel, view: FakeView) -> None:
     body = b'{"message":"One.","asks":[{"allocationKey":"k","message":"Two."}]}\n'
     view.answers = {"explain/application/a/b": (200, body)}
     found = await explain(application_id="a/b")(channel)

@@ -324,7 +324,7 @@ def _stored(gateway: Gateway) -> int:
     return max((stream.stored.sequence for stream in gateway._table.all()), default=0)
 
 
-async def test_what_the_rm_did_not_process_comes_again(world: Rig) -> None:
+async def test_unprocessed_messages_are_sent_again(world: Rig) -> None:
     channel = await world.registered(await world.gateway())
     stream = await channel.connect(predicates=True)
     await world.scheduler.ask("rm", 1, 2, 3)
@@ -336,7 +336,7 @@ async def test_what_the_rm_did_not_process_comes_again(world: Rig) -> None:
     assert await (await channel.connect(predicates=True, resume_after=0)).asked(3) == [1, 2, 3]
 
 
-async def test_what_was_asked_before_a_gateway_died_at_once_comes_again(quick: Rig) -> None:
+async def test_questions_before_a_gateways_death_are_sent_again(quick: Rig) -> None:
     """It stored where the first stream began before anybody was asked."""
     first, second = await quick.gateway(cursor_flush_ms=60_000.0), await quick.gateway()
     stream = await (await quick.registered(first)).connect(predicates=True)
@@ -675,7 +675,7 @@ async def test_request_events_made_while_no_stream_is_open_arrive_once_and_in_or
     assert await stream.silent()
 
 
-async def test_what_a_killed_gateway_sent_is_not_sent_again(world: Rig) -> None:
+async def test_processed_messages_of_a_killed_gateway_are_not_sent_again(world: Rig) -> None:
     gateway = await world.gateway(lease_ttl_s=0.3)
     channel = await world.registered(gateway)
     stream = await channel.connect(request_events_only=True)
@@ -776,7 +776,7 @@ async def test_a_client_that_breaks_off_in_the_middle_of_a_write_is_no_defect(qu
     assert metrics.internal_errors._value.get() == before
 
 
-async def test_what_was_under_way_when_a_client_broke_off_comes_again(quick: Rig) -> None:
+async def test_messages_under_way_at_a_break_are_sent_again(quick: Rig) -> None:
     gateway = await quick.gateway(resend_window_s=5.0)
     channel = await quick.registered(gateway)
     state = si.UpdateContainerSchedulingStateRequest(reason="x" * 2_000)

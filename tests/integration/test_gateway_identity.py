@@ -1,4 +1,4 @@
-"""Who asks over HTTP, on a real gateway: 401, 403 and 200, streams, and what services behind it are told."""
+"""Callers over HTTP, on a real gateway: 401, 403 and 200, streams, and the identity that services behind it get."""
 
 from __future__ import annotations
 

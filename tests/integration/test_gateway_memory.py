@@ -1,4 +1,4 @@
-"""A large answer passes through the gateway: it is never held there as a whole, whoever reads how."""
+"""A large answer passes through the gateway, which never holds it as a whole, for any reader."""
 
 from __future__ import annotations
 

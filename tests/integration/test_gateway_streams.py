@@ -106,7 +106,7 @@ async def test_three_streams_of_two_rms_each_get_their_own(world: Rig) -> None:
         assert await node.silent()
 
 
-async def test_what_is_admitted_whole_goes_on_byte_for_byte(world: Rig) -> None:
+async def test_a_fully_admitted_message_is_passed_on_unchanged(world: Rig) -> None:
     gateway = await world.gateway()
     channel = await world.registered(gateway)
     message = asks("rm", "a")

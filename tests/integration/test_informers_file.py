@@ -91,7 +91,7 @@ async def test_touching_a_file_changes_nothing(tmp_path: Path) -> None:
         ("other.json", "[]", SourceUnavailable),
     ],
 )
-async def test_what_is_not_taken(name: str, text: str, error: type[Exception], tmp_path: Path) -> None:
+async def test_files_that_are_not_taken(name: str, text: str, error: type[Exception], tmp_path: Path) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(error, match=r"hosts\.json"):
         await source_of(tmp_path, path="hosts.json", max_bytes=100).list()

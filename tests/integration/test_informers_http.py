@@ -153,7 +153,7 @@ BOMB = gzip.compress(b" " * 50_000_000)
         (Reply(307, {"Location": "/hosts"}), SourceUnavailable, "more than 5 redirects"),
     ],
 )
-async def test_what_is_not_taken(
+async def test_answers_that_are_not_taken(
     server: HttpServer, make: Make, reply: Reply, error: type[SourceError], said: str
 ) -> None:
     source = make(max_bytes=1000, url=f"{server.url}/hosts?key=hunter2")

@@ -90,7 +90,7 @@ async def both_gone(rig: RedisRig) -> None:
         both_gone,
     ],
 )
-async def test_what_may_be_lost_is_listed_again(rig: RedisRig, action: Action) -> None:
+async def test_a_possible_loss_leads_to_a_new_listing(rig: RedisRig, action: Action) -> None:
     await put(rig, "a", "b", "b")
     source = rig.make()
     cursor = (await source.list()).cursor
@@ -113,7 +113,7 @@ async def earlier_entry_deleted(rig: RedisRig) -> None:
 
 
 @pytest.mark.parametrize("action", [trimmed_up_to_here, trimmed_before_here, earlier_entry_deleted])
-async def test_what_was_read_may_go(rig: RedisRig, action: Action) -> None:
+async def test_entries_that_were_read_may_be_trimmed(rig: RedisRig, action: Action) -> None:
     """It is proven by counting that nothing else went."""
     await put(rig, "a", "b")
     source = rig.make()

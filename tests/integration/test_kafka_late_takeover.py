@@ -59,7 +59,7 @@ class Held:
         self.commit = asyncio.create_task(owner.commit([answer], position))
 
 
-async def test_what_was_committed_in_time_is_not_read_again(bus: KafkaLog, topics: Topics) -> None:
+async def test_input_committed_in_time_is_not_read_again(bus: KafkaLog, topics: Topics) -> None:
     a = await bus.take_over("scheduler", topics.requests, 0)
     held = Held(a, *await answer(bus, topics, "A", await a.committed()))
     await held.sent.wait()
@@ -71,7 +71,7 @@ async def test_what_was_committed_in_time_is_not_read_again(bus: KafkaLog, topic
     assert values(await all_of(bus, topics.responses, at_least=2)) == [b"A:m0", b"B:m1"]
 
 
-async def test_what_was_not_committed_in_time_is_undone_and_read_again(bus: KafkaLog, topics: Topics) -> None:
+async def test_input_not_committed_in_time_is_undone_and_read_again(bus: KafkaLog, topics: Topics) -> None:
     a = await bus.take_over("scheduler", topics.requests, 0)
     held = Held(a, *await answer(bus, topics, "A", await a.committed()))
     await held.sent.wait()

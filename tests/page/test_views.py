@@ -310,7 +310,7 @@ async def test_hostile_names_are_text(muster: Up, opened: Opened, view: str) -> 
         await expect(page.get_by_role("heading", level=1)).to_have_text(HOSTILE_APP)
 
 
-async def test_what_is_gone_is_said(muster: Up, opened: Opened) -> None:
+async def test_a_missing_object_is_reported(muster: Up, opened: Opened) -> None:
     page = await opened(muster.http)
     for view, said in (("applications", "This application"), ("queues", "This queue"), ("nodes", "This node")):
         await page.goto(f"{muster.http}/#/{view}/g/one?{PROD}")
@@ -345,7 +345,7 @@ async def test_every_reason_has_a_heading_and_every_event_a_sentence(muster: Up,
     assert unsaid == []
 
 
-async def test_what_is_completed_is_found_and_drawn(muster: Up, opened: Opened) -> None:
+async def test_a_completed_application_is_found_and_drawn(muster: Up, opened: Opened) -> None:
     """(Completing takes 30 s, most of which have passed with the other tests.)"""
     page = await opened(f"{muster.http}/#/applications?{PROD}&state=Completed")
     row = page.locator(".apps tbody tr")

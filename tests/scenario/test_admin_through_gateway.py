@@ -92,7 +92,7 @@ async def test_a_node_is_drained_and_let_in_again_without_a_word_to_the_rm(world
     assert world.rm.missing_sequences() == []
 
 
-async def test_what_is_not_there_cannot_be_drained(world: World) -> None:
+async def test_a_missing_node_cannot_be_drained(world: World) -> None:
     code, details = await refusal(world.admin.drain_node(RM, "n2"))
     assert (code, details) == (Code.NOT_FOUND, "node 'n2' does not exist in partition default")
     code, details = await refusal(world.admin.drain_node(RM, "n/1", partition="gpu"))

@@ -294,7 +294,7 @@ def test_the_node_says_what_of_it_is_wanted_back() -> None:
     assert "Offer o-1 of source mesos was revoked" in node(lent_out())
 
 
-def test_what_was_recorded_before_a_pause_ends_with_its_beginning() -> None:
+def test_a_recorded_reason_ends_at_the_beginning_of_a_pause() -> None:
     for make, seconds in ((paused, 60), (not_synced, 60)):
         (past,) = make().json()["history"]
         assert (past["reason"], (past["until"] - past["since"]) / SECOND_NS) == ("NO_NODE_HAS_ROOM", seconds)
@@ -425,7 +425,7 @@ def test_a_node_that_is_too_small_for_what_must_run_on_it_is_not_waited_for() ->
     assert found["preemption"]["state"] == "NONE"
 
 
-def test_what_a_queue_that_has_little_may_not_preempt_for_is_not_that_it_has_enough() -> None:
+def test_a_queue_below_its_guarantee_is_not_said_to_have_enough() -> None:
     found = explained.NOES[explained.PreemptionNo.OVER_GUARANTEE]().json()
     assert "Preemption: it would put its queue above its guarantee." in found["message"]
 

@@ -201,7 +201,7 @@ async def test_without_the_tag_it_is_rejected(muster: Muster, name: str) -> None
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("generation", ["current", "previous"])
-async def test_what_is_malformed_in_itself_is_rejected_forced_or_not(muster: Muster, generation: str) -> None:
+async def test_a_malformed_application_is_rejected_even_if_forced(muster: Muster, generation: str) -> None:
     async with rest_of(muster) as http:
         rm = Played(muster, http, generation)
         try:
@@ -222,7 +222,7 @@ async def test_what_is_malformed_in_itself_is_rejected_forced_or_not(muster: Mus
 
 
 @pytest.mark.asyncio
-async def test_what_ran_is_taken_in_after_restarts_and_a_reload_that_forbids_it(tmp_path: Path) -> None:
+async def test_running_applications_are_adopted_after_restarts_and_a_reload_that_forbids_them(tmp_path: Path) -> None:
     """Each cause, in one life: the RM comes back, Muster is started again, and only then what runs is reported."""
     at = tmp_path / "muster"
     gateways: dict[str, Played] = {}

@@ -90,7 +90,7 @@ def of_steps(*steps: dict[str, Any]) -> Scenario:
         ([{"send": CREATE, "see": {"partition/default/node/n1": {"nodeID": "n1"}}}], "heard what nobody expects"),
     ],
 )
-async def test_what_is_not_as_the_scenario_says_fails(muster: Muster, steps: list[dict[str, Any]], story: str) -> None:
+async def test_a_difference_from_the_scenario_fails(muster: Muster, steps: list[dict[str, Any]], story: str) -> None:
     with pytest.raises(AssertionError, match=story):
         await play(muster, of_steps(*steps), {"rm": "current"})
 

@@ -202,7 +202,7 @@ async def test_an_update_or_a_validation_warns_of_new_differences(world: World) 
     assert await register(channel, "rm-6", B) == []  # the rollout is through
 
 
-async def test_what_is_refused_is_not_compared_and_changes_nothing(world: World) -> None:
+async def test_a_refused_configuration_is_not_compared_and_changes_nothing(world: World) -> None:
     channel = await world.gateway()
     await register(channel, "rm-0", A)
     with pytest.raises(Exception, match="refused"):

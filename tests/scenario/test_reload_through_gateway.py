@@ -56,7 +56,7 @@ async def test_a_larger_max_is_used_at_once_and_no_stream_notices(world: World) 
     assert world.rm.missing_sequences() == []
 
 
-async def test_what_is_wrong_is_answered_with_its_places_and_changes_nothing(world: World) -> None:
+async def test_errors_are_answered_with_their_places_and_change_nothing(world: World) -> None:
     await shown(world, "a", "pendingResource", {"vcore": 2000})
     before = await queue(world, "a")
     answer = await update(world, QUEUES.replace("vcore: 3", "vcore: lots").replace("name: b", "nmae: b"))

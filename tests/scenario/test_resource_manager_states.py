@@ -51,7 +51,7 @@ def told(rig: Rig) -> list[tuple[str, int]]:
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_what_runs_runs_on_and_counts(state: str) -> None:
+def test_running_allocations_continue_and_count(state: str) -> None:
     rig = lived(state)
     rig.wait(50)
     assert held_keys(rig) == ["runs"]
@@ -168,7 +168,7 @@ def test_a_registration_drops_everything_and_expects_the_full_state() -> None:
     rig.check_counters()
 
 
-def test_what_is_reported_for_a_node_or_an_application_that_is_not_known_is_rejected_each() -> None:
+def test_reported_allocations_of_unknown_nodes_or_applications_are_rejected_each() -> None:
     rig = lived("RUNNING")
     rig.send(
         make.asks(

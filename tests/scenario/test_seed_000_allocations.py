@@ -305,7 +305,7 @@ def test_a_swap_in_one_message_finds_its_room(cluster: Cluster) -> None:
     assert cluster.application("x").state is AppState.RUNNING
 
 
-def test_what_the_rm_could_not_start_is_a_pending_ask_again(cluster: Cluster) -> None:
+def test_an_allocation_that_the_rm_could_not_start_is_a_pending_ask_again(cluster: Cluster) -> None:
     """TerminationType 5 (the newest SI): same key, same age, the application stays what it is."""
     _send(cluster, replace(ask("x", "k", priority=3, vcore=6), tags={"a": "b"}))
     created_ns = cluster.application("x").allocations["k"].created_ns

@@ -246,7 +246,7 @@ def test_add_update_delete_pool(cluster: Outside, handler: EventHandler) -> None
     assert cluster.partition.capacity[number] == 0
 
 
-def test_what_is_put_again_after_a_new_listing_causes_nothing(cluster: Outside, handler: EventHandler) -> None:
+def test_objects_put_again_after_a_new_listing_change_nothing(cluster: Outside, handler: EventHandler) -> None:
     host = ExternalNode("host-1", {"vcore": 4})
     handler.add_node(host, initial=True)
     out = cluster.do(UpdateExternal("default", "vms", "life", (ExternalChange(ExternalKind.NODE, "host-1", host),)))

@@ -140,7 +140,7 @@ def test_a_framework_offers_and_revokes_without_overcommitment() -> None:
     muster.check_folds()
 
 
-def test_what_is_idle_goes_back_and_is_lent_to_the_other() -> None:
+def test_an_idle_offer_is_returned_and_offered_to_the_other() -> None:
     muster, mesos = pair({"agent-1": 8})
     mesos.lend("agent-1", 4, idle_s=60)
     mesos.lend("agent-1", 4, idle_s=60)

@@ -160,7 +160,7 @@ BREAKS: dict[str, Break] = {
 
 
 @pytest.mark.parametrize("name", BREAKS)
-def test_what_sees_items_together_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_decision_about_several_items_together_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     BREAKS[name](monkeypatch)
     for seed in SEEDS:
         try:

@@ -68,7 +68,7 @@ def _search_in_random_clusters(seeds: range) -> None:
 
 
 @BATCHES
-def test_what_was_preempted_is_not_taken_back(first: int) -> None:
+def test_preempted_resources_are_not_preempted_back(first: int) -> None:
     """A and B do not preempt each other in turn."""
     for seed in range(first, first + PER_TEST):
         dice = random.Random(f"cycle-{seed}")

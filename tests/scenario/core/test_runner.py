@@ -89,12 +89,12 @@ WRONG: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("expect", TRUE, ids=str)
-def test_what_is_so_passes(expect: dict[str, Any]) -> None:
+def test_true_expectations_pass(expect: dict[str, Any]) -> None:
     run(last(expect))
 
 
 @pytest.mark.parametrize("expect", WRONG, ids=str)
-def test_what_is_not_so_fails(expect: dict[str, Any]) -> None:
+def test_false_expectations_fail(expect: dict[str, Any]) -> None:
     with pytest.raises(AssertionError):
         run(last(expect))
 
@@ -225,12 +225,12 @@ GANG_WRONG: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("expect", GANG_TRUE, ids=str)
-def test_what_is_so_of_a_gang_passes(expect: dict[str, Any]) -> None:
+def test_true_expectations_of_a_gang_pass(expect: dict[str, Any]) -> None:
     run(scenario([*GANG, {"expect": expect}]))
 
 
 @pytest.mark.parametrize("expect", GANG_WRONG, ids=str)
-def test_what_is_not_so_of_a_gang_fails(expect: dict[str, Any]) -> None:
+def test_false_expectations_of_a_gang_fail(expect: dict[str, Any]) -> None:
     with pytest.raises(AssertionError):
         run(scenario([*GANG, {"expect": expect}]))
 
@@ -297,7 +297,7 @@ def test_one_of_several_repeats_is_released_by_its_uuid() -> None:
         run(scenario([*STEPS, {"release": "k1", "application": "x", "uuid_of": "k1", "expect": {"placed": {"x": 1}}}]))
 
 
-def test_what_a_node_holds_when_it_comes() -> None:
+def test_a_new_node_brings_its_allocations() -> None:
     existing = [{"allocation": "old1..old2", "application": "x", "holds": {"vcore": 1}}]
     come = {"node": "n2", "has": {"vcore": 5}, "existing": existing}
     run(scenario([STEPS[0], {**come, "expect": {"placed": {"x": {"old1": "n2", "old2": "n2"}}}}]))

@@ -39,7 +39,7 @@ def is_there(path: str, page: Path) -> bool:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_what_a_page_names_is_there(page: Path) -> None:
+def test_paths_named_by_a_page_exist(page: Path) -> None:
     assert [path for path in named(page.read_text(encoding="utf-8")) if not is_there(path, page)] == []
 
 

@@ -35,6 +35,10 @@ READ = {
     r"\b[Ii]nquir(y|ies)\b": "predicate, question",
     r"\bcourted\b": "candidate",
     r"\bcomes? to (its|their) rights\b": "may reserve or preempt",
+    r"\b[Ww]hoever\b": "the actor: any client, a user, an operator",
+    r"\b(is|are|was|were) told\b": "gets a message, is notified",
+    r"\bhears? (of|nothing)\b": "gets a message",
+    r"\b(lends|lent)\b": "offers, an offer",
 }
 READ_IN = (
     "docs",

@@ -60,7 +60,7 @@ async def test_an_offset_or_none() -> None:
 @pytest.mark.parametrize(
     "code", [3, 7, 13, 14, 15, 16, 72, 74, 75, 88, 89], ids=lambda code: errors.for_code(code).__name__ + f"-{code}"
 )
-async def test_what_passes_is_waited_for(code: int) -> None:
+async def test_a_temporary_error_is_retried(code: int) -> None:
     assert await ask(answer(code), answer(partition_error=code), answer(offset=3)) == (3, 3)
 
 

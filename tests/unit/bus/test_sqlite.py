@@ -104,7 +104,7 @@ def test_a_full_disk_loses_nothing_and_the_log_goes_on_when_there_is_room(tmp_pa
     committed, appended = (int(word) for word in last.split()[:2])
     assert committed > 20
     assert str(path) in last
-    assert "nothing of this was written" in last
+    assert "this transaction was not written" in last
 
     async def check() -> None:
         log = await _open(settings_for(str(path)))
@@ -163,7 +163,7 @@ async def test_a_topic_of_another_kind_is_refused(tmp_path: Path) -> None:
         await SqliteLog(specs, settings, SystemClock()).start()
 
 
-async def test_what_is_no_database_is_refused_by_name(tmp_path: Path) -> None:
+async def test_a_file_that_is_no_database_is_refused_by_name(tmp_path: Path) -> None:
     settings = _settings(tmp_path)
     settings.sqlite_path.write_bytes(b"this is not a database, but long enough to be taken for one" * 100)
     with pytest.raises(LogUnavailable, match=r"log\.db"):

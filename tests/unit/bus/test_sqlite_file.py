@@ -99,7 +99,7 @@ async def test_offsets_that_are_not_there(log: SqliteLog) -> None:
             file.bounds(topic, 7)
 
 
-def test_what_is_no_log_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_a_file_that_is_no_log_is_refused_and_unchanged(tmp_path: Path) -> None:
     with pytest.raises(LogUnavailable, match="does not exist"):
         LogFile(tmp_path / "log.db")
     assert list(tmp_path.iterdir()) == [], "nothing is made"

@@ -119,7 +119,7 @@ def test_rms_are_listed(gateway: AdminGateway, muster: Any) -> None:
     assert muster("admin", "rms", "--json")[:2] == (0, "[]\n")
 
 
-def test_what_others_call_things_is_not_taken_for_markup(gateway: AdminGateway, muster: Any) -> None:
+def test_names_are_not_interpreted_as_markup(gateway: AdminGateway, muster: Any) -> None:
     odd = pb.ResourceManager(rm_id="[red]rm[/]", held=True, held_reason="[b]", extra_config={"[/x]": "[y"})
     gateway.answers["ListResourceManagers"] = pb.ListResourceManagersResponse(resource_managers=[odd])
     code, out, _ = muster("admin", "rms", "--rm", "x")
@@ -266,7 +266,7 @@ QUEUE_HISTORY = {
 
 
 @pytest.mark.parametrize("value", [ASK_HISTORY, QUEUE_HISTORY])
-def test_what_was_waited_for_when_and_for_how_long(gateway: AdminGateway, muster: Any, value: dict[str, Any]) -> None:
+def test_earlier_reasons_are_shown_with_their_times(gateway: AdminGateway, muster: Any, value: dict[str, Any]) -> None:
     gateway.answers["Explain"] = pb.ExplainResponse(json=json.dumps(value).encode(), sentences=["One."])
     code, out, _ = muster("explain", "ask", "x", "k")
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in out.splitlines() if "2023-" in line]

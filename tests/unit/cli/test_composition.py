@@ -89,9 +89,7 @@ def test_an_empty_text_unsets_what_may_be_unset() -> None:
         ({"MUSTER_DOOR__HOSTS": "[1"}, ["MUSTER_DOOR__HOSTS: door.hosts: "]),
     ],
 )
-def test_what_cannot_be_used_names_place_setting_and_expectation(
-    environment: dict[str, str], expected: list[str]
-) -> None:
+def test_an_invalid_value_names_place_setting_and_expectation(environment: dict[str, str], expected: list[str]) -> None:
     with pytest.raises(SettingsError) as raised:
         compose(Everything, environment=environment)
     (problem,) = raised.value.problems

@@ -32,7 +32,7 @@ def _apply(gateway: AdminGateway, file: Path, *more: str) -> int:
     return run(["config", "apply", str(file), "--gateway", gateway.address, "--rm", "my-rm", *more])
 
 
-def test_what_it_changed_is_printed_line_by_line(
+def test_the_changes_are_printed_line_by_line(
     gateway: AdminGateway, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gateway.answer = admin_pb2.UpdateConfigurationResponse(

@@ -25,7 +25,7 @@ def test_every_field_is_explained(message: object) -> None:
 
 
 @pytest.mark.parametrize("name", ["events", "events_after", "request_events_only", "request_events_after"])
-def test_what_an_rm_may_wish_of_events_is_explained(name: str) -> None:
+def test_the_event_settings_of_an_rm_are_documented(name: str) -> None:
     assert name in callbacks_pb2.Hello.DESCRIPTOR.fields_by_name
     assert re.search(rf"`(hello\.)?{name}`", CALLBACKS)
 

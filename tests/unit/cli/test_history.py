@@ -119,7 +119,7 @@ def test_each_way_of_ending_and_what_runs(tmp_path: Path, ask: Callable[..., Any
     assert app == {"running": 1, "preempted": 1, "resource_seconds": {"vcore": 5_000.0}}
 
 
-def test_what_goes_with_its_application_has_ended(tmp_path: Path, ask: Callable[..., Any]) -> None:
+def test_allocations_end_with_their_application(tmp_path: Path, ask: Callable[..., Any]) -> None:
     """(An RM with very much registers again: its applications' ends stand for those of what they held.)"""
     told = Told()
     for life in ("first", "second"):

@@ -60,7 +60,7 @@ def test_show_as_a_table_and_only_what_was_changed(capsys: pytest.CaptureFixture
         (["config", "check", "absent.yaml"], "absent.yaml: cannot be read"),
     ],
 )
-def test_what_cannot_work_is_one_line_and_exit_code_2(
+def test_an_invalid_call_is_one_line_and_exit_code_2(
     arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(arguments) == 2

@@ -106,13 +106,13 @@ def test_a_taken_port_is_said_with_the_setting_and_the_address() -> None:
 
 
 @pytest.mark.parametrize("address", ["9090", "host", ":9090", "127.0.0.1:", "127.0.0.1:70000", "127.0.0.1:x"])
-def test_what_is_no_address(address: str) -> None:
+def test_an_invalid_address_is_refused(address: str) -> None:
     with pytest.raises(UsageError, match="expected host:port"):
         addresses.check_free("--http-address", address)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:9090", "ftp://127.0.0.1", "grpc://"])
-def test_what_cannot_be_probed(address: str) -> None:
+def test_services_that_cannot_be_probed(address: str) -> None:
     with pytest.raises(UsageError, match="expected grpc://"):
         probe(address, 1.0)
 

@@ -59,7 +59,7 @@ def test_every_error_is_shown_before_anything_starts(tmp_path: Path) -> None:
     assert ":12:" in str(raised.value)
 
 
-def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"absent\.yaml: cannot be read"):
         refuse_if_wrong(tmp_path / "absent.yaml")
     (tmp_path / "binary.yaml").write_bytes(b"partitions: \xff")
@@ -130,7 +130,7 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> str:
         "can be used, 2 warnings",
     ],
 )
-def test_what_holds_is_shown(everything: str, text: str) -> None:
+def test_the_effective_settings_are_shown(everything: str, text: str) -> None:
     assert text in everything
 
 

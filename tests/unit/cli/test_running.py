@@ -86,7 +86,7 @@ async def test_a_part_that_ends_by_itself_ends_the_process(cause: Exception | No
     assert diary[-3:] == ["stop b", "stop a", "close log"]
 
 
-async def test_what_was_started_is_stopped_when_the_next_one_cannot_start() -> None:
+async def test_started_services_are_stopped_when_the_next_one_cannot_start() -> None:
     diary: list[str] = []
     with pytest.raises(StartFailed, match="b could not start: OSError: no server"):
         await _run([Fake("a", diary), Fake("b", diary, fails="start"), Fake("c", diary)], diary, asyncio.Event())

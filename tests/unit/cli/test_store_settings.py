@@ -59,7 +59,7 @@ POSTGRES = ["publisher.postgres_dsn=postgresql://muster@host/muster"]
         ([*POSTGRES, "publisher.postgres_sslmode=full"], "publisher.postgres_sslmode"),
     ],
 )
-def test_what_contradicts_itself_is_refused(assignments: list[str], told: str) -> None:
+def test_contradictory_settings_are_refused(assignments: list[str], told: str) -> None:
     with pytest.raises(SettingsError) as wrong:
         load(None, assignments, environment={})
     assert told in str(wrong.value)

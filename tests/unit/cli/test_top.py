@@ -118,7 +118,7 @@ def test_json_lines(gateway: MetricsGateway, capsys: pytest.CaptureFixture[str])
     assert len(capsys.readouterr().out.splitlines()) == 1
 
 
-def test_what_is_asked_for(gateway: MetricsGateway, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_query_has_the_flags(gateway: MetricsGateway, capsys: pytest.CaptureFixture[str]) -> None:
     top(gateway, "--rm", "rm-1", "--queue", "root.a", "--partition", "p", "--nodes", "3", "--interval", "0.5", "--json")
     what = pb.MetricsRequest(rm_id="rm-1", queue="root.a", partition="p", nodes_max=3)
     assert gateway.asked[0][0] == pb.WatchMetricsRequest(what=what, interval_ms=500)
@@ -166,7 +166,7 @@ def test_names_are_no_markup(gateway: MetricsGateway, capsys: pytest.CaptureFixt
         (("--nodes", "0"), "muster: --nodes 0: expected at least 1\n"),
     ],
 )
-def test_what_cannot_be_asked(
+def test_invalid_flags_are_refused(
     gateway: MetricsGateway, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
 ) -> None:
     assert top(gateway, *arguments) == 2

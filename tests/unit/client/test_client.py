@@ -184,7 +184,7 @@ async def test_messages_lost_with_their_stream_are_sent_again_in_order(gateway: 
         assert rm.metrics.messages_sent_again >= 2
 
 
-async def test_what_an_answer_proves_to_be_taken_is_not_sent_again(gateway: FakeGateway, seen: Seen) -> None:
+async def test_messages_proven_as_taken_are_not_sent_again(gateway: FakeGateway, seen: Seen) -> None:
     def answer_only_the_third(kind: str, request: Any) -> list[Any]:
         keys = [item.allocationKey for item in request.allocations]
         new = [si.Allocation(allocationKey="k2", applicationID="a1")] if keys == ["k2"] else []

@@ -61,7 +61,7 @@ def test_a_second_answer_is_recognised_only_for_items_sent_twice() -> None:
     assert j.answered("never sent", numbered=True)
 
 
-def test_what_resuming_proves_is_not_sent_again_even_when_it_was_about_to_be() -> None:
+def test_messages_proven_by_resuming_are_not_sent_again() -> None:
     j = journal()
     j.append(b"m0", ["k0"])
     j.append(b"m1", ["k1"])

@@ -49,7 +49,7 @@ def test_no_section_of_the_interface_is_forgotten() -> None:
     assert [section.value for section in Section] == list(pb.MetricsRequest.Section.keys())[1:]
 
 
-async def test_what_was_not_asked_for_is_not_there(gateway: MetricsGateway) -> None:
+async def test_sections_that_were_not_requested_are_absent(gateway: MetricsGateway) -> None:
     gateway.answers = [pb.MetricsSnapshot(taken_ns=1, rm_id="rm-1")]
     async with MetricsClient(gateway.address) as client:
         found = await client.get()
@@ -57,7 +57,7 @@ async def test_what_was_not_asked_for_is_not_there(gateway: MetricsGateway) -> N
     assert (as_json(found)["scheduler"], as_json(found)["queues"]) == (None, [])
 
 
-async def test_what_is_asked_for(gateway: MetricsGateway) -> None:
+async def test_the_request_has_the_parameters(gateway: MetricsGateway) -> None:
     async with MetricsClient(gateway.address, metadata=[("token", "t")]) as client:
         what: dict[str, Any] = {"partition": "p", "queue": "root.a", "nodes_max": 3, "sections": [Section.NODES]}
         await client.get("rm-1", **what)

@@ -83,7 +83,7 @@ def test_names_and_spaces_of_an_access_list(text: str, user: str, groups: tuple[
         ("* o@ps", ("o@ps",)),
     ],
 )
-def test_what_is_no_name_is_named(text: str, refused: tuple[str, ...]) -> None:
+def test_invalid_names_are_listed(text: str, refused: tuple[str, ...]) -> None:
     assert acl.read(text).refused == refused
 
 
@@ -101,7 +101,7 @@ def test_queue_names(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a.b", "x" * 65, "é", "a\n", "a\0", "*"])
-def test_what_is_no_queue_name(name: str) -> None:
+def test_invalid_queue_names(name: str) -> None:
     assert not acl.QUEUE_NAME.match(name)
 
 
@@ -330,7 +330,7 @@ def test_no_application_gets_into_recovery_by_asking(rule: PlacementRuleConfig) 
     assert _place(partition, f"{RECOVERY_PATH}.below").startswith("no: ")
 
 
-def test_what_fell_through_goes_to_root_default_if_it_is_there_and_open() -> None:
+def test_an_unplaced_application_goes_to_root_default_if_it_exists_and_is_open() -> None:
     default = QueueConfig("Default", submit_acl="ann")
     partition = Partition(PartitionConfig("default", QueueConfig("root", True, (default, QueueConfig("shut")))))
     assert _place(partition) == "root.default"

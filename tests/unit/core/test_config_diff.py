@@ -189,7 +189,7 @@ def test_a_duration_that_is_written_is_read_back(ns: int) -> None:
     assert parse_duration_ns(duration_text(ns)) == ns
 
 
-def test_what_holds_for_a_queue_from_above_and_below() -> None:
+def test_the_effective_settings_of_a_queue_include_those_above_and_below() -> None:
     (partition,) = _config("""
 partitions:
 - queues:

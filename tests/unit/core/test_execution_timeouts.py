@@ -87,7 +87,7 @@ def test_it_counts_until_the_rm_says_that_it_went(timed: Cluster) -> None:
     assert free(timed) == {"memory": 10}
 
 
-def test_what_never_started_in_its_time_is_not_asked_for_again(timed: Cluster) -> None:
+def test_an_allocation_that_never_started_in_time_is_not_requested_again(timed: Cluster) -> None:
     timed.release("x", "k", Termination.SCHEDULING_FAILED_ON_RM)
     assert timed.application("x").state is AppState.COMPLETING
 

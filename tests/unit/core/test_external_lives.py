@@ -238,7 +238,7 @@ class Life:
 
 
 @pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: f"seed-{seed}")
-def test_what_counts_follows_from_all_that_is_said(seed: int) -> None:
+def test_the_merged_values_follow_from_all_statements(seed: int) -> None:
     life = Life(seed)
     for _ in range(STEPS):
         life.step()

@@ -79,7 +79,7 @@ def test_the_short_ways_come_to_the_same(seed: int) -> None:
         assert merge(report, parts) == merge_all(report, parts)
 
 
-def test_what_is_not_looked_at_anew_with_an_allocation() -> None:
+def test_values_that_an_allocation_does_not_merge_again() -> None:
     """A node takes part in what becomes of its source's allocations only where one of them is stale, or was."""
     cluster = Outside()
     cluster.says("vms", ExternalNode("n", {"vcore": 9}))

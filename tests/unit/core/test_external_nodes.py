@@ -197,7 +197,7 @@ def test_a_node_takes_something_new_only_while_all_say_so(cluster: Outside) -> N
     assert cluster.placed("x") == {"k": "n"}
 
 
-def test_what_a_source_drains_the_rm_cannot_undrain(cluster: Outside) -> None:
+def test_the_rm_cannot_reopen_a_node_that_a_source_drains(cluster: Outside) -> None:
     cluster.node("n", vcore=8)
     cluster.says("vms", ExternalNode("n", schedulable=False))
     out = cluster.do(nodes(NodeAction.DRAIN_TO_SCHEDULABLE, {"n": None}))
@@ -317,7 +317,7 @@ def test_a_source_takes_its_part_of_the_rms_node_away(cluster: Outside) -> None:
     cluster.check_folds()
 
 
-def test_what_a_listing_does_not_name_any_more_goes(cluster: Outside) -> None:
+def test_objects_that_a_listing_omits_are_removed(cluster: Outside) -> None:
     cluster.says("vms", ExternalNode("n", {"vcore": 8}), ExternalNode("m", {"vcore": 8}))
     cluster.says("vms", ExternalNode("m", {"vcore": 8}), life="2")
     cluster.sets("vms", SourceState.LIVE, life="2")
@@ -433,7 +433,7 @@ def test_a_registration_anew_finds_the_hosts_where_they_were(cluster: Outside) -
     cluster.check_folds()
 
 
-def test_what_is_said_of_a_partition_waits_for_it() -> None:
+def test_statements_about_a_missing_partition_wait_for_it() -> None:
     cluster = Outside()
     change = ExternalChange(ExternalKind.NODE, "n", ExternalNode("n", {"vcore": 4}))
     out = cluster.do(UpdateExternal("other", "vms", "1", (change,)))

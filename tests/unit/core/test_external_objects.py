@@ -375,7 +375,7 @@ def test_a_quota_holds_for_a_dynamic_queue_from_its_beginning(cluster: Outside) 
 
 def test_no_source_sets_the_max_of_root(cluster: Outside) -> None:
     cluster.says("quota", ExternalQueue("root", {"vcore": 1}))
-    assert cluster.entry("quota", QUEUE, "root").problem.startswith("the max of root is what the nodes have")
+    assert cluster.entry("quota", QUEUE, "root").problem.startswith("the max of root is the capacity of the nodes")
     cluster.ask("x", "k", vcore=5)
     assert cluster.placed("x") == {"k": "n"}
 
@@ -421,7 +421,7 @@ def test_a_vm_is_no_victim_for_a_daemon_even_if_opted_out_allocations_are() -> N
         ExternalQueue("root.a", {"vcore": 2}),
     ],
 )
-def test_what_the_rm_is_asked_about_is_not_placed_where_a_source_took_the_room(word: ExternalObject) -> None:
+def test_a_proposal_is_not_placed_where_a_source_took_the_room(word: ExternalObject) -> None:
     """What is proposed is booked, and the RM only has to say yes; but a host must not be over-committed knowingly."""
     cluster = Asking().having({"n": {"vcore": 10}}, {"x": "root.a"})
     cluster.ask("x", "small", vcore=1)

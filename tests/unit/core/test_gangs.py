@@ -197,7 +197,7 @@ def test_of_gangs_of_many_sizes_one_is_tried_for_each_that_starts() -> None:
         room -= size if placed else 0
 
 
-def test_what_is_guaranteed_is_room_enough_to_start() -> None:
+def test_a_guarantee_is_room_enough_to_start() -> None:
     """Others have borrowed it under the parent's max; the placeholders get it back one by one, by preemption."""
     cluster = Cluster(
         f"{{name: root, {OPEN}, queues: [{{name: p, resources: {{max: {{m: 10}}}}, queues: ["

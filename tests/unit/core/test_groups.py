@@ -60,7 +60,7 @@ def test_a_group_does_not_remember_asks_that_are_gone(room: int) -> None:
     assert len(group.heap) < 40
 
 
-def test_what_is_pending_no_more_leaves_nothing_behind() -> None:
+def test_asks_that_are_no_longer_pending_leave_nothing() -> None:
     """Other sizes each time: shapes, lists and groups of the past are forgotten."""
     cluster = Cluster(LEAF).having({"n": {"vcore": 1}}, {"x": "root.a"})
     for size in range(2, 300):

@@ -107,9 +107,9 @@ CORRUPTIONS: list[tuple[Callable[[Cluster], object], str]] = [
     (lambda c: c.application("x").by_uuid.clear(), "not found by its UUID"),
     (lambda c: c.application("x").repeats.update(gone={1: None}), "repeats that are gone"),
     (lambda c: c.application("x").by_uuid.update(gone={None: None}), "UUIDs that are gone"),
-    (_orphan_list, "nobody waits on it"),
+    (_orphan_list, "no group waits on it"),
     (lambda c: c.queue("root.p.a").waitlists.clear(), "pending without a reason"),
-    (_make_ready, "something ready after an exhausted cycle|nobody waits on it"),
+    (_make_ready, "something ready after an exhausted cycle|no group waits on it"),
     (
         lambda c: setattr(c.application("y"), "reason", Reason(ReasonCode.QUEUE_MAX_APPLICATIONS)),
         "does not wait",

@@ -41,7 +41,7 @@ def resource(**values: object) -> str:
         ({"namespace.resourcequota": resource(**{f"t{n}": 1 for n in range(65)})}, NamespaceQuota(None, None, 0)),
     ],
 )
-def test_what_can_be_read_counts_and_nothing_else(tags: dict[str, str], found: NamespaceQuota) -> None:
+def test_only_readable_quotas_count(tags: dict[str, str], found: NamespaceQuota) -> None:
     assert quota_of(tags) == found
 
 

@@ -186,7 +186,7 @@ def test_an_offer_without_a_time_is_never_given_back_by_itself() -> None:
     assert state(cluster) is OfferState.OFFERED
 
 
-def test_what_was_placed_before_the_clock_ran_out_has_the_offer() -> None:
+def test_an_ask_placed_before_the_idle_clock_ends_keeps_the_offer() -> None:
     cluster = lent(offer(idle_s=10))
     cluster.now_ns += 9 * SECOND_NS
     cluster.ask("app", "k", vcore=1)
@@ -235,7 +235,7 @@ def test_an_offer_that_makes_no_difference_is_idle() -> None:
     assert sorted(map(str, (state(cluster, "o1"), state(cluster, "o2")))) == ["OFFERED", "RETURNED"]
 
 
-def test_what_others_run_there_needs_the_offer_too() -> None:
+def test_allocations_of_others_on_the_node_need_the_offer_too() -> None:
     cluster = lent(offer(idle_s=5))
     cluster.says("vms", ExternalAllocation("vm", "n1", {"vcore": 2}))
     cluster.wait(60)
@@ -349,7 +349,7 @@ def test_no_allocation_is_preempted_without_need() -> None:
     assert told(out) == ["large"], "without it small fits, and other has nothing that is lacking"
 
 
-def test_what_is_wanted_back_first_goes_back_first() -> None:
+def test_the_offer_revoked_first_is_returned_first() -> None:
     cluster = lent(offer("a"), offer("b"))
     cluster.ask("app", "k", vcore=3)
     late, soon = offer("a", revoked=True, grace_s=60), offer("b", revoked=True, grace_s=30)
@@ -540,7 +540,7 @@ def begun_anew(*, grace_s: float = 0, idle_s: float = 0) -> Outside:
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_what_runs_keeps_what_is_wanted_back_while_its_rm_begins_anew(restarted: bool) -> None:
+def test_running_allocations_keep_a_revoked_offer_while_the_rm_registers_again(restarted: bool) -> None:
     cluster = begun_anew(grace_s=50)
     cluster.wait(10)
     if restarted:
@@ -555,7 +555,7 @@ def test_what_runs_keeps_what_is_wanted_back_while_its_rm_begins_anew(restarted:
     cluster.check_folds()
 
 
-def test_what_is_wanted_back_before_its_rm_has_said_all_goes_at_its_time() -> None:
+def test_an_offer_revoked_before_the_rm_has_reported_all_ends_at_its_time() -> None:
     cluster = begun_anew(grace_s=10)
     cluster.wait(9)
     assert state(cluster) is OfferState.REVOKED
@@ -565,7 +565,7 @@ def test_what_is_wanted_back_before_its_rm_has_said_all_goes_at_its_time() -> No
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_what_looks_idle_while_its_rm_begins_anew_is_kept(restarted: bool) -> None:
+def test_an_offer_that_seems_idle_while_the_rm_registers_again_is_kept(restarted: bool) -> None:
     cluster = begun_anew(idle_s=5)
     cluster.wait(29)
     if restarted:
@@ -576,7 +576,7 @@ def test_what_looks_idle_while_its_rm_begins_anew_is_kept(restarted: bool) -> No
     cluster.check_folds()
 
 
-def test_what_the_rm_is_asked_about_a_place_that_goes_is_asked_about_another() -> None:
+def test_a_proposal_on_a_vanishing_offer_is_replaced_by_another_node() -> None:
     cluster = lent(offer("o1", idle_s=60))
     cluster.do(SetCallbacks(CallbackPolicy(predicates=True, connected=True)))
     cluster.ask("app", "k", vcore=4)
@@ -695,7 +695,7 @@ def test_nothing_new_beyond_what_is_offered_and_all_that_is_wanted_back_is_given
 
 
 @pytest.mark.parametrize("seed", range(int(os.environ.get("MUSTER_SIMULATION_SEEDS", "6"))))
-def test_what_the_rm_agrees_to_after_an_offer_went_is_not_placed_there(seed: int) -> None:
+def test_an_agreement_after_the_end_of_an_offer_is_not_placed_there(seed: int) -> None:
     """As above, with an RM that is asked and takes its time to answer."""
     rng = random.Random(seed)
     cluster = Outside(LEAVES)

@@ -50,7 +50,7 @@ def test_a_reason_that_lasted_is_past_when_another_one_follows() -> None:
     assert (reason.code, reason.since_ns, reason.as_of_ns) == (ReasonCode.QUEUE_MAX, 5 * SECOND_NS, 0)
 
 
-def test_what_lasted_for_a_moment_is_not_kept() -> None:
+def test_a_momentary_reason_is_not_kept() -> None:
     assert ended((), at(NO_ROOM, 1), 2 * SECOND_NS - 1) == ()
     assert len(ended((), at(NO_ROOM, 1), 2 * SECOND_NS)) == 1
     assert ended((), None, 2 * SECOND_NS) == ()

@@ -57,7 +57,7 @@ from muster_core.config.patterns import PATTERN_CHARACTERS_MAX, InvalidPattern, 
         (r"^a\\C$", ["a\\C"], ["aC"]),
     ],
 )
-def test_what_an_expression_means(pattern: str, matches: list[str], fails: list[str]) -> None:
+def test_the_meaning_of_an_expression(pattern: str, matches: list[str], fails: list[str]) -> None:
     compiled = compile_pattern(pattern)
     assert [text for text in matches if not compiled.search(text)] == []
     assert [text for text in fails if compiled.search(text)] == []
@@ -96,7 +96,7 @@ def test_what_an_expression_means(pattern: str, matches: list[str], fails: list[
         ("((((a?){9}){9}){9}){9}", "repetition size"),
     ],
 )
-def test_what_is_no_expression_and_why(pattern: str, why: str) -> None:
+def test_invalid_expressions_have_their_reason(pattern: str, why: str) -> None:
     with pytest.raises(InvalidPattern, match=why):
         compile_pattern(pattern)
 

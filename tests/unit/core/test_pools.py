@@ -125,7 +125,7 @@ def test_a_node_is_not_kept_free_for_what_only_a_pool_had() -> None:
     cluster.check_folds()
 
 
-def test_what_a_node_says_itself_of_a_pooled_type_does_not_count_and_comes_back_with_its_end() -> None:
+def test_a_nodes_own_amount_of_a_pooled_type_counts_only_after_the_pools_end() -> None:
     cluster = licensed()
     cluster.node("n2", vcore=1, license=50)
     quantities = cluster.partition.types.quantities
@@ -222,7 +222,7 @@ def test_a_gang_waits_for_room_in_the_pool_for_all_of_it() -> None:
     cluster.check_folds()
 
 
-def test_what_a_gang_is_promised_of_a_pool_goes_and_comes_with_it() -> None:
+def test_promises_of_a_pool_end_and_return_with_the_pool() -> None:
     cluster = licensed()
     gang(cluster, "gang", 3, vcore=40, license=1)
     assert len(cluster.placed("gang")) == 2

@@ -379,7 +379,7 @@ def test_nodes_that_are_not_there_for_the_ask_are_left_alone(closed: str) -> Non
 # ---- earlier preemptions that are not through ----------------------------------------------------------------------
 
 
-def test_what_was_given_up_for_one_ask_is_not_counted_for_another() -> None:
+def test_victims_of_one_ask_do_not_count_for_another() -> None:
     arena = two_queues()
     arena.node("m", memory=10)
     arena.held("r", "k1", "n", memory=10)
@@ -416,7 +416,7 @@ def test_releasing_allocations_no_longer_count_for_the_victims_guarantee() -> No
     assert search(arena, key="second") in (PreemptionNo.NO_VICTIMS, PreemptionNo.NOT_ENOUGH_VICTIMS)
 
 
-def test_what_goes_on_the_node_that_is_kept_for_the_ask_is_room_for_it() -> None:
+def test_releasing_allocations_on_the_asks_reserved_node_are_room_for_it() -> None:
     arena = two_queues()
     arena.held("r", "gone-soon", "n", memory=6)
     arena.held("r", "stays", "n", memory=4)

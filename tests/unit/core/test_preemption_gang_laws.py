@@ -100,7 +100,7 @@ def test_a_search_finds_a_lawful_set_of_whole_gangs_if_and_only_if_there_is_one(
 
 
 @BATCHES
-def test_what_is_known_of_one_state_is_what_a_fresh_look_finds(first: int) -> None:
+def test_kept_data_equal_those_of_a_fresh_search(first: int) -> None:
     """A search that goes on with what was looked up before finds what one that begins anew does."""
     for seed in range(first, first + PER_TEST):
         dice = random.Random(f"known-{seed}")

@@ -130,7 +130,7 @@ def test_by_priority_one_member_goes_or_all_of_them(policy: str) -> None:
     assert {victim.why.rule for victim in found.victims} == {"PRIORITY"}
 
 
-def test_what_runs_in_a_task_group_is_a_member_and_what_has_none_is_not() -> None:
+def test_allocations_with_a_task_group_are_members_and_others_are_not() -> None:
     arena = two_queues("whole")
     member(arena, "held", "n0", memory=4)
     member(arena, "runs", "n1", memory=4, placeholder=False)
@@ -343,7 +343,7 @@ def test_a_gang_makes_room_on_a_node_and_below_a_limit_at_once() -> None:
 # ---- those told to go leave room for others ------------------------------------------------------------------------
 
 
-def test_what_a_gang_leaves_elsewhere_is_waited_for_in_place_of_another_preemption() -> None:
+def test_room_of_a_released_gang_elsewhere_replaces_another_preemption() -> None:
     arena = two_queues("whole", nodes=4)
     arena.app("h", "root.rich")
     for n in range(2):

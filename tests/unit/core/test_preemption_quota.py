@@ -86,7 +86,7 @@ def test_a_lowered_max_is_enforced_after_the_delay_and_once() -> None:
         ({"memory": 10, "gpu": 2}, {"memory": 9}, True),
     ],
 )
-def test_what_lower_means(old: dict[str, int] | None, new: dict[str, int] | None, *, lowered: bool) -> None:
+def test_the_meaning_of_a_lower_max(old: dict[str, int] | None, new: dict[str, int] | None, *, lowered: bool) -> None:
     numbers = {"memory": 0, "gpu": 1}
     by_number = [{numbers[name]: value for name, value in each.items()} if each else None for each in (old, new)]
     assert quota.was_lowered(*by_number) == lowered
@@ -176,7 +176,7 @@ def test_an_allocation_that_is_reported_larger_may_bring_it_over() -> None:
     assert arena.queue("root.a").quota_ns == 0
 
 
-def test_those_above_go_first_and_nothing_is_cut_twice() -> None:
+def test_queues_above_are_cut_first_and_nothing_is_cut_twice() -> None:
     def tree(top: int, a: int) -> str:
         inner = leaf(a, name="a")
         return root(
@@ -278,7 +278,7 @@ def taken(arena: Arena) -> dict[str, int]:
     return found
 
 
-def test_what_rounding_leaves_is_taken_too() -> None:
+def test_the_rest_of_rounding_is_taken_too() -> None:
     # (In YuniKorn 2 of 12, split over three and rounded down, is nothing.)
     arena = parent_of(("p", None, 4), ("q", None, 4), ("r", None, 4), maximum=10)
     assert sum(taken(arena).values()) == 2

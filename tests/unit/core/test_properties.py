@@ -1,4 +1,4 @@
-"""What a queue's properties mean."""
+"""The meaning of a queue's properties."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ MINUTE_NS = 60 * SECOND_NS
         ("quota.preemption.delay", "0", "quota_preemption_delay_ns", 0),
     ],
 )
-def test_what_a_value_means(name: str, text: str, field: str, value: object) -> None:
+def test_the_meaning_of_a_value(name: str, text: str, field: str, value: object) -> None:
     policy, wrong = read({name: text})
     assert (getattr(policy, field), wrong) == (value, {})
     others = [each for each in QueuePolicy.__slots__ if each != field]
@@ -95,7 +95,7 @@ def test_unknown_names_have_no_effect() -> None:
     assert policy_of({"cost.centre": "4711", "priority.offset": "3"}).priority_offset == 3
 
 
-def test_what_a_configured_child_takes_from_its_parent() -> None:
+def test_properties_that_a_configured_child_inherits() -> None:
     everything = {name: key.default for name, key in KEYS.items()} | {"cost.centre": "4711"}
     taken = inherited({**everything, "preemption.policy": "DISABLED"})
     assert set(everything) - set(taken) == {"priority.offset", "priority.policy"}
@@ -128,7 +128,7 @@ def test_durations_are_gos(text: str, ns: int) -> None:
 @pytest.mark.parametrize(
     "text", ["", "-", "s", "5", "1d", "1 s", "1,5s", "1s ", "--1s", "1sm", "2562048h", "1e3s", "٣s", "1" * 70 + "s"]
 )
-def test_what_is_no_duration(text: str) -> None:
+def test_invalid_durations(text: str) -> None:
     with pytest.raises(ValueError, match="invalid duration"):
         parse_duration_ns(text)
 

@@ -339,7 +339,7 @@ def test_a_missing_answer_for_a_worse_node_delays_nothing() -> None:
     assert rm.is_quiet()
 
 
-def test_what_is_refused_in_the_same_message_is_known_before_anything_is_taken() -> None:
+def test_refusals_of_a_message_are_known_before_its_agreements_are_used() -> None:
     rm = many(6)
     rm.ask("app", "k", m=2)
     rm.no()
@@ -761,7 +761,7 @@ def test_a_stream_that_comes_back_in_time_goes_on() -> None:
     assert allocations(rm.yes()) == [("app", "k", "n1")]
 
 
-def test_what_was_refused_for_want_of_an_answer_is_asked_when_the_stream_is_there_again() -> None:
+def test_refusals_without_an_answer_are_asked_again_when_the_stream_is_back() -> None:
     rm = one()
     rm.lose()
     rm.forget()

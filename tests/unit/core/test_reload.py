@@ -109,7 +109,7 @@ def test_nodes_are_tried_in_the_new_order() -> None:
     assert cluster.placed("x")["k3"] == "n2"
 
 
-def test_what_waits_is_tried_under_the_new_rules_and_keeps_its_node() -> None:
+def test_waiting_asks_are_tried_under_the_new_rules_and_keep_their_node() -> None:
     cluster = Cluster(root("{name: q, resources: {max: {memory: 3}}}", "{name: other}")).having(
         {"n": {"memory": 10}}, {"x": "root.q"}
     )

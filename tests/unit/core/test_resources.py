@@ -115,7 +115,7 @@ def test_shapes_of_the_past_are_forgotten() -> None:
         (INT64_MIN - 1, INT64_MIN),
     ],
 )
-def test_what_goes_out_is_the_nearest_int64(value: int, told: int) -> None:
+def test_outgoing_amounts_are_cut_to_int64(value: int, told: int) -> None:
     assert saturated(value) == told
 
 
@@ -157,7 +157,7 @@ def test_too_many_types_leave_none_of_them_behind() -> None:
     assert len(types.names) == TYPES_MAX
 
 
-def test_what_was_recorded_has_as_many_types_as_it_has() -> None:
+def test_a_fold_accepts_any_number_of_recorded_types() -> None:
     types = Types()
     types.bounded = False
     types.reserve(f"t{number}" for number in range(TYPES_MAX + 1))

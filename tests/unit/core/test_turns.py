@@ -43,9 +43,9 @@ LABEL, PORT = "label", "port"
 
 
 class Stateful(Asking):
-    """An RM that knows what it was told, and nothing else: required hostname anti-affinity, and host ports.
+    """An RM that knows only the messages that it got: required hostname anti-affinity, and host ports.
 
-    :ivar wrong: what it was told that it would not have agreed to, with what it knew by then.
+    :ivar wrong: allocations that it would have refused with its knowledge at that time.
     """
 
     def __init__(self, *args: Any, **policy: Any) -> None:
@@ -322,7 +322,7 @@ def test_gangs_take_turns_too() -> None:
         assert sorted(rm.placed("g")) == [f"r{number}" for number in range(6)], alone
 
 
-def test_what_is_left_of_an_ask_goes_out_of_its_own_line_when_it_is_released() -> None:
+def test_the_rest_of_a_released_ask_leaves_its_line() -> None:
     """Of three repeats one is asked about, and the others stand in line behind it."""
     for alone in list(SCOPES.values())[1:]:
         rm = a_cluster(alone, nodes=1)

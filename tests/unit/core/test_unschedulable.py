@@ -1,4 +1,4 @@
-"""Who keeps nodes from what is new: counted as it changes, the same after a restart, and said in words."""
+"""Closers of nodes: counted with each change, the same after a restart, and explained in sentences."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def cluster(*names: str) -> Outside:
 
 
 def closed(found: Outside) -> list[tuple[str, str, int]]:
-    """Who closes how many nodes; the same for a scheduler that begins anew."""
+    """The number of nodes by closer; the same for a restarted scheduler."""
     found.check_folds()
     now = found.partition.figures.closed()
     found.restart()
@@ -86,7 +86,7 @@ def test_a_node_is_closed_by_its_first_closer() -> None:
     assert closed(found) == [("SOURCE", "vms", 1)]
 
 
-def test_what_is_lent_is_wanted_back_then_taken_back_then_forgotten() -> None:
+def test_an_offer_is_revoked_then_taken_back_then_forgotten() -> None:
     found = cluster()
     lent = ExternalOffer("o1", "n", {"vcore": 4})
     found.says("mesos", lent)

@@ -1,4 +1,4 @@
-"""What an application has used: whole seconds of what ended, by kind, instance type and resource."""
+"""The past use of an application: whole seconds of ended allocations, by kind, instance type and resource."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dashboard's file is its code's, and everything that its queries name is exposed by somebody."""
+"""The dashboard's file is that of its code, and some process exposes every metric in its queries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Another manager to be watched, a handler that keeps what it is told, and time that moves when told."""
+"""A fake manager to watch, a handler that keeps its calls, and a manual clock."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Manager:
         self.wake()
 
     def expire(self) -> None:
-        """Nobody can go on from where he was."""
+        """No watch can continue from its cursor."""
         self.first = len(self.history) + 1
         self.watch_faults.append(CursorExpired("that was long ago"))
         self.wake()
@@ -151,7 +151,7 @@ class Manager:
 
 
 class Recorder:
-    """A handler that keeps what it is told, and holds its informer to the rules of add, update, delete.
+    """A handler that keeps its calls, and checks that the informer follows the rules of add, update, delete.
 
     :ivar known: by key.
     :ivar told: (method, id) of each call; ``initials``: which adds were said to be initial.

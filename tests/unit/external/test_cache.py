@@ -1,4 +1,6 @@
-"""The way to the log: the newest of each object, in an order that nobody is over-committed by, and nothing lost."""
+"""The cache's way to the log: the newest state of each object, in an order without over-commitment, and without
+loss.
+"""
 
 from __future__ import annotations
 
@@ -203,7 +205,7 @@ async def test_a_note_is_behind_what_was_put_before_and_before_what_comes_after(
         ("-+", "+"),
     ],
 )
-async def test_what_becomes_of_an_object_that_is_not_written_yet(said: str, expected: str) -> None:
+async def test_changes_of_an_unwritten_object_are_merged(said: str, expected: str) -> None:
     async with Rig() as rig:
         for letter in said:
             match letter:
@@ -218,7 +220,7 @@ async def test_what_becomes_of_an_object_that_is_not_written_yet(said: str, expe
         assert "".join(told(await rig.changes())).replace("a", "") == expected
 
 
-async def test_what_is_on_the_log_or_on_the_way_there_is_deleted_there() -> None:
+async def test_a_written_object_is_deleted_on_the_log() -> None:
     async with Rig() as rig:
         rig.is_away = True
         rig.cache.put(vm("sent"))

@@ -185,7 +185,7 @@ def test_durations() -> None:
         ({"kind": "queue", "maximum": {"vcore": "many"}}, "maximum.vcore: 'many', expected an amount"),
     ],
 )
-def test_what_is_wrong_is_said(more: dict[Any, Any], text: str) -> None:
+def test_the_error_names_the_fault(more: dict[Any, Any], text: str) -> None:
     with pytest.raises(BadDocument) as caught:
         read_document({"id": "x", **more})
     assert text in str(caught.value)

@@ -1,4 +1,4 @@
-"""Who is responsible for a node: one of them, always the same one, and few nodes move."""
+"""The responsibility for a node: exactly one instance, always the same one, and few nodes move."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_an_unknown_instance_is_an_error() -> None:
     assert responsible_for_node("n", "a", ["a"])
 
 
-def test_what_is_on_a_node_follows_it_and_the_rest_has_one_owner_or_all() -> None:
+def test_objects_on_a_node_follow_it_and_others_have_one_owner_or_all() -> None:
     instances = ["a", "b", "c"]
     predicates = {instance: responsible_for(instance, instances) for instance in instances}
     for number in range(50):

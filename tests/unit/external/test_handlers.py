@@ -119,7 +119,7 @@ def test_two_level_takes_offers_only(what: ExternalObject) -> None:
         (b"idle: 2m\ngrace: 1m", {"idle": "3m"}, 180 * SECOND, 60 * SECOND),
     ],
 )
-def test_what_an_offer_does_not_say_is_configured(
+def test_missing_durations_of_an_offer_come_from_the_configuration(
     config: bytes | None, options: dict[str, object], idle_ns: int, grace_ns: int
 ) -> None:
     cache = Cache()

@@ -70,7 +70,7 @@ async def test_changes_are_delivered_in_order() -> None:
         assert running.handler.known == {Key(NODE, "h1"): ExternalNode("h1", {"vcore": 5})}
 
 
-async def test_what_a_watch_calls_a_change_is_looked_up_not_believed() -> None:
+async def test_the_type_of_a_change_is_decided_by_the_store() -> None:
     async with Running() as running:
         running.manager.set(node("h1"))
         await running.start()
@@ -333,7 +333,7 @@ async def test_unreadable_documents_in_a_listing() -> None:
 
 
 @pytest.mark.parametrize("by", ["a change", "a listing"])
-async def test_what_could_never_be_read_is_forgotten_when_it_is_gone(by: str) -> None:
+async def test_an_object_that_was_never_readable_is_forgotten_at_its_end(by: str) -> None:
     """The scheduler may know it from an earlier life: that it is gone must reach it all the same."""
     async with Running() as running:
         running.manager.set(node("h1"))
@@ -355,7 +355,7 @@ async def test_what_could_never_be_read_is_forgotten_when_it_is_gone(by: str) ->
         assert running.handler.forgotten == [Key(NODE, "h2")], "once: now it was read"
 
 
-async def test_what_a_source_could_not_read_itself() -> None:
+async def test_a_document_that_the_source_could_not_read() -> None:
     async with Running() as running:
         running.manager.set(node("h1"))
         await running.start()
@@ -620,7 +620,7 @@ async def test_others_run_while_a_listing_is_handed_over() -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_what_is_no_answer_at_all() -> None:
+async def test_a_nonsensical_answer() -> None:
     """A plugin with defects costs its own objects, not the process."""
     async with Running() as running:
         answers: list[object] = [None, 7, ([], "1", 3)]

@@ -1,5 +1,4 @@
-"""Whatever happens between a source and its informer in whatever order: in the end the handler, and the log, know what
-the source knows."""
+"""After any order of events between a source and its informer, the handler and the log have the source's state."""
 
 from __future__ import annotations
 

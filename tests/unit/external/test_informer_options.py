@@ -42,7 +42,7 @@ MODELS: Mapping[str, type[BaseModel]] = {
         ("redis", {**REDIS, "url": "rediss://u:p@h:6380/1", "give_back_stream": "back"}),
     ],
 )
-async def test_what_can_be_used_connects_to_nothing_yet(
+async def test_valid_options_make_a_source_without_connecting(
     kind: str, options: Mapping[str, object], tmp_path: Path
 ) -> None:
     source = get_informer(kind, options, context(tmp_path))
@@ -118,7 +118,7 @@ async def test_what_can_be_used_connects_to_nothing_yet(
         ("redis", {**REDIS, "key": ""}, "key: '': String should have at least 1 character"),
     ],
 )
-def test_what_cannot_be_used_is_named_with_what_was_expected(
+def test_invalid_options_are_named_with_the_expectation(
     kind: str, options: Mapping[str, object], said: str, tmp_path: Path
 ) -> None:
     with pytest.raises(InformerSettingsWrong) as caught:

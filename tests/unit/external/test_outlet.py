@@ -1,4 +1,4 @@
-"""Offers on their way back: told until the source takes them, and never for what they were before."""
+"""The return of offers: repeated until the source takes them, and never for an earlier state of the offer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PLACE = 1
 
 
 class Framework(Manager):
-    """A source that lends. ``errors``: raised by the next calls."""
+    """A source with offers. ``errors``: raised by the next calls."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ async def test_only_returned_offers_of_the_source_go_back_once_for_each_record()
         assert len(rig.framework.back) == 2
 
 
-async def test_what_was_lent_anew_since_is_not_given_back() -> None:
+async def test_an_offer_made_again_since_is_not_returned() -> None:
     async with Rig() as rig:
         for offer_id in ("again", "forgotten", "stays"):
             rig.record(offer_id, RETURNED)
@@ -143,7 +143,7 @@ async def test_a_source_that_does_not_take_them_is_asked_again(error: Exception)
         assert rig.outlet.last_error == ""
 
 
-async def test_what_is_lent_anew_while_it_is_given_back_may_go_back_again() -> None:
+async def test_an_offer_made_again_during_its_return_may_be_returned_again() -> None:
     async with Rig() as rig:
         rig.framework.errors = [SourceUnavailable("away")]
         rig.record("o-1", RETURNED)

@@ -81,7 +81,7 @@ async def test_a_closed_end_is_detected_and_half_a_frame_is_no_message() -> None
 
 
 @pytest.mark.parametrize("said", [b"\x00\x00\x00\x02no", (FRAME_BYTES_MAX + 1).to_bytes(4, "big")])
-async def test_what_makes_no_sense_is_an_error(said: bytes) -> None:
+async def test_a_nonsensical_message_is_an_error(said: bytes) -> None:
     one, other = socket.socketpair()
     channel: Channel[Message] = await Channel.over(one, Message)
     other.sendall(said)
@@ -171,7 +171,7 @@ def record(number: int, size: int = 1) -> OutRecord:
     return OutRecord(TOPICS.requests, 0, str(number).encode(), b"x" * size)
 
 
-async def test_what_is_appended_is_on_the_log_in_its_order() -> None:
+async def test_appended_records_are_on_the_log_in_order() -> None:
     async with both() as (log, bus):
         writer = await bus.writer("w")
         appended = [writer.append(record(number, 30_000)) for number in range(100)]  # (three frames)
@@ -184,7 +184,7 @@ async def test_what_is_appended_is_on_the_log_in_its_order() -> None:
             await writer.append(record(1))
 
 
-async def test_what_the_log_refuses_is_refused_and_the_rest_is_not() -> None:
+async def test_only_records_that_the_log_refuses_are_refused() -> None:
     async with both() as (log, bus):
         writer = await bus.writer("w")
         log.refuses = list(ERRORS)

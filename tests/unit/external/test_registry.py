@@ -55,7 +55,7 @@ def module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return made
 
 
-def test_those_that_come_with_muster() -> None:
+def test_the_shipped_informers_are_registered() -> None:
     assert set(registry.informers.names()) >= {"empty", "file", "http", "kafka", "redis"}
     assert set(registry.event_handlers.names()) >= {"default", "two-level"}
     assert isinstance(get_event_handler("default", None, CACHE, CONTEXT), DefaultEventHandler)
@@ -123,7 +123,7 @@ def test_only_what_is_asked_for_is_imported(module: ModuleType) -> None:
         known.make("broken")
 
 
-def test_what_a_factory_says_of_its_settings_is_said(module: ModuleType) -> None:
+def test_a_factorys_settings_error_is_passed_on(module: ModuleType) -> None:
     def make(*_: object) -> None:
         raise HandlerSettingsWrong("idle: 'often', expected a duration")
 
@@ -146,7 +146,7 @@ def test_a_factory_that_fails_otherwise_is_named_and_its_words_are_not_repeated(
     assert caught.value.__cause__ is None
 
 
-def test_what_is_no_factory_and_what_makes_no_handler(module: ModuleType) -> None:
+def test_invalid_factories_and_wrong_handlers_are_refused(module: ModuleType) -> None:
     module.make = 5  # type: ignore[attr-defined]
     with pytest.raises(HandlerSettingsWrong, match="is no factory: int"):
         handlers(point("vms", "acme_vms_module:make")).make("vms")

@@ -264,7 +264,7 @@ GOOD = [
 
 
 @pytest.mark.parametrize(("kind", "message"), [pytest.param(k, m, id=n) for n, k, m in GOOD])
-def test_what_is_good_goes_on_as_it_came(kind: StreamKind, message: Any) -> None:
+def test_a_valid_message_is_passed_on_unchanged(kind: StreamKind, message: Any) -> None:
     message.rmID = "rm"
     raw = message.SerializeToString()
     left = admit(kind, raw, "rm", LIMITS)
@@ -311,7 +311,7 @@ def test_a_message_without_items_goes_nowhere() -> None:
         ),
     ],
 )
-def test_what_cannot_be_attributed_raises(call: Callable[[], Any], error: type[Exception], story: str) -> None:
+def test_a_message_of_no_rm_raises(call: Callable[[], Any], error: type[Exception], story: str) -> None:
     with pytest.raises(error) as caught:
         call()
     assert story in str(caught.value)

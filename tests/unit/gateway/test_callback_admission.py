@@ -1,4 +1,4 @@
-"""What an RM says on its callback stream: what goes on, what is dropped, what ends the stream."""
+"""An RM's messages on its callback stream: those passed on, those dropped, and those that end the stream."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_second_hello_ends_the_stream() -> None:
         admitted(Message(hello=pb.Hello(), predicates=[yes(1)]))
 
 
-def test_what_is_no_message_ends_the_stream() -> None:
+def test_an_unreadable_message_ends_the_stream() -> None:
     with pytest.raises(InvalidRequest, match=r"7 bytes that are no muster\.v1\.From"):
         admit_callbacks(b"\xffgarbag", "rm", LIMITS, first=False)
 
@@ -143,7 +143,7 @@ def test_more_answers_than_allowed_are_cut_off() -> None:
 
 
 @given(st.integers(0, 60), st.integers(0, 60), st.integers(0, 6))
-def test_what_is_larger_than_a_record_is_split_in_order(predicates: int, preemption: int, dumps: int) -> None:
+def test_a_message_larger_than_a_record_is_split_in_order(predicates: int, preemption: int, dumps: int) -> None:
     message = Message(
         predicates=[yes(n + 1, "r" * 100) for n in range(predicates)],
         preemption_predicates=[victims(n + 1, n) for n in range(preemption)],

@@ -1,4 +1,4 @@
-"""What travels on the log, opened: which answer is to what."""
+"""The records of the log, decoded: each answer belongs to its request."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_response_of_a_stream_is_no_answer() -> None:
     assert (response.kind, response.sequence, response.payload, response.answer) == (StreamKind.NODE, 4, b"x", None)
 
 
-def test_what_is_no_envelope_is_said() -> None:
+def test_an_unreadable_envelope_is_an_error() -> None:
     with pytest.raises(CodecError, match="is no ResponseEnvelope"):
         read_response(Record(TOPICS.responses, 0, 7, 0, b"rm", b"\xff\xff"))
 

@@ -1,4 +1,4 @@
-"""What one stream is still to be sent: order, gaps, registrations, resume, and what may be stored."""
+"""The feed of one stream: order, gaps, registrations, resume, and the cursor to store."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def registration(sequence: int, *, accepted: bool) -> Response:
     return Response("rm", sequence, None, b"", Registration("r", accepted, ()))
 
 
-def test_what_lies_before_its_place_is_passed_over_even_a_registration() -> None:
+def test_records_before_its_place_are_skipped_even_a_registration() -> None:
     feed = a_feed()
     feed.take(9, registration(1, accepted=True))
     feed.take(8, response(99))
@@ -76,7 +76,7 @@ def test_without_a_known_number_the_first_one_counts() -> None:
         feed.take(19, response(42))
 
 
-def test_what_may_be_stored_follows_what_was_written() -> None:
+def test_the_storable_cursor_follows_the_writes() -> None:
     feed = a_feed()
     feed.take(10, response(2))
     feed.take(11, response(3, OTHER))
@@ -90,7 +90,7 @@ def test_what_may_be_stored_follows_what_was_written() -> None:
     assert feed.delivered == Cursor(3, 50, 2)
 
 
-def test_what_the_rm_has_processed_does_not_come_again() -> None:
+def test_processed_responses_are_not_sent_again() -> None:
     feed = a_feed(resume_after=3)
     for offset, sequence in ((10, 2), (11, 3), (12, 4)):
         feed.take(offset, response(sequence, payload=str(sequence).encode()))

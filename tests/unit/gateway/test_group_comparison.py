@@ -56,7 +56,7 @@ def test_the_warning_names_other_clusters_only_where_groups_are_shared(named: bo
     assert problem.message == f"'batch': {said} registered with another configuration, expected identical ones"
 
 
-def test_what_is_compared_is_kept_with_the_session_and_may_be_missing_in_an_old_one() -> None:
+def test_the_checksum_is_in_the_session_and_may_be_missing_in_an_old_one() -> None:
     stored = session("rm", "batch", "A")
     assert from_json(to_json(stored), 1) == stored
     old = to_json(stored).replace('"policy_group"', '"something_else"')

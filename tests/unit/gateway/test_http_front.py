@@ -1,4 +1,4 @@
-"""Where the HTTP front sends a request: to whom it is for, in whatever letters, and with however many slashes."""
+"""The HTTP front sends a request to its service, in any letter case and with doubled slashes."""
 
 from __future__ import annotations
 

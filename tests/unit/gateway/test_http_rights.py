@@ -63,7 +63,7 @@ def test_no_request_has_two_routes() -> None:
         ("GET", "/debug", Right.ADMIN),
     ],
 )
-def test_what_has_no_row(method: str, path: str, right: Right) -> None:
+def test_paths_without_a_route(method: str, path: str, right: Right) -> None:
     assert needed(method, path) is right
 
 

@@ -1,4 +1,4 @@
-"""Who asks: tokens, the loopback, proxies, and what keeps the front from being opened by mistake."""
+"""Identification of callers: tokens, the loopback, proxies, and the checks against opening the front by mistake."""
 
 from __future__ import annotations
 

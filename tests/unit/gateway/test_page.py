@@ -62,7 +62,7 @@ def test_the_types_are_those_that_a_browser_runs() -> None:
     ]
 
 
-async def test_what_is_not_there(client: httpx.AsyncClient) -> None:
+async def test_a_missing_file_is_404(client: httpx.AsyncClient) -> None:
     for path in ("/page/nothing.js", "/page/", "/page/__init__.py", "/page/%2e%2e/__init__.py", "/page/index.html"):
         answer = await client.get(path)
         assert (answer.status_code, answer.text) == (404, "404 page not found\n"), path

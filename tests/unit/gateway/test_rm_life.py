@@ -33,7 +33,7 @@ def test_a_registration_starts_a_life_from_everywhere(state: RmState) -> None:
 
 
 @pytest.mark.parametrize(("state", "event"), ILLEGAL)
-def test_what_is_not_in_the_table_tells_the_story(state: RmState, event: RmEvent) -> None:
+def test_an_illegal_step_names_the_legal_ones(state: RmState, event: RmEvent) -> None:
     with pytest.raises(IllegalTransition) as caught:
         next_state("rm-7", state, event)
     assert "rm-7" in str(caught.value)

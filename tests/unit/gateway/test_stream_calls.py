@@ -1,4 +1,4 @@
-"""What a call's status is, however its stream ends."""
+"""The status of a call, for each way in which its stream ends."""
 
 from __future__ import annotations
 

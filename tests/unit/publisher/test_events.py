@@ -70,7 +70,7 @@ def test_consecutive_events_are_one_run() -> None:
         (headers("rm", 5)[0], headers("rm", 5)[1], ("tracking", b"1")),
     ],
 )
-def test_what_is_no_event_is_counted_and_passed_over(bad: tuple[tuple[str, bytes], ...]) -> None:
+def test_records_that_are_not_events_are_counted_and_skipped(bad: tuple[tuple[str, bytes], ...]) -> None:
     records = [record(0, "rm", 5), Record("t", 0, 1, 0, b"rm", b"", bad), record(2, "rm", 6)]
     batch = batch_of(0, records, 0, 3)
     assert [run.first_id for run in batch.runs] == [5]

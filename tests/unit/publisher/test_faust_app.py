@@ -1,4 +1,4 @@
-"""What stands between us and Faust: settings, liveness, batches, what is mended. (Kafka: tests/integration.)"""
+"""The driver on Faust: settings, liveness, batches, mended defects. (Kafka: tests/integration.)"""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from unit.publisher.feeding import Feeder
 LOG_SETTINGS = LogSettings(backend="memory", partitions=1, kafka_bootstrap_servers="a:1, b:2", topic_prefix="x.")
 
 
-def test_what_is_mended_is_still_there() -> None:
+def test_the_mended_defects_still_exist() -> None:
     for name in ("perform_seek", "pause_partitions", "resume_partitions", "resume_flow", "_getmany", "_add_gap"):
         assert name in vars(BaseConsumer), name
     assert "_committed_offset" in BaseConsumer.perform_seek.__code__.co_names
@@ -165,7 +165,7 @@ async def test_a_batch_is_acknowledged_when_its_records_and_then_its_states_are_
     assert sent.states == before
 
 
-async def test_what_is_not_written_is_not_acknowledged(log: MemoryLog) -> None:
+async def test_unwritten_events_are_not_acknowledged(log: MemoryLog) -> None:
     class Refusing(Sent):
         async def written(self) -> None:
             raise LogUnavailable("nobody there")
@@ -331,7 +331,7 @@ async def test_a_tables_changes_are_sent_in_order_when_it_is_asked_to(monkeypatc
 # ---- what it costs ---------------------------------------------------------------------------------------------------
 
 
-async def test_what_needs_no_waiting_is_done_without_a_task(consumer: SteadyConsumer) -> None:
+async def test_a_call_without_waiting_needs_no_task(consumer: SteadyConsumer) -> None:
     async def at_once() -> int:
         seen.append(asyncio.current_task())
         return 7
@@ -345,7 +345,7 @@ async def test_what_needs_no_waiting_is_done_without_a_task(consumer: SteadyCons
     assert seen == [asyncio.current_task()]
 
 
-async def test_what_has_to_wait_goes_on_where_it_began(consumer: SteadyConsumer) -> None:
+async def test_a_waiting_coroutine_continues_where_it_began(consumer: SteadyConsumer) -> None:
     steps: list[str] = []
     room = asyncio.Event()
 
@@ -384,7 +384,7 @@ async def test_a_waiting_coroutine_gets_its_result_when_another_ends_first(consu
 
 
 @pytest.mark.parametrize("waits", [False, True])
-async def test_what_fails_says_so(consumer: SteadyConsumer, waits: bool) -> None:
+async def test_a_failed_send_raises(consumer: SteadyConsumer, waits: bool) -> None:
     async def failing() -> None:
         if waits:
             await asyncio.sleep(0.001)
@@ -452,7 +452,7 @@ class Batch:
         self.closed = True
 
 
-async def test_what_is_sent_together_goes_out_in_batches_by_partition_in_order(
+async def test_messages_sent_together_go_in_batches_by_partition_in_order(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     app = faust_app(DeriveSettings(), LOG_SETTINGS, {})

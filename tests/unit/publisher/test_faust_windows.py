@@ -49,7 +49,7 @@ def held_by_the_fold(changes: list[tuple[int, int]]) -> dict[int, int]:
     return {start_s: one.quantity_ns.get("vcore", 0) for start_s, one in shown.items()}
 
 
-async def test_what_is_held_across_windows_falls_into_the_one_that_it_ends_in() -> None:
+async def test_usage_across_windows_falls_into_its_last_window() -> None:
     changes = [(START_NS + 50 * S_IN_NS, 1), (START_NS + 190 * S_IN_NS, 0)]  # 10, 60, 60 and 10 seconds
     start_s = START_NS // S_IN_NS
     assert await held_by_faust(changes) == {start_s: 0.0, start_s + 180: 140.0}

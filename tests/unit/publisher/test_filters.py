@@ -67,7 +67,7 @@ def passed(wanted: EventFilter, start: int = 0) -> list[int]:
     return list(passing(wanted, LIFE, start, 0, index_of(LIFE)))
 
 
-def test_everything_that_is_there_passes_an_open_filter() -> None:
+def test_every_present_event_passes_an_open_filter() -> None:
     assert EventFilter().is_open
     assert passed(EventFilter()) == [n for n in range(len(LIFE)) if n != 18]
 
@@ -91,7 +91,7 @@ def test_everything_that_is_there_passes_an_open_filter() -> None:
         (EventFilter(queue="root.none"), []),
     ],
 )
-def test_what_passes(wanted: EventFilter, expected: list[int]) -> None:
+def test_events_that_pass(wanted: EventFilter, expected: list[int]) -> None:
     assert passed(wanted) == expected
 
 
@@ -170,7 +170,7 @@ def test_queues_by_objects() -> None:
     assert queues.queue_of("rm", "a") == "root.e"
 
 
-def test_what_teaches_nothing() -> None:
+def test_events_without_a_queue_teach_nothing() -> None:
     index = QueueIndex()
     for each in (
         seen("QUEUE", SET, "QUEUE_APP", "root.a", "app"),

@@ -1,4 +1,4 @@
-"""A log that fails at an unlucky moment: nobody ends, leaks, or takes silence for an answer."""
+"""A log that fails at an unlucky moment: no task ends, leaks, or mistakes silence for an answer."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ async def test_silence_or_retention_at_the_last_event_does_not_make_it_another_l
     assert sorted(event_id for _, _, event_id in target.events) == [3, 4]
 
 
-async def test_what_retention_takes_while_the_rings_are_filled_is_left_out() -> None:
+async def test_records_deleted_while_the_rings_are_filled_are_left_out() -> None:
     log = await troubled()
     await Feeder(log, TOPICS).events("rm", range(9))
 

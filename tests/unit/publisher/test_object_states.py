@@ -130,7 +130,7 @@ async def test_of_those_of_one_name_each_has_its_own(view: View) -> None:
     assert await added(states, *times) == ["first", "first", "second", "second"]
 
 
-async def test_what_went_when_another_of_its_name_was_made_is_the_older_one(view: View) -> None:
+async def test_an_object_removed_when_its_namesake_was_created_is_the_older_one(view: View) -> None:
     """An RM registers anew: its queues go, and are made again, at one time."""
     view.known[("queue", "root")] = [(NOW_NS + 10, "new"), (NOW_NS, "old")]
     states = ObjectStates(view.app, ManualClock())

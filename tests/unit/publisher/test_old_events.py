@@ -201,7 +201,7 @@ async def test_streams_cross_from_log_to_packed_to_plain_to_live_while_events_ar
         await asyncio.gather(write(), *map(follow, starts))
 
 
-async def test_what_is_nowhere_is_said_in_a_stream_and_what_cannot_be_read_ends_it() -> None:
+async def test_missing_events_are_reported_in_a_stream_and_unreadable_ones_end_it() -> None:
     async with running(listen=True, ring_capacity=10) as publisher:
         await filled(publisher, 50)
         source = publisher.service._rest._source

@@ -1,4 +1,4 @@
-"""Who reads events older than the ring, who waits, and who is refused."""
+"""Reads of events older than the ring: those that run, those that wait, and those that are refused."""
 
 from __future__ import annotations
 

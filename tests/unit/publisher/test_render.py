@@ -57,7 +57,7 @@ def test_lines_and_errors() -> None:
     )
 
 
-def test_what_does_not_decode_says_so() -> None:
+def test_an_undecodable_record_has_a_message() -> None:
     assert json.loads(render.event_json(b"\xff\xff\xff")) == {"message": UNREADABLE_MESSAGE, "resource": {}}
 
 

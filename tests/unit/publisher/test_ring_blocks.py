@@ -1,4 +1,4 @@
-"""What a block gives back is what it was given: any bytes, and records as the scheduler writes them."""
+"""A block restores its records: any bytes, and records in the scheduler's form."""
 
 from __future__ import annotations
 

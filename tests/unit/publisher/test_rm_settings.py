@@ -1,4 +1,4 @@
-"""What RMs say about their events: known before the rings are filled, followed afterwards, never fatal."""
+"""The RMs' event settings: read before the rings are filled, followed afterwards, never fatal."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ async def test_values_that_cannot_be_read_change_nothing_and_stop_nothing() -> N
         assert await publisher.service.healthy()
 
 
-async def test_what_is_wrong_with_a_setting_is_logged_once_however_often_it_is_recorded() -> None:
+async def test_a_bad_setting_is_logged_once_for_all_its_records() -> None:
     async with running(poll_s=0.01) as publisher:
         await publisher.service.start()
         settings = publisher.service.rm_settings

@@ -100,7 +100,7 @@ async def test_older_than_the_ring_comes_from_the_log() -> None:
             assert await lines.take(2) == lines_of(range(2_000, 2_002))
 
 
-async def test_what_the_log_has_lost_is_said() -> None:
+async def test_missing_ids_are_reported() -> None:
     async with running(listen=True, ring_capacity=10) as publisher:
         await filled(publisher, 50)
         publisher.log.store.delete_before(TOPICS.events, TOPICS.partition_of("rm"), 45)
@@ -477,7 +477,7 @@ async def test_ten_stalled_clients_of_a_hundred_delay_no_other() -> None:
     assert len(streams.open) == 0
 
 
-async def test_what_one_stream_was_sent_is_not_taken_for_more_than_it_is_by_the_next() -> None:
+async def test_cached_lines_of_one_stream_are_not_too_many_for_the_next() -> None:
     rings = Rings(1_000)
     ring = rings.ring_for("rm", INSTANCE)
     streams, source = EventStreams(LIMITS, ManualClock()), EventSource(rings, [], TOPICS)

@@ -116,7 +116,7 @@ def test_books_that_hold_nothing_are_dropped() -> None:
     assert len(applications) < len([kind for kind, _ in life.changes if kind == "application"])
 
 
-def test_what_does_not_change_costs_nothing_but_a_refresh() -> None:
+def test_unchanged_usage_costs_only_a_refresh() -> None:
     deriver = PartitionDeriver(TOPICS, 0, window_s=WINDOW_S, refresh_windows=60)
     at = iter(range(10**9))
 

@@ -130,7 +130,7 @@ def test_notes_of_older_epochs_and_repeated_ones_change_nothing() -> None:
     assert not rig.policy().connected
 
 
-def test_what_a_newer_stream_wants_takes_the_place_of_what_the_older_one_did() -> None:
+def test_the_wishes_of_a_newer_stream_replace_the_older_ones() -> None:
     rig = AskedRig(wants={"predicates": True, "preemption_predicates": True, "scheduling_states": True})
     rig.send(asks(allocation("x", "k", vcore=1)))
     rig.connect(scheduling_states=True)
@@ -180,7 +180,7 @@ def test_bad_durations_are_a_warning_and_the_default_holds(key: str, text: str) 
 
 
 @pytest.mark.parametrize("absent", ["accept", "Wait", " wait ", "maybe", ""])
-def test_what_happens_without_a_stream_comes_from_the_registration(absent: str) -> None:
+def test_the_registration_decides_the_rule_without_a_stream(absent: str) -> None:
     rig = Rig()
     request = registration(CONFIG)
     request.extraConfig["muster.callbacks.absent"] = absent

@@ -1,4 +1,4 @@
-"""What the RM is asked and told beside SI's streams, field by field, and what makes the machine say it."""
+"""The questions and messages on the callback stream, field by field, and the causes of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an RM says of its events in extraConfig: it counts at once, survives restarts, and bad values change nothing."""
+"""An RM's event settings in extraConfig: they count at once and survive restarts, and bad values change nothing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def update(rig: Rig, **extra: str) -> pb.RegistrationResult:
 
 
 def people(rig: Rig) -> list[si.EventRecord]:
-    """What people were told, in order."""
+    """The events for people, in order."""
     return [
         si.EventRecord.FromString(record.value or b"")
         for record in rig.written

@@ -1,4 +1,4 @@
-"""External changes to the log and back: whole, or told what is wrong with them."""
+"""External changes to the log and back: complete, or with an error that names the fault."""
 
 from __future__ import annotations
 

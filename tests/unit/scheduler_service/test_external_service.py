@@ -257,7 +257,7 @@ async def test_only_informers_of_owned_partitions_are_run_and_waited_for(bench_o
 # ---- until all of them have synced -----------------------------------------------------------------------------------
 
 
-async def test_what_a_source_lists_is_on_the_log_before_it_is_waited_for_no_longer(bench_of: BenchOf) -> None:
+async def test_a_listing_is_on_the_log_before_the_wait_ends(bench_of: BenchOf) -> None:
     bench = await bench_of(vms=Source([node(1), node(2)]))
     async with bench.running(informers={"vms": table("vms", when_lost="keep")}) as service:
         await synced(service)
@@ -307,7 +307,9 @@ async def test_required_informers_that_do_not_sync_are_named_with_their_last_err
         assert not service.synced
 
 
-async def test_what_is_not_on_the_log_is_waited_for(bench_of: BenchOf, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_wait_lasts_until_the_listing_is_on_the_log(
+    bench_of: BenchOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bench = await bench_of(vms=Source([node(1)]))
     writer = await bench.log.writer("slow")
 

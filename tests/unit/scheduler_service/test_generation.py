@@ -98,13 +98,13 @@ def test_else_what_is_seen_shows_it_and_the_first_one_counts(field: str) -> None
     assert rig.machine.rms[RM].info.generation == ""  # of this registration nothing is known yet
 
 
-def test_what_the_registration_says_is_not_changed_by_what_is_seen() -> None:
+def test_a_generation_named_by_the_registration_stays() -> None:
     rig = registered(muster__generation="current")
     rig.send(SEEN["AllocationAsk"])
     assert known(rig)[0] == "current"
 
 
-def test_what_is_seen_is_believed_before_a_version_which_may_be_the_rms_own() -> None:
+def test_a_seen_item_counts_before_the_version() -> None:
     rig = registered("1.0.0")
     assert rig.core.partitions["default"].previous_generation
     rig.send(SEEN["Allocation without nodeID"])

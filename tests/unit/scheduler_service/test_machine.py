@@ -116,7 +116,7 @@ def test_registering_again_drops_everything_and_goes_on_counting(rig: Rig) -> No
     [make.removal("x"), make.node("n1", si.NodeInfo.DECOMISSION), make.release("x", "k"), make.release("x")],
     ids=["application", "node", "allocation", "all"],
 )
-def test_what_was_removed_just_before_a_registration_leaves_no_ghost(rig: Rig, removing: object) -> None:
+def test_an_object_removed_just_before_a_registration_leaves_no_record(rig: Rig, removing: object) -> None:
     """One batch: the removal's tombstones are not lost with the state that the registration drops."""
     rig.send(make.asks(make.allocation("x", "k", vcore=1)))
     rig.send(removing, make.registration())
@@ -172,7 +172,7 @@ def test_garbage_goes_to_the_dead_letters_alone(rig: Rig, value: bytes) -> None:
 
 
 @pytest.mark.parametrize("body", ["register", "configuration", "callback_answers"])
-def test_what_may_hold_secrets_is_no_part_of_a_dead_letter(rig: Rig, body: str) -> None:
+def test_possible_secrets_are_no_part_of_a_dead_letter(rig: Rig, body: str) -> None:
     value = pb.RequestEnvelope(rm_id=RM, request_id="r/7", **{body: b"\xff password: hunter2"}).SerializeToString()
     rig.send(value)
     ((kept, why),) = rig.dead
@@ -361,7 +361,7 @@ def test_a_release_and_a_new_allocation_of_one_key_keep_their_order(rig: Rig) ->
 # ---- budgets and time ----------------------------------------------------------------------------------------------
 
 
-def test_what_a_budget_leaves_over_the_next_ticks_decide() -> None:
+def test_the_next_ticks_decide_the_rest_of_a_budget() -> None:
     rig = Rig(budget=3)
     rig.register()
     assert rig.machine.next_deadline_ns() is None

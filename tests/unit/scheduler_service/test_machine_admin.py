@@ -1,5 +1,5 @@
-"""An operator's commands: paused over restarts and registrations, drained without a word, looked at and not applied,
-asked for its own dump; always answered, and nobody else's business."""
+"""An operator's commands: pauses survive restarts and registrations, drains send nothing to the RM, validations apply
+nothing, dumps are passed on. Each is answered, and concerns no other RM."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_a_pause_survives_the_rm_which_cannot_lift_it(rig: AdminRig) -> None:
     assert rig.keys("new") == ["k"]
 
 
-def test_what_it_reports_as_running_is_taken_while_paused(rig: AdminRig) -> None:
+def test_reported_allocations_are_adopted_while_paused(rig: AdminRig) -> None:
     rig.command(pause="")
     rig.send(make.asks(make.allocation("x", "runs", "n", vcore=1000)))
     assert rig.keys("new") == ["runs"]
@@ -312,7 +312,7 @@ def test_a_validated_configuration_is_answered_as_an_update_and_not_applied(rig:
     assert list(rig.command(validate=update(CHANGED)).changes) == []
 
 
-def test_what_changes_fits_a_record_however_long_its_lines_are(rig: AdminRig) -> None:
+def test_changes_fit_a_record_even_with_long_lines(rig: AdminRig) -> None:
     def config(value: str) -> str:
         queues = (f"          - {{name: q{number}, properties: {{p: {value * 190}}}}}\n" for number in range(1_100))
         return CONFIG + "".join(queues)
@@ -355,7 +355,7 @@ def test_secrets_among_a_queues_properties_are_masked_in_what_changes(rig: Admin
         CONFIG.replace("- name: default\n", "- name: default\n    usergroupresolver: {type: ldap}\n"),
     ],
 )
-def test_what_an_update_would_refuse_validation_refuses_in_the_same_words(rig: AdminRig, config: str) -> None:
+def test_validation_refuses_like_an_update_with_the_same_message(rig: AdminRig, config: str) -> None:
     result = rig.command(validate=update(config))
     rig.send(si.UpdateConfigurationRequest(rmID=RM, config=config))
     applied = rig.registrations[-1]

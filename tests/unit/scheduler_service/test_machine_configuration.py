@@ -91,7 +91,7 @@ def test_a_queue_that_vanishes_drains_and_goes_when_it_is_empty() -> None:
         (BEFORE.replace("name: default", "name: other"), "has 1 nodes"),
     ],
 )
-def test_what_cannot_be_applied_changes_nothing(config: str, said: str) -> None:
+def test_a_configuration_that_cannot_be_applied_changes_nothing(config: str, said: str) -> None:
     rig = _rig()
     before, events = dict(rig.state), len(rig.events)
     rig.send(_update(config))
@@ -124,7 +124,7 @@ def test_extra_configuration_counts_even_beside_a_bad_text() -> None:
     assert rig.machine.rms[RM].info.extra_config["log.level"] == "DEBUG"
 
 
-def test_what_was_decided_before_in_the_same_batch_stays_before() -> None:
+def test_earlier_decisions_of_the_batch_are_written_first() -> None:
     rig = _rig()
     rig.send(
         make.asks(make.allocation("y", "k5", vcore=1000)),

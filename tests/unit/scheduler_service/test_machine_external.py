@@ -1,4 +1,6 @@
-"""What sources outside of the RM say, through the machine: kept whoever is registered, recorded, waited for."""
+"""Statements of external sources through the machine: kept whether the RM is registered or not, recorded, and waited
+for.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,7 @@ def furnished(rig: Rig) -> Rig:
 # ---- before, behind and between registrations ------------------------------------------------------------------------
 
 
-def test_what_is_said_before_the_rm_registers_is_recorded_without_the_rm() -> None:
+def test_statements_before_the_registration_are_recorded_without_the_rm() -> None:
     rig = Rig()
     written = rig.send(said(H1, ExternalPool("licence", 3), state=LIVE))
     assert not rig.dead
@@ -85,7 +87,7 @@ def test_what_is_said_before_the_rm_registers_is_recorded_without_the_rm() -> No
     assert rig.machine.next_deadline_ns() is None
 
 
-def test_what_a_source_takes_back_before_the_rm_registers_leaves_no_record() -> None:
+def test_objects_deleted_before_the_registration_leave_no_record() -> None:
     rig = Rig()
     rig.send(said(H1, H2))
     rig.send(said(forgotten(ExternalKind.NODE, "h1")))
@@ -96,7 +98,7 @@ def test_what_a_source_takes_back_before_the_rm_registers_leaves_no_record() -> 
 
 
 @pytest.mark.parametrize("registered", [False, True])
-def test_what_is_said_in_the_batch_of_a_registration_is_not_dropped_with_what_the_rm_had(registered: bool) -> None:
+def test_statements_in_the_batch_of_a_registration_are_kept(registered: bool) -> None:
     rig = furnished(Rig()) if registered else Rig()
     rig.send(said(H1))
     rig.send(said(H2, forgotten(ExternalKind.NODE, "h1"), state=LIVE), registration(CONFIG))
@@ -104,7 +106,7 @@ def test_what_is_said_in_the_batch_of_a_registration_is_not_dropped_with_what_th
     assert sources(rig) == {"vms": ("LIVE", "life-1", "")}
 
 
-def test_what_is_said_of_a_partition_that_the_rm_does_not_have_waits() -> None:
+def test_statements_about_a_partition_that_the_rm_lacks_wait() -> None:
     rig = furnished(Rig())
     rig.send(said(H1, partition="other", state=LIVE))
     assert kept(rig, "ext") == ["other/vms/node/h1"]
@@ -215,7 +217,7 @@ def test_a_source_that_is_given_up_has_passed() -> None:
     assert decides(rig, "k2")
 
 
-def test_what_an_earlier_life_said_does_not_open_the_gate() -> None:
+def test_statements_of_an_earlier_life_do_not_open_the_gate() -> None:
     rig = Rig(gate=gate("vms"))
     rig.send(said(H1, state=LIVE))
     rig.gate = gate("vms", life="life-2")

@@ -1,4 +1,6 @@
-"""What sources say beside what the RM says, through the machine: registrations, restarts, anything in any field."""
+"""Statements of sources beside those of the RM, through the machine: registrations, restarts, any value in any
+field.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,7 @@ def test_an_rm_that_registers_again_finds_it_again(rebuilt: bool) -> None:
     rig.check_counters()
 
 
-def test_what_is_said_in_the_batch_of_a_registration_counts_in_it() -> None:
+def test_statements_in_the_batch_of_a_registration_count_in_it() -> None:
     rig = furnished(Rig())
     rig.send(said(H1))
     rig.send(said(H2, forgotten(ExternalKind.NODE, "h1"), state=LIVE), registration(CONFIG))

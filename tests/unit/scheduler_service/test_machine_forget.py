@@ -112,7 +112,7 @@ def test_numbers_go_on_when_it_registers_again(rebuilt: bool) -> None:
     assert list(rig.machine.rms) == [RM]
 
 
-def test_what_was_on_its_way_is_passed_over() -> None:
+def test_requests_under_way_are_skipped() -> None:
     rig = furnished()
     rig.send(make.life(STOPPED), pb.AdminCommand(forget=pb.AdminCommand.Forget()), make.life(STOPPED))
     assert rig.machine.rms == {}
@@ -148,7 +148,7 @@ def test_a_follower_that_reads_along_has_nothing_left_either() -> None:
     assert list(folder.forgotten) == [RM]
 
 
-def test_what_sources_said_belongs_to_the_id_and_stays() -> None:
+def test_statements_of_sources_belong_to_the_id_and_stay() -> None:
     rig = furnished()
     rig.send(make.said(ExternalNode("host", {"vcore": 8}, brings=False), state=SourceState.LIVE))
     rig.send(make.life(STOPPED))

@@ -1,4 +1,4 @@
-"""What waits costs nothing while nothing changes: 20,000 asks that cannot fit, and a machine that has nothing to do.
+"""Waiting asks cost nothing while nothing changes: 20,000 asks that cannot fit, and an idle machine.
 
 (YuniKorn looks at each of them on each node ten times a second.) Counted in deadlines and lines, not in seconds.
 """
@@ -130,8 +130,8 @@ def test_an_early_tick_looks_at_no_rm(waiting: Quiet) -> None:
     assert calls < 100 * 100, calls
 
 
-def test_what_concerns_none_of_them_costs_little_and_is_over_at_once(waiting: Quiet) -> None:
-    """A node that nobody fits on, an application without asks: no retry begins anew, but for those on their way."""
+def test_a_change_that_concerns_no_waiting_ask_is_cheap(waiting: Quiet) -> None:
+    """A node on which no ask fits, an application without asks: no retry starts, except those under way."""
     waiting.send(make.node("tiny", vcore=1))
     waiting.send(_application("empty", "root.filler"))
     waiting.wait(600)

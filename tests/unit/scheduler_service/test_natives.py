@@ -1,4 +1,4 @@
-"""What the RM itself says, through an event handler (the event handler framework: one handler for native and custom
+"""The RM's own objects through an event handler (the event handler framework: one handler for native and custom
 informers)."""
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ UPDATE, DRAIN, UNDRAIN, GONE = (
 
 
 class Handler(DefaultEventHandler):
-    """Remembers what it is told; says of nodes, refuses and fails as a test wants it."""
+    """Keeps its calls; makes statements, refuses and fails as a test wants it."""
 
     def __init__(self, cache: ExternalCache, heard: list[str], says: Says) -> None:
         super().__init__(cache)
@@ -104,7 +104,7 @@ class Says:
 
 
 class Handled:
-    """A machine whose RM's objects a handler is told of."""
+    """A machine with a handler of its RM's objects."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class Handled:
         self.rig.consult = lambda machine, records: asyncio.run(self.natives.consult(machine, records))
 
     def send(self, *bodies: object) -> list[str]:
-        """What the handler was told meanwhile."""
+        """The handler's calls since the last time."""
         before = len(self.heard)
         self.rig.send(*bodies)
         self.rig.settle()
@@ -304,7 +304,7 @@ def test_however_a_message_is_cut_the_outcome_is_the_same(seed: int) -> None:
 # ---- what it says of nodes -------------------------------------------------------------------------------------------
 
 
-def test_what_it_says_of_a_node_restricts_it_from_the_first_decision_on() -> None:
+def test_a_handlers_statement_restricts_a_node_from_the_first_decision_on() -> None:
     it = Handled()
     it.says.of = spare(6)
     it.send(registration(), node("n1", vcore=8), application("app", "root.c"))
@@ -315,7 +315,7 @@ def test_what_it_says_of_a_node_restricts_it_from_the_first_decision_on() -> Non
     assert any(f"(sources: {SOURCE})" in message for message in messages)
 
 
-def test_what_it_says_is_recorded_and_holds_over_a_rebuild() -> None:
+def test_a_handlers_statement_is_recorded_and_survives_a_rebuild() -> None:
     it = Handled()
     it.says.of = spare(6)
     it.send(registration(), node("n1", vcore=8))
@@ -325,7 +325,7 @@ def test_what_it_says_is_recorded_and_holds_over_a_rebuild() -> None:
     assert (kinds.count("ext"), kinds.count("source")) == (1, 1)
 
 
-def test_what_it_says_no_more_holds_no_more() -> None:
+def test_an_omitted_statement_ends() -> None:
     it = Handled()
     it.says.of = spare(6)
     it.send(registration(), node("n1", vcore=8))
@@ -381,7 +381,7 @@ def test_the_word_of_a_handler_is_what_it_says_beside_the_rm(put: ExternalNode, 
 # ---- it refuses ------------------------------------------------------------------------------------------------------
 
 
-def test_what_it_refuses_is_rejected_with_its_reason() -> None:
+def test_refused_objects_are_rejected_with_the_reason() -> None:
     it = Handled()
     it.says.raised = {name: NotTaken(f"not {name} here") for name in ("n2", "app-2", "k2")}
     it.send(registration(), node("n1", vcore=8), node("n2", vcore=8))
@@ -403,7 +403,7 @@ def test_an_ask_of_the_previous_generation_is_rejected_in_its_words() -> None:
     assert it.rejected("rejected") == {"k": "event handler told does not take it: no"}
 
 
-def test_what_it_does_not_put_is_rejected() -> None:
+def test_objects_that_the_handler_does_not_put_are_rejected() -> None:
     it = Handled(lambda cache: BaseEventHandler())
     it.send(registration(), node("n1", vcore=8))
     assert it.rejected("rejected") == {
@@ -411,7 +411,7 @@ def test_what_it_does_not_put_is_rejected() -> None:
     }
 
 
-def test_what_runs_is_taken_in_whatever_it_says() -> None:
+def test_running_allocations_are_adopted_even_if_refused() -> None:
     it = Handled()
     it.send(registration(), node("n1", vcore=8))
     it.says.raised = {name: NotTaken("no") for name in ("app", "runs", "daemon")}
@@ -613,7 +613,7 @@ def test_independent_asks_are_passed_without_an_application() -> None:
     assert it.send(release("", "alone")) == ["delete_allocation alone"]
 
 
-def test_what_it_says_no_more_when_it_begins_anew_is_gone() -> None:
+def test_statements_that_a_new_handler_omits_end() -> None:
     it = Handled()
     it.says.of = spare(4)
     it.send(registration(), node("n1", vcore=8), node("n2", vcore=8))
@@ -644,7 +644,7 @@ def test_a_registration_that_is_refused_takes_nothing_away() -> None:
     assert (it.free("n1"), it.free("n2"), it.free("n3")) == (4, 4, 4)
 
 
-def test_what_it_said_stays_when_its_table_goes_until_its_name_is_emptied() -> None:
+def test_statements_stay_without_the_table_until_the_source_is_emptied() -> None:
     it = Handled()
     it.says.of = spare(4)
     it.send(registration(), node("n1", vcore=8))
@@ -661,7 +661,7 @@ def test_what_it_said_stays_when_its_table_goes_until_its_name_is_emptied() -> N
     assert it.free("n1") == 8
 
 
-def test_what_cannot_be_read_goes_to_the_dead_letters_as_ever() -> None:
+def test_an_unreadable_request_goes_to_the_dead_letters() -> None:
     it = Handled()
     it.send(registration(), b"\xff", node("n1", vcore=8))
     assert len(it.rig.dead) == 1
@@ -680,7 +680,7 @@ def test_what_cannot_be_read_goes_to_the_dead_letters_as_ever() -> None:
         ({"handler": "nobody"}, "event handler 'nobody' is not known"),
     ],
 )
-def test_what_cannot_be_used_is_an_error_at_the_start(table: dict[str, object], problem: str) -> None:
+def test_a_bad_handler_is_an_error_at_the_start(table: dict[str, object], problem: str) -> None:
     with pytest.raises(SettingsWrong, match=problem):
         Handled(**table)
 
@@ -738,7 +738,7 @@ def admitted(kind: StreamKind, raw: bytes) -> list[object]:
     return [REQUEST_TYPES[kind].FromString(payload) for payload in payloads]
 
 
-def test_what_a_handler_says_of_an_item_waits_for_the_items_before_it() -> None:
+def test_a_verdict_on_an_item_follows_the_items_before_it() -> None:
     it = Handled()
     it.says.of = lambda what: (
         replace(what, occupied={"vcore": len(what.attributes)}) if isinstance(what, ExternalNode) else what

@@ -1,4 +1,4 @@
-"""When nothing was decided for an RM, and why, is on the log: explanations know it whoever asks, and whatever ended."""
+"""The times without decisions for an RM, and their causes, are on the log, so every explanation has them."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class World:
         return (at_ns - self.start_ns) / SECOND_NS
 
 
-def test_what_waited_for_the_callback_stream_says_from_when_to_when() -> None:
+def test_a_wait_for_the_callback_stream_has_its_times() -> None:
     world = World(**ABSENT)
     world.rig.wait(10)
     assert world.told() == [Told("RM_ABSENT", 0)]
@@ -164,7 +164,7 @@ def test_an_operators_pause_precedes_a_simultaneous_absence() -> None:
 
 
 @pytest.mark.parametrize("ends", [SourceState.LIVE, SourceState.STALE])
-def test_what_waited_for_a_source_says_from_when_to_when(ends: SourceState) -> None:
+def test_a_wait_for_a_source_has_its_times(ends: SourceState) -> None:
     world = World(Gate("life-1", {RM: (("default", "vms"),)}))
     world.rig.wait(10)
     world.rig.send(make.said(state=SourceState.LISTING))

@@ -51,7 +51,7 @@ def test_an_empty_configuration_is_the_groups_file_else_the_default(directory: P
     assert leaves(rig, "own") == ["own"]
 
 
-def test_what_the_file_said_is_recorded_and_a_restart_does_not_read_it_again(directory: Path) -> None:
+def test_the_files_text_is_recorded_and_not_read_again_after_a_restart(directory: Path) -> None:
     rig = started(PolicyGroups("", directory))
     register(rig, "rm", "batch")
     (directory / "batch.yaml").write_text(config("another"))
@@ -102,7 +102,7 @@ def test_an_answer_says_what_an_rm_of_a_group_is_compared_by() -> None:
         assert not rig.registrations[-1].HasField("policy_group")
 
 
-def test_what_came_from_a_file_or_the_default_is_compared_like_what_was_sent(directory: Path) -> None:
+def test_configurations_from_a_file_or_the_default_are_compared_too(directory: Path) -> None:
     rig = started(PolicyGroups(config("default"), directory))
     assert register(rig, "a", "batch").policy_group == register(rig, "b", "batch", config("from-file")).policy_group
     assert register(rig, "c", "g").policy_group == register(rig, "d", "g", config("default")).policy_group

@@ -175,7 +175,7 @@ def test_resolvers(kind: str, kept: str) -> None:
     assert _only(f"partitions: [{{queues: [], usergroupresolver: {{type: {kind}}}}}]").user_group_resolver == kept
 
 
-def test_what_is_empty_is_not_set() -> None:
+def test_empty_values_count_as_absent() -> None:
     partition = _only(
         "partitions: [{queues: [{name: p, parent: true, childtemplate: {}, limits: [], properties: {}}, {name: b}],"
         " preemption: {}, reservation: {}, usergroupresolver: {}, nodesortpolicy: {}, limits: [], placementrules: []}]"
@@ -276,7 +276,7 @@ WARNINGS = {
 
 
 @pytest.mark.parametrize("case", WARNINGS)
-def test_what_does_not_do_what_it_seems_to_is_said(case: str) -> None:
+def test_parts_without_effect_have_a_warning(case: str) -> None:
     marked, what = WARNINGS[case]
     text, line, column = _marked(marked)
     (warning,) = _warnings(text)

@@ -189,7 +189,7 @@ CONFIGS = st.tuples(_partitions("default"), _partitions("gpu")).map(ClusterConfi
 
 @settings(max_examples=60)
 @given(CONFIGS)
-def test_what_is_written_is_read_back(config: ClusterConfig) -> None:
+def test_written_configurations_are_read_back(config: ClusterConfig) -> None:
     read, problems = load_queue_config(_written(config))
     assert problems == []
     assert read == config
@@ -197,7 +197,7 @@ def test_what_is_written_is_read_back(config: ClusterConfig) -> None:
 
 @settings(max_examples=60)
 @given(CONFIGS, st.sampled_from(["", "root", "root.a.b", "x.y", "root.@recovery@"]), st.sampled_from(["", "true"]))
-def test_what_is_read_can_be_activated(config: ClusterConfig, queue: str, forced: str) -> None:
+def test_accepted_configurations_can_be_activated(config: ClusterConfig, queue: str, forced: str) -> None:
     core = SchedulerCore(config)
     core.start(1)
     item = AppItem("x", queue, "gpu", "ann", ("ops",), tags={"ns": "dev", "application.create.force": forced})

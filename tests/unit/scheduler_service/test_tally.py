@@ -59,13 +59,13 @@ def counts(rig: Rig) -> dict[str, int]:
 BEGUN = {"nodes_accepted": 1, "applications_accepted": 1}
 
 
-def test_what_was_accepted_and_allocated_counts(rig: Rig) -> None:
+def test_accepted_and_allocated_objects_count(rig: Rig) -> None:
     assert counts(rig) == BEGUN
     rig.send(make.asks(*(make.allocation("app", f"k{number}", vcore=1_000) for number in range(3))))
     assert counts(rig) == {**BEGUN, "allocated": 3}
 
 
-def test_what_waits_does_not_count_until_it_is_allocated(rig: Rig) -> None:
+def test_pending_asks_do_not_count_until_they_are_allocated(rig: Rig) -> None:
     rig.send(make.asks(make.allocation("app", "k", vcore=20_000)))
     assert counts(rig) == BEGUN
     rig.send(make.node("n2", vcore=30_000))
@@ -78,7 +78,7 @@ def test_an_allocation_that_the_rm_reported_is_no_decision(rig: Rig) -> None:
     assert counts(rig) == {**BEGUN, "reported": 1}
 
 
-def test_what_ends_at_the_rms_word_is_released(rig: Rig) -> None:
+def test_ends_by_the_rm_count_as_released(rig: Rig) -> None:
     rig.send(make.asks(*(make.allocation("app", f"k{number}", vcore=1_000) for number in range(5))))
     rig.send(make.release("app", "k0"), make.release("app", "k1", si.UNKNOWN_TERMINATION_TYPE))
     rig.send(make.release("app", "not-there"), make.release("nor-this", "k2"))
@@ -106,7 +106,7 @@ def test_a_pending_ask_that_is_taken_back_is_no_released_allocation(rig: Rig) ->
     assert counts(rig) == BEGUN
 
 
-def test_what_is_rejected_counts(rig: Rig) -> None:
+def test_rejections_count(rig: Rig) -> None:
     rig.send(make.asks(make.allocation("nobody", "k", vcore=1), make.allocation("app", "k", "no-node", vcore=1)))
     rig.send(make.application("other", "root.unknown"), make.node("n1", vcore=1), make.node("nX", si.NodeInfo.UPDATE))
     assert counts(rig) == {**BEGUN, "asks_rejected": 2, "applications_rejected": 1, "nodes_rejected": 2}
@@ -179,7 +179,7 @@ def test_a_registration_again_keeps_the_tally(rig: Rig) -> None:
     assert tally(rig).nodes_accepted == 2
 
 
-def test_what_a_registration_drops_undecided_does_not_count(rig: Rig) -> None:
+def test_undecided_asks_dropped_by_a_registration_do_not_count(rig: Rig) -> None:
     rig.send(make.node("n2", vcore=1), make.registration(CONFIG))
     assert tally(rig).nodes_accepted == 1
     assert recorded(rig).nodes_accepted == 1
@@ -202,7 +202,7 @@ def test_a_record_without_a_tally_is_one_that_begins_at_0(rig: Rig) -> None:
     assert tally(rig) == Tally()
 
 
-def test_what_a_registration_drops_has_ended(rig: Rig) -> None:
+def test_allocations_dropped_by_a_registration_count_as_ended(rig: Rig) -> None:
     rig.send(make.asks(make.allocation("app", "theirs", "n1", vcore=1), make.allocation("app", "k", vcore=1_000)))
     # In the same batch one more is reported, which nobody hears of.
     rig.send(make.asks(make.allocation("app", "late", "n1", vcore=1)), make.registration(CONFIG))
@@ -228,7 +228,7 @@ def test_another_size_of_an_allocation_is_neither_an_end_nor_a_report(rig: Rig) 
 @pytest.mark.parametrize(
     ("counted", "closed"), [((9, 0, 0), (9, 0, 7)), ((1, 0, 0), (1, 1, 0)), ((2, 5, 5), (2, 5, 5))]
 )
-def test_what_an_earlier_version_did_not_count_is_made_up_for(
+def test_counts_missing_in_an_earlier_version_are_corrected(
     rig: Rig, counted: tuple[int, int, int], closed: tuple[int, int, int]
 ) -> None:
     rig.send(make.asks(*(make.allocation("app", f"k{number}", vcore=1_000) for number in range(2))))

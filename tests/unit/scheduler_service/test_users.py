@@ -163,7 +163,7 @@ def test_a_source_that_hangs_costs_one_wait_and_then_none() -> None:
         never.set()
 
 
-def test_what_holds_no_more_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_expired_answers_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(users, "REMEMBERED_MAX", 50)
     source = Source("ops")
     groups = _asking(source)
@@ -246,7 +246,7 @@ def test_every_secret_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("ssl", "port"), [(None, 389), ("false", 389), ("true", 636)])
-def test_what_may_be_left_out(tmp_path: Path, ssl: str | None, port: int) -> None:
+def test_optional_secrets_have_defaults(tmp_path: Path, ssl: str | None, port: int) -> None:
     config = read_ldap_config(secrets(tmp_path, Port=None, GroupAttr=None, ReturnAttr=None, Insecure=None, SSL=ssl))
     assert (config.port, config.group_attribute, config.return_attributes) == (port, "memberOf", ("memberOf",))
     assert not config.insecure
@@ -264,7 +264,7 @@ def test_what_may_be_left_out(tmp_path: Path, ssl: str | None, port: int) -> Non
         ({"BindPassword": "x" * (SECRET_BYTES_MAX + 1)}, "BindPassword cannot be read: expected a short UTF-8 text"),
     ],
 )
-def test_what_is_wrong_with_the_secrets_is_said_and_they_are_not(
+def test_faults_of_the_secrets_are_reported_without_the_secrets(
     tmp_path: Path, changed: dict[str, str | None], why: str
 ) -> None:
     with pytest.raises(BadLdapConfig) as raised:

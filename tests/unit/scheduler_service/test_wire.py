@@ -237,7 +237,7 @@ def an_object(dice: random.Random) -> ExternalObject:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_what_sources_say(seed: int) -> None:
+def test_statements_of_sources(seed: int) -> None:
     dice = random.Random(seed)
     what = an_object(dice)
     owner = SourceEntry("default", dice.choice(TEXTS[1:]), life="life")

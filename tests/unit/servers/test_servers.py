@@ -1,4 +1,4 @@
-"""What tests/servers.py does when there is nothing to find."""
+"""The behaviour of tests/servers.py if it finds no server."""
 
 from __future__ import annotations
 

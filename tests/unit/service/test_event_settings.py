@@ -43,12 +43,12 @@ def test_every_key_with_and_without_the_prefix(prefix: str, key: str, name: str)
 
 
 @pytest.mark.parametrize("text", ["1", "t", "T", "TRUE", "true", "True"])
-def test_what_go_reads_as_true(text: str) -> None:
+def test_texts_that_go_reads_as_true(text: str) -> None:
     assert read({"event.requestEventsEnabled": text})[0].request_events_enabled is True
 
 
 @pytest.mark.parametrize("text", ["0", "f", "F", "FALSE", "false", "False"])
-def test_what_go_reads_as_false(text: str) -> None:
+def test_texts_that_go_reads_as_false(text: str) -> None:
     assert read({"event.trackingEnabled": text})[0].tracking_enabled is False
 
 
@@ -65,7 +65,7 @@ def test_a_bad_boolean_keeps_what_was(text: str) -> None:
 
 
 @pytest.mark.parametrize(("text", "value"), [("0", 0), ("007", 7), ("4294967295", 4294967295), ("0" * 5000 + "9", 9)])
-def test_what_go_reads_as_an_unsigned_integer(text: str, value: int) -> None:
+def test_texts_that_go_reads_as_an_unsigned_integer(text: str, value: int) -> None:
     assert read({"event.ringBufferCapacity": text}) == (
         EventSettings(ring_buffer_capacity=value, given=frozenset({"ring_buffer_capacity"})),
         [],
@@ -90,7 +90,7 @@ def test_a_bad_value_before_which_there_was_none_leaves_the_default_and_is_not_g
     assert problem.endswith("100 stays in use")
 
 
-def test_what_is_absent_goes_back_to_its_default() -> None:
+def test_an_absent_key_returns_to_its_default() -> None:
     before, _ = read({"event.maxStreams": "3", "event.trackingEnabled": "false"})
     assert read({"event.maxStreams": "4"}, before)[0] == EventSettings(max_streams=4, given=frozenset({"max_streams"}))
 
@@ -124,19 +124,19 @@ def test_every_field_has_its_keys() -> None:
 
 
 @pytest.mark.parametrize("key", ["event.ringBufferCapacity", "service.event.trackingEventsEnabled"])
-def test_what_turns_tracking_off(key: str) -> None:
+def test_settings_that_turn_tracking_off(key: str) -> None:
     assert DEFAULT.tracks
     assert not read({key: "0"})[0].tracks
 
 
-def test_what_turns_request_events_on_and_off() -> None:
+def test_settings_that_turn_request_events_on_and_off() -> None:
     assert not DEFAULT.tells_requests
     on = {"event.requestEventsEnabled": "true"}
     assert read(on)[0].tells_requests
     assert not read({**on, "event.requestStoreCapacity": "0"})[0].tells_requests
 
 
-def test_what_is_added_counts_on_top_of_what_was_said() -> None:
+def test_added_settings_are_merged_into_the_present_ones() -> None:
     assert merged({"a": "1", "event.maxStreams": "3"}, {"b": "2", "event.maxStreamsPerHost": "4"}) == (
         {"a": "1", "event.maxStreams": "3", "b": "2", "event.maxStreamsPerHost": "4"},
         [],

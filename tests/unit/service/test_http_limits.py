@@ -1,4 +1,4 @@
-"""What a client may take of the HTTP server: time to send its request, connections, lines of the log."""
+"""Limits of the HTTP server for a client: time to send its request, connections, lines of the log."""
 
 from __future__ import annotations
 

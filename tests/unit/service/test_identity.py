@@ -1,4 +1,4 @@
-"""Who asks: roles, the headers that tell them on, and which addresses are the machine's own."""
+"""Identities: roles, the headers that pass them on, and the machine's own addresses."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_all_others(text: str) -> None:
         ("[::ffff:192.0.2.7]:9080", False),
     ],
 )
-def test_what_listens_for_this_machine_only(address: str, private: bool) -> None:
+def test_addresses_for_this_machine_only(address: str, private: bool) -> None:
     assert on_loopback("x", address) is private
 
 

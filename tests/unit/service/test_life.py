@@ -1,4 +1,4 @@
-"""How a service's life ends, and who hears of it."""
+"""The end of a service's life, and the error that its owner gets."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def test_one_that_waits_no_longer_does_not_disturb_the_others() -> None:
     await waited(life)
 
 
-def test_what_has_not_begun_is_neither_alive_nor_stopped() -> None:
+def test_a_life_before_its_beginning_is_neither_alive_nor_stopped() -> None:
     life = Life("x")
     assert not life.alive
     assert not life.begin_stop()
@@ -112,7 +112,7 @@ async def test_a_cancellation_that_is_swallowed_is_said_again() -> None:
     assert task.cancelled()
 
 
-async def test_what_is_done_together_has_ended_when_one_has_failed() -> None:
+async def test_all_tasks_have_ended_when_one_has_failed() -> None:
     done: list[str] = []
 
     async def slow() -> None:

@@ -37,7 +37,7 @@ def test_addresses(text: str, pair: tuple[str, int]) -> None:
     ["", "9081", ":9081", "host:", "host:65536", "host:x", "host:-1", "host:\u0661", "::1:80", "[host:80", "[]:80",
      "[host]:80", "http://host:80", "ho st:80"],
 )  # fmt: skip
-def test_what_is_no_address_is_named_with_what_was_expected(text: str) -> None:
+def test_an_invalid_address_is_named_with_the_expectation(text: str) -> None:
     with pytest.raises(ValueError, match="expected host:port with a port from 0 to 65535") as raised:
         parse_address("http_address", text)
     assert str(raised.value).startswith(f"http_address {text!r}: ")

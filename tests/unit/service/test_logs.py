@@ -1,4 +1,4 @@
-"""Logging: one JSON object per line for machines, whoever logs."""
+"""Logging: one JSON object per line for machines, from every library."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_an_exception_is_one_line() -> None:
     assert "ValueError: defect" in str(line["exception"])
 
 
-def test_what_a_library_says_again_and_again_is_counted_not_repeated() -> None:
+def test_repeated_messages_of_a_library_are_counted_not_repeated() -> None:
     out, now_s = io.StringIO(), 100.0
     logs.configure("info", "json", out)
     kafka = logging.getLogger("aiokafka")

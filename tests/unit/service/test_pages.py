@@ -1,4 +1,4 @@
-"""Services that ask nobody who they are, and browsers that ask them for somebody else's page."""
+"""Services without authentication, and browsers that send requests for pages of other hosts."""
 
 from __future__ import annotations
 

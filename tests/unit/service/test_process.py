@@ -1,4 +1,4 @@
-"""What a process says of itself, against what it does."""
+"""The reported figures of a process, compared with its real use."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def positions(reader: RequestReader, count: int = MANY, size: int = MUCH) -> lis
     return [event.position for event in taken]
 
 
-def test_what_was_sent_is_gone() -> None:
+def test_sent_events_are_removed() -> None:
     store = filled(10, 4)
     reader = store.reader()
     assert reader
@@ -71,7 +71,7 @@ def test_a_reader_that_leaves_holds_nothing() -> None:
     slow.close()  # again
 
 
-def test_what_was_taken_and_not_sent_is_there_for_the_next_one() -> None:
+def test_taken_but_unsent_events_stay_for_the_next_reader() -> None:
     store = filled(10, 3)
     broken = store.reader()
     assert len(broken.take(2, MUCH)) == 2
@@ -80,7 +80,7 @@ def test_what_was_taken_and_not_sent_is_there_for_the_next_one() -> None:
     assert positions(store.reader()) == [0, 1, 2]
 
 
-def test_what_is_being_sent_is_not_dropped() -> None:
+def test_events_being_sent_are_not_dropped() -> None:
     store = filled(2, 2)
     reader = store.reader()
     reader.take(MANY, MUCH)
@@ -130,7 +130,7 @@ def test_bytes_are_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
     assert positions(store.reader()) == [], "larger than the whole store"
 
 
-def test_what_is_taken_at_once_is_bounded() -> None:
+def test_the_events_taken_at_once_are_bounded() -> None:
     store = RequestStore(10)
     for position, size in enumerate((3, 3, 30, 3)):
         store.add(position, b"x" * size)

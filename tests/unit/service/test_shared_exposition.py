@@ -29,7 +29,7 @@ async def read(shared: SharedExposition) -> bytes:
         return text
 
 
-async def test_all_that_wait_share_one_rendering_that_began_after_their_call() -> None:
+async def test_waiting_callers_share_one_rendering_that_began_after_their_call() -> None:
     rendering = Rendering()
     shared = SharedExposition(rendering, monotonic_s=lambda: 0.0)
     first = asyncio.create_task(read(shared))

@@ -112,7 +112,7 @@ partitions:
     assert load_queue_config(again)[0] == load_queue_config(text)[0]
 
 
-def test_what_go_has_always_in_a_struct() -> None:
+def test_fields_that_go_never_omits() -> None:
     """Types of filters and of sorting have no ``omitempty`` there; and the resolver's has a name of its own in JSON."""
     text = """
 partitions:

@@ -242,7 +242,7 @@ async def test_a_releasing_allocation_shows_until_it_is_gone(bench: Bench) -> No
         assert resources.value(queue="root.a", state="allocated", resource="vcore") == 2_000
 
 
-async def test_what_happened_is_counted(bench: Bench) -> None:
+async def test_changes_are_counted(bench: Bench) -> None:
     rm = bench.rm(queues=QUEUES, partition=DYNAMIC)
     await bench.write(rm)
     async with bench.view() as view, client_of(view) as client:
@@ -458,7 +458,7 @@ def counted(census: PartitionCensus) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("seed", range(12))
-async def test_what_is_counted_bit_by_bit_is_what_is_there(bench: Bench, seed: int) -> None:
+async def test_incremental_counts_equal_a_full_count(bench: Bench, seed: int) -> None:
     rm, chance = bench.rm(queues=QUEUES, partition=DYNAMIC), random.Random(seed)
     await bench.write(rm)
     async with bench.view() as view:

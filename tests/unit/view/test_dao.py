@@ -464,7 +464,7 @@ def test_long_lists_are_rendered_in_pieces_that_make_the_same_text() -> None:
     assert b'"requests":' + asks + b',"allocations":' + held + b',"applicationState"' in whole
 
 
-def test_what_went_while_others_were_rendered_is_left_out() -> None:
+def test_objects_removed_during_a_rendering_are_left_out() -> None:
     cluster = Cluster(LEAVES)
     for name in ("n1", "n2", "n3"):
         cluster.node(name, vcore=1)

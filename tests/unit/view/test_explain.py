@@ -137,7 +137,7 @@ async def test_a_preempted_allocation_names_its_ask(bench: Bench) -> None:
     assert [each["allocationKey"] for each in app["preempted"]] == [each["allocationKey"] for each in victims]
 
 
-async def test_what_has_gone_is_no_victim_any_more(bench: Bench) -> None:
+async def test_an_ended_allocation_is_no_victim_any_more(bench: Bench) -> None:
     rm = bench.rm(queues=PREEMPTING)
     preempting(rm)
     cluster = rm.cluster

@@ -94,7 +94,7 @@ async def test_offers_that_are_wanted_back_say_until_when(bench: Bench) -> None:
     )
 
 
-async def test_what_has_room_and_waits_all_the_same_says_for_what(bench: Bench) -> None:
+async def test_asks_that_fit_but_wait_have_their_reason(bench: Bench) -> None:
     rm = bench.rm()
     cluster = rm.cluster
     cluster.node("n1", vcore=100_000)
@@ -137,7 +137,7 @@ async def test_drained_and_not_ready_and_full(bench: Bench) -> None:
     assert [each["allocationKey"] for each in _of(rm, "n1")["allocations"]] == ["k", "daemon"]
 
 
-def test_what_is_not_the_schedulers_is_apart(bench: Bench) -> None:
+def test_foreign_allocations_are_listed_separately(bench: Bench) -> None:
     rm = bench.rm()
     rm.cluster.node("n1", vcore=4)
     rm.do(UpdateAllocations([AskItem("f1", "", "default", {"vcore": 1}, tags={"foreign": "static"}, node_id="n1")]))
@@ -164,7 +164,7 @@ def test_many_that_wait_are_looked_at_in_many_small_steps(bench: Bench) -> None:
     assert json.loads(b"".join(pieces))["waiting"]["asks"] == groups
 
 
-def test_what_goes_between_two_pieces_is_left_out(bench: Bench) -> None:
+def test_allocations_that_end_between_two_pieces_are_left_out(bench: Bench) -> None:
     rm = bench.rm()
     rm.cluster.node("n1", vcore=1)
     for app in ("x", "y"):
@@ -189,7 +189,7 @@ async def test_ids_of_any_shape(bench: Bench, node_id: str) -> None:
     assert json.loads(answer.body)["node"] == node_id
 
 
-async def test_what_is_not_there_is_not_found(bench: Bench) -> None:
+async def test_a_missing_node_is_not_found(bench: Bench) -> None:
     rm = bench.rm()
     rm.cluster.node("n1", vcore=4)
     await bench.write(rm)

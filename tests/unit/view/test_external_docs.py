@@ -16,7 +16,7 @@ def test_every_field_has_a_row(shape: type[msgspec.Struct]) -> None:
     documents.has_the_fields_of(TEXT, shape)
 
 
-def test_what_the_rm_reported_is_named() -> None:
+def test_the_rms_own_report_is_named() -> None:
     row = next(line for line in TEXT.splitlines() if line.startswith("| node | `reported`"))
     for field in msgspec.structs.fields(ReportedDao):
         assert f"`{field.encode_name}`" in row

@@ -1,4 +1,4 @@
-"""``/ws/v1/external``: what sources said, whoever is registered, page by page."""
+"""``/ws/v1/external``: the statements of sources, page by page, whether their RM is registered or not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the view folded from the log it shows as the scheduler's own core would."""
+"""The view shows the folded state like the scheduler's own core."""
 
 from __future__ import annotations
 

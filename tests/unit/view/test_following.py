@@ -42,7 +42,7 @@ async def logs(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
     await log.close()
 
 
-async def test_what_was_written_before_and_what_is_written_meanwhile(logs: Bench) -> None:
+async def test_records_from_before_and_during_the_start(logs: Bench) -> None:
     rm = logs.rm()
     rm.cluster.node("n1", vcore=10_000)
     rm.cluster.app("x", "root.a")
@@ -340,7 +340,7 @@ async def test_a_record_that_cannot_be_read_leaves_the_old_state_until_it_is_gon
         assert len((await client.get("/ws/v1/partition/default/nodes")).json()) == 2
 
 
-async def test_what_the_log_no_longer_has_is_folded_anew(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_gap_in_the_log_leads_to_a_new_fold(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     rm = bench.rm()
     rm.cluster.node("n1", vcore=1)
     await bench.write(rm)

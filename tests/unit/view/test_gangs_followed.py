@@ -90,7 +90,7 @@ def promised(partition: Partition) -> dict[str, dict[str, int]]:
 
 
 @pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: f"seed-{seed}")
-def test_what_is_said_of_gangs_is_said_by_a_follower_too(seed: int) -> None:
+def test_a_follower_explains_gangs_like_the_scheduler(seed: int) -> None:
     life = Life(seed, {GANGS}, check_core=False, more=[Followed()])
     for _ in range(STEPS):
         life.step()

@@ -1,4 +1,4 @@
-"""What readers see of Go: escapes, durations, query unescaping."""
+"""Go's formats that readers see: escapes, durations, query unescaping."""
 
 from __future__ import annotations
 

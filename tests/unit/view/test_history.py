@@ -13,7 +13,7 @@ from unit.view.recorded import Bench, client_of
 OPEN = "{name: root, submitacl: '*', queues: [{name: a}]}"
 
 
-def test_what_runs_and_what_is_allocated() -> None:
+def test_running_applications_and_allocations() -> None:
     cluster, history = Cluster(OPEN), History()
     states = {"rm1": RmState(RmInfo("rm1"), cluster.core)}
     cluster.node("n1", vcore=10)

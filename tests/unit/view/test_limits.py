@@ -1,4 +1,4 @@
-"""What readers may take of the view: who takes an answer slowly, or not at all, and who comes meanwhile."""
+"""The view's limits for readers: slow readers, stalled readers, and readers that arrive meanwhile."""
 
 from __future__ import annotations
 

@@ -76,14 +76,14 @@ async def test_of_an_application_with_many_only_what_is_named(bench: Bench) -> N
         (json.dumps([{"kind": "node", "id": "x"}] * (WANTED_MAX + 1)).encode(), "1001 objects: expected at most 1000"),
     ],
 )
-async def test_what_is_refused(bench: Bench, body: bytes, words: str) -> None:
+async def test_invalid_requests_are_refused(bench: Bench, body: bytes, words: str) -> None:
     await bench.write(bench.rm())
     async with bench.view() as view, client_of(view) as client:
         answer = await client.post("/ws/v1/object-states", content=body)
     assert (answer.status_code, words in answer.json()["message"]) == (400, True), answer.text
 
 
-async def test_those_that_are_gone_are_as_they_were_at_last(bench: Bench) -> None:
+async def test_removed_objects_have_their_last_state(bench: Bench) -> None:
     rm = bench.rm()
     await bench.write(rm)
     async with bench.view() as view, client_of(view) as client:

@@ -51,7 +51,7 @@ async def test_each_with_what_it_registered_with(bench: Bench) -> None:
     assert (found[1]["held"], found[1]["callbacksConnected"], found[1]["callbacks"]) == (False, False, [])
 
 
-async def test_what_a_stream_that_is_gone_wanted_is_not_wanted(bench: Bench) -> None:
+async def test_the_wishes_of_an_ended_stream_are_not_shown(bench: Bench) -> None:
     rm = bench.rm()
     rm.info.callbacks = pb.CallbackStream(connected=False, predicates=True, epoch=3)
     rm.info.callbacks_since_ns = 9

@@ -13,7 +13,7 @@ def test_addresses(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["9081", "host:65536"])
-def test_what_is_no_address_is_named_with_what_was_expected(text: str) -> None:
+def test_an_invalid_address_is_named_with_the_expectation(text: str) -> None:
     with pytest.raises(ValidationError, match=r"http_address .* expected host:port"):
         ViewSettings(http_address=text)
 

@@ -211,9 +211,7 @@ async def test_everything_is_the_interfaces_message(bench: Bench) -> None:
         ("?rm=nope", 404, "Resource manager not found: 'nope'"),
     ],
 )
-async def test_what_is_asked_for_wrongly_is_answered_clearly(
-    bench: Bench, query: str, status: int, message: str
-) -> None:
+async def test_invalid_parameters_get_a_clear_answer(bench: Bench, query: str, status: int, message: str) -> None:
     await bench.write(made(bench))
     assert (await get(bench, query, status))["message"] == message
 

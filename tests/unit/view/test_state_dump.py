@@ -65,7 +65,7 @@ async def test_it_is_what_the_endpoints_say(bench: Bench) -> None:
         assert dump["rmDiagnostics"] == {"empty": "Resource Manager did not register callback"}
 
 
-def test_what_went_while_it_was_rendered_is_left_out() -> None:
+def test_objects_removed_during_the_dump_are_left_out() -> None:
     cluster = Cluster("{name: root, submitacl: '*', queues: [{name: a}]}")
     for name in ("1", "2", "3"):
         cluster.node(f"n{name}", vcore=1)

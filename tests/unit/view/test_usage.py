@@ -1,4 +1,4 @@
-"""What users and groups use: queue by queue, with their limits, and the statuses of YuniKorn"""
+"""The usage of users and groups by queue, with their limits, and the statuses of YuniKorn"""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ async def test_each_route(bench: Bench, path: str, status: int, message: str | N
             assert answer.content == b"[]\n"
 
 
-async def test_what_the_view_folded_is_what_the_scheduler_counts(bench: Bench) -> None:
+async def test_the_views_usage_equals_the_schedulers(bench: Bench) -> None:
     rm = bench.rm(queues=QUEUES)
     fill(rm.cluster)
     await bench.write(rm)

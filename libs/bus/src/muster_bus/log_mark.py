@@ -9,8 +9,8 @@ mark
     were durable before the mark was taken: a *witness* (a side file, the session store) that keeps a mark is never
     ahead of a log that lost nothing.
 loss
-    The log has less than a witness knows. A log with a loss does not start: whoever goes on with it must say so, with
-    a word (``token``) that holds for this loss only.
+    The log has less than a witness knows. A log with a loss does not start: an operator who continues with it must say
+    so, with a word (``token``) that holds for this loss only.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A read configuration as bytes, so that nobody must read the same text again.
+"""A read configuration as bytes, so that no process must read the same text again.
 
 The bytes name the text by its digest. Bytes of another text, of another version or with an error give None, and the
 caller reads the text.

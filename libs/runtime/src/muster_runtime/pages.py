@@ -37,7 +37,7 @@ def foreign_page(headers: Mapping[bytes, bytes]) -> str:
 
 
 def for_programs(app: ASGIApp, *, private: bool) -> ASGIApp:
-    """Wraps an application for programs, which authenticates nobody: a page of another host gets 403.
+    """Wraps an application for programs, without authentication: a page of another host gets 403.
 
     Requests from the gateway pass, whatever page they come from, because the gateway has checked them. (No page can
     send the gateway's header: a browser asks first, and the answers to OPTIONS do not allow it.)

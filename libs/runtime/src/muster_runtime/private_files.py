@@ -31,7 +31,7 @@ def open_private(path: Path, *, append: bool = False) -> BinaryIO:
     flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (os.O_APPEND if append else os.O_TRUNC)
     descriptor = os.open(path, flags, FILE_MODE)
     try:
-        # A regular file only: the mode of /dev/null or of a pipe is somebody else's.
+        # A regular file only: the mode of /dev/null or of a pipe is not Muster's.
         if stat.S_ISREG(found := os.fstat(descriptor).st_mode) and stat.S_IMODE(found) != FILE_MODE:
             _tighten(path, stat.S_IMODE(found), descriptor)
         return os.fdopen(descriptor, "ab" if append else "wb")
@@ -121,7 +121,7 @@ def _tighten(path: Path, found: int, descriptor: int) -> None:
     except OSError as error:
         log.warning("mode of data files cannot be tightened", path=str(path), error=error.strerror, files=1)
     else:
-        # A strict umask leaves less than 0600 on a new file: nobody needs to know.
+        # A strict umask leaves less than 0600 on a new file: that needs no message.
         if found & 0o077:
             log.warning("mode of data files tightened", **_described(path, found), files=1)
 

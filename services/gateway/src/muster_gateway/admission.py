@@ -395,7 +395,7 @@ def new_name_problem(value: str, path: str, limit: int) -> str | None:
 
 
 def hidden_problem(value: str, path: str) -> str | None:
-    """Returns the problem of a name with characters that nobody sees, or that reorder what is shown."""
+    """Returns the problem of a name with invisible characters, or with characters that reorder the shown text."""
     if value.isascii():
         return None  # text_problem refuses controls
     character = first_hidden(value)

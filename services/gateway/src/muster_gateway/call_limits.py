@@ -1,4 +1,4 @@
-"""Limits of gRPC calls for each caller: nobody takes the places of the others.
+"""Limits of gRPC calls for each caller: no caller takes the places of the others.
 
 caller
     Who counts together: the peer's host, and the identity if it is known. A connection is one host and port.
@@ -65,7 +65,7 @@ class Caller(NamedTuple):
 
 
 def nobody(_: Any) -> str:
-    """The identity of a call while nobody is asked for one."""
+    """The identity of a call without authentication."""
     return ""
 
 

@@ -388,7 +388,7 @@ def _forwarded_for(asked: Asked) -> list[str]:
 def _is_private(setting: str, address: str) -> bool:
     try:
         return on_loopback(setting, address)
-    except OSError:  # nobody can listen there; the attempt to listen reports that
+    except OSError:  # no server can listen there; the attempt to listen reports that
         return True
 
 

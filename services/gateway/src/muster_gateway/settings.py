@@ -93,7 +93,7 @@ class Token(BaseModel):
 
 
 class CallSettings(BaseModel):
-    """``gateway.calls``: limits of gRPC calls for each caller, so that nobody takes the places of the others."""
+    """``gateway.calls``: limits of gRPC calls for each caller, so that none takes the places of the others."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

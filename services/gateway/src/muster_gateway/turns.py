@@ -54,6 +54,6 @@ class Undecided:
         return self._bytes
 
     def forget(self) -> None:
-        """Forgets the requests that the log has: nobody says when they are decided."""
+        """Forgets the requests that the log has: the gateway does not learn when they are decided."""
         self._bytes -= sum(size for _, size in self._placed)
         self._placed.clear()

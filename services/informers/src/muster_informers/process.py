@@ -275,7 +275,7 @@ class ExternalProcess:
         return Begin(settings, asdict(self._topics), self._partitions, life, level, form, tuple(sys.path))
 
     def _offers(self) -> tuple[bytes, ...]:
-        """The prefixes of the keys of offers that these sources lend."""
+        """The prefixes of the keys of these sources' offers."""
         return tuple(
             state_key(table.rm, "ext", table.partition_name, name, ExternalKind.OFFER.value) + b"/"
             for name, table in self._tables.items()

@@ -96,7 +96,7 @@ class SchedulerService:
 
     async def stop(self) -> None:
         """Commits all decisions, then ends."""
-        if self._natives is not None:  # a worker that waits for a handler must not start anew
+        if self._natives is not None:  # a worker that waits for a handler must not start again
             for worker in self._workers:
                 worker.stop()
         await self._external.stop()

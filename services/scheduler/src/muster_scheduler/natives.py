@@ -269,7 +269,7 @@ class Natives:
     async def _answers(
         self, spoken: _Spoken, machine: Judging, registrations: int, known: _Known, calls: Sequence[Call]
     ) -> tuple[list[Judged] | None, list[Judged]]:
-        """Returns the handler's answers: to everything that existed, if the handler began anew (else None), and to the
+        """Returns the handler's answers: to everything that existed, if the handler began again (else None), and to the
         calls.
 
         Raises HandlerSilent, LogUnavailable.

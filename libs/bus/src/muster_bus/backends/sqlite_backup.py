@@ -38,7 +38,8 @@ class Verified(NamedTuple):
 
 
 def copy_database(source: Path, target: Path) -> None:
-    """Copies a SQLite file, whoever uses it. Returns when the copy is durable. Raises LogUnavailable.
+    """Copies a SQLite file, even while another process uses it. Returns when the copy is durable. Raises
+    LogUnavailable.
 
     :param target: does not exist yet.
     """

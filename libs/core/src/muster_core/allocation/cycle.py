@@ -62,7 +62,7 @@ class Cycle:
         state, gangs, questions = self._state, self._gangs, self._questions
         if not state.deciding:
             return 0
-        # 1. Shares depend on the cluster's capacity: if that changed, all keys are computed anew, once.
+        # 1. Shares depend on the cluster's capacity: if that changed, all keys are computed again, once.
         if state.capacity_moved:
             state.capacity_moved = False
             self._queue_tree.measure_fair_max()

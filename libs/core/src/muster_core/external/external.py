@@ -22,7 +22,7 @@ brings, restricts
     configuration states. A contradiction that was resolved in this way is an event.
 
 offer
-    A part of a node that another framework lends: only what is offered may be used. The scheduler gives the offer back
+    A part of a node that another framework offers: only what is offered may be used. The scheduler gives the offer back
     when nothing needs it for a while (idle). The framework may revoke the offer: then it takes no new allocations.
     Allocations there may end by themselves within the grace period; after it, the scheduler preempts the rest.
 
@@ -131,7 +131,7 @@ class ExternalApplication:
 
 @dataclass(frozen=True, slots=True)
 class ExternalOffer:
-    """A part of a node that a framework lends.
+    """A part of a node that a framework offers.
 
     :param idle_ns: the offer is given back when it was not needed for so long; 0: never for that reason.
     :param revoked: the framework wants it back, within ``grace_ns`` after it first said so.

@@ -382,7 +382,7 @@ class ExternalBooks:
         if offered_again:
             entry.offer_state, entry.since_ns, entry.deadline_ns = OfferState.OFFERED, now_ns, 0
         elif before == change.what and not entry.stale:
-            # (A returned offer is recorded again, so that its source is told again.)
+            # (A returned offer is recorded again, so that its source is informed again.)
             if entry.life != owner.life or entry.offer_state is OfferState.RETURNED:
                 entry.life = owner.life
                 changed.append(Changed(entry, before, counts=False))

@@ -1,4 +1,4 @@
-"""Offers: parts of nodes that another framework lends (the event handler framework: two-level scheduling;
+"""Offers: parts of nodes that another framework offers (the event handler framework: two-level scheduling;
 docs/external-rules.md).
 
 ==========  ============================================================================================

@@ -343,7 +343,7 @@ class Gangs:
             self._advance(gang, GangEvent.REAL_ALLOCATION, out)
 
     def preempted(self, app: Application, out: Outcome) -> None:
-        """Handles the preemption of an allocation: a gang that lost all its placeholders starts anew, as a whole."""
+        """Handles the preemption of an allocation: a gang that lost all its placeholders starts again, as a whole."""
         gang = app.gang
         if gang is None or not gang.whole or not app.queue.policy.gangs_preempted_whole:
             return

@@ -261,7 +261,7 @@ class Known:
     def least(self, node: Node, short: list[tuple[int, int]]) -> Class | None:
         """The class up to which everything on the node must go, at least, to free what is short there.
 
-        All allocations count here, whoever owns them. None: all of them do not suffice.
+        All allocations count here, of any owner. None: all of them do not suffice.
         """
         if any(node.allocated[number] < need for number, need in short):
             return None

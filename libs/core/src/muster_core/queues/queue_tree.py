@@ -249,7 +249,7 @@ class QueueTree:
     # ---- fair max --------------------------------------------------------------------------------------------------
 
     def measure_fair_max(self) -> None:
-        """Computes every queue's fair max anew, and sorts the ready queues again."""
+        """Computes every queue's fair max again, and sorts the ready queues again."""
         state = self._state
         for queue in state.queues.values():  # parents come before their children
             above = state.capacity if queue.parent is None else queue.parent.fair_max

@@ -8,7 +8,7 @@ from muster_rest.shapes.base import Quantities, Whole
 
 
 class TallyDao(Whole, kw_only=True):
-    """The RM's counts, and how many events it was told."""
+    """The RM's counts, and the number of its events."""
 
     allocated: int
     released: int

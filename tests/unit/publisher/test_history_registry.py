@@ -23,7 +23,7 @@ from unit.publisher.feeding import event
 from unit.publisher.running import TOPICS, running
 
 ACME = """
-from muster_event_publisher.history.memory import MemorySink, MemoryTarget
+from unit.publisher.memory_sink import MemorySink, MemoryTarget
 from muster_event_publisher.history.sink import FlushPolicy
 
 target = MemoryTarget()

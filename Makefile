@@ -30,7 +30,7 @@ RANDOM_TESTS := tests/unit/scheduler_service/test_machine_recovery.py tests/simu
   $(addprefix tests/simulation/test_simulation.py::test_,a_random_life_keeps_every_promise history_adds_up_in_random_lives)
 BAD_INPUT_TESTS := tests/e2e/test_generated_bad_input.py tests/e2e/test_generated_bad_calls.py
 
-.PHONY: help install install-dev demo examples example-external test test-unit test-long check format simulate simulate-gangs simulate-callbacks simulate-external simulate-mixed bench bench-core bench-export bench-derive bench-events bench-external bench-view openb figures routes proto lock compose-test clean
+.PHONY: help install install-dev demo examples example-external test test-unit test-long check format simulate simulate-gangs simulate-callbacks simulate-external simulate-mixed bench bench-core bench-export bench-derive bench-events bench-external bench-view openb figures routes proto lock compose-test compose-test-secure clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -143,6 +143,9 @@ lock: install-dev ## resolve requirements/*.lock anew
 
 compose-test: install-dev ## the compose stack for real: build, start, ask everything, replay a trace, account for every task, remove
 	@scripts/compose-test
+
+compose-test-secure: install-dev ## the same with compose.secure.yaml: TLS, SCRAM, new secrets
+	@scripts/compose-test --secure
 
 clean: ## everything that make made
 	rm -rf $(VENV) .venv-tools .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache dist build

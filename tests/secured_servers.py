@@ -25,9 +25,6 @@ from servers import NoServer, Server
 
 ROOT = Path(__file__).resolve().parents[1]
 
-# Kafka's users: one with the rights of docs/security.md (a test gives them), and one without any.
-STRANGER = "stranger"
-STRANGER_PASSWORD = "a-stranger-has-one-too"
 # PostgreSQL: who needs a client certificate.
 CERTIFIED = "certified"
 

@@ -61,6 +61,9 @@ PULL_TIMEOUT_S = 120.0  # an image that is not here after two minutes is not wor
 FETCH_TIMEOUT_S = 600.0  # Kafka's jars, about 110 MB, once per machine
 STOP_TIMEOUT_S = 15.0  # then SIGKILL: nothing here is worth keeping
 
+# A user of Kafka's secured listener without any right.
+STRANGER, STRANGER_PASSWORD = "stranger", "a-stranger-has-one-too"
+
 # One broker, small: a test's first transaction should not wait for fifty internal partitions.
 _KAFKA_SETTINGS = {
     "node.id": "1",
@@ -384,8 +387,6 @@ def _secure(settings: dict[str, str], work: Path) -> tuple[str, list[str]]:
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": "User:ANONYMOUS",
     }  # fmt: skip
-    from secured_servers import STRANGER, STRANGER_PASSWORD
-
     users = []
     passwords = {"muster": (secrets / "kafka-muster.password").read_text().strip(), STRANGER: STRANGER_PASSWORD}
     for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):

@@ -40,7 +40,8 @@ from muster_gateway.settings import GatewaySettings
 from muster_informers.contract import ChangeType, InformerContext, ListWatch
 from muster_informers.sources import kafka as kafka_source
 from muster_informers.sources import redis as redis_source
-from secured_servers import CERTIFIED, STRANGER, STRANGER_PASSWORD, Secured
+from secured_servers import CERTIFIED, Secured
+from servers import STRANGER, STRANGER_PASSWORD
 
 pytestmark = [pytest.mark.kafka, pytest.mark.redis, pytest.mark.postgres]
 

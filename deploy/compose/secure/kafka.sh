@@ -69,7 +69,8 @@ END
 printf '%s\nsecurity.protocol=SSL\n' "$tls" >"$admin"
 
 grant() {
-  printf 'SCRAM-SHA-512=[iterations=8192,password=%s]\n' "$(tr -d '\r\n' </run/secrets/kafka_password)" >/tmp/scram
+  # (A file, because everybody sees a process's arguments.)
+  printf 'SCRAM-SHA-512=iterations=8192,password=%s\n' "$password" >/tmp/scram
   until asked kafka.admin.ConfigCommand --alter --entity-type users --entity-name muster --add-config-file /tmp/scram; do
     sleep 1 # the broker is starting
   done
@@ -82,8 +83,10 @@ grant() {
   touch /tmp/granted
 }
 
+password=$(tr -d '\r\n' </run/secrets/kafka_password)
 [ -e "$data/meta.properties" ] || run kafka.tools.StorageTool format -t "${CLUSTER_ID:?}" -c "$conf"
-grant >/tmp/grant.log 2>&1 || { cat /tmp/grant.log >&2; kill $$; } &
+# What Kafka's tools say may have the password in it.
+(grant 2>&1 || kill $$) | sed -u "s/$password/***/g" >&2 &
 # shellcheck disable=SC2086 - the options are words
 exec java ${KAFKA_HEAP_OPTS:--Xms512m -Xmx1g} -server -XX:+UseG1GC -Dlog4j.configuration=file:/tmp/log4j.properties \
   -Dlog4j2.configurationFile=/tmp/log4j2.properties -cp "$kafka/libs/*" kafka.Kafka "$conf"

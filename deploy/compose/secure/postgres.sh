@@ -7,7 +7,7 @@ mkdir -p /tmp/tls
 cp /run/secrets/postgres_crt /tmp/tls/server.crt
 cp /run/secrets/postgres_key /tmp/tls/server.key
 if [ "$(id -u)" = 0 ]; then
-  chown -R postgres /tmp/tls
+  chown -R postgres /tmp/tls /var/run/postgresql # both are new at each start
 fi
 POSTGRES_PASSWORD=$(cat /run/secrets/postgres_admin_password)
 export POSTGRES_PASSWORD

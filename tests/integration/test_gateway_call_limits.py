@@ -50,7 +50,7 @@ async def test_silent_streams_of_many_connections_take_nobody_s_place(world: Rig
     assert "muster-rm-id" in story
     await _is_served(world.channel(gateway), "rm", named=named)
     assert not living.call.done(), "a stream that has said whose it is stays"
-    assert gateway._limits._silent_streams() <= 30
+    assert gateway._limits.silent_streams() <= 30
 
 
 async def test_a_stream_that_says_nothing_ends(world: Rig) -> None:
@@ -173,19 +173,24 @@ class Sleeper:
         self.ended = error
 
 
-def test_the_oldest_of_the_busiest_host_ends() -> None:
-    limits = CallLimits(CallSettings(max_silent=5, max_silent_per_peer=4), SystemClock())
-    good, many = Sleeper(), [Sleeper() for _ in range(4)]
-    limits.add_silent(good, "good")
+def test_the_oldest_of_the_busiest_connection_of_the_busiest_host_ends() -> None:
+    limits = CallLimits(CallSettings(max_silent=6, max_silent_per_peer=5), SystemClock())
+    good, beside, many = Sleeper(), Sleeper(), [Sleeper() for _ in range(4)]
+    limits.add_silent(good, Caller("good", "good:1"))
+    limits.add_silent(beside, Caller("bad", "bad:1"))
     for each in many:
-        limits.add_silent(each, "bad")
-    assert not [each for each in (good, *many) if each.ended]
-    limits.add_silent(Sleeper(), "other")
+        limits.add_silent(each, Caller("bad", "bad:2"))
+    assert not [each for each in (good, beside, *many) if each.ended]
+    limits.add_silent(Sleeper(), Caller("other", "other:1"))
     assert isinstance(many[0].ended, OverLimit)
-    assert good.ended is None
+    assert (good.ended, beside.ended) == (None, None)
     many[1].rm_id = "rm"  # it spoke: it is no longer silent
-    limits.add_silent(Sleeper(), "bad")
+    limits.add_silent(Sleeper(), Caller("bad", "bad:2"))
     assert [each.ended is not None for each in many] == [True, False, False, False]
+    for _ in range(20):
+        limits.add_silent(Sleeper(), Caller("bad", "bad:3"))
+    assert (good.ended, beside.ended) == (None, None)
+    assert limits.silent_streams() == 6
 
 
 def test_an_identity_counts_over_all_its_hosts() -> None:

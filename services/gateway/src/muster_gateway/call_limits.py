@@ -4,9 +4,9 @@ caller
     Who counts together: the peer's host, and the identity if it is known. A connection is one host and port.
 silent
     A stream that has not said which RM it belongs to: neither by metadata nor by a first message. Such streams cost
-    their sender nothing, so there are few places for them. When these are full, the oldest silent stream of the caller
-    with most of them ends, and the new one gets its place: an RM that speaks soon is served beside any number of
-    streams that never do.
+    their sender nothing, so there are few places for them. When these are full, the oldest silent stream of the
+    connection with most of them ends, of the host with most, and the new one gets its place. So an RM that speaks soon
+    is served beside any number of streams that never do.
 reset
     A call that its client cancelled within a second. Opening and resetting calls costs a client little and the gateway
     much (CVE-2023-44487), so a connection with many resets gets no calls for a while.
@@ -84,8 +84,8 @@ class CallLimits:
         self._of_identity: Counter[str] = Counter()
         # Host → connection → open calls.
         self._connections: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        # Host → its silent streams, the oldest first; those that spoke or ended meanwhile leave at the next look.
-        self._silent: dict[str, OrderedDict[Silent, None]] = {}
+        # Host → connection → its silent streams, the oldest first. Those that spoke leave at the next look.
+        self._silent: dict[str, dict[str, OrderedDict[Silent, None]]] = {}
         # Connection → end of the present window, resets in it.
         self._resets: OrderedDict[str, tuple[float, int]] = OrderedDict()
 
@@ -171,47 +171,58 @@ class CallLimits:
 
     # ---- silent streams --------------------------------------------------------------------------------------------
 
-    def add_silent(self, stream: Silent, host: str) -> None:
-        """Counts a stream until it speaks or ends. Over a limit, the oldest silent one of the host with most ends."""
-        self._silent.setdefault(host, OrderedDict())[stream] = None
-        limits = self._settings
-        if len(self._silent[host]) > limits.max_silent_per_peer:
+    def add_silent(self, stream: Silent, caller: Caller) -> None:
+        """Counts a stream until it speaks or ends. Over a limit, another one of the host with most ends."""
+        limits, host = self._settings, caller.host
+        self._silent.setdefault(host, {}).setdefault(caller.connection, OrderedDict())[stream] = None
+        if self._silent_of(host) > limits.max_silent_per_peer:
             self._look_at(host)
-            if len(self._silent.get(host, ())) > limits.max_silent_per_peer:
+            if self._silent_of(host) > limits.max_silent_per_peer:
                 self._end_oldest(host, f"{host} has more than {limits.max_silent_per_peer} streams")
-        if self._silent_streams() > limits.max_silent:
+        if self.silent_streams() > limits.max_silent:
             for each in list(self._silent):
                 self._look_at(each)
-            if self._silent_streams() > limits.max_silent:
-                most = max(self._silent, key=lambda each: len(self._silent[each]))
+            if self.silent_streams() > limits.max_silent:
+                most = max(self._silent, key=self._silent_of)
                 self._end_oldest(most, f"this gateway has more than {limits.max_silent} streams")
-        metrics.streams_silent.set(self._silent_streams())
+        metrics.streams_silent.set(self.silent_streams())
 
-    def remove_silent(self, stream: Silent, host: str) -> None:
+    def remove_silent(self, stream: Silent, caller: Caller) -> None:
         """The stream spoke or ended."""
-        streams = self._silent.get(host)
-        if streams is None or stream not in streams:
-            return
-        del streams[stream]
-        if not streams:
-            del self._silent[host]
-        metrics.streams_silent.set(self._silent_streams())
+        if stream in self._silent.get(caller.host, {}).get(caller.connection, ()):
+            self._drop(caller.host, caller.connection, stream)
+            metrics.streams_silent.set(self.silent_streams())
 
-    def _silent_streams(self) -> int:
-        return sum(map(len, self._silent.values()))
+    def silent_streams(self) -> int:
+        """Returns the number of silent streams, of all hosts."""
+        return sum(map(self._silent_of, self._silent))
+
+    def _silent_of(self, host: str) -> int:
+        return sum(map(len, self._silent.get(host, {}).values()))
+
+    def _drop(self, host: str, connection: str, stream: Silent) -> None:
+        connections = self._silent[host]
+        del connections[connection][stream]
+        if not connections[connection]:
+            del connections[connection]
+        if not connections:
+            del self._silent[host]
 
     def _look_at(self, host: str) -> None:
-        for stream in [each for each in self._silent[host] if each.rm_id or each.has_ended]:
-            self.remove_silent(stream, host)
+        connections = self._silent[host]
+        for connection, stream in [(name, each) for name, streams in connections.items() for each in streams]:
+            if stream.rm_id or stream.has_ended:
+                self._drop(host, connection, stream)
 
     def _end_oldest(self, host: str, story: str) -> None:
-        stream, _ = self._silent[host].popitem(last=False)
-        if not self._silent[host]:
-            del self._silent[host]
+        connections = self._silent[host]
+        connection = max(connections, key=lambda name: len(connections[name]))
+        stream = next(iter(connections[connection]))
+        self._drop(host, connection, stream)
         stream.end(
             _over(
                 "silent",
-                f"{story} that have not said their rmID, and this one is the oldest: name it in the metadata "
+                f"{story} that have not said their rmID, and this one waits longest: name it in the metadata "
                 "muster-rm-id, or send the first message sooner",
             )
         )

@@ -59,9 +59,8 @@ class StreamCalls:
         name = stream.kind.name.lower()
         self._calls.add(stream)
         metrics.streams_open.labels(name).inc()
-        host = caller_of(context).host if self._limits is not None else ""
         if self._limits is not None:
-            self._limits.add_silent(stream, host)
+            self._limits.add_silent(stream, caller_of(context))
         try:
             self._check_place()
             ending = await stream.run()
@@ -78,7 +77,7 @@ class StreamCalls:
         finally:
             metrics.streams_open.labels(name).dec()
             if self._limits is not None:
-                self._limits.remove_silent(stream, host)
+                self._limits.remove_silent(stream, caller_of(context))
             self._finish(stream)
         metrics.streams_ended.labels(name, ending.code.name).inc()
         if ending.code is not grpc.StatusCode.OK:

@@ -238,6 +238,12 @@ async def test_ticks_at_the_deadline_and_leaves_the_input_position(bus: Log, top
             self.deadline_ns = None
             return [OutRecord(topics.events, 0, b"k", b"tick")]
 
+        def flush(self, now_ns: int) -> list[OutRecord]:
+            return []
+
+        def held(self) -> int:
+            return 0
+
         def next_deadline_ns(self) -> int | None:
             return self.deadline_ns
 
@@ -295,6 +301,12 @@ async def test_a_deadline_that_stays_past_does_not_make_the_worker_spin(bus: Log
             nonlocal ticks
             ticks += 1
             return []
+
+        def flush(self, now_ns: int) -> list[OutRecord]:
+            return []
+
+        def held(self) -> int:
+            return 0
 
         def next_deadline_ns(self) -> int | None:
             return 0

@@ -45,6 +45,12 @@ class CountingMachine:
     def tick(self, now_ns: int) -> list[OutRecord]:
         return []
 
+    def flush(self, now_ns: int) -> list[OutRecord]:
+        return []
+
+    def held(self) -> int:
+        return 0
+
     def next_deadline_ns(self) -> int | None:
         return None
 

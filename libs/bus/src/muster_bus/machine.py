@@ -37,6 +37,17 @@ class Machine(Protocol):
         """Makes the decisions that time alone causes, or that the last budget left over."""
         ...
 
+    def flush(self, now_ns: int) -> list[OutRecord]:
+        """Returns the records that ``apply`` and ``tick`` held back, for the transaction that now ends.
+
+        A machine may hold records back: what a transaction changes several times, it then writes once.
+        """
+        ...
+
+    def held(self) -> int:
+        """Returns about how many records the machine holds back."""
+        ...
+
     def next_deadline_ns(self) -> int | None:
         """Returns the time of the next ``tick``. None: not before there is input. A past time: at once."""
         ...

@@ -65,7 +65,7 @@ class WorkerSettings(BaseModel):
         default=128, ge=1, description="Input records per call of the machine; other tasks run between calls."
     )
     max_bytes_apply: int = Field(
-        default=32 << 10,
+        default=8 << 10,
         ge=1,
         description="Input bytes per call of the machine, but at least one record.",
     )
@@ -80,6 +80,10 @@ class WorkerSettings(BaseModel):
         ge=1024,
         description="Largest output record; the log's own limit (LogSettings.max_record_bytes).",
     )
+    gather_records: int = Field(
+        default=1500, ge=1, description="With fewer output records, and more input waiting, a transaction gathers more."
+    )
+    gather_s: float = Field(default=0.01, ge=0, description="Longest time for which a transaction gathers.")
     recommit_after_s: float = Field(
         default=3600.0,
         gt=0,
@@ -398,6 +402,8 @@ class _Life:
         self._inputs = 0
         self._unreported_bytes = _REPORT_BYTES  # of input; the first transaction reports
         self._dirty = False  # there is something to commit
+        self._gathers_since_s = -1.0  # since when; -1: nothing is gathered
+        self._held_from: int | None = None  # the first input whose records the machine may hold back
         self._kept: Sequence[Record] = ()  # read, but beyond the limits of one call of the machine
         self._is_position_new = True  # the next transaction carries the input position
         self._tick_was_empty = False
@@ -455,7 +461,7 @@ class _Life:
         settings = self._settings
         return (
             self._inputs >= settings.max_records_batch
-            or len(self._outputs) >= settings.max_output_records
+            or len(self._outputs) + self._machine.held() >= settings.max_output_records
             or self._output_bytes >= settings.max_output_bytes
             or (self._is_careful() and self._in_flight is not None)
         )
@@ -495,7 +501,12 @@ class _Life:
             try:
                 if worker.consult is not None:
                     await self._consult(worker.consult, records)
+                if self._held_from is None:
+                    self._held_from = first
                 self._take(self._decide(self._machine.apply, records, self._clock.now_ns()))
+                if self._is_careful():
+                    self._take(self._decide(self._machine.flush, self._clock.now_ns()))
+                    self._held_from = None
             except _MachineError as error:
                 why = f"the machine fails on this record ({_kind(error.__cause__)})"
                 worker.suspicion.blame(first, after, why, self._settings.quarantine_after)
@@ -531,10 +542,12 @@ class _Life:
         if deadline_ns is None or deadline_ns > now_ns or self._is_full():
             self._tick_was_empty = False
             return
+        held = self._machine.held()
         outputs = self._decide(self._machine.tick, now_ns)
         self._take(outputs)
-        self._tick_was_empty = not outputs
-        self._dirty = self._dirty or bool(outputs)
+        more = self._machine.held()
+        self._tick_was_empty = not outputs and more == held
+        self._dirty = self._dirty or bool(outputs) or more > 0
 
     def _take(self, outputs: Sequence[OutRecord]) -> None:
         """Adds outputs to the next transaction.
@@ -573,8 +586,9 @@ class _Life:
     async def _commit_if_free(self) -> None:
         if self._in_flight is not None and self._in_flight.done():
             await self._finish_commit()
-        if not self._dirty or self._in_flight is not None:
+        if not self._dirty or self._in_flight is not None or self._gathers():
             return
+        self._flush()
         outputs, position = self._outputs, self._worker.position if self._is_position_new else None
         report = self._worker.report
         if report is not None and position is not None and self._unreported_bytes >= _REPORT_BYTES:
@@ -584,6 +598,38 @@ class _Life:
         self._outputs, self._output_bytes, self._inputs, self._dirty = [], 0, 0, False
         self._in_flight = asyncio.create_task(self._commit(outputs, position))
         await asyncio.sleep(0)  # starts the commit before the machine occupies the loop again
+
+    def _gathers(self) -> bool:
+        """Tells whether the next transaction is young and small, and more comes at once.
+
+        What a transaction changes several times, it writes once. So a few larger ones cost less than many small ones.
+        """
+        settings, now_s = self._settings, self._clock.monotonic()
+        if self._gathers_since_s < 0:
+            self._gathers_since_s = now_s
+        young = now_s - self._gathers_since_s < settings.gather_s
+        small = self._machine.held() + len(self._outputs) < settings.gather_records
+        if young and small and not self._is_full() and not self._is_careful() and not self._worker.stopping.is_set():
+            deadline_ns = _guard(self._machine.next_deadline_ns)
+            if self._kept or self._reader.known_end() > self._reader.position:
+                return True
+            if deadline_ns is not None and deadline_ns <= self._clock.now_ns() and not self._tick_was_empty:
+                return True
+        self._gathers_since_s = -1.0
+        return False
+
+    def _flush(self) -> None:
+        """Takes what the machine held back."""
+        try:
+            self._take(self._decide(self._machine.flush, self._clock.now_ns()))
+        except _MachineError as error:
+            if self._held_from is not None:
+                why = f"the machine fails on this record ({_kind(error.__cause__)})"
+                after = self._worker.position
+                self._worker.suspicion.blame(self._held_from, after, why, self._settings.quarantine_after)
+                error.blamed = True
+            raise
+        self._held_from = None
 
     async def _commit(self, outputs: Sequence[OutRecord], position: int | None) -> None:
         await self._owner.commit(outputs, position)

@@ -65,6 +65,8 @@ SHUTDOWN_METADATA = "muster-shutdown"
 # The queue is small when a stream ends. The gateway waits no longer for a client that does not read.
 _LAST_WRITES_S = 1.0
 _SUPERSEDE_WAIT_S = 2.0
+# Of an undecided request, this much counts as one item.
+_ITEM_BYTES = 512
 # Digits of 2^64.
 _MAX_DIGITS = 20
 
@@ -423,9 +425,9 @@ class RmStream:
             if self._inflight_bytes:
                 await self._wait_for_room(lambda: self._inflight_bytes < parts.settings.inflight_bytes)
             await self._wait_for_decisions()
-            await self._append(payload)
+            await self._append(payload, admitted.items / len(admitted.payloads))
 
-    async def _append(self, payload: bytes) -> None:
+    async def _append(self, payload: bytes, items: float = 1) -> None:
         parts = self._parts
         try:
             await parts.writer.ready()
@@ -434,7 +436,7 @@ class RmStream:
         except BusError as error:
             raise append_error(error) from error
         size = len(payload)
-        self._undecided.add(size)
+        self._undecided.add(items + size / _ITEM_BYTES)
         if taken.done():
             self._appended(0, taken)
         else:
@@ -457,8 +459,8 @@ class RmStream:
     async def _wait_for_decisions(self) -> None:
         """Returns when the scheduler has decided enough of the stream's requests, or says nothing of its decisions."""
         assert self._tail is not None
-        limit = self._parts.settings.undecided_bytes
-        while self._error is None and self._undecided.bytes_after(self._tail.decided) >= limit:
+        limit = self._parts.settings.undecided_items
+        while self._error is None and self._undecided.after(self._tail.decided) >= limit:
             if not await self._tail.decides_more():
                 self._undecided.forget()
                 break

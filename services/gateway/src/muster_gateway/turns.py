@@ -22,38 +22,38 @@ async def in_turns(steps: Generator[None, None, T]) -> T:
 
 
 class Undecided:
-    """One stream's requests that the scheduler has not decided: their sizes, in the log's order."""
+    """One stream's requests that the scheduler has not decided, by the work that they are, in the log's order."""
 
     def __init__(self) -> None:
-        self._bytes = 0
-        self._unplaced: deque[int] = deque()  # sizes without an offset yet
-        self._placed: deque[tuple[int, int]] = deque()  # offset, size
+        self._work = 0.0
+        self._unplaced: deque[float] = deque()  # without an offset yet
+        self._placed: deque[tuple[int, float]] = deque()  # by offset
 
-    def add(self, size: int) -> None:
+    def add(self, work: float) -> None:
         """Takes a request that goes to the log."""
-        self._unplaced.append(size)
-        self._bytes += size
+        self._unplaced.append(work)
+        self._work += work
 
     def appended(self, offset: int, decided: int) -> None:
-        """The log has the first request without an offset. ``decided`` is as for :meth:`bytes_after`."""
+        """The log has the first request without an offset. ``decided`` is as for :meth:`after`; 0: nobody says."""
         if self._unplaced:
             self._placed.append((offset, self._unplaced.popleft()))
         if decided:
-            self.bytes_after(decided)
+            self.after(decided)
         else:
             self.forget()
 
-    def bytes_after(self, decided: int) -> int:
-        """Returns the size of the requests that are not decided.
+    def after(self, decided: int) -> float:
+        """Returns the work that is not decided.
 
-        :param decided: all requests before this offset are.
+        :param decided: all requests before this offset are decided.
         """
         placed = self._placed
         while placed and placed[0][0] < decided:
-            self._bytes -= placed.popleft()[1]
-        return self._bytes
+            self._work -= placed.popleft()[1]
+        return self._work
 
     def forget(self) -> None:
         """Forgets the requests that the log has: the gateway does not learn when they are decided."""
-        self._bytes -= sum(size for _, size in self._placed)
+        self._work -= sum(work for _, work in self._placed)
         self._placed.clear()

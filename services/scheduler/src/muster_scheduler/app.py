@@ -74,6 +74,7 @@ class SchedulerService:
                     groups,
                     self._clock.monotonic,
                     self._external.gate,
+                    holds=True,
                 ),
                 self._clock,
                 self._settings.worker,

@@ -91,6 +91,7 @@ class SchedulerMachine:
     :param groups: finds the groups of users that come without groups.
     :param monotonic_s: measures the duration of decisions. It ends a turn, as the end of a batch does; what is decided
         for one RM does not depend on the others' turns.
+    :param holds: outcomes grow until ``flush``, over several calls; otherwise each call returns its records.
     :param gate: the external sources that the scheduler must wait for; without a life: none, and the machine gives up
         none.
     """
@@ -105,6 +106,8 @@ class SchedulerMachine:
         groups: UserGroups | None = None,
         monotonic_s: Callable[[], float] = lambda: 0.0,
         gate: Gate = _NO_GATE,
+        *,
+        holds: bool = False,
     ) -> None:
         self._topics = topics
         self._new_uuid = new_uuid
@@ -115,6 +118,9 @@ class SchedulerMachine:
         self._judge = ConfigJudge(self._groups)
         self._admin = AdminCommands(self._judge, self._text_for, self._policy_groups.member)
         self._gate = gate
+        self._holds = holds
+        # RMs whose pending outcome is decided and waits for the end of its transaction.
+        self._held: set[str] = set()
         self._checked_ns = 0
         self._watch = Stopwatch(monotonic_s)
         self._folder = StateFolder()
@@ -201,13 +207,14 @@ class SchedulerMachine:
     def tick(self, now_ns: int) -> list[OutRecord]:
         """Makes the decisions for which a deadline has come, or that the last budget did not cover. RMs take turns."""
         now_ns = self._time(now_ns)
-        due = {**dict.fromkeys(self._outcomes), **dict.fromkeys(self._deadlines.take_due(now_ns)), **self._unexhausted}
+        undecided = dict.fromkeys(rm_id for rm_id in self._outcomes if rm_id not in self._held)
+        due = {**undecided, **dict.fromkeys(self._deadlines.take_due(now_ns)), **self._unexhausted}
         self._check_invariants(now_ns)
         self._watch.start()
         outputs: list[OutRecord] = []
         ends_s = self._watch.now_s() + _TURN_S
         for rm_id in due:
-            if rm_id not in self._outcomes and self._watch.now_s() >= ends_s:
+            if rm_id not in undecided and self._watch.now_s() >= ends_s:
                 self._unexhausted.setdefault(rm_id)  # its deadline is taken: it is due in the next turn
                 continue
             self._decide({rm_id: None}, now_ns, outputs)
@@ -215,7 +222,7 @@ class SchedulerMachine:
 
     def next_deadline_ns(self) -> int | None:
         """Returns the time of the next ``tick``."""
-        if self._unexhausted or self._outcomes:
+        if self._unexhausted or any(rm_id not in self._held for rm_id in self._outcomes):
             return 0
         first_ns = self._deadlines.first_ns()
         deadlines = [] if first_ns is None else [first_ns]
@@ -232,6 +239,7 @@ class SchedulerMachine:
         budget = max(min(_LEAST_ALLOCATIONS, self._budget), self._budget // max(1, len(touched)))
         for rm_id in touched:
             state = self._folder.rms.get(rm_id)
+            self._held.discard(rm_id)
             if state is None:
                 if (waiting := self._outcomes.pop(rm_id, None)) is not None:
                     write_states(self._topics, rm_id, waiting, outputs)
@@ -248,9 +256,31 @@ class SchedulerMachine:
             self._deadlines.set(rm_id, state.core.next_deadline_ns())
             if out:
                 state.info.last_decided_ns = now_ns
-                self._emit(state, out, outputs)
+                if self._holds:
+                    self._outcomes[rm_id] = out
+                    self._held.add(rm_id)
+                    self._watch.lap(rm_id)
+                else:
+                    self._emit(state, out, outputs)
+        if not self._holds:
+            self._watch.forget()
+        return outputs
+
+    def flush(self, now_ns: int) -> list[OutRecord]:
+        """Returns the records of the outcomes that were held back."""
+        outputs: list[OutRecord] = []
+        self._watch.start()
+        for rm_id in [rm_id for rm_id in self._outcomes if rm_id in self._held]:
+            state = self._folder.rms.get(rm_id)
+            if state is not None:
+                self._emit(state, self._outcomes.pop(rm_id), outputs)
+        self._held.clear()
         self._watch.forget()
         return outputs
+
+    def held(self) -> int:
+        """Returns about how many records :meth:`flush` gives."""
+        return sum(out.size for rm_id, out in self._outcomes.items() if rm_id in self._held)
 
     def _emit(self, state: RmState, out: Outcome, outputs: list[OutRecord]) -> None:
         rm_id = state.info.rm_id

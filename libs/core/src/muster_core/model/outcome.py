@@ -363,6 +363,11 @@ class Outcome:
                 Event(EventType.REQUEST, Change.NONE, Detail.NONE, key, app_id, resource, message, now_ns)
             )
 
+    @property
+    def size(self) -> int:
+        """Returns about how many records the outcome becomes."""
+        return len(self.events) + len(self._touched) + len(self.facts) // 8
+
     def touch(self, changed: Primary, partition: str) -> None:
         """Notes that the object changed or went. However often it is noted, it is written once."""
         self._touched[changed] = partition

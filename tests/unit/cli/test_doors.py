@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -11,12 +12,12 @@ import documents
 import pytest
 from muster_cli import serving
 from muster_cli.addresses import check_private
-from muster_cli.common import token_of
+from muster_cli.common import AccessFlags, token_of
+from muster_cli.composition import leaves
 from muster_cli.errors import UsageError
 from muster_cli.main import run
 from muster_cli.settings import STANDALONE_DEFAULTS, MusterSettings, load
 from muster_client.replay import ReplayOptions
-from muster_gateway.settings import GatewaySettings
 from muster_runtime.access import Access
 from ruamel.yaml import YAML
 
@@ -209,12 +210,37 @@ def test_a_file_without_one_is_one_line(
 # ---- docs -----------------------------------------------------------------------------------------------------------
 
 
+_IDENTITIES = (
+    "tokens",
+    "http_open",
+    "http_open_role",
+    "grpc_open",
+    "grpc_mtls_address",
+    "tls",
+    "jwt",
+    "policy_file",
+    "reload_interval_s",
+    "trusted_proxies",
+)
+
+
 def test_the_documentation_has_the_settings_as_they_are() -> None:
     rows = documents.table(documents.page("security.md"), "## Settings")
     said = {row[0].strip("`"): row[1].strip("`") for row in rows}
-    settings, names = MusterSettings(), [*GatewaySettings.model_fields]
-    wanted = [f"gateway.{name}" for name in names if name.startswith(("tokens", "http_open", "grpc_open", "trusted_"))]
-    assert list(said) == [*wanted, "process.trusted_network"]
+    settings = MusterSettings()
+    wanted = [
+        ".".join(path) for path, _, _ in leaves(MusterSettings) if path[0] == "gateway" and path[1] in _IDENTITIES
+    ]
+    assert set(said) == {*wanted, "process.trusted_network"}
+    assert len(said) == len(rows)
     for name, default in said.items():
-        section, _, field = name.partition(".")
-        assert str(getattr(getattr(settings, section), field)) == default
+        value: object = settings
+        for part in name.split("."):
+            value = getattr(value, part)
+        assert str(value) == default
+
+
+def test_the_documentation_has_the_flags_of_access() -> None:
+    rows = documents.table(documents.page("security.md"), "## Clients and commands")
+    said = [name.replace("-", "_") for row in rows for name in re.findall(r"--([a-z-]+)", row[0])]
+    assert said == [each.name for each in dataclasses.fields(AccessFlags)]

@@ -18,6 +18,7 @@ from muster_cli.errors import UsageError
 from muster_cli.main import run
 from muster_cli.settings import STANDALONE_DEFAULTS, MusterSettings, load
 from muster_client.replay import ReplayOptions
+from muster_gateway.access.policy import read_policy
 from muster_runtime.access import Access
 from ruamel.yaml import YAML
 
@@ -244,3 +245,34 @@ def test_the_documentation_has_the_flags_of_access() -> None:
     rows = documents.table(documents.page("security.md"), "## Clients and commands")
     said = [name.replace("-", "_") for row in rows for name in re.findall(r"--([a-z-]+)", row[0])]
     assert said == [each.name for each in dataclasses.fields(AccessFlags)]
+
+
+# ---- policy files ---------------------------------------------------------------------------------------------------
+
+
+def test_config_check_takes_a_policy_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "policy.toml"
+    file.write_text('[[rule]]\nidentities = ["rm-*"]\nact = ["prod"]\nread = [{rm = "shared", partitions = ["gpu"]}]\n')
+    assert run(["config", "check", str(file)]) == 0
+    said = capsys.readouterr().out
+    assert all(word in said for word in ("rm-*", "prod", "shared", "gpu", "can be used"))
+    file.write_text('[[rule]]\nidentities = ["a"]\nrole = "root"\n[[rule]]\nact = []\n')
+    assert run(["config", "check", str(file)]) == 1
+    said = capsys.readouterr().out
+    assert "rule[0].role 'root'" in said
+    assert "rule[1].identities: Field required" in said
+    assert run(["up", "--data-dir", "d", "--set", f"gateway.policy_file={file}", *UP[3:], "--http-address", ""]) == 2
+    assert "rule[0].role 'root'" in capsys.readouterr().err
+    assert not Path("d").exists()
+
+
+def test_the_policy_of_the_documentation_can_be_used(tmp_path: Path) -> None:
+    texts = re.findall(r"```toml\n(.*?)```", documents.page("security.md"), re.DOTALL)
+    policies = [text for text in texts if "[[rule]]" in text]
+    assert len(policies) == 1
+    file = tmp_path / "policy.toml"
+    file.write_text(policies[0])
+    assert len(read_policy(file).rule) == 3
+    (settings,) = [text for text in texts if "[[rule]]" not in text]
+    (tmp_path / "muster.toml").write_text(settings)
+    load(tmp_path / "muster.toml", (), (), STANDALONE_DEFAULTS, {})

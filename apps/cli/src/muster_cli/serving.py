@@ -79,6 +79,7 @@ def up(data_dir: Path, config: Path | None, file: Path | None, assignments: Sequ
     settings = _paced(load(file, assignments, given, embedded_defaults(data_dir)))
     addresses.check_free("--grpc-address", settings.gateway.grpc_address)
     addresses.check_free("--http-address", settings.gateway.http_address)
+    addresses.check_free("gateway.grpc_mtls_address", settings.gateway.grpc_mtls_address)
     _check_doors(settings, "gateway", "view", "event-publisher")
     try:
         # Only for this user: the log holds RMs' registrations unmasked.
@@ -91,8 +92,9 @@ def up(data_dir: Path, config: Path | None, file: Path | None, assignments: Sequ
         console.print(f"[bold green]Muster is ready[/] after {time.monotonic() - began_s:.1f} s. Ctrl-C stops it.")
         console.print(f"  gRPC   {settings.gateway.grpc_address}   {_SERVICES}")
         if settings.gateway.http_address:
-            console.print(f"  REST   http://{settings.gateway.http_address}/ws/v1/partitions")
-            console.print(f"  page   http://{settings.gateway.http_address}/")
+            scheme = "http" if settings.gateway.tls.certificate is None else "https"
+            console.print(f"  REST   {scheme}://{settings.gateway.http_address}/ws/v1/partitions")
+            console.print(f"  page   {scheme}://{settings.gateway.http_address}/")
         for line in data_lines(settings, data_dir):
             console.print(f"  {line}")
 
@@ -179,6 +181,7 @@ def _gateway(settings: MusterSettings, bus: Log, clock: Clock) -> Plan:
 
     addresses.check_free("gateway.grpc_address", settings.gateway.grpc_address)
     addresses.check_free("gateway.http_address", settings.gateway.http_address)
+    addresses.check_free("gateway.grpc_mtls_address", settings.gateway.grpc_mtls_address)
     topics = settings.log.topics()
     gateway = Gateway(settings.gateway, bus, topics, make_sessions(settings.gateway, clock), clock)
     return Plan([], [Part("gateway", gateway)], [gateway.ready])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
@@ -84,13 +86,30 @@ def run(program: Callable[[grpc.Channel], None]) -> None:
     """Runs an RM against the gateway of the command line; ends with 0 only if everything was as it should be."""
     address = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:9090"
     try:
-        with grpc.insecure_channel(address) as channel:
+        with _channel(address) as channel:
             program(channel)
     except Unexpected as error:
         sys.exit(f"not as expected: {error}")
     except grpc.RpcError as error:
         sys.exit(f"the call failed: {error.code().name} {error.details()}")
     print("all as expected")
+
+
+def _channel(address: str) -> grpc.Channel:
+    """Plain text; or TLS with a certificate and a token, as MUSTER_TLS_CA, _CERT, _KEY and MUSTER_TOKEN say."""
+    if "MUSTER_TLS_CA" not in os.environ:
+        return grpc.insecure_channel(address)
+
+    def content(variable: str) -> bytes | None:
+        return Path(os.environ[variable]).read_bytes() if variable in os.environ else None
+
+    credentials = grpc.ssl_channel_credentials(
+        content("MUSTER_TLS_CA"), content("MUSTER_TLS_KEY"), content("MUSTER_TLS_CERT")
+    )
+    if token := os.environ.get("MUSTER_TOKEN"):  # (the library sends tokens over TLS only)
+        call = grpc.access_token_call_credentials(token)
+        credentials = grpc.composite_channel_credentials(credentials, call)
+    return grpc.secure_channel(address, credentials)
 
 
 def _items(responses: Iterable[Message]) -> Iterator[tuple[str, Any]]:

@@ -13,6 +13,7 @@ from muster_client import Callbacks, RmClient, application, ask, node, release
 from muster_client.accounts import percentile
 from muster_proto.muster.v1 import callbacks_pb2 as pb
 from muster_proto.si.v1 import si_pb2 as si
+from muster_runtime.access import PLAIN, Access
 
 T = TypeVar("T")
 
@@ -47,12 +48,14 @@ class Driver:
 
     :param refused_percent: the RM wants to be asked before anything is placed, and refuses so many of all pairs of ask
         and node, always the same ones; None: it is not asked.
+    :param access: certificate and token.
     """
 
     gateway: str
     rm_id: str
     shape: Shape
     refused_percent: int | None = None
+    access: Access = PLAIN
     questions: int = 0
     due_at: dict[str, float] = field(default_factory=dict)
     latencies_s: list[float] = field(default_factory=list)
@@ -66,7 +69,8 @@ class Driver:
 
     def client(self) -> RmClient:
         """An RmClient with this driver's callbacks."""
-        return RmClient(self.gateway, self.rm_id, config=queue_config(self.shape.queues), callbacks=self.callbacks())
+        config = queue_config(self.shape.queues)
+        return RmClient(self.gateway, self.rm_id, config=config, callbacks=self.callbacks(), access=self.access)
 
     def callbacks(self) -> Callbacks:
         """What it hears, and whether it is asked."""

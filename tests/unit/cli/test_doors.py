@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -11,12 +12,13 @@ import documents
 import pytest
 from muster_cli import serving
 from muster_cli.addresses import check_private
-from muster_cli.common import token_of
+from muster_cli.common import AccessFlags, token_of
+from muster_cli.composition import leaves
 from muster_cli.errors import UsageError
 from muster_cli.main import run
 from muster_cli.settings import STANDALONE_DEFAULTS, MusterSettings, load
 from muster_client.replay import ReplayOptions
-from muster_gateway.settings import GatewaySettings
+from muster_gateway.access.policy import read_policy
 from muster_runtime.access import Access
 from ruamel.yaml import YAML
 
@@ -209,12 +211,68 @@ def test_a_file_without_one_is_one_line(
 # ---- docs -----------------------------------------------------------------------------------------------------------
 
 
+_IDENTITIES = (
+    "tokens",
+    "http_open",
+    "http_open_role",
+    "grpc_open",
+    "grpc_mtls_address",
+    "tls",
+    "jwt",
+    "policy_file",
+    "reload_interval_s",
+    "trusted_proxies",
+)
+
+
 def test_the_documentation_has_the_settings_as_they_are() -> None:
     rows = documents.table(documents.page("security.md"), "## Settings")
     said = {row[0].strip("`"): row[1].strip("`") for row in rows}
-    settings, names = MusterSettings(), [*GatewaySettings.model_fields]
-    wanted = [f"gateway.{name}" for name in names if name.startswith(("tokens", "http_open", "grpc_open", "trusted_"))]
-    assert list(said) == [*wanted, "process.trusted_network"]
+    settings = MusterSettings()
+    wanted = [
+        ".".join(path) for path, _, _ in leaves(MusterSettings) if path[0] == "gateway" and path[1] in _IDENTITIES
+    ]
+    assert set(said) == {*wanted, "process.trusted_network"}
+    assert len(said) == len(rows)
     for name, default in said.items():
-        section, _, field = name.partition(".")
-        assert str(getattr(getattr(settings, section), field)) == default
+        value: object = settings
+        for part in name.split("."):
+            value = getattr(value, part)
+        assert str(value) == default
+
+
+def test_the_documentation_has_the_flags_of_access() -> None:
+    rows = documents.table(documents.page("security.md"), "## Clients and commands")
+    said = [name.replace("-", "_") for row in rows for name in re.findall(r"--([a-z-]+)", row[0])]
+    assert said == [each.name for each in dataclasses.fields(AccessFlags)]
+
+
+# ---- policy files ---------------------------------------------------------------------------------------------------
+
+
+def test_config_check_takes_a_policy_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "policy.toml"
+    file.write_text('[[rule]]\nidentities = ["rm-*"]\nact = ["prod"]\nread = [{rm = "shared", partitions = ["gpu"]}]\n')
+    assert run(["config", "check", str(file)]) == 0
+    said = capsys.readouterr().out
+    assert all(word in said for word in ("rm-*", "prod", "shared", "gpu", "can be used"))
+    file.write_text('[[rule]]\nidentities = ["a"]\nrole = "root"\n[[rule]]\nact = []\n')
+    assert run(["config", "check", str(file)]) == 1
+    said = capsys.readouterr().out
+    assert "rule[0].role 'root'" in said
+    assert "rule[1].identities: Field required" in said
+    assert run(["up", "--data-dir", "d", "--set", f"gateway.policy_file={file}", *UP[3:], "--http-address", ""]) == 2
+    assert "rule[0].role 'root'" in capsys.readouterr().err
+    assert not Path("d").exists()
+
+
+def test_the_policy_of_the_documentation_can_be_used(tmp_path: Path) -> None:
+    texts = re.findall(r"```toml\n(.*?)```", documents.page("security.md"), re.DOTALL)
+    policies = [text for text in texts if "[[rule]]" in text]
+    assert len(policies) == 1
+    file = tmp_path / "policy.toml"
+    file.write_text(policies[0])
+    assert len(read_policy(file).rule) == 3
+    (settings,) = [text for text in texts if "[[rule]]" not in text]
+    (tmp_path / "muster.toml").write_text(settings)
+    load(tmp_path / "muster.toml", (), (), STANDALONE_DEFAULTS, {})

@@ -34,7 +34,7 @@ def check(file: Path, console: Console) -> bool:
             rule.role,
         )
     console.print(table)
-    console.print(f"[green]{escape(str(file))} can be used[/]", highlight=False)
+    console.print(f"[green]{escape(str(file))} can be used[/]", highlight=False, soft_wrap=True)
     return True
 
 

@@ -81,6 +81,7 @@ def up(data_dir: Path, config: Path | None, file: Path | None, assignments: Sequ
     settings = _paced(load(file, assignments, given, embedded_defaults(data_dir)))
     addresses.check_free("--grpc-address", settings.gateway.grpc_address)
     addresses.check_free("--http-address", settings.gateway.http_address)
+    addresses.check_free("gateway.grpc_mtls_address", settings.gateway.grpc_mtls_address)
     _check_doors(settings, "gateway", "view", "event-publisher")
     try:
         # Only for this user: the log holds RMs' registrations unmasked.
@@ -95,8 +96,9 @@ def up(data_dir: Path, config: Path | None, file: Path | None, assignments: Sequ
         )
         console.print(f"  gRPC   {settings.gateway.grpc_address}   {_SERVICES}", soft_wrap=True)
         if settings.gateway.http_address:
-            console.print(f"  REST   http://{settings.gateway.http_address}/ws/v1/partitions", soft_wrap=True)
-            console.print(f"  page   http://{settings.gateway.http_address}/", soft_wrap=True)
+            scheme = "http" if settings.gateway.tls.certificate is None else "https"
+            console.print(f"  REST   {scheme}://{settings.gateway.http_address}/ws/v1/partitions", soft_wrap=True)
+            console.print(f"  page   {scheme}://{settings.gateway.http_address}/", soft_wrap=True)
         for line in data_lines(settings, data_dir):
             console.print(f"  {line}", soft_wrap=True)
 
@@ -183,6 +185,7 @@ def _gateway(settings: MusterSettings, bus: Log, clock: Clock) -> Plan:
 
     addresses.check_free("gateway.grpc_address", settings.gateway.grpc_address)
     addresses.check_free("gateway.http_address", settings.gateway.http_address)
+    addresses.check_free("gateway.grpc_mtls_address", settings.gateway.grpc_mtls_address)
     topics = settings.log.topics()
     gateway = Gateway(settings.gateway, bus, topics, make_sessions(settings.gateway, clock), clock)
     return Plan([], [Part("gateway", gateway)], [gateway.ready])

@@ -128,14 +128,16 @@ class KeyUnknown(NotIdentified):
 class NotPermitted(RequestRefused):
     """The caller lacks a right.
 
+    :ivar name: the caller's.
     :ivar needed: the right.
+    :ivar rm_id: the RM that the right is about; "": none.
     :ivar reason: one word, for the metric.
     """
 
     code = grpc.StatusCode.PERMISSION_DENIED
 
     def __init__(self, name: str, role: Role, needed: Right, rm_id: str = "") -> None:
-        self.needed = needed
+        self.name, self.needed, self.rm_id = name, needed, rm_id
         if needed in _DEEDS:
             self.reason = "rm"
             what = f"rmID {shown(rm_id)}" if rm_id else "any resource manager"

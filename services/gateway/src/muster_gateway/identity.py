@@ -18,6 +18,7 @@ send requests to the loopback, and the answers allow all pages to read them.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from base64 import b64decode
 from dataclasses import dataclass
@@ -156,14 +157,20 @@ class Doorman:
 
     async def refresh(self) -> bool:
         """Reads changed files again. Returns whether callers' rights may have changed. Never raises."""
+        # In a thread: a file system may be slow, and a policy may be long.
+        changed, keys = await asyncio.to_thread(self._reread)
+        if self._jwt is not None:
+            if keys:
+                self._jwt.forget()
+            await self._jwt.refresh_if_old()
+        return changed
+
+    def _reread(self) -> tuple[bool, bool]:
+        """Returns whether rights may have changed, and whether keys have."""
         changed = [each.refresh() for each in (self._tokens, self._policy) if each is not None]
         if self.tls is not None:
             self.tls.files.refresh()
-        if self._jwt is not None:
-            if self._jwt.file is not None and self._jwt.file.refresh():
-                self._jwt.forget()
-            await self._jwt.refresh_if_old()
-        return any(changed)
+        return any(changed), self._jwt is not None and self._jwt.file is not None and self._jwt.file.refresh()
 
     def problems(self) -> list[str]:
         """Returns what is not as the files say now, one sentence each."""

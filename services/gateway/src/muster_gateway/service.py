@@ -26,6 +26,7 @@ from muster_bus.errors import BusError, LogBehind
 from muster_bus.log import Log, LogCondition, LogWriter, OutRecord
 from muster_bus.topics import Topics
 from muster_queue_config.judge import Judge
+from muster_runtime.addresses import on_loopback
 from muster_runtime.http_server import HttpServer
 from muster_runtime.life import Life
 
@@ -328,6 +329,8 @@ class Gateway:
             self.grpc_mtls_port = self._listen(self._server, field, address, certificates=True)
         await self._set_health(serving=await self.ready())
         await self._server.start()
+        if settings.tokens and self._doorman.tls is None and not _local(settings):
+            log.warning("tokens travel in plain text: other machines reach a door without TLS (gateway.tls)")
         if settings.grpc_open:
             log.warning(
                 "grpc is open: any client that reaches it may act as any RM and operate it, without a token",
@@ -487,6 +490,12 @@ class Gateway:
         status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
         for name in ("", *_SERVICES):
             await self._health.set(name, status)
+
+
+def _local(settings: GatewaySettings) -> bool:
+    """Tells whether only this machine can reach the doors."""
+    addresses = {"grpc_address": settings.grpc_address, "http_address": settings.http_address}
+    return all(on_loopback(f"gateway.{name}", address) for name, address in addresses.items() if address)
 
 
 async def _in_time(answer: Awaitable[bool]) -> bool:

@@ -12,6 +12,7 @@ from functools import partial
 
 import structlog
 from google.protobuf.message import DecodeError
+from muster_bus.clock import Anchor
 from muster_bus.log import OutRecord, Record
 from muster_bus.topics import Topics, rm_state_key, state_key
 from muster_core import invariants
@@ -59,6 +60,7 @@ from muster_scheduler.errors import UnknownUser
 from muster_scheduler.leaving import published, take_over
 from muster_scheduler.natives import Verdict
 from muster_scheduler.policy_groups import PolicyGroups
+from muster_scheduler.recorded_time import NoSteps, RecordedTime, Steps
 from muster_scheduler.tally import Stopwatch, complete
 from muster_scheduler.users import UserGroups
 
@@ -85,6 +87,8 @@ class SchedulerMachine:
     :param check_invariants_every_ns: 0: only at recovery.
     :param groups: finds the groups of users that come without groups.
     :param monotonic_s: measures the duration of decisions; no decision depends on it.
+    :param times: recorded time of the partition; default: as the worker's clock.
+    :param steps: is told of steps of the wall clock.
     :param gate: the external sources that the scheduler must wait for; without a life: none, and the machine gives up
         none.
     """
@@ -99,6 +103,8 @@ class SchedulerMachine:
         groups: UserGroups | None = None,
         monotonic_s: Callable[[], float] = lambda: 0.0,
         gate: Gate = _NO_GATE,
+        times: RecordedTime | None = None,
+        steps: Steps | None = None,
     ) -> None:
         self._topics = topics
         self._new_uuid = new_uuid
@@ -119,7 +125,8 @@ class SchedulerMachine:
         # Event handlers' verdicts on the next requests, by offset (``natives.py``).
         self._verdicts: Mapping[int, Verdict] = {}
         self._deadlines = Deadlines()
-        self._now_ns = 0
+        self._times = times if times is not None else RecordedTime(NoSteps())
+        self._steps = steps if steps is not None else Steps(monotonic_s)
 
     @property
     def rms(self) -> dict[str, RmState]:
@@ -135,18 +142,19 @@ class SchedulerMachine:
     def folded(self, now_ns: int) -> None:
         """The state is complete. Builds the cores and checks them."""
         self._folder.settle()
+        lasts = [(state.info.last_decided_ns, state.info.clock) for state in self._folder.rms.values()]
+        lasts += [(kept.last_decided_ns, Anchor()) for kept in self._folder.forgotten.values()]
+        self._times.resume(now_ns, *max(lasts, default=(0, Anchor())))
+        self._checked_ns = now_ns = self._times.recorded(now_ns)
         for rm_id, state in self._folder.rms.items():
-            self._folded_pauses(state.info, max(now_ns, state.info.last_decided_ns))
+            state.info.clock = self._times.anchor
+            self._folded_pauses(state.info, now_ns)
             state.core.apply(SetDeciding(state.info.decides), state.info.last_decided_ns)
             state.core.activate(now_ns, state.info.last_decided_ns)
             invariants.check(state.core, merges=False)
             complete(state.info.tally, sum(each.running for each in state.core.partitions.values()))
             self._emitters[rm_id] = Emitter(self._topics, state.info)
-            self._now_ns = max(self._now_ns, state.info.last_decided_ns)
             self._unexhausted[rm_id] = None
-        for kept in self._folder.forgotten.values():
-            self._now_ns = max(self._now_ns, kept.last_decided_ns)
-        self._checked_ns = now_ns = self._time(now_ns)
         for rm_id, state in self._folder.rms.items():
             out = self._outcomes[rm_id] = Outcome()
             state.core.apply(SetCallbacks(callback_stream.policy_of(state.info)), now_ns, out)
@@ -175,7 +183,7 @@ class SchedulerMachine:
 
     def apply(self, records: Sequence[Record], now_ns: int) -> list[OutRecord]:
         """Takes requests in order. Returns the records of one transaction."""
-        now_ns = self._time(now_ns)
+        now_ns = self._times.recorded(now_ns)
         self._watch.start()
         outputs: list[OutRecord] = []
         touched: dict[str, None] = {}
@@ -191,7 +199,9 @@ class SchedulerMachine:
 
     def tick(self, now_ns: int) -> list[OutRecord]:
         """Makes the decisions that time causes, or that the last budget left over."""
-        now_ns = self._time(now_ns)
+        now_ns = self._times.recorded(now_ns)
+        if story := self._times.take_story():
+            self._tell_step(story, now_ns)
         due = {**dict.fromkeys(self._unexhausted), **dict.fromkeys(self._outcomes)}
         due |= dict.fromkeys(self._deadlines.take_due(now_ns))
         self._check_invariants(now_ns)
@@ -200,18 +210,20 @@ class SchedulerMachine:
 
     def next_deadline_ns(self) -> int | None:
         """Returns the time of the next ``tick``."""
-        if self._unexhausted or self._outcomes:
+        if self._unexhausted or self._outcomes or self._times.stepped:
             return 0
         first_ns = self._deadlines.first_ns()
         deadlines = [] if first_ns is None else [first_ns]
         if self._check_every_ns:
             deadlines.append(self._checked_ns + self._check_every_ns)
-        return min(deadlines, default=None)
+        return self._times.clock_ns(min(deadlines)) if deadlines else None
 
-    def _time(self, now_ns: int) -> int:
-        """Keeps time from running backwards, also over a restart on another machine."""
-        self._now_ns = max(self._now_ns, now_ns)
-        return self._now_ns
+    def _tell_step(self, story: str, now_ns: int) -> None:
+        """Records that the wall clock stepped."""
+        self._steps.note(story)
+        for rm_id, state in self._folder.rms.items():
+            state.info.clock = self._times.anchor
+            notices.note(story, now_ns, self._outcomes.setdefault(rm_id, Outcome()))
 
     def _decide(self, touched: dict[str, None], now_ns: int, outputs: list[OutRecord]) -> list[OutRecord]:
         for rm_id in touched:
@@ -396,8 +408,9 @@ class SchedulerMachine:
             self._emit_pending(state, now_ns, outputs)
             state.info.instance_uuid = self._new_uuid()
             emitter = self._emitters[state.info.rm_id] = Emitter(self._topics, state.info)
-            outputs.append(emitter.rm_record(state.core.next_submission))
-        notices.note(notice.message, now_ns, self._outcomes.setdefault(state.info.rm_id, Outcome()))
+            outputs += (emitter.rm_record(state.core.next_submission), emitter.registration_record())
+        out = self._outcomes.setdefault(state.info.rm_id, Outcome())
+        notices.take(notice, state.core, now_ns, out)
 
     def _connect(
         self, state: RmState, note: pb.CallbackStream, now_ns: int, out: Outcome, outputs: list[OutRecord]
@@ -595,7 +608,7 @@ class SchedulerMachine:
         pauses.mark_absence(info, now_ns)
         # Sources report for the RM's id: the new core finds their reports where the old one left them.
         core = new_core(info, searching=True, config=config, external=self._folder.books_of(rm_id))
-        info.last_decided_ns = now_ns
+        info.last_decided_ns, info.clock = now_ns, self._times.anchor
         emitter = Emitter(self._topics, info)
         out = Outcome() if known is None else known.core.end(now_ns)
         core.start(now_ns, out)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import httpx
-from muster_bus.clock import SystemClock
+from muster_bus.clock import NO_ANCHOR, Anchor, SystemClock
 from muster_bus.engines import make_log
 from muster_bus.log import Log
 from muster_bus.topics import Topics
@@ -62,6 +62,10 @@ class MovableClock(SystemClock):
 
     def now_ns(self) -> int:
         return super().now_ns() + round(self.ahead_s * 1e9)
+
+    def anchor(self) -> Anchor:
+        """None: its time goes on beside the machine's."""
+        return NO_ANCHOR
 
     def forward(self, seconds: float) -> None:
         self.ahead_s += seconds

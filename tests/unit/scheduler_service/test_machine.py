@@ -6,7 +6,7 @@ import random
 
 import pytest
 from muster_bus.log import OutRecord, Record
-from muster_bus.topics import Topics
+from muster_bus.topics import Topics, rm_state_key
 from muster_core.model.outcome import Outcome, PreemptionPredicatesAsked
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.muster.v1 import callbacks_pb2
@@ -402,11 +402,22 @@ def test_a_clock_set_back_does_not_turn_time_back(rig: Rig) -> None:
     rig.now_ns -= 500 * SECOND_NS
     rig.send(make.asks(make.allocation("x", "k2", vcore=1)))
     assert {event.timestampNano for _, event in rig.events} == {late_ns}
+    # over a restart durations go on at once, and events have the time of day
     rig.rebuild()
+    rig.settle()
     rig.send(make.release("x", "k"), make.release("x", "k2"))
-    times = [event.timestampNano for _, event in rig.events]
-    assert times == sorted(times)
-    assert rig.machine.next_deadline_ns() == late_ns + 30 * SECOND_NS
+    told = [event for _, event in rig.events if "was set back by 8.3 minutes" in event.message]
+    assert [event.objectID for event in told] == ["root"]
+    assert rig.events[-1][1].timestampNano == rig.now_ns
+    assert rig.machine.next_deadline_ns() == rig.now_ns + 30 * SECOND_NS
+    (rm,) = rig.machine.rms.values()
+    assert rm.info.last_decided_ns == late_ns, "recorded time does not turn back"
+    rig.now_ns += 31 * SECOND_NS
+    rig.settle()
+    assert rig.machine.next_deadline_ns() != rig.now_ns
+    rig.rebuild()
+    rig.settle()
+    assert len([event for _, event in rig.events if "was set back" in event.message]) == 1, "told once"
 
 
 def test_a_deadline_is_met_after_a_rebuild_too(rig: Rig) -> None:
@@ -505,3 +516,19 @@ def test_the_age_of_an_application_outlives_its_oldest_ask(rig: Rig) -> None:
     rig.send(make.asks(make.allocation("young", "a", vcore=20_000), make.allocation("old", "b", vcore=20_000)))
     rig.send(make.node("big", vcore=40_000))
     assert rig.keys("new") == ["k", "b", "a"]
+
+
+def test_a_loss_of_records_renews_the_instance_and_repeats_every_object(rig: Rig) -> None:
+    rig.send(make.asks(make.allocation("x", "k", vcore=1), make.allocation("x", "k2", vcore=9999)))
+    before = dict(rig.state)
+    (rm,) = rig.machine.rms.values()
+    instance, events = rm.info.instance_uuid, rm.info.next_event_id
+    written = rig.send(pb.Notice(message="records are missing", records_lost=True))
+    assert rm.info.instance_uuid != instance
+    states = [record.key for record in written if record.topic == rig.topics.state]
+    assert states[0] == rm_state_key(make.RM)
+    assert {*states} == before.keys(), "a consumer that dropped all objects gets them again"
+    assert rig.events[-1][1].message == "records are missing"
+    assert rm.info.next_event_id == events + 1, "ids go on"
+    rig.rebuild()
+    rig.check_counters()

@@ -153,6 +153,8 @@ async def serve(channel: Channel[FromParent], clock: Clock) -> int:
         raise EOFError
     logs.configure(cast("logs.Level", begin.log_level), cast("logs.Format", begin.log_format))
     sys.path[:] = begin.path
+    if isinstance(clock, SystemClock):
+        clock.resume(begin.clock)
     settings = MusterSettings.model_validate(begin.settings)
     give_way(settings.process.follower_nice)
     bus = FollowedLog(settings.log, channel.send)

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence, Set
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from pathlib import Path
 
+from muster_bus.clock import Anchor
 from muster_bus.pipe import messages as of_log
 from muster_runtime.channel import Message
 from pydantic import BaseModel, SecretStr
@@ -31,6 +32,7 @@ class Begin(Message):
     """:param settings: sections of ``MusterSettings``, unmasked.
     :param sockets: the directory of the three sockets.
     :param path: the search path of modules, as in the parent.
+    :param clock: the parent's anchor, so that both have one recorded time.
     """
 
     settings: dict[str, object]
@@ -38,6 +40,7 @@ class Begin(Message):
     log_level: str
     log_format: str
     path: tuple[str, ...]
+    clock: Anchor = Anchor()
 
 
 class Stop(Message):

@@ -33,7 +33,7 @@ from pathlib import Path
 
 import structlog
 from muster_bus.backends.sqlite import SqliteLog
-from muster_bus.clock import Clock
+from muster_bus.clock import Anchor, Clock, SystemClock
 from muster_bus.errors import LogError
 from muster_bus.log import LogWriter
 from muster_bus.pipe import messages as of_log
@@ -307,7 +307,8 @@ class FollowersProcess:
     def _begin(self) -> Begin:
         level, form = logs.configured()
         sections = {name: in_clear(getattr(self._settings, name)) for name in _SECTIONS}
-        return Begin(sections, str(self._sockets), level, form, tuple(sys.path))
+        anchor = self._clock.anchor() if isinstance(self._clock, SystemClock) else Anchor()
+        return Begin(sections, str(self._sockets), level, form, tuple(sys.path), anchor)
 
     def _take(self, served: LogServer, message: FromFollowers) -> None:
         assert self._first is not None

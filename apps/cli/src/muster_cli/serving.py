@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import structlog
 from muster_bus.backends.sqlite import SqliteLog
-from muster_bus.clock import Clock, SystemClock
+from muster_bus.backends.sqlite_mark import read_mark
+from muster_bus.clock import Anchor, Clock, SystemClock
 from muster_bus.engines import make_log
 from muster_bus.errors import BusError, LogBehind, LogUnavailable
 from muster_bus.log import Log
@@ -389,6 +390,8 @@ async def _run(settings: MusterSettings, build: Build, on_ready: Callable[[], No
     from muster_gateway.errors import SettingsWrong
 
     clock = SystemClock()
+    if settings.log.backend == "sqlite":
+        clock.resume(_last_anchor(settings))
     bus = make_log(settings.log, clock)
     stop = asyncio.Event()
     with signals(stop):
@@ -416,6 +419,14 @@ def _liveness(settings: MusterSettings) -> list[Opened]:
     addresses.check_free("process.live_address", address)
     liveness = Liveness(address, settings.process.stall_s, field="process.live_address")
     return [Opened("liveness", liveness.start, liveness.stop)]
+
+
+def _last_anchor(settings: MusterSettings) -> Anchor:
+    """Returns the clock's anchor of the last process that had the embedded log."""
+    try:
+        return read_mark(settings.log.sqlite_path).clock
+    except OSError:  # opening the log reports it
+        return Anchor()
 
 
 async def _open(bus: Log, settings: MusterSettings) -> None:

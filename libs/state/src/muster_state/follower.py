@@ -16,6 +16,7 @@ from itertools import islice
 from operator import attrgetter
 from typing import NamedTuple, Protocol
 
+from muster_bus.clock import NO_ANCHOR, Anchor
 from muster_bus.errors import CodecError
 from muster_bus.log import Record
 from muster_bus.topics import parse_state_key
@@ -175,6 +176,7 @@ class RmInfo:
     awaited: tuple[str, ...] = ()
     awaited_ns: int = 0
     absent_ns: int = 0
+    clock: Anchor = NO_ANCHOR
 
     @property
     def is_absent(self) -> bool:
@@ -273,6 +275,7 @@ def encode_rm(info: RmInfo, next_submission: int) -> bytes:
         absent_ns=info.absent_ns,
         awaited=info.awaited,
         awaited_ns=info.awaited_ns,
+        clock=state_pb2.ClockAnchor(**info.clock._asdict()) if any(info.clock) else None,
     ).SerializeToString(deterministic=True)
 
 
@@ -337,6 +340,7 @@ def _take_rm(info: RmInfo, recorded: state_pb2.RmObject) -> None:
     info.absent_ns, info.awaited, info.awaited_ns = recorded.absent_ns, tuple(recorded.awaited), recorded.awaited_ns
     info.callbacks, info.callbacks_since_ns = recorded.callbacks, recorded.callbacks_since_ns
     info.generation, info.generation_by = recorded.generation, recorded.generation_by
+    info.clock = Anchor(recorded.clock.offset_ns, recorded.clock.boot_id, recorded.clock.booted_ns)
 
 
 def new_core(

@@ -100,6 +100,8 @@ class LifeKeeper:
         self._sessions, self._announce, self._clock, self._gateway_id = sessions, announce, clock, gateway_id
         self._callbacks_gone = callbacks_gone
         self._lease_ttl_s, self._pause_timeout_s = lease_ttl_s, pause_timeout_s
+        self._began_s = clock.monotonic()
+        self._since_s: dict[str, tuple[int, float]] = {}  # by RM: when its state began, recorded and monotonic
 
     # ---- steps of streams and registrations -------------------------------------------------------------------------
 
@@ -309,7 +311,12 @@ class LifeKeeper:
                 raise end
         # 4. RMs that another gateway began to forget without getting the answer
         before_ns = self._clock.now_ns() - round(self._lease_ttl_s * 1e9)
-        return [session.rm_id for session in sessions.values() if 0 < session.forgetting_ns <= before_ns]
+        now_ns = self._clock.now_ns()
+        return [
+            session.rm_id
+            for session in sessions.values()
+            if session.forgetting_ns and (session.forgetting_ns <= before_ns or session.forgetting_ns > now_ns)
+        ]
 
     async def _check_seat(
         self, streams: OpenStreams, session: Session | None, rm_id: str, kind: StreamKind, epoch: int
@@ -346,8 +353,22 @@ class LifeKeeper:
 
         await self._change(rm_id, change)
 
+    def _age_s(self, session: Session) -> float:
+        """Returns for how long the RM is in its state, as far as this gateway has seen it.
+
+        Only this gateway's own elapsed time counts: recorded times of another gateway, or before a restart, may come
+        from a clock that was wrong.
+        """
+        now_s = self._clock.monotonic()
+        since_ns, since_s = self._since_s.get(session.rm_id, (-1, 0.0))
+        if since_ns != session.since_ns:
+            seen_s = (self._clock.now_ns() - session.since_ns) / 1e9
+            since_s = now_s - max(0.0, min(seen_s, now_s - self._began_s))
+            self._since_s[session.rm_id] = (session.since_ns, since_s)
+        return now_s - since_s
+
     async def _sweep_one(self, session: Session, living: frozenset[str], streams: OpenStreams) -> None:
-        age_s = (self._clock.now_ns() - session.since_ns) / 1e9
+        age_s = self._age_s(session)
         for kind, seat in session.seats.items():
             if seat.gateway_id != self._gateway_id or streams.is_sitting_down(session.rm_id, kind):
                 continue

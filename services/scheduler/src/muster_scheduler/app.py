@@ -7,7 +7,7 @@ import uuid
 from functools import partial
 
 import structlog
-from muster_bus.clock import Clock
+from muster_bus.clock import Clock, SystemClock
 from muster_bus.log import Log
 from muster_bus.partition_worker import PartitionWorker, Progress, WorkerState
 from muster_bus.topics import Topics
@@ -21,6 +21,7 @@ from muster_scheduler.errors import BadDefaultConfig
 from muster_scheduler.machine import SchedulerMachine
 from muster_scheduler.natives import Handlers, Natives, NativeSource
 from muster_scheduler.policy_groups import PolicyGroups
+from muster_scheduler.recorded_time import NoSteps, RecordedTime, Steps
 from muster_scheduler.settings import SchedulerSettings
 from muster_scheduler.users import UserGroups
 
@@ -50,6 +51,7 @@ class SchedulerService:
             else:
                 self._external = ExternalProcess(here, settings.external, bus, topics, clock, self._owned, life)
         self._natives = natives_of(here, self._external, settings.external.sync_timeout_s, clock, life)
+        self._steps = Steps(clock.monotonic)
         self._workers: list[PartitionWorker] = []
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -74,6 +76,8 @@ class SchedulerService:
                     groups,
                     self._clock.monotonic,
                     self._external.gate,
+                    RecordedTime(self._clock if isinstance(self._clock, SystemClock) else NoSteps()),
+                    self._steps,
                     holds=True,
                 ),
                 self._clock,
@@ -116,7 +120,7 @@ class SchedulerService:
     async def problems(self) -> list[str]:
         """Returns the present problems, one sentence each."""
         left_alone = self._natives.problems() if self._natives is not None else []
-        return [*self._worker_problems(), *self._external.problems(), *left_alone]
+        return [*self._worker_problems(), *self._steps.problems(), *self._external.problems(), *left_alone]
 
     def _worker_problems(self) -> list[str]:
         if not self._workers:

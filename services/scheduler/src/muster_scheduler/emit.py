@@ -293,8 +293,10 @@ class Emitter:
     def _events(self, events: list[Event], records: list[OutRecord]) -> None:
         topic, number, key, rm, instance = self._topics.events, self._partition, self._key, self._rm, self._instance
         untracked, tracked, request = self._untracked, (HEADER_TRACKING, b"1"), EventType.REQUEST
-        next_id = self.info.next_event_id
+        next_id, offset_ns = self.info.next_event_id, self.info.clock.offset_ns
         for event in events:
+            if offset_ns:  # an event has the time of day
+                event = event._replace(now_ns=event.now_ns + offset_ns)
             value = encode_event(event)
             if event.type is request and event.change is Change.NONE:
                 # For the shim only (the event history design): the event gets no id of the tracked order.

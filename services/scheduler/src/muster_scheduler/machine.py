@@ -12,6 +12,7 @@ from functools import partial
 
 import structlog
 from google.protobuf.message import DecodeError
+from muster_bus.clock import Anchor
 from muster_bus.log import OutRecord, Record
 from muster_bus.topics import Topics, rm_state_key, state_key
 from muster_core import invariants
@@ -60,6 +61,7 @@ from muster_scheduler.errors import UnknownUser
 from muster_scheduler.leaving import published, take_over
 from muster_scheduler.natives import Verdict
 from muster_scheduler.policy_groups import PolicyGroups
+from muster_scheduler.recorded_time import NoSteps, RecordedTime, Steps
 from muster_scheduler.tally import Stopwatch, complete
 from muster_scheduler.users import UserGroups
 
@@ -91,6 +93,8 @@ class SchedulerMachine:
     :param groups: finds the groups of users that come without groups.
     :param monotonic_s: measures the duration of decisions. It ends a turn, as the end of a batch does; what is decided
         for one RM does not depend on the others' turns.
+    :param times: recorded time of the partition; default: as the worker's clock.
+    :param steps: gets the steps of the wall clock.
     :param holds: outcomes grow until ``flush``, over several calls; otherwise each call returns its records.
     :param gate: the external sources that the scheduler must wait for; without a life: none, and the machine gives up
         none.
@@ -106,6 +110,8 @@ class SchedulerMachine:
         groups: UserGroups | None = None,
         monotonic_s: Callable[[], float] = lambda: 0.0,
         gate: Gate = _NO_GATE,
+        times: RecordedTime | None = None,
+        steps: Steps | None = None,
         *,
         holds: bool = False,
     ) -> None:
@@ -132,7 +138,8 @@ class SchedulerMachine:
         # Event handlers' verdicts on the next requests, by offset (``natives.py``).
         self._verdicts: Mapping[int, Verdict] = {}
         self._deadlines = Deadlines()
-        self._now_ns = 0
+        self._times = times if times is not None else RecordedTime(NoSteps())
+        self._steps = steps if steps is not None else Steps(monotonic_s)
 
     @property
     def rms(self) -> dict[str, RmState]:
@@ -148,20 +155,21 @@ class SchedulerMachine:
     def folded(self, now_ns: int) -> None:
         """Builds the cores and checks them, once the state is complete."""
         self._folder.settle()
+        lasts = [(state.info.last_decided_ns, state.info.clock) for state in self._folder.rms.values()]
+        lasts += [(kept.last_decided_ns, Anchor()) for kept in self._folder.forgotten.values()]
+        self._times.resume(now_ns, *max(lasts, default=(0, Anchor())))
+        self._checked_ns = now_ns = self._times.recorded(now_ns)
         for rm_id, state in self._folder.rms.items():
-            self._folded_pauses(state.info, max(now_ns, state.info.last_decided_ns))
+            state.info.clock = self._times.anchor
+            self._folded_pauses(state.info, now_ns)
             state.core.apply(SetDeciding(state.info.decides), state.info.last_decided_ns)
             state.core.activate(now_ns, state.info.last_decided_ns)
             invariants.check(state.core, merges=False)
             complete(state.info.tally, sum(each.running for each in state.core.partitions.values()))
             self._emitters[rm_id] = Emitter(self._topics, state.info)
-            self._now_ns = max(self._now_ns, state.info.last_decided_ns)
             self._unexhausted[rm_id] = None
         self._paused |= self._folder.compiled_anew  # writes these RMs' registrations
         self._folder.compiled_anew = {}
-        for kept in self._folder.forgotten.values():
-            self._now_ns = max(self._now_ns, kept.last_decided_ns)
-        self._checked_ns = now_ns = self._time(now_ns)
         for rm_id, state in self._folder.rms.items():
             out = self._outcomes[rm_id] = Outcome()
             state.core.apply(SetCallbacks(callback_stream.policy_of(state.info)), now_ns, out)
@@ -190,7 +198,7 @@ class SchedulerMachine:
 
     def apply(self, records: Sequence[Record], now_ns: int) -> list[OutRecord]:
         """Takes requests in order. Returns the records of one transaction."""
-        now_ns = self._time(now_ns)
+        now_ns = self._times.recorded(now_ns)
         self._watch.start()
         outputs: list[OutRecord] = []
         touched: dict[str, None] = {}
@@ -206,7 +214,9 @@ class SchedulerMachine:
 
     def tick(self, now_ns: int) -> list[OutRecord]:
         """Makes the decisions for which a deadline has come, or that the last budget did not cover. RMs take turns."""
-        now_ns = self._time(now_ns)
+        now_ns = self._times.recorded(now_ns)
+        if story := self._times.take_story():
+            self._tell_step(story, now_ns)
         undecided = dict.fromkeys(rm_id for rm_id in self._outcomes if rm_id not in self._held)
         due = {**undecided, **dict.fromkeys(self._deadlines.take_due(now_ns)), **self._unexhausted}
         self._check_invariants(now_ns)
@@ -222,18 +232,21 @@ class SchedulerMachine:
 
     def next_deadline_ns(self) -> int | None:
         """Returns the time of the next ``tick``."""
-        if self._unexhausted or any(rm_id not in self._held for rm_id in self._outcomes):
+        undecided = any(rm_id not in self._held for rm_id in self._outcomes)
+        if self._unexhausted or undecided or self._times.stepped:
             return 0
         first_ns = self._deadlines.first_ns()
         deadlines = [] if first_ns is None else [first_ns]
         if self._check_every_ns:
             deadlines.append(self._checked_ns + self._check_every_ns)
-        return min(deadlines, default=None)
+        return self._times.clock_ns(min(deadlines)) if deadlines else None
 
-    def _time(self, now_ns: int) -> int:
-        """Keeps time from running backwards, also over a restart on another machine."""
-        self._now_ns = max(self._now_ns, now_ns)
-        return self._now_ns
+    def _tell_step(self, story: str, now_ns: int) -> None:
+        """Records that the wall clock stepped."""
+        self._steps.note(story)
+        for rm_id, state in self._folder.rms.items():
+            state.info.clock = self._times.anchor
+            notices.note(story, now_ns, self._outcomes.setdefault(rm_id, Outcome()))
 
     def _decide(self, touched: dict[str, None], now_ns: int, outputs: list[OutRecord]) -> list[OutRecord]:
         budget = max(min(_LEAST_ALLOCATIONS, self._budget), self._budget // max(1, len(touched)))
@@ -442,8 +455,9 @@ class SchedulerMachine:
             self._emit_pending(state, now_ns, outputs)
             state.info.instance_uuid = self._new_uuid()
             emitter = self._emitters[state.info.rm_id] = Emitter(self._topics, state.info)
-            outputs.append(emitter.rm_record(state.core.next_submission))
-        notices.note(notice.message, now_ns, self._outcomes.setdefault(state.info.rm_id, Outcome()))
+            outputs += (emitter.rm_record(state.core.next_submission), emitter.registration_record())
+        out = self._outcomes.setdefault(state.info.rm_id, Outcome())
+        notices.take(notice, state.core, now_ns, out)
 
     def _connect(
         self, state: RmState, note: pb.CallbackStream, now_ns: int, out: Outcome, outputs: list[OutRecord]
@@ -645,7 +659,7 @@ class SchedulerMachine:
         pauses.mark_absence(info, now_ns)
         # Sources report for the RM's id: the new core finds their reports where the old one left them.
         core = new_core(info, searching=True, config=config, external=self._folder.books_of(rm_id))
-        info.last_decided_ns = now_ns
+        info.last_decided_ns, info.clock = now_ns, self._times.anchor
         emitter = Emitter(self._topics, info)
         out = Outcome() if known is None else known.core.end(now_ns)
         core.start(now_ns, out)

@@ -6,8 +6,20 @@ They are about the RM as a whole. The scheduler interface has no such type of ev
 from __future__ import annotations
 
 from muster_core.model.outcome import Change, Detail, EventType, Outcome
+from muster_core.scheduler import SchedulerCore
+from muster_proto.muster.bus.v1 import envelope_pb2 as pb
+
+from muster_scheduler.leaving import published
 
 _ROOT = "root"
+
+
+def take(notice: pb.Notice, core: SchedulerCore, now_ns: int, out: Outcome) -> None:
+    """Takes a gateway's notice."""
+    if notice.records_lost:  # consumers of the state topic drop the RM's objects at a new InstanceUUID
+        for place, what in published(core):
+            out.touch(what, place)
+    note(notice.message, now_ns, out)
 
 
 def note(message: str, now_ns: int, out: Outcome) -> None:

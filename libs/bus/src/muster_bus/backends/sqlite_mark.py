@@ -16,6 +16,7 @@ from typing import NamedTuple
 import structlog
 from muster_runtime import durable
 
+from muster_bus.clock import NO_ANCHOR, Anchor
 from muster_bus.log_mark import LogMark
 
 log = structlog.get_logger(__name__)
@@ -31,10 +32,12 @@ class SideFile(NamedTuple):
 
     :param mark: None: there is no side file, or none that can be read.
     :param loss: an accepted loss that the RMs' histories do not know yet, in a sentence; "": none.
+    :param clock: the anchor of the process that had the log.
     """
 
     mark: LogMark | None
     loss: str = ""
+    clock: Anchor = NO_ANCHOR
 
 
 def read_mark(log_path: Path) -> SideFile:
@@ -42,18 +45,21 @@ def read_mark(log_path: Path) -> SideFile:
     path = mark_path(log_path)
     try:
         text = path.read_text()
-        return SideFile(LogMark.from_json(text), str(json.loads(text).get("loss", "")))
+        mark, content = LogMark.from_json(text), json.loads(text)
+        offset_ns, boot_id, booted_ns = content.get("clock", NO_ANCHOR)
+        return SideFile(mark, str(content.get("loss", "")), Anchor(int(offset_ns), str(boot_id), int(booted_ns)))
     except FileNotFoundError:
         return SideFile(None)
-    except ValueError as error:
+    except (ValueError, TypeError) as error:
         log.warning("log.mark_unreadable", path=str(path), error=str(error))
         return SideFile(None)
 
 
-def write_mark(log_path: Path, mark: LogMark, loss: str = "") -> None:
+def write_mark(log_path: Path, mark: LogMark, loss: str = "", clock: Anchor = NO_ANCHOR) -> None:
     """Replaces the side file. Durable, and whole or not at all. Raises OSError."""
     path = mark_path(log_path)
     content = json.loads(mark.to_json()) | ({"loss": loss} if loss else {})
+    content |= {"clock": clock} if any(clock) else {}
     durable.replace(path, json.dumps(content).encode())
 
 
@@ -63,12 +69,19 @@ class MarkKeeper:
     :param log_id: the log's identity.
     :param written: what the side file has.
     :param durable_ends: returns the ends of what is durable.
+    :param anchor: returns the clock's anchor, so that the next process continues recorded time.
     """
 
     def __init__(
-        self, path: Path, log_id: str, written: SideFile, durable_ends: Callable[[], Mapping[str, int]]
+        self,
+        path: Path,
+        log_id: str,
+        written: SideFile,
+        durable_ends: Callable[[], Mapping[str, int]],
+        anchor: Callable[[], Anchor] = Anchor,
     ) -> None:
         self._path, self._log_id = path, log_id
+        self._anchor, self._anchored = anchor, written.clock
         self._durable_ends = durable_ends
         self._written = written.mark if written.mark is not None and written.mark.log_id == log_id else None
         self._loss = written.loss
@@ -93,15 +106,17 @@ class MarkKeeper:
         """Writes the side file if records came. A full disk leaves an older mark, which is as true."""
         with self._one_at_a_time:
             mark = self.mark()
-            if self._written is None or mark.records != self._written.records:
+            stepped = self._anchor().offset_ns != self._anchored.offset_ns
+            if self._written is None or mark.records != self._written.records or stepped:
                 self._write(mark)
 
     def _write(self, mark: LogMark) -> None:
+        anchor = self._anchor()
         try:
-            write_mark(self._path, mark, self._loss)
+            write_mark(self._path, mark, self._loss, anchor)
         except OSError as error:
             if not self._failed:
                 log.warning("log.mark_not_written", path=str(mark_path(self._path)), error=error.strerror)
             self._failed = True
             return
-        self._written, self._failed = mark, False
+        self._written, self._anchored, self._failed = mark, anchor, False

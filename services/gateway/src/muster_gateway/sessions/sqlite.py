@@ -41,6 +41,7 @@ CREATE TABLE IF NOT EXISTS marker (one INTEGER PRIMARY KEY);
 CREATE TABLE IF NOT EXISTS log_mark (one INTEGER PRIMARY KEY, content TEXT NOT NULL);
 """
 _TABLES = frozenset({"session", "seat", "cursor", "lease", "marker", "log_mark"})
+_LEASE_MAX_NS = 3_600_000_000_000  # longer than any lease
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 # Another process (a second gateway on the same file) holds the lock for microseconds. A wait this long is an error.
 _BUSY_TIMEOUT_S = 2.0
@@ -102,7 +103,9 @@ class SqliteSessions:
 
     async def living(self) -> frozenset[str]:
         now_ns = self._clock.now_ns()
-        await self._run(self._execute, "DELETE FROM lease WHERE until_ns <= ?", (now_ns,))
+        # A lease that ends much later comes from a clock that was set back since.
+        far_ns = now_ns + _LEASE_MAX_NS
+        await self._run(self._execute, "DELETE FROM lease WHERE until_ns <= ? OR until_ns > ?", (now_ns, far_ns))
         rows = await self._run(self._query, "SELECT gateway_id FROM lease", ())
         return frozenset(gateway_id for (gateway_id,) in rows)
 

@@ -104,6 +104,7 @@ class RmObject(_message.Message):
     ABSENT_NS_FIELD_NUMBER: _builtins.int
     AWAITED_FIELD_NUMBER: _builtins.int
     AWAITED_NS_FIELD_NUMBER: _builtins.int
+    CLOCK_FIELD_NUMBER: _builtins.int
     LAST_ALLOCATION_RESPONSE_FIELD_NUMBER: _builtins.int
     rm_id: _builtins.str
     state: _envelope_pb2.RmLifecycle.State.ValueType
@@ -149,6 +150,10 @@ class RmObject(_message.Message):
     def awaited(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """external sources that have not listed yet: nothing is decided before"""
 
+    @_builtins.property
+    def clock(self) -> Global___ClockAnchor:
+        """absent: the clock never stepped, and the boot is not known"""
+
     def __init__(
         self,
         *,
@@ -173,15 +178,46 @@ class RmObject(_message.Message):
         absent_ns: _builtins.int = ...,
         awaited: _abc.Iterable[_builtins.str] | None = ...,
         awaited_ns: _builtins.int = ...,
+        clock: Global___ClockAnchor | None = ...,
         last_allocation_response: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["callbacks", b"callbacks", "tally", b"tally"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["callbacks", b"callbacks", "clock", b"clock", "tally", b"tally"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent_ns", b"absent_ns", "awaited", b"awaited", "awaited_ns", b"awaited_ns", "callbacks", b"callbacks", "callbacks_since_ns", b"callbacks_since_ns", "generation", b"generation", "generation_by", b"generation_by", "held", b"held", "held_ns", b"held_ns", "held_reason", b"held_reason", "instance_uuid", b"instance_uuid", "last_allocation_response", b"last_allocation_response", "last_decided_ns", b"last_decided_ns", "next_event_id", b"next_event_id", "next_response_sequence", b"next_response_sequence", "next_submission", b"next_submission", "registered_ns", b"registered_ns", "registrations", b"registrations", "rm_id", b"rm_id", "state", b"state", "state_ns", b"state_ns", "tally", b"tally"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent_ns", b"absent_ns", "awaited", b"awaited", "awaited_ns", b"awaited_ns", "callbacks", b"callbacks", "callbacks_since_ns", b"callbacks_since_ns", "clock", b"clock", "generation", b"generation", "generation_by", b"generation_by", "held", b"held", "held_ns", b"held_ns", "held_reason", b"held_reason", "instance_uuid", b"instance_uuid", "last_allocation_response", b"last_allocation_response", "last_decided_ns", b"last_decided_ns", "next_event_id", b"next_event_id", "next_response_sequence", b"next_response_sequence", "next_submission", b"next_submission", "registered_ns", b"registered_ns", "registrations", b"registrations", "rm_id", b"rm_id", "state", b"state", "state_ns", b"state_ns", "tally", b"tally"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RmObject: _TypeAlias = RmObject  # noqa: Y015
+
+@_typing.final
+class ClockAnchor(_message.Message):
+    """How recorded times continue (muster_bus.clock)."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OFFSET_NS_FIELD_NUMBER: _builtins.int
+    BOOT_ID_FIELD_NUMBER: _builtins.int
+    BOOTED_NS_FIELD_NUMBER: _builtins.int
+    offset_ns: _builtins.int
+    """the wall clock less recorded time: what shows a time of day adds it"""
+    boot_id: _builtins.str
+    """the machine's boot in which the last decision was taken"""
+    booted_ns: _builtins.int
+    """recorded time at that boot"""
+    def __init__(
+        self,
+        *,
+        offset_ns: _builtins.int = ...,
+        boot_id: _builtins.str = ...,
+        booted_ns: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["boot_id", b"boot_id", "booted_ns", b"booted_ns", "offset_ns", b"offset_ns"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClockAnchor: _TypeAlias = ClockAnchor  # noqa: Y015
 
 @_typing.final
 class ForgottenObject(_message.Message):

@@ -1,0 +1,175 @@
+"""`muster up` while somebody sets the clock (libfaketime): time-outs count what elapses, in both directions and over
+restarts; a step is an event, a warning and a problem in health; events have the time of day.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import urllib.error
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from e2e.test_up import Up
+from muster_client.local import LocalProcess, muster_command
+from muster_proto.si.v1 import si_pb2
+from muster_proto.si.v1.si_pb2_grpc import SchedulerStub
+
+pytestmark = pytest.mark.timeout(400)
+PATIENCE_S = 90.0
+DAY_S = 86_400
+# A placeholder's time-out: the time that must elapse, whatever the clock says.
+TIMEOUT_S = 3
+CONFIG = "partitions: [{name: default, queues: [{name: root, submitacl: '*', queues: [{name: a}]}]}]"
+
+
+def library() -> str:
+    """Debian's package faketime."""
+    found = list(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
+    if not found:
+        pytest.skip("libfaketime is not installed (Debian: faketime; make test installs it)")
+    return str(found[0])
+
+
+class SteppedUp(Up):
+    """A `muster up` whose wall clock the test sets. Its monotonic clock is the machine's."""
+
+    def __init__(self, data_dir: Path) -> None:
+        super().__init__(data_dir)
+        self._file = data_dir.with_suffix(".faketime")
+        self.set(0)
+        environment = {
+            "LD_PRELOAD": library(),
+            "FAKETIME_TIMESTAMP_FILE": str(self._file),
+            "FAKETIME_NO_CACHE": "1",
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        }
+        self.process = LocalProcess(muster_command(*self.arguments), data_dir.with_suffix(".log"), environment)
+
+    def set(self, days: int) -> None:
+        """Sets the clock so many days off."""
+        beside = self._file.with_suffix(".new")
+        beside.write_text(f"{days:+d}d\n")
+        beside.replace(self._file)
+        self.off_s = days * DAY_S
+
+    def json(self, path: str) -> Any:
+        return json.loads(self.get(path)[1])
+
+    def events(self, rm_id: str) -> list[dict[str, Any]]:
+        try:
+            return list(self.json(f"/ws/v1/events/batch?rm={rm_id}&count=10000")["EventRecords"] or ())
+        except urllib.error.HTTPError:  # the publisher does not know the RM yet
+            return []
+
+    def is_of_now(self, event: dict[str, Any]) -> bool:
+        """Whether an event's time of day is that of the clock, within the test's own patience."""
+        return abs(event["timestampNano"] / 1e9 - time.time() - self.off_s) < 2 * PATIENCE_S
+
+
+async def until(condition: Callable[[], bool], what: str) -> None:
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            while not condition():  # noqa: ASYNC110 - another process
+                await asyncio.sleep(0.1)
+    except TimeoutError:
+        raise AssertionError(what) from None
+
+
+@asynccontextmanager
+async def gang(up: Up, rm_id: str) -> AsyncIterator[None]:
+    """An RM with an application whose placeholder nobody replaces: it must time out. Its streams stay open inside."""
+    app = si_pb2.AddApplicationRequest(
+        applicationID="app",
+        queueName="root.a",
+        partitionName="default",
+        ugi=si_pb2.UserGroupInformation(user="alice"),
+        executionTimeoutMilliSeconds=TIMEOUT_S * 1000,
+        placeholderAsk=si_pb2.Resource(resources={"vcore": si_pb2.Quantity(value=1)}),
+        gangSchedulingStyle="Soft",
+    )
+    placeholder = si_pb2.Allocation(
+        allocationKey="ph",
+        applicationID="app",
+        partitionName="default",
+        resourcePerAlloc=si_pb2.Resource(resources={"vcore": si_pb2.Quantity(value=1)}),
+        placeholder=True,
+        taskGroupName="group",
+    )
+    node = si_pb2.NodeInfo(
+        nodeID="node",
+        action=si_pb2.NodeInfo.CREATE,
+        schedulableResource=si_pb2.Resource(resources={"vcore": si_pb2.Quantity(value=8)}),
+    )
+    async with grpc.aio.insecure_channel(up.grpc) as channel:
+        stub = SchedulerStub(channel)
+        request = si_pb2.RegisterResourceManagerRequest(rmID=rm_id, version="1", policyGroup="queues", config=CONFIG)
+        await stub.RegisterResourceManager(request, timeout=PATIENCE_S)
+        calls = [stub.UpdateNode(), stub.UpdateApplication(), stub.UpdateAllocation()]
+        await calls[0].write(si_pb2.NodeRequest(rmID=rm_id, nodes=[node]))
+        await calls[0].read()
+        await calls[1].write(si_pb2.ApplicationRequest(rmID=rm_id, new=[app]))
+        await calls[1].read()
+        await calls[2].write(si_pb2.AllocationRequest(rmID=rm_id, allocations=[placeholder]))
+        await calls[2].read()
+        yield
+        for call in calls:
+            call.cancel()
+
+
+def timed_out(up: SteppedUp, rm_id: str) -> bool:
+    """Whether the gang's time-out was decided: the application goes on without placeholders."""
+    return any("ResourceReservationTimeout" in event.get("message", "") for event in up.events(rm_id))
+
+
+def steps(up: SteppedUp, rm_id: str) -> list[dict[str, Any]]:
+    return [event for event in up.events(rm_id) if "the system clock was set" in event.get("message", "")]
+
+
+async def test_time_outs_count_what_elapses_whoever_sets_the_clock(tmp_path: Path) -> None:
+    up = SteppedUp(tmp_path / "data")
+    try:
+        await up.start()
+        for number, days in enumerate((400, 0, -400, 0)):
+            rm_id = f"rm-{number}"
+            # 1. the clock steps while a time-out runs: neither at once, nor never
+            began_s = time.monotonic()
+            async with gang(up, rm_id):
+                up.set(days)
+                await until(lambda rm_id=rm_id: bool(steps(up, rm_id)), f"no event of the step to {days} days")  # type: ignore[misc]
+                assert not timed_out(up, rm_id) or time.monotonic() - began_s >= TIMEOUT_S
+                await until(lambda rm_id=rm_id: timed_out(up, rm_id), f"no time-out at {days} days")  # type: ignore[misc]
+            assert time.monotonic() - began_s >= TIMEOUT_S
+            # 2. what it says
+            assert all(up.is_of_now(event) for event in up.events(rm_id)[-1:])
+            assert b"the system clock was set" in up.get("/health")[1]
+            assert up.get("/health")[0] == 200, "it serves all the same"
+        assert "clock.stepped" in up.process.log_file.read_text()
+    finally:
+        up.process.kill()
+
+
+async def test_time_outs_and_times_of_day_over_restarts(tmp_path: Path) -> None:
+    up = SteppedUp(tmp_path / "data")
+    try:
+        await up.start()
+        for number, days in enumerate((400, 0, -400, 0)):
+            rm_id = f"rm-{number}"
+            async with gang(up, rm_id):
+                pass
+            up.process.kill()
+            up.set(days)
+            await up.start()
+            await until(lambda rm_id=rm_id: timed_out(up, rm_id), f"no time-out after a start at {days} days")  # type: ignore[misc]
+            assert len(steps(up, rm_id)) == 1
+            assert up.is_of_now(up.events(rm_id)[-1])
+            # an RM that comes now
+            async with gang(up, f"new-{number}"):
+                await until(lambda n=number: timed_out(up, f"new-{n}"), f"no time-out of a new RM at {days} days")  # type: ignore[misc]
+    finally:
+        up.process.kill()

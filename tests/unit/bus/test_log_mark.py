@@ -257,7 +257,7 @@ async def test_a_full_log_refuses_reads_on_and_finds_room_by_itself(tmp_path: Pa
     assert log.refusal() == ""
     (pages,) = log._writing.execute("PRAGMA page_count").fetchone()
     await log._order(lambda connection: connection.execute(f"PRAGMA max_page_count = {pages}"))
-    with pytest.raises(LogFull, match="the disk is full; nothing of this was written"):
+    with pytest.raises(LogFull, match="the disk is full; this transaction was not written"):
         await fill(log, 1, 1 << 16)
     assert "is full" in log.refusal()
     reader = await log.reader(log.settings.topics().events, 0)

@@ -25,6 +25,7 @@ from muster_bus.backends.sqlite_mark import mark_path, read_mark, write_mark
 from muster_bus.errors import LogBehind, LogError
 from muster_bus.log_mark import LogMark, check
 from muster_runtime import durable
+from muster_runtime.terminal import say
 
 from muster_cli.errors import CommandError, UsageError
 from muster_cli.settings import load
@@ -66,7 +67,7 @@ def backup(target: Path, data_dir: Path | None, file: Path | None, assignments: 
         shutil.rmtree(partial, ignore_errors=True)
         raise CommandError(f"no backup: {_story(error)}") from error
     size = sum((target / name).stat().st_size for name in names)
-    _say(f"{target}: {verified.records} records of the log {verified.mark.log_id[:8]}, {size >> 10} KiB")
+    say(f"{target}: {verified.records} records of the log {verified.mark.log_id[:8]}, {size >> 10} KiB")
     return 0
 
 
@@ -90,7 +91,7 @@ def restore(source: Path, data_dir: Path | None, replace: bool, file: Path | Non
             durable.sync(data)
     except (LogError, OSError, ValueError) as error:
         raise CommandError(f"not restored: {_story(error)}") from error
-    _say(f"{data}: restored from {source}, taken {taken}, {manifest.get('records')} records")
+    say(f"{data}: restored from {source}, taken {taken}, {manifest.get('records')} records")
     return 0
 
 
@@ -114,7 +115,7 @@ def verify(backup_dir: Path | None, data_dir: Path | None, file: Path | None, as
             problems.append(str(error))
     if problems:
         raise CommandError("\n".join(problems))
-    _say(f"{where}: whole; {verified.records} records of the log {verified.mark.log_id[:8]}")
+    say(f"{where}: whole; {verified.records} records of the log {verified.mark.log_id[:8]}")
     return 0
 
 
@@ -189,7 +190,7 @@ def _make_way(data: Path, *, replace: bool) -> None:
         each.rename(aside / each.name)
     durable.sync(aside)
     durable.sync(data)
-    _say(f"{aside}: what was there before")
+    say(f"{aside}: what was there before")
 
 
 def _copy(source: Path, target: Path) -> None:
@@ -202,7 +203,3 @@ def _copy(source: Path, target: Path) -> None:
 
 def _story(error: BaseException) -> str:
     return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
-
-
-def _say(line: str) -> None:
-    print(line)  # noqa: T201 - the answer

@@ -7,34 +7,34 @@ from pathlib import Path
 
 from muster_gateway.access.policy import PolicyRule, read_policy
 from muster_gateway.errors import PolicyUnusable
-from rich.console import Console
-from rich.markup import escape
+from muster_runtime.terminal import Screen, marked
 from rich.table import Table
+from rich.text import Text
 
 SUFFIX = ".toml"
 
 
-def check(file: Path, console: Console) -> bool:
+def check(file: Path, console: Screen) -> bool:
     """Prints a policy's problems, or its rules. Returns whether it can be used."""
     try:
         found = read_policy(file)
     except PolicyUnusable as error:
         for line in str(error).splitlines():
-            console.print(f"[bold red]error[/] {escape(line)}", highlight=False, soft_wrap=True)
+            console.print(marked("[bold red]error[/] {}", line), soft_wrap=True)
         return False
     table = Table("rule", "identities", "proofs", "acts as", "operates", "reads", "role")
     for number, rule in enumerate(found.rule):
         table.add_row(
             str(number),
             _listed(rule.identities),
-            _listed(rule.proofs) or "any",
+            _listed(rule.proofs or ["any"]),
             _listed(rule.act),
             _listed(rule.operate),
             _listed(_reads(rule)),
             rule.role,
         )
     console.print(table)
-    console.print(f"[green]{escape(str(file))} can be used[/]", highlight=False, soft_wrap=True)
+    console.print(marked("[green]{} can be used[/]", file), soft_wrap=True)
     return True
 
 
@@ -43,5 +43,5 @@ def _reads(rule: PolicyRule) -> Iterable[str]:
         yield each.rm if each.partitions == ("*",) else f"{each.rm} ({', '.join(each.partitions)})"
 
 
-def _listed(names: Iterable[str]) -> str:
-    return escape(", ".join(names))
+def _listed(names: Iterable[str]) -> Text:
+    return marked("{}", ", ".join(names))

@@ -38,7 +38,6 @@ from muster_bus.settings import LogSettings
 from muster_event_publisher.app import PublisherService
 from muster_event_publisher.settings import PublisherSettings
 from unit.publisher.feeding import Feeder
-from unit.publisher.running import eventually
 
 async def main(folder: Path, rms: list[str]) -> None:
     settings = LogSettings(backend="sqlite", sqlite_path=folder / "log.db", partitions=2)

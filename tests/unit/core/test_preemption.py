@@ -169,6 +169,18 @@ def test_a_fence_does_not_protect_what_is_inside() -> None:
     assert victims(arena) == ["k"]
 
 
+def test_a_max_in_the_way_is_a_fence() -> None:
+    top = f"{{name: top, resources: {{max: {{memory: 10}}}}, queues: [{POOR}, {{name: twin}}]}}"
+    arena = arena_of(top, RICH).having(
+        {"n": {"memory": 20}}, {"p": "root.top.poor", "t": "root.top.twin", "r": "root.rich"}
+    )
+    arena.want("t", "inside", wanted=5, memory=2)
+    arena.wait(1)
+    arena.want("r", "outside", wanted=5, memory=2)
+    arena.want("p", "ask", memory=3)
+    assert victims(arena) == ["inside", "inside"]
+
+
 def test_below_a_max_there_may_be_room_on_a_node_already() -> None:
     poor = "{name: poor, resources: {guaranteed: {memory: 4}}}"
     arena = arena_of(f"{{name: top, resources: {{max: {{memory: 4}}}}, queues: [{poor}, {{name: twin}}]}}").having(

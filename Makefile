@@ -13,13 +13,14 @@ RECORDS ?=
 SEED ?=
 SEEDS ?=
 STEPS ?=
+FUZZ_S ?= 600
 OPENB_ARGS ?=
 
 RUN_TIME := requirements/muster.lock requirements/build.lock
 DEVELOPMENT := requirements/dev.lock requirements/build.lock
 # Short tests use the whole of as many cores. Whole systems mostly wait: more files at a time than cores, those first
 # that take longest (tests/README.md says what takes how long).
-PARALLEL_TESTS := $(wildcard tests/unit tests/contract tests/scenario tests/simulation)
+PARALLEL_TESTS := $(wildcard tests/unit tests/contract tests/fuzz tests/scenario tests/simulation)
 SYSTEM_JOBS ?= $(shell expr 2 '*' $(JOBS) + 1)
 SLOW_SYSTEM_TESTS := $(wildcard tests/chaos/test_outages.py tests/e2e/test_replay.py tests/chaos/test_kill*.py \
   tests/page/test_*.py tests/e2e/test_gangs.py tests/e2e/test_generated_*.py tests/e2e/test_external_faults.py)
@@ -30,7 +31,7 @@ RANDOM_TESTS := tests/unit/scheduler_service/test_machine_recovery.py tests/simu
   $(addprefix tests/simulation/test_simulation.py::test_,a_random_life_keeps_every_promise history_adds_up_in_random_lives)
 BAD_INPUT_TESTS := tests/e2e/test_generated_bad_input.py tests/e2e/test_generated_bad_calls.py
 
-.PHONY: help install install-dev demo examples example-external test test-unit test-long check format simulate simulate-gangs simulate-callbacks simulate-external simulate-mixed bench bench-core bench-export bench-derive bench-events bench-external bench-view openb figures routes proto lock compose-test compose-test-secure clean
+.PHONY: help install install-dev demo examples example-external test test-unit test-long fuzz check format simulate simulate-gangs simulate-callbacks simulate-external simulate-mixed bench bench-core bench-export bench-derive bench-events bench-external bench-view openb figures routes proto lock compose-test compose-test-secure clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -71,6 +72,9 @@ test-long: install-dev ## more of the random lives, the bad input and Faust's st
 	$(BIN)/pytest -n $(JOBS) --dist loadgroup $(RANDOM_TESTS) $(PYTEST_ARGS)
 	MUSTER_BAD_INPUT_EXAMPLES=120 $(BIN)/pytest -n $(JOBS) --dist loadfile $(BAD_INPUT_TESTS) $(PYTEST_ARGS)
 	MUSTER_DERIVE_STARTS=100 $(BIN)/pytest tests/integration/test_faust_starts.py -k many_starts $(PYTEST_ARGS)
+
+fuzz: install-dev ## mutated inputs for every decoder, as long as FUZZ_S says (FUZZ_S=600 SEED=7); findings go to tests/fuzz/found
+	@PYTHONPATH=tests $(BIN)/python -m fuzz --seconds $(FUZZ_S) $(if $(SEED),--seed $(SEED))
 
 LIVES = $(if $(SEEDS),--seeds $(SEEDS)) $(if $(STEPS),--steps $(STEPS)) $(if $(SEED),--seed $(SEED))
 

@@ -210,6 +210,8 @@ def _read_file(file: Path, known: Mapping[SettingPath, object]) -> Iterator[tupl
         raise SettingsError([f"{file}: cannot be read: {error.strerror}"]) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError([f"{file}: is not TOML: {error}"]) from error
+    except RecursionError as error:
+        raise SettingsError([f"{file}: is nested too deeply"]) from error
 
     def walk(prefix: SettingPath, value: object) -> Iterator[tuple[SettingPath, object]]:
         if isinstance(value, dict) and prefix not in known:
@@ -232,7 +234,7 @@ def _parse(text: str, annotation: object) -> object:
         if text.lstrip()[:1] in "[{" and text.strip():
             try:
                 return json.loads(text)
-            except ValueError:
+            except (ValueError, RecursionError):
                 return text  # pydantic reports the expectation
         if dict in origins and not text.strip():
             return {}

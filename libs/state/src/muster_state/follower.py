@@ -16,6 +16,7 @@ from itertools import islice
 from operator import attrgetter
 from typing import NamedTuple, Protocol
 
+from google.protobuf.message import DecodeError
 from muster_bus.clock import NO_ANCHOR, Anchor
 from muster_bus.errors import CodecError
 from muster_bus.log import Record
@@ -422,7 +423,7 @@ class StateFolder:
             raise CodecError(f"state record {record.partition}/{record.offset} has no key")
         if self.settled:
             self._following = True
-            self._apply(record.key, record.value)
+            self._fold(record.key, record.value)
         elif record.value is None:
             self._collected.pop(record.key, None)
         else:
@@ -446,13 +447,16 @@ class StateFolder:
         """Builds the objects from all collected records."""
         by_kind: dict[str, list[tuple[bytes, bytes]]] = {}
         for key, value in self._collected.items():
-            _, kind, _ = parse_state_key(key)
+            try:
+                _, kind, _ = parse_state_key(key)
+            except ValueError as error:
+                raise _unfoldable(key, error) from error
             by_kind.setdefault(kind, []).append((key, value))
         self._collected = {}
         self.settled = True
         for kind in (*_EXTERNAL, state_codec.FORGOTTEN, state_codec.RM, state_codec.REGISTRATION, *_KIND_ORDER):
-            for key, value in self._ordered(kind, by_kind.get(kind, ())):
-                self._apply(key, value)
+            for key, value in self._in_order(kind, by_kind.get(kind, ())):
+                self._fold(key, value)
         if self._witness is not None:
             self._witness.settled(self.rms)
 
@@ -477,6 +481,23 @@ class StateFolder:
             case state_codec.ALLOC:
                 return sorted(records, key=lambda record: _allocated(state_pb2.AllocationObject.FromString(record[1])))
         return records
+
+    def _in_order(self, kind: str, records: Iterable[tuple[bytes, bytes]]) -> Iterable[tuple[bytes, bytes]]:
+        try:
+            return self._ordered(kind, records)
+        except DecodeError as error:
+            raise CodecError(f"a record of kind {kind} cannot be read") from error
+
+    def _fold(self, key: bytes, value: bytes | None) -> None:
+        """Applies a record. Raises CodecError, whatever is wrong with it: a record that refers to nothing fails deep in
+        the core.
+        """
+        try:
+            self._apply(key, value)
+        except CodecError:
+            raise
+        except Exception as error:
+            raise _unfoldable(key, error) from error
 
     def _apply(self, key: bytes, value: bytes | None) -> None:
         rm_id, kind, parts = parse_state_key(key)
@@ -591,3 +612,7 @@ class StateFolder:
 
 def _allocated(recorded: state_pb2.AllocationObject) -> tuple[int, int, int]:
     return recorded.allocated_ns, recorded.demand.submission, recorded.ordinal
+
+
+def _unfoldable(key: bytes, error: Exception) -> CodecError:
+    return CodecError(f"the state record {key[:200]!r} cannot be folded ({type(error).__name__})")

@@ -127,7 +127,7 @@ class JsonlForm:
         for line in self._text(place, path).splitlines():
             try:
                 yield self._decoder.decode(line)
-            except msgspec.DecodeError as error:
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 raise Unreadable(f"{path} has a line that is no event: {error}") from error
 
     def _text(self, place: Place, path: str) -> bytes:

@@ -7,6 +7,7 @@ loses them when it writes. A gateway ignores kinds of streams that it does not k
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from muster_gateway.rm_life import RmState
 from muster_gateway.sessions.contract import UNKNOWN, Cursor, Seat, Session
@@ -37,8 +38,14 @@ def to_json(session: Session) -> str:
 
 
 def from_json(text: str, version: int) -> Session:
-    """Inverse of :func:`to_json`."""
-    content = json.loads(text)
+    """Inverse of :func:`to_json`. Raises ValueError for a text that no gateway wrote."""
+    try:
+        return _session(json.loads(text), version)
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError) as error:
+        raise ValueError(f"a stored session cannot be read ({type(error).__name__})") from error
+
+
+def _session(content: Any, version: int) -> Session:
     group, checksum, config_at = content.get("policy_group", ("", "", UNKNOWN))
     seats = content["seats"] | content.get("more_seats", {})
     return Session(

@@ -1,0 +1,457 @@
+"""What is fuzzed: every decoder of bytes or text that came from elsewhere.
+
+A target takes bytes. It returns, or raises one of its own errors: those that its callers expect. Anything else is a
+finding, and so is a property that does not hold (the target asserts it).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from muster_bus.backends import blocks
+from muster_bus.errors import CodecError
+from muster_bus.log import Record
+from muster_bus.topics import parse_state_key
+from muster_cli.composition import SettingsError
+from muster_cli.settings import load
+from muster_core.external.errors import BadDocument
+from muster_event_publisher import codec as event_codec
+from muster_event_publisher import grpc_codec, ring_blocks
+from muster_event_publisher.errors import BadRequest
+from muster_event_publisher.history.files import Unreadable
+from muster_event_publisher.history.jsonl import JsonlForm
+from muster_event_publisher.history.parquet import read_footer
+from muster_event_publisher.history.places import LocalPlace
+from muster_gateway import admin_codec, callback_admission, metrics_codec
+from muster_gateway import codec as gateway_codec
+from muster_gateway.admission import admit, admit_configuration, admit_registration, rm_id_of
+from muster_gateway.errors import GatewayError, NotIdentified, RoleTooLow
+from muster_gateway.http_front import HttpFront, respond
+from muster_gateway.identity import Doorman
+from muster_gateway.rm_life import RmState
+from muster_gateway.sessions.codec import from_json, to_json
+from muster_gateway.sessions.contract import Cursor, Seat, Session
+from muster_gateway.settings import AdmissionLimits, GatewaySettings
+from muster_gateway.stream_kind import SI_KINDS, StreamKind
+from muster_informers.documents import read_document, read_identity
+from muster_proto.muster.bus.v1 import envelope_pb2 as pb
+from muster_proto.muster.v1 import admin_pb2, callbacks_pb2, events_pb2, metrics_pb2
+from muster_proto.si.v1 import si_pb2 as si
+from muster_queue_config.queue_yaml import checksum, load_queue_config
+from muster_runtime.invisible import first_invisible, visible, visible_json
+from muster_runtime.secrets import masked_json, masked_text, masked_yaml
+from muster_scheduler import ingest
+from muster_scheduler.dead_letters import without_secrets
+from muster_state.follower import StateFolder
+from unit.scheduler_service.rig import CONFIG, Rig, envelope, registration
+
+LIMITS = AdmissionLimits()
+
+
+@dataclass(frozen=True)
+class Target:
+    """:ivar call: takes the bytes.
+    :ivar seeds: valid inputs, from which others are made.
+    :ivar expected: the errors that its callers handle.
+    """
+
+    name: str
+    call: Callable[[bytes], object]
+    seeds: Callable[[], Sequence[bytes]]
+    expected: tuple[type[Exception], ...] = ()
+
+
+# ---- valid inputs ----------------------------------------------------------------------------------------------------
+
+
+def _resource(**quantities: int) -> si.Resource:
+    return si.Resource(resources={name: si.Quantity(value=value) for name, value in quantities.items()})
+
+
+def _requests() -> list[Any]:
+    tags = {"note": "x", "foreign": "static"}
+    ask = si.Allocation(
+        allocationKey="k", applicationID="app", resourcePerAlloc=_resource(vcore=1), allocationTags=tags
+    )
+    old = si.AllocationAsk(allocationKey="o", applicationID="app", resourceAsk=_resource(vcore=2), maxAllocations=3)
+    releases = si.AllocationReleasesRequest(
+        allocationsToRelease=[si.AllocationRelease(applicationID="app", allocationKey="k", message="m")],
+        allocationAsksToRelease=[si.AllocationAskRelease(applicationID="app", allocationKey="o")],
+    )
+    app = si.AddApplicationRequest(
+        applicationID="app", queueName="root.a", ugi=si.UserGroupInformation(user="u", groups=["g"])
+    )
+    node = si.NodeInfo(nodeID="n1", action=1, schedulableResource=_resource(vcore=9), attributes=tags)
+    return [
+        si.AllocationRequest(rmID="rm-1", allocations=[ask], asks=[old], releases=releases),
+        si.ApplicationRequest(rmID="rm-1", new=[app], remove=[si.RemoveApplicationRequest(applicationID="gone")]),
+        si.NodeRequest(rmID="rm-1", nodes=[node]),
+    ]
+
+
+@lru_cache(maxsize=1)
+def _lived() -> Rig:
+    rig = Rig()
+    rig.register()
+    for request in reversed(_requests()):
+        rig.send(request)
+    rig.settle()
+    return rig
+
+
+def _serialised(messages: Sequence[Any]) -> list[bytes]:
+    return [each.SerializeToString() for each in messages]
+
+
+def _envelopes() -> list[bytes]:
+    found = [envelope(each, "rm-1") for each in (*_requests(), registration(CONFIG, "rm-1"))]
+    admin = pb.AdminCommand(pause="why")
+    note = pb.ExternalSourceNote(state="LIVE")
+    external = pb.ExternalChanges(partition="default", source="s", life="l", note=note)
+    external.changes.add(kind="node", id="h1").node.capacity["vcore"] = 1
+    found += [pb.RequestEnvelope(rm_id="rm-1", admin=admin), pb.RequestEnvelope(rm_id="rm-1", external=external)]
+    return _serialised(found)
+
+
+def _states() -> list[bytes]:
+    return [key + b"\n" + value for key, value in _lived().state.items()]
+
+
+def _events() -> list[bytes]:
+    return _serialised([event for _, event in _lived().events])
+
+
+# ---- the log ---------------------------------------------------------------------------------------------------------
+
+
+class _Machine:
+    """One machine takes many inputs; a new one begins now and then, so that a finding is of the last few."""
+
+    def __init__(self) -> None:
+        self.rig, self.taken = Rig(), 500
+
+    def take(self, data: bytes) -> None:
+        self.taken += 1
+        if self.taken > 100:
+            self.rig, self.taken = Rig(), 0
+            self.rig.register()
+        try:
+            self.rig.send(data)
+        except BaseException:
+            self.taken = 500
+            raise
+
+
+def _state(data: bytes) -> None:
+    key, _, value = data.partition(b"\n")
+    record = Record("si.state.v1", 0, 0, 0, key, value)
+    for read in (gateway_codec.read_known_rm, gateway_codec.read_forgotten, gateway_codec.read_group_member):
+        with suppress(CodecError):
+            read(record)
+    event_codec.registered_extra_config(value)
+    event_codec.is_stopped(value)
+    event_codec.queue_of_application(value)
+    folder = StateFolder()
+    for name, content in _lived().state.items():
+        folder.take(record._replace(key=name, value=content))
+    folder.settle()
+    folder.take(record)
+
+
+def _response(data: bytes) -> None:
+    gateway_codec.read_response(Record("r", 0, 0, 0, b"", data))
+
+
+def _letter(data: bytes) -> None:
+    value, left_out = without_secrets(data)
+    assert isinstance(value, bytes)
+    assert left_out or len(value) or not data
+
+
+# ---- RMs, operators --------------------------------------------------------------------------------------------------
+
+
+def _admission(data: bytes) -> None:
+    for kind in SI_KINDS:
+        with suppress(GatewayError):
+            rm_id_of(kind, data, LIMITS)
+        with suppress(GatewayError):
+            admitted = admit(kind, data, "rm-1", LIMITS)
+            for payload in admitted.payloads:  # what passed can be read
+                {"ALLOCATION": ingest.allocations, "APPLICATION": ingest.applications, "NODE": ingest.nodes}[kind.name](
+                    payload
+                )
+    for judge in (admit_registration, admit_configuration):
+        with suppress(GatewayError):
+            judge(data, LIMITS)
+
+
+def _callbacks(data: bytes) -> None:
+    with suppress(GatewayError):
+        callback_admission.hello_of(data, None, LIMITS)
+    for first in (True, False):
+        with suppress(GatewayError):
+            callback_admission.admit_callbacks(data, "rm-1", LIMITS, first=first)
+
+
+def _operators(data: bytes) -> None:
+    decoders: tuple[Callable[..., object], ...] = (
+        *(admin_codec.decode_pause, admin_codec.decode_resume, admin_codec.decode_forget, admin_codec.decode_drain),
+        *(admin_codec.decode_list, admin_codec.decode_dump, admin_codec.decode_explain),
+        *(metrics_codec.decode_request, metrics_codec.decode_watch),
+    )
+    for decode in decoders:
+        with suppress(GatewayError):
+            decode(data, LIMITS)
+
+
+def _events_calls(data: bytes) -> None:
+    for read in (grpc_codec.read_batch, grpc_codec.read_watch):
+        with suppress(BadRequest):
+            read(data)
+
+
+def _operator_seeds() -> list[bytes]:
+    return _serialised([
+        admin_pb2.PauseResourceManagerRequest(rm_id="rm-1", reason="why"),
+        admin_pb2.DrainNodeRequest(rm_id="rm-1", node_id="n1", partition="default", schedulable=True),
+        admin_pb2.ExplainRequest(rm_id="rm-1", queue="root.a"),
+        metrics_pb2.WatchMetricsRequest(),
+    ])  # fmt: skip
+
+
+def _callback_seeds() -> list[bytes]:
+    answer = callbacks_pb2.PredicatesAnswer(id=1, fits=False, reason="no")
+    return _serialised([
+        callbacks_pb2.FromResourceManager(hello=callbacks_pb2.Hello(predicates=True)),
+        callbacks_pb2.FromResourceManager(predicates=[answer]),
+    ])  # fmt: skip
+
+
+# ---- stored forms ----------------------------------------------------------------------------------------------------
+
+
+def _session(data: bytes) -> None:
+    from_json(data.decode(errors="replace"), 1)
+
+
+def _session_seeds() -> list[bytes]:
+    state, seats = RmState.RUNNING, {StreamKind.NODE: Seat("gateway-1", 3)}
+    return [to_json(Session("rm-1", 1, state, 5, "why", state, Cursor(1, 2, 3), seats)).encode()]
+
+
+def _event(data: bytes) -> None:
+    event_codec.decode(data)
+    event_codec.decodes(data)
+    grpc_codec.decoded(1, data)
+    grpc_codec.request_event(data)
+    values = [data, None, *_events()[:3]]
+    assert ring_blocks.unpack(ring_blocks.pack(values)) == values, "the ring gives back what it took"
+
+
+def _block(data: bytes) -> None:
+    for codec in (0, 1):
+        with suppress(ValueError):
+            blocks.decode("t", 0, blocks.Block(0, 1_000, 0, codec, data))
+
+
+def _block_seeds() -> list[bytes]:
+    run = blocks.encode_run(0, 0, [b"k"] * 3, _events()[:3], [()] * 3)
+    return [run.body]
+
+
+def _history(data: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        place = LocalPlace(Path(folder))
+        (Path(folder) / "f").write_bytes(data)
+        with suppress(OSError, Unreadable):
+            read_footer(place, "f")
+        for compress in (False, True):
+            with suppress(OSError, Unreadable):
+                JsonlForm(compress=compress).summary(place, "f")
+
+
+# ---- texts -----------------------------------------------------------------------------------------------------------
+
+
+def _yaml(data: bytes) -> None:
+    text = data.decode(errors="replace")
+    config, problems = load_queue_config(text)
+    assert config is not None or any(problem.severity == "error" for problem in problems)
+    checksum(text)
+
+
+def _yaml_seeds() -> list[bytes]:
+    more = """
+partitions:
+  - name: default
+    nodesortpolicy: {type: fair, resourceweights: {vcore: 2}}
+    placementrules: [{name: tag, value: namespace, create: true, filter: {type: allow, users: ['^a.*$']}}]
+    preemption: {enabled: true}
+    limits: [{limit: all, users: ['*'], maxresources: {vcore: 10}, maxapplications: 3}]
+    queues:
+      - {name: root, submitacl: 'a,b g', properties: {priority.offset: '5'}, childtemplate: {maxapplications: 2},
+         queues: [{name: x, resources: {guaranteed: {memory: 1Gi}, max: {memory: 2Gi}}}]}
+"""
+    return [CONFIG.encode(), more.encode()]
+
+
+def _document(data: bytes) -> None:
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        return
+    for read in (read_document, read_identity):
+        with suppress(BadDocument):
+            read(value)
+
+
+def _document_seeds() -> list[bytes]:
+    return [
+        json.dumps(each).encode()
+        for each in (
+            {"kind": "node", "id": "h1", "capacity": {"vcore": 4, "memory": "8Gi"}, "attributes": {"a": "b"}},
+            {"kind": "allocation", "id": "a", "node": "h1", "resource": {"vcore": 1}, "application": "x"},
+            {"kind": "offer", "id": "o", "node": "h1", "resource": {"vcore": 1}, "idle": "30s", "version": 3},
+            {"kind": "pool", "id": "gpu", "quantity": 10},
+        )
+    ]
+
+
+def _settings_text(data: bytes) -> None:
+    text = data.decode(errors="replace")
+    names = {"MUSTER_GATEWAY__MAX_STREAMS": text[:200], "MUSTER_GATEWAY__HTTP_TOKENS": text[:2_000]}
+    for given in ({}, {name: value for name, value in names.items() if "\0" not in value}):
+        with suppress(SettingsError):
+            load(None, [line for line in text.splitlines()[:5] if line] if not given else [], environment=given)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "settings.toml"
+        file.write_bytes(data)
+        with suppress(SettingsError):
+            load(file, [], environment={})
+
+
+def _settings_seeds() -> list[bytes]:
+    return [
+        b'[gateway]\nmax_streams = 10\nhttp_tokens.ops = {role = "admin", token = "0123456789abcdef"}\n',
+        b'[scheduler.external.informers.vms]\nkind = "file"\npath = "x"\n[publisher.sinks.a]\nkind = "jsonl"\n',
+        b"gateway.max_streams=5\nlog.partitions=2\ngateway.trusted_proxies=10.0.0.0/8",
+    ]
+
+
+def _shown(data: bytes) -> None:
+    text = data.decode(errors="surrogateescape")
+    masked_text(masked_text(text))
+    masked_yaml(text)
+    masked_json({text: [text]})
+    assert first_invisible(visible(text, breaks=False)) is None
+    assert json.loads(visible_json(json.dumps(text, ensure_ascii=False))) == text
+
+
+def _shown_seeds() -> list[bytes]:
+    from planted import every_form
+
+    return [each.text.encode() for each in every_form("fuzz")]
+
+
+# ---- HTTP ------------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1)
+def _front() -> HttpFront:
+    async def behind(_: Any, __: Any, send: Any) -> None:
+        await respond(send, 200, "text/plain", b"behind")
+
+    async def fine() -> list[str]:
+        return []
+
+    return HttpFront(behind, behind, Doorman(GatewaySettings()), lambda: True, fine, fine)
+
+
+def _http(data: bytes) -> None:
+    """The first line is the target, the others are headers, as an HTTP server hands them on."""
+    target, *lines = data.split(b"\n")
+    raw_path, _, query = target.partition(b"?")
+    headers = [(name.strip().lower(), value.strip()) for name, _, value in (line.partition(b":") for line in lines)]
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "http_version": "1.1",
+        "scheme": "http",
+        "client": ("127.0.0.1", 5),
+        "path": raw_path.decode(errors="replace"),
+        "raw_path": raw_path,
+        "query_string": query,
+        "root_path": "",
+        "headers": [*headers, (b"host", b"localhost")],
+        "server": ("127.0.0.1", 9080),
+    }
+    started: list[int] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            started.append(message["status"])
+
+    asyncio.run(_front()(scope, receive, send))
+    assert len(started) == 1
+    assert started[0] < 500
+    doorman = Doorman(GatewaySettings())
+    doorman.client(scope)
+    with suppress(NotIdentified, RoleTooLow):
+        doorman.identify(scope)
+
+
+def _http_seeds() -> list[bytes]:
+    return [
+        b"/ws/v1/partition/default/queue/root.a?rm=x\nhost: localhost:9080\norigin: http://localhost",
+        b"/ws/v1/events/batch?count=5&start=3\nx-forwarded-for: 10.0.0.1, 127.0.0.1\nauthorization: Bearer x",
+        b"//WS/v1//Partitions/\nforwarded: for=1.2.3.4;by=x\nsec-fetch-site: cross-site",
+        b"/page/../../etc/passwd\nvia: 1.1 x\nhost: [::1]:9080",
+    ]
+
+
+# ---- what is written elsewhere ---------------------------------------------------------------------------------------
+
+
+def further() -> list[Target]:
+    """Decoders of parts that may be there or not: the policy file gets its target here."""
+    return []
+
+
+TARGETS = [
+    Target("requests", _Machine().take, _envelopes),
+    Target("states", _state, _states, (CodecError,)),
+    Target(
+        "responses",
+        lambda data: gateway_codec.read_response(Record("r", 0, 0, 0, b"", data)),
+        _envelopes,
+        (CodecError,),
+    ),
+    Target("state-keys", parse_state_key, lambda: list(_lived().state), (ValueError,)),
+    Target("dead-letters", _letter, _envelopes),
+    Target("events", _event, _events),
+    Target("si", _admission, lambda: _serialised([*_requests(), registration(CONFIG, "rm-1")])),
+    Target("callbacks", _callbacks, _callback_seeds),
+    Target("operators", _operators, _operator_seeds),
+    Target("event-calls", _events_calls, lambda: _serialised([events_pb2.EventBatchRequest(rm_id="r", count=3)])),
+    Target("sessions", _session, _session_seeds, (ValueError,)),
+    Target("log-blocks", _block, _block_seeds),
+    Target("history", _history, lambda: [b"PAR1" + b"\x00" * 40 + b"PAR1", b'{"offset": 1, "rm": "a", "id": 3}\n']),
+    Target("yaml", _yaml, _yaml_seeds),
+    Target("documents", _document, _document_seeds),
+    Target("settings", _settings_text, _settings_seeds),
+    Target("texts", _shown, _shown_seeds),
+    Target("http", _http, _http_seeds),
+    *further(),
+]

@@ -9,9 +9,9 @@ asks       an RM of the same partition sends messages of 20,000 asks, as fast as
 configs    RMs register with hostile and with large configurations, three at a time
 metrics    40 readers ask for /metrics without a pause
 
-The others run in a process of their own. Percentiles are of the quiet RM's asks, in ms. ``loop_…`` is the processor time
-that Muster's event loop used meanwhile: other load of the machine does not change it, and on a quiet machine the latency
-is little more.
+The others run in a process of their own. Percentiles are of the quiet RM's asks, in ms. ``loop_…`` is the processor
+time that Muster's event loop used meanwhile: other load of the machine does not change it, and on a quiet machine the
+latency is little more.
 """
 
 from __future__ import annotations

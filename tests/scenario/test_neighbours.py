@@ -125,8 +125,7 @@ async def test_every_item_of_a_large_message_is_decided_once_and_in_order(world:
     noise: list[str] = []
     noisy = await world.rm(NOISY, noise)
     items = asks("a", 3_000)
-    bad = list(range(0, 3_000, 7))
-    for number in bad:
+    for number in range(0, 3_000, 7):
         del items[number].resourcePerAlloc.resources["vcore"]
     await noisy.send_asks(items)
     good = [item.allocationKey for number, item in enumerate(items) if number % 7]

@@ -205,6 +205,122 @@ async def test_an_answer_over_the_limit_puts_its_request_aside(bus: Log, topics:
     assert b"RecordTooLarge" in dict(letter.headers)[HEADER_ERROR]
 
 
+class HoldingMachine(CountingMachine):
+    """Holds all records back until its transaction ends."""
+
+    def __init__(self, topics: Topics) -> None:
+        super().__init__(topics)
+        self.waiting: list[OutRecord] = []
+
+    def apply(self, records: Sequence[Record], now_ns: int) -> list[OutRecord]:
+        self.waiting += super().apply(records, now_ns)
+        return []
+
+    def flush(self, now_ns: int) -> list[OutRecord]:
+        outputs, self.waiting = self.waiting, []
+        return outputs
+
+    def held(self) -> int:
+        return len(self.waiting)
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_what_a_machine_holds_back_is_in_the_transaction_of_its_input(
+    bus: Log, topics: Topics, seed: int
+) -> None:
+    """A position without its records would lose them with the next failure."""
+    chance = random.Random(seed)
+    faults = FaultyLog(bus, lambda: chance.choice(["", "", "", "before", "after"]))
+
+    class Fragile(HoldingMachine):
+        def flush(self, now_ns: int) -> list[OutRecord]:
+            if chance.random() < 0.1:
+                raise ValueError("the test breaks the machine")
+            return super().flush(now_ns)
+
+    inputs = _inputs(400)
+    settings = FAST.model_copy(
+        update={"quarantine_after": 1000, "max_machine_failures": 1000, "max_bytes_apply": 8, "gather_s": 0.002}
+    )
+    async with Running(faults, topics, lambda: Fragile(topics), settings) as worker:
+        writer = await bus.writer("test")
+        for start in range(0, 400, 50):
+            await write_inputs(writer, topics, inputs[start : start + 50])
+            await asyncio.sleep(0.001)
+        await wait_until(lambda: worker.progress().committed == 400, timeout_s=60)
+    assert [record.value for record in await read_all(bus, topics.responses)] == expected_responses(inputs)
+
+
+async def test_a_record_whose_held_records_cannot_be_written_is_put_aside(bus: Log, topics: Topics) -> None:
+    class Verbose(HoldingMachine):
+        def flush(self, now_ns: int) -> list[OutRecord]:
+            outputs = super().flush(now_ns)
+            if any((record.value or b"").startswith(b"3:") for record in outputs):
+                outputs.append(OutRecord(topics.events, 0, b"k", bytes(2 << 20)))
+            return outputs
+
+    inputs = _inputs(8)
+    await write_inputs(await bus.writer("test"), topics, inputs)
+    async with Running(bus, topics, lambda: Verbose(topics)) as worker:
+        await wait_until(lambda: worker.progress().committed == 8)
+    good = [pair for pair in inputs if pair[1] != b"3"]
+    assert [record.value for record in await read_all(bus, topics.responses)] == expected_responses(good)
+    (letter,) = await read_all(bus, topics.dead_letters)
+    assert (letter.key, letter.value) == inputs[3]
+
+
+async def test_a_transaction_gathers_while_more_input_waits(bus: Log, topics: Topics) -> None:
+    """Small turns do not make small transactions."""
+    commits: list[int] = []
+
+    class Counting(FaultyLog):
+        async def take_over(self, *arguments: object) -> object:
+            owner = await super().take_over(*arguments)  # type: ignore[arg-type]
+            commit = owner.commit
+
+            async def counted(records: Sequence[OutRecord], position: int | None) -> None:
+                commits.append(len(records))
+                await commit(records, position)
+
+            owner.commit = counted  # type: ignore[method-assign]
+            return owner
+
+    inputs = _inputs(300)
+    await write_inputs(await bus.writer("test"), topics, inputs)
+    settings = WorkerSettings(max_bytes_apply=8, gather_s=60.0, idle_wait_s=0.02)
+    machines: list[HoldingMachine] = []
+
+    def machine() -> HoldingMachine:
+        machines.append(HoldingMachine(topics))
+        return machines[-1]
+
+    async with Running(Counting(bus, lambda: ""), topics, machine, settings) as worker:
+        await wait_until(lambda: worker.progress().committed == 300)
+    assert len(machines[0].batches) > 30
+    assert len([count for count in commits if count]) < len(machines[0].batches) / 3
+
+
+async def test_a_report_is_in_the_transaction_that_answers_the_input(bus: Log, topics: Topics) -> None:
+    inputs = [(b"key", b"x" * 5_000) for _ in range(20)]
+
+    def report(position: int) -> OutRecord:
+        return OutRecord(topics.responses, 0, None, b"%d" % position)
+
+    running = Running(bus, topics, lambda: CountingMachine(topics))
+    running.worker.report = report
+    async with running as worker:
+        await write_inputs(await bus.writer("test"), topics, inputs)
+        await wait_until(lambda: worker.progress().committed == 20)
+    answered, reported = 0, 0
+    for record in await read_all(bus, topics.responses):
+        if record.key is None:
+            reported = int(record.value or b"")
+            assert reported <= answered, "reported before it was answered"
+        else:
+            answered += 1
+    assert reported >= 18, "no more than 8 KiB stay without a report"
+
+
 @pytest.mark.parametrize("where", ["fold", "folded", "tick", "next_deadline_ns"])
 async def test_a_machine_that_fails_without_input_to_blame_ends_the_worker(
     bus: Log, topics: Topics, where: str

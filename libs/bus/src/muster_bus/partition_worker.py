@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -49,6 +50,7 @@ log = structlog.get_logger(__name__)
 
 _END_OFFSET_INTERVAL_S = 1.0  # greatest age of the lag in progress()
 _FOLD_READ_S = 1.0  # wait for the rest of the state; needed only with a slow broker
+_GATHER_WAIT = 10  # a transaction gathers for so many times gather_s by the clock
 _REPORT_BYTES = 8 << 10  # input between two reports of the position
 _CLOSE_TIMEOUT_S = 5.0  # the worker abandons an owner or reader that does not close in this time
 
@@ -65,7 +67,7 @@ class WorkerSettings(BaseModel):
         default=128, ge=1, description="Input records per call of the machine; other tasks run between calls."
     )
     max_bytes_apply: int = Field(
-        default=8 << 10,
+        default=16 << 10,
         ge=1,
         description="Input bytes per call of the machine, but at least one record.",
     )
@@ -83,7 +85,9 @@ class WorkerSettings(BaseModel):
     gather_records: int = Field(
         default=1500, ge=1, description="With fewer output records, and more input waiting, a transaction gathers more."
     )
-    gather_s: float = Field(default=0.01, ge=0, description="Longest time for which a transaction gathers.")
+    gather_s: float = Field(
+        default=0.015, ge=0, description="A transaction gathers for so much processor time at most."
+    )
     recommit_after_s: float = Field(
         default=3600.0,
         gt=0,
@@ -402,7 +406,7 @@ class _Life:
         self._inputs = 0
         self._unreported_bytes = _REPORT_BYTES  # of input; the first transaction reports
         self._dirty = False  # there is something to commit
-        self._gathers_since_s = -1.0  # since when; -1: nothing is gathered
+        self._gathers_since: tuple[float, float] | None = None  # processor time and clock (seconds)
         self._held_from: int | None = None  # the first input whose records the machine may hold back
         self._kept: Sequence[Record] = ()  # read, but beyond the limits of one call of the machine
         self._is_position_new = True  # the next transaction carries the input position
@@ -603,11 +607,13 @@ class _Life:
         """Tells whether the next transaction is young and small, and more comes at once.
 
         What a transaction changes several times, it writes once. So a few larger ones cost less than many small ones.
+        Processor time measures the work, also on a machine that does other things; the clock bounds the wait.
         """
-        settings, now_s = self._settings, self._clock.monotonic()
-        if self._gathers_since_s < 0:
-            self._gathers_since_s = now_s
-        young = now_s - self._gathers_since_s < settings.gather_s
+        settings, work_s, now_s = self._settings, time.thread_time(), self._clock.monotonic()
+        if self._gathers_since is None:
+            self._gathers_since = (work_s, now_s)
+        since_work_s, since_s = self._gathers_since
+        young = work_s - since_work_s < settings.gather_s and now_s - since_s < _GATHER_WAIT * settings.gather_s
         small = self._machine.held() + len(self._outputs) < settings.gather_records
         if young and small and not self._is_full() and not self._is_careful() and not self._worker.stopping.is_set():
             deadline_ns = _guard(self._machine.next_deadline_ns)
@@ -615,7 +621,7 @@ class _Life:
                 return True
             if deadline_ns is not None and deadline_ns <= self._clock.now_ns() and not self._tick_was_empty:
                 return True
-        self._gathers_since_s = -1.0
+        self._gathers_since = None
         return False
 
     def _flush(self) -> None:

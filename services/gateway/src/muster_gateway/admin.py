@@ -16,7 +16,6 @@ from typing import Any
 import grpc
 import structlog
 from muster_bus.clock import Clock
-from muster_proto.muster.bus.v1 import envelope_pb2
 from muster_runtime.caller import current
 
 from muster_gateway import admin_codec, metrics
@@ -26,6 +25,7 @@ from muster_gateway.codec import (
     CommandAnswer,
     CommandCode,
     ConfigurationAnswer,
+    JudgedConfiguration,
     RequestCodec,
     encode_configuration_answer,
 )
@@ -221,7 +221,7 @@ class AdminServicer:
         command = admin_codec.decode_drain(raw, self._settings.limits)
         return admin_codec.encode_drained(await self._command(command))
 
-    async def _command(self, command: Command, judged: envelope_pb2.JudgedConfiguration | None = None) -> CommandAnswer:
+    async def _command(self, command: Command, judged: JudgedConfiguration | None = None) -> CommandAnswer:
         """Puts a command to the scheduler. Raises NotRegistered, RmStopped, NotThere, NotPossible, OverLimit, LogDown,
         SchedulerSilent, SessionsDown.
         """
@@ -234,7 +234,7 @@ class AdminServicer:
             raise NotPossible(answer.message)
         return answer
 
-    async def _asked(self, command: Command, judged: envelope_pb2.JudgedConfiguration | None = None) -> CommandAnswer:
+    async def _asked(self, command: Command, judged: JudgedConfiguration | None = None) -> CommandAnswer:
         request_id = self._codec.new_request_id()
         record = self._codec.command(command.rm_id, request_id, command.words, self._clock.now_ns(), judged)
         answer, _ = await self._questions.ask(CommandAnswer, command.rm_id, request_id, record)

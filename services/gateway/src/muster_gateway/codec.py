@@ -11,11 +11,14 @@ from muster_bus.log import OutRecord, Record
 from muster_bus.topics import Topics, parse_state_key
 from muster_proto.muster.bus.v1 import envelope_pb2, state_pb2
 from muster_proto.muster.v1 import admin_pb2
+from muster_queue_config.judge import Judged
 
 from muster_gateway.rm_life import RmState
 from muster_gateway.stream_kind import StreamKind
 
 KIND_RM = "rm"
+# A verdict in the form in which it goes to the log.
+JudgedConfiguration = envelope_pb2.JudgedConfiguration
 # Prefix of the last part of a configuration update's request id. The scheduler answers an update as it answers a
 # registration, but an update does not start the RM's life afresh. Readers of the answer distinguish the two by this
 # prefix.
@@ -168,7 +171,7 @@ class RequestCodec:
         request_id: str,
         payload: bytes,
         now_ns: int,
-        judged: envelope_pb2.JudgedConfiguration | None = None,
+        judged: JudgedConfiguration | None = None,
     ) -> OutRecord:
         """Makes the record of a RegisterResourceManagerRequest, with the verdict on its configuration."""
         envelope = self._envelope(rm_id, now_ns, request_id, judged)
@@ -181,7 +184,7 @@ class RequestCodec:
         request_id: str,
         payload: bytes,
         now_ns: int,
-        judged: envelope_pb2.JudgedConfiguration | None = None,
+        judged: JudgedConfiguration | None = None,
     ) -> OutRecord:
         """Makes the record of an UpdateConfigurationRequest with the verdict on its configuration.
 
@@ -197,7 +200,7 @@ class RequestCodec:
         request_id: str,
         command: envelope_pb2.AdminCommand,
         now_ns: int,
-        judged: envelope_pb2.JudgedConfiguration | None = None,
+        judged: JudgedConfiguration | None = None,
     ) -> OutRecord:
         """Makes the record of an operator's command. ``judged`` is for a validation."""
         envelope = self._envelope(rm_id, now_ns, request_id, judged)
@@ -234,7 +237,7 @@ class RequestCodec:
         rm_id: str,
         now_ns: int,
         request_id: str = "",
-        judged: envelope_pb2.JudgedConfiguration | None = None,
+        judged: JudgedConfiguration | None = None,
     ) -> envelope_pb2.RequestEnvelope:
         return envelope_pb2.RequestEnvelope(
             rm_id=rm_id,
@@ -260,6 +263,26 @@ def read_response(record: Record) -> Response:
         return _command_answer_in(envelope, envelope.admin)
     kind = _KINDS.get(envelope.stream)
     return Response(envelope.rm_id, envelope.sequence, kind, envelope.response, None)
+
+
+def encode_judged(found: Judged, bytes_max: int) -> JudgedConfiguration:
+    """Encodes the verdict on a configuration for its request. The read configuration is in it if it has at most
+    ``bytes_max``; without it the scheduler reads the text.
+    """
+    problems = [
+        envelope_pb2.ConfigProblem(
+            severity=(
+                envelope_pb2.ConfigProblem.ERROR if problem.severity == "error" else envelope_pb2.ConfigProblem.WARNING
+            ),
+            path=problem.path,
+            line=problem.line,
+            column=problem.column,
+            message=problem.message,
+        )
+        for problem in found.problems
+    ]
+    has_room = len(found.compiled) <= bytes_max
+    return JudgedConfiguration(accepted=found.accepted, compiled=found.compiled if has_room else b"", problems=problems)
 
 
 def read_decided(record: Record) -> int:

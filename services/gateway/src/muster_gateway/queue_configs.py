@@ -6,10 +6,10 @@ replay does not judge a text anew.
 
 from __future__ import annotations
 
-from muster_proto.muster.bus.v1 import envelope_pb2
 from muster_queue_config.errors import JudgeBusy, JudgeClosed
 from muster_queue_config.judge import Judge
 
+from muster_gateway.codec import JudgedConfiguration, encode_judged
 from muster_gateway.errors import GatewayStopping, OverLimit
 
 
@@ -22,7 +22,7 @@ class QueueConfigs:
     def __init__(self, judge: Judge, record_bytes_max: int) -> None:
         self._judge, self._record_bytes_max = judge, record_bytes_max
 
-    async def judged(self, rm_id: str, text: str, request_bytes: int) -> envelope_pb2.JudgedConfiguration | None:
+    async def judged(self, rm_id: str, text: str, request_bytes: int) -> JudgedConfiguration | None:
         """Returns the verdict on the text of a request; None for an empty text, which the scheduler replaces.
 
         Raises OverLimit, GatewayStopping.
@@ -35,24 +35,7 @@ class QueueConfigs:
             raise OverLimit(str(error)) from error
         except JudgeClosed as error:
             raise GatewayStopping from error
-        problems = [
-            envelope_pb2.ConfigProblem(
-                severity=(
-                    envelope_pb2.ConfigProblem.ERROR
-                    if problem.severity == "error"
-                    else envelope_pb2.ConfigProblem.WARNING
-                ),
-                path=problem.path,
-                line=problem.line,
-                column=problem.column,
-                message=problem.message,
-            )
-            for problem in found.problems
-        ]
-        has_room = request_bytes + len(found.compiled) <= self._record_bytes_max
-        return envelope_pb2.JudgedConfiguration(
-            accepted=found.accepted, compiled=found.compiled if has_room else b"", problems=problems
-        )
+        return encode_judged(found, self._record_bytes_max - request_bytes)
 
     async def close(self) -> None:
         """Ends the reading process."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from google.protobuf.message import DecodeError
@@ -23,8 +23,11 @@ from muster_proto.si.v1 import si_pb2 as si
 from muster_runtime.secrets import masked_text
 from muster_si.constants import NODE_PARTITION
 from muster_state import source_codec as codec
+from muster_state.follower import RmInfo
 
 _NO_TAGS: dict[str, str] = {}
+
+Items = UpdateAllocations | UpdateApplications | UpdateNodes
 
 
 def allocations(value: bytes, generation: str = "") -> UpdateAllocations:
@@ -65,6 +68,16 @@ def allocations(value: bytes, generation: str = "") -> UpdateAllocations:
     return UpdateAllocations(asks, releases)
 
 
+def read_allocations(value: bytes, info: RmInfo) -> UpdateAllocations:
+    """Does so with the RM's generation of this moment."""
+    return allocations(value, info.generation)
+
+
+def single(read: Callable[[], Items], at: int) -> Items:
+    """Returns one item of those that ``read`` decodes."""
+    return read().between(at, at + 1)
+
+
 def applications(value: bytes) -> UpdateApplications:
     """Decodes an ApplicationRequest. Raises DecodeError."""
     request = si.ApplicationRequest.FromString(value)
@@ -93,7 +106,7 @@ def nodes(value: bytes) -> UpdateNodes:
     return UpdateNodes(tuple(_nodes(request.nodes)))
 
 
-def said(value: bytes | None) -> tuple[str, UpdateAllocations | UpdateApplications | UpdateNodes | None]:
+def said(value: bytes | None) -> tuple[str, Items | None]:
     """Returns a record's kind of request, and its items if it has some; ("", None) if the record cannot be read."""
     try:
         envelope = pb.RequestEnvelope.FromString(value or b"")

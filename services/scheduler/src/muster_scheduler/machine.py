@@ -7,7 +7,6 @@ Unreadable requests go to the dead letters; the core answers a bad item in a req
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 
 import structlog
@@ -16,20 +15,16 @@ from muster_bus.clock import Anchor
 from muster_bus.log import OutRecord, Record
 from muster_bus.topics import Topics, rm_state_key, state_key
 from muster_core import invariants
-from muster_core.config.config import partition_name
 from muster_core.external.checks import name_problem
 from muster_core.external.errors import BadDocument
 from muster_core.external.external import NOT_CONFIGURED, SetSource, SourceState, UpdateExternal
 from muster_core.model.application import Allocation
 from muster_core.model.commands import (
-    AppItem,
     SetCallbacks,
     SetDeciding,
     SetGeneration,
-    UpdateAllocations,
     UpdateApplications,
     UpdateConfiguration,
-    UpdateNodes,
 )
 from muster_core.model.outcome import ConfigurationAnswer, Outcome
 from muster_core.requests.registration_end import FORGOTTEN
@@ -57,13 +52,12 @@ from muster_scheduler.configuration import ConfigJudge
 from muster_scheduler.dead_letters import Unreadable, dead_letter
 from muster_scheduler.deadlines import Deadlines
 from muster_scheduler.emit import Emitter, admin_result, write_states
-from muster_scheduler.errors import UnknownUser
 from muster_scheduler.leaving import published, take_over
 from muster_scheduler.natives import Verdict
 from muster_scheduler.policy_groups import PolicyGroups
 from muster_scheduler.recorded_time import NoSteps, RecordedTime, Steps
 from muster_scheduler.tally import Stopwatch, complete
-from muster_scheduler.users import UserGroups
+from muster_scheduler.users import UserGroups, with_groups
 
 log = structlog.get_logger(__name__)
 
@@ -78,9 +72,6 @@ _NO_GATE = Gate()
 _TURN_S = 0.01
 # Allocations that an RM gets in one go however many share a batch.
 _LEAST_ALLOCATIONS = 8
-
-
-Items = UpdateAllocations | UpdateApplications | UpdateNodes
 
 
 class SchedulerMachine:
@@ -338,7 +329,7 @@ class SchedulerMachine:
                 out = self._outcomes[rm_id] = Outcome()
             match body:
                 case "allocation":
-                    read = partial(_read_allocations, envelope.allocation, state.info)
+                    read = partial(ingest.read_allocations, envelope.allocation, state.info)
                     self._take_items(state, read, self._verdicts.get(record.offset), now_ns, outputs)
                 case "application":
                     read_apps = partial(ingest.applications, envelope.application)
@@ -374,7 +365,7 @@ class SchedulerMachine:
     def _take_items(
         self,
         state: RmState,
-        read: Callable[[], Items],
+        read: Callable[[], ingest.Items],
         verdict: Verdict | None,
         now_ns: int,
         outputs: list[OutRecord],
@@ -396,10 +387,15 @@ class SchedulerMachine:
                 items, read_as = read(), info.generation
             item = verdict.judged(items.between(at, at + 1), at, self._outcomes.setdefault(info.rm_id, Outcome()))
             if item is not None:
-                self._take_request(state, item, partial(_single, read, at), now_ns, outputs)
+                self._take_request(state, item, partial(ingest.single, read, at), now_ns, outputs)
 
     def _take_request(
-        self, state: RmState, items: Items, read: Callable[[], Items], now_ns: int, outputs: list[OutRecord]
+        self,
+        state: RmState,
+        items: ingest.Items,
+        read: Callable[[], ingest.Items],
+        now_ns: int,
+        outputs: list[OutRecord],
     ) -> None:
         """Takes a request's items, and notices the RM's generation.
 
@@ -407,7 +403,7 @@ class SchedulerMachine:
         """
         out = self._outcomes.setdefault(state.info.rm_id, Outcome())
         if isinstance(items, UpdateApplications):
-            state.core.apply(self._with_groups(state.core, items, now_ns), now_ns, out)
+            state.core.apply(with_groups(self._groups, state.core, items, now_ns), now_ns, out)
             return
         seen = generation.seen(items) if state.info.generation_by in generation.TO_BE_SEEN else None
         if seen is not None:
@@ -472,24 +468,6 @@ class SchedulerMachine:
         if not note.connected:
             self._admin.callback_gone(info.rm_id, emitter, outputs)
         outputs.append(emitter.rm_record(state.core.next_submission))
-
-    def _with_groups(self, core: SchedulerCore, command: UpdateApplications, now_ns: int) -> UpdateApplications:
-        """Adds the groups that the partition's resolver finds for users that come without groups."""
-        resolvers = {name: partition.config.user_group_resolver for name, partition in core.partitions.items()}
-        if not any(resolvers.values()):
-            return command  # the core gives each user a group of its own
-        found: list[AppItem] = []
-        for item in command.new:
-            resolver = resolvers.get(partition_name(item.partition), "")
-            if item.user and not item.groups and resolver:
-                try:
-                    groups = self._groups.resolve(item.user, (), resolver, now_ns)
-                    found.append(replace(item, groups=groups))
-                except UnknownUser as error:
-                    found.append(replace(item, refused=error.reason))
-            else:
-                found.append(item)
-        return UpdateApplications(tuple(found), command.remove)
 
     def _configure(
         self,
@@ -740,11 +718,3 @@ class SchedulerMachine:
         self._unexhausted.pop(rm_id, None)
         self._paused.pop(rm_id, None)
         log.info("rm forgotten", rm=rm_id, was=info.life, force=force, allocations=result.allocations)
-
-
-def _read_allocations(value: bytes, info: RmInfo) -> UpdateAllocations:
-    return ingest.allocations(value, info.generation)
-
-
-def _single(read: Callable[[], Items], at: int) -> Items:
-    return read().between(at, at + 1)

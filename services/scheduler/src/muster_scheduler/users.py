@@ -22,13 +22,16 @@ import queue
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import structlog
 from muster_core.config.acl import USER_NAME
+from muster_core.config.config import partition_name
+from muster_core.model.commands import AppItem, UpdateApplications
 from muster_core.queues.placement import NAME_CHARACTERS_MAX
+from muster_core.scheduler import SchedulerCore
 
 from muster_scheduler.errors import BadLdapConfig, SchedulerServiceError, SourceUnavailable, UnknownUser
 from muster_scheduler.settings import UserSettings
@@ -366,3 +369,24 @@ def _first_value(name: str) -> str:
 
 def _bytes(escaped: str) -> str:
     return bytes.fromhex(escaped.replace("\\", "")).decode(errors="replace")
+
+
+def with_groups(
+    groups: UserGroups, core: SchedulerCore, command: UpdateApplications, now_ns: int
+) -> UpdateApplications:
+    """Adds the groups that the partition's resolver finds for users that come without groups."""
+    resolvers = {name: partition.config.user_group_resolver for name, partition in core.partitions.items()}
+    if not any(resolvers.values()):
+        return command  # the core gives each user a group of its own
+    found: list[AppItem] = []
+    for item in command.new:
+        resolver = resolvers.get(partition_name(item.partition), "")
+        if item.user and not item.groups and resolver:
+            try:
+                resolved = groups.resolve(item.user, (), resolver, now_ns)
+                found.append(replace(item, groups=resolved))
+            except UnknownUser as error:
+                found.append(replace(item, refused=error.reason))
+        else:
+            found.append(item)
+    return UpdateApplications(tuple(found), command.remove)

@@ -1,0 +1,120 @@
+"""Turns between streams: admission in steps, and the bound of undecided requests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator
+
+import pytest
+from muster_bus.clock import SystemClock
+from muster_bus.engines import make_log
+from muster_bus.log import OutRecord
+from muster_bus.settings import LogSettings
+from muster_client import ask
+from muster_gateway import response_reader
+from muster_gateway.admission import admission_steps, admit
+from muster_gateway.response_reader import ResponseTail
+from muster_gateway.settings import AdmissionLimits
+from muster_gateway.stream_kind import StreamKind
+from muster_gateway.turns import Undecided, in_turns
+from muster_proto.muster.bus.v1 import envelope_pb2
+from muster_proto.si.v1 import si_pb2 as si
+from muster_scheduler.emit import decided_report
+
+LIMITS = AdmissionLimits.model_validate({})
+PATIENCE_S = 60.0
+
+
+def message(count: int) -> bytes:
+    asks = [ask(f"a{number}", "app", {"vcore": 1}) for number in range(count)]
+    return si.AllocationRequest(rmID="rm", allocations=asks).SerializeToString()
+
+
+async def test_other_tasks_run_between_the_steps_of_a_large_message() -> None:
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    running = asyncio.create_task(other())
+    admitted = await in_turns(admission_steps(StreamKind.ALLOCATION, message(5_000), "rm", LIMITS))
+    running.cancel()
+    assert turns > 10
+    assert admitted.items == 5_000
+    assert admitted == admit(StreamKind.ALLOCATION, message(5_000), "rm", LIMITS)
+
+
+async def test_a_small_message_is_one_step_and_stays_as_received() -> None:
+    steps = admission_steps(StreamKind.ALLOCATION, message(10), "rm", LIMITS)
+    with pytest.raises(StopIteration) as end:
+        next(steps)
+    assert end.value.value.payloads == [message(10)]
+
+
+async def test_steps_that_fail_raise_in_their_caller() -> None:
+    def failing() -> Generator[None, None, int]:
+        yield
+        raise ValueError("bad")
+
+    with pytest.raises(ValueError, match="bad"):
+        await in_turns(failing())
+
+
+def test_undecided_work_shrinks_with_the_reports() -> None:
+    undecided = Undecided()
+    for offset, work in ((3, 10.0), (5, 20.0), (9, 30.0)):
+        undecided.add(work)
+        undecided.appended(offset, 1)
+    undecided.add(5.0)  # the log does not have it yet
+    assert undecided.after(3) == 65.0
+    assert undecided.after(6) == 35.0
+    assert undecided.after(10) == 5.0
+    assert undecided.after(100) == 5.0
+    undecided.appended(11, 10)
+    assert undecided.after(12) == 0.0
+
+
+def test_without_reports_nothing_is_remembered() -> None:
+    undecided = Undecided()
+    for offset in range(100):
+        undecided.add(1.0)
+        undecided.appended(offset, 0)
+    assert undecided.after(0) == 0.0
+
+
+async def test_a_tail_tells_of_the_schedulers_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(response_reader, "_REPORT_S", 0.05)
+    settings = LogSettings(backend="memory", partitions=1)
+    topics = settings.topics()
+    log = make_log(settings, SystemClock())
+    await log.start()
+    tail = ResponseTail(log, topics, 0, 100)
+    await tail.start()
+    running = asyncio.create_task(tail.run())
+    owner = await log.take_over("scheduler", topics.requests, 0)
+    try:
+        assert not await tail.decides_more(), "nothing was ever reported"
+        # 1. a report, beside what is none
+        strange = OutRecord(topics.responses, 0, None, b"\xff\xff")
+        nothing = OutRecord(topics.responses, 0, None, envelope_pb2.ResponseEnvelope(rm_id="rm").SerializeToString())
+        await owner.commit([strange, nothing, decided_report(topics, 0, 7)], None)
+        async with asyncio.timeout(PATIENCE_S):
+            while tail.decided != 7:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        # 2. a caller waits for the next one
+        monkeypatch.setattr(response_reader, "_REPORT_S", PATIENCE_S)
+        waiting = asyncio.create_task(tail.decides_more())
+        await asyncio.sleep(0)
+        await owner.commit([decided_report(topics, 0, 9)], None)
+        assert await waiting
+        assert tail.decided == 9
+        # 3. a scheduler that says nothing any more
+        monkeypatch.setattr(response_reader, "_REPORT_S", 0.01)
+        assert not await tail.decides_more()
+        assert tail.decided == 0
+    finally:
+        running.cancel()
+        await log.close()

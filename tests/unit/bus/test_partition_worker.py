@@ -247,7 +247,7 @@ async def test_what_a_machine_holds_back_is_in_the_transaction_of_its_input(
         for start in range(0, 400, 50):
             await write_inputs(writer, topics, inputs[start : start + 50])
             await asyncio.sleep(0.001)
-        await wait_until(lambda: worker.progress().committed == 400, timeout_s=60)
+        await eventually(lambda: worker.progress().committed == 400, within_s=60)
     assert [record.value for record in await read_all(bus, topics.responses)] == expected_responses(inputs)
 
 
@@ -262,7 +262,7 @@ async def test_a_record_whose_held_records_cannot_be_written_is_put_aside(bus: L
     inputs = _inputs(8)
     await write_inputs(await bus.writer("test"), topics, inputs)
     async with Running(bus, topics, lambda: Verbose(topics)) as worker:
-        await wait_until(lambda: worker.progress().committed == 8)
+        await eventually(lambda: worker.progress().committed == 8)
     good = [pair for pair in inputs if pair[1] != b"3"]
     assert [record.value for record in await read_all(bus, topics.responses)] == expected_responses(good)
     (letter,) = await read_all(bus, topics.dead_letters)
@@ -295,7 +295,7 @@ async def test_a_transaction_gathers_while_more_input_waits(bus: Log, topics: To
         return machines[-1]
 
     async with Running(Counting(bus, lambda: ""), topics, machine, settings) as worker:
-        await wait_until(lambda: worker.progress().committed == 300)
+        await eventually(lambda: worker.progress().committed == 300)
     assert len(machines[0].batches) > 30
     assert len([count for count in commits if count]) < len(machines[0].batches) / 3
 
@@ -310,7 +310,7 @@ async def test_a_report_is_in_the_transaction_that_answers_the_input(bus: Log, t
     running.worker.report = report
     async with running as worker:
         await write_inputs(await bus.writer("test"), topics, inputs)
-        await wait_until(lambda: worker.progress().committed == 20)
+        await eventually(lambda: worker.progress().committed == 20)
     answered, reported = 0, 0
     for record in await read_all(bus, topics.responses):
         if record.key is None:

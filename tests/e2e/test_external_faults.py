@@ -132,7 +132,8 @@ async def test_a_lost_source_drains_its_nodes_until_it_is_back(world: World) -> 
         world.sources["drains"].stop()
         said = await world.state("drains", "STALE")
         assert (said["lost"], said["drains"]) == (True, True)
-        assert "attempts failed" in said["reason"]
+        # A busy machine may not come to a second attempt within stale_after_s.
+        assert any(why in said["reason"] for why in ("attempts failed", "not heard for")), said["reason"]
         await world.health_names("drains")
         for name in ("shared", "brought"):
             assert not (await rm.node(name))["schedulable"], name
@@ -276,12 +277,12 @@ async def test_a_file_that_goes_lies_or_is_dated_wrong(world: World) -> None:
 async def test_without_a_required_source_the_process_ends_and_says_why(tmp_path: Path) -> None:
     there, away = HttpSource(*SHARED).start(), HttpSource()
     tables = {"there": http_table("first", there), "away": http_table("first", away)}
-    up = ExternalUp(tmp_path, tables, sync_timeout_s=1)
+    up = ExternalUp(tmp_path, tables, sync_timeout_s=3)
     try:
         up.process.start()
         assert await up.ended() == 1
         (said,) = [line for line in (await up.log()).splitlines() if line.startswith("muster: ")]
-        assert said.startswith(f"muster: informers that had not synced after 1 s: away: {away.url}: ")
+        assert said.startswith(f"muster: informers that had not synced after 3 s: away: {away.url}: ")
         assert "attempts failed" in said
         assert "there" not in said
         assert "Traceback" not in await up.log()

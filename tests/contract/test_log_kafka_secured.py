@@ -23,6 +23,7 @@ class SecuredBench(KafkaBench):
             {
                 "backend": "kafka",
                 "partitions": 2,
+                "kafka_start_timeout_s": 60,  # a busy machine's handshakes take a while
                 "topic_prefix": f"contract-{uuid.uuid4().hex[:12]}.",
                 "kafka_bootstrap_servers": secured.kafka,
                 "kafka_security_protocol": "SASL_SSL",

@@ -3,8 +3,8 @@
 A scripted life (queues, limits, a gang, a preemption, applications that are completed, refused, removed and that come
 again) is followed by a history server; then every answer is held against its shape, the web UI looks at every page, and
 every route is asked. In compose form with a running stack in ``MUSTER_DEPLOYED`` (scripts/compose-test):
-the gateway's gRPC address, its HTTP URL and the token of an admin called test, with commas between. No RM may have
-registered there before.
+the gateway's gRPC address, its HTTP URL, the token of an admin and its name, and whether reading needs it ("closed" or
+"open"), with commas between. No RM may have registered there before.
 """
 
 from __future__ import annotations
@@ -105,10 +105,11 @@ async def embedded(directory: Path) -> AsyncIterator[Place]:
 
 @asynccontextmanager
 async def deployed(_directory: Path) -> AsyncIterator[Place]:
-    gateway, http, token = DEPLOYED.split(",")
+    gateway, http, token, name, reading = DEPLOYED.split(",")
+    as_admin = http.replace("://", f"://{name}:{token}@")
     # (A sample is taken each minute; the first was before there was an RM.)
     history = frozenset({("StateDump", "app_history"), ("StateDump", "container_history")})
-    yield Place(gateway, http, http.replace("://", f"://test:{token}@"), asyncio.sleep, history)
+    yield Place(gateway, as_admin if reading == "closed" else http, as_admin, asyncio.sleep, history)
 
 
 FORMS = [pytest.param(embedded, id="embedded"), *([pytest.param(deployed, id="deployed")] if DEPLOYED else [])]

@@ -105,6 +105,7 @@ def _kafka(secured: Secured, prefix: str, **changes: Any) -> LogSettings:
         "partitions": 1,
         "derived_topics": False,
         "kafka_bootstrap_servers": secured.kafka,
+        "kafka_start_timeout_s": 60,
         "kafka_security_protocol": "SASL_SSL",
         "kafka_sasl_username": "muster",
         "kafka_sasl_password_file": secured.file("kafka-muster.password"),

@@ -67,7 +67,7 @@ class WorkerSettings(BaseModel):
         default=128, ge=1, description="Input records per call of the machine; other tasks run between calls."
     )
     max_bytes_apply: int = Field(
-        default=16 << 10,
+        default=8 << 10,
         ge=1,
         description="Input bytes per call of the machine, but at least one record.",
     )
@@ -86,7 +86,7 @@ class WorkerSettings(BaseModel):
         default=1500, ge=1, description="With fewer output records, and more input waiting, a transaction gathers more."
     )
     gather_s: float = Field(
-        default=0.015, ge=0, description="A transaction gathers for so much processor time at most."
+        default=0.01, ge=0, description="A transaction gathers for so much processor time at most."
     )
     recommit_after_s: float = Field(
         default=3600.0,

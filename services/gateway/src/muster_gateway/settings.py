@@ -303,7 +303,7 @@ class GatewaySettings(BaseModel):
     # Memory limits per stream. With these and max_streams, all streams together use at most 4000 * 12 MiB.
     inflight_bytes: int = Field(4 * _MIB, ge=1024, description="Requests of a stream that the log has not confirmed.")
     undecided_items: int = Field(
-        500,
+        400,
         ge=100,
         description="Items of a stream that the scheduler has not decided (half a KiB counts as one more); above this "
         "the stream is not read, so that other RMs' requests wait behind so many at most.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from base64 import b64encode
 from hashlib import sha256
 from pathlib import Path
@@ -154,7 +155,10 @@ def test_tokens_are_read_from_files_once(tmp_path: Path) -> None:
     assert refusal(door, scope(bearer("another-token-0123456789"))) == Refusal.UNKNOWN
 
 
-@pytest.mark.parametrize("content", [b"", b"short", b"two words of a token", b"\xff" * 20, b"x" * 20_000 + b" "])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"short", b"two words of a token", b"\xff" * 20, b"x" * 20_000 + b" ", b"a-token-of-many-00\n" * 11],
+)
 def test_a_file_without_a_token_is_named_and_never_shown(content: bytes, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_bytes(content)
@@ -163,6 +167,28 @@ def test_a_file_without_a_token_is_named_and_never_shown(content: bytes, tmp_pat
     assert content == b"" or content.decode("latin-1") not in str(raised.value)
     with pytest.raises(TokenUnusable, match=r"ops\.token_file /absent: cannot be read: No such file"):
         doorman(tokens={"ops": {"role": "read", "token_file": "/absent"}})
+
+
+async def test_a_file_is_read_again_and_may_have_two_tokens_meanwhile(tmp_path: Path) -> None:
+    file, second = tmp_path / "token", "another-token-0123456789"
+    await asyncio.to_thread(file.write_text, ADMIN)
+    door = doorman(tokens={"ops": {"role": "read", "token_file": str(file)}})
+    caller = admitted(door, scope(bearer(ADMIN)), Right.READ)
+    assert not await door.refresh(), "nothing has changed"
+    await asyncio.to_thread(file.write_text, f"{ADMIN}\n{second}\n")
+    assert await door.refresh()
+    for token in (ADMIN, second):
+        assert door.identify(scope(bearer(token))) == of_token("ops", Role.READ)
+    assert door.rights_now(caller) == rights_of(Role.READ)
+    await asyncio.to_thread(file.write_text, second)
+    assert await door.refresh()
+    assert refusal(door, scope(bearer(ADMIN))) == Refusal.UNKNOWN
+    assert door.rights_now(caller) is None, "its token is gone"
+    await asyncio.to_thread(file.write_text, "no")
+    assert not await door.refresh()
+    (problem,) = door.problems()
+    assert "gateway.tokens.ops.token_file" in problem
+    assert door.identify(scope(bearer(second))) == of_token("ops", Role.READ), "what was read before counts"
 
 
 def test_a_digest_takes_the_place_of_a_token(tmp_path: Path) -> None:

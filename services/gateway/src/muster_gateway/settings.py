@@ -72,7 +72,9 @@ class Token(BaseModel):
 
     role: Literal["read", "admin"] = Field(description="The role of its bearer (docs/security.md).")
     token: SecretStr | None = Field(None, description="The token itself, or its digest: sha256:HEX.")
-    token_file: Path | None = Field(None, description="Or a file with either.")
+    token_file: Path | None = Field(
+        None, description="Or a file with either; several, one in a line, while a token is renewed."
+    )
 
     @field_validator("token")
     @classmethod

@@ -14,6 +14,7 @@ from muster_gateway.settings import DIGEST, TOKEN, TOKEN_CHARS_MIN, TOKEN_EXPECT
 
 # A larger file holds no token. Reading all of it would waste memory.
 _TOKEN_FILE_BYTES_MAX = 16 * 1024
+_TOKENS_OF_FILE_MAX = 10
 
 
 class Tokens:
@@ -29,11 +30,12 @@ class Tokens:
         owners: dict[bytes, str] = {}
         for name, entry in configured.items():
             setting = f"gateway.tokens.{name}"
-            digest = _stored(_token(setting, entry))
-            if digest in owners:
-                raise TokenUnusable(f"{setting} and gateway.tokens.{owners[digest]}: the same token, expected two")
-            owners[digest] = name
-            self._known.append((digest, Identity(name, rights_of(Role(entry.role)), Proof.TOKEN)))
+            identity = Identity(name, rights_of(Role(entry.role)), Proof.TOKEN)
+            for digest in dict.fromkeys(map(_stored, _tokens(setting, entry))):
+                if digest in owners:
+                    raise TokenUnusable(f"{setting} and gateway.tokens.{owners[digest]}: the same token, expected two")
+                owners[digest] = name
+                self._known.append((digest, identity))
 
     def __len__(self) -> int:
         return len(self._known)
@@ -68,14 +70,21 @@ def _stored(text: str) -> bytes:
     return bytes.fromhex(match[1]) if match is not None else digest_of(text)
 
 
-def _token(setting: str, entry: Token) -> str:
+def _tokens(setting: str, entry: Token) -> list[str]:
+    """Returns the tokens of one name: one, or the lines of a file. So a token can be renewed while both count."""
     if entry.token is not None:
-        return entry.token.get_secret_value()
+        return [entry.token.get_secret_value()]
     assert entry.token_file is not None  # the settings require one of the two
     text = _read(f"{setting}.token_file", entry.token_file)
-    if DIGEST.fullmatch(text) is None and (not TOKEN.fullmatch(text) or len(text) < TOKEN_CHARS_MIN):
-        raise TokenUnusable(f"{setting}.token_file {entry.token_file}: {TOKEN_EXPECTED}")
-    return text
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if not lines or not all(map(_usable, lines)) or len(lines) > _TOKENS_OF_FILE_MAX:
+        more = f"; one in a line, at most {_TOKENS_OF_FILE_MAX}"
+        raise TokenUnusable(f"{setting}.token_file {entry.token_file}: {TOKEN_EXPECTED}{more}")
+    return lines
+
+
+def _usable(text: str) -> bool:
+    return DIGEST.fullmatch(text) is not None or (len(text) >= TOKEN_CHARS_MIN and TOKEN.fullmatch(text) is not None)
 
 
 def _read(setting: str, path: Path) -> str:

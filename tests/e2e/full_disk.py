@@ -20,9 +20,10 @@ class SmallDisk:
 
     def fill(self) -> None:
         """Leaves no room, to the last page."""
-        with contextlib.suppress(OSError), self._ballast.open("ab", buffering=0) as file:
-            while True:
-                file.write(bytes(4096))
+        for size in (1 << 20, 4096):
+            with contextlib.suppress(OSError), self._ballast.open("ab", buffering=0) as file:
+                while True:
+                    file.write(bytes(size))
 
     def free(self) -> None:
         self._ballast.unlink(missing_ok=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from manual_clock import ManualClock
 from muster_bus.clock import SystemClock
@@ -13,13 +11,6 @@ from muster_bus.metrics import Metric
 from muster_bus.settings import LogSettings
 from muster_bus.topics import Topics, event_id_of, parse_state_key, state_key, state_key_in
 from pydantic import ValidationError
-
-
-def test_the_systems_clock_never_runs_backwards(monkeypatch: pytest.MonkeyPatch) -> None:
-    times = iter([1000, 2000, 1500, 1999, 2001])
-    monkeypatch.setattr(time, "time_ns", lambda: next(times))
-    clock = SystemClock()
-    assert [clock.now_ns() for _ in range(5)] == [1000, 2000, 2000, 2000, 2001]
 
 
 def test_the_manual_clock_moves_by_advance_and_never_back() -> None:

@@ -100,8 +100,8 @@ class LifeKeeper:
         self._sessions, self._announce, self._clock, self._gateway_id = sessions, announce, clock, gateway_id
         self._callbacks_gone = callbacks_gone
         self._lease_ttl_s, self._pause_timeout_s = lease_ttl_s, pause_timeout_s
-        self._began_s = clock.monotonic()
-        self._since_s: dict[str, tuple[int, float]] = {}  # by RM: when its state began, recorded and monotonic
+        self._began_ns = clock.now_ns()
+        self._since_ns: dict[str, tuple[int, int]] = {}  # by RM: when its state began, as stored and as counted here
 
     # ---- steps of streams and registrations -------------------------------------------------------------------------
 
@@ -359,13 +359,12 @@ class LifeKeeper:
         Only this gateway's own elapsed time counts: recorded times of another gateway, or before a restart, may come
         from a clock that was wrong.
         """
-        now_s = self._clock.monotonic()
-        since_ns, since_s = self._since_s.get(session.rm_id, (-1, 0.0))
-        if since_ns != session.since_ns:
-            seen_s = (self._clock.now_ns() - session.since_ns) / 1e9
-            since_s = now_s - max(0.0, min(seen_s, now_s - self._began_s))
-            self._since_s[session.rm_id] = (session.since_ns, since_s)
-        return now_s - since_s
+        now_ns = self._clock.now_ns()
+        stored_ns, since_ns = self._since_ns.get(session.rm_id, (-1, 0))
+        if stored_ns != session.since_ns:
+            since_ns = min(max(session.since_ns, self._began_ns), now_ns)
+            self._since_ns[session.rm_id] = (session.since_ns, since_ns)
+        return (now_ns - since_ns) / 1e9
 
     async def _sweep_one(self, session: Session, living: frozenset[str], streams: OpenStreams) -> None:
         age_s = self._age_s(session)

@@ -1,0 +1,43 @@
+"""The wall clock of other processes, as libfaketime shows it to them. Their monotonic clocks are the machine's."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+def library() -> str:
+    """Debian's package faketime, which ``make test`` installs."""
+    found = list(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
+    if not found:
+        why = "libfaketime is not installed (Debian: faketime)"
+        if os.environ.get("MUSTER_REQUIRE_SERVERS") == "1":
+            pytest.fail(why)
+        pytest.skip(why)
+    return str(found[0])
+
+
+class WallClock:
+    """:param file: tells libfaketime how far the clock is off."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self.set(0)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables of the processes that have this clock."""
+        return {
+            "LD_PRELOAD": library(),
+            "FAKETIME_TIMESTAMP_FILE": str(self._file),
+            "FAKETIME_CACHE_DURATION": "1",  # it reads the file again after so many seconds
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        }
+
+    def set(self, days: int) -> None:
+        """Sets the clock so many days off."""
+        beside = self._file.with_suffix(".new")
+        beside.write_text(f"{days:+d}d\n")
+        beside.replace(self._file)

@@ -19,7 +19,7 @@ from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.muster.v1 import callbacks_pb2
 from muster_proto.si.v1 import si_pb2 as si
 from muster_queue_config.queue_yaml import checksum
-from muster_runtime import event_settings
+from muster_runtime import event_settings, rm_words
 from muster_runtime.secrets import masked_text
 from muster_state.follower import PauseKind, RmInfo, RmState
 
@@ -230,3 +230,21 @@ def _drain(
     # The RM did not ask, so it gets no answer. (It gets the event, and the new allocations of its asks.)
     out.facts[told:] = [fact for fact in out.facts[told:] if not isinstance(fact, AcceptedNode | RejectedNode)]
     result.changed = True
+
+
+def never_registered(rm_id: str, result: pb.AdminResult) -> None:
+    """Answers a command about an RM that was never there."""
+    result.code = pb.AdminResult.NOT_FOUND
+    result.message = f"rm_id {rm_id[:_SHOWN_MAX]!r}: no such resource manager was ever registered"
+
+
+def may_forget(info: RmInfo, now_ns: int, result: pb.AdminResult, *, force: bool) -> bool:
+    """Tells whether an RM may be forgotten. If not, the result says why."""
+    if info.life == rm_words.STOPPED or force:
+        return True
+    result.code = pb.AdminResult.NOT_POSSIBLE
+    result.message = (
+        f"rm_id {info.rm_id[:_SHOWN_MAX]!r} is {info.life}{rm_words.ago(info.life_ns, now_ns)}, expected "
+        f"{rm_words.STOPPED}: stop it first, or say that it is to be forgotten all the same (force)"
+    )
+    return False

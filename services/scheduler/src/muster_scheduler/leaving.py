@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from muster_bus.topics import rm_state_key, state_key
 from muster_core.external.external_books import ExternalEntry, SourceEntry
 from muster_core.model.outcome import Outcome, Primary
 from muster_core.model.queue import Queue
 from muster_core.scheduler import SchedulerCore
+from muster_state import state_codec
 
 
 def take_over(dropped: Outcome | None, out: Outcome) -> list[tuple[str, Primary]]:
@@ -46,3 +50,9 @@ def published(core: SchedulerCore) -> list[tuple[str, Primary]]:
             found.extend((name, waitlist) for waitlist in queue.waitlists.values())
             found.append((name, queue))
     return [(name, what) for name, what in found if what.published]
+
+
+def keys_of(rm_id: str, objects: Sequence[tuple[str, Primary]]) -> list[bytes]:
+    """Returns the keys of an RM's records on the state topic: its own ones first, then those of its objects."""
+    own = [rm_state_key(rm_id), state_key(rm_id, state_codec.REGISTRATION, "-")]
+    return own + [state_codec.key_of(rm_id, place, what) for place, what in objects]

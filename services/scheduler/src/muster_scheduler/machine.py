@@ -13,7 +13,7 @@ import structlog
 from google.protobuf.message import DecodeError
 from muster_bus.clock import Anchor
 from muster_bus.log import OutRecord, Record
-from muster_bus.topics import Topics, rm_state_key, state_key
+from muster_bus.topics import Topics, state_key
 from muster_core import invariants
 from muster_core.external.checks import name_problem
 from muster_core.external.errors import BadDocument
@@ -34,7 +34,7 @@ from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.muster.v1 import callbacks_pb2
 from muster_proto.si.v1 import si_pb2 as si
 from muster_queue_config.queue_yaml import checksum
-from muster_runtime import event_settings, rm_words
+from muster_runtime import event_settings
 from muster_state import state_codec
 from muster_state.follower import (
     Forgotten,
@@ -47,12 +47,12 @@ from muster_state.follower import (
 )
 
 from muster_scheduler import callback_stream, configuration, generation, ingest, notices, pauses, policy_groups
-from muster_scheduler.admin_commands import CHANGES_MAX, AdminCommands
+from muster_scheduler.admin_commands import CHANGES_MAX, AdminCommands, may_forget, never_registered
 from muster_scheduler.configuration import ConfigJudge
 from muster_scheduler.dead_letters import Unreadable, dead_letter
 from muster_scheduler.deadlines import Deadlines
 from muster_scheduler.emit import Emitter, admin_result, write_states
-from muster_scheduler.leaving import published, take_over
+from muster_scheduler.leaving import keys_of, published, take_over
 from muster_scheduler.natives import Verdict
 from muster_scheduler.policy_groups import PolicyGroups
 from muster_scheduler.recorded_time import NoSteps, RecordedTime, Steps
@@ -453,7 +453,7 @@ class SchedulerMachine:
             emitter = self._emitters[state.info.rm_id] = Emitter(self._topics, state.info)
             outputs += (emitter.rm_record(state.core.next_submission), emitter.registration_record())
         out = self._outcomes.setdefault(state.info.rm_id, Outcome())
-        notices.take(notice, state.core, now_ns, out)
+        notices.take(notice.message, state.core, now_ns, out, records_lost=notice.records_lost)
 
     def _connect(
         self, state: RmState, note: pb.CallbackStream, now_ns: int, out: Outcome, outputs: list[OutRecord]
@@ -556,14 +556,7 @@ class SchedulerMachine:
                 state.core.apply(SetDeciding(state.info.decides), now_ns, out)
 
     def _awaited(self, rm_id: str) -> tuple[str, ...]:
-        """Returns the sources that have not listed since the informers started. The scheduler waits for them."""
-        books = self._folder.external.get(rm_id)
-        found = []
-        for partition, source in self._gate.awaited(rm_id):
-            entry = books.source(partition, source) if books is not None else None
-            if entry is None or not self._gate.is_of_this_start(entry.life) or entry.state is SourceState.LISTING:
-                found.append(source)
-        return tuple(found)
+        return pauses.awaited(self._gate, self._folder.external.get(rm_id), rm_id)
 
     def _give_up_forgotten(self, rm_id: str, now_ns: int) -> None:
         """Gives up sources that no informer brings any more: their last reports may be outdated. Does so once."""
@@ -674,21 +667,11 @@ class SchedulerMachine:
         The RM's numbers stay. Reports of external sources belong to the RM's id and stay: they may be older than the
         RM, and no source repeats them.
         """
-        result = pb.AdminResult(request_id=request_id)
         known = self._folder.rms.get(rm_id)
-        if known is None:
-            if rm_id not in self._folder.forgotten:
-                result.code = pb.AdminResult.NOT_FOUND
-                result.message = f"rm_id {rm_id[:_SHOWN_MAX]!r}: no such resource manager was ever registered"
-            outputs.append(admin_result(self._topics, rm_id, result))
-            return
-        info = known.info
-        if info.life != rm_words.STOPPED and not force:
-            result.code = pb.AdminResult.NOT_POSSIBLE
-            result.message = (
-                f"rm_id {rm_id[:_SHOWN_MAX]!r} is {info.life}{rm_words.ago(info.life_ns, now_ns)}, expected "
-                f"{rm_words.STOPPED}: stop it first, or say that it is to be forgotten all the same (force)"
-            )
+        result = pb.AdminResult(request_id=request_id)
+        if known is None and rm_id not in self._folder.forgotten:
+            never_registered(rm_id, result)
+        if known is None or not may_forget(known.info, now_ns, result, force=force):
             outputs.append(admin_result(self._topics, rm_id, result))
             return
         # 1. the events of the objects that end, after those of earlier decisions
@@ -698,14 +681,11 @@ class SchedulerMachine:
         self._admin.callback_gone(rm_id, emitter, outputs)
         recorded = published(known.core)
         # 2. first the RM's own record, so that followers drop the RM as a whole
-        outputs.append(emitter.tombstone(rm_state_key(rm_id)))
-        outputs.append(emitter.tombstone(state_key(rm_id, state_codec.REGISTRATION, "-")))
-        for place, what in [*removed, *recorded]:
-            outputs.append(emitter.tombstone(state_codec.key_of(rm_id, place, what)))
+        outputs += map(emitter.tombstone, keys_of(rm_id, [*removed, *recorded]))
         write_states(self._topics, rm_id, out, outputs)  # states of external sources
         emitter.farewell(out, outputs)
         # 3. the numbers, which the events have advanced
-        kept = Forgotten.of(info, known.core.next_submission, now_ns)
+        kept = Forgotten.of(known.info, known.core.next_submission, now_ns)
         key, value = state_key(rm_id, state_codec.FORGOTTEN, "-"), encode_forgotten(rm_id, kept)
         outputs.append(OutRecord(self._topics.state, self._topics.partition_of(rm_id), key, value))
         result.changed = True
@@ -717,4 +697,4 @@ class SchedulerMachine:
         self._deadlines.set(rm_id, None)
         self._unexhausted.pop(rm_id, None)
         self._paused.pop(rm_id, None)
-        log.info("rm forgotten", rm=rm_id, was=info.life, force=force, allocations=result.allocations)
+        log.info("rm forgotten", rm=rm_id, was=known.info.life, force=force, allocations=result.allocations)

@@ -7,19 +7,18 @@ from __future__ import annotations
 
 from muster_core.model.outcome import Change, Detail, EventType, Outcome
 from muster_core.scheduler import SchedulerCore
-from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 
 from muster_scheduler.leaving import published
 
 _ROOT = "root"
 
 
-def take(notice: pb.Notice, core: SchedulerCore, now_ns: int, out: Outcome) -> None:
+def take(message: str, core: SchedulerCore, now_ns: int, out: Outcome, *, records_lost: bool) -> None:
     """Takes a gateway's notice."""
-    if notice.records_lost:  # consumers of the state topic drop the RM's objects at a new InstanceUUID
+    if records_lost:  # consumers of the state topic drop the RM's objects at a new InstanceUUID
         for place, what in published(core):
             out.touch(what, place)
-    note(notice.message, now_ns, out)
+    note(message, now_ns, out)
 
 
 def note(message: str, now_ns: int, out: Outcome) -> None:

@@ -17,7 +17,10 @@ opens and ends repeatedly must not displace an operator's pauses.
 
 from __future__ import annotations
 
+from muster_core.external.external import SourceState
+from muster_core.external.external_books import ExternalBooks
 from muster_core.model.past import PAST_KEPT, counts
+from muster_informers.gate import Gate
 from muster_state.follower import Pause, PauseKind, RmInfo
 
 
@@ -52,3 +55,13 @@ def mark_awaited(info: RmInfo, awaited: tuple[str, ...], now_ns: int) -> bool:
         return False
     since_ns, info.awaited_ns = info.awaited_ns, 0
     return end(info, PauseKind.LISTING, since_ns, now_ns, last[-1] if last else "")
+
+
+def awaited(gate: Gate, books: ExternalBooks | None, rm_id: str) -> tuple[str, ...]:
+    """Returns the sources that have not listed since the informers started. The scheduler waits for them."""
+    found = []
+    for partition, source in gate.awaited(rm_id):
+        entry = books.source(partition, source) if books is not None else None
+        if entry is None or not gate.is_of_this_start(entry.life) or entry.state is SourceState.LISTING:
+            found.append(source)
+    return tuple(found)

@@ -14,7 +14,7 @@ import httpx
 import pyarrow.parquet
 import pytest
 import structlog
-from e2e.gang_rig import PATIENCE_S, Muster, eventually, muster_here
+from e2e.gang_rig import PATIENCE_S, Muster, muster_here
 from muster_bus.log import OutRecord
 from muster_cli.main import run
 from muster_client import Callbacks, ClientSettings, RmClient, application, ask, node, release
@@ -25,6 +25,7 @@ from muster_rest.route import Media
 from muster_rest.services import through_the_gateway
 from muster_runtime import logs
 from planted import Planted, every_form
+from waiting import eventually
 
 RM = "rm1"
 PLACES = ("build", "extra", "node", "app", "ask", "yaml")

@@ -7,9 +7,10 @@ import os
 import stat
 from pathlib import Path
 
-from e2e.gang_rig import Rm, eventually, muster_here
+from e2e.gang_rig import Rm, muster_here
 from muster_cli.main import run
 from structlog.testing import capture_logs
+from waiting import eventually
 
 QUEUES = "partitions: [{name: default, queues: [{name: root, submitacl: '*'}]}]"
 

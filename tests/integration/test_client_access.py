@@ -9,13 +9,14 @@ from pathlib import Path
 import grpc
 import pytest
 from certificates import Authority
-from integration.gateway_rig import Rig, eventually
+from integration.gateway_rig import Rig
 from muster_cli.main import run
 from muster_client import RmClient
 from muster_client.admin import AdminClient
 from muster_client.errors import AdminFailed, AdminRefused
 from muster_gateway.service import Gateway
 from muster_runtime.access import Access, AccessWrong
+from waiting import eventually
 
 POLICY = """
 [[rule]]

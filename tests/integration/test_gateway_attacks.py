@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 import pytest
-from integration.gateway_rig import METHODS, PATIENCE_S, Channel, Rig, Stream, asks, eventually
+from integration.gateway_rig import METHODS, PATIENCE_S, Channel, Rig, Stream, asks
 from muster_gateway.service import Gateway
 from muster_gateway.stream_kind import StreamKind
 from muster_proto.muster.v1 import admin_pb2, callbacks_pb2, events_pb2, metrics_pb2
@@ -19,6 +19,7 @@ from muster_proto.muster.v1.events_pb2_grpc import EventsStub
 from muster_proto.muster.v1.metrics_pb2_grpc import MetricsStub
 from muster_proto.si.v1 import si_pb2
 from muster_proto.si.v1.si_pb2_grpc import SchedulerStub
+from waiting import eventually
 
 Code = grpc.StatusCode
 NAMES = ("owner", "attacker", "operator", "reader", "nobody-special")

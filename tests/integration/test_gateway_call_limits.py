@@ -10,13 +10,14 @@ from typing import Any
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from integration.gateway_rig import PATIENCE_S, Channel, Rig, Stream, asks, eventually
+from integration.gateway_rig import PATIENCE_S, Channel, Rig, Stream, asks
 from muster_bus.clock import SystemClock
 from muster_gateway.call_limits import Caller, CallLimits
 from muster_gateway.errors import OverLimit
 from muster_gateway.settings import CallSettings
 from muster_gateway.stream_kind import StreamKind
 from muster_proto.si.v1 import si_pb2
+from waiting import eventually
 
 ALLOCATION, APPLICATION, NODE = StreamKind.ALLOCATION, StreamKind.APPLICATION, StreamKind.NODE
 OVER = grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -56,14 +57,19 @@ async def test_silent_streams_of_many_connections_take_nobody_s_place(world: Rig
 async def test_a_stream_that_says_nothing_ends(world: Rig) -> None:
     gateway = await world.gateway(calls={"first_message_timeout_s": 0.2})
     channel = await world.registered(gateway, "rm")
-    silent, named = channel.open(ALLOCATION), channel.open(NODE, "rm")
+    other = world.channel(gateway)
+    named = channel.open(NODE, "rm")
+    await named.call.initial_metadata()
+    beside, silent = channel.open(ALLOCATION), other.open(ALLOCATION)
     code, story = await silent.status()
     assert (code, story.partition(":")[0]) == (
         grpc.StatusCode.DEADLINE_EXCEEDED,
         "no message within 0.2 s (gateway.calls.first_message_timeout_s)",
     )
-    await named.call.initial_metadata()
     assert not named.call.done(), "an RM that is named may be silent for ever"
+    assert not beside.call.done(), "and so may the other streams of its connection"
+    await beside.send(asks("rm", "k"))
+    assert len(await beside.take(1)) == 1
 
 
 @pytest.mark.parametrize(

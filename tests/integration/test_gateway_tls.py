@@ -13,7 +13,7 @@ import aiohttp
 import grpc
 import pytest
 from certificates import Authority, Pair
-from integration.gateway_rig import PATIENCE_S, Rig, Stream, eventually
+from integration.gateway_rig import PATIENCE_S, Rig, Stream
 from muster_gateway.access.certificates import name_of
 from muster_gateway.errors import PolicyUnusable, TlsUnusable
 from muster_gateway.service import Gateway
@@ -22,6 +22,7 @@ from muster_gateway.stream_kind import StreamKind
 from muster_proto.si.v1 import si_pb2
 from muster_proto.si.v1.si_pb2_grpc import SchedulerStub
 from pydantic import ValidationError
+from waiting import eventually
 
 Code = grpc.StatusCode
 TOKEN = "a-token-for-tests-0"

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import grpc
 import pytest
-from integration.gateway_rig import eventually
 from muster_bus.clock import SystemClock
 from muster_bus.engines import make_log
 from muster_bus.log import Log
@@ -28,6 +27,7 @@ from muster_proto.si.v1.si_pb2_grpc import SchedulerStub
 from muster_queue_config import judge as judging
 from muster_scheduler.app import SchedulerService
 from muster_scheduler.settings import SchedulerSettings
+from waiting import eventually
 
 QUIET, NOISY = "quiet", "noisy"
 QUEUES = "partitions: [{name: default, queues: [{name: root, submitacl: '*', queues: [{name: a}]}]}]"

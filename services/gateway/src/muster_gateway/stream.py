@@ -78,6 +78,7 @@ class Context(Protocol):
     def write(self, message: bytes) -> Awaitable[None]: ...
     def send_initial_metadata(self, metadata: tuple[()]) -> Awaitable[None]: ...
     def invocation_metadata(self) -> Any: ...
+    def peer(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +118,10 @@ class StreamTable:
     def remove(self, stream: RmStream) -> None:
         if self._streams.get((stream.rm_id, stream.kind)) is stream:
             del self._streams[stream.rm_id, stream.kind]
+
+    def has_connection(self, peer: str) -> bool:
+        """Tells whether a connection has a stream of an RM."""
+        return any(stream._context.peer() == peer for stream in self._streams.values())
 
     def all(self) -> list[RmStream]:
         return list(self._streams.values())
@@ -309,12 +314,18 @@ class RmStream:
         caller.on_withdrawn(lambda: self.end(RightWithdrawn(caller.identity.name)))
 
     async def _first_message(self, timeout_s: float | None) -> Any:
-        """Returns the first message, or EOF. Raises the error that ends the stream meanwhile, or TimeoutError."""
+        """Returns the first message, or EOF. Raises the error that ends the stream meanwhile, or TimeoutError.
+
+        A stream may be silent for ever beside a stream of its connection that has named its RM: a plain client opens
+        all its streams at its start, and has nothing to say on some of them while its cluster is idle.
+        """
         reading = asyncio.ensure_future(self._context.read())
         ending = asyncio.ensure_future(self._ended.wait())
         try:
-            async with asyncio.timeout(timeout_s):
-                await asyncio.wait({reading, ending}, return_when=asyncio.FIRST_COMPLETED)
+            waiting = partial(asyncio.wait, {reading, ending}, timeout=timeout_s)
+            while not (await waiting(return_when=asyncio.FIRST_COMPLETED))[0]:
+                if not self._parts.table.has_connection(self._context.peer()):
+                    raise TimeoutError
             if self._error is not None:
                 raise self._error
             return await reading

@@ -85,9 +85,7 @@ class WorkerSettings(BaseModel):
     gather_records: int = Field(
         default=1500, ge=1, description="With fewer output records, and more input waiting, a transaction gathers more."
     )
-    gather_s: float = Field(
-        default=0.01, ge=0, description="A transaction gathers for so much processor time at most."
-    )
+    gather_s: float = Field(default=0.01, ge=0, description="A transaction gathers for so much processor time at most.")
     recommit_after_s: float = Field(
         default=3600.0,
         gt=0,

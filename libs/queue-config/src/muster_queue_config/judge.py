@@ -166,7 +166,7 @@ class Judge:
         for _ in range(_TRIES):
             try:
                 channel = await self._ready_channel()
-                channel.send(Text(text, self._settings.max_bytes))
+                channel.send(Text(text, self._settings.max_bytes, self._settings.max_queues))
                 async with asyncio.timeout(_SILENT_S):
                     answer = await channel.receive()
             except (OSError, TimeoutError, ValueError) as error:

@@ -51,7 +51,7 @@ async def _serve(channel: Channel[Limits | Text]) -> int:
 
 
 def _verdict(message: Text) -> Verdict:
-    config, problems = load_queue_config(message.text, bytes_max=message.bytes_max)
+    config, problems = load_queue_config(message.text, bytes_max=message.bytes_max, queues_max=message.queues_max)
     if config is None:
         return Verdict(accepted=False, compiled=b"", problems=problems)
     return Verdict(accepted=True, compiled=compiled.encode(message.text, config), problems=problems)

@@ -27,10 +27,11 @@ class Limits(Message):
 
 
 class Text(Message):
-    """A configuration to read, of at most so many bytes."""
+    """A configuration to read, of at most so many bytes and queues."""
 
     text: str
     bytes_max: int
+    queues_max: int
 
 
 class Ready(Message):

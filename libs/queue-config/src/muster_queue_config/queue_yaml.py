@@ -101,7 +101,7 @@ _CHECKSUM = re.compile("checksum: [0-9A-Fa-f]{64}")
 
 
 def load_queue_config(
-    text: str, *, bytes_max: int = TEXT_BYTES_MAX, pure: bool = False
+    text: str, *, bytes_max: int = TEXT_BYTES_MAX, queues_max: int = QUEUES_MAX, pure: bool = False
 ) -> tuple[ClusterConfig | None, list[Problem]]:
     """Reads a configuration. Returns None if there is an error among the problems; empty text is the built-in
     default.
@@ -120,7 +120,7 @@ def load_queue_config(
         told = Reader()
         read_tree(text, told.unreadable, pure=True)
         return None, (told if told.errors else reader).problems
-    config = None if reader.errors else _Configuration(reader).read(document)
+    config = None if reader.errors else _Configuration(reader, queues_max).read(document)
     return (None if reader.errors else config), reader.problems
 
 
@@ -149,8 +149,8 @@ def checksum(text: str) -> str:
 class _Configuration:
     """Makes a ClusterConfig from a tree."""
 
-    def __init__(self, reader: Reader) -> None:
-        self._reader = reader
+    def __init__(self, reader: Reader, queues_max: int) -> None:
+        self._reader, self._queues_max = reader, queues_max
         self._limits = LimitsReader(reader)
         self._rules = RulesReader(reader)
         self._queues = 0
@@ -356,9 +356,9 @@ class _Configuration:
     def _queue(self, value: Any, path: str, place: Place, depth: int) -> QueueConfig | None:
         reader = self._reader
         self._queues += 1
-        if self._queues > QUEUES_MAX or depth > QUEUE_DEPTH_MAX:
-            if self._queues == QUEUES_MAX + 1 or depth > QUEUE_DEPTH_MAX:
-                reader.error(path, place, f"more than {QUEUES_MAX} queues, or deeper than {QUEUE_DEPTH_MAX}")
+        if self._queues > self._queues_max or depth > QUEUE_DEPTH_MAX:
+            if self._queues == self._queues_max + 1 or depth > QUEUE_DEPTH_MAX:
+                reader.error(path, place, f"more than {self._queues_max} queues, or deeper than {QUEUE_DEPTH_MAX}")
             return None
         owner = reader.mapping(value, path, place, KEYS["queue"])
         if owner is None:

@@ -142,7 +142,8 @@ class AdminServicer:
         # 4. the log, and the scheduler's answer
         request_id = self._codec.new_configuration_id()
         record = self._codec.configuration(rm_id, request_id, raw, self._clock.now_ns(), judged)
-        answer, at = await self._questions.ask(ConfigurationAnswer, rm_id, request_id, record)
+        async with self._configs.place(judged):
+            answer, at = await self._questions.ask(ConfigurationAnswer, rm_id, request_id, record)
         # 5. the RM's entry for comparison, and the others of its policy group
         if answer.accepted:
             await self._life.configured(rm_id, at, answer.member)
@@ -161,7 +162,8 @@ class AdminServicer:
         rm_id, text = admit_configuration(raw, self._settings.limits)
         await self._life.must_live(rm_id)
         judged = await self._configs.judged(rm_id, text, len(raw))
-        answer = await self._command(admin_codec.validate_command(rm_id, raw), judged)
+        async with self._configs.place(judged):
+            answer = await self._command(admin_codec.validate_command(rm_id, raw), judged)
         others = await self._groups.warnings(rm_id, answer.member) if answer.accepted else ()
         return admin_codec.encode_validated(replace(answer, problems=answer.problems + others))
 

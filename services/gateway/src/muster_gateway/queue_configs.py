@@ -6,11 +6,18 @@ replay does not judge a text anew.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
 from muster_queue_config.errors import JudgeBusy, JudgeClosed
 from muster_queue_config.judge import Judge
 
 from muster_gateway.codec import JudgedConfiguration, encode_judged
 from muster_gateway.errors import GatewayStopping, OverLimit
+
+# Accepted configurations on the log that the scheduler has not answered.
+_UNDECIDED_MAX = 2
 
 
 class QueueConfigs:
@@ -21,6 +28,19 @@ class QueueConfigs:
 
     def __init__(self, judge: Judge, record_bytes_max: int) -> None:
         self._judge, self._record_bytes_max = judge, record_bytes_max
+        self._places = asyncio.Semaphore(_UNDECIDED_MAX)
+
+    @contextlib.asynccontextmanager
+    async def place(self, judged: JudgedConfiguration | None) -> AsyncIterator[None]:
+        """Lets a request with an accepted configuration go to the log in its turn.
+
+        The scheduler takes up to 0.1 s for each, and other RMs' requests wait behind those on the log.
+        """
+        if judged is None or not judged.accepted:
+            yield
+            return
+        async with self._places:
+            yield
 
     async def judged(self, rm_id: str, text: str, request_bytes: int) -> JudgedConfiguration | None:
         """Returns the verdict on the text of a request; None for an empty text, which the scheduler replaces.

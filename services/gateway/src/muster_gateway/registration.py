@@ -60,7 +60,8 @@ class Registrar:
         # 3. the log, and the scheduler's answer
         request_id = self._codec.new_request_id()
         record = self._codec.registration(rm_id, request_id, raw, self._clock.now_ns(), judged)
-        result, at = await self._questions.ask(Registration, rm_id, request_id, record)
+        async with self._configs.place(judged):
+            result, at = await self._questions.ask(Registration, rm_id, request_id, record)
         # 4. the session
         if not result.accepted:
             raise RegistrationRefused(refusal(rm_id, result.problems))

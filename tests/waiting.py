@@ -9,11 +9,16 @@ from typing import Any
 PATIENCE_S = 60.0
 
 
-async def eventually(condition: Callable[[], Any], what: str = "", within_s: float = PATIENCE_S) -> Any:
+async def eventually(
+    condition: Callable[[], Any], what: str = "", within_s: float = PATIENCE_S, every_s: float = 0.005
+) -> Any:
     """Asks a condition, plain or async, until its answer is true; gives the answer.
 
     :param what: what is waited for, for the failure's message.
+    :param every_s: the first pause; pauses grow to ten times that, so that long waits cost little. 0: asks at each turn
+        of the loop, for a condition that holds for a moment only.
     """
+    pause_s = every_s
     try:
         async with asyncio.timeout(within_s):
             while True:
@@ -21,6 +26,7 @@ async def eventually(condition: Callable[[], Any], what: str = "", within_s: flo
                 found = await found if isinstance(found, Awaitable) else found
                 if found:
                     return found
-                await asyncio.sleep(0.005)
+                await asyncio.sleep(pause_s)
+                pause_s = min(1.2 * pause_s, 10 * every_s)
     except TimeoutError:
         raise AssertionError(f"not within {within_s:g} s: {what or 'the condition'}") from None

@@ -33,7 +33,7 @@ from muster_event_publisher.history.places import LocalPlace
 from muster_gateway import admin_codec, callback_admission, metrics_codec
 from muster_gateway import codec as gateway_codec
 from muster_gateway.admission import admit, admit_configuration, admit_registration, rm_id_of
-from muster_gateway.errors import GatewayError, NotIdentified, RoleTooLow
+from muster_gateway.errors import GatewayError, NotIdentified, NotPermitted
 from muster_gateway.http_front import HttpFront, respond
 from muster_gateway.identity import Doorman
 from muster_gateway.rm_life import RmState
@@ -408,7 +408,7 @@ def _http(data: bytes) -> None:
     assert started[0] < 500
     doorman = Doorman(GatewaySettings())
     doorman.client(scope)
-    with suppress(NotIdentified, RoleTooLow):
+    with suppress(NotIdentified, NotPermitted):
         doorman.identify(scope)
 
 

@@ -28,6 +28,8 @@ def test_settings_are_the_same_at_the_other_end(tmp_path: Path) -> None:
         trusted_proxies = ["192.0.2.0/24"]
         tokens.ops = {role = "read", token = "0123456789abcdef"}
         [log]
+        kafka_security_protocol = "SASL_SSL"
+        kafka_sasl_username = "muster"
         kafka_sasl_password = "s3cret"
         """
     )

@@ -24,6 +24,8 @@ def test_every_setting_has_a_description_and_no_secret_is_shown(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MUSTER_PUBLISHER__POSTGRES_DSN", "postgresql://muster:hidden@db/muster")
+    monkeypatch.setenv("MUSTER_LOG__KAFKA_SECURITY_PROTOCOL", "SASL_SSL")
+    monkeypatch.setenv("MUSTER_LOG__KAFKA_SASL_USERNAME", "muster")
     monkeypatch.setenv("MUSTER_LOG__KAFKA_SASL_PASSWORD", "hidden")
     monkeypatch.setenv("MUSTER_GATEWAY__SESSIONS_URL", "redis://:hidden@cache/0")
     assert run(["config", "show", "--json"]) == 0

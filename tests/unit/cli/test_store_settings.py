@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from muster_cli.composition import SettingsError
 from muster_cli.settings import load
+from muster_runtime.secrets import MASK
 from muster_runtime.stores import ClientTls, Password, StoreFileUnusable, StoreNames, tls_problem
 from pydantic import SecretStr
 
@@ -82,7 +83,7 @@ def test_no_password_is_shown() -> None:
     )
     shown = {setting.name: setting.shown for setting in composed.effective()}
     for name in ("log.kafka_sasl_password", "gateway.sessions_password", "publisher.postgres_password"):
-        assert shown[name] == "*****"
+        assert shown[name] == MASK
     assert SECRET not in "".join(shown.values()) + repr(composed.values)
 
 

@@ -137,7 +137,7 @@ def test_missing_durations_of_an_offer_come_from_the_configuration(
     ("config", "options", "text"),
     [
         (b"\xff", {}, "config_path: the file is not UTF-8 text, expected YAML"),
-        (b"idle: [", {}, "config_path: line 1"),
+        (b"idle: [", {}, "config_path: line 2"),
         (b"- idle", {}, "config_path: expected a mapping with keys among idle"),
         (b"just text", {}, "config_path: expected a mapping"),
         (b"two-level: 5", {}, "config_path: expected a mapping"),

@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from muster_core.external.checks import QUANTITY_MAX, REASON_CHARACTERS_MAX, plain, problem_of
+from muster_core.external.checks import QUANTITY_MAX, REASON_CHARACTERS_MAX, plain, text_problem
 from muster_core.external.errors import BadDocument
 from muster_core.external.external import (
     ExternalAllocation,
@@ -198,5 +198,4 @@ def test_any_text_made_plain_is_accepted() -> None:
     rng = random.Random(4)
     for _ in range(300):
         text = "".join(chr(rng.choice((rng.randrange(0x20), rng.randrange(0x3000), 0x2028, 0xD800))) for _ in range(80))
-        change = ExternalChange(ExternalKind.NODE, f"n{plain(text, 100)}", None)
-        assert problem_of(change) == ""
+        assert text_problem(plain(text, 100), "reason", 100) == ""

@@ -245,7 +245,7 @@ def test_a_node_that_a_source_drains_is_drained_by_the_operator_beside_it(rig: A
     for node_id in ("n", "own"):
         result = rig.command(drain_node=drain(node_id, schedulable=True))
         assert (result.code, result.changed) == (NOT_POSSIBLE, False)
-        assert result.message.endswith("by vms")
+        assert result.message.endswith("because of the statements of vms")
         assert rig.command(drain_node=drain(node_id)).changed
         assert not rig.command(drain_node=drain(node_id)).changed
     rig.send(make.said(state=SourceState.LIVE))

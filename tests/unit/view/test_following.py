@@ -269,7 +269,7 @@ async def test_a_long_answer_holds_folding_back_and_so_is_of_one_moment(bench: B
     async with bench.view(render_slice_ms=0.001, snapshot_hold_s=30) as view, client_of(view) as client:
         asked = asyncio.create_task(client.get("/ws/v1/partition/default/nodes"))
         version = view.version()
-        await eventually(lambda: view._gate.held)
+        await eventually(lambda: view._gate.held, every_s=0)
         rm.cluster.node("late", vcore=1)
         await bench.write(rm)
         answer = await asked
@@ -286,7 +286,7 @@ async def test_an_answer_that_takes_too_long_does_not_stop_folding(bench: Bench)
     await bench.write(rm)
     async with bench.view(render_slice_ms=0.001, snapshot_hold_s=0) as view, client_of(view) as client:
         asked = asyncio.create_task(client.get("/ws/v1/partition/default/nodes"))
-        await eventually(lambda: view._gate.held)
+        await eventually(lambda: view._gate.held, every_s=0)
         rm.cluster.node("late", vcore=1)
         await bench.write(rm)
         answer = await asked

@@ -449,13 +449,11 @@ class _Life:
         """Returns the input of one call of the machine; empty if none came in time."""
         if not self._kept:
             self._kept = await self._reader.read(self._appetite(), self._wait_s())
-        appetite, size_bytes = self._appetite(), 0
-        for count, record in enumerate(self._kept, start=1):
-            size_bytes += len(record.value or b"")
-            if count >= appetite or size_bytes >= self._settings.max_bytes_apply:
-                taken, self._kept = self._kept[:count], self._kept[count:]
-                return taken
-        taken, self._kept = self._kept, ()
+        most, count, size_bytes = min(self._appetite(), len(self._kept)), 0, 0
+        while count < most and size_bytes < self._settings.max_bytes_apply:
+            size_bytes += len(self._kept[count].value or b"")
+            count += 1
+        taken, self._kept = self._kept[:count], self._kept[count:]
         return taken
 
     def _is_full(self) -> bool:
@@ -469,9 +467,7 @@ class _Life:
         )
 
     def _wait_s(self) -> float:
-        """Returns how long a read may wait (seconds): 0 if there is something to commit, else until the machine's
-        deadline.
-        """
+        """Returns how long a read may wait (seconds): until the machine's deadline; 0 with something to commit."""
         if self._dirty:
             return 0.0
         deadline_ns = _guard(self._machine.next_deadline_ns)

@@ -75,6 +75,10 @@ class Sequence(list[Any]):
 Node = Scalar | Mapping | Sequence
 
 
+# libyaml refuses colons in plain texts within braces and brackets, {name: a:b}. Go's reader takes them.
+_COLON_REFUSED = "found unexpected ':'"
+
+
 class _Stop(Exception):
     """Ends the reading; the problem is already reported."""
 
@@ -94,7 +98,13 @@ class _Open:
 
 def read_tree(text: str, report: Report, *, pure: bool = False) -> Node | None:
     """Returns the first document of a text; None if it is empty or cannot be read. Problems go to ``report``."""
-    return next(read_trees(text, report, pure=pure), None)
+    problems: list[tuple[Place | None, str]] = []
+    tree = next(read_trees(text, lambda place, what: problems.append((place, what)), pure=pure), None)
+    if not pure and any(what == _COLON_REFUSED for _, what in problems):
+        return read_tree(text, report, pure=True)
+    for place, what in problems:
+        report(place, what)
+    return tree
 
 
 def read_trees(text: str, report: Report, *, pure: bool = False) -> Iterator[Node]:

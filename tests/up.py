@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import urllib.request
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -27,6 +28,11 @@ class Up:
         """Returns when it serves."""
         self.process.start()
         await self.process.serving(self.grpc)
+
+    def get(self, path: str) -> tuple[int, bytes]:
+        """Returns the status and the body of an answer. Raises urllib's errors."""
+        with urllib.request.urlopen(f"{self.http}{path}", timeout=10) as answer:
+            return answer.status, answer.read()
 
 
 @asynccontextmanager

@@ -296,8 +296,8 @@ def _machines() -> Iterator[list[SchedulerMachine]]:
     made: list[SchedulerMachine] = []
 
     class Remembered(SchedulerMachine):
-        def __init__(self, *arguments: Any) -> None:
-            super().__init__(*arguments)
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
             made.append(self)
 
     with pytest.MonkeyPatch.context() as patch:

@@ -15,11 +15,10 @@ from typing import Any
 
 import grpc
 import pytest
-from e2e.test_up import Up
 from e2e.wall_clock import WallClock
-from muster_client.local import LocalProcess, muster_command
 from muster_proto.si.v1 import si_pb2
 from muster_proto.si.v1.si_pb2_grpc import SchedulerStub
+from up import Up
 
 pytestmark = pytest.mark.timeout(400)
 PATIENCE_S = 90.0
@@ -32,12 +31,10 @@ CONFIG = "partitions: [{name: default, queues: [{name: root, submitacl: '*', que
 class SteppedUp(Up):
     """A `muster up` whose wall clock the test sets. Its monotonic clock is the machine's."""
 
-    def __init__(self, data_dir: Path) -> None:
-        super().__init__(data_dir)
-        self._clock = WallClock(data_dir.with_suffix(".faketime"))
+    def __init__(self, directory: Path) -> None:
+        self._clock = WallClock(directory / "faketime")
+        super().__init__(directory, environment=self._clock.environment)
         self.set(0)
-        log_file = data_dir.with_suffix(".log")
-        self.process = LocalProcess(muster_command(*self.arguments), log_file, self._clock.environment)
 
     async def start(self) -> None:
         self.process.start()
@@ -122,7 +119,7 @@ def steps(up: SteppedUp, rm_id: str) -> list[dict[str, Any]]:
 
 
 async def test_time_outs_count_what_elapses_whoever_sets_the_clock(tmp_path: Path) -> None:
-    up = SteppedUp(tmp_path / "data")
+    up = SteppedUp(tmp_path)
     try:
         await up.start()
         for number, days in enumerate((400, 0, -400, 0)):
@@ -145,7 +142,7 @@ async def test_time_outs_count_what_elapses_whoever_sets_the_clock(tmp_path: Pat
 
 
 async def test_time_outs_and_times_of_day_over_restarts(tmp_path: Path) -> None:
-    up = SteppedUp(tmp_path / "data")
+    up = SteppedUp(tmp_path)
     try:
         await up.start()
         for number, days in enumerate((400, 0, -400)):

@@ -11,9 +11,9 @@ import grpc
 import pytest
 from e2e.full_disk import small_disk
 from e2e.test_lost_log import register
-from e2e.test_up import Up
 from muster_cli.probe import probe
 from muster_client.local import muster_command
+from up import Up
 
 pytestmark = pytest.mark.timeout(300)
 PATIENCE_S = 90.0
@@ -40,7 +40,7 @@ async def until(up: Up, status: int, told: str = "") -> str:
 
 async def test_a_full_disk_is_read_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", 12) as disk:
-        up = Up(disk.path / "data")
+        up = Up(disk.path)
         up.process = type(up.process)(muster_command(*up.arguments), tmp_path / "up.log")
         try:
             await up.start()

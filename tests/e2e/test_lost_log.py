@@ -14,17 +14,17 @@ from pathlib import Path
 
 import grpc
 import pytest
-from e2e.test_up import Up
 from muster_client.local import muster_command
 from muster_proto.si.v1 import si_pb2
 from muster_proto.si.v1.si_pb2_grpc import SchedulerStub
+from up import Up
 
 CONFIG = "partitions: [{name: default, queues: [{name: root, submitacl: '*', queues: [{name: a}]}]}]"
 
 
 @pytest.fixture
 def up(tmp_path: Path) -> Iterator[Up]:
-    one = Up(tmp_path / "data")
+    one = Up(tmp_path)
     yield one
     one.process.kill()
 

@@ -12,11 +12,11 @@ from typing import Any
 import aiohttp
 import grpc
 import pytest
-from e2e.test_up import Up
 from muster_client import AdminClient, EventsClient, RmClient, application, ask, node
 from muster_client.errors import AdminRefused
 from muster_client.metrics_client import MetricsClient
 from muster_runtime.access import Access
+from up import Up
 
 NAMES = ("red", "blue", "ops")
 QUEUES = "partitions: [{name: default, queues: [{name: root, submitacl: '*', queues: [{name: queue-of-%s}]}]}]"
@@ -49,7 +49,7 @@ async def test_each_sees_its_own_and_nothing_else(tmp_path: Path) -> None:
     policy.write_text("".join(RULES.values()))
     tokens = json.dumps({name: {"role": "admin", "token": access(name).token} for name in NAMES})
     up = Up(
-        tmp_path / "data",
+        tmp_path,
         *("--set", f"gateway.tokens={tokens}"),
         *("--set", f"gateway.policy_file={policy}"),
         *("--set", "gateway.reload_interval_s=0.1"),
@@ -69,7 +69,7 @@ async def test_each_sees_its_own_and_nothing_else(tmp_path: Path) -> None:
 
 async def _over_http(up: Up) -> None:
     for own, other in (("red", "blue"), ("blue", "red")):
-        async with aiohttp.ClientSession(f"http://{up.http}", headers=access(own).headers()) as client:
+        async with aiohttp.ClientSession(up.http, headers=access(own).headers()) as client:
 
             async def got(path: str, client: aiohttp.ClientSession = client) -> tuple[int, str]:
                 async with client.get(path) as answer:
@@ -103,7 +103,7 @@ async def _over_http(up: Up) -> None:
             for path in ("/metrics", "/debug/stack", f"/debug/fullstatedump?rm=rm-{own}", "/ws/v1/loglevel"):
                 assert (await got(path))[0] == 403, path
             assert (await got("/health"))[1] == "SERVING\n"
-    async with aiohttp.ClientSession(f"http://{up.http}", headers=access("ops").headers()) as client:
+    async with aiohttp.ClientSession(up.http, headers=access("ops").headers()) as client:
         async with client.get("/ws/v1/resource-managers") as answer:
             assert sorted(each["rmID"] for each in await answer.json()) == ["rm-blue", "rm-red"]
         async with client.get("/debug/fullstatedump?rm=rm-red") as answer:
@@ -143,7 +143,7 @@ async def _withdrawn(up: Up, policy: Path) -> None:
     """The streams of an identity end with its rights, over both doors; another's go on."""
     reading = EventsClient(up.grpc, access=access("red"))
     async with (
-        aiohttp.ClientSession(f"http://{up.http}", headers=access("red").headers()) as client,
+        aiohttp.ClientSession(up.http, headers=access("red").headers()) as client,
         client.get("/ws/v1/events/stream?count=1") as lines,
         reading,
     ):

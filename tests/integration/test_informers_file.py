@@ -104,7 +104,7 @@ async def test_a_path_that_is_not_a_file_blocks_nothing(tmp_path: Path) -> None:
         async with asyncio.timeout(DEADLINE_S):
             with pytest.raises(SourceUnavailable, match="not a file"):
                 await source_of(tmp_path, path=name).list()
-    with pytest.raises(SourceUnavailable, match="no file of it is an inventory"):
+    with pytest.raises(SourceUnavailable, match="none of its files is an inventory"):
         await source_of(tmp_path, directory=".").list()
 
 
@@ -114,7 +114,7 @@ async def test_a_directory_is_one_inventory(tmp_path: Path) -> None:
     with pytest.raises(SourceUnavailable, match="No such file"):
         await source.list()
     place.mkdir()
-    with pytest.raises(SourceUnavailable, match="no file of it is an inventory"):
+    with pytest.raises(SourceUnavailable, match="none of its files is an inventory"):
         await source.list()
     (place / "b.yml").write_text("- id: b\n")
     (place / "a.ndjson").write_text('{"id": "a"}\n')

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, TypeVar
 
 import structlog
-from muster_runtime.private_files import make_private_database, make_private_directory, open_private
+from muster_runtime.private_files import make_private_database, make_private_directory, open_private, tighten
 
 from muster_bus import log_mark, metrics
 from muster_bus.backends import blocks
@@ -254,6 +254,7 @@ class SqliteLog:
                 # Before the file is opened: SQLite deletes the write-ahead log beside an empty file.
                 self._compare(LogMark("", {}))
             make_private_database(self.path)
+            tighten([mark_path(self.path)])
             self._writing = connect(self.path, self.settings.sqlite_synchronous)
             self._recognise(self._writing)
             self._reading = connect(self.path, self.settings.sqlite_synchronous)

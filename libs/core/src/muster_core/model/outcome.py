@@ -365,8 +365,8 @@ class Outcome:
 
     @property
     def size(self) -> int:
-        """Returns about how many records the outcome becomes."""
-        return len(self.events) + len(self._touched) + len(self.facts) // 8
+        """Returns about how many records the outcome becomes; 0 only for nothing."""
+        return len(self.events) + len(self._touched) + (len(self.facts) + 7) // 8
 
     def touch(self, changed: Primary, partition: str) -> None:
         """Notes that the object changed or went. However often it is noted, it is written once."""

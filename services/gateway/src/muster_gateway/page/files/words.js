@@ -24,6 +24,7 @@ const WORDS = {
     [REMOVE]: { 300: "was removed", 303: "no longer has @", 306: "is no longer reserved for @" },
   },
   4: {
+    [NONE]: { 0: "has a notice" },
     [SET]: { 400: "has a new configuration", 402: "changed between leaf and parent", 403: "has the max #", 404: "has the guarantee #", 407: "preempted down to its max" },
     [ADD]: { 0: "was added", 401: "was created for an application", 405: "has application @" },
     [REMOVE]: { 0: "was removed", 401: "was empty and was removed", 405: "no longer has application @" },

@@ -45,7 +45,7 @@ async def test_log_sessions_history_and_exports_are_private_in_whatever_director
                 modes = _modes(data)
         assert {name: oct(mode) for name, mode in modes.items() if mode != 0o600} == {}
         named = [each for each in logged if each["event"] == "mode of data files tightened"]
-        assert len(named) == 5, "the lock and the log, the sessions, the history's lock and its files: one entry each"
+        assert len(named) == 6, "the lock, the log, its side file, the sessions, the history's lock, its files"
 
         copy = f"COPY (SELECT 1) TO '{data / 'a.csv'}'"
         assert await asyncio.to_thread(run, ["history", copy, "--data-dir", str(data), "--allow-files"]) == 0

@@ -160,7 +160,7 @@ async def listed(source: ListWatch) -> None:
             try:
                 await source.list()
             except SourceUnavailable as error:
-                if "ever written" in str(error):
+                if "never had a record" in str(error):
                     raise
 
 

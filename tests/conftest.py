@@ -52,6 +52,19 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
+@pytest.fixture(autouse=True)
+def _loggers_as_before() -> Iterator[None]:
+    """Commands that run in the tests' process set its loggers; the next test's are as they were."""
+    configured, before = structlog.is_configured(), structlog.get_config()
+    yield
+    if structlog.get_config() == before:
+        return
+    if configured:
+        structlog.configure(**before)
+    else:
+        structlog.reset_defaults()
+
+
 @pytest.fixture
 def logs_as_before() -> Iterator[None]:
     """For a test that says how its process logs: the others log as they did."""

@@ -102,8 +102,8 @@ def test_nodes_are_kept_free_where_something_is_decided(state: str) -> None:
 
 SHOWN: dict[str, Callable[[str], bool]] = {
     "running allocations": lambda cell: cell == "run, and count",
-    "execution time-outs, gangs' time-outs, Completing, expiry": lambda cell: cell == "go on",
-    "reminders of requested releases": lambda cell: cell == "go on",
+    "execution time-outs, gangs' time-outs, Completing, expiry": lambda cell: cell == "continue",
+    "reminders of requested releases": lambda cell: cell == "continue",
 }
 
 

@@ -37,7 +37,7 @@ def _doubles_of_nodes(patch: pytest.MonkeyPatch) -> None:
 
         with patch.context() as inner:
             inner.setattr(admission, "_node_problem", problem)
-            return whole(message, raw, limits)
+            return (yield from whole(message, raw, limits))
 
     patch.setitem(admission._ADMIT, admission.StreamKind.NODE, with_check)
 

@@ -12,6 +12,10 @@
     - BadRecord             no log accepts it: unknown topic or partition, missing key; never retried
     - OffsetGone            retention deleted the offset; carries the range that exists
     - LogClosed             used after close
+    - CopyRefused           a log cannot be copied there (muster migrate, muster topics grow); an operator must act
+      + SourceMoved         records came while the log was copied
+      + TargetTooSmall      the target has fewer partitions than the source
+      + TargetNotEmpty      the target has records that are not of this copy
   x Fenced                  another owner took the partition over; drop all in-memory state, restart or end
   x TransactionFailed       a commit failed or its outcome is unknown; drop the in-memory state, it is ahead of the log
     - TransactionTimeout    no answer before the deadline
@@ -93,6 +97,36 @@ class OffsetGone(LogError):
 
 class LogClosed(LogError):
     """Used after close."""
+
+
+class CopyRefused(LogError):
+    """A log cannot be copied into another one. The source is unchanged."""
+
+
+class SourceMoved(CopyRefused):
+    """Records came while the log was copied. They are copied when the same command runs again.
+
+    :param topics: that grew.
+    """
+
+    def __init__(self, topics: list[str]) -> None:
+        super().__init__(
+            f"records came meanwhile on {', '.join(topics)}: expected that no process of Muster runs. Stop all of "
+            "them and run the same command again; it copies the rest"
+        )
+        self.topics = topics
+
+
+class TargetTooSmall(CopyRefused):
+    """The target has fewer partitions than the source."""
+
+    def __init__(self, target: str, partitions: int, least: int) -> None:
+        super().__init__(f"{target} has {partitions} partitions: expected at least {least}, as many as the source")
+        self.partitions, self.least = partitions, least
+
+
+class TargetNotEmpty(CopyRefused):
+    """The target has records that are not of this copy."""
 
 
 class Fenced(BusError):

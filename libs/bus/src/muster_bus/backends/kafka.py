@@ -60,6 +60,11 @@ class _Expected(logging.Filter):
 logging.getLogger("aiokafka.producer.sender").addFilter(_Expected())
 
 
+def copying_topic(prefix: str) -> str:
+    """Returns the name of a topic that exists while records are copied into the topics with this prefix."""
+    return f"{prefix}muster.copying"
+
+
 class KafkaLog(KafkaLink):
     """See :class:`muster_bus.log.Log`."""
 
@@ -177,6 +182,7 @@ class KafkaLog(KafkaLink):
 
     async def _create_absent(self, admin: AIOKafkaAdminClient) -> None:
         known = set(await admin.list_topics())
+        self._check_whole(known)
         absent = [spec for spec in self._specs if spec.name not in known]
         if not absent:
             return
@@ -193,6 +199,14 @@ class KafkaLog(KafkaLink):
                     raise self._not_allowed(f"topic {name} cannot be created", "Create on the topic")
                 raise LogUnavailable(f"topic {name} cannot be created: {errors.for_code(code).__name__}{detail}")
         log.info("log.topics_created", topics=[spec.name for spec in absent])
+
+    def _check_whole(self, known: set[str]) -> None:
+        """Raises TopicMismatch if a copy into the topics is not finished."""
+        if copying_topic(self.settings.topic_prefix) in known:
+            raise TopicMismatch(
+                f"a copy into the topics {self.settings.topic_prefix}si.* was interrupted: run the same muster migrate "
+                "or muster topics grow again (docs/growing.md)"
+            )
 
     def _not_allowed(self, what: str, right: str) -> LogRefused:
         return LogRefused(

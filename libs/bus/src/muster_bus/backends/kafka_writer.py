@@ -14,7 +14,7 @@ from aiokafka import AIOKafkaProducer, errors
 from muster_bus import metrics
 from muster_bus.backends.kafka_link import RETRY_MS, KafkaLink, stop_producer, story
 from muster_bus.errors import BusError, LogClosed, LogError, LogUnavailable, RecordTooLarge
-from muster_bus.log import OutRecord
+from muster_bus.log import OutRecord, Record
 
 log = structlog.get_logger(__name__)
 
@@ -195,9 +195,13 @@ class KafkaWriter:
         self.link.forget(self)
 
 
-def add_to_batch(batch: Any, record: OutRecord) -> bool:
-    """Adds a record to a batch. Returns False if the batch is full."""
-    return batch.append(timestamp=None, key=record.key, value=record.value, headers=list(record.headers)) is not None
+def add_to_batch(batch: Any, record: OutRecord | Record, timestamp_ms: int | None = None) -> bool:
+    """Adds a record to a batch. Returns False if the batch is full.
+
+    :param timestamp_ms: counts only on topics that keep the writer's time; None: now.
+    """
+    headers = list(record.headers)
+    return batch.append(timestamp=timestamp_ms, key=record.key, value=record.value, headers=headers) is not None
 
 
 def _append_error(

@@ -205,6 +205,14 @@ def start_again(server: Server, directory: Path) -> Server:
     return _process(server.kind, server.command, server.address, work, pid_file=pid_file)
 
 
+def await_kafka(server: Server) -> None:
+    """Returns when a local broker answers. Raises NoServer."""
+    try:
+        _await_answer("kafka", server.address, lambda: started_ticks(server.pid) > 0, ANSWER_TIMEOUT_S)
+    except _Unusable as error:
+        raise NoServer(f"kafka at {server.address}: {error}") from error
+
+
 def stop(server: Server) -> None:
     """Ends a server that was started here; does nothing to one from the environment."""
     if server.container:

@@ -7,6 +7,7 @@
     - TopicMismatch         a topic exists, but not as this configuration needs it; an operator must decide
     - LogIncompatible       another version or another program wrote the log; an operator must decide
     - LogBehind             the log has less than others know of it; an operator must decide
+    - TooFewCopies          a LogUnavailable: Kafka has too few copies in sync to take writes
     - LogFull               a LogUnavailable: the disk is full; it works again when there is room
     - RecordTooLarge        the record is over the log's limit; never retried
     - BadRecord             no log accepts it: unknown topic or partition, missing key; never retried
@@ -63,6 +64,12 @@ class LogBehind(LogError):
 
 class LogFull(LogUnavailable):
     """The log's disk is full. Nothing was written. The log can be read, and takes records again when there is room."""
+
+
+class TooFewCopies(LogUnavailable):
+    """Kafka takes no writes, because fewer copies of a partition are in sync than its topic demands. Nothing was lost;
+    it works again when more brokers are back.
+    """
 
 
 class BadRecord(LogError):

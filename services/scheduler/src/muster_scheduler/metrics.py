@@ -33,11 +33,17 @@ class Metric(StrEnum):
     QUESTIONS = "muster_scheduler_questions"
     QUESTIONS_REFUSED = "muster_scheduler_questions_refused"
     QUESTIONS_UNANSWERED = "muster_scheduler_questions_unanswered"
-    QUOTA_REFUSED = "muster_scheduler_quota_refused"
-    RMS_REFUSED = "muster_scheduler_rms_refused"
-    QUOTAS_REACHED = "muster_scheduler_quotas_reached"
     DECISIONS = "muster_scheduler_decisions"
     DECIDING_SECONDS = "muster_scheduler_deciding_seconds"
+
+
+@unique
+class QuotaMetric(StrEnum):
+    """Of quotas; these counts are not in the tally."""
+
+    REFUSED = "muster_scheduler_quota_refused"
+    RMS_REFUSED = "muster_scheduler_rms_refused"
+    REACHED = "muster_scheduler_quotas_reached"
 
 
 _RM = ("rm",)
@@ -58,13 +64,13 @@ questions = Counter(Metric.QUESTIONS, "Predicate calls to the RM.", _RM)
 questions_refused = Counter(Metric.QUESTIONS_REFUSED, "Predicate calls answered with no.", _RM)
 questions_unanswered = Counter(Metric.QUESTIONS_UNANSWERED, "Predicate calls without an answer in time.", _RM)
 decisions = Counter(Metric.DECISIONS, "Rounds of the scheduler with a result.", _RM)
-quota_refused = Counter(Metric.QUOTA_REFUSED, "Items refused because a quota of their RM was reached.", ["rm", "quota"])
+quota_refused = Counter(QuotaMetric.REFUSED, "Items refused because a quota of their RM was reached.", ["rm", "quota"])
 rms_refused = Counter(
-    Metric.RMS_REFUSED,
+    QuotaMetric.RMS_REFUSED,
     "Registrations refused because of too many RMs: of their identity, or of all.",
     ["quota"],
 )
-quotas_reached = Gauge(Metric.QUOTAS_REACHED, "RMs that have reached this quota.", ["quota"])
+quotas_reached = Gauge(QuotaMetric.REACHED, "RMs that have reached this quota.", ["quota"])
 deciding_seconds = Counter(Metric.DECIDING_SECONDS, "Duration of these rounds, until their records are ready.", _RM)
 
 _BY_TALLY: dict[str, Counter] = {

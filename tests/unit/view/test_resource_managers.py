@@ -53,7 +53,7 @@ async def test_each_with_what_it_registered_with(bench: Bench) -> None:
         "identity": "team", "quotas": [
             {"name": kind, "used": used, "limit": limit, "reached": kind == "queues"}
             for kind, used, limit in (
-                ("nodes", 0, 0), ("queues", 1, 1), ("applications", 0, 0), ("asks", 0, 0), ("allocations", 0, 0),
+                ("nodes", 0, 0), ("queues", 3, 1), ("applications", 0, 0), ("asks", 0, 0), ("allocations", 0, 0),
                 ("users", 0, 0), ("text_bytes", 0, 9),
             )
         ],

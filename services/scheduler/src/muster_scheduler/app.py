@@ -22,6 +22,7 @@ from muster_scheduler.machine import SchedulerMachine
 from muster_scheduler.natives import Handlers, Natives, NativeSource
 from muster_scheduler.policy_groups import PolicyGroups
 from muster_scheduler.recorded_time import NoSteps, RecordedTime, Steps
+from muster_scheduler.rm_quotas import ReachedQuotas
 from muster_scheduler.settings import SchedulerSettings
 from muster_scheduler.users import UserGroups
 
@@ -52,6 +53,7 @@ class SchedulerService:
                 self._external = ExternalProcess(here, settings.external, bus, topics, clock, self._owned, life)
         self._natives = natives_of(here, self._external, settings.external.sync_timeout_s, clock, life)
         self._steps = Steps(clock.monotonic)
+        self._reached = ReachedQuotas(clock.monotonic)
         self._workers: list[PartitionWorker] = []
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -79,6 +81,7 @@ class SchedulerService:
                     RecordedTime(self._clock if isinstance(self._clock, SystemClock) else NoSteps()),
                     self._steps,
                     holds=True,
+                    reached=self._reached,
                 ),
                 self._clock,
                 self._settings.worker,
@@ -120,7 +123,8 @@ class SchedulerService:
     async def problems(self) -> list[str]:
         """Returns the present problems, one sentence each."""
         left_alone = self._natives.problems() if self._natives is not None else []
-        return [*self._worker_problems(), *self._steps.problems(), *self._external.problems(), *left_alone]
+        said = [*self._steps.problems(), *self._reached.problems()]
+        return [*self._worker_problems(), *said, *self._external.problems(), *left_alone]
 
     def _worker_problems(self) -> list[str]:
         if not self._workers:

@@ -10,7 +10,7 @@ import contextlib
 from enum import StrEnum, unique
 
 from muster_state.follower import TALLIED, Tally
-from prometheus_client import Counter
+from prometheus_client import Counter, Gauge
 
 
 @unique
@@ -35,6 +35,7 @@ class Metric(StrEnum):
     QUESTIONS_UNANSWERED = "muster_scheduler_questions_unanswered"
     DECISIONS = "muster_scheduler_decisions"
     DECIDING_SECONDS = "muster_scheduler_deciding_seconds"
+    PARTITIONS = "muster_scheduler_partitions"
 
 
 _RM = ("rm",)
@@ -56,6 +57,10 @@ questions_refused = Counter(Metric.QUESTIONS_REFUSED, "Predicate calls answered 
 questions_unanswered = Counter(Metric.QUESTIONS_UNANSWERED, "Predicate calls without an answer in time.", _RM)
 decisions = Counter(Metric.DECISIONS, "Rounds of the scheduler with a result.", _RM)
 deciding_seconds = Counter(Metric.DECIDING_SECONDS, "Duration of these rounds, until their records are ready.", _RM)
+
+partitions = Gauge(
+    Metric.PARTITIONS, "Partitions that this scheduler owns, follows as a standby, and could take over at once.", ["as"]
+)
 
 _BY_TALLY: dict[str, Counter] = {
     "allocated": allocated,

@@ -96,6 +96,12 @@ async def test_rms_of_other_partitions_are_counted_by_identity() -> None:
     await sessions.compare_and_set(session("9-gone", "team-a", RmState.INIT))
     counts = RmCounts(sessions, lambda rm_id: int(rm_id[0]) % 2, clock)
     assert await counts.elsewhere("0-new", "team-a") == (1, 2)
+    counts.ended("0-new")
+    assert await counts.elsewhere("5-rm", "team-a") == (1, 2)
+    assert await counts.elsewhere("0-new", "team-a") == (2, 3), "one that waits for its answer counts"
+    counts.ended("5-rm")
+    counts.ended("0-new")
+    assert await counts.elsewhere("0-new", "team-a") == (1, 2)
     counts.registered("5-rm", "team-a")
     assert await counts.elsewhere("0-new", "team-a") == (2, 3)
     await sessions.compare_and_set(session("7-rm", "team-a"))  # another gateway's

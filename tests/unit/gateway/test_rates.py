@@ -62,9 +62,7 @@ def test_a_call_that_cannot_wait_is_refused_with_the_time_to_wait() -> None:
     all_rates = rates(clock, identity={"requests_per_s": 2, "bytes_per_s": 0})
     for _ in range(5):
         all_rates.admit(TEAM, 100)
-    with pytest.raises(
-        TooFast, match=r"'team' sends more than 2 requests in a second .* in 0\.5 s"
-    ) as refused:
+    with pytest.raises(TooFast, match=r"'team' sends more than 2 requests in a second .* in 0\.5 s") as refused:
         all_rates.admit(TEAM, 100)
     assert pushback(refused.value.wait_s) == (("grpc-retry-pushback-ms", "500"),)
     clock.advance(0.51)

@@ -21,13 +21,12 @@ import contextlib
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import structlog
-from pydantic import BaseModel, ConfigDict, Field
 
 from muster_bus import metrics
 from muster_bus.backends.rules import size_of
@@ -44,7 +43,9 @@ from muster_bus.errors import (
 )
 from muster_bus.log import Log, LogReader, OutRecord, PartitionOwner, Record
 from muster_bus.machine import Machine
+from muster_bus.suspicion import MachineError, Suspicion, guard
 from muster_bus.topics import HEADER_ERROR, HEADER_ORIGIN, Topics
+from muster_bus.worker_settings import WorkerSettings
 
 log = structlog.get_logger(__name__)
 
@@ -53,70 +54,6 @@ _FOLD_READ_S = 1.0  # wait for the rest of the state; needed only with a slow br
 _GATHER_WAIT = 10  # a transaction gathers for so many times gather_s by the clock
 _REPORT_BYTES = 8 << 10  # input between two reports of the position
 _CLOSE_TIMEOUT_S = 5.0  # the worker abandons an owner or reader that does not close in this time
-
-
-class WorkerSettings(BaseModel):
-    """Limits of a partition worker's batches, waits and retries."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    max_records_batch: int = Field(
-        default=1000, ge=1, description="Limit of the input records that one transaction answers."
-    )
-    max_records_apply: int = Field(
-        default=128, ge=1, description="Input records per call of the machine; other tasks run between calls."
-    )
-    max_bytes_apply: int = Field(
-        default=64 << 10,
-        ge=1,
-        description="Input bytes per call of the machine, but at least one record.",
-    )
-    max_output_records: int = Field(
-        default=20_000, ge=1, description="A transaction with this many output records takes no more input."
-    )
-    max_output_bytes: int = Field(
-        default=8 << 20, ge=1024, description="A transaction with this many output bytes takes no more input."
-    )
-    max_record_bytes: int = Field(
-        default=1 << 20,
-        ge=1024,
-        description="Largest output record; the log's own limit (LogSettings.max_record_bytes).",
-    )
-    gather_records: int = Field(
-        default=1500, ge=1, description="With fewer output records, and more input waiting, a transaction gathers more."
-    )
-    gather_s: float = Field(default=0.01, ge=0, description="A transaction gathers for so much processor time at most.")
-    recommit_after_s: float = Field(
-        default=3600.0,
-        gt=0,
-        description="The input position is committed again after so long without a commit: Kafka forgets a group's "
-        "offsets after a week without.",
-    )
-    idle_wait_s: float = Field(
-        default=0.25, gt=0, description="Longest wait for input before the worker checks its other duties."
-    )
-    empty_tick_wait_s: float = Field(
-        default=0.005, gt=0, description="Pause after a tick without output whose deadline has still passed."
-    )
-    max_records_fold: int = Field(default=2000, ge=1, description="State records per read while folding.")
-    fold_stall_s: float = Field(default=30.0, gt=0, description="A fold that reads nothing for this long has failed.")
-    backoff_first_s: float = Field(
-        default=0.1, ge=0, description="Wait before the first rebuild; doubles with each failure."
-    )
-    backoff_limit_s: float = Field(default=10.0, ge=0, description="Longest wait before a rebuild.")
-    quarantine_after: int = Field(
-        default=2,
-        ge=1,
-        description="An input record goes to the dead letters after the machine has failed on it alone this often.",
-    )
-    max_machine_failures: int = Field(
-        default=5,
-        ge=1,
-        description="The worker ends after this many failures in a row that no input record caused.",
-    )
-    stall_after_s: float = Field(
-        default=15.0, gt=0, description="The worker is not serving after this long without progress while input waits."
-    )
 
 
 class WorkerState(StrEnum):
@@ -159,45 +96,6 @@ class Progress:
         return max(0, self.end_offset - self.committed)
 
 
-class _MachineError(Exception):
-    """A failure of the machine (``__cause__``), as opposed to one of the log.
-
-    :param blamed: certain input caused the failure, and the worker's suspicion records it.
-    """
-
-    def __init__(self, blamed: bool) -> None:
-        super().__init__("the machine failed")
-        self.blamed = blamed
-
-
-@dataclass(slots=True)
-class _Suspicion:
-    """Input that machines failed on. The worker keeps it when it drops a machine."""
-
-    until: int = -1  # input before this offset is applied and committed one record at a time
-    failures: dict[int, int] = field(default_factory=dict)  # failures on this record alone, by offset
-    put_aside: dict[int, str] = field(default_factory=dict)  # offset → why
-
-    def blame(self, first: int, after: int, why: str, quarantine_after: int) -> None:
-        """Records a failure on the input ``[first, after)``.
-
-        The worker then applies this input one record at a time. A single record with ``quarantine_after`` failures is
-        put aside.
-        """
-        self.until = max(self.until, after)
-        if after - first == 1:
-            count = self.failures.get(first, 0) + 1
-            self.failures[first] = count
-            if count >= quarantine_after:
-                self.put_aside[first] = why
-
-    def forget_before(self, offset: int) -> None:
-        """Forgets input before ``offset``, which is committed."""
-        if self.failures or self.put_aside:
-            self.failures = {at: count for at, count in self.failures.items() if at >= offset}
-            self.put_aside = {at: why for at, why in self.put_aside.items() if at >= offset}
-
-
 class PartitionWorker:
     """Runs one partition of ``topics.requests`` through machines made by ``machine_factory``.
 
@@ -228,7 +126,7 @@ class PartitionWorker:
         self.clock = clock
         self.settings = settings or WorkerSettings()
         self.label = str(partition)
-        self.suspicion = _Suspicion()
+        self.suspicion = Suspicion()
         self.stopping = asyncio.Event()
         self.position = 0
         self.committed = 0
@@ -256,7 +154,7 @@ class PartitionWorker:
                 except OffsetGone as error:  # retention overtook the fold (a restart cures that) or the group
                     self._count_blameless(error)
                     await self._back_off(error, "offset")
-                except _MachineError as error:
+                except MachineError as error:
                     cause = error.__cause__ or error
                     if not error.blamed:
                         self._count_blameless(cause)
@@ -311,7 +209,7 @@ class PartitionWorker:
             self._committed_s = self.clock.monotonic()
             self.position = self.committed = start
             self.end_offset = await reader.end_offset()
-            machine = _guard(self._machine_factory)
+            machine = guard(self._machine_factory)
             if not await self._fold(machine, is_new=committed is None):  # 4, 5
                 return
             metrics.fold_seconds.labels(self.label).observe(self.clock.monotonic() - started_s)
@@ -337,13 +235,13 @@ class PartitionWorker:
                 elif self.clock.monotonic() - self._moved_s > self.settings.fold_stall_s:
                     state = f"{self.topics.state}[{self.partition}]"
                     raise LogUnavailable(f"{state}: no records from offset {before} on; its end is {end}")
-                _guard(_fold_all, machine, records)
+                guard(_fold_all, machine, records)
                 await asyncio.sleep(0)  # let other tasks run
                 if self.stopping.is_set():
                     return False
         finally:
             await _close(reader.close)
-        _guard(machine.folded, self.clock.now_ns())
+        guard(machine.folded, self.clock.now_ns())
         return True
 
     async def _back_off(self, error: BaseException, reason: str) -> None:
@@ -470,7 +368,7 @@ class _Life:
         """Returns how long a read may wait (seconds): until the machine's deadline; 0 with something to commit."""
         if self._dirty:
             return 0.0
-        deadline_ns = _guard(self._machine.next_deadline_ns)
+        deadline_ns = guard(self._machine.next_deadline_ns)
         if deadline_ns is None:
             return self._settings.idle_wait_s
         left_s = (deadline_ns - self._clock.now_ns()) / 1e9
@@ -505,7 +403,7 @@ class _Life:
                 if self._is_careful():
                     self._take(self._decide(self._machine.flush, self._clock.now_ns()))
                     self._held_from = None
-            except _MachineError as error:
+            except MachineError as error:
                 why = f"the machine fails on this record ({_kind(error.__cause__)})"
                 worker.suspicion.blame(first, after, why, self._settings.quarantine_after)
                 error.blamed = True
@@ -524,18 +422,18 @@ class _Life:
         except BusError:
             raise
         except Exception as error:
-            raise _MachineError(blamed=False) from error
+            raise MachineError(blamed=False) from error
 
     def _decide(self, call: Callable[..., list[OutRecord]], *arguments: object) -> list[OutRecord]:
         """Calls the machine's ``apply`` or ``tick`` and measures its duration."""
         started_s = self._clock.monotonic()
         try:
-            return _guard(call, *arguments)
+            return guard(call, *arguments)
         finally:
             metrics.apply_seconds.labels(self._worker.label).observe(self._clock.monotonic() - started_s)
 
     def _tick_if_due(self) -> None:
-        deadline_ns = _guard(self._machine.next_deadline_ns)
+        deadline_ns = guard(self._machine.next_deadline_ns)
         now_ns = self._clock.now_ns()
         if deadline_ns is None or deadline_ns > now_ns or self._is_full():
             self._tick_was_empty = False
@@ -560,7 +458,7 @@ class _Life:
                 if size > limit:
                     raise RecordTooLarge(record.topic, size, limit)
             except (RecordTooLarge, BadRecord) as error:
-                raise _MachineError(blamed=False) from error
+                raise MachineError(blamed=False) from error
             self._output_bytes += size
         self._outputs.extend(outputs)
 
@@ -610,7 +508,7 @@ class _Life:
         young = work_s - since_work_s < settings.gather_s and now_s - since_s < _GATHER_WAIT * settings.gather_s
         small = self._machine.held() + len(self._outputs) < settings.gather_records
         if young and small and not self._is_full() and not self._is_careful() and not self._worker.stopping.is_set():
-            deadline_ns = _guard(self._machine.next_deadline_ns)
+            deadline_ns = guard(self._machine.next_deadline_ns)
             if self._kept or self._reader.known_end() > self._reader.position:
                 return True
             if deadline_ns is not None and deadline_ns <= self._clock.now_ns() and not self._tick_was_empty:
@@ -622,7 +520,7 @@ class _Life:
         """Takes what the machine held back."""
         try:
             self._take(self._decide(self._machine.flush, self._clock.now_ns()))
-        except _MachineError as error:
+        except MachineError as error:
             if self._held_from is not None:
                 why = f"the machine fails on this record ({_kind(error.__cause__)})"
                 after = self._worker.position
@@ -642,7 +540,7 @@ class _Life:
         try:
             await asyncio.shield(self._in_flight)
         except (RecordTooLarge, BadRecord) as error:  # the log's rules are stricter than those of _take
-            raise _MachineError(blamed=False) from error
+            raise MachineError(blamed=False) from error
         finally:
             if self._in_flight.done():
                 self._in_flight = None
@@ -658,17 +556,6 @@ class _Life:
             return
         if not task.cancelled() and isinstance(task.exception(), Fenced):
             task.result()
-
-
-T = TypeVar("T")
-
-
-def _guard(call: Callable[..., T], *arguments: object) -> T:
-    """Calls the machine. Raises _MachineError for any exception."""
-    try:
-        return call(*arguments)
-    except Exception as error:
-        raise _MachineError(blamed=False) from error
 
 
 def _fold_all(machine: Machine, records: Sequence[Record]) -> None:

@@ -313,7 +313,13 @@ class GatewaySettings(BaseModel):
         1_200,
         ge=100,
         description="Items of a stream that the scheduler has not decided (half a KiB counts as one more); above this "
-        "the stream is not read, so that other RMs' requests wait behind so many at most.",
+        "the stream is not read. Another RM's first request waits behind so many at most.",
+    )
+    undecided_items_shared: int = Field(
+        250,
+        ge=1,
+        description="The same while other RMs of the partition are active (within the last one to two minutes): it is "
+        "divided by their number. A stream always has one record on the log (limits.record_bytes).",
     )
     queue_responses: int = Field(2_048, ge=1, description="Responses that wait for a slow stream before it catches up.")
     queue_bytes: int = Field(8 * _MIB, ge=1024, description="The same in bytes.")

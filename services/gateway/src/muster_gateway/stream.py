@@ -488,14 +488,22 @@ class RmStream:
 
     async def _wait_for_decisions(self) -> None:
         """Returns when the scheduler has decided enough of the stream's requests, or says nothing of its decisions."""
-        assert self._tail is not None
-        limit = self._parts.settings.undecided_items
-        while self._error is None and self._undecided.after(self._tail.decided) >= limit:
-            if not await self._tail.decides_more():
+        tail, feed = self._tail, self._feed
+        assert tail is not None
+        assert feed is not None
+        tail.active.note(feed.key)
+        while self._error is None and self._undecided.after(tail.decided) >= self._undecided_max(tail, feed.key):
+            if not await tail.decides_more():
                 self._undecided.forget()
                 break
         if self._error is not None:
             raise self._error
+
+    def _undecided_max(self, tail: ResponseTail, key: bytes) -> float:
+        """Returns the limit of the moment. The RMs of a partition share one, except an RM that is alone there."""
+        settings = self._parts.settings
+        others = tail.active.others(key)
+        return settings.undecided_items_shared / others if others else settings.undecided_items
 
     async def _wait_for_room(self, has_room: Callable[[], bool]) -> None:
         while not has_room() and self._error is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from muster_bus.partition_worker import WorkerSettings
+from muster_bus.worker_settings import WorkerSettings
 from muster_informers.settings import ExternalSettings
 from pydantic import BaseModel, ConfigDict, Field
 

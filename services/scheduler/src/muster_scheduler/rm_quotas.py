@@ -46,6 +46,8 @@ class ReachedQuotas:
         self._of_rm: dict[str, RmState] = {}
         self._kinds: dict[str, frozenset[str]] = {}
         self._rms: dict[str, float] = {}
+        for kind in QuotaKind:
+            metrics.quotas_reached.labels(kind)  # 0 is shown, too
 
     def set(self, rm_id: str, state: RmState | None, kinds: Iterable[str] = ()) -> None:
         """Takes the quotas that an RM has reached. ``state`` None: the RM is no more."""

@@ -258,6 +258,15 @@ async def test_a_fast_rm_is_slowed_and_nothing_of_it_is_lost(tmp_path: Path) -> 
                 await _for_ever(admin)
             assert refused.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED
             assert "identity 'red' sends more than 0.5 requests" in refused.value.details
+        async with aiohttp.ClientSession(up.http, headers=access("red").headers()) as client:
+            status, said, after_s = 200, "", ""
+            while status == 200:  # it may take some more
+                async with client.get("/ws/v1/partitions") as answer:
+                    status, said, after_s = answer.status, await answer.text(), answer.headers.get("Retry-After", "")
+            assert (status, int(after_s) > 0) == (429, True)
+            assert "identity 'red' sends more than 0.5 requests" in said
+            async with client.get("/ws/v1/partitions", headers=access("blue").headers()) as answer:
+                assert answer.status == 200
         async with AdminClient(up.grpc, access=access("blue")) as admin:
             assert [each.rm_id for each in await admin.list_resource_managers()] == ["rm-blue"]
 

@@ -77,6 +77,7 @@ _KAFKA_SETTINGS = {
     "transaction.state.log.replication.factor": "1",
     "transaction.state.log.min.isr": "1",
     "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "500",  # the scheduler's default is under the broker's
     "num.partitions": "1",
     "auto.create.topics.enable": "false",
     "log.retention.check.interval.ms": "60000",

@@ -46,6 +46,7 @@ def test_every_field_is_explained_in_its_order(message: type[pb.MetricsRequest])
 def test_every_metric_of_the_tally_is_named() -> None:
     rows = documents.table(TEXT, "### Scheduler metrics")
     assert [row[0] for row in rows] == [f"`{metric}_total`" for metric in Metric]
+    assert f"| `{scheduler_metrics.PARTITIONS}` | gauge |" in TEXT
     counted = {re.match("`([a-z_]+)`", row[1])[1] for row in rows}  # type: ignore[index]
     assert counted == {field.name for field in pb.Tally.DESCRIPTOR.fields} - {"events"}
 

@@ -6,7 +6,8 @@ Its rules, and the reasons:
   machine in memory may be ahead of the log. The worker drops the machine and builds a new one from the log; it repairs
   nothing.
 - A fenced worker ends. Another owner has the partition; two owners that take it back from each other would never
-  finish. ``run`` raises Fenced, the process exits with an error, and its supervisor decides when to restart it.
+  finish. ``run`` raises Fenced. In a group the caller asks for a new share; otherwise the process exits with an error,
+  and its supervisor decides when to restart it.
 - One commit in flight. The worker applies the next batch while the last one commits. The next batch takes all input
   that arrives meanwhile: a slow log makes larger transactions, not a longer queue.
 - The worker moves an input record to the dead letters if the machine fails on it repeatedly, so that one record cannot
@@ -19,11 +20,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 from typing import Any
 
 import structlog
@@ -43,7 +42,8 @@ from muster_bus.errors import (
 )
 from muster_bus.log import Log, LogReader, OutRecord, PartitionOwner, Record
 from muster_bus.machine import Machine
-from muster_bus.suspicion import MachineError, Suspicion, guard
+from muster_bus.standby import Folded, Standby, close_reader
+from muster_bus.suspicion import MachineError, Suspicion, guard, kind_of, one_line
 from muster_bus.topics import HEADER_ERROR, HEADER_ORIGIN, Topics
 from muster_bus.worker_settings import WorkerSettings
 
@@ -106,6 +106,7 @@ class PartitionWorker:
     :param letter_value: what a dead letter keeps of a record's value, and a text about the rest; None: all of it.
     :param report: makes a record that says that all input before an offset is answered. It is in the transaction that
         answers it, for writers of the input that wait for that.
+    :param standby: has followed the partition's state; the first life takes its machine, if it has one.
     """
 
     def __init__(
@@ -120,7 +121,10 @@ class PartitionWorker:
         consult: Callable[[Any, Sequence[Record]], Awaitable[None]] | None = None,
         letter_value: Callable[[bytes], tuple[bytes, str]] | None = None,
         report: Callable[[int], OutRecord] | None = None,
+        standby: Standby | None = None,
     ) -> None:
+        self._standby = standby
+        self._taking: asyncio.Task[Folded | None] | None = None  # from the standby
         self.consult, self.letter_value, self.report = consult, letter_value, report
         self.log, self.topics, self.group, self.partition = log, topics, group, partition
         self.clock = clock
@@ -145,6 +149,8 @@ class PartitionWorker:
 
         Raises: Fenced (another owner took over); MachineFailed; any error that a restart from the log does not cure.
         """
+        if self._standby is not None:
+            self._taking = asyncio.create_task(self._standby.take())
         try:
             while not self.stopping.is_set():
                 try:
@@ -163,11 +169,17 @@ class PartitionWorker:
             self._state = WorkerState.STOPPED
             raise
         except BaseException as error:
-            self._state, self._last_error = WorkerState.FAILED, _one_line(error)
+            self._state, self._last_error = WorkerState.FAILED, one_line(error)
             if isinstance(error, Fenced):
                 metrics.fenced.labels(self.label).inc()
-            log.error("worker.failed", partition=self.partition, group=self.group, error=self._last_error)
+                log.warning("worker.fenced", partition=self.partition, group=self.group, error=self._last_error)
+            else:
+                log.error("worker.failed", partition=self.partition, group=self.group, error=self._last_error)
             raise
+        finally:
+            metrics.lag_records.labels(self.label).set(0)
+            if self._taking is not None and (folded := await self._taking) is not None:
+                await close_reader(folded.reader)
         self._state = WorkerState.STOPPED
 
     def stop(self) -> None:
@@ -209,8 +221,8 @@ class PartitionWorker:
             self._committed_s = self.clock.monotonic()
             self.position = self.committed = start
             self.end_offset = await reader.end_offset()
-            machine = guard(self._machine_factory)
-            if not await self._fold(machine, is_new=committed is None):  # 4, 5
+            machine = await self._folded(is_new=committed is None)  # 4, 5
+            if machine is None:
                 return
             metrics.fold_seconds.labels(self.label).observe(self.clock.monotonic() - started_s)
             self._state = WorkerState.RUNNING
@@ -218,15 +230,20 @@ class PartitionWorker:
             log.info("worker.running", partition=self.partition, group=self.group, position=start)
             await _Life(self, machine, owner, reader).run()  # 6, 7, 8
 
-    async def _fold(self, machine: Machine, is_new: bool) -> bool:
-        """Folds the state topic to its end (4), then calls the machine's ``folded`` (5). False: stopped meanwhile."""
-        reader = await self.log.reader(self.topics.state, self.partition)
+    async def _folded(self, is_new: bool) -> Machine | None:
+        """Folds the state topic to its end (4), then calls the machine's ``folded`` (5). None: stopped meanwhile."""
+        taking, self._taking = self._taking, None
+        prepared = None if taking is None else await taking
+        machine: Machine = guard(self._machine_factory) if prepared is None else prepared.machine
+        reader = await self.log.reader(self.topics.state, self.partition) if prepared is None else prepared.reader
         try:
             end = await reader.end_offset()
             if is_new and end > 0:
                 # The first commit carries the input position. So another group wrote this state, or the log lost the
                 # position.
                 log.warning("worker.state_without_position", partition=self.partition, group=self.group)
+            if prepared is not None:
+                log.info("worker.takes_standby", partition=self.partition, records=max(0, end - reader.position))
             while reader.position < end:
                 before = reader.position
                 records = await reader.read(self.settings.max_records_fold, _FOLD_READ_S)
@@ -238,17 +255,17 @@ class PartitionWorker:
                 guard(_fold_all, machine, records)
                 await asyncio.sleep(0)  # let other tasks run
                 if self.stopping.is_set():
-                    return False
+                    return None
         finally:
             await _close(reader.close)
         guard(machine.folded, self.clock.now_ns())
-        return True
+        return machine
 
     async def _back_off(self, error: BaseException, reason: str) -> None:
         """Records a failure and waits. The caller then builds a new machine."""
         self._state = WorkerState.BACKING_OFF
         self._failures += 1
-        self._last_error = _one_line(error)
+        self._last_error = one_line(error)
         metrics.rebuilds.labels(self.label, reason).inc()
         wait_s = min(self.settings.backoff_limit_s, self.settings.backoff_first_s * 2 ** min(self._failures - 1, 20))
         log.error(
@@ -267,7 +284,7 @@ class PartitionWorker:
         if self._blameless_failures >= self.settings.max_machine_failures:
             raise MachineFailed(
                 f"partition {self.partition} failed {self._blameless_failures} times without a commit between; "
-                f"the last time: {_one_line(error)}"
+                f"the last time: {one_line(error)}"
             ) from error
 
     # ---- reports of a life ------------------------------------------------------------------------------------------
@@ -404,7 +421,7 @@ class _Life:
                     self._take(self._decide(self._machine.flush, self._clock.now_ns()))
                     self._held_from = None
             except MachineError as error:
-                why = f"the machine fails on this record ({_kind(error.__cause__)})"
+                why = f"the machine fails on this record ({kind_of(error.__cause__)})"
                 worker.suspicion.blame(first, after, why, self._settings.quarantine_after)
                 error.blamed = True
                 raise
@@ -522,7 +539,7 @@ class _Life:
             self._take(self._decide(self._machine.flush, self._clock.now_ns()))
         except MachineError as error:
             if self._held_from is not None:
-                why = f"the machine fails on this record ({_kind(error.__cause__)})"
+                why = f"the machine fails on this record ({kind_of(error.__cause__)})"
                 after = self._worker.position
                 self._worker.suspicion.blame(self._held_from, after, why, self._settings.quarantine_after)
                 error.blamed = True
@@ -569,19 +586,4 @@ async def _close(close: Callable[[], Awaitable[None]]) -> None:
         async with asyncio.timeout(_CLOSE_TIMEOUT_S):
             await close()
     except Exception as error:
-        log.warning("worker.close_failed", error=_one_line(error))
-
-
-def _kind(error: BaseException | None) -> str:
-    return type(error).__name__
-
-
-def _one_line(error: BaseException) -> str:
-    """Returns the loggable form of an error: the bus's own errors in full, of others only kind and place. Their text
-    may quote a request.
-    """
-    if isinstance(error, BusError):
-        return f"{_kind(error)}: {error}"
-    frames = traceback.extract_tb(error.__traceback__)
-    where = f" in {frames[-1].name} ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
-    return f"{_kind(error)}{where}"
+        log.warning("worker.close_failed", error=one_line(error))

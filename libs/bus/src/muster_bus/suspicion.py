@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TypeVar
+
+from muster_bus.errors import BusError
 
 T = TypeVar("T")
 
@@ -54,3 +58,19 @@ def guard(call: Callable[..., T], *arguments: object) -> T:
         return call(*arguments)
     except Exception as error:
         raise MachineError(blamed=False) from error
+
+
+def kind_of(error: BaseException | None) -> str:
+    """Returns the name of an error's class."""
+    return type(error).__name__
+
+
+def one_line(error: BaseException) -> str:
+    """Returns the loggable form of an error: the bus's own errors in full, of others only kind and place. Their text
+    may quote a request.
+    """
+    if isinstance(error, BusError):
+        return f"{kind_of(error)}: {error}"
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" in {frames[-1].name} ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    return f"{kind_of(error)}{where}"

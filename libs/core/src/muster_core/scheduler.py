@@ -372,6 +372,12 @@ class SchedulerCore:
             partition.activate(now_ns, decided_ns or now_ns)
             self._collect_deadlines(partition)
 
+    def forget_deadlines(self) -> None:
+        """Drops all deadlines. A follower, which has no clock, keeps outdated ones until it is activated."""
+        self._deadlines.clear()
+        for partition in self.partitions.values():
+            partition.deadlines.clear()
+
     def next_deadline_ns(self) -> int | None:
         """When ``cycle`` must be called even if no command comes in; None: never."""
         return self._deadlines[0][0] if self._deadlines else None

@@ -9,7 +9,7 @@ be applied.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from enum import IntEnum
 from itertools import islice
@@ -33,7 +33,7 @@ from muster_proto.muster.bus.v1 import envelope_pb2, state_pb2
 from muster_queue_config.queue_yaml import Problem, checksum, load_recorded
 from muster_runtime import event_settings
 
-from muster_state import state_codec
+from muster_state import fold, state_codec
 
 # Parents first: queues before applications; queues, applications and nodes before objects that refer to them. Sources
 # and their objects come before the core that is built from them.
@@ -468,6 +468,11 @@ class StateFolder:
 
     def settle(self) -> None:
         """Builds the objects from all collected records."""
+        for _ in self.settle_in_steps():
+            pass
+
+    def settle_in_steps(self) -> Iterator[None]:
+        """As :meth:`settle`, for a caller that pauses between two objects. No record may be taken before the end."""
         by_kind: dict[str, list[tuple[bytes, bytes]]] = {}
         for key, value in self._collected.items():
             try:
@@ -478,10 +483,33 @@ class StateFolder:
         self._collected = {}
         self.settled = True
         for kind in (*_EXTERNAL, state_codec.FORGOTTEN, state_codec.RM, state_codec.REGISTRATION, *_KIND_ORDER):
-            for key, value in self._in_order(kind, by_kind.get(kind, ())):
+            for key, value in self._in_order(kind, by_kind.pop(kind, ())):
                 self._fold(key, value)
+                yield
         if self._witness is not None:
             self._witness.settled(self.rms)
+
+    def complete(self) -> None:
+        """Ends a fold, whether the records were folded at once or followed."""
+        if self.settled:
+            self._rearm()
+        else:
+            self.settle()
+
+    def _rearm(self) -> None:
+        """Makes the state of a follower what a fold of the same records at once would make it.
+
+        A follower drops deadlines, leaves numbers at those of the registration, and has objects in the order of their
+        last change.
+        """
+        for state in self.rms.values():
+            state.core.next_submission = state.info.next_submission
+            state.core.forget_deadlines()
+            for partition in state.core.partitions.values():
+                fold.put_in_order(partition)
+                for app in (*partition.apps.values(), *partition.rejected.values()):
+                    if app.deadline_ns:
+                        partition.deadlines.append((app.deadline_ns, app))
 
     def books_of(self, rm_id: str) -> ExternalBooks:
         """The statements of sources for an RM: one object for all its registrations."""

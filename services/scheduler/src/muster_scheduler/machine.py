@@ -54,7 +54,6 @@ from muster_scheduler.users import UserGroups, with_groups
 
 log = structlog.get_logger(__name__)
 
-
 _LIVES = frozenset(pb.RmLifecycle.State.values()) - {pb.RmLifecycle.UNKNOWN}
 _SHOWN_MAX = 256  # characters of an id in a reason
 # Requests that an RM may cause before it registers. For these, an unknown RM does not reveal a record that is in the
@@ -116,6 +115,7 @@ class SchedulerMachine:
         self._watch = Stopwatch(monotonic_s)
         self._roster = roster = Roster()
         self._folder, self._emitters, self._outcomes = roster.folder, roster.emitters, roster.outcomes
+        self.settle = self._folder.settle_in_steps  # for a standby (``FollowingMachine``)
         self._unexhausted, self._unwritten = roster.unexhausted, roster.unwritten
         self._deadlines = roster.deadlines
         # Event handlers' verdicts on the next requests, by offset (``natives.py``).
@@ -149,7 +149,7 @@ class SchedulerMachine:
 
     def folded(self, now_ns: int) -> None:
         """Builds the cores and checks them, once the state is complete."""
-        self._folder.settle()
+        self._folder.complete()
         lasts = [(state.info.last_decided_ns, state.info.clock) for state in self._folder.rms.values()]
         lasts += [(kept.last_decided_ns, Anchor()) for kept in self._folder.forgotten.values()]
         self._times.resume(now_ns, *max(lasts, default=(0, Anchor())))

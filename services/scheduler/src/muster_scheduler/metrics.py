@@ -37,6 +37,9 @@ class Metric(StrEnum):
     DECIDING_SECONDS = "muster_scheduler_deciding_seconds"
 
 
+PARTITIONS = "muster_scheduler_partitions"
+
+
 @unique
 class QuotaMetric(StrEnum):
     """Of quotas; these counts are not in the tally."""
@@ -72,6 +75,10 @@ rms_refused = Counter(
 )
 quotas_reached = Gauge(QuotaMetric.REACHED, "RMs that have reached this quota.", ["quota"])
 deciding_seconds = Counter(Metric.DECIDING_SECONDS, "Duration of these rounds, until their records are ready.", _RM)
+
+partitions = Gauge(
+    PARTITIONS, "Partitions that this scheduler owns, follows as a standby, and could take over at once.", ["as"]
+)
 
 _BY_TALLY: dict[str, Counter] = {
     "allocated": allocated,

@@ -8,8 +8,9 @@ Measured on Kafka 3.9 and 4.1. This module avoids these traps:
   first.
 - aiokafka retries some failures without end. Every wait here has a deadline, and a producer is dropped after any
   failure.
-- Groups are only names for offsets; no consumer joins one. Kafka deletes the offsets of such a group when nothing is
-  committed for a week (broker's offsets.retention.minutes). So the partition worker also commits without input.
+- Offsets do not need a member of their group: commits are transactional, which Kafka takes with and without members.
+  Kafka deletes the offsets of a group without members when nothing is committed for a week (broker's
+  offsets.retention.minutes). So the partition worker also commits without input.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from muster_runtime.stores import StoreFileUnusable
 
+from muster_bus.backends.kafka_group import KafkaMembership
 from muster_bus.backends.kafka_link import KafkaLink, stop
 from muster_bus.backends.kafka_mark import KafkaMarks
 from muster_bus.backends.kafka_owner import TRANSACTION_BATCH_BYTES, KafkaOwner
@@ -32,6 +34,7 @@ from muster_bus.backends.kafka_writer import KafkaWriter
 from muster_bus.clock import Clock
 from muster_bus.errors import LogRefused, LogUnavailable, TopicMismatch
 from muster_bus.log_mark import LogMark
+from muster_bus.membership import GroupTerms
 from muster_bus.settings import LogSettings
 from muster_bus.topics import TopicSpec
 
@@ -176,6 +179,10 @@ class KafkaLog(KafkaLink):
         await reader.start(start)
         self.children.add(reader)
         return reader
+
+    def membership(self, terms: GroupTerms, clock: Clock) -> KafkaMembership:
+        """See :class:`muster_bus.membership.GroupLog`."""
+        return KafkaMembership(self, terms, clock)
 
     async def take_over(self, group: str, topic: str, partition: int) -> KafkaOwner:
         self.check_open()

@@ -58,6 +58,11 @@ class ReachedQuotas:
         for kind in before ^ now:
             metrics.quotas_reached.labels(kind).inc(1 if kind in now else -1)
 
+    def drop(self, is_gone: Callable[[str], bool]) -> None:
+        """Forgets the RMs of which another process takes care now."""
+        for rm_id in [rm_id for rm_id in self._of_rm if is_gone(rm_id)]:
+            self.set(rm_id, None)
+
     def refuse_rm(self, kind: str, story: str) -> None:
         """Counts a refused registration. Logs the same story once in ten minutes."""
         metrics.rms_refused.labels(kind).inc()

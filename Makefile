@@ -32,7 +32,7 @@ RANDOM_TESTS := tests/unit/scheduler_service/test_machine_recovery.py tests/simu
   $(addprefix tests/simulation/test_simulation.py::test_,a_random_life_keeps_every_promise history_adds_up_in_random_lives)
 BAD_INPUT_TESTS := tests/e2e/test_generated_bad_input.py tests/e2e/test_generated_bad_calls.py
 
-.PHONY: help install install-dev demo examples example-external test test-unit test-long fuzz check format simulate simulate-gangs simulate-callbacks simulate-external simulate-mixed bench bench-core bench-export bench-derive bench-events bench-external bench-neighbours bench-view openb figures routes proto lock compose-test compose-test-brokers compose-test-secure clean
+.PHONY: help install install-dev demo examples example-external test test-unit test-long fuzz check format simulate simulate-gangs simulate-callbacks simulate-external simulate-mixed bench bench-core bench-memory bench-export bench-derive bench-events bench-external bench-neighbours bench-view openb figures routes proto lock compose-test compose-test-brokers compose-test-secure clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -114,6 +114,9 @@ bench: install-dev ## allocations per second and latency, embedded and on Kafka,
 
 bench-core: install-dev ## the scheduling core alone: a JSON line for each scenario (BENCH_ARGS='--only binpack,5000,50000,100')
 	@$(BIN)/python -m tests.perf.core_bench $(BENCH_ARGS)
+
+bench-memory: install-dev ## memory of each thing that a quota counts
+	@PYTHONPATH=tests $(BIN)/python tests/perf/memory_bench.py
 
 bench-events: install-dev ## the ring's memory and speed, and streams' latency; one JSON line
 	@$(BIN)/python -m tests.perf.events_bench $(BENCH_ARGS)

@@ -417,7 +417,7 @@ class Rig:
             "cursor_flush_ms": 10.0,
             "resend_window_s": 0.0,
             "request_push_interval_s": 0.05,
-            "stop_grace_s": 0.5,
+            "stop_grace_s": 0.05,
             **settings,
         }
         if sessions is None:

@@ -24,7 +24,7 @@ from simulation.manager import GANGS
 from simulation.records import RM
 from simulation.run import Law, Run
 
-SEEDS, STEPS = (0, 1, 9, 18, 19, 25, 31, 56, 84), 150
+SEEDS, STEPS = (0, 1, 9, 18, 19, 25, 31, 56, 84), 80
 
 
 class Followed(Law):

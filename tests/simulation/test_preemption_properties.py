@@ -69,7 +69,6 @@ def _search_in_random_clusters(seeds: range) -> None:
 
 @BATCHES
 def test_preempted_resources_are_not_preempted_back(first: int) -> None:
-    """A and B do not preempt each other in turn."""
     for seed in range(first, first + PER_TEST):
         dice = random.Random(f"cycle-{seed}")
         arena = random_arena(dice, allocations=dice.randint(4, 10))

@@ -22,7 +22,7 @@ DEVELOPMENT := requirements/dev.lock requirements/build.lock
 # that take longest (tests/README.md says what takes how long).
 PARALLEL_TESTS := $(wildcard tests/unit tests/contract tests/fuzz tests/scenario tests/simulation)
 SYSTEM_JOBS ?= $(shell expr 2 '*' $(JOBS) + 1)
-SLOW_SYSTEM_TESTS := $(wildcard tests/chaos/test_outages.py tests/e2e/test_replay.py tests/chaos/test_kill*.py \
+SLOW_SYSTEM_TESTS := $(wildcard tests/chaos/test_outages.py tests/chaos/test_brokers.py tests/e2e/test_replay.py tests/chaos/test_kill*.py \
   tests/e2e/test_clock_steps.py tests/chaos/test_backup.py tests/e2e/test_lost_log.py \
   tests/page/test_*.py tests/e2e/test_gangs.py tests/e2e/test_generated_*.py tests/e2e/test_external_faults.py)
 SYSTEM_TESTS := $(SLOW_SYSTEM_TESTS) $(filter-out $(SLOW_SYSTEM_TESTS),$(wildcard $(addsuffix /test_*.py, \
@@ -32,7 +32,7 @@ RANDOM_TESTS := tests/unit/scheduler_service/test_machine_recovery.py tests/simu
   $(addprefix tests/simulation/test_simulation.py::test_,a_random_life_keeps_every_promise history_adds_up_in_random_lives)
 BAD_INPUT_TESTS := tests/e2e/test_generated_bad_input.py tests/e2e/test_generated_bad_calls.py
 
-.PHONY: help install install-dev demo examples example-external test test-unit test-long fuzz check format simulate simulate-gangs simulate-callbacks simulate-external simulate-mixed bench bench-core bench-export bench-derive bench-events bench-external bench-failover bench-neighbours bench-view openb figures routes proto lock compose-test compose-test-secure clean
+.PHONY: help install install-dev demo examples example-external test test-unit test-long fuzz check format simulate simulate-gangs simulate-callbacks simulate-external simulate-mixed bench bench-core bench-export bench-derive bench-events bench-external bench-failover bench-neighbours bench-view openb figures routes proto lock compose-test compose-test-brokers compose-test-secure clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -154,6 +154,9 @@ lock: install-dev ## resolve requirements/*.lock anew
 
 compose-test: install-dev ## the compose stack for real: build, start, ask everything, replay a trace, account for every task, remove
 	@scripts/compose-test
+
+compose-test-brokers: install-dev ## the same with three brokers (compose.brokers.yaml)
+	@scripts/compose-test --brokers
 
 compose-test-secure: install-dev ## the same with compose.secure.yaml: TLS, SCRAM, new secrets
 	@scripts/compose-test --secure

@@ -158,3 +158,12 @@ async def test_without_standbys_partitions_move_at_once(bus: KafkaLog) -> None:
         await eventually(lambda: shared([a, b]) and len(owned(a)) == len(owned(b)))
         assert not standbys(a)
         assert not standbys(b)
+
+
+async def test_a_member_takes_the_shortest_session_that_any_broker_allows(bus: KafkaLog) -> None:
+    topic = bus.settings.topics().requests
+    one = bus.membership(GroupTerms("scheduler", topic, PARTITIONS, 16, 0.1, 0.05), CLOCK)  # the broker refuses 0.1 s
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(one.close)
+        await one.start()
+        await eventually(lambda: shared([one]))

@@ -44,6 +44,8 @@ partitions:
 """
 LARGER = QUEUES.replace("vcore: 3", "vcore: 5")
 LOGS = ["memory", "sqlite", pytest.param("kafka", marks=pytest.mark.kafka)]
+# For the tests in which a service starts again, or two RMs are served; the others are the same on every log.
+on_every_log = pytest.mark.parametrize("world", LOGS, indirect=True)
 
 
 def log_settings(request: pytest.FixtureRequest, tmp_path: Path, partitions: int = 2) -> LogSettings:
@@ -139,7 +141,7 @@ class World:
         return found, pieces
 
 
-@pytest.fixture(params=LOGS)
+@pytest.fixture(params=["sqlite"])
 async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
     sessions_url = {"memory": "memory:", "sqlite": f"sqlite:///{tmp_path / 'sessions.db'}"}.get(request.param)
     async with AsyncExitStack() as stack:

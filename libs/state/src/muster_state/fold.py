@@ -360,7 +360,7 @@ def fold_ask(partition: Partition, recorded: pb.AskObject) -> None:
             if refusing is not None:
                 refusing.refused_by[ask] = None
     app.asks[ask.key] = ask
-    partition.books.add_pending(app, shape.items, recorded.pending)
+    partition.books.add_pending(ask, recorded.pending)
     if demand.placeholder:
         partition.gangs.pend(ask, recorded.pending)
     if ask.open > 0:  # otherwise placeholders are being released for it
@@ -384,7 +384,7 @@ def drop_ask(partition: Partition, app_id: str, key: str) -> None:
     ask = app.asks.pop(key, None) if app is not None else None
     if app is None or ask is None:
         return
-    partition.books.add_pending(app, ask.shape.items, -ask.pending)
+    partition.books.add_pending(ask, -ask.pending)
     if ask.demand.placeholder:
         partition.gangs.pend(ask, -ask.pending)
     ask.gone = True

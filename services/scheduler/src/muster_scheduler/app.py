@@ -33,6 +33,7 @@ from muster_scheduler.outside import Outside
 from muster_scheduler.ownership import Action, Do, Holding, Ownership
 from muster_scheduler.policy_groups import PolicyGroups
 from muster_scheduler.recorded_time import NoSteps, RecordedTime, Steps
+from muster_scheduler.rm_quotas import ReachedQuotas
 from muster_scheduler.settings import SchedulerSettings
 from muster_scheduler.users import UserGroups
 
@@ -70,6 +71,7 @@ class SchedulerService:
         self._whole = whole if whole.is_empty or not self._is_grouped else None
         self._outside: dict[int, Outside] = {}
         self._steps = Steps(clock.monotonic)
+        self._reached = ReachedQuotas(clock.monotonic)
         self._make_machine: Callable[[int], SchedulerMachine] | None = None
         self._ownership = Ownership()
         self._workers: dict[int, PartitionWorker] = {}
@@ -99,6 +101,7 @@ class SchedulerService:
             RecordedTime(self._clock if isinstance(self._clock, SystemClock) else NoSteps()),
             self._steps,
             holds=True,
+            reached=self._reached,
         )
         await self._membership.start()
         if self._membership.assignment is not None:
@@ -309,7 +312,7 @@ class SchedulerService:
 
     async def problems(self) -> list[str]:
         """Returns the present problems, one sentence each."""
-        found = [*self._worker_problems(), *self._steps.problems()]
+        found = [*self._worker_problems(), *self._steps.problems(), *self._reached.problems()]
         for outside in self._in_use():
             found += outside.problems()
         for partition, standby in sorted(self._standbys.items()):

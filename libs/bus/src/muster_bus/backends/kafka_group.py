@@ -263,6 +263,7 @@ class KafkaMembership:
         try:
             await client.bootstrap()
             subscription = SubscriptionState(loop=asyncio.get_running_loop())
+            subscription.register_fetch_waiters(set())  # a fetcher does it; an error of the group fails without it
             self._coordinator = GroupCoordinator(
                 client,
                 subscription,

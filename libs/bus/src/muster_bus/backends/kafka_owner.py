@@ -105,7 +105,8 @@ class KafkaOwner:
         except TimeoutError as error:
             self._count_failure("timeout")
             deadline_s = self._link.settings.transaction_deadline_s
-            raise TransactionTimeout(f"{self._story}: no answer in {deadline_s} s") from error
+            why = await self._link.why_silent()
+            raise TransactionTimeout(f"{self._story}: no answer in {deadline_s} s{why and f': {why}'}") from error
         except (errors.KafkaError, errors.IllegalOperation, OSError, AssertionError) as error:
             if _is_fencing(error) or self._was_fenced():
                 self._ended = "it was fenced"

@@ -86,7 +86,5 @@ async def served(deployment: Deployment, gateway: str) -> bool:
     """Whether a gateway has read messages of streams."""
     async with httpx.AsyncClient(timeout=5.0, trust_env=False) as client:
         text = (await client.get(f"{deployment.operations[gateway]}/metrics")).text
-    return any(
-        float(count) > 0
-        for count in re.findall(r'^muster_gateway_requests_total{kind="node"} (\S+)', text, re.MULTILINE)
-    )
+    counts = re.findall(r'^muster_gateway_requests_total{kind="node"} (\S+)', text, re.MULTILINE)
+    return any(float(count) > 0 for count in counts)

@@ -67,7 +67,6 @@ class Cluster:
         return out
 
     def wait(self, seconds: float) -> Outcome:
-        """Lets time pass."""
         self.now_ns += round(seconds * SECOND_NS)
         return self.do()
 

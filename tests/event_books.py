@@ -69,7 +69,6 @@ class Shown:
     members: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def add(self, figure: str, key: Any, amounts: Amounts) -> None:
-        """So much more of a figure."""
         _add(self.figures[figure], key, amounts, 1)
 
 

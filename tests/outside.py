@@ -88,11 +88,9 @@ class Outside(Cluster):
     # ---- sources ---------------------------------------------------------------------------------------------------
 
     def says(self, source: str, *objects: ExternalObject, life: str = "1") -> Outcome:
-        """A source says these."""
         return self.do(says(source, *objects, life=life))
 
     def forgets(self, source: str, *objects: ExternalObject, life: str = "1") -> Outcome:
-        """A source deletes these."""
         return self.do(forgets(source, *objects, life=life))
 
     def distrusts(self, source: str, *objects: ExternalObject, life: str = "1") -> Outcome:

@@ -192,7 +192,6 @@ async def newest_event(deployment: Deployment) -> int:
 
 
 async def rows_in_postgres(dsn: str, schema: str) -> tuple[int, int]:
-    """Rows, and distinct events among them."""
     connection = await asyncpg.connect(dsn)
     try:
         row = await connection.fetchrow(f"select count(*), count(distinct (instance, rm, id)) from {schema}.events")
@@ -202,7 +201,6 @@ async def rows_in_postgres(dsn: str, schema: str) -> tuple[int, int]:
 
 
 async def rows_in_parquet(history: Path) -> tuple[int, int]:
-    """Rows, and distinct events among them."""
     query = f"select count(*), count(distinct (instance, rm, id)) from read_parquet('{history}/**/*.parquet')"
     [(rows, events)] = await asyncio.to_thread(rows_of, query)
     return rows, events

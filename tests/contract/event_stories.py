@@ -87,7 +87,6 @@ class Stage(Rig):
 
     @property
     def told(self) -> list[Told]:
-        """Everything that was said, in order."""
         found = []
         for record in self.written:
             if record.topic == self.topics.events:
@@ -101,7 +100,6 @@ class Stage(Rig):
 
 @cache
 def events_of(story: str) -> tuple[Told, ...]:
-    """What a story makes."""
     stage = Stage()
     STORIES[story](stage)
     stage.check_counters()

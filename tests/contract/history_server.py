@@ -242,7 +242,6 @@ class HistoryServer:
     # ---- at start --------------------------------------------------------------------------------------------------
 
     async def sync(self) -> None:
-        """Reads everything there is, once."""
         dump = _decoded(await self._get("/ws/v1/fullstatedump"), Dump)
         self._store_partitions(dump.partitions)
         for root in dump.queues:
@@ -260,7 +259,6 @@ class HistoryServer:
         self.samples += [("container", each.timestamp, int(each.total_containers)) for each in dump.container_history]
 
     def _sync_queue(self, queue: Queue) -> None:
-        """A parent before its children."""
         self._check_queue(queue)
         self._upsert(self.queues, queue.id, queue)
         for child in queue.children:
@@ -297,7 +295,6 @@ class HistoryServer:
                 await self._take(event)
 
     async def ready(self) -> None:
-        """What its own readiness probe asks."""
         if not isinstance(json.loads(await self._get("/ws/v1/scheduler/healthcheck")), dict):
             raise Broken("the health check answers no object")
 

@@ -57,9 +57,7 @@ class Rig(Protocol):
         """Whatever cursor there is, nobody can go on from it. The objects stay as they are."""
         ...
 
-    def connections(self) -> int:
-        """How many are open to it."""
-        ...
+    def connections(self) -> int: ...
 
     async def close(self) -> None: ...
 
@@ -77,7 +75,6 @@ def context(tmp_path: Path) -> InformerContext:
 
 
 async def next_deltas(source: ListWatch, cursor: str) -> list[Delta]:
-    """What a watch tells next."""
     async with asyncio.timeout(DEADLINE_S), aclosing(source.watch(cursor)) as watch:  # type: ignore[type-var]
         async for deltas in watch:
             if deltas:

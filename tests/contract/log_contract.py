@@ -184,7 +184,6 @@ class LogContract:
         assert len(await reader.read(5, 1.0)) <= 5
 
     async def test_a_reader_that_fetches_little_reads_everything(self, bus: Log, topics: Topics) -> None:
-        """Also what is larger than its bound; and from wherever it looks."""
         sizes = [10, 200_000, 5_000, 70_000] + [3_000] * 20
         writer = await bus.writer("test")
         offsets = [await writer.append(OutRecord(topics.events, 0, b"k", bytes(size))) for size in sizes]

@@ -19,7 +19,6 @@ _TEXT_AS_JSON = [route.path for route in through_the_gateway() if route.media is
 
 
 def document() -> Any:
-    """The document, as it is served."""
     return json.loads(document_json())
 
 
@@ -66,7 +65,6 @@ def operation_of(method: str, path: str) -> str | None:
 
 @cache
 def document_paths() -> list[tuple[str, Any]]:
-    """The document's paths."""
     return list(document()["paths"].items())
 
 

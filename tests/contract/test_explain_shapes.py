@@ -108,7 +108,6 @@ def _figures(value: Any, kind: str = "", at_ns: int = 0) -> Iterator[str]:
 
 
 def _of_a_gang(groups: list[dict[str, Any]]) -> Iterator[str]:
-    """Its words sum up its task groups."""
     for name in ("asked", "pending", "held", "leaving", "replaced", "timedOut", "lost"):
         yield str(sum(each[name] for each in groups))
     yield str(sum(each["held"] - each["leaving"] for each in groups))
@@ -119,7 +118,6 @@ def _numbers(text: str) -> list[str]:
 
 
 def _without_names(text: str, value: Any) -> str:
-    """Ids have digits that are no figures."""
     for name in sorted(set(_texts(value)), key=len, reverse=True):
         text = re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", "", text)
     return text

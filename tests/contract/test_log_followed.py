@@ -63,8 +63,6 @@ async def _pass(channel, take) -> None:  # type: ignore[no-untyped-def]
 
 
 class FollowedBench(SqliteBench):
-    """What :class:`SqliteBench` opens, followed."""
-
     def __init__(self, path: Path, tail_bytes: int) -> None:
         super().__init__(path, tail_bytes)
         self._followed: list[Followed] = []

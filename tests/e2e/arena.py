@@ -222,7 +222,6 @@ class Arena:
         await writer.close()
 
     async def dead_letters(self) -> list[Record]:
-        """All of them."""
         reader = await self.muster.log.reader(self.muster.topics.dead_letters, 0)
         end, found = await reader.end_offset(), list[Record]()
         while reader.position < end:
@@ -294,7 +293,6 @@ def _logging() -> Iterator[io.StringIO]:
 
 @contextmanager
 def _machines() -> Iterator[list[SchedulerMachine]]:
-    """The machines that are made meanwhile."""
     made: list[SchedulerMachine] = []
 
     class Remembered(SchedulerMachine):

@@ -43,7 +43,6 @@ def host(name: str, cores: int, **more: object) -> dict[str, object]:
 
 
 def vm(name: str, on: str, cores: int, **more: object) -> dict[str, object]:
-    """A document of an external allocation."""
     return {"kind": "allocation", "id": name, "node_id": on, "quantities": {"vcore": cores * 1_000}, **more}
 
 
@@ -63,7 +62,6 @@ class Answer:
     asked: int = 0
 
     def says(self, *documents: object, **headers: str) -> None:
-        """Answers well, with these documents."""
         self.body, self.status, self.headers = json.dumps(documents).encode(), 200, headers
 
     def fails(self, status: int, body: bytes = b"", **headers: str) -> None:
@@ -166,7 +164,6 @@ class ExternalUp(Up):
         return self.process.stop()
 
     def rm(self, rm_id: str) -> Rm:
-        """One that is not connected yet."""
         return Rm(self.grpc, self.http, rm_id)
 
     async def health(self) -> str:
@@ -188,7 +185,6 @@ class ExternalUp(Up):
 
 
 def settings_text(informers: Mapping[str, Mapping[str, object]], sync_timeout_s: float) -> str:
-    """The settings' file."""
     lines = ["[log]", "partitions = 1", 'sqlite_synchronous = "normal"']
     lines += ["[scheduler.external]", f"sync_timeout_s = {sync_timeout_s}"]
     for name, table in informers.items():
@@ -222,7 +218,6 @@ class Rm:
         await self._client.__aexit__(None, None, None)
 
     async def joins(self, **cores: int) -> None:
-        """Registers, with such nodes."""
         await self._client.register()
         await self.nodes(**cores)
         await self._client.send_applications([application("app", "root.work", user="me")])
@@ -255,7 +250,6 @@ class Rm:
             await eventually(is_so, f"{self.rm_id} is answered")
 
     async def ends(self, on: str) -> None:
-        """Ends a task of a node."""
         key = next(key for key, where in self.tasks.items() if where == on)
         await self._client.send_releases([release("app", key)])
 
@@ -310,7 +304,6 @@ class Rm:
         return found
 
     async def events(self, about: str) -> list[str]:
-        """The messages of an object's events."""
         records = (await get(self._http, "/ws/v1/events/batch", rm=self.rm_id, count="10000"))["EventRecords"] or []
         return [each.get("message", "") for each in records if each.get("objectID") == about]
 
@@ -327,7 +320,6 @@ class Rm:
 
 
 async def get(http: str, path: str, **query: str) -> Any:
-    """What REST answers."""
     async with _client(http) as client:
         return (await client.get(path, params=query)).raise_for_status().json()
 

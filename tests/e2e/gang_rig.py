@@ -149,7 +149,6 @@ def _vcore(held: si.Allocation) -> int:
 
 
 def unordered(value: Any) -> Any:
-    """Lists have no order in REST."""
     if isinstance(value, dict):
         return {name: unordered(each) for name, each in value.items()}
     return sorted((unordered(each) for each in value), key=repr) if isinstance(value, list) else value
@@ -294,7 +293,6 @@ class Rm:
         return last
 
     async def runs_these(self, *names: str) -> None:
-        """Waits until it runs just these."""
         await eventually(lambda: set(self.runs) == set(names), f"{names} run; heard: {self.heard}")
 
     async def barrier(self) -> None:
@@ -321,7 +319,6 @@ class Rm:
     async def application(
         self, app: str, queue: str, total: int = 0, *, style: str = "", timeout_ms: int = 0, user: str = "ann"
     ) -> Told:
-        """Announces it; gives the answer."""
         asked = {"vcore": total} if total else None
         before = len(self.heard)
         await self.client.send_applications(
@@ -377,7 +374,6 @@ class Rm:
         await self.hears("new", real)
 
     async def ends(self, *names: str) -> None:
-        """Ends allocations by its own will."""
         ended = [self.runs[name] for name in names]
         await self.client.send_releases(
             [release(held.applicationID, held.allocationKey, uuid=held.UUID if self.previous else "") for held in ended]

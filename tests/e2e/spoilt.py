@@ -157,8 +157,6 @@ def unknown(field: str) -> st.SearchStrategy[tuple[dict[str, Any], tuple[str, ..
 def _branches(
     kind: StreamKind, where: str, make: Callable[..., Any], *changes: st.SearchStrategy[Any]
 ) -> list[st.SearchStrategy[Spoilt]]:
-    """One for each way to spoil an item."""
-
     def spoil(change: tuple[dict[str, Any], tuple[str, ...]]) -> Spoilt:
         return Spoilt(kind, where, make(**change[0]), change[1])
 

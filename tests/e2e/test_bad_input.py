@@ -112,7 +112,7 @@ async def world() -> AsyncIterator[World]:
         http_address="",
         limits=LIMITS,
         max_message_bytes=MAX_MESSAGE_BYTES,
-        stop_grace_s=0.5,
+        stop_grace_s=0.05,
     )
     gateway = Gateway(settings, log, topics, MemorySessions(clock), clock)
     await gateway.start()

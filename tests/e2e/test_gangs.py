@@ -638,7 +638,6 @@ async def test_003_cleanup_with_real_allocations_only_unused_placeholders_go(mus
 
 
 async def test_003_cleanup_the_clock_of_the_application_itself(muster: Muster) -> None:
-    """executionTimeoutMilliSeconds, in real time."""
     async with rm_of(muster) as rm:
         await rm.nodes(n1=1_000)
         (placeholder,) = await formed(rm, "x", "root.free", 1, timeout_ms=300)

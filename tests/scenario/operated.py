@@ -154,7 +154,7 @@ async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
             sessions_url=sessions_url or request.getfixturevalue("redis_url"),
             sessions_prefix=f"admin-{uuid.uuid4().hex[:12]}:",
             registration_timeout_s=PATIENCE_S,
-            stop_grace_s=0.5,
+            stop_grace_s=0.05,
         )
         # In one process the view is asked as it is, else by its URL.
         here = services.view.asgi if request.param == "memory" else None

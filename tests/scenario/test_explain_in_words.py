@@ -475,7 +475,6 @@ def test_a_node_that_is_closed_and_too_small_as_well_gives_no_hope() -> None:
 
 
 def test_closed_nodes_are_counted_once_for_each_size_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thousand lists that wait for the same size are a thousand reasons."""
     arena = one_queue()
     arena.do(nodes(NodeAction.CREATE_DRAIN, {"closed": {"vcore": 8_000}}))
     counted: list[Mapping[Closer, int]] = []

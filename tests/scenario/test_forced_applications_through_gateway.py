@@ -153,7 +153,6 @@ async def _is_told(rm: Played, cause: Cause) -> None:
 
 
 async def _runs(rm: Played, cause: Cause, *keys: str) -> None:
-    """What it runs is taken in, and shown."""
     for number, key in enumerate(keys):
         uuid = {"UUID": f"uuid-{key}"} if rm.generation == "previous" else {}
         member = {"taskGroupName": "workers", "placeholder": True} if "placeholderAsk" in cause.fields else {}

@@ -299,7 +299,7 @@ async def world() -> AsyncIterator[World]:
     view = ViewService(
         ViewSettings(http_address="127.0.0.1:0", fresh_wait_s=PATIENCE_S, whole_wait_s=PATIENCE_S), log, topics, CLOCK
     )
-    chosen = GatewaySettings(grpc_address="127.0.0.1:0", http_address="", stop_grace_s=0.5)
+    chosen = GatewaySettings(grpc_address="127.0.0.1:0", http_address="", stop_grace_s=0.05)
     gateway = Gateway(chosen, log, topics, MemorySessions(CLOCK), CLOCK)
     for service in (scheduler, view, gateway):
         await service.start()

@@ -72,7 +72,7 @@ async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     topics, clock = settings.topics(), SystemClock()
     log = make_log(settings, clock)
     chosen = GatewaySettings(
-        grpc_address="127.0.0.1:0", http_address="", registration_timeout_s=PATIENCE_S, stop_grace_s=0.5
+        grpc_address="127.0.0.1:0", http_address="", registration_timeout_s=PATIENCE_S, stop_grace_s=0.05
     ).model_copy(update={"queue_config": GatewaySettings().queue_config.model_copy(update={"max_bytes": 1 << 20})})
     async with AsyncExitStack() as stack:
         await log.start()

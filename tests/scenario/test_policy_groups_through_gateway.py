@@ -113,7 +113,6 @@ async def world() -> AsyncIterator[World]:
 
 
 async def register(channel: Channel, rm_id: str, text: str, group: str = GROUP) -> list[str]:
-    """The warnings about the policy group."""
     request = si.RegisterResourceManagerRequest(rmID=rm_id, policyGroup=group, config=text)
     call = channel.stub.RegisterResourceManager(request, timeout=PATIENCE_S)
     await call

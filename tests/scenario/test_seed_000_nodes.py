@@ -304,7 +304,6 @@ def test_a_node_may_come_back_under_its_name(cluster: Cluster) -> None:
 
 
 def test_a_new_node_brings_its_allocations(cluster: Cluster) -> None:
-    """The previous generation: NodeInfo.existingAllocations."""
     existing = (
         AskItem("k", "x", "", {"vcore": 2}, uuid="u-1"),
         AskItem("k2", "x", "", {"vcore": 1}),

@@ -121,7 +121,6 @@ def test_without_it_both_over_commit(seed: int) -> None:
 
 
 def test_nothing_is_placed_before_the_informer_has_synced() -> None:
-    """The event handler framework, WaitForCacheSync."""
     cluster = Outside()
     cluster.do(SetDeciding(False))
     cluster.app("x", "root.a")
@@ -191,7 +190,6 @@ def test_add_update_delete_node(cluster: Outside, handler: EventHandler) -> None
 
 
 def test_add_update_delete_allocation(cluster: Outside, handler: EventHandler) -> None:
-    """The seed's AddPod."""
     first, second = (ExternalAllocation("vm", "host-0", {"vcore": size}) for size in (2, 3))
     handler.add_allocation(first, initial=False)
     assert vcores(cluster) == (8, 6)

@@ -42,7 +42,6 @@ class Played:
         await self.peer.send("UpdateApplication", {"new": [{**item, **fields}]})
 
     async def reports(self, app_id: str, key: str, vcore: int, node: str = "n1", **fields: Any) -> None:
-        """An allocation that runs."""
         await self.allocations(self.allocation(app_id, key, vcore, nodeID=node, **fields))
 
     async def asks(self, app_id: str, key: str, vcore: int, **fields: Any) -> None:

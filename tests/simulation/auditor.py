@@ -88,7 +88,6 @@ class Auditor(RecordBooks):
 
     @property
     def books(self) -> dict[str, Books]:
-        """By partition."""
         return self.hearing.books
 
     # ---- what happens ----------------------------------------------------------------------------------------------
@@ -159,7 +158,6 @@ class Auditor(RecordBooks):
     # ---- what must be true between steps ---------------------------------------------------------------------------
 
     def _check_times(self, now_ns: int) -> None:
-        """Whatever had its time was done."""
         for books in self.books.values():
             for app in [*books.apps.values(), *books.finished.values()]:
                 due = app.deadline_ns and app.deadline_ns <= now_ns
@@ -181,7 +179,6 @@ class Auditor(RecordBooks):
                     must(now_ns < since_ns + LINGER_NS, "deadline", f"queue {queue.path} is empty since {since_ns}")
 
     def _nothing_is_left(self, books: Books) -> None:
-        """Brute force: every ask, every limit, every node."""
         for app in books.apps.values():
             if not app.asks or app.state == "Failing" or books.full(app):
                 continue

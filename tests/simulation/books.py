@@ -40,7 +40,6 @@ def read_amounts(texts: dict[str, str] | None) -> Amounts | None:
 
 
 def positive(amounts: Amounts | None) -> Amounts:
-    """The amounts without zeros."""
     return {name: value for name, value in (amounts or {}).items() if value}
 
 
@@ -50,7 +49,6 @@ def covers(large: Amounts, small: Amounts) -> bool:
 
 
 def seconds_ns(text: str) -> int:
-    """A duration as worlds.py writes it."""
     return int(text[:-1]) * {"s": 1, "m": 60}[text[-1]] * SECOND_NS
 
 
@@ -59,8 +57,6 @@ def seconds_ns(text: str) -> int:
 
 @dataclass(slots=True)
 class QueueRules:
-    """One configured queue."""
-
     path: str
     leaf: bool
     guaranteed: Amounts | None
@@ -74,7 +70,6 @@ class QueueRules:
 
 
 def configured_queues(partition: Document) -> dict[str, QueueRules]:
-    """By path, parents first."""
     found: dict[str, QueueRules] = {}
     _collect(partition["queues"][0], "", {}, None, found)
     return found
@@ -189,14 +184,12 @@ class BookedNode:
         return self.schedulable and self.ready
 
     def free(self, name: str) -> int:
-        """What is left of a type."""
         return self.capacity.get(name, 0) - self.used[name] - self.occupied[name] - self.reported.get(name, 0)
 
     def has_room(self, amounts: Amounts) -> bool:
         return all(value <= self.free(name) for name, value in amounts.items())
 
     def could_hold(self, amounts: Amounts) -> bool:
-        """When it was empty."""
         return all(value <= self.capacity.get(name, 0) for name, value in amounts.items())
 
 
@@ -237,7 +230,6 @@ class BookedAsk:
 
     @property
     def open(self) -> int:
-        """For how many nothing leaves yet."""
         return self.pending - len(self.leaving)
 
     @property
@@ -389,7 +381,6 @@ class BookedApp:
         return sum(ask.pending for ask in self.asks.values() if ask.placeholder and ask.task_group == task_group)
 
     def placeholders(self, task_group: str) -> list[BookedAllocation]:
-        """Those of a task group."""
         return [each for each in self.held.values() if each.placeholder and each.task_group == task_group]
 
     def free(self, task_group: str) -> list[BookedAllocation]:

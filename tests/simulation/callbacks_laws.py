@@ -62,7 +62,6 @@ class Question:
 
     @property
     def about(self) -> tuple[str, str]:
-        """Application and ask."""
         return self.fact.app_id, self.fact.key
 
 
@@ -261,7 +260,6 @@ class Laws(Law):
         return True
 
     def _cycled(self, core: SchedulerCore, before: set[int], facts: list[Fact], now_ns: int) -> None:
-        """The core decided."""
         self._note_ends(core, reported=False)
         self._forget_moved(core)
         for number in [number for number, each in self._asked.items() if each.fact.due_ns <= now_ns]:
@@ -482,7 +480,6 @@ class Laws(Law):
 
 
 def _nodes(core: SchedulerCore) -> dict[tuple[str, str], tuple[Any, ...]]:
-    """What is said of each node."""
     return {
         (partition.name, node_id): (list(node.capacity), list(node.occupied), dict(node.attributes), node.usable)
         for partition in core.partitions.values()

@@ -37,7 +37,6 @@ def wanted(policy: CallbackPolicy, demand: Demand) -> Scope:
 
 
 def places(partition: str, app_id: str, task_group: str, node_ids: Iterable[str]) -> Iterator[Place]:
-    """In which scopes it is."""
     yield partition, Scope.ONE, "", ""
     yield partition, Scope.APPLICATION, app_id, ""
     yield partition, Scope.TASK_GROUP, app_id, task_group
@@ -105,7 +104,6 @@ class Wire:
         self.goes_on(info)
 
     def goes_on(self, info: RmInfo) -> None:
-        """Another process writes."""
         self.info = info
         self._emitter = Emitter(Topics(), info)
 

@@ -514,7 +514,6 @@ def note_limited(books: Books, now_ns: int) -> list[BookedAsk]:
 
 
 def heads(asks: Iterable[BookedAsk]) -> list[BookedAsk]:
-    """Of each kind the oldest."""
     found: dict[tuple[Any, ...], BookedAsk] = {}
     for ask in asks:
         old = found.get(ask.kind)
@@ -524,7 +523,6 @@ def heads(asks: Iterable[BookedAsk]) -> list[BookedAsk]:
 
 
 def allocation_of(ask: BookedAsk, made: Allocation, now_ns: int) -> BookedAllocation:
-    """What an ask became."""
     return BookedAllocation(
         ask.app,
         ask.key,

@@ -65,7 +65,6 @@ class EventSums:
         self.told: dict[tuple[str, str], set[str]] = {}
 
     def take(self, event: Event) -> None:
-        """One more event."""
         last, self._last = self._last, event
         behind = _BEHIND.get(event.detail)
         if behind is not None and last is not None and last.detail is not Detail.UG_APP_LINK:

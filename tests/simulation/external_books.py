@@ -64,8 +64,6 @@ class App:
 
 @dataclass(slots=True, eq=False)
 class Wanted:
-    """A pending ask."""
-
     app_id: str
     key: str
     quantities: Amounts
@@ -120,7 +118,6 @@ class Source:
     objects: dict[Key, Said] = field(default_factory=dict)
 
     def of(self, kind: ExternalKind) -> Iterator[Said]:
-        """Everything of a kind."""
         return (each for (number, _), each in self.objects.items() if number is kind)
 
     def distrusts(self, said: Said) -> bool:
@@ -166,7 +163,6 @@ class Books:
         self.places: Counter[Name] = Counter()
 
     def configure(self, document: Document) -> None:
-        """Another configuration."""
         self.document = document
         self.queues = configured_queues(document["partitions"][0])
 
@@ -337,7 +333,6 @@ class Books:
         return not offer.revoked and not withdrawn and self.is_lent(source.name, offer.offer_id)
 
     def is_lent(self, source: str, offer_id: str) -> bool:
-        """It was not given back."""
         return self.offer_states.get((source, offer_id)) != "RETURNED"
 
     def lent(self, node_id: str) -> Amounts | None:
@@ -418,7 +413,6 @@ class Books:
         return found
 
     def nodes(self) -> dict[str, Effective]:
-        """Every node that is there."""
         ids = list(self.rm_nodes)
         for source in self.sources.values():
             said = [*source.of(ExternalKind.NODE), *source.of(ExternalKind.OFFER)]
@@ -503,7 +497,6 @@ class Books:
 
 
 def levels(path: str) -> list[str]:
-    """The queue and those above it."""
     parts = path.split(".")
     return [".".join(parts[:count]) for count in range(len(parts), 0, -1)]
 

@@ -42,7 +42,6 @@ class LifeTime:
         self._number = 0
 
     async def sleep(self, seconds: float) -> None:
-        """Instead of asyncio's."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._number += 1
         heapq.heappush(self._sleeping, (self.clock.monotonic() + seconds, self._number, future))
@@ -87,23 +86,19 @@ class Line:
         self._woken.set()
 
     def say(self, deltas: Sequence[tuple[ChangeType, Document]]) -> None:
-        """To who listens."""
         self._waiting += [Delta(kind, document, str(self._epoch)) for kind, document in deltas]
         self._woken.set()
 
     def beat(self) -> None:
-        """That it lives."""
         self._woken.set()
 
     async def list(self) -> Listing:
-        """Everything, now."""
         if self.dead:
             raise SourceUnavailable("nobody answers")
         self._waiting.clear()
         return Listing(list(self.listing), str(self._epoch))
 
     async def watch(self, cursor: str) -> AsyncIterator[Sequence[Delta]]:
-        """What changes."""
         if self.dead:
             raise SourceUnavailable("nobody answers")
         if cursor != str(self._epoch):
@@ -127,7 +122,6 @@ class Records:
         self.taken: list[OutRecord] = []
 
     def append(self, record: OutRecord) -> Awaitable[int]:
-        """It is durable."""
         self.taken.append(record)
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         done.set_result(len(self.taken))
@@ -171,7 +165,6 @@ class Chain:
 
     @property
     def name(self) -> str:
-        """The source's."""
         return self.manager.name
 
     def begin(self, life: str) -> None:
@@ -218,7 +211,6 @@ class Chain:
         self._tasks = [asyncio.create_task(cache.run()), asyncio.create_task(informer.run())]
 
     def close(self) -> None:
-        """The process ends."""
         for task in self._tasks:
             task.cancel()
         if self._tasks:

@@ -35,7 +35,6 @@ class Manners:
 
 
 def manners(dice: random.Random) -> Manners:
-    """Any."""
     prompt = dice.random() < 0.4
     return Manners(
         prompt,
@@ -67,7 +66,6 @@ class Informer:
 
     @property
     def name(self) -> str:
-        """The source's."""
         return self.manager.name
 
     def begin(self, life: str) -> None:

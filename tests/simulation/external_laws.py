@@ -51,7 +51,6 @@ class Laws:
     # ---- what goes in ----------------------------------------------------------------------------------------------
 
     def taken(self, command: Command) -> None:
-        """The core takes a command next."""
         books = self.books
         before = books.nodes()
         answers = books.take(command)
@@ -72,7 +71,6 @@ class Laws:
     # ---- what comes out --------------------------------------------------------------------------------------------
 
     def heard(self, outputs: list[OutRecord]) -> None:
-        """What one transaction carries."""
         for output in outputs:
             if output.topic == wire.TOPICS.state:
                 self._record(output)
@@ -332,7 +330,6 @@ class Laws:
                 self._offer(key, said.what, entry)
 
     def _offer(self, key: tuple[str, ...], offer: ExternalOffer, entry: state_pb2.ExternalRecord) -> None:
-        """What became of an offer, by its record."""
         name = (key[0], key[2])
         before = self.books.offer_states.get(name)
         self.books.offer_states[name] = entry.offer_state
@@ -405,7 +402,6 @@ class Laws:
                 must(back or not (said.what.revoked or said.withdrawn), "offer", f"{said} is not back")
 
     def check_end(self) -> None:
-        """Nothing runs any more."""
         books = self.books
         must(not books.held, "end", f"{list(books.held.values())}")
         for source in books.sources.values():
@@ -417,5 +413,4 @@ class Laws:
 
 
 def nonzero(quantities: state_pb2.Quantities) -> Amounts:
-    """By type name, without zeros."""
     return {name: value for name, value in quantities.values.items() if value}

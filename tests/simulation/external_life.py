@@ -144,7 +144,6 @@ class ExternalLife:
 
     @property
     def core(self) -> SchedulerCore:
-        """The RM's."""
         return self._machine.rms[wire.RM].core
 
     def _observe(self) -> None:
@@ -242,7 +241,6 @@ class ExternalLife:
     # ---- one step --------------------------------------------------------------------------------------------------
 
     def step(self) -> None:
-        """One more step."""
         dice = self.dice
         self.number += 1
         self.now_ns += dice.choice([0, 1, 1, 5, 20, 31]) * SECOND_NS
@@ -281,7 +279,6 @@ class ExternalLife:
             self._restart(another_life=fate > 0.98)
 
     def _mixed(self, words: list[Command], commands: list[Command]) -> list[Command]:
-        """Each in its order, one among the other."""
         queues = [list(words), list(commands)]
         found: list[Command] = []
         while any(queues):
@@ -305,7 +302,6 @@ class ExternalLife:
         self._apply([], wire.configuration(worlds.text_of(self.document)))
 
     def _do(self, *commands: Command) -> None:
-        """One batch of requests."""
         if not commands:
             return
         for command in commands:
@@ -322,7 +318,6 @@ class ExternalLife:
         self._settle()
 
     def _settle(self) -> None:
-        """What is due happens, until nothing is."""
         for _ in range(TICKS_MAX):
             due_ns = self._machine.next_deadline_ns()
             if due_ns is None or due_ns > self.now_ns:
@@ -460,7 +455,6 @@ def _is_of_rm(key: bytes) -> bool:
 
 
 def _published(folder: StateFolder) -> dict[bytes, bytes]:
-    """Everything that a folder has, as records."""
     found = published(folder.rms[wire.RM].core) if wire.RM in folder.rms else {}
     for source in folder.books_of(wire.RM).all_sources():
         for each in (source, *source.entries.values()):

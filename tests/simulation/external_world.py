@@ -35,7 +35,6 @@ TYPES = ("vcore", "memory", "gpu")
 
 
 def plus(left: Amounts, right: Amounts) -> Amounts:
-    """The sum."""
     return {name: left.get(name, 0) + right.get(name, 0) for name in {**left, **right}}
 
 
@@ -81,7 +80,6 @@ class Host:
     rack: str = "a"
 
     def used(self) -> Amounts:
-        """By the host itself and VMs."""
         sums = dict(self.overhead)
         for vm in self.vms.values():
             sums = plus(sums, vm.size)
@@ -107,13 +105,11 @@ class World:
             self.hosts[f"r{number}"] = Host(f"r{number}", physical(dice), known=True)
 
     def room(self, host_id: str) -> Amounts:
-        """What is really free."""
         host = self.hosts[host_id]
         return minus(minus(host.physical, host.used()), self.containers(host_id))
 
 
 def physical(dice: random.Random) -> Amounts:
-    """What a host has."""
     found = {"vcore": dice.randint(4, 12) * 1000, "memory": dice.randint(4, 16)}
     if dice.random() < 0.3:
         found["gpu"] = dice.randint(1, 4)
@@ -134,11 +130,9 @@ class Manager:
         return {(kind_of(each), id_of(each)): each for each in self.having()}
 
     def having(self) -> list[ExternalObject]:
-        """Everything that it has."""
         raise NotImplementedError
 
     def plan(self) -> None:
-        """Does what it wants."""
         raise NotImplementedError
 
     def hear(self, returned: set[str]) -> None:
@@ -427,7 +421,6 @@ class Lender(Manager):
             self._did("revokes")
 
     def _snatch(self) -> None:
-        """An offer is gone without a word."""
         if self.offers:
             offer_id = self.dice.choice(list(self.offers))
             del self.offers[offer_id]

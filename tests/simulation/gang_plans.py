@@ -41,8 +41,6 @@ class Plan:
 
 
 class Plans:
-    """Of one RM."""
-
     def __init__(self, rm: ResourceManager) -> None:
         self._rm = rm
         self._gangs = rm.dice.choice([0.5, 0.8, 1.0] if rm.simple else [0.2, 0.4, 0.8])
@@ -86,7 +84,6 @@ class Plans:
         )
 
     def has(self, app: Application) -> bool:
-        """There is a plan for it."""
         plan = self._of.get(app.app_id)
         return plan is not None and (bool(plan.groups) or plan.ordinary >= 0)
 
@@ -162,7 +159,6 @@ class Plans:
         return [replace(item, **said) for item in items]
 
     def _stop(self, partition: Partition, apps: list[Application]) -> Command | None:
-        """A placeholder is gone by itself."""
         placeholders = [each for each in held(apps) if each.placeholder]
         if not placeholders:
             return None

@@ -94,7 +94,6 @@ class Auditor(Deciding, RecordBooks):
             self.compare_records(self.books.values(), run.now_ns)
 
     def _cycled(self, facts: list[Fact], events: list[Event], now_ns: int, budget: int) -> None:
-        """A cycle was run, and this came out."""
         self.now_ns = now_ns
         self._in_cycle = True
         self._due = {}

@@ -54,7 +54,6 @@ class Deciding(Hearing):
 
     @property
     def default(self) -> Books:
-        """The one partition."""
         return self.books["default"]
 
     def _state(self, books: Books, app: BookedApp, state: str) -> None:
@@ -352,7 +351,6 @@ class Deciding(Hearing):
         self.tally[f"told: {'placeholder' if ask.placeholder else 'real'} ask dropped"] += 1
 
     def _check_preempted(self) -> None:
-        """Whole gangs, where the queue says so."""
         for app, members in self._preempted.items():
             left = [each for each in members if not each.told]
             must(not left, "whole gang", f"of the gang {app.app_id} some were preempted, and {left[:3]} stay")
@@ -386,7 +384,6 @@ class Deciding(Hearing):
                 self.tally[f"gang: {state} in phase {app.gang.phase}"] += 1
 
     def _check_state(self, app: BookedApp) -> None:
-        """Whether its state is what it has."""
         state = app.state
         placeholders = any(each.placeholder for each in app.held.values())
         real = app.has_real

@@ -582,7 +582,6 @@ def _reported_before(app: BookedApp, item: AskItem) -> BookedAllocation | None:
 
 
 def in_order(app: BookedApp) -> list[BookedAllocation]:
-    """Its allocations, the oldest first."""
     return sorted(app.held.values(), key=lambda each: each.age)
 
 
@@ -592,7 +591,6 @@ def _created(tags: dict[str, str], now_ns: int) -> int:
 
 
 def _words(item: AskItem) -> dict[str, Any]:
-    """What else the RM said, in few words."""
     return {
         "tags": dict(item.tags),
         "required": item.tags.get(REQUIRED_NODE, ""),

@@ -110,11 +110,9 @@ class Life:
 
     @property
     def number(self) -> int:
-        """Of the last step."""
         return len(self.run.steps)
 
     def _another(self, number: int | None, *, one_partition: bool) -> Document:
-        """Another configuration, valid in itself."""
         if number is not None:
             return small_worlds.world(number, self.dice.randrange(small_worlds.VARIANTS))
         while True:
@@ -125,7 +123,6 @@ class Life:
                 return document
 
     def step(self) -> None:
-        """One more step."""
         dice, run, rm, habits = self.dice, self.run, self._rm, self._habits
         advance_ns = rm.advance_ns()
         due_ns = run.core.next_deadline_ns()

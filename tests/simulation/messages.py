@@ -93,7 +93,6 @@ class Talk:
         return si.RegisterResourceManagerRequest(rmID=RM, version=version, config=CONFIG, extraConfig=extra)
 
     def beginning(self) -> list[tuple[StreamKind, Any]]:
-        """Most RMs have nodes and applications."""
         if self.dice.random() < 0.2:
             return []
         owner = si.UserGroupInformation(user="alice")
@@ -353,7 +352,6 @@ class Player:
             self.take(*batch)
 
     def take(self, *values: bytes) -> None:
-        """Envelopes, in one batch."""
         records = []
         for value in values:
             records.append(Record(self.topics.requests, 0, self._offset, 0, RM.encode(), value))

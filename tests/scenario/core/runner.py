@@ -339,7 +339,6 @@ def quantities(value: Any) -> dict[str, int]:
 
 
 def quantity(name: str, given: Any) -> int:
-    """One quantity."""
     text = str(given)
     if isinstance(given, bool | float) or given is None:
         raise ScenarioError(f"{name}: {given!r} is no quantity")
@@ -690,7 +689,6 @@ def _released(seen: _Seen, wanted: Any) -> None:
 
 
 def _dropped(seen: _Seen, wanted: Any) -> None:
-    """Asks that the scheduler gave up."""
     _same_lines("asks dropped", [line.removeprefix("dropped ask ") for line in seen.starting("dropped ask ")], wanted)
 
 

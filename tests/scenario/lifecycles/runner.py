@@ -100,7 +100,6 @@ class Scenario:
             yield {"rm": generation}
 
     def played_in(self) -> set[str]:
-        """All generations of all casts."""
         return {generation for cast in self.casts for generation in cast.values()}
 
     def __str__(self) -> str:
@@ -116,7 +115,6 @@ def read_yaml(path: Path) -> Any:
 
 
 def read_drawings(path: Path = HERE / "arrows.yaml") -> list[Drawing]:
-    """The table of arrows."""
     drawings = []
     for item in read_yaml(path):
         _known(item, {"drawing", "lifecycle", "title", "seed", "generations", "arrows"}, path.name)
@@ -133,7 +131,6 @@ def read_drawings(path: Path = HERE / "arrows.yaml") -> list[Drawing]:
 
 
 def read_scenarios(path: Path) -> list[Scenario]:
-    """The scenarios of a file."""
     document = read_yaml(path)
     _known(document, {"drawing", "about", "scenarios"}, path.name)
     given = read_yaml(HERE / "given.yaml")
@@ -223,7 +220,6 @@ async def play(muster: Muster, scenario: Scenario, cast: Mapping[str, str]) -> N
 
 
 async def _play_step(role: _Role, step: Plain, where: str) -> int:
-    """Gives how much was looked at."""
     generation = role.peer.generation
     if step.get("only", generation) != generation:
         return 0
@@ -411,7 +407,6 @@ def _barrier(heard: list[Heard], kind: str, name: str, key: str) -> Callable[[],
 
 
 def _told(heard: Sequence[Heard]) -> str:
-    """Without what is not said."""
     said = ((kind, {name: value for name, value in item.items() if value}) for kind, item in heard)
     return ", ".join(f"{kind} {item}" for kind, item in said) or "-"
 

@@ -186,7 +186,6 @@ def test_ancestry() -> None:
 
 
 def test_the_table_is_bounded_and_says_from_when_it_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tidying goes on while records come: a step for each."""
     monkeypatch.setattr(usage_table, "_SLICE", 1)
     life = Life(5).live(4_000)
     driver = Driver(life.records, 5)

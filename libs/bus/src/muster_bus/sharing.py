@@ -28,7 +28,8 @@ class Claim:
     :param member: its id.
     :param generation: of the share-out that gave it ``owned``; with two owners of a partition, the later one counts.
     :param owned: partitions that it runs.
-    :param standbys: partitions that it follows; ``warm``: those whose state it has whole.
+    :param standbys: partitions that it follows; ``warm``: those whose state it has whole; ``moving``: those that it
+        was promised.
     :param retires: it gives its partitions away.
     """
 
@@ -37,6 +38,7 @@ class Claim:
     owned: frozenset[int] = frozenset()
     standbys: frozenset[int] = frozenset()
     warm: frozenset[int] = frozenset()
+    moving: frozenset[int] = frozenset()
     standbys_max: int = 0
     retires: bool = False
 
@@ -62,14 +64,15 @@ def share_out(partitions: int, claims: Sequence[Claim]) -> dict[str, Share]:
     for partition in range(partitions):
         target, owner = by_name[wanted[partition]], by_name.get(owners.get(partition, ""))
         warm = [each for each in takers if partition in each.warm]
-        if owner is not None and owner in takers:
-            is_ready = partition in target.warm or not target.standbys_max
-            if target is not owner and not is_ready:
-                shares[target.member].standbys.add(partition)
-                shares[target.member].moving.add(partition)
-                target = owner
-        elif warm and target not in warm:
-            target = min(warm, key=lambda each: (len(shares[each.member].owned), _weight(each.member, partition)))
+        if owner is None or owner not in takers:
+            owner = target
+            if warm and target not in warm:
+                owner = min(warm, key=lambda each: (len(shares[each.member].owned), _weight(each.member, partition)))
+        is_ready = partition in target.warm or not target.standbys_max
+        if target is not owner and not is_ready:
+            shares[target.member].standbys.add(partition)
+            shares[target.member].moving.add(partition)
+            target = owner
         shares[target.member].owned.add(partition)
     _add_standbys(partitions, takers, shares)
     return shares
@@ -94,6 +97,7 @@ def _wanted(partitions: int, takers: Sequence[Claim], owners: Mapping[int, str])
     """Returns the even distribution that is reached with the fewest moves."""
     held: dict[str, set[int]] = {claim.member: set() for claim in takers}
     warm = {claim.member: claim.warm for claim in takers}
+    promised = {claim.member: claim.moving for claim in takers}
     for partition in range(partitions):
         owner = owners.get(partition)
         if owner in held:
@@ -109,7 +113,9 @@ def _wanted(partitions: int, takers: Sequence[Claim], owners: Mapping[int, str])
         taker = min(held, key=lambda each: (len(held[each]), each))
         if len(held[giver]) - len(held[taker]) <= 1:
             break
-        moved = min(held[giver], key=lambda each: (each not in warm[taker], _weight(taker, each)))
+        moved = min(
+            held[giver], key=lambda each: (each not in promised[taker], each not in warm[taker], _weight(taker, each))
+        )
         held[giver].remove(moved)
         held[taker].add(moved)
     return {partition: member for member, some in held.items() for partition in some}

@@ -52,7 +52,7 @@ class SchedulerSettings(BaseModel):
     heartbeat_s: float = Field(
         default=0.2,
         gt=0,
-        description="Interval of a scheduler's signs of life; also how soon it hears of a change of the group.",
+        description="Interval of a scheduler's signs of life; also how soon it notices a change of the group.",
     )
     hand_over_s: float = Field(
         default=5.0,

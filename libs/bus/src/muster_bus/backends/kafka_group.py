@@ -176,6 +176,7 @@ class KafkaMembership:
             share.owned,
             share.standbys,
             self._warm & share.standbys,
+            share.moving,
             self._terms.standbys_max,
             self._retires,
         )
@@ -319,6 +320,7 @@ def encode_claim(claim: Claim) -> bytes:
             "owned": sorted(claim.owned),
             "standbys": sorted(claim.standbys),
             "warm": sorted(claim.warm),
+            "moving": sorted(claim.moving),
             "max": claim.standbys_max,
             "retires": claim.retires,
         }
@@ -337,6 +339,7 @@ def decode_claim(member_id: str, data: bytes | None) -> Claim:
             frozenset(map(int, found["owned"])),
             frozenset(map(int, found["standbys"])),
             frozenset(map(int, found["warm"])),
+            frozenset(map(int, found["moving"])),
             int(found["max"]),
             bool(found["retires"]),
         )

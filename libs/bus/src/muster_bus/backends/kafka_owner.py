@@ -154,6 +154,9 @@ class KafkaOwner:
             count += 1
         batch.close()
         sending.append(await self._producer.send_batch(batch, place[0], partition=place[1]))
+        for waiting in self._producer._message_accumulator._batches.get(TopicPartition(*place), ()):
+            # aiokafka gives a second future the error of a fencing, and lets nobody have it.
+            waiting._drain_waiter.add_done_callback(retrieve)
         return count
 
     async def _send_all(

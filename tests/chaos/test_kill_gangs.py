@@ -1,4 +1,4 @@
-"""`kill -9` in the middle of replacements: each real ask is allocated once, in the place of one placeholder."""
+"""`kill -9` in the middle of replacements: each real ask is allocated once and replaces one placeholder."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 async def ended(rm: Rm, app: str) -> dict[str, Any]:
-    """What REST says of an application that has worked: it is completing for 30 s, and completed from then on."""
+    """REST's answer for a finished application: Completing for 30 s, then Completed."""
 
     async def found() -> dict[str, Any] | None:
         said: dict[str, Any] | None = await rm.get(f"{P}/application/{app}")

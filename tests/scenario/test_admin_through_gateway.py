@@ -1,4 +1,4 @@
-"""What an operator asks, from the call to the RM's streams and the view: all of muster.v1.Admin."""
+"""All calls of muster.v1.Admin, from the call to the RM's streams and the view."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why something waits, told as a person would read it: a cluster for each cause, and what is said of it.
+"""The sentences that explain why something waits: a cluster for each cause, and its sentence.
 
 (One for each reason is in docs/explain.md; here are the causes behind them.)
 """

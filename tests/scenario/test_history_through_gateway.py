@@ -1,4 +1,4 @@
-"""History adds up, played by an RM through a gateway: the sums of its events are what REST shows, after each step.
+"""An RM at a gateway: after each step, the sums of its events equal what REST shows.
 
 The ledger is docs/events.md, "Sums"; ``tests/contract/test_events_add_up.py`` names where else it is compared.
 """

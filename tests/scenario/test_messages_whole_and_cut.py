@@ -1,4 +1,4 @@
-"""One message or many, through the gateway: two resource managers say the same, one whole, one item by item.
+"""Two resource managers send the same items through the gateway, one in one message, one item by item.
 
 They must hear the same and look the same in REST. (Random messages: tests/simulation/messages.py.)
 """

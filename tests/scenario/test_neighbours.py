@@ -1,4 +1,4 @@
-"""One RM beside another that asks for much: nobody waits for all that the other one wants."""
+"""One RM beside another with many asks: no RM waits for all asks of the other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Asks, allocations and releases in the words of the scheduler interface."""
+"""Asks, allocations and releases, as the scheduler interface describes them."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ on_every_log = pytest.mark.parametrize("world", LOGS, indirect=True)
 
 
 def log_settings(request: pytest.FixtureRequest, tmp_path: Path, partitions: int = 2) -> LogSettings:
-    """Of the log that a fixture with ``params=LOGS`` asks for, with topics of its own."""
+    """Settings of the log that ``request.param`` names, with topics of its own."""
     changes: dict[str, Any] = {"topic_prefix": f"scenario-{uuid.uuid4().hex[:12]}."}
     if request.param == "kafka":
         changes["kafka_bootstrap_servers"] = request.getfixturevalue("kafka_bootstrap")
@@ -65,7 +65,7 @@ class Services:
     view: ViewService
 
     async def restart_scheduler(self) -> None:
-        """Another scheduler takes over, with nothing but the log."""
+        """Replaces the scheduler by a new one, which has only the log."""
         await self.scheduler.stop()
         self.scheduler = SchedulerService(SchedulerSettings(), self.log, self.topics, SystemClock())
         await self.scheduler.start()

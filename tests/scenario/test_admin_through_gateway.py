@@ -262,7 +262,7 @@ async def test_a_stopped_rm_is_looked_at_and_not_commanded(world: World) -> None
 
 
 def _quiet(condition: Callable[[], Awaitable[bool]]) -> Callable[[], Awaitable[bool]]:
-    """The view follows: what it does not know yet is not there, for a moment."""
+    """Treats NOT_FOUND as false: the view follows the log and may not know the object yet."""
 
     async def holds() -> bool:
         try:

@@ -77,6 +77,7 @@ _KAFKA_SETTINGS = {
     "transaction.state.log.replication.factor": "1",
     "transaction.state.log.min.isr": "1",
     "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "500",  # the scheduler's default is under the broker's
     "num.partitions": "1",
     "auto.create.topics.enable": "false",
     "log.retention.check.interval.ms": "60000",
@@ -207,6 +208,14 @@ def start_again(server: Server, directory: Path) -> Server:
     work = directory / server.kind
     pid_file = work / "data" / "postmaster.pid" if server.kind == "postgres" else None
     return _process(server.kind, server.command, server.address, work, pid_file=pid_file)
+
+
+def await_kafka(server: Server) -> None:
+    """Returns when a local broker answers. Raises NoServer."""
+    try:
+        _await_answer("kafka", server.address, lambda: started_ticks(server.pid) > 0, ANSWER_TIMEOUT_S)
+    except _Unusable as error:
+        raise NoServer(f"kafka at {server.address}: {error}") from error
 
 
 def stop(server: Server) -> None:

@@ -29,7 +29,10 @@ class Deployment:
 
     :ivar processes: in the order of starting; the gateway comes last.
     :ivar operations: where each process answers /health and /metrics, by name.
+    :ivar second_gateway: host:port of a second gateway (``gateway-2``); "": there is none.
     """
+
+    second_gateway = ""
 
     def __init__(
         self,
@@ -119,7 +122,7 @@ def on_kafka(
 ) -> Deployment:
     """The four services, each in a process of its own, under a prefix that nobody else has.
 
-    :param first: further services, started before the others.
+    :param first: further services, started before the others; ``gateway-2`` is a second gateway.
     """
     grpc_port, http_port, scheduler_port, view_port, publisher_port, events_port = free_ports(6)
     gateway, http = f"127.0.0.1:{grpc_port}", f"127.0.0.1:{http_port}"
@@ -142,11 +145,20 @@ def on_kafka(
         **(environment or {}),
     }
     names = (*first, "scheduler", "view", "event-publisher", "gateway")
-    return Deployment(
+    second_grpc, second_http = (f"127.0.0.1:{port}" for port in free_ports(2))
+    second = settings | {"MUSTER_GATEWAY__GRPC_ADDRESS": second_grpc, "MUSTER_GATEWAY__HTTP_ADDRESS": second_http}
+    deployment = Deployment(
         gateway,
         f"http://{http}",
         LogSettings(backend="kafka", kafka_bootstrap_servers=kafka, topic_prefix=f"{prefix}."),
-        {name: LocalProcess(muster_command(name), directory / f"{name}.log", settings) for name in names},
+        {
+            name: LocalProcess(
+                muster_command(name.removesuffix("-2")),
+                directory / f"{name}.log",
+                second if name == "gateway-2" else settings,
+            )
+            for name in names
+        },
         {
             "gateway": f"http://{http}",
             "scheduler": f"http://127.0.0.1:{scheduler_port}",
@@ -154,6 +166,10 @@ def on_kafka(
             "event-publisher": f"http://127.0.0.1:{publisher_port}",
         },
     )
+    if "gateway-2" in names:
+        deployment.second_gateway = second_grpc
+        deployment.operations["gateway-2"] = f"http://{second_http}"
+    return deployment
 
 
 @dataclass(slots=True)

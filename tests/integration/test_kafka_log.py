@@ -16,9 +16,10 @@ from muster_bus.backends.kafka import KafkaLog
 from muster_bus.clock import SystemClock
 from muster_bus.errors import Fenced, LogUnavailable, TopicMismatch, TransactionTimeout
 from muster_bus.log import OutRecord
-from muster_bus.partition_worker import PartitionWorker, WorkerSettings
+from muster_bus.partition_worker import PartitionWorker
 from muster_bus.settings import LogSettings
 from muster_bus.topics import Topics
+from muster_bus.worker_settings import WorkerSettings
 from unit.bus.toy import CountingMachine, FaultyLog, expected_responses, write_inputs
 from waiting import eventually
 

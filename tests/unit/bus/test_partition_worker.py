@@ -15,9 +15,10 @@ from muster_bus.engines import make_log
 from muster_bus.errors import Fenced, LogUnavailable, MachineFailed
 from muster_bus.log import Log, OutRecord, Record
 from muster_bus.machine import Machine
-from muster_bus.partition_worker import PartitionWorker, WorkerSettings, WorkerState
+from muster_bus.partition_worker import PartitionWorker, WorkerState
 from muster_bus.settings import LogSettings
 from muster_bus.topics import HEADER_ERROR, HEADER_ORIGIN, Topics
+from muster_bus.worker_settings import WorkerSettings
 from unit.bus.toy import CountingMachine, FaultyLog, expected_responses, read_all, write_inputs
 from waiting import eventually
 

@@ -14,6 +14,7 @@ from muster_core.gangs.messages import LEFTOVER_MESSAGE
 from muster_core.model.application import Application, in_order
 from muster_core.model.commands import AppItem, Termination
 from muster_core.model.outcome import Change, Detail, EventType, Outcome, UpdatedApplication
+from muster_core.model.quotas import text_bytes
 from muster_core.model.resources import INT64_MAX
 from muster_core.model.states import (
     APP_TERMINAL,
@@ -96,6 +97,7 @@ class Lifecycle:
         self._waiting = waiting
         self._asks = asks
         self._releases = releases
+        self._finished: list[Application] = []  # the oldest last
 
     def connect(self, *, gangs: ApplicationGangs, external: FreeIds) -> None:
         """Takes the parts that are built after this one."""
@@ -131,6 +133,7 @@ class Lifecycle:
         """Adds an application to its queue."""
         state = self._state
         state.apps[app.app_id] = app
+        state.text_bytes += text_bytes(app.tags)
         if app.state not in APP_TERMINAL:
             app.queue.applications[app.app_id] = None
             self._limits.join(app)
@@ -164,6 +167,7 @@ class Lifecycle:
         state = self._state
         if state.apps.get(app.app_id) is app:
             del state.apps[app.app_id]
+            state.text_bytes -= text_bytes(app.tags)
         if app.app_id in app.queue.applications:
             del app.queue.applications[app.app_id]
             self._gangs.withdraw(app)
@@ -295,6 +299,19 @@ class Lifecycle:
                 self.change_state(app, AppEvent.EXPIRE, out, now_ns)
             self.forget_application(app)
             out.touch(app, state.name)
+
+    def expire_oldest(self, out: Outcome, now_ns: int) -> bool:
+        """Forgets the application that finished first of those that are kept. Returns whether there was one."""
+        state = self._state
+        if not self._finished:  # (rebuilt only when used up: later ones finished later than all in it)
+            found = [app for app in state.apps.values() if app.state in APP_TERMINAL]
+            self._finished = sorted(found, key=lambda app: (app.finished_ns, app.submission), reverse=True)
+        while self._finished:
+            app = self._finished.pop()
+            if not app.gone and state.apps.get(app.app_id) is app:
+                self.expire(app, out, now_ns)
+                return True
+        return False
 
     def _set_deadline(self, app: Application, deadline_ns: int) -> None:
         app.deadline_ns = min(deadline_ns, INT64_MAX)  # (the RM's values may be centuries)

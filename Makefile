@@ -67,12 +67,12 @@ test: install-dev ## every test; finds or installs Kafka, Redis, PostgreSQL and 
 	@SHORT="$(PARALLEL_TESTS)" SYSTEMS="$(SYSTEM_TESTS)" scripts/run-tests $(BIN)/pytest $(JOBS) $(SYSTEM_JOBS) $(PYTEST_ARGS)
 
 test-unit: install-dev ## the tests that need no server
-	$(BIN)/pytest -n $(JOBS) --dist loadgroup -m 'not kafka and not redis and not postgres' $(PARALLEL_TESTS) $(PYTEST_ARGS)
+	$(BIN)/pytest -n $(JOBS) --dist worksteal -m 'not kafka and not redis and not postgres' $(PARALLEL_TESTS) $(PYTEST_ARGS)
 
 test-long: install-dev ## more of the random lives, the bad input and Faust's starts that `make test` has a part of
 	@scripts/test-servers
 	MUSTER_SIMULATION_SEEDS=100 MUSTER_SPLIT_LIVES=2000 MUSTER_HISTORY_LIVES=2000 \
-	$(BIN)/pytest -n $(JOBS) --dist loadgroup $(RANDOM_TESTS) $(PYTEST_ARGS)
+	$(BIN)/pytest -n $(JOBS) --dist worksteal $(RANDOM_TESTS) $(PYTEST_ARGS)
 	MUSTER_SIMULATION_SEEDS=1000 $(BIN)/pytest -n $(JOBS) --dist worksteal $(LAW_TESTS) $(PYTEST_ARGS)
 	MUSTER_BAD_INPUT_EXAMPLES=120 $(BIN)/pytest -n $(JOBS) --dist loadfile $(BAD_INPUT_TESTS) $(PYTEST_ARGS)
 	MUSTER_DERIVE_STARTS=100 $(BIN)/pytest tests/integration/test_faust_starts.py -k many_starts $(PYTEST_ARGS)

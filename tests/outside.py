@@ -129,7 +129,7 @@ class Outside(Cluster):
         invariants.check(self.core)
 
     def register_again(self) -> None:
-        """The RM begins anew; what sources said stays."""
+        """Starts the RM anew. The sources' reports stay."""
         books = self.core.external
         out = self.core.end(self.now_ns)
         self.info.registrations += 1

@@ -133,7 +133,7 @@ def options(deployment: Deployment) -> ReplayOptions:
 def breaking(
     deployment: Deployment, breakable: Breakable
 ) -> tuple[Callable[[int], Awaitable[None]], list[asyncio.Task[None]]]:
-    """A hook for the replay, that lets the next server go when it is its time; and what it began."""
+    """A hook for the replay that ends the next server when enough asks were sent, and the tasks that it started."""
     due = list(OUTAGES.items())
     begun: list[asyncio.Task[None]] = []
 

@@ -1,4 +1,4 @@
-"""Walks the table of docs/events.md: every row is made by its story, by its rules; every event has a row."""
+"""The table of docs/events.md: the story of each row causes its event, and every event has a row."""
 
 from __future__ import annotations
 

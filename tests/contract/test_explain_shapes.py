@@ -82,7 +82,7 @@ def _moments(value: Any) -> Iterator[int]:
 
 
 def _figures(value: Any, kind: str = "", at_ns: int = 0) -> Iterator[str]:
-    """Every figure of the typed part, as words may have it."""
+    """Every figure of the typed part, in each form that a sentence may have."""
     if isinstance(value, dict):
         kind, at_ns = value.get("resourceType", kind), value.get("at", at_ns)
         for name in ("since", "waitingSince", "asOf"):

@@ -1,4 +1,4 @@
-"""The embedded log as a child of its process has it: what is read comes from the file, what is written by a pipe."""
+"""The embedded log in a child process: it reads the file, and writes through a pipe."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ partitions:
 
 
 def host(name: str, cores: int, **more: object) -> dict[str, object]:
-    """A document of a node; as much memory as anybody could want."""
+    """A document of a node with plenty of memory."""
     return {"kind": "node", "id": name, "capacity": {"vcore": cores * 1_000, "memory": 1_000_000}, **more}
 
 
@@ -70,7 +70,7 @@ class Answer:
 
 
 class HttpSource:
-    """A server with one answer, on a port that stays the same over any number of starts."""
+    """A server with one answer. Its port stays the same over restarts."""
 
     def __init__(self, *documents: object) -> None:
         (self._port,) = free_ports(1)
@@ -105,7 +105,7 @@ class HttpSource:
         return self
 
     def stop(self) -> None:
-        """Whoever asks is refused from now on."""
+        """Closes the port: connections are refused."""
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()
@@ -113,7 +113,7 @@ class HttpSource:
 
 
 def write(file: Path, text: str) -> None:
-    """As it should be done: no reader ever sees half of it."""
+    """Writes the file atomically."""
     aside = file.with_suffix(".aside")
     aside.write_text(text)
     aside.rename(file)
@@ -141,7 +141,7 @@ class ExternalUp(Up):
         super().__init__(directory, "--settings", str(self.settings), *more, environment=environment)
 
     async def begin(self) -> None:
-        """Starts it, and returns as soon as RMs and readers can talk to it, ready or not."""
+        """Starts it. Returns when it answers RMs and readers, ready or not."""
         self.process.start()
 
         async def listens() -> bool:
@@ -171,12 +171,12 @@ class ExternalUp(Up):
             return (await http.get("/health")).text
 
     async def source(self, rm_id: str, name: str) -> dict[str, Any]:
-        """What REST says of a source; {}: nothing."""
+        """REST's answer about a source; {}: none."""
         found = [each for each in await get(self.http, "/ws/v1/external", rm=rm_id) if each["source"] == name]
         return found[0] if found else {}
 
     async def objects(self, rm_id: str, name: str) -> dict[str, dict[str, Any]]:
-        """What REST says of a source's objects, by id."""
+        """REST's answer about a source's objects, by id."""
         page = await get(self.http, f"/ws/v1/external/{name}", rm=rm_id)
         return {each["id"]: each for each in page["objects"]}
 
@@ -256,7 +256,7 @@ class Rm:
         await eventually(lambda: key not in self.tasks, f"{key} has ended")
 
     async def settles(self) -> Counter[str]:
-        """How many tasks each node runs, when each task that was asked for either runs or is known to find no room."""
+        """Tasks per node, once each requested task runs or is known to have no room."""
 
         async def all_told() -> bool:
             return await self._waiting() + len(self.tasks) == self._asked
@@ -265,17 +265,17 @@ class Rm:
         return self.runs()
 
     async def fills(self, count: int) -> Counter[str]:
-        """Asks for so many, and gives where all of its tasks run."""
+        """Asks for that many tasks. Returns the nodes of all its tasks."""
         await self.asks(count)
         return await self.settles()
 
     async def runs_all(self, **counts: int) -> None:
-        """Returns when just so many tasks run on each node, and the others are known to find no room."""
+        """Waits until each node runs exactly that many tasks and the others are known to have no room."""
         await self.runs_now(**counts)
         assert await self.settles() == counts
 
     async def runs_now(self, **counts: int) -> None:
-        """Returns when just so many tasks run on each node."""
+        """Waits until each node runs exactly that many tasks."""
 
         try:
             await eventually(lambda: self.runs() == counts, "")
@@ -289,12 +289,12 @@ class Rm:
         return len((await get(self._http, "/ws/v1/explain/pending", rm=self.rm_id))["pending"])
 
     async def node(self, name: str) -> dict[str, Any]:
-        """What REST says of a node; {}: there is none."""
+        """REST's answer about a node; {}: unknown."""
         nodes = await get(self._http, "/ws/v1/partition/default/nodes", rm=self.rm_id)
         return next((each for each in nodes if each["nodeID"] == name), {})
 
     async def node_has(self, name: str, cores: int) -> dict[str, Any]:
-        """Returns when REST shows a node with such a capacity."""
+        """Waits until REST shows a node with that capacity."""
 
         async def has() -> dict[str, Any] | None:
             shown = await self.node(name)

@@ -1,4 +1,4 @@
-"""Secrets that an RM and an operator put wherever there is a text: no page, command, event or log entry shows them."""
+"""Secrets in every text that an RM and an operator can send: no page, command, event or log entry shows them."""
 
 from __future__ import annotations
 

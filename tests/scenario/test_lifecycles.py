@@ -40,13 +40,9 @@ SETTINGS = (
     "log.partitions=2",
     "log.kafka_linger_ms=0",
 )
-on_the_embedded_log = pytest.mark.parametrize(
-    "muster", [pytest.param("embedded", marks=pytest.mark.xdist_group("lifecycles embedded"))], indirect=True
-)
+on_the_embedded_log = pytest.mark.parametrize("muster", ["embedded"], indirect=True)
 on_kafka = pytest.mark.parametrize(
-    "muster",
-    [pytest.param("kafka", marks=[pytest.mark.kafka, pytest.mark.redis, pytest.mark.xdist_group("lifecycles kafka")])],
-    indirect=True,
+    "muster", [pytest.param("kafka", marks=[pytest.mark.kafka, pytest.mark.redis])], indirect=True
 )
 
 

@@ -1,4 +1,4 @@
-"""One RM beside another that asks for much: nobody waits for all that the other one wants."""
+"""One RM beside another with many asks: no RM waits for all asks of the other."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ async def test_an_ask_does_not_wait_for_all_asks_of_another_rm(world: World) -> 
 
 
 async def test_every_item_of_a_large_message_is_decided_once_and_in_order(world: World) -> None:
-    """The gateway cut it into many records; bad items are answered and change nothing."""
+    """The gateway splits the message into many records. Bad items are rejected and change nothing."""
     noise: list[str] = []
     noisy = await world.rm(NOISY, noise)
     items = asks("a", 3_000)
@@ -145,7 +145,7 @@ async def _all(reader: object) -> AsyncIterator[object]:
 async def test_asks_are_served_while_a_hostile_configuration_is_read(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before there was a process for it, the scheduler decided nothing for seconds."""
+    """Without the judge's process, the scheduler stopped for seconds."""
     judges: list[judging.Judge] = []
     init = judging.Judge._read
 

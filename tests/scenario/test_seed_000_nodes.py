@@ -1,4 +1,4 @@
-"""The life of nodes in the words of the scheduler interface, and of the previous generation where it says more."""
+"""The life of nodes, as the scheduler interface and its previous generation describe it."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class Manners:
 
     @property
     def takes_turns(self) -> bool:
-        """It wants one proposal at a time somewhere."""
+        """Whether it wants one open proposal at a time in some scope."""
         return bool(self.alone or self.tagged)
 
 
@@ -119,7 +119,7 @@ class Answering:
         rm.makers["stream"] = self._stream
 
     def item(self, item: AskItem) -> AskItem:
-        """An ask, that may say itself where its proposals are to be alone."""
+        """An ask, which may name its own scope for single proposals."""
         if not self.manners.takes_turns:
             return item
         tags = {name: each for name, each in item.tags.items() if name != TAG}
@@ -180,7 +180,7 @@ class Answering:
     # ---- its stream ------------------------------------------------------------------------------------------------
 
     def begins(self, report: list[Command] | None) -> Iterator[Command]:
-        """Its stream comes, at first and after a registration."""
+        """Opens its stream, at first and after a registration."""
         if self._begins or report is not None:
             self._begins = False
             yield self.connect(connected=True)
@@ -218,7 +218,7 @@ class Answering:
     # ---- the end ---------------------------------------------------------------------------------------------------
 
     def ending(self) -> Iterator[tuple[int | None, Iterable[Command]]]:
-        """It agrees to everything, and time passes: whatever fits is placed. Then all of it goes."""
+        """Agrees to everything while time passes, until everything that fits is placed. Then ends all allocations."""
         rm = self._rm
         yield SECOND_NS, self._say([SetDeciding(True), self.connect(connected=True)])
         for number in range(1, LAST_MINUTES * 2):

@@ -93,7 +93,7 @@ class Auditor(RecordBooks):
     # ---- what happens ----------------------------------------------------------------------------------------------
 
     def began(self, run: Run, out: Outcome) -> None:
-        """The queues of the first configuration were announced."""
+        """Notes the queues of the first configuration."""
         for event in out.events:
             self._sums.take(event)
 
@@ -192,7 +192,7 @@ class Auditor(RecordBooks):
                     must(not rooms, "left pending", f"{ask} fits on {rooms[0].node_id if rooms else ''}")
 
     def _note_waiting(self, records: Records) -> None:
-        """Which applications as a whole wait: others may go first, until they were looked at."""
+        """Notes the applications that wait as a whole: others may go first until they are tried."""
         for books in self.books.values():
             for app in books.apps.values():
                 record = records["app"].get((books.name, app.app_id))

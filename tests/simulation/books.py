@@ -15,7 +15,7 @@ Document = dict[str, Any]
 
 
 class AuditFailure(AssertionError):
-    """The auditor caught the core at something.
+    """The auditor noticed a violation.
 
     :ivar check: the check's short name: what a failing seed has in common with its shrunken form.
     """
@@ -195,7 +195,7 @@ class BookedNode:
 
 @dataclass(slots=True, eq=False)
 class BookedAsk:
-    """What is still wanted. ``said``: all quantities in the RM's words, zeros too; ``wants``: without zeros.
+    """A pending ask. ``said``: all quantities in the RM's words, zeros too; ``wants``: without zeros.
 
     ``leaving``: the placeholders that were told to go for it; ``mismatched``: none was as large.
     """
@@ -279,7 +279,7 @@ class BookedAllocation:
 
     @property
     def free(self) -> bool:
-        """A placeholder that was not told to go."""
+        """Whether it is a placeholder that is not releasing."""
         return self.placeholder and not self.told
 
     @property
@@ -377,14 +377,14 @@ class BookedApp:
         return max((ordinal + 1 for each, ordinal in self.held if each == key), default=0)
 
     def pending(self, task_group: str) -> int:
-        """So many placeholders of a task group are asked for."""
+        """The number of pending placeholders of a task group."""
         return sum(ask.pending for ask in self.asks.values() if ask.placeholder and ask.task_group == task_group)
 
     def placeholders(self, task_group: str) -> list[BookedAllocation]:
         return [each for each in self.held.values() if each.placeholder and each.task_group == task_group]
 
     def free(self, task_group: str) -> list[BookedAllocation]:
-        """The placeholders of a task group that were not told to go."""
+        """The placeholders of a task group that are not releasing."""
         return [each for each in self.placeholders(task_group) if not each.told]
 
     def placed(self) -> Counter[str]:
@@ -425,6 +425,6 @@ def suits(ask: BookedAsk, held: BookedAllocation) -> bool:
 
 
 def end_placeholders(app: BookedApp, task_group: str, became: str, count: int) -> None:
-    """Writes down what became of so many placeholders that were asked for."""
+    """Books the end of that many pending placeholders."""
     counts = app.gang.groups[task_group]
     setattr(counts, became, getattr(counts, became) + count)

@@ -77,7 +77,7 @@ class Turns:
 
 
 def check_alone(policy: CallbackPolicy, partition: Partition, tally: Counter[str]) -> None:
-    """No two are open where one of them is to be alone."""
+    """Fails if two proposals are open in a scope where one of them must be alone."""
     found = list(proposals(partition))
     if not found:
         return
@@ -108,7 +108,7 @@ class Wire:
         self._emitter = Emitter(Topics(), info)
 
     def registered(self) -> None:
-        """The RM begins anew, and knows all that it reports."""
+        """Starts anew at a registration."""
         self.info.last_allocation_response = 0
         self._told.clear()
         self._notes.clear()

@@ -143,7 +143,7 @@ def answers(envelope: pb.ResponseEnvelope) -> Said:
 
 
 def canonical(output: OutRecord) -> bytes:
-    """What a record says, whatever order the maps in it have: that is the serializer's own."""
+    """The record's content in one form: the order of maps in a record is not defined."""
     value = output.value
     if value is not None and output.topic == TOPICS.responses:
         envelope = pb.ResponseEnvelope.FromString(value)

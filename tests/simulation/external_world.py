@@ -250,7 +250,7 @@ class VmManager(Manager):
             self._did("resizes a VM")
 
     def _move(self) -> None:
-        """A VM goes to another host, under its key."""
+        """Moves a VM to another host. It keeps its key."""
         host, other = self._some(), self._some()
         if host is None or other is None or host is other or not host.vms:
             return
@@ -261,7 +261,7 @@ class VmManager(Manager):
             self._did("moves a VM")
 
     def _rebuild(self) -> None:
-        """Parts of a host are taken out, or put in; what does not fit any more of its own stops."""
+        """Changes a host's hardware. VMs that no longer fit stop."""
         host = self._some()
         if host is None:
             return
@@ -286,7 +286,7 @@ class VmManager(Manager):
             self._did("adds a host")
 
     def _remove_host(self) -> None:
-        """A host is its own no more. What only it had is gone, as a machine."""
+        """Removes a host from the manager. A host that only it had is gone."""
         host = self._some()
         if host is None:
             return
@@ -308,7 +308,7 @@ class VmManager(Manager):
         self._did("sets a quota")
 
     def _let_go(self) -> None:
-        """An owner of VMs is unknown for a while, or goes to another queue: the VMs run on."""
+        """Forgets an owner of VMs for a while, or moves it to another queue. Its VMs keep running."""
         if not self.owners:
             return
         tenant = self.dice.choice(list(self.owners))
@@ -368,7 +368,7 @@ class Lender(Manager):
         return found
 
     def lent(self, host_id: str) -> Amounts:
-        """What it has lent and not got back."""
+        """The resources that it lent and that were not returned."""
         sums: Amounts = {}
         for offer in self.offers.values():
             if offer.node_id == host_id and offer.offer_id not in self.returned:

@@ -183,7 +183,7 @@ class ResourceManager:
     # ---- what an RM does in a life ---------------------------------------------------------------------------------
 
     def advance_ns(self) -> int:
-        """How much later the next step is."""
+        """The time until the next step."""
         if self.odd is not None and self.maybe(0.004):
             return WHOLE_DAYS_NS
         return self.dice.choice(LONG_NS if self.maybe(0.01) else ADVANCES)
@@ -285,7 +285,7 @@ class ResourceManager:
         return self.run.core.partitions["default"]
 
     def _wind_up(self, number: int) -> Iterator[Command]:
-        """What runs ends, what waits in vain is taken back, nothing new comes."""
+        """Ends running allocations and withdraws asks that cannot fit, without new ones."""
         partition = self._partition
         yield from self.confirmations()
         real = [each for each in held(live(partition)) if not each.placeholder]
@@ -568,7 +568,7 @@ class ResourceManager:
         return UpdateAllocations((), items if self.odd is None else self.odd.releases(items))
 
     def _free(self, partition: Partition, apps: list[Application]) -> Command | None:
-        """What runs on one node ends: the room that others wait for."""
+        """Ends all allocations on one node."""
         if not partition.nodes:
             return None
         node_id = self.some_node(partition)

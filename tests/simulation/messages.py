@@ -359,7 +359,7 @@ class Player:
         self._write(self.machine.apply(records, self.now_ns))
 
     def settle(self) -> None:
-        """Decides until nothing is left to decide now."""
+        """Runs cycles until none is due."""
         for _ in range(1_000):
             deadline_ns = self.machine.next_deadline_ns()
             if deadline_ns is None or deadline_ns > self.now_ns:
@@ -368,7 +368,7 @@ class Player:
         raise AssertionError("the machine never comes to rest")
 
     def responses(self) -> list[Any]:
-        """Of the records since the last look."""
+        """Responses in the records since the last call."""
         found = []
         for record in self.written:
             if record.topic == self.topics.responses:

@@ -243,7 +243,7 @@ class Oddities:
     # ---- releases --------------------------------------------------------------------------------------------------
 
     def releases(self, items: list[ReleaseItem]) -> list[ReleaseItem]:
-        """In all words, by key or UUID, and of what is not there."""
+        """Releases with all termination types, by key or UUID, also of unknown allocations."""
         rm, dice = self._rm, self._rm.dice
         found = []
         for item in items:
@@ -266,7 +266,7 @@ class Oddities:
     # ---- what an RM must not say -----------------------------------------------------------------------------------
 
     def nonsense(self, partition: Partition) -> Command:
-        """Of what is not there, and amounts that make no sense."""
+        """Messages about unknown objects, and with invalid amounts."""
         rm, dice, name = self._rm, self._rm.dice, partition.name
         nowhere = "nowhere"
         wrong: list[Command] = [

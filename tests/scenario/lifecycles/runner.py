@@ -32,7 +32,7 @@ Plain = Mapping[str, Any]
 
 
 class ScenarioError(Exception):
-    """The scenario itself is wrong: a word that is not known, a part that is missing."""
+    """The scenario itself is wrong: an unknown key, or a missing part."""
 
 
 # ---- reading -------------------------------------------------------------------------------------------------------
@@ -77,7 +77,7 @@ class Drawing:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One row: an arrow, what is done, and what must be heard and seen.
+    """One scenario of an arrow: the steps, and the expected messages and REST answers.
 
     :ivar generations: in which it is played, one at a time; empty: ``rms`` says who is there.
     :ivar rms: resource managers by name, each with its generation, that are there at the same time.
@@ -171,7 +171,7 @@ _NOTHING = object()
 
 
 def said_by(value: Any, generation: str) -> Any:
-    """What a generation says: of ``{current: …, previous: …}`` its own part, at any depth."""
+    """The part of one generation: chosen from ``{current: …, previous: …}`` at any depth."""
     if isinstance(value, Mapping):
         if value and set(value) <= set(GENERATIONS):
             return said_by(value[generation], generation) if generation in value else _NOTHING
@@ -277,7 +277,7 @@ class _Role:
             self.muster.clock.forward(float(what))
 
     def _filled(self, value: Any) -> Any:
-        """With what was learned in place of ``$name``."""
+        """Replaces each ``$name`` by its value."""
         if isinstance(value, Mapping):
             return {key: self._filled(part) for key, part in value.items()}
         if isinstance(value, list):
@@ -306,7 +306,7 @@ class _Role:
                 assert _alike(how, ended[method], self), f"{method} ended {ended[method]!r}"
 
     async def _hears(self, method: str, items: Sequence[Plain]) -> None:
-        """The next items of a stream are these, in this order; only what comes in one response may change places."""
+        """Fails unless the next items of a stream are these, in this order. Items of one response may change places."""
         heard = self.peer.heard[method]
         wanted = [(kind, shape) for item in items for kind, shape in item.items()]
         await self.peer.until(
@@ -341,7 +341,7 @@ class _Role:
             raise AssertionError(f"{error}; it shows {last}") from None
 
     async def _tells_events(self, wanted: Sequence[str]) -> None:
-        """The tracked events since the last look have these, in this order, among others."""
+        """Fails unless the new tracked events contain these, in this order."""
         records: list[str] = []
 
         async def look() -> bool:
@@ -364,7 +364,7 @@ class _Role:
             raise AssertionError(f"{error}; they are {records[self._events_read :]}") from None
 
     async def says_no_more(self) -> None:
-        """All that it sent is decided, and nothing was said to it that the scenario does not have."""
+        """Waits until everything sent is decided. Fails if the RM received more than the scenario says."""
         peer = self.peer
         for turn in range(2):  # what the first one's answer came with may be decided after it
             key = f"barrier-{turn}"
@@ -412,7 +412,7 @@ def _told(heard: Sequence[Heard]) -> str:
 
 
 def _alike(wanted: Any, got: Any, role: _Role) -> bool:
-    """Whether what came is as it is wanted; see README.md, "Matching". Learns ``$names`` on the way."""
+    """Whether the value matches (README.md, "Matching"). Assigns ``$names``."""
     if isinstance(wanted, Mapping):
         if not isinstance(got, Mapping):
             return False

@@ -8,6 +8,7 @@ import lzma
 import subprocess
 import tarfile
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -155,6 +156,7 @@ def old_messages(version: str) -> dict[str, Any]:
 def assert_readable(path: Path, old: dict[str, Any]) -> None:
     """An earlier version reads each record as it is: what it does not know, it passes over."""
     topics, kinds = Topics(), set[str]()
+    now: ModuleType
     with LogFile(path) as log:
         for topic, partition in log.places:
             first, end = log.bounds(topic, partition)

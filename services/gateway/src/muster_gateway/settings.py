@@ -14,6 +14,8 @@ from muster_runtime.pages import names_loopback
 from muster_runtime.stores import ClientTls, Password, check_pairs
 from pydantic import BaseModel, ConfigDict, Field, IPvAnyNetwork, SecretStr, field_validator, model_validator
 
+from muster_gateway.quota_settings import QuotaSettings
+
 _MIB = 1024 * 1024
 _SESSION_SCHEMES = ("memory", "sqlite", "redis", "rediss")
 
@@ -277,6 +279,9 @@ class GatewaySettings(BaseModel):
     max_message_bytes: int = Field(4 * _MIB, ge=1024, description="One gRPC message; larger: RESOURCE_EXHAUSTED.")
     max_streams: int = Field(
         4_000, ge=3, description="Open streams of this gateway (three for each RM, four with a callback stream)."
+    )
+    quotas: QuotaSettings = Field(
+        QuotaSettings.model_validate({}), description="What RMs and identities may have and send."
     )
     calls: CallSettings = Field(CallSettings.model_validate({}), description="Limits of gRPC calls for each caller.")
     max_metrics_watchers: int = Field(100, ge=0, description="Calls of muster.v1.Metrics/Watch at the same time.")

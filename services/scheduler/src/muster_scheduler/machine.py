@@ -6,7 +6,7 @@ Unreadable requests go to the dead letters; the core answers a bad item in a req
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import structlog
@@ -46,13 +46,13 @@ from muster_scheduler.natives import Verdict
 from muster_scheduler.policy_groups import PolicyGroups
 from muster_scheduler.recorded_time import NoSteps, RecordedTime, Steps
 from muster_scheduler.registrar import Registrar
+from muster_scheduler.rm_quotas import ReachedQuotas, RmQuotas
 from muster_scheduler.roster import Roster
 from muster_scheduler.sources import Sources
 from muster_scheduler.tally import Stopwatch, complete
 from muster_scheduler.users import UserGroups, with_groups
 
 log = structlog.get_logger(__name__)
-
 
 _LIVES = frozenset(pb.RmLifecycle.State.values()) - {pb.RmLifecycle.UNKNOWN}
 _SHOWN_MAX = 256  # characters of an id in a reason
@@ -78,6 +78,7 @@ class SchedulerMachine:
         for one RM does not depend on the others' turns.
     :param times: recorded time of the partition; default: as the worker's clock.
     :param steps: gets the steps of the wall clock.
+    :param reached: gets the quotas that RMs have reached.
     :param holds: outcomes grow until ``flush``, over several calls; otherwise each call returns its records.
     :param gate: the external sources that the scheduler must wait for; without a life: none, and the machine gives up
         none.
@@ -97,6 +98,7 @@ class SchedulerMachine:
         steps: Steps | None = None,
         *,
         holds: bool = False,
+        reached: ReachedQuotas | None = None,
     ) -> None:
         self._topics = topics
         self._new_uuid = new_uuid
@@ -120,8 +122,17 @@ class SchedulerMachine:
         self._times = times if times is not None else RecordedTime(NoSteps())
         self._steps = steps if steps is not None else Steps(monotonic_s)
         self._sources = Sources(roster, gate)
+        self._quotas = RmQuotas(roster, reached if reached is not None else ReachedQuotas(monotonic_s))
         self._registrar = Registrar(
-            topics, roster, new_uuid, self._policy_groups, self._judge, self._admin, self._sources, self._times
+            topics,
+            roster,
+            new_uuid,
+            self._policy_groups,
+            self._judge,
+            self._admin,
+            self._sources,
+            self._times,
+            self._quotas,
         )
 
     @property
@@ -135,9 +146,17 @@ class SchedulerMachine:
         """Takes one record of the state topic."""
         self._folder.take(record)
 
+    def settle(self) -> Iterator[None]:
+        """Builds the cores in steps and checks them, for a standby. From then on ``fold`` applies each record."""
+        yield from self._folder.settle_in_steps()
+        for state in self._folder.rms.values():
+            invariants.check(state.core, merges=False)
+            yield
+
     def folded(self, now_ns: int) -> None:
-        """Builds the cores and checks them, once the state is complete."""
-        self._folder.settle()
+        """Builds the cores and checks them, once the state is complete. A standby has done both before."""
+        followed = self._folder.settled
+        self._folder.complete()
         lasts = [(state.info.last_decided_ns, state.info.clock) for state in self._folder.rms.values()]
         lasts += [(kept.last_decided_ns, Anchor()) for kept in self._folder.forgotten.values()]
         self._times.resume(now_ns, *max(lasts, default=(0, Anchor())))
@@ -147,10 +166,12 @@ class SchedulerMachine:
             self._folded_pauses(state.info, now_ns)
             state.core.apply(SetDeciding(state.info.decides), state.info.last_decided_ns)
             state.core.activate(now_ns, state.info.last_decided_ns)
-            invariants.check(state.core, merges=False)
+            if not followed:
+                invariants.check(state.core, merges=False)
             complete(state.info.tally, sum(each.running for each in state.core.partitions.values()))
             self._emitters[rm_id] = Emitter(self._topics, state.info)
             self._unexhausted[rm_id] = None
+        self._quotas.folded(now_ns)
         self._unwritten |= self._folder.compiled_anew  # writes these RMs' registrations
         self._folder.compiled_anew = {}
         for rm_id, state in self._folder.rms.items():
@@ -245,6 +266,7 @@ class SchedulerMachine:
                 emitter = self._emitters[rm_id]
                 outputs += (emitter.rm_record(state.core.next_submission), emitter.registration_record())
             out = state.core.cycle(now_ns, budget, self._outcomes.pop(rm_id, None))
+            self._quotas.review(state, now_ns, out)
             self._unexhausted.pop(rm_id, None)
             if not state.core.exhausted:
                 self._unexhausted[rm_id] = None  # behind all others
@@ -342,6 +364,8 @@ class SchedulerMachine:
                     message = callbacks_pb2.FromResourceManager.FromString(envelope.callback_answers)
                     state.core.apply(callback_stream.answers(message), now_ns, out)
                     self._admin.dumps_answered(rm_id, message.state_dumps, self._emitters[rm_id], outputs)
+                case "quotas_changed":
+                    self._quotas.change(state, envelope.quotas_changed, now_ns)
                 case "notice":
                     self._note(state, envelope.notice, now_ns, outputs)
                 case _:

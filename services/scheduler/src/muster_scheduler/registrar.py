@@ -8,14 +8,14 @@ import structlog
 from muster_bus.log import OutRecord
 from muster_bus.topics import Topics, state_key
 from muster_core.model.application import Allocation
-from muster_core.model.commands import SetCallbacks
+from muster_core.model.commands import SetCallbacks, SetQuotas
 from muster_core.model.outcome import Outcome
 from muster_core.requests.registration_end import FORGOTTEN
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.si.v1 import si_pb2 as si
 from muster_runtime import event_settings
 from muster_state import state_codec
-from muster_state.follower import Forgotten, RmInfo, RmState, encode_forgotten, new_core
+from muster_state.follower import Forgotten, RmInfo, RmState, encode_forgotten, new_core, quotas_of
 
 from muster_scheduler import callback_stream, configuration, generation, pauses
 from muster_scheduler.admin_commands import AdminCommands, may_forget, never_registered
@@ -24,6 +24,7 @@ from muster_scheduler.emit import Emitter, admin_result, write_states
 from muster_scheduler.leaving import keys_of, published, take_over
 from muster_scheduler.policy_groups import PolicyGroups
 from muster_scheduler.recorded_time import RecordedTime
+from muster_scheduler.rm_quotas import RmQuotas
 from muster_scheduler.roster import Roster
 from muster_scheduler.sources import Sources
 
@@ -47,6 +48,7 @@ class Registrar:
         admin: AdminCommands,
         sources: Sources,
         times: RecordedTime,
+        quotas: RmQuotas,
     ) -> None:
         self._topics = topics
         self._roster = roster
@@ -56,6 +58,7 @@ class Registrar:
         self._admin = admin
         self._sources = sources
         self._times = times
+        self._quotas = quotas
 
     def register(
         self,
@@ -88,10 +91,14 @@ class Registrar:
         )
         if problem := configuration.too_large(info):
             told.append(problem)
-        if config is None or any(each.severity == pb.ConfigProblem.ERROR for each in told):
+        refused = config is None or any(each.severity == pb.ConfigProblem.ERROR for each in told)
+        over = self._quotas.problems(envelope, known, config) if config is not None and not refused else []
+        if config is None or refused or over:
             emitter = Emitter(self._topics, known.info if known is not None else RmInfo(rm_id))
-            outputs.append(emitter.registration(envelope.request_id, told, accepted=False))
+            exhausted = bool(over)
+            outputs.append(emitter.registration(envelope.request_id, told + over, accepted=False, exhausted=exhausted))
             return
+        info.identity, info.quotas = envelope.identity, quotas_of(envelope.quotas)
         info.generation, info.generation_by = generation.said(request.extraConfig, request.version)
         told += generation.problems_of(request.extraConfig)
         pauses.mark_awaited(info, self._sources.awaited(rm_id), now_ns)
@@ -104,7 +111,7 @@ class Registrar:
         else:
             info.instance_uuid = self._new_uuid()
         if known is not None:
-            info.tally = known.info.tally
+            info.tally, info.quotas_reached = known.info.tally, known.info.quotas_reached
             # An operator's pause concerns the RM, not one registration of it. An RM that restarts, by itself or in a
             # crash loop, must not lift the pause.
             info.paused, info.paused_reason = known.info.paused, known.info.paused_reason
@@ -114,6 +121,7 @@ class Registrar:
         pauses.mark_absence(info, now_ns)
         # Sources report for the RM's id: the new core finds their reports where the old one left them.
         core = new_core(info, searching=True, config=config, external=self._roster.folder.books_of(rm_id))
+        core.apply(SetQuotas(info.quotas), now_ns)
         info.last_decided_ns, info.clock = now_ns, self._times.anchor
         emitter = Emitter(self._topics, info)
         out = Outcome() if known is None else known.core.end(now_ns)
@@ -138,7 +146,8 @@ class Registrar:
                 outputs.append(emitter.tombstone(key))
         member = self._policy_groups.member(info.config, info.policy_group)
         outputs.append(emitter.registration(envelope.request_id, told, accepted=True, policy_group=member))
-        self._roster.folder.rms[rm_id] = RmState(info, core)
+        self._roster.folder.rms[rm_id] = state = RmState(info, core)
+        self._quotas.registered(state)
         self._roster.emitters[rm_id] = emitter
         self._roster.outcomes[rm_id] = out
         log.info("rm registered", rm=rm_id, registrations=info.registrations, warnings=len(told))
@@ -175,4 +184,5 @@ class Registrar:
         outputs.append(admin_result(self._topics, rm_id, result))
         # 4. the machine's own entries
         self._roster.drop(rm_id, kept)
+        self._quotas.forget(rm_id)
         log.info("rm forgotten", rm=rm_id, was=known.info.life, force=force, allocations=result.allocations)

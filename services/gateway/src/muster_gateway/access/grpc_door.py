@@ -24,8 +24,9 @@ from muster_runtime.life import until
 from muster_gateway import metrics
 from muster_gateway.access.calls import Calls
 from muster_gateway.access.request_codec import rm_of
-from muster_gateway.errors import NotIdentified, NotPermitted, RightWithdrawn, shown
+from muster_gateway.errors import NotIdentified, NotPermitted, RightWithdrawn, TooFast, shown
 from muster_gateway.identity import Doorman
+from muster_gateway.rates import Rates, pushback
 from muster_gateway.seldom import Seldom
 
 log = structlog.get_logger(__name__)
@@ -41,10 +42,13 @@ class GrpcDoor(grpc.aio.ServerInterceptor):
 
     :param methods: by their names in calls.
     :param calls: keeps the calls that are under way.
+    :param rates: of identities; None: no limits.
     """
 
-    def __init__(self, doorman: Doorman, calls: Calls, methods: dict[str, Method] | None = None) -> None:
-        self._doorman, self._calls = doorman, calls
+    def __init__(
+        self, doorman: Doorman, calls: Calls, methods: dict[str, Method] | None = None, rates: Rates | None = None
+    ) -> None:
+        self._doorman, self._calls, self._rates = doorman, calls, rates
         self._methods = by_path(METHODS) if methods is None else methods
         self._refusals = Seldom(_REFUSED_TOLD_S)
 
@@ -113,6 +117,12 @@ class GrpcDoor(grpc.aio.ServerInterceptor):
                 )
             await context.abort(refused.code, str(refused))
             raise AssertionError("abort raises") from refused
+        if self._rates is not None and method.right is not Right.NONE and isinstance(request, bytes):
+            try:
+                self._rates.admit(caller, len(request))
+            except TooFast as error:
+                context.set_trailing_metadata(pushback(error.wait_s))
+                await context.abort(error.code, str(error))
         if method.rm:
             caller.claims.append((method.right, rm_id))
         return caller

@@ -11,6 +11,10 @@ from pathlib import Path
 import pytest
 from chaos.harness import assert_counted_through, event_ids, folded_state
 from group_rig import DirectRm, Schedulers, one_rm_per_partition, opened
+from muster_bus.clock import SystemClock
+from muster_informers.settings import ExternalSettings
+from muster_scheduler.app import SchedulerService
+from muster_scheduler.settings import SchedulerSettings
 from waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.kafka, pytest.mark.timeout(300)]
@@ -110,3 +114,52 @@ async def test_schedulers_come_go_die_and_pause_under_load(tmp_path: Path, kafka
             for rm in rms:
                 await rm.stop()
             await schedulers.stop()
+
+
+async def test_informers_go_with_the_partition_of_their_rm(tmp_path: Path, kafka_bootstrap: str) -> None:
+    """The next owner lists anew, and decides after that."""
+    path = tmp_path / "hosts.yaml"
+    path.write_text("[]\n")
+    async with opened(kafka_bootstrap, "outside", 2) as (settings, log):
+        topics = settings.topics()
+        rm_id = one_rm_per_partition(topics)[1]
+        table = {"kind": "file", "rm": rm_id, "path": str(path)}
+        external = ExternalSettings.model_validate({"informers": {"hosts": table}, "own_process": False})
+        scheduler = SchedulerSettings(external=external)
+        rm = DirectRm(log, topics, await log.writer("test"), rm_id)
+        first, second = (SchedulerService(scheduler, log, topics, SystemClock()) for _ in range(2))
+        try:
+            await first.start()
+            await eventually(first.healthy)
+            await rm.start(2, 100)
+            await rm.ask(5)
+            await eventually(lambda: rm.waiting == 0)
+            lives = [gate_life(first)]
+            await second.start()
+            await eventually(lambda: owns(second) and owns(first) and second.facts()["warm"] and first.facts()["warm"])
+            owner, other = (first, second) if 1 in owns(first) else (second, first)
+            await eventually(owner.healthy)
+            lives.append(gate_life(owner))
+            await owner.stop()
+            await eventually(lambda: owns(other) == [0, 1])
+            await eventually(other.healthy)
+            lives.append(gate_life(other))
+            await rm.ask(5)
+            await eventually(lambda: rm.waiting == 0)
+            assert await other.problems() == []
+            assert lives[2] not in lives[:2], "a life of their own in each ownership"
+            assert set(rm.answers.values()) == {1}
+        finally:
+            await rm.stop()
+            for service in (first, second):
+                await service.stop()
+
+
+def owns(service: SchedulerService) -> list[int]:
+    found = service.facts()["partitions"]
+    assert isinstance(found, list)
+    return found
+
+
+def gate_life(service: SchedulerService) -> str:
+    return service._outside_of(1).gate.life

@@ -150,9 +150,10 @@ class RmCounts:
 
     def __init__(self, sessions: SessionStore, partition_of: Callable[[str], int], clock: Clock) -> None:
         self._sessions, self._partition_of, self._clock = sessions, partition_of, clock
-        self._known: dict[str, str] = {}
-        self._under_way: dict[str, str] = {}
-        self._since: dict[str, str] = {}  # accepted since the last read began
+        # By RM: its identity, and its partition of the log.
+        self._known: dict[str, tuple[str, int]] = {}
+        self._under_way: dict[str, tuple[str, int]] = {}
+        self._since: dict[str, tuple[str, int]] = {}  # accepted since the last read began
         self._read_s = float("-inf")
 
     async def elsewhere(self, rm_id: str, identity: str) -> tuple[int, int]:
@@ -161,9 +162,12 @@ class RmCounts:
         """
         await self._read()
         here = self._partition_of(rm_id)
-        known = {**self._under_way, **self._known}
-        others = [name for each, name in known.items() if self._partition_of(each) != here]
-        self._under_way[rm_id] = identity
+        found = [
+            *self._known.values(),
+            *(self._under_way[each] for each in self._under_way.keys() - self._known.keys()),
+        ]
+        others = [name for name, partition in found if partition != here]
+        self._under_way[rm_id] = (identity, here)
         return others.count(identity), len(others)
 
     async def _read(self) -> None:
@@ -177,11 +181,12 @@ class RmCounts:
         except BaseException:
             self._read_s = float("-inf")
             raise
-        self._known = {each.rm_id: each.identity for each in sessions if each.state is not RmState.INIT} | self._since
+        registered = [each for each in sessions if each.state is not RmState.INIT]
+        self._known = {each.rm_id: (each.identity, self._partition_of(each.rm_id)) for each in registered} | self._since
 
     def registered(self, rm_id: str, identity: str) -> None:
         """The scheduler has accepted a registration."""
-        self._known[rm_id] = self._since[rm_id] = identity
+        self._known[rm_id] = self._since[rm_id] = (identity, self._partition_of(rm_id))
 
     def ended(self, rm_id: str) -> None:
         """A registration that was counted by :meth:`elsewhere` has its answer, or gets none."""

@@ -12,6 +12,7 @@ from muster_bus.topics import Topics, parse_state_key
 from muster_proto.muster.bus.v1 import envelope_pb2, state_pb2
 from muster_proto.muster.v1 import admin_pb2
 from muster_queue_config.judge import Judged
+from muster_runtime.caller import current
 
 from muster_gateway.rm_life import RmState
 from muster_gateway.stream_kind import StreamKind
@@ -176,6 +177,7 @@ class RequestCodec:
         """Makes the record of a RegisterResourceManagerRequest, with the verdict on its configuration."""
         envelope = self._envelope(rm_id, now_ns, request_id, judged)
         envelope.register = payload
+        _name_caller(envelope)
         return self._record(rm_id, self._topics.partition_of(rm_id), envelope)
 
     def configuration(
@@ -192,6 +194,7 @@ class RequestCodec:
         """
         envelope = self._envelope(rm_id, now_ns, request_id, judged)
         envelope.configuration = payload
+        _name_caller(envelope)
         return self._record(rm_id, self._topics.partition_of(rm_id), envelope)
 
     def command(
@@ -205,6 +208,7 @@ class RequestCodec:
         """Makes the record of an operator's command. ``judged`` is for a validation."""
         envelope = self._envelope(rm_id, now_ns, request_id, judged)
         envelope.admin.CopyFrom(command)
+        _name_caller(envelope)
         return self._record(rm_id, self._topics.partition_of(rm_id), envelope)
 
     def lifecycle(self, rm_id: str, state: RmState, reason: str, now_ns: int) -> OutRecord:
@@ -212,6 +216,8 @@ class RequestCodec:
         envelope = self._envelope(rm_id, now_ns)
         envelope.lifecycle.state = int(state)  # type: ignore[assignment]
         envelope.lifecycle.reason = reason
+        if state is RmState.STOPPED:
+            _name_caller(envelope)
         return self._record(rm_id, self._topics.partition_of(rm_id), envelope)
 
     def loss(self, rm_id: str, message: str, now_ns: int) -> OutRecord:
@@ -249,6 +255,18 @@ class RequestCodec:
 
     def _record(self, rm_id: str, partition: int, envelope: envelope_pb2.RequestEnvelope) -> OutRecord:
         return OutRecord(self._topics.requests, partition, rm_id.encode(), envelope.SerializeToString())
+
+
+def _name_caller(envelope: envelope_pb2.RequestEnvelope) -> None:
+    """Tells the scheduler who asks, for the audit entry of the outcome. The caller's own entry is not needed then."""
+    caller = current()
+    caller.carried = True
+    identity = caller.identity
+    envelope.caller.CopyFrom(
+        envelope_pb2.RequestCaller(
+            identity=identity.name, proof=identity.proof, peer=caller.peer, door=caller.door, method=caller.method
+        )
+    )
 
 
 def read_response(record: Record) -> Response:

@@ -30,6 +30,8 @@ from starlette.types import Receive, Scope, Send
 
 from muster_gateway import http_rights, metrics
 from muster_gateway.access.calls import Calls
+from muster_gateway.audit import AuditWriter
+from muster_gateway.audit_codec import Result
 from muster_gateway.errors import NotIdentified, NotPermitted, shown
 from muster_gateway.identity import Doorman, Refusal
 from muster_gateway.page import Page
@@ -79,6 +81,7 @@ class HttpFront:
     :param exposition: returns the answer of ``/metrics``; None: this process's metrics.
     :param default_rm: the RM of a request that names none, where there are several; "": none.
     :param calls: keeps the requests that are under way.
+    :param audit: takes refused requests, and those that may change something; None: nothing is audited.
     """
 
     def __init__(
@@ -92,7 +95,9 @@ class HttpFront:
         exposition: Callable[[], Awaitable[bytes]] | None = None,
         default_rm: str = "",
         calls: Calls | None = None,
+        audit: AuditWriter | None = None,
     ) -> None:
+        self._audit = audit
         self._calls = calls if calls is not None else Calls()
         self._default_rm = header(default_rm)
         self._view, self._publisher, self._doorman = view, publisher, doorman
@@ -109,10 +114,13 @@ class HttpFront:
             return
         # 1. the caller and its right
         needed = http_rights.needed(scope["method"], scope["path"])
+        rm_id = _rm_of(scope) if needed in _OF_RMS else ""
         try:
-            rm_id = _rm_of(scope) if needed in _OF_RMS else ""
             caller = await self._doorman.admit(self._doorman.asked_http(scope), needed, rm_id)
         except (NotIdentified, NotPermitted) as refused:
+            if self._audit is not None:
+                caller = self._doorman.unadmitted(self._doorman.asked_http(scope))
+                self._audit.refused(caller, str(needed), rm_id, refused)
             await self._refuse(refused, scope, send)
             return
         identity = caller.identity
@@ -137,6 +145,11 @@ class HttpFront:
             strong = needed.role is Role.ADMIN or scope["method"] not in _LOOKS
             tell = log.info if strong else log.debug
             tell("http request", **self._who(scope), identity=identity.name, role=str(identity.role), status=status)
+            if strong and needed is not Right.NONE and self._audit is not None:
+                good = 200 <= status < 400
+                reason = "" if good else f"status {status}"
+                result = Result.ACCEPTED if good else Result.FAILED
+                self._audit.ended(caller, str(needed), rm_id, result, reason)
 
     async def _route(self, scope: Scope, identity: Identity, receive: Receive, send: Send) -> None:
         path: str = scope["path"]

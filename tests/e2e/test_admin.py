@@ -85,6 +85,21 @@ async def test_a_pause_outlives_a_kill_and_ends_when_an_operator_says_so(up: Up,
         await eventually(drained, "it is drained still", PATIENCE_S)
         assert muster(up, "admin", "undrain", "node-1")[0] == 0
 
+        # The audit trail, of the gateway and of the file beside the running Muster
+        code, said = muster(up, "audit", "--rm", "my-cluster", "--json")
+        trail = [json.loads(line) for line in said.splitlines()]
+        done = [(each["action"], each["result"], each["identity"]) for each in trail if each["request_offset"] >= 0]
+        assert done == [
+            (action, "accepted", "loopback") for action in ("register", "pause", "resume", "drain", "undrain")
+        ]
+        assert trail[done.index(("pause", "accepted", "loopback"))]["objects"] == {"why": "new racks"}
+        of_file = muster_command("audit", "--data-dir", str(up.data), "--action", "drain", "--json")
+        (line,) = subprocess.run(of_file, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
+        assert json.loads(line) == next(each for each in trail if each["action"] == "drain")
+        code, said = muster(up, "audit", "--action", "list", "--last", "1")
+        assert (code, "loopback (loopback)" in said) == (0, True)
+        assert muster(up, "audit", "--result", "maybe")[0] == 2
+
         larger = tmp_path / "larger.yaml"
         larger.write_text(QUEUES.replace("vcore: 3", "vcore: 5"))
         code, said = muster(up, "admin", "validate", str(larger))

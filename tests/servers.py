@@ -77,10 +77,15 @@ _KAFKA_SETTINGS = {
     "transaction.state.log.replication.factor": "1",
     "transaction.state.log.min.isr": "1",
     "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "500",  # the scheduler's default is under the broker's
     "num.partitions": "1",
     "auto.create.topics.enable": "false",
     "log.retention.check.interval.ms": "60000",
 }
+
+
+# A broker that lives for minutes never earns back what the second compiler and the parallel collector cost.
+_BRIEF_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 
 class NoServer(Exception):
@@ -203,6 +208,14 @@ def start_again(server: Server, directory: Path) -> Server:
     work = directory / server.kind
     pid_file = work / "data" / "postmaster.pid" if server.kind == "postgres" else None
     return _process(server.kind, server.command, server.address, work, pid_file=pid_file)
+
+
+def await_kafka(server: Server) -> None:
+    """Returns when a local broker answers. Raises NoServer."""
+    try:
+        _await_answer("kafka", server.address, lambda: started_ticks(server.pid) > 0, ANSWER_TIMEOUT_S)
+    except _Unusable as error:
+        raise NoServer(f"kafka at {server.address}: {error}") from error
 
 
 def stop(server: Server) -> None:
@@ -331,6 +344,7 @@ def _local_kafka(kind: Kind, directory: Path) -> Server:
     )
     java = [
         "java",
+        *_BRIEF_JVM,
         f"-Dlog4j.configuration=file:{work}/log4j.properties",
         f"-Dlog4j2.configurationFile={work}/log4j2.properties",
         "-cp",
@@ -671,26 +685,33 @@ def _tail(text: str, lines: int = 3) -> str:
 # --- sessions and the command ---------------------------------------------------------------------------------------
 
 
-def session_directory() -> Path:
-    """A new directory for one test session; its name holds who owns it. Ends what killed sessions left behind."""
+def session_directory(owner: int | None = None) -> Path:
+    """Makes the directory of one test session, and ends what killed sessions left behind.
+
+    :param owner: pid of the process that the session ends with; in the directory's name. None: this one.
+    """
     for left in Path(tempfile.gettempdir()).glob("muster-servers-*-*"):
         pid, ticks = left.name.split("-")[2:4]
         if pid.isdigit() and ticks.isdigit() and started_ticks(int(pid)) != int(ticks) and os.access(left, os.W_OK):
             stop_all(left)
-    me = os.getpid()
-    directory = Path(tempfile.gettempdir()) / f"muster-servers-{me}-{started_ticks(me)}"
+    owner = owner or os.getpid()
+    directory = Path(tempfile.gettempdir()) / f"muster-servers-{owner}-{started_ticks(owner)}"
     directory.mkdir(mode=0o711, exist_ok=True)  # PostgreSQL's user must get through
     return directory
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Servers for development and tests, that last until stopped.")
-    parser.add_argument("action", choices=["start", "stop", "show"])
+    parser.add_argument("action", choices=["start", "stop", "show", "session"])
     parser.add_argument("--env-file", type=Path, help="also write the variables there, as export lines")
     parser.add_argument("--only", choices=KINDS, action="append", help="this kind only; may be repeated")
     default = Path(tempfile.gettempdir()) / f"muster-dev-servers-{os.getuid()}"
     parser.add_argument("--directory", type=Path, default=default, help="where they live (default: %(default)s)")
+    parser.add_argument("--owner", type=int, help="pid of the process that a session ends with")
     options = parser.parse_args(arguments)
+    if options.action == "session":  # for several runs of pytest that share servers
+        print(session_directory(options.owner))
+        return 0
     if options.action == "stop":
         stop_all(options.directory)
         if options.env_file:

@@ -153,7 +153,7 @@ class _Machine:
 def _state(data: bytes) -> None:
     key, _, value = data.partition(b"\n")
     record = Record("si.state.v1", 0, 0, 0, key, value)
-    for read in (gateway_codec.read_known_rm, gateway_codec.read_forgotten, gateway_codec.read_group_member):
+    for read in (gateway_codec.read_known_rm, gateway_codec.read_forgotten, gateway_codec.read_registration):
         with suppress(CodecError):
             read(record)
     event_codec.registered_extra_config(value)

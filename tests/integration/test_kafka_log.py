@@ -16,9 +16,10 @@ from muster_bus.backends.kafka import KafkaLog
 from muster_bus.clock import SystemClock
 from muster_bus.errors import Fenced, LogUnavailable, TopicMismatch, TransactionTimeout
 from muster_bus.log import OutRecord
-from muster_bus.partition_worker import PartitionWorker, WorkerSettings
+from muster_bus.partition_worker import PartitionWorker
 from muster_bus.settings import LogSettings
 from muster_bus.topics import Topics
+from muster_bus.worker_settings import WorkerSettings
 from unit.bus.toy import CountingMachine, FaultyLog, expected_responses, write_inputs
 from waiting import eventually
 
@@ -159,7 +160,6 @@ async def test_a_silent_broker_fails_commits_appends_and_health_in_bounded_time(
 async def test_a_batch_that_fails_inside_a_transaction_fails_the_transaction(
     bus: KafkaLog, topics: Topics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """aiokafka commits what is left when one partition's batch is refused."""
     from muster_bus.errors import TransactionFailed
 
     owner = await bus.take_over("group", topics.requests, 0)

@@ -7,11 +7,12 @@ A quiet RM sends one ask at a time, twenty in a second, and the time until its a
 quiet      nothing
 asks       an RM of the same partition sends messages of 20,000 asks, as fast as they are taken
 configs    RMs register with hostile and with large configurations, three at a time
+streams    20 connections open 200 streams each, send nothing, and open again what the gateway ends
 metrics    40 readers ask for /metrics without a pause
 
 The others run in a process of their own. Percentiles are of the quiet RM's asks, in ms. ``loop_…`` is the processor
 time that Muster's event loop used meanwhile: other load of the machine does not change it, and on a quiet machine the
-latency is little more.
+latency is little more. ``neighbour_per_s`` is what the RM of ``asks`` gets meanwhile (allocations per second).
 """
 
 from __future__ import annotations
@@ -40,12 +41,14 @@ from muster_client.accounts import percentile  # noqa: E402
 from muster_proto.si.v1 import si_pb2 as si  # noqa: E402
 from perf.driver import Driver, Shape, queue_config  # noqa: E402
 
-ATTACKS = ("asks", "configs", "metrics")
+ATTACKS = ("asks", "configs", "streams", "metrics")
 QUIET_RM = "quiet"
 ASKS_PER_S = 20.0
 ASKS_PER_MESSAGE = 20_000
 MESSAGES = 10
 READERS = 40
+CONNECTIONS, STREAMS = 20, 200
+_RETRY_S = 0.1
 REGISTRATIONS_AT_ONCE = 3
 _SERVICE = "/si.v1.Scheduler/"
 
@@ -67,6 +70,8 @@ async def attack(name: str, gateway: str, http: str) -> None:
             await _ask_for_much(channel)
         elif name == "configs":
             await asyncio.gather(*(_register(channel, number) for number in range(REGISTRATIONS_AT_ONCE)))
+        elif name == "streams":
+            await _be_silent(gateway)
         else:
             await asyncio.gather(*(_read_metrics(http) for _ in range(READERS)))
 
@@ -140,6 +145,32 @@ async def _register(channel: grpc.aio.Channel, number: int) -> None:
                 await call(request.SerializeToString(), timeout=60)
 
 
+async def _be_silent(gateway: str) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        channels = [
+            await stack.enter_async_context(
+                # (gRPC shares connections of channels with the same options)
+                grpc.aio.insecure_channel(gateway, options=[("grpc.use_local_subchannel_pool", 1)])
+            )
+            for _ in range(CONNECTIONS)
+        ]
+        opened = 0
+
+        async def stay_silent(channel: grpc.aio.Channel) -> None:
+            nonlocal opened
+            while True:
+                call: Any = channel.stream_stream(f"{_SERVICE}UpdateNode")()
+                opened += 1
+                if opened == CONNECTIONS * STREAMS:
+                    _begin()
+                with contextlib.suppress(grpc.aio.AioRpcError):
+                    while await call.read() is not grpc.aio.EOF:
+                        pass
+                await asyncio.sleep(_RETRY_S)
+
+        await asyncio.gather(*(stay_silent(channel) for channel in channels for _ in range(STREAMS)))
+
+
 async def _read_metrics(http: str) -> None:
     async with httpx.AsyncClient(timeout=60) as client:
         (await client.get(f"{http}/metrics")).raise_for_status()
@@ -190,6 +221,14 @@ class Quiet(Driver):
         super()._on_allocated(items)
 
 
+async def allocated_by_neighbour(http: str) -> float:
+    """Returns the allocations of the RM of ``asks`` until now."""
+    async with httpx.AsyncClient(timeout=60) as client:
+        text = (await client.get(f"{http}/metrics")).text
+    name = f'muster_scheduler_allocations_total{{rm="{neighbour_of(QUIET_RM)}"}} '
+    return next((float(line.removeprefix(name)) for line in text.splitlines() if line.startswith(name)), 0.0)
+
+
 async def measure(deployment: Deployment, seconds: float, only: str) -> dict[str, dict[str, float]]:
     """Runs the quiet RM beside each attack."""
     driver = Quiet(deployment.gateway, QUIET_RM, Shape(nodes=100, asks=20_000, applications=10))
@@ -215,7 +254,11 @@ async def measure(deployment: Deployment, seconds: float, only: str) -> dict[str
             try:
                 assert process.stdout is not None
                 assert await process.stdout.readline(), "the other process ended"
+                before, began_s = await allocated_by_neighbour(deployment.http), time.monotonic()
                 results[name] = await driver.ask_beside(rm, name, seconds)
+                if name == "asks":
+                    more = await allocated_by_neighbour(deployment.http) - before
+                    results[name]["neighbour_per_s"] = round(more / (time.monotonic() - began_s))
             finally:
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()

@@ -1,4 +1,4 @@
-"""What an operator asks, from the call to the RM's streams and the view: all of muster.v1.Admin, on every log."""
+"""All calls of muster.v1.Admin, from the call to the RM's streams and the view."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from muster_client.errors import AdminFailed, AdminRefused
 from muster_proto.muster.v1 import callbacks_pb2
 from muster_proto.muster.v1.callbacks_pb2_grpc import CallbacksStub
 from muster_proto.si.v1.si_pb2_grpc import SchedulerStub
-from scenario.operated import LARGER, OTHER, QUEUES, RM, World
+from scenario.operated import LARGER, OTHER, QUEUES, RM, World, on_every_log
 from waiting import PATIENCE_S
 
 Code = grpc.StatusCode
@@ -29,6 +29,7 @@ async def refusal(call: Awaitable[Any]) -> tuple[Code, str]:
 # ---- pause and resume -----------------------------------------------------------------------------------------------
 
 
+@on_every_log
 async def test_a_pause_outlives_the_scheduler_and_the_registration_and_concerns_one_rm(world: World) -> None:
     assert await world.admin.pause(RM, "new racks", timeout_s=PATIENCE_S)
     assert not await world.admin.pause(RM, "again")
@@ -261,7 +262,7 @@ async def test_a_stopped_rm_is_looked_at_and_not_commanded(world: World) -> None
 
 
 def _quiet(condition: Callable[[], Awaitable[bool]]) -> Callable[[], Awaitable[bool]]:
-    """The view follows: what it does not know yet is not there, for a moment."""
+    """Treats NOT_FOUND as false: the view follows the log and may not know the object yet."""
 
     async def holds() -> bool:
         try:

@@ -9,7 +9,7 @@ from muster_client import application, ask
 from muster_client.admin import ConfigurationAnswer
 from muster_client.errors import AdminRefused
 from scenario.operated import QUEUES as OPERATED
-from scenario.operated import RM, World
+from scenario.operated import RM, World, on_every_log
 from waiting import PATIENCE_S, eventually
 
 # Nothing to warn of.
@@ -87,6 +87,7 @@ async def test_a_queue_that_vanishes_drains_and_a_new_one_takes_applications(wor
     await world.until(lambda: {"k5", "k6"} <= set(world.told.allocated), "what is there runs on")
 
 
+@on_every_log
 async def test_a_scheduler_that_takes_over_has_the_new_configuration(world: World) -> None:
     assert (await update(world, LARGER)).accepted
     await world.services.restart_scheduler()

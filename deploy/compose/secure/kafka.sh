@@ -64,6 +64,7 @@ transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
 transaction.state.log.num.partitions=4
 group.initial.rebalance.delay.ms=0
+group.min.session.timeout.ms=2000
 max.connections=2000
 END
 printf '%s\nsecurity.protocol=SSL\n' "$tls" >"$admin"

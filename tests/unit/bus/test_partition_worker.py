@@ -15,9 +15,10 @@ from muster_bus.engines import make_log
 from muster_bus.errors import Fenced, LogUnavailable, MachineFailed
 from muster_bus.log import Log, OutRecord, Record
 from muster_bus.machine import Machine
-from muster_bus.partition_worker import PartitionWorker, WorkerSettings, WorkerState
+from muster_bus.partition_worker import PartitionWorker, WorkerState
 from muster_bus.settings import LogSettings
 from muster_bus.topics import HEADER_ERROR, HEADER_ORIGIN, Topics
+from muster_bus.worker_settings import WorkerSettings
 from unit.bus.toy import CountingMachine, FaultyLog, expected_responses, read_all, write_inputs
 from waiting import eventually
 
@@ -228,7 +229,6 @@ class HoldingMachine(CountingMachine):
 async def test_what_a_machine_holds_back_is_in_the_transaction_of_its_input(
     bus: Log, topics: Topics, seed: int
 ) -> None:
-    """A position without its records would lose them with the next failure."""
     chance = random.Random(seed)
     faults = FaultyLog(bus, lambda: chance.choice(["", "", "", "before", "after"]))
 
@@ -270,7 +270,6 @@ async def test_a_record_whose_held_records_cannot_be_written_is_put_aside(bus: L
 
 
 async def test_a_transaction_gathers_while_more_input_waits(bus: Log, topics: Topics) -> None:
-    """Small turns do not make small transactions."""
     commits: list[int] = []
 
     class Counting(FaultyLog):
@@ -379,7 +378,6 @@ async def test_ticks_at_the_deadline_and_leaves_the_input_position(bus: Log, top
 
 
 async def test_commits_its_position_again_after_long_silence(bus: Log, topics: Topics) -> None:
-    """Kafka forgets the offsets of a group that commits nothing for a week."""
     clock = ManualClock()
     positions: list[int | None] = []
 

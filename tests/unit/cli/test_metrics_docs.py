@@ -16,6 +16,7 @@ from muster_cli import main
 from muster_client import metrics_client
 from muster_gateway import metrics_codec
 from muster_proto.muster.v1 import metrics_pb2 as pb
+from muster_scheduler import metrics as scheduler_metrics
 from muster_scheduler.metrics import Metric
 from muster_view.metrics import core_metrics
 from muster_view.rest import snapshot
@@ -45,8 +46,21 @@ def test_every_field_is_explained_in_its_order(message: type[pb.MetricsRequest])
 def test_every_metric_of_the_tally_is_named() -> None:
     rows = documents.table(TEXT, "### Scheduler metrics")
     assert [row[0] for row in rows] == [f"`{metric}_total`" for metric in Metric]
+    assert f"| `{scheduler_metrics.PARTITIONS}` | gauge |" in TEXT
     counted = {re.match("`([a-z_]+)`", row[1])[1] for row in rows}  # type: ignore[index]
     assert counted == {field.name for field in pb.Tally.DESCRIPTOR.fields} - {"events"}
+
+
+def test_every_metric_of_quotas_is_named() -> None:
+    rows = documents.table(TEXT, "### Quotas of resource managers")
+    found = (scheduler_metrics.quota_refused, scheduler_metrics.rms_refused, scheduler_metrics.quotas_reached)
+    assert {str(each) for each in scheduler_metrics.QuotaMetric} == {each._name for each in found}
+    assert [row[:3] for row in rows] == [_row(each) for each in found]
+
+
+def _row(each: MetricWrapperBase) -> list[str]:
+    name = f"`{each._name}_total`" if each._type == "counter" else f"`{each._name}`"
+    return [name, each._type, ", ".join(f"`{label}`" for label in each._labelnames)]
 
 
 OWN = {
@@ -60,17 +74,9 @@ OWN = {
 
 @pytest.mark.parametrize("heading", OWN, ids=lambda heading: heading[4:])
 def test_every_metric_of_a_service_is_in_its_table(heading: str) -> None:
-    """Name, type and labels, in the order of the code."""
     exposed = [each for each in vars(OWN[heading]).values() if isinstance(each, MetricWrapperBase)]
     rows = documents.table(TEXT, heading)
-    assert [row[:3] for row in rows] == [
-        [
-            f"`{each._name}_total`" if each._type == "counter" else f"`{each._name}`",
-            each._type,
-            ", ".join(f"`{label}`" for label in each._labelnames),
-        ]
-        for each in exposed
-    ]
+    assert [row[:3] for row in rows] == [_row(each) for each in exposed]
 
 
 def test_every_metric_of_the_core_is_in_the_table() -> None:

@@ -1,4 +1,4 @@
-"""docs/gang-scheduling.md: a row for every step of a placeholder and of a gang, and a core that takes it.
+"""docs/gang-scheduling.md: its tables are those of the code, and a core times out as they say.
 
 After a change of the table of placeholders: ``scripts/gang-figures`` draws the figures again.
 """
@@ -14,13 +14,11 @@ from pathlib import Path
 
 import documents
 import pytest
-from builders import Cluster, nodes
+from builders import Cluster
 from muster_core.config.properties import KEYS
-from muster_core.gangs import placeholder_lives
 from muster_core.model.commands import (
     AppItem,
     AskItem,
-    NodeAction,
     ReleaseItem,
     Termination,
     UpdateAllocations,
@@ -66,9 +64,6 @@ def test_the_figures_are_drawn_from_the_table() -> None:
         assert f"({name})" in TEXT
 
 
-# ---- each step in a core -------------------------------------------------------------------------------------------
-
-
 def cluster(properties: str = "", *, more: str = "", vcore: int = 10) -> Cluster:
     found = Cluster(A % (f", properties: {{{properties}}}" if properties else "", more))
     found.node("n", vcore=vcore)
@@ -89,10 +84,6 @@ def want(found: Cluster, *keys: str, vcore: int = 1, placeholder: bool = True) -
     return found.do(UpdateAllocations(items))
 
 
-def real(found: Cluster, key: str = "r", *, vcore: int = 1) -> Outcome:
-    return want(found, key, vcore=vcore, placeholder=False)
-
-
 def let_go(found: Cluster, key: str, termination: Termination) -> Outcome:
     return found.do(UpdateAllocations((), [ReleaseItem("default", "x", key, termination)]))
 
@@ -110,188 +101,13 @@ def then(found: Cluster, *steps: Callable[[Cluster], object]) -> Cluster:
     return found
 
 
-def state(found: Cluster, key: str = "p") -> str:
-    app = found.partition.apps.get("x")
-    if app is None:
-        return "Gone"
-    held = app.allocations.get(key)
-    return placeholder_lives.state_of(held).value if held is not None else "Asked" if key in app.asks else "Gone"
-
-
-def asked() -> Cluster:
-    return then(submit(cluster(vcore=0), 1), lambda c: want(c, "p"))
-
-
-def held(more: str = "", style: str = "") -> Cluster:
-    return then(submit(cluster(more=more, vcore=5), 5, style=style), lambda c: want(c, "p", vcore=5))
-
-
-def leaving() -> Cluster:
-    return then(held(), lambda c: real(c, vcore=5))
-
-
-def timing_out() -> Cluster:
-    return then(held(), lambda c: c.wait(TIMEOUT_S))
-
-
-def preempted() -> Cluster:
-    return then(held(POOR), poor)
-
-
-def without_node(found: Cluster) -> Outcome:
-    return found.do(nodes(NodeAction.DECOMISSION, {"n": None}))
-
-
-def without_application(found: Cluster) -> Outcome:
-    return found.do(UpdateApplications((), (("default", "x"),)))
-
-
-STOPPED, FAILED = Termination.STOPPED_BY_RM, Termination.SCHEDULING_FAILED_ON_RM
-REPLACED, PREEMPTED, TIMEOUT = Termination.PLACEHOLDER_REPLACED, Termination.PREEMPTED_BY_SCHEDULER, Termination.TIMEOUT
-Step = tuple[Callable[[], Cluster], Callable[[Cluster], object]]
-
-
-def drain(found: Cluster) -> None:
-    """So that what is open again stays so."""
-    found.do(nodes(NodeAction.DRAIN_NODE, {"n": None}))
-
-
-def going(termination: Termination) -> Callable[[Cluster], Outcome]:
-    return lambda c: let_go(c, "p", termination)
-
-
-# The RM reports a placeholder that runs already.
-REPORTED = UpdateAllocations(
-    [AskItem("p", "x", "default", {"vcore": 1}, task_group="t", placeholder=True, node_id="n")]
-)
-
-STEPS: dict[tuple[str, str], list[Step]] = {
-    ("Asked", "allocate"): [
-        (asked, lambda c: c.node("m", vcore=1)),
-        (
-            asked,
-            lambda c: c.do(REPORTED),
-        ),
-    ],
-    ("Asked", "time out"): [
-        (lambda: then(held(), lambda c: want(c, "q")), lambda c: c.wait(TIMEOUT_S)),
-    ],
-    ("Asked", "remove"): [(asked, going(STOPPED)), (asked, without_application)],
-    ("Held", "replace"): [(held, lambda c: real(c, vcore=5)), (held, lambda c: real(c, vcore=1))],
-    ("Held", "time out"): [
-        (held, lambda c: c.wait(TIMEOUT_S)),
-        (held, lambda c: real(c, vcore=6)),
-        (
-            lambda: then(held(), lambda c: c.node("m", vcore=1), lambda c: c.ask("x", "k", vcore=1)),
-            lambda c: (c.release("x", "k"), c.wait(30)),
-        ),
-    ],
-    ("Held", "preempt"): [(lambda: held(POOR), poor)],
-    ("Held", "remove"): [(held, going(STOPPED)), (held, without_node), (held, without_application)],
-    ("Held", "fail on RM"): [(lambda: then(held(), drain), going(FAILED))],
-    ("Leaving", "remove"): [
-        (leaving, without_node),
-        (leaving, without_application),
-        *((leaving, going(each)) for each in (REPLACED, STOPPED, TIMEOUT, PREEMPTED, FAILED)),
-    ],
-    ("TimingOut", "remove"): [
-        (timing_out, without_node),
-        *((timing_out, going(each)) for each in (TIMEOUT, STOPPED, FAILED, REPLACED)),
-    ],
-    ("Preempted", "remove"): [(preempted, without_node), (preempted, going(PREEMPTED)), (preempted, going(STOPPED))],
-    ("Preempted", "fail on RM"): [(preempted, going(FAILED))],
-}
-
-
-def test_each_row_of_placeholders_is_driven() -> None:
-    assert set(STEPS) == set(PLACEHOLDERS)
-
-
-@pytest.mark.parametrize("pair", sorted(STEPS), ids=" ".join)
-def test_a_placeholder_takes_the_step(pair: tuple[str, str]) -> None:
-    for start, step in STEPS[pair]:
-        found = start()
-        key = "q" if pair == ("Asked", "time out") else "p"
-        assert state(found, key) == pair[0]
-        step(found)
-        assert state(found, key) == PLACEHOLDERS[pair]
+PREEMPTED, TIMEOUT = Termination.PREEMPTED_BY_SCHEDULER, Termination.TIMEOUT
 
 
 def phase(found: Cluster) -> str:
     gang = found.application("x").gang
     assert gang is not None
     return gang.phase.value
-
-
-def forming() -> Cluster:
-    return then(submit(cluster(vcore=1), 2), lambda c: want(c, "p", "q"))
-
-
-def formed() -> Cluster:
-    return then(submit(cluster(), 2), lambda c: want(c, "p", "q"))
-
-
-def reported(found: Cluster) -> Outcome:
-    return found.do(UpdateAllocations([AskItem("r", "x", "default", {"vcore": 1}, node_id="n")]))
-
-
-def whole(vcore: int) -> Cluster:
-    """All of a gang will be preempted, or nothing of it."""
-    found = submit(cluster("gang.preemption: whole", more=POOR, vcore=5), vcore)
-    want(found, "p", vcore=5)
-    return found
-
-
-def waiting_with_a_clock() -> Cluster:
-    return then(whole(6), poor, lambda c: want(c, "q"), lambda c: let_go(c, "p", PREEMPTED))
-
-
-PHASE_STEPS: dict[tuple[str, str], list[Step]] = {
-    ("WAITING", "first placeholder"): [
-        (lambda: submit(cluster(), 2), lambda c: want(c, "p")),
-        (
-            lambda: submit(cluster(), 2),
-            lambda c: c.do(REPORTED),
-        ),
-    ],
-    ("FORMING", "all placeholders"): [(forming, lambda c: c.node("m", vcore=1))],
-    ("WAITING", "real allocation"): [
-        (lambda: submit(cluster(), 2), reported),
-        (lambda: submit(cluster("gang.start: incremental"), 2), real),
-    ],
-    ("FORMING", "real allocation"): [
-        (forming, reported),
-        (
-            lambda: then(submit(cluster("gang.start: incremental"), 2), lambda c: want(c, "p")),
-            lambda c: c.ask("x", "k", vcore=1),
-        ),
-    ],
-    ("FORMED", "real allocation"): [
-        (formed, lambda c: c.ask("x", "k", vcore=1)),
-        (formed, lambda c: (real(c), let_go(c, "p", REPLACED))),
-    ],
-    ("OVER", "real allocation"): [
-        (lambda: then(formed(), lambda c: c.wait(TIMEOUT_S)), lambda c: (let_go(c, "", TIMEOUT), real(c)))
-    ],
-    ("FORMING", "preempted"): [(lambda: whole(6), poor)],
-    ("FORMED", "preempted"): [(lambda: whole(5), poor)],
-    ("WAITING", "time-out"): [(waiting_with_a_clock, lambda c: c.wait(TIMEOUT_S))],
-    ("FORMING", "time-out"): [(forming, lambda c: c.wait(TIMEOUT_S))],
-    ("FORMED", "time-out"): [(formed, lambda c: c.wait(TIMEOUT_S))],
-}
-
-
-def test_each_row_of_phases_is_driven() -> None:
-    assert set(PHASE_STEPS) == set(PHASES)
-
-
-@pytest.mark.parametrize("pair", sorted(PHASE_STEPS), ids=" ".join)
-def test_a_gang_takes_the_step(pair: tuple[str, str]) -> None:
-    for number, (start, step) in enumerate(PHASE_STEPS[pair]):
-        found = start()
-        assert phase(found) == pair[0], number
-        step(found)
-        assert phase(found) == PHASES[pair], number
 
 
 # ---- time-outs -----------------------------------------------------------------------------------------------------

@@ -96,7 +96,12 @@ def test_panels_have_room_a_number_and_a_source() -> None:
 def test_the_stack_has_what_is_asked_and_shown() -> None:
     stack = YAML(typ="safe").load((COMPOSE / "compose.yaml").read_text())["services"]
     config = YAML(typ="safe").load((COMPOSE / "prometheus" / "prometheus.yml").read_text())
-    targets = {job["static_configs"][0]["targets"][0] for job in config["scrape_configs"]}
+    targets = {
+        f"{found[0]['names'][0]}:{found[0]['port']}"
+        if (found := job.get("dns_sd_configs"))
+        else job["static_configs"][0]["targets"][0]
+        for job in config["scrape_configs"]
+    }
     ports = {
         name: value.rpartition(":")[2]
         for name, service in stack.items()

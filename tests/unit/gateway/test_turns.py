@@ -16,10 +16,11 @@ from muster_gateway.admission import admission_steps, admit
 from muster_gateway.response_reader import ResponseTail
 from muster_gateway.settings import AdmissionLimits
 from muster_gateway.stream_kind import StreamKind
-from muster_gateway.turns import Undecided, in_turns
+from muster_gateway.turns import Active, Undecided, in_turns
 from muster_proto.muster.bus.v1 import envelope_pb2
 from muster_proto.si.v1 import si_pb2 as si
 from muster_scheduler.emit import decided_report
+from waiting import eventually
 
 LIMITS = AdmissionLimits.model_validate({})
 PATIENCE_S = 60.0
@@ -85,6 +86,22 @@ def test_without_reports_nothing_is_remembered() -> None:
     assert undecided.after(0) == 0.0
 
 
+def test_an_rm_is_alone_again_when_no_other_has_been_active_for_a_while() -> None:
+    active = Active(0.0)
+    active.note(b"big")
+    assert active.others(b"big") == 0
+    active.note(b"small")
+    assert (active.others(b"big"), active.others(b"small"), active.others(b"new")) == (1, 1, 2)
+    active.turn(59.0)
+    assert active.others(b"big") == 1
+    active.turn(61.0)  # what was noted before this counts until the next turn
+    active.note(b"big")
+    assert active.others(b"big") == 1
+    active.turn(121.0)
+    assert active.others(b"big") == 0
+    assert active.others(b"small") == 1
+
+
 async def test_a_tail_tells_of_the_schedulers_reports(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(response_reader, "_REPORT_S", 0.05)
     settings = LogSettings(backend="memory", partitions=1)
@@ -111,7 +128,11 @@ async def test_a_tail_tells_of_the_schedulers_reports(monkeypatch: pytest.Monkey
         await owner.commit([decided_report(topics, 0, 9)], None)
         assert await waiting
         assert tail.decided == 9
-        # 3. a scheduler that says nothing any more
+        # 3. the RMs whose responses it saw, whichever gateway they use
+        response = envelope_pb2.ResponseEnvelope(rm_id="elsewhere").SerializeToString()
+        await owner.commit([OutRecord(topics.responses, 0, b"elsewhere", response)], None)
+        await eventually(lambda: tail.active.others(b"here") == 1, "an RM of another gateway", PATIENCE_S)
+        # 4. a scheduler that says nothing any more
         monkeypatch.setattr(response_reader, "_REPORT_S", 0.01)
         assert not await tail.decides_more()
         assert tail.decided == 0

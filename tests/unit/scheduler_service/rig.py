@@ -50,6 +50,7 @@ class Rig:
     :ivar responses: every SI response, decoded, in order, with its sequence.
     :ivar events: (id, event) of every event, in order.
     :ivar books: by RM, what its events add up to: after each batch compared with what there is.
+    :ivar standby: follows the state, and takes over at the next rebuild; None: the next one folds everything at once.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Rig:
         )
         self.machine = self._factory()
         self.machine.folded(self.now_ns)
+        self.standby: SchedulerMachine | None = None
         # Asked before each batch, as by the worker.
         self.consult: Callable[[SchedulerMachine, list[Record]], None] | None = None
 
@@ -116,14 +118,26 @@ class Rig:
 
     def rebuild(self, dice: random.Random | None = None) -> None:
         """A take-over: a new machine folds the state topic, as compaction left it, and nothing else."""
+        machine = self.standby if self.standby is not None else self._fed(dice)
+        machine.folded(self.now_ns)
+        self.machine = machine
+        if self.standby is not None:
+            self.follow()
+
+    def follow(self) -> None:
+        """A standby folds the present state, and from then on each record: the next rebuild takes it."""
+        self.standby = self._fed(None)
+        for _ in self.standby.settle():
+            pass
+
+    def _fed(self, dice: random.Random | None) -> SchedulerMachine:
         machine = self._factory()
         kept = list(self.state.items())
         if dice is not None:
             dice.shuffle(kept)
         for offset, (key, value) in enumerate(kept):
             machine.fold(Record(self.topics.state, 0, offset, 0, key, value))
-        machine.folded(self.now_ns)
-        self.machine = machine
+        return machine
 
     # ---- out -------------------------------------------------------------------------------------------------------
 
@@ -134,6 +148,8 @@ class Rig:
             assert record.partition == 0
             if record.topic == topics.state:
                 assert record.key is not None
+                if self.standby is not None:
+                    self.standby.fold(Record(topics.state, 0, len(self.written), 0, record.key, record.value))
                 self.state.pop(record.key, None)
                 if record.value is not None:
                     self.state[record.key] = record.value
@@ -297,7 +313,6 @@ def asks(*items: si.Allocation) -> si.AllocationRequest:
 
 
 def old_ask(app_id: str, key: str, repeats: int = 1, **wants: int) -> si.AllocationRequest:
-    """The previous generation's form."""
     ask = si.AllocationAsk(
         allocationKey=key,
         applicationID=app_id,
@@ -327,7 +342,6 @@ def release(
 
 
 def ask_release(app_id: str, key: str = "") -> si.AllocationRequest:
-    """The previous generation's release of asks."""
     item = si.AllocationAskRelease(partitionName="default", applicationID=app_id, allocationKey=key)
     return si.AllocationRequest(releases=si.AllocationReleasesRequest(allocationAsksToRelease=[item]), rmID=RM)
 

@@ -516,4 +516,4 @@ def test_informers_have_a_process_of_their_own_where_that_can_be(
     topics = Topics(partitions=1)
     log = MemoryLog(topics.specs(), SystemClock())
     service = SchedulerService(SchedulerSettings(external=external), log, topics, SystemClock())
-    assert type(service._external) is process
+    assert type(service._outside_of(0)._service) is process

@@ -203,9 +203,10 @@ def test_a_rebuilt_machine_has_the_same_state_for_any_statements(seed: int) -> N
     assert of_books(rig) == books
 
 
+@pytest.mark.parametrize("follows", [False, True], ids=["folds", "follows"])
 @pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: f"seed-{seed}")
-def test_a_rebuild_between_any_batches_changes_nothing(seed: int) -> None:
-    straight, rebuilt = same_at_any_border(seed, Both)
+def test_a_rebuild_between_any_batches_changes_nothing(seed: int, follows: bool) -> None:
+    straight, rebuilt = same_at_any_border(seed, Both, follows=follows)
     assert of_books(rebuilt) == of_books(straight)
 
 

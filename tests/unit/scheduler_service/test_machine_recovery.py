@@ -115,12 +115,14 @@ MAYBE_EARLIER = (
 
 
 def _run(
-    seed: int, *, rebuilding: bool, config: str = make.CONFIG, kind: type[Requests] = Requests
+    seed: int, *, rebuilding: bool, follows: bool = False, config: str = make.CONFIG, kind: type[Requests] = Requests
 ) -> tuple[Rig, list[object]]:
     requests = kind(seed, config)
     pace = random.Random(f"pace {seed}")
     borders = random.Random(f"borders {seed}")
     rig = Rig(budget=pace.choice([1, 3, 2000]))
+    if follows:
+        rig.follow()
     rig.register(config)
     answers: list[object] = []
     for _ in range(STEPS):
@@ -184,10 +186,13 @@ def _kept(rig: Rig) -> set[bytes]:
     return {key for key in rig.state if b"/why/" not in key}
 
 
-def same_at_any_border(seed: int, kind: type[Requests] = Requests) -> tuple[Rig, Rig]:
-    """A life lived straight, and the same one with machines built anew at borders; both say and hold the same."""
+def same_at_any_border(seed: int, kind: type[Requests] = Requests, *, follows: bool = False) -> tuple[Rig, Rig]:
+    """A life lived straight, and the same one with machines built anew at borders; both say and hold the same.
+
+    :param follows: the machines are standbys, which have folded record by record until they take over.
+    """
     straight, expected = _run(seed, rebuilding=False, config=NO_RESERVATIONS, kind=kind)
-    rebuilt, found = _run(seed, rebuilding=True, config=NO_RESERVATIONS, kind=kind)
+    rebuilt, found = _run(seed, rebuilding=True, follows=follows, config=NO_RESERVATIONS, kind=kind)
     for step, (was, is_now) in enumerate(zip(expected, found, strict=True)):
         assert is_now == was, f"answers differ at step {step}"
     straight.check_counters()
@@ -225,6 +230,13 @@ def test_rebuilding_changes_nothing(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: f"seed-{seed}")
+def test_a_standby_that_takes_over_changes_nothing(seed: int) -> None:
+    """Its objects have another history than those of a fold at once; its decisions are the same to the byte."""
+    straight, taken_over = same_at_any_border(seed, follows=True)
+    assert _kept(taken_over) == _kept(straight)
+
+
+@pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: f"seed-{seed}")
 def test_that_an_application_may_not_run_is_said_once_and_then_that_it_may(seed: int) -> None:
     rig, _ = _run(seed, rebuilding=True)
     held: set[str] = set()
@@ -247,13 +259,11 @@ def test_the_state_topic_holds_exactly_what_the_machine_holds(seed: int) -> None
 
 @pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: f"seed-{seed}")
 def test_a_follower_that_takes_every_record_holds_the_same(seed: int) -> None:
-    """As the view does: record by record, in the order of writing."""
     rig, _ = _run(seed, rebuilding=False)
     same_followed(rig)
 
 
 def test_requests_reach_what_they_are_meant_to_reach() -> None:
-    """The random RM is worth its name: all kinds of answers come up."""
     rig = Rig()
     rig.register()
     requests = Requests(5)

@@ -6,6 +6,7 @@ from typing import Any
 
 import httpx
 import pytest
+from muster_core.model.quotas import QuotaLimits
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_runtime.secrets import MASK, is_secret, masked, masked_json, masked_text, masked_yaml
 from unit.view.recorded import Bench, client_of
@@ -25,6 +26,8 @@ async def test_each_with_what_it_registered_with(bench: Bench) -> None:
     first.info.version, first.info.policy_group = "0.9", "queues"
     first.info.extra_config = {"log.level": "DEBUG", "db.password": "hunter2", "apiKey": "hunter3"}
     first.info.paused, first.info.paused_reason = True, "new racks"
+    first.info.identity, first.info.quotas = "team", QuotaLimits(queues=1, text_bytes=9)
+    first.info.quotas_reached = {"queues": 1}
     first.info.instance_uuid, first.info.generation = "uuid-1", "previous"
     first.info.callbacks = pb.CallbackStream(connected=True, predicates=True, events=True, epoch=3)
     first.info.callbacks_since_ns = 7
@@ -47,6 +50,13 @@ async def test_each_with_what_it_registered_with(bench: Bench) -> None:
         "generation": "previous",
         "registered": registered, "registrations": 1, "instanceUUID": "uuid-1",
         "callbacksConnected": True, "callbacksSince": 7, "callbacks": ["predicates", "events"],
+        "identity": "team", "quotas": [
+            {"name": kind, "used": used, "limit": limit, "reached": kind == "queues"}
+            for kind, used, limit in (
+                ("nodes", 0, 0), ("queues", 3, 1), ("applications", 0, 0), ("asks", 0, 0), ("allocations", 0, 0),
+                ("users", 0, 0), ("text_bytes", 0, 9),
+            )
+        ],
     }  # fmt: skip
     assert (found[1]["held"], found[1]["callbacksConnected"], found[1]["callbacks"]) == (False, False, [])
 

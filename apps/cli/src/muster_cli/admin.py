@@ -40,9 +40,13 @@ def rms(operator: Operator) -> int:
             console().print(_details(found[0]))
         else:
             for each in found:
+                reached = [quota for quota in each.quotas if quota.reached]
                 if each.state != _RUNNING or each.held:
                     said = f"{each.rm_id}: {each.description}"
                     console().print(said, soft_wrap=True)
+                for quota in reached:
+                    said = f"{each.rm_id}: quota {quota.name} is reached: {quota.used:,} of {quota.limit:,}"
+                    console().print(as_seen(said), soft_wrap=True)
     return 0
 
 
@@ -77,6 +81,10 @@ def _details(shown: ResourceManager) -> Table:
     for stream in shown.streams:
         where = f"at {stream.gateway_id}, number {stream.epoch} of its kind, sent up to response {stream.sent_sequence}"
         table.add_row(as_seen(f"{stream.kind} stream"), as_seen(where))
+    table.add_row("identity", as_seen(shown.identity))
+    for quota in shown.quotas:
+        limit = f"of {quota.limit:,}" if quota.limit else "without a limit"
+        table.add_row(as_seen(f"quota {quota.name}"), f"{quota.used:,} {limit}{', reached' if quota.reached else ''}")
     if shown.callbacks:
         table.add_row("callbacks", as_seen(", ".join(shown.callbacks)))
     for name, values in (("build", shown.build_info), ("extra configuration", shown.extra_config)):

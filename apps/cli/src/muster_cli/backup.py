@@ -81,8 +81,8 @@ def restore(source: Path, data_dir: Path | None, replace: bool, file: Path | Non
     taken = str(manifest.get("taken", ""))
     try:
         data.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with _locked(data):
-            _make_way(data, replace=replace)
+        with locked(data):
+            make_way(data, replace=replace)
             loss = f"the log was restored from the backup of {taken}; what came later is lost"
             write_mark(data / LOG, LogMark.from_json(json.dumps(manifest["mark"])), loss)
             for name in (SESSIONS, LOG):
@@ -167,7 +167,7 @@ def _checksum(path: Path) -> str:
 
 
 @contextlib.contextmanager
-def _locked(data: Path) -> Iterator[None]:
+def locked(data: Path) -> Iterator[None]:
     """Keeps Muster from starting on the directory. Raises CommandError if it is running."""
     with (data / f"{LOG}.lock").open("ab") as lock:
         try:
@@ -177,9 +177,17 @@ def _locked(data: Path) -> Iterator[None]:
         yield
 
 
-def _make_way(data: Path, *, replace: bool) -> None:
-    """Moves the present files aside."""
-    present = [each for name in (LOG, SESSIONS) for each in data.glob(f"{name}*") if each.suffix != ".lock"]
+def make_way(data: Path, *, replace: bool, keep: Sequence[Path] = ()) -> None:
+    """Moves the present files aside, without their locks.
+
+    :param keep: files that stay.
+    """
+    present = [
+        each
+        for name in (LOG, SESSIONS)
+        for each in data.glob(f"{name}*")
+        if each.suffix != ".lock" and each not in keep
+    ]
     if not present:
         return
     if not replace:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import gc
 
 # A young collection per 10,000 new objects (a millisecond or two), a full one per 10,000 of those.
-_YOUNG, _MIDDLE, _FULL = 10_000, 20, 500
+_YOUNG, _MIDDLE, _FULL = 10_000, 5, 2_000
 
 
 def collect_rarely() -> None:

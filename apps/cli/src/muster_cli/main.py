@@ -284,6 +284,29 @@ def verify(backup_dir: Path | None = None, *, data_dir: Path | None = None, comm
 
 
 @app.command
+def migrate(
+    *,
+    data_dir: Path | None = None,
+    to_data_dir: Path | None = None,
+    to_settings: Path | None = None,
+    to_set: Annotated[tuple[str, ...], Parameter(negative="")] = (),
+    common: Common = _COMMON,
+) -> int:
+    """Copies a log into a new one: from `muster up` to Kafka, or back; Muster must not be running (docs/growing.md).
+
+    Ids, numbers, times and history are the same in the new log. If it is interrupted, the same command continues it.
+
+    :param data_dir: the directory of `muster up` to copy; without it the settings name the log.
+    :param to_data_dir: a directory for `muster up`, without a log.
+    :param to_settings: TOML file with the settings of the new Muster.
+    :param to_set: one setting of the new Muster as section.field=value; repeatable.
+    """
+    from muster_cli import migrating
+
+    return migrating.migrate(data_dir, common.settings, common.set, to_data_dir, to_settings, to_set)
+
+
+@app.command
 def top(
     *,
     gateway: str = "127.0.0.1:9090",
@@ -370,6 +393,18 @@ def topics_verify(*, common: Common = _COMMON) -> int:
     from muster_cli import topics
 
     return topics.verify(common.settings, common.set)
+
+
+@topics_app.command(name="grow")
+def topics_grow(partitions: int, *, data_dir: Path | None = None, common: Common = _COMMON) -> int:
+    """Moves the records of all RMs to more partitions, with Muster stopped; can be interrupted (docs/growing.md).
+
+    :param partitions: the new number.
+    :param data_dir: the directory of `muster up`; without it the log is on Kafka.
+    """
+    from muster_cli import migrating
+
+    return migrating.grow(partitions, data_dir, common.settings, common.set)
 
 
 @topics_app.command(name="describe")

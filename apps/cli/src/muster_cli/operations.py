@@ -21,12 +21,14 @@ STOP_TIMEOUT_S = 3.0  # for open HTTP answers; streams never end by themselves
 
 HealthCheck = Callable[[], Awaitable[bool]]
 ProblemCheck = Callable[[], Awaitable[list[str]]]
+Facts = Callable[[], Mapping[str, object]]
 
 
 def operations_app(
     problems: Mapping[str, ProblemCheck],
     mounted: ASGIApp | None = None,
     healthy: Mapping[str, HealthCheck] | None = None,
+    facts: Mapping[str, Facts] | None = None,
 ) -> Starlette:
     """Serves ``/health/live``, ``/health/ready`` and ``/metrics``, and passes everything else to ``mounted``.
 
@@ -36,6 +38,7 @@ def operations_app(
     :param problems: by service: returns its present problems, one sentence each.
     :param healthy: by service: whether it is ready in spite of problems (an external source is away, for example);
         default: it has no problem.
+    :param facts: by service: what else the answer about readiness says, such as the partitions that it owns.
     """
     ready_when = healthy or {}
 
@@ -50,11 +53,13 @@ def operations_app(
             if name in ready_when and await _is_so(ready_when[name]):
                 services[name] = "ready"
         good = all(one == "ready" for one in services.values())
-        body = {
+        body: dict[str, object] = {
             "status": "ready" if good else "not ready",
             "services": services,
             "problems": [f"{name}: {one}" for name, answer in zip(names, answers, strict=True) for one in answer],
         }
+        for name, told in (facts or {}).items():
+            body[name] = dict(told())
         return JSONResponse(body, 200 if good else 503)
 
     exposition = SharedExposition()

@@ -196,7 +196,7 @@ def _scheduler(settings: MusterSettings, bus: Log, clock: Clock) -> Plan:
     from muster_scheduler.app import SchedulerService
 
     service = SchedulerService(settings.scheduler, bus, settings.log.topics(), clock)
-    opened = _operations("scheduler", settings.scheduler.http_address, service.problems, service.healthy)
+    opened = _operations("scheduler", settings.scheduler.http_address, service.problems, service.healthy, service.facts)
     return Plan(opened, [Part("scheduler", service)], [service.healthy])
 
 
@@ -236,14 +236,20 @@ def _derive(settings: MusterSettings, bus: Log, clock: Clock) -> Plan:
 
 
 def _operations(
-    name: str, address: str, problems: operations.ProblemCheck, healthy: operations.HealthCheck
+    name: str,
+    address: str,
+    problems: operations.ProblemCheck,
+    healthy: operations.HealthCheck,
+    facts: operations.Facts | None = None,
 ) -> list[Opened]:
     """Returns the ``/health`` and ``/metrics`` server of a service without HTTP of its own, if it has an address."""
     if not address:
         return []
     addresses.check_free(f"{name}.http_address", address)
     server = HttpServer(
-        operations.operations_app({name: problems}, healthy={name: healthy}),
+        operations.operations_app(
+            {name: problems}, healthy={name: healthy}, facts={} if facts is None else {name: facts}
+        ),
         address,
         operations.STOP_TIMEOUT_S,
         programs_only=True,

@@ -41,7 +41,7 @@ def verify(file: Path | None, assignments: Sequence[str]) -> int:
     async def work(bus: Log) -> None:
         say(f"{len(settings.log.topics().specs())} topics match their configuration")
 
-    return _with(_unchanged(settings.log), work)
+    return _with(unchanged(settings.log), work)
 
 
 def describe(file: Path | None, assignments: Sequence[str]) -> int:
@@ -62,7 +62,7 @@ def describe(file: Path | None, assignments: Sequence[str]) -> int:
                 table.add_row(*head, str(partition), str(first), str(end))
         Screen().print(table)
 
-    return _with(_unchanged(settings.log), work)
+    return _with(unchanged(settings.log), work)
 
 
 def _settings(file: Path | None, assignments: Sequence[str]) -> MusterSettings:
@@ -103,7 +103,7 @@ def _wanted(spec: TopicSpec) -> str:
     return f"{spec.partitions} partitions, {spec.replication} copies, {', '.join(kept)}"
 
 
-def _unchanged(settings: LogSettings) -> Log:
+def unchanged(settings: LogSettings) -> Log:
     """Returns the log in a form that creates no topics."""
     if settings.backend == "sqlite" and not settings.sqlite_path.exists():
         raise CommandError(f"{settings.sqlite_path} does not exist; muster up or muster topics create creates it")

@@ -7,11 +7,16 @@
     - TopicMismatch         a topic exists, but not as this configuration needs it; an operator must decide
     - LogIncompatible       another version or another program wrote the log; an operator must decide
     - LogBehind             the log has less than others know of it; an operator must decide
+    - TooFewCopies          a LogUnavailable: Kafka has too few copies in sync to take writes
     - LogFull               a LogUnavailable: the disk is full; it works again when there is room
     - RecordTooLarge        the record is over the log's limit; never retried
     - BadRecord             no log accepts it: unknown topic or partition, missing key; never retried
     - OffsetGone            retention deleted the offset; carries the range that exists
     - LogClosed             used after close
+    - CopyRefused           a log cannot be copied there (muster migrate, muster topics grow); an operator must act
+      + SourceMoved         records came while the log was copied
+      + TargetTooSmall      the target has fewer partitions than the source
+      + TargetNotEmpty      the target has records that are not of this copy
   x Fenced                  another owner took the partition over; drop all in-memory state, restart or end
   x TransactionFailed       a commit failed or its outcome is unknown; drop the in-memory state, it is ahead of the log
     - TransactionTimeout    no answer before the deadline
@@ -61,6 +66,12 @@ class LogFull(LogUnavailable):
     """The log's disk is full. Nothing was written. The log can be read, and takes records again when there is room."""
 
 
+class TooFewCopies(LogUnavailable):
+    """Kafka takes no writes, because fewer copies of a partition are in sync than its topic demands. Nothing was lost;
+    it works again when more brokers are back.
+    """
+
+
 class BadRecord(LogError):
     """A record that no log accepts. The caller has a defect."""
 
@@ -93,6 +104,36 @@ class OffsetGone(LogError):
 
 class LogClosed(LogError):
     """Used after close."""
+
+
+class CopyRefused(LogError):
+    """A log cannot be copied into another one. The source is unchanged."""
+
+
+class SourceMoved(CopyRefused):
+    """Records came while the log was copied. They are copied when the same command runs again.
+
+    :param topics: that grew.
+    """
+
+    def __init__(self, topics: list[str]) -> None:
+        super().__init__(
+            f"records came meanwhile on {', '.join(topics)}: expected that no process of Muster runs. Stop all of "
+            "them and run the same command again; it copies the rest"
+        )
+        self.topics = topics
+
+
+class TargetTooSmall(CopyRefused):
+    """The target has fewer partitions than the source."""
+
+    def __init__(self, target: str, partitions: int, least: int) -> None:
+        super().__init__(f"{target} has {partitions} partitions: expected at least {least}, as many as the source")
+        self.partitions, self.least = partitions, least
+
+
+class TargetNotEmpty(CopyRefused):
+    """The target has records that are not of this copy."""
 
 
 class Fenced(BusError):

@@ -6,7 +6,7 @@ the time, and returns records.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from muster_bus.log import OutRecord, Record
@@ -50,4 +50,15 @@ class Machine(Protocol):
 
     def next_deadline_ns(self) -> int | None:
         """Returns the time of the next ``tick``. None: not before there is input. A past time: at once."""
+        ...
+
+
+class FollowingMachine(Machine, Protocol):
+    """A machine that a standby can keep up to date before it takes over."""
+
+    def settle(self) -> Iterator[None]:
+        """Builds the state from the records folded so far, in steps. Afterwards ``fold`` applies each record at once.
+
+        ``folded`` still ends the fold. It must make the same machine as a fold of all records at once.
+        """
         ...

@@ -29,6 +29,8 @@ class Metric(StrEnum):
     LOG_BYTES = "muster_bus_log_bytes"
     WAL_BYTES = "muster_bus_wal_bytes"
     MAINTENANCE_REMOVED = "muster_bus_maintenance_removed_records"
+    GROUP_GENERATIONS = "muster_bus_group_generations"
+    STANDBY_LAG_RECORDS = "muster_bus_standby_lag_records"
 
 
 # From an fsync on a fast disk (0.2 ms) to the transaction deadline (10 s).
@@ -71,4 +73,10 @@ log_bytes = Gauge(Metric.LOG_BYTES, "Size of the embedded log's file.")
 wal_bytes = Gauge(Metric.WAL_BYTES, "Size of the embedded log's write-ahead log at the last checkpoint.")
 maintenance_removed = Counter(
     Metric.MAINTENANCE_REMOVED, "Records removed by retention or compaction (embedded log).", ["topic", "why"]
+)
+group_generations = Counter(
+    Metric.GROUP_GENERATIONS, "Times that a group shared its partitions out and this process got a share.", ["group"]
+)
+standby_lag_records = Gauge(
+    Metric.STANDBY_LAG_RECORDS, "State records that a standby has not folded yet.", ["partition"]
 )

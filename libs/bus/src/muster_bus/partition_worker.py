@@ -6,7 +6,8 @@ Its rules, and the reasons:
   machine in memory may be ahead of the log. The worker drops the machine and builds a new one from the log; it repairs
   nothing.
 - A fenced worker ends. Another owner has the partition; two owners that take it back from each other would never
-  finish. ``run`` raises Fenced, the process exits with an error, and its supervisor decides when to restart it.
+  finish. ``run`` raises Fenced. In a group the caller asks for a new share; otherwise the process exits with an error,
+  and its supervisor decides when to restart it.
 - One commit in flight. The worker applies the next batch while the last one commits. The next batch takes all input
   that arrives meanwhile: a slow log makes larger transactions, not a longer queue.
 - The worker moves an input record to the dead letters if the machine fails on it repeatedly, so that one record cannot
@@ -19,15 +20,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-import traceback
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import structlog
-from pydantic import BaseModel, ConfigDict, Field
 
 from muster_bus import metrics
 from muster_bus.backends.rules import size_of
@@ -44,7 +42,10 @@ from muster_bus.errors import (
 )
 from muster_bus.log import Log, LogReader, OutRecord, PartitionOwner, Record
 from muster_bus.machine import Machine
+from muster_bus.standby import Folded, Standby, close_reader
+from muster_bus.suspicion import MachineError, Suspicion, guard, kind_of, one_line
 from muster_bus.topics import HEADER_ERROR, HEADER_ORIGIN, Topics
+from muster_bus.worker_settings import WorkerSettings
 
 log = structlog.get_logger(__name__)
 
@@ -53,70 +54,6 @@ _FOLD_READ_S = 1.0  # wait for the rest of the state; needed only with a slow br
 _GATHER_WAIT = 10  # a transaction gathers for so many times gather_s by the clock
 _REPORT_BYTES = 8 << 10  # input between two reports of the position
 _CLOSE_TIMEOUT_S = 5.0  # the worker abandons an owner or reader that does not close in this time
-
-
-class WorkerSettings(BaseModel):
-    """Limits of a partition worker's batches, waits and retries."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    max_records_batch: int = Field(
-        default=1000, ge=1, description="Limit of the input records that one transaction answers."
-    )
-    max_records_apply: int = Field(
-        default=128, ge=1, description="Input records per call of the machine; other tasks run between calls."
-    )
-    max_bytes_apply: int = Field(
-        default=64 << 10,
-        ge=1,
-        description="Input bytes per call of the machine, but at least one record.",
-    )
-    max_output_records: int = Field(
-        default=20_000, ge=1, description="A transaction with this many output records takes no more input."
-    )
-    max_output_bytes: int = Field(
-        default=8 << 20, ge=1024, description="A transaction with this many output bytes takes no more input."
-    )
-    max_record_bytes: int = Field(
-        default=1 << 20,
-        ge=1024,
-        description="Largest output record; the log's own limit (LogSettings.max_record_bytes).",
-    )
-    gather_records: int = Field(
-        default=1500, ge=1, description="With fewer output records, and more input waiting, a transaction gathers more."
-    )
-    gather_s: float = Field(default=0.01, ge=0, description="A transaction gathers for so much processor time at most.")
-    recommit_after_s: float = Field(
-        default=3600.0,
-        gt=0,
-        description="The input position is committed again after so long without a commit: Kafka forgets a group's "
-        "offsets after a week without.",
-    )
-    idle_wait_s: float = Field(
-        default=0.25, gt=0, description="Longest wait for input before the worker checks its other duties."
-    )
-    empty_tick_wait_s: float = Field(
-        default=0.005, gt=0, description="Pause after a tick without output whose deadline has still passed."
-    )
-    max_records_fold: int = Field(default=2000, ge=1, description="State records per read while folding.")
-    fold_stall_s: float = Field(default=30.0, gt=0, description="A fold that reads nothing for this long has failed.")
-    backoff_first_s: float = Field(
-        default=0.1, ge=0, description="Wait before the first rebuild; doubles with each failure."
-    )
-    backoff_limit_s: float = Field(default=10.0, ge=0, description="Longest wait before a rebuild.")
-    quarantine_after: int = Field(
-        default=2,
-        ge=1,
-        description="An input record goes to the dead letters after the machine has failed on it alone this often.",
-    )
-    max_machine_failures: int = Field(
-        default=5,
-        ge=1,
-        description="The worker ends after this many failures in a row that no input record caused.",
-    )
-    stall_after_s: float = Field(
-        default=15.0, gt=0, description="The worker is not serving after this long without progress while input waits."
-    )
 
 
 class WorkerState(StrEnum):
@@ -159,45 +96,6 @@ class Progress:
         return max(0, self.end_offset - self.committed)
 
 
-class _MachineError(Exception):
-    """A failure of the machine (``__cause__``), as opposed to one of the log.
-
-    :param blamed: certain input caused the failure, and the worker's suspicion records it.
-    """
-
-    def __init__(self, blamed: bool) -> None:
-        super().__init__("the machine failed")
-        self.blamed = blamed
-
-
-@dataclass(slots=True)
-class _Suspicion:
-    """Input that machines failed on. The worker keeps it when it drops a machine."""
-
-    until: int = -1  # input before this offset is applied and committed one record at a time
-    failures: dict[int, int] = field(default_factory=dict)  # failures on this record alone, by offset
-    put_aside: dict[int, str] = field(default_factory=dict)  # offset → why
-
-    def blame(self, first: int, after: int, why: str, quarantine_after: int) -> None:
-        """Records a failure on the input ``[first, after)``.
-
-        The worker then applies this input one record at a time. A single record with ``quarantine_after`` failures is
-        put aside.
-        """
-        self.until = max(self.until, after)
-        if after - first == 1:
-            count = self.failures.get(first, 0) + 1
-            self.failures[first] = count
-            if count >= quarantine_after:
-                self.put_aside[first] = why
-
-    def forget_before(self, offset: int) -> None:
-        """Forgets input before ``offset``, which is committed."""
-        if self.failures or self.put_aside:
-            self.failures = {at: count for at, count in self.failures.items() if at >= offset}
-            self.put_aside = {at: why for at, why in self.put_aside.items() if at >= offset}
-
-
 class PartitionWorker:
     """Runs one partition of ``topics.requests`` through machines made by ``machine_factory``.
 
@@ -208,6 +106,7 @@ class PartitionWorker:
     :param letter_value: what a dead letter keeps of a record's value, and a text about the rest; None: all of it.
     :param report: makes a record that says that all input before an offset is answered. It is in the transaction that
         answers it, for writers of the input that wait for that.
+    :param standby: has followed the partition's state; the first life takes its machine, if it has one.
     """
 
     def __init__(
@@ -222,13 +121,16 @@ class PartitionWorker:
         consult: Callable[[Any, Sequence[Record]], Awaitable[None]] | None = None,
         letter_value: Callable[[bytes], tuple[bytes, str]] | None = None,
         report: Callable[[int], OutRecord] | None = None,
+        standby: Standby | None = None,
     ) -> None:
+        self._standby = standby
+        self._taking: asyncio.Task[Folded | None] | None = None  # from the standby
         self.consult, self.letter_value, self.report = consult, letter_value, report
         self.log, self.topics, self.group, self.partition = log, topics, group, partition
         self.clock = clock
         self.settings = settings or WorkerSettings()
         self.label = str(partition)
-        self.suspicion = _Suspicion()
+        self.suspicion = Suspicion()
         self.stopping = asyncio.Event()
         self.position = 0
         self.committed = 0
@@ -247,6 +149,8 @@ class PartitionWorker:
 
         Raises: Fenced (another owner took over); MachineFailed; any error that a restart from the log does not cure.
         """
+        if self._standby is not None:
+            self._taking = asyncio.create_task(self._standby.take())
         try:
             while not self.stopping.is_set():
                 try:
@@ -256,7 +160,7 @@ class PartitionWorker:
                 except OffsetGone as error:  # retention overtook the fold (a restart cures that) or the group
                     self._count_blameless(error)
                     await self._back_off(error, "offset")
-                except _MachineError as error:
+                except MachineError as error:
                     cause = error.__cause__ or error
                     if not error.blamed:
                         self._count_blameless(cause)
@@ -265,11 +169,17 @@ class PartitionWorker:
             self._state = WorkerState.STOPPED
             raise
         except BaseException as error:
-            self._state, self._last_error = WorkerState.FAILED, _one_line(error)
+            self._state, self._last_error = WorkerState.FAILED, one_line(error)
             if isinstance(error, Fenced):
                 metrics.fenced.labels(self.label).inc()
-            log.error("worker.failed", partition=self.partition, group=self.group, error=self._last_error)
+                log.warning("worker.fenced", partition=self.partition, group=self.group, error=self._last_error)
+            else:
+                log.error("worker.failed", partition=self.partition, group=self.group, error=self._last_error)
             raise
+        finally:
+            metrics.lag_records.labels(self.label).set(0)
+            if self._taking is not None and (folded := await self._taking) is not None:
+                await close_reader(folded.reader)
         self._state = WorkerState.STOPPED
 
     def stop(self) -> None:
@@ -311,8 +221,8 @@ class PartitionWorker:
             self._committed_s = self.clock.monotonic()
             self.position = self.committed = start
             self.end_offset = await reader.end_offset()
-            machine = _guard(self._machine_factory)
-            if not await self._fold(machine, is_new=committed is None):  # 4, 5
+            machine = await self._folded(is_new=committed is None)  # 4, 5
+            if machine is None:
                 return
             metrics.fold_seconds.labels(self.label).observe(self.clock.monotonic() - started_s)
             self._state = WorkerState.RUNNING
@@ -320,15 +230,20 @@ class PartitionWorker:
             log.info("worker.running", partition=self.partition, group=self.group, position=start)
             await _Life(self, machine, owner, reader).run()  # 6, 7, 8
 
-    async def _fold(self, machine: Machine, is_new: bool) -> bool:
-        """Folds the state topic to its end (4), then calls the machine's ``folded`` (5). False: stopped meanwhile."""
-        reader = await self.log.reader(self.topics.state, self.partition)
+    async def _folded(self, is_new: bool) -> Machine | None:
+        """Folds the state topic to its end (4), then calls the machine's ``folded`` (5). None: stopped meanwhile."""
+        taking, self._taking = self._taking, None
+        prepared = None if taking is None else await taking
+        machine: Machine = guard(self._machine_factory) if prepared is None else prepared.machine
+        reader = await self.log.reader(self.topics.state, self.partition) if prepared is None else prepared.reader
         try:
             end = await reader.end_offset()
             if is_new and end > 0:
                 # The first commit carries the input position. So another group wrote this state, or the log lost the
                 # position.
                 log.warning("worker.state_without_position", partition=self.partition, group=self.group)
+            if prepared is not None:
+                log.info("worker.takes_standby", partition=self.partition, records=max(0, end - reader.position))
             while reader.position < end:
                 before = reader.position
                 records = await reader.read(self.settings.max_records_fold, _FOLD_READ_S)
@@ -337,20 +252,20 @@ class PartitionWorker:
                 elif self.clock.monotonic() - self._moved_s > self.settings.fold_stall_s:
                     state = f"{self.topics.state}[{self.partition}]"
                     raise LogUnavailable(f"{state}: no records from offset {before} on; its end is {end}")
-                _guard(_fold_all, machine, records)
+                guard(_fold_all, machine, records)
                 await asyncio.sleep(0)  # let other tasks run
                 if self.stopping.is_set():
-                    return False
+                    return None
         finally:
             await _close(reader.close)
-        _guard(machine.folded, self.clock.now_ns())
-        return True
+        guard(machine.folded, self.clock.now_ns())
+        return machine
 
     async def _back_off(self, error: BaseException, reason: str) -> None:
         """Records a failure and waits. The caller then builds a new machine."""
         self._state = WorkerState.BACKING_OFF
         self._failures += 1
-        self._last_error = _one_line(error)
+        self._last_error = one_line(error)
         metrics.rebuilds.labels(self.label, reason).inc()
         wait_s = min(self.settings.backoff_limit_s, self.settings.backoff_first_s * 2 ** min(self._failures - 1, 20))
         log.error(
@@ -369,7 +284,7 @@ class PartitionWorker:
         if self._blameless_failures >= self.settings.max_machine_failures:
             raise MachineFailed(
                 f"partition {self.partition} failed {self._blameless_failures} times without a commit between; "
-                f"the last time: {_one_line(error)}"
+                f"the last time: {one_line(error)}"
             ) from error
 
     # ---- reports of a life ------------------------------------------------------------------------------------------
@@ -470,7 +385,7 @@ class _Life:
         """Returns how long a read may wait (seconds): until the machine's deadline; 0 with something to commit."""
         if self._dirty:
             return 0.0
-        deadline_ns = _guard(self._machine.next_deadline_ns)
+        deadline_ns = guard(self._machine.next_deadline_ns)
         if deadline_ns is None:
             return self._settings.idle_wait_s
         left_s = (deadline_ns - self._clock.now_ns()) / 1e9
@@ -505,8 +420,8 @@ class _Life:
                 if self._is_careful():
                     self._take(self._decide(self._machine.flush, self._clock.now_ns()))
                     self._held_from = None
-            except _MachineError as error:
-                why = f"the machine fails on this record ({_kind(error.__cause__)})"
+            except MachineError as error:
+                why = f"the machine fails on this record ({kind_of(error.__cause__)})"
                 worker.suspicion.blame(first, after, why, self._settings.quarantine_after)
                 error.blamed = True
                 raise
@@ -524,18 +439,18 @@ class _Life:
         except BusError:
             raise
         except Exception as error:
-            raise _MachineError(blamed=False) from error
+            raise MachineError(blamed=False) from error
 
     def _decide(self, call: Callable[..., list[OutRecord]], *arguments: object) -> list[OutRecord]:
         """Calls the machine's ``apply`` or ``tick`` and measures its duration."""
         started_s = self._clock.monotonic()
         try:
-            return _guard(call, *arguments)
+            return guard(call, *arguments)
         finally:
             metrics.apply_seconds.labels(self._worker.label).observe(self._clock.monotonic() - started_s)
 
     def _tick_if_due(self) -> None:
-        deadline_ns = _guard(self._machine.next_deadline_ns)
+        deadline_ns = guard(self._machine.next_deadline_ns)
         now_ns = self._clock.now_ns()
         if deadline_ns is None or deadline_ns > now_ns or self._is_full():
             self._tick_was_empty = False
@@ -560,7 +475,7 @@ class _Life:
                 if size > limit:
                     raise RecordTooLarge(record.topic, size, limit)
             except (RecordTooLarge, BadRecord) as error:
-                raise _MachineError(blamed=False) from error
+                raise MachineError(blamed=False) from error
             self._output_bytes += size
         self._outputs.extend(outputs)
 
@@ -610,7 +525,7 @@ class _Life:
         young = work_s - since_work_s < settings.gather_s and now_s - since_s < _GATHER_WAIT * settings.gather_s
         small = self._machine.held() + len(self._outputs) < settings.gather_records
         if young and small and not self._is_full() and not self._is_careful() and not self._worker.stopping.is_set():
-            deadline_ns = _guard(self._machine.next_deadline_ns)
+            deadline_ns = guard(self._machine.next_deadline_ns)
             if self._kept or self._reader.known_end() > self._reader.position:
                 return True
             if deadline_ns is not None and deadline_ns <= self._clock.now_ns() and not self._tick_was_empty:
@@ -622,9 +537,9 @@ class _Life:
         """Takes what the machine held back."""
         try:
             self._take(self._decide(self._machine.flush, self._clock.now_ns()))
-        except _MachineError as error:
+        except MachineError as error:
             if self._held_from is not None:
-                why = f"the machine fails on this record ({_kind(error.__cause__)})"
+                why = f"the machine fails on this record ({kind_of(error.__cause__)})"
                 after = self._worker.position
                 self._worker.suspicion.blame(self._held_from, after, why, self._settings.quarantine_after)
                 error.blamed = True
@@ -642,7 +557,7 @@ class _Life:
         try:
             await asyncio.shield(self._in_flight)
         except (RecordTooLarge, BadRecord) as error:  # the log's rules are stricter than those of _take
-            raise _MachineError(blamed=False) from error
+            raise MachineError(blamed=False) from error
         finally:
             if self._in_flight.done():
                 self._in_flight = None
@@ -660,17 +575,6 @@ class _Life:
             task.result()
 
 
-T = TypeVar("T")
-
-
-def _guard(call: Callable[..., T], *arguments: object) -> T:
-    """Calls the machine. Raises _MachineError for any exception."""
-    try:
-        return call(*arguments)
-    except Exception as error:
-        raise _MachineError(blamed=False) from error
-
-
 def _fold_all(machine: Machine, records: Sequence[Record]) -> None:
     for record in records:
         machine.fold(record)
@@ -682,19 +586,4 @@ async def _close(close: Callable[[], Awaitable[None]]) -> None:
         async with asyncio.timeout(_CLOSE_TIMEOUT_S):
             await close()
     except Exception as error:
-        log.warning("worker.close_failed", error=_one_line(error))
-
-
-def _kind(error: BaseException | None) -> str:
-    return type(error).__name__
-
-
-def _one_line(error: BaseException) -> str:
-    """Returns the loggable form of an error: the bus's own errors in full, of others only kind and place. Their text
-    may quote a request.
-    """
-    if isinstance(error, BusError):
-        return f"{_kind(error)}: {error}"
-    frames = traceback.extract_tb(error.__traceback__)
-    where = f" in {frames[-1].name} ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
-    return f"{_kind(error)}{where}"
+        log.warning("worker.close_failed", error=one_line(error))

@@ -133,7 +133,11 @@ class Topics:
         """Returns the partition of an RM's records. Kafka's default partitioner gives the same one for the RM's id as
         key.
         """
-        return (_murmur2(rm_id.encode()) & 0x7FFFFFFF) % self.partitions
+        return self.partition_of_key(rm_id.encode())
+
+    def partition_of_key(self, key: bytes) -> int:
+        """Returns the partition of a record whose key is an RM's id."""
+        return (_murmur2(key) & 0x7FFFFFFF) % self.partitions
 
 
 # Headers of si.events.v1.

@@ -77,6 +77,20 @@ class OpenStream:
 
 
 @dataclass(frozen=True, slots=True)
+class Quota:
+    """What an RM has of something, and its limit.
+
+    :param limit: 0: none.
+    :param reached: something was refused for it a short while ago.
+    """
+
+    name: str
+    used: int
+    limit: int
+    reached: bool
+
+
+@dataclass(frozen=True, slots=True)
 class ResourceManager:
     """An RM (muster.v1.ResourceManager).
 
@@ -87,6 +101,8 @@ class ResourceManager:
     :param callbacks: the questions and messages that its callback stream wants.
     :param description: the meaning of its state, and what to do.
     :param is_default: a request that names no RM means this one.
+    :param identity: the name of the identity that registered it; "": not known.
+    :param quotas: what it has, and may have.
     """
 
     rm_id: str
@@ -107,6 +123,8 @@ class ResourceManager:
     callbacks: tuple[str, ...]
     description: str = ""
     is_default: bool = False
+    identity: str = ""
+    quotas: tuple[Quota, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,6 +397,8 @@ def _resource_manager(found: admin_pb2.ResourceManager) -> ResourceManager:
         callbacks=tuple(found.callbacks),
         description=found.description,
         is_default=found.is_default,
+        identity=found.identity,
+        quotas=tuple(Quota(each.name, each.used, each.limit, each.reached) for each in found.quotas),
     )
 
 

@@ -12,6 +12,7 @@ from muster_core.model.application import Application, Ask, Gang
 from muster_core.model.node import Node
 from muster_core.model.pending import ask_reason
 from muster_core.model.queue import Ledger, Queue, Tracker
+from muster_core.model.quotas import text_bytes
 from muster_core.model.resources import UNLIMITED
 from muster_core.model.states import APP_TERMINAL
 from muster_core.partition import Partition
@@ -32,6 +33,7 @@ def check(core: SchedulerCore, *, exhausted: bool = False, merges: bool = True) 
         _check_nodes(partition)
         _check_queues(partition)
         _check_applications(partition)
+        _check_quotas(partition)
         _check_trackers(partition)
         _check_gangs(partition)
         _check_questions(partition)
@@ -191,6 +193,24 @@ def _check_applications(partition: Partition) -> None:
             _must(where + group.held <= 1, f"{group} is in more than one place")
         parked = sum(group.parked_key is not None for group in app.groups.values())
         _must(parked == app.parked, f"{app}: {app.parked} groups parked, not {parked}")
+
+
+def _check_quotas(partition: Partition) -> None:
+    """Checks the counts that quotas limit."""
+    asks = [ask for app in partition.apps.values() for ask in app.asks.values()]
+    held = [each for app in partition.apps.values() for each in app.allocations.values()]
+    held += partition.foreign.values()
+    texts = [each.tags for each in held] + [each.tags for each in partition.apps.values()]
+    texts += [node.attributes for node in partition.nodes.values()]
+    pending = sum(ask.pending for ask in asks)
+    _must(partition.asks_pending == pending, f"{partition.asks_pending} allocations are asked for, not {pending}")
+    text = sum(map(text_bytes, texts)) + sum(text_bytes(ask.tags) * ask.pending for ask in asks)
+    _must(partition.text_bytes == text, f"{partition.text_bytes} bytes of tags and attributes, not {text}")
+    users: dict[str, int] = {}
+    for queue in partition.queues.values():
+        for app in partition.apps_in(queue):
+            users[app.user] = users.get(app.user, 0) + 1
+    _must(partition.users == users, f"{partition.users} have applications, not {users}")
 
 
 def _check_allocations(app: Application) -> None:

@@ -90,7 +90,7 @@ class Partition(PartitionState):
         sources = external if external is not None else PartitionBooks(config.name)
         # 1. The parts, each with the earlier parts that it uses.
         self.figures = NodeFigures(self.types)
-        self.limits = Limits(self.types)
+        self.limits = Limits(self.types, self.users)
         self.notifications = Notifications(self)
         self.room = GangRoom(self)
         lines = TurnLines()

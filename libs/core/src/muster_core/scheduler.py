@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from muster_core.allocation.turns import WholeTurn
 from muster_core.allocation.unnamed_releases import UnnamedReleases
-from muster_core.config.config import ClusterConfig, PartitionConfig, partition_name
+from muster_core.config.config import ClusterConfig, PartitionConfig, partition_name, queue_paths
 from muster_core.external.external import SetSource, UpdateExternal
 from muster_core.external.external_books import ExternalBooks, ExternalEntry
 from muster_core.external.problems import no_partition
@@ -23,6 +23,7 @@ from muster_core.model.commands import (
     SetDeciding,
     SetEvents,
     SetGeneration,
+    SetQuotas,
     UpdateAllocations,
     UpdateApplications,
     UpdateConfiguration,
@@ -30,6 +31,7 @@ from muster_core.model.commands import (
 )
 from muster_core.model.outcome import Change, ConfigurationAnswer, Detail, EventType, Outcome
 from muster_core.model.partition_state import Timed
+from muster_core.model.quotas import Quotas
 from muster_core.model.scopes import CallbackPolicy
 from muster_core.partition import Partition, is_awaited
 from muster_core.queues import reload
@@ -75,7 +77,9 @@ class SchedulerCore:
         self._previous_generation = False
         self._events = SetEvents()
         self._one = WholeTurn()
-        self.partitions = {each.name: self._new_partition(each) for each in config.partitions}
+        self.partitions: dict[str, Partition] = {}
+        self.quotas = Quotas(self.partitions)
+        self.partitions.update((each.name, self._new_partition(each)) for each in config.partitions)
         self.next_submission = 1
         self._applications = ApplicationRequests(self.partitions, self._submission)
         self._allocations = AllocationRequests(self.partitions, self._submission)
@@ -166,6 +170,8 @@ class SchedulerCore:
                 self._outcome(out)
                 for each in self.partitions.values():
                     each.notifications.want(command.requests)
+            case SetQuotas():
+                self.quotas.limits = command.limits
             case SetGeneration():
                 self._previous_generation = command.previous
                 for each in self.partitions.values():
@@ -237,7 +243,21 @@ class SchedulerCore:
             found += (
                 reload.obstacles(partition, wanted[name]) if name in wanted else reload.removal_obstacles(partition)
             )
+        if self.quotas.limits.queues and (problem := self.quotas.queues_problem(self._queues_with(config))):
+            found.append(problem)
         return tuple(found)
+
+    def _queues_with(self, config: ClusterConfig) -> int:
+        """How many queues there are under a configuration: its own, and those that stay or drain."""
+        count = 0
+        for each in config.partitions:
+            paths = set(queue_paths(each))
+            known = self.partitions.get(each.name)
+            for queue in known.queues.values() if known is not None else ():
+                if not queue.managed or queue.applications:
+                    paths.update(above.path for above in queue.ancestry)
+            count += len(paths)
+        return count
 
     def _reconfigure(self, config: ClusterConfig, out: Outcome, now_ns: int) -> tuple[str, ...]:
         found = self.obstacles(config)
@@ -281,6 +301,7 @@ class SchedulerCore:
         # (All numbers have one order, which survives restarts.)
         partition.questions.number = partition.node_lives.number = self._submission
         partition.questions.turns.join(self._one)
+        partition.quotas = self.quotas
         partition.notifications.want(self._events.requests)
         return partition
 
@@ -350,6 +371,12 @@ class SchedulerCore:
         for partition in self.partitions.values():
             partition.activate(now_ns, decided_ns or now_ns)
             self._collect_deadlines(partition)
+
+    def forget_deadlines(self) -> None:
+        """Drops all deadlines. A follower, which has no clock, keeps outdated ones until it is activated."""
+        self._deadlines.clear()
+        for partition in self.partitions.values():
+            partition.deadlines.clear()
 
     def next_deadline_ns(self) -> int | None:
         """When ``cycle`` must be called even if no command comes in; None: never."""

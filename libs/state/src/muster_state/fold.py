@@ -9,14 +9,15 @@ Each ``fold_*`` is an upsert: the same object again replaces the former one. Eac
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 from muster_core.allocation import items
 from muster_core.applications.lifecycle import counts_as_running
 from muster_core.external.external import OfferState, SourceState
 from muster_core.external.external_books import ExternalBooks, ExternalEntry, SourceEntry
 from muster_core.model.allocation import Preempted, Replaced, foreign_id, unique_key
-from muster_core.model.application import Application, Ask, TaskGroup
+from muster_core.model.application import Allocation, Application, Ask, TaskGroup
 from muster_core.model.commands import AskItem
 from muster_core.model.node import Node, NodeReport
 from muster_core.model.past import Past, PastReason
@@ -30,6 +31,52 @@ from muster_core.partition import Partition
 from muster_proto.muster.bus.v1 import state_pb2 as pb
 
 from muster_state import source_codec as codec
+
+K = TypeVar("K")
+T = TypeVar("T")
+
+# ---- order -----------------------------------------------------------------------------------------------------------
+
+
+def put_in_order(partition: Partition) -> None:
+    """Puts the objects of a followed partition in the order in which a fold at once adds them."""
+    _sort(partition.nodes, _submission)
+    _sort(partition.apps, _submission)
+    _sort(partition.rejected, _submission)
+    _sort(partition.foreign, _allocated)
+    for queue in partition.queues.values():  # (this mapping is a set in order)
+        if len(queue.applications) > 1:
+            apps = sorted((partition.apps[app_id] for app_id in queue.applications), key=_submission)
+            queue.applications = dict.fromkeys(app.app_id for app in apps)
+    for app in partition.apps.values():
+        _sort(app.asks, _submission)
+        _sort(app.allocations, _allocated)
+    for node in partition.nodes.values():
+        _sort(node.allocations, _allocated)
+        _sort(node.foreign, _allocated)
+
+
+def _sort(objects: dict[K, T], order: Callable[[T], Any]) -> None:
+    before = None
+    for each in objects.values():
+        place = order(each)
+        if before is not None and place < before:
+            break
+        before = place
+    else:
+        return
+    ordered = sorted(objects.items(), key=lambda item: order(item[1]))
+    objects.clear()  # (It stays the same mapping.)
+    objects.update(ordered)
+
+
+def _submission(what: Node | Application | Ask) -> int:
+    return what.submission
+
+
+def _allocated(allocation: Allocation) -> tuple[int, int, int]:
+    return allocation.allocated_ns, allocation.submission, allocation.ordinal
+
 
 # ---- queues and nodes ------------------------------------------------------------------------------------------------
 
@@ -313,7 +360,7 @@ def fold_ask(partition: Partition, recorded: pb.AskObject) -> None:
             if refusing is not None:
                 refusing.refused_by[ask] = None
     app.asks[ask.key] = ask
-    partition.books.add_pending(app, shape.items, recorded.pending)
+    partition.books.add_pending(ask, recorded.pending)
     if demand.placeholder:
         partition.gangs.pend(ask, recorded.pending)
     if ask.open > 0:  # otherwise placeholders are being released for it
@@ -337,7 +384,7 @@ def drop_ask(partition: Partition, app_id: str, key: str) -> None:
     ask = app.asks.pop(key, None) if app is not None else None
     if app is None or ask is None:
         return
-    partition.books.add_pending(app, ask.shape.items, -ask.pending)
+    partition.books.add_pending(ask, -ask.pending)
     if ask.demand.placeholder:
         partition.gangs.pend(ask, -ask.pending)
     ask.gone = True

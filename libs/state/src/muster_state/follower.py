@@ -9,8 +9,8 @@ be applied.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
 from enum import IntEnum
 from itertools import islice
 from operator import attrgetter
@@ -26,13 +26,14 @@ from muster_core.external.errors import BadDocument
 from muster_core.external.external_books import ExternalBooks
 from muster_core.external.offers import REPORT_NS
 from muster_core.model.commands import SetDeciding, SetEvents, SetGeneration, UpdateConfiguration
+from muster_core.model.quotas import QuotaLimits
 from muster_core.partition import Partition
 from muster_core.scheduler import SchedulerCore
 from muster_proto.muster.bus.v1 import envelope_pb2, state_pb2
 from muster_queue_config.queue_yaml import Problem, checksum, load_recorded
 from muster_runtime import event_settings
 
-from muster_state import state_codec
+from muster_state import fold, state_codec
 
 # Parents first: queues before applications; queues, applications and nodes before objects that refer to them. Sources
 # and their objects come before the core that is built from them.
@@ -92,6 +93,8 @@ TALLIED: tuple[str, ...] = tuple(each.name for each in fields(Tally) if each.nam
 _values = attrgetter(*TALLIED)
 
 
+_UNLIMITED = QuotaLimits()
+
 # A key of a registration's extraConfig: the rule without the RM's callback stream, accept or wait.
 CALLBACKS_ABSENT_KEY = "muster.callbacks.absent"
 WAIT, ACCEPT = "wait", "accept"
@@ -144,6 +147,9 @@ class RmInfo:
         ``generation_by``: how it is known.
     :ivar callbacks: the last known state of the RM's callback stream; ``connected`` False: there is none.
     :ivar callbacks_since_ns: since when the stream is in that state.
+    :ivar identity: the name of the identity that registered; "": not known.
+    :ivar quotas: the limits in force.
+    :ivar quotas_reached: by quota, when an item was last refused for it; see muster_scheduler.rm_quotas.
     :ivar awaited: external sources for which this start of the scheduler waits before it decides.
     :ivar awaited_ns: since when it waits for any; 0: it does not wait.
     """
@@ -178,6 +184,9 @@ class RmInfo:
     awaited_ns: int = 0
     absent_ns: int = 0
     clock: Anchor = NO_ANCHOR
+    identity: str = ""
+    quotas: QuotaLimits = _UNLIMITED
+    quotas_reached: dict[str, int] = field(default_factory=dict)
 
     @property
     def is_absent(self) -> bool:
@@ -277,6 +286,7 @@ def encode_rm(info: RmInfo, next_submission: int) -> bytes:
         awaited=info.awaited,
         awaited_ns=info.awaited_ns,
         clock=state_pb2.ClockAnchor(**info.clock._asdict()) if any(info.clock) else None,
+        quotas_reached=info.quotas_reached,
     ).SerializeToString(deterministic=True)
 
 
@@ -309,6 +319,8 @@ def _registration(info: RmInfo) -> state_pb2.RegistrationObject:
         registrations=info.registrations,
         config_checksum=checksum(info.config),
         compiled=info.compiled,
+        identity=info.identity,
+        quotas=encode_quotas(info.quotas) if info.quotas != _UNLIMITED else None,
         pauses=[
             state_pb2.PauseObject(
                 since_ns=since_ns, until_ns=until_ns, reason=reason, kind=state_pb2.PauseObject.Kind.ValueType(kind)
@@ -316,6 +328,16 @@ def _registration(info: RmInfo) -> state_pb2.RegistrationObject:
             for since_ns, until_ns, reason, kind in info.pauses
         ],
     )
+
+
+def encode_quotas(limits: QuotaLimits) -> envelope_pb2.Quotas:
+    """Encodes the limits of an RM."""
+    return envelope_pb2.Quotas(**asdict(limits))
+
+
+def quotas_of(recorded: envelope_pb2.Quotas) -> QuotaLimits:
+    """Inverse of :func:`encode_quotas`."""
+    return QuotaLimits(**{name: getattr(recorded, name) for name in QuotaLimits.__slots__})
 
 
 def _pauses_of(recorded: state_pb2.RegistrationObject) -> tuple[Pause, ...]:
@@ -341,6 +363,7 @@ def _take_rm(info: RmInfo, recorded: state_pb2.RmObject) -> None:
     info.absent_ns, info.awaited, info.awaited_ns = recorded.absent_ns, tuple(recorded.awaited), recorded.awaited_ns
     info.callbacks, info.callbacks_since_ns = recorded.callbacks, recorded.callbacks_since_ns
     info.generation, info.generation_by = recorded.generation, recorded.generation_by
+    info.quotas_reached = dict(recorded.quotas_reached)
     info.clock = Anchor(recorded.clock.offset_ns, recorded.clock.boot_id, recorded.clock.booted_ns)
 
 
@@ -445,6 +468,11 @@ class StateFolder:
 
     def settle(self) -> None:
         """Builds the objects from all collected records."""
+        for _ in self.settle_in_steps():
+            pass
+
+    def settle_in_steps(self) -> Iterator[None]:
+        """As :meth:`settle`, for a caller that pauses between two objects. No record may be taken before the end."""
         by_kind: dict[str, list[tuple[bytes, bytes]]] = {}
         for key, value in self._collected.items():
             try:
@@ -455,10 +483,33 @@ class StateFolder:
         self._collected = {}
         self.settled = True
         for kind in (*_EXTERNAL, state_codec.FORGOTTEN, state_codec.RM, state_codec.REGISTRATION, *_KIND_ORDER):
-            for key, value in self._in_order(kind, by_kind.get(kind, ())):
+            for key, value in self._in_order(kind, by_kind.pop(kind, ())):
                 self._fold(key, value)
+                yield
         if self._witness is not None:
             self._witness.settled(self.rms)
+
+    def complete(self) -> None:
+        """Ends a fold, whether the records were folded at once or followed."""
+        if self.settled:
+            self._rearm()
+        else:
+            self.settle()
+
+    def _rearm(self) -> None:
+        """Makes the state of a follower what a fold of the same records at once would make it.
+
+        A follower drops deadlines, leaves numbers at those of the registration, and has objects in the order of their
+        last change.
+        """
+        for state in self.rms.values():
+            state.core.next_submission = state.info.next_submission
+            state.core.forget_deadlines()
+            for partition in state.core.partitions.values():
+                fold.put_in_order(partition)
+                for app in (*partition.apps.values(), *partition.rejected.values()):
+                    if app.deadline_ns:
+                        partition.deadlines.append((app.deadline_ns, app))
 
     def books_of(self, rm_id: str) -> ExternalBooks:
         """The statements of sources for an RM: one object for all its registrations."""
@@ -586,6 +637,7 @@ class StateFolder:
         info.compiled = recorded.compiled
         info.build_info, info.extra_config = dict(recorded.build_info), dict(recorded.extra_config)
         info.pauses = _pauses_of(recorded)
+        info.identity, info.quotas = recorded.identity, quotas_of(recorded.quotas)
         read = self._read_ahead.pop(info.config, None)
         self.rms[rm_id] = RmState(info, new_core(info, searching=False, config=read, external=self.books_of(rm_id)))
         if info.compiled != recorded.compiled:
@@ -596,6 +648,7 @@ class StateFolder:
         ended pause.
         """
         known.info.pauses = _pauses_of(recorded)
+        known.info.identity, known.info.quotas = recorded.identity, quotas_of(recorded.quotas)
         known.info.extra_config = dict(recorded.extra_config)
         known.core.apply(events_of(known.info), known.info.last_decided_ns)
         if known.info.config == recorded.config:

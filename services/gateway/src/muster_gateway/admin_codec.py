@@ -199,7 +199,13 @@ def encode_piece(json: bytes) -> bytes:
 def encode_resource_managers(managers: Iterable[Mapping[str, Any]]) -> bytes:
     """Encodes a ListResourceManagersResponse. Each element is a result of :func:`resource_manager`."""
     listed = [
-        pb.ResourceManager(**{**each, "streams": [pb.Stream(**stream) for stream in each["streams"]]})
+        pb.ResourceManager(
+            **{
+                **each,
+                "streams": [pb.Stream(**stream) for stream in each["streams"]],
+                "quotas": [pb.Quota(**quota) for quota in each["quotas"]],
+            }
+        )
         for each in managers
     ]
     return pb.ListResourceManagersResponse(resource_managers=listed).SerializeToString()
@@ -232,6 +238,8 @@ def resource_manager(
             rm_id=session.rm_id,
         ),
         "is_default": known.get("default", False),
+        "identity": known.get("identity", ""),
+        "quotas": known.get("quotas", []),
         "since_ns": session.since_ns,
         "reason": session.why,
         "streams": [

@@ -60,7 +60,7 @@ class AuditWriter:
 
     def refused(self, caller: Caller, action: str, rm_id: str, error: Exception) -> None:
         """Notes an attempt that was refused before anything was done."""
-        self._note(_attempt(caller, action, rm_id, Result.REFUSED, str(error)))
+        self._note(_attempt(caller, action, rm_id, Result.REFUSED, str(error).partition(": try again in ")[0]))
 
     def over_limit(self, method: str, peer: str, error: Exception) -> None:
         """Notes a gRPC call over a limit of its caller, who is not identified yet."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import IntEnum
 
 from google.protobuf.message import DecodeError
@@ -14,6 +14,7 @@ from muster_proto.muster.v1 import admin_pb2
 from muster_queue_config.judge import Judged
 from muster_runtime.caller import current
 
+from muster_gateway.quotas import RegistrationQuotas, RmLimits
 from muster_gateway.rm_life import RmState
 from muster_gateway.stream_kind import StreamKind
 
@@ -59,12 +60,16 @@ NO_GROUP = GroupMember()
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """The scheduler's answer to a registration."""
+    """The scheduler's answer to a registration.
+
+    :param exhausted: refused for a quota.
+    """
 
     request_id: str
     accepted: bool
     problems: tuple[Problem, ...]
     member: GroupMember = NO_GROUP
+    exhausted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,10 +178,21 @@ class RequestCodec:
         payload: bytes,
         now_ns: int,
         judged: JudgedConfiguration | None = None,
+        quotas: RegistrationQuotas | None = None,
     ) -> OutRecord:
-        """Makes the record of a RegisterResourceManagerRequest, with the verdict on its configuration."""
+        """Makes the record of a RegisterResourceManagerRequest.
+
+        :param judged: the verdict on its configuration.
+        :param quotas: the identity that sent it, and its limits.
+        """
         envelope = self._envelope(rm_id, now_ns, request_id, judged)
         envelope.register = payload
+        if quotas is not None:
+            envelope.identity = quotas.identity
+            envelope.quotas.CopyFrom(envelope_pb2.Quotas(**asdict(quotas.rm)))
+            envelope.quotas.resource_managers = quotas.resource_managers
+            envelope.quotas.all_resource_managers = quotas.all_resource_managers
+            envelope.quotas.elsewhere, envelope.quotas.all_elsewhere = quotas.elsewhere, quotas.all_elsewhere
         _name_caller(envelope)
         return self._record(rm_id, self._topics.partition_of(rm_id), envelope)
 
@@ -218,6 +234,18 @@ class RequestCodec:
         envelope.lifecycle.reason = reason
         if state is RmState.STOPPED:
             _name_caller(envelope)
+        return self._record(rm_id, self._topics.partition_of(rm_id), envelope)
+
+    def quotas(self, rm_id: str, limits: RmLimits, now_ns: int) -> OutRecord:
+        """Makes the note that an RM has these limits."""
+        envelope = self._envelope(rm_id, now_ns)
+        envelope.quotas_changed.CopyFrom(envelope_pb2.Quotas(**asdict(limits)))
+        return self._record(rm_id, self._topics.partition_of(rm_id), envelope)
+
+    def notice(self, rm_id: str, message: str, now_ns: int) -> OutRecord:
+        """Makes a notice for the RM's history."""
+        envelope = self._envelope(rm_id, now_ns)
+        envelope.notice.message = message
         return self._record(rm_id, self._topics.partition_of(rm_id), envelope)
 
     def loss(self, rm_id: str, message: str, now_ns: int) -> OutRecord:
@@ -338,7 +366,9 @@ def _answer_in(envelope: envelope_pb2.ResponseEnvelope, result: envelope_pb2.Reg
         changes, member = tuple(result.changes), _member(result.policy_group)
         response.configuration = ConfigurationAnswer(request_id, accepted, problems, changes, member)
     else:
-        response.registration = Registration(request_id, accepted, problems, _member(result.policy_group))
+        response.registration = Registration(
+            request_id, accepted, problems, _member(result.policy_group), result.exhausted
+        )
     return response
 
 
@@ -418,13 +448,15 @@ def read_known_rm(record: Record) -> KnownRm | None:
     return KnownRm(rm_id, state, value.registrations, value.callbacks.epoch, value.callbacks.connected)
 
 
-def read_group_member(record: Record) -> tuple[str, GroupMember]:
-    """Reads an RM and its policy group from a registration's record. Raises CodecError."""
+def read_registration(record: Record) -> tuple[str, GroupMember, str]:
+    """Reads an RM, its policy group and the identity that registered it from a registration's record. Raises
+    CodecError.
+    """
     try:
         rm_id, _, _ = parse_state_key(record.key or b"")
         value = state_pb2.RegistrationObject.FromString(record.value or b"")
     except (ValueError, DecodeError) as error:
         raise CodecError(f"{record.topic}[{record.partition}]@{record.offset} is no RegistrationObject") from error
     if not value.config_checksum:  # an old record without a checksum: not compared until the RM registers again
-        return rm_id, NO_GROUP
-    return rm_id, GroupMember(value.policy_group, value.config_checksum)
+        return rm_id, NO_GROUP, value.identity
+    return rm_id, GroupMember(value.policy_group, value.config_checksum), value.identity

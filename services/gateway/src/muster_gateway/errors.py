@@ -10,7 +10,8 @@ Over HTTP, NotIdentified and NotPermitted are 401 and 403.
     - RmStopped              FAILED_PRECONDITION: it was shut down or away for too long; it must register again
     - NotThere               NOT_FOUND: the subject of the request: an RM, a node, an ask ...
     - NotPossible            FAILED_PRECONDITION: not in the present state; the text gives the reason
-    - OverLimit              RESOURCE_EXHAUSTED: size, number of items, number of calls or streams
+    - OverLimit              RESOURCE_EXHAUSTED: size, number of items, calls, streams or RMs
+      + TooFast                an identity's rate: the call may be repeated after some time
     - TooSilent              DEADLINE_EXCEEDED: a stream did not name its RM in time
     - NotIdentified          UNAUTHENTICATED: no credentials, or unknown ones
       + KeyUnknown           its token's key is unknown; newer keys may have it
@@ -100,6 +101,17 @@ class OverLimit(RequestRefused):
     """The request exceeds a limit of this gateway."""
 
     code = grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+class TooFast(OverLimit):
+    """A call is over its identity's rate.
+
+    :ivar wait_s: after so long it may be repeated.
+    """
+
+    def __init__(self, story: str, wait_s: float) -> None:
+        super().__init__(story)
+        self.wait_s = wait_s
 
 
 class TooSilent(RequestRefused):

@@ -50,6 +50,7 @@ from muster_gateway.access.tls import TlsDoor
 from muster_gateway.access.tokens import Tokens
 from muster_gateway.access.watched import Watched
 from muster_gateway.errors import KeyUnknown, NotIdentified, NotPermitted, OpenToAll, PolicyUnusable
+from muster_gateway.quota_settings import QuotaRule
 from muster_gateway.settings import TOKEN, GatewaySettings
 
 # Basic is for programs that accept only an address: http://NAME:TOKEN@host:9080 (RFC 7617).
@@ -175,6 +176,10 @@ class Doorman:
         if self.tls is not None:
             self.tls.files.refresh()
         return any(changed), self._jwt is not None and self._jwt.file is not None and self._jwt.file.refresh()
+
+    def quota_rules(self) -> tuple[QuotaRule, ...]:
+        """Returns the quotas of the policy."""
+        return self._policy.value.quotas if self._policy is not None else ()
 
     def problems(self) -> list[str]:
         """Returns what is not as the files say now, one sentence each."""

@@ -105,7 +105,7 @@ class LifeKeeper:
 
     # ---- steps of streams and registrations -------------------------------------------------------------------------
 
-    async def registered(self, rm_id: str, at: Cursor, member: GroupMember = NO_GROUP) -> None:
+    async def registered(self, rm_id: str, at: Cursor, member: GroupMember = NO_GROUP, identity: str = "") -> None:
         """Records an accepted registration; ``at`` is just behind its answer. The latest one in the log's order
         counts.
         """
@@ -116,7 +116,7 @@ class LifeKeeper:
             if session.registered_at.offset >= at.offset:
                 return None
             # ``forgetting_ns`` stays: only the scheduler knows whether the RM was forgotten before or after this.
-            fresh = replace(session.without_holders(), registered_at=at)
+            fresh = replace(session.without_holders(), registered_at=at, identity=identity)
             return self._step(_compared_by(fresh, at, member), RmEvent.REGISTERED)
 
         await self._tell_gone(await self._change(rm_id, change))

@@ -16,6 +16,8 @@ class Metric(StrEnum):
     CALLS_OPEN = "muster_gateway_calls_open"
     CALLS_REFUSED = "muster_gateway_calls_refused"
     CALLS_RESET = "muster_gateway_calls_reset"
+    STREAMS_SLOWED = "muster_gateway_streams_slowed"
+    STREAMS_SLOWED_SECONDS = "muster_gateway_streams_slowed_seconds"
     CONNECTIONS = "muster_gateway_connections"
     REQUESTS = "muster_gateway_requests"
     ITEMS = "muster_gateway_items"
@@ -60,10 +62,16 @@ streams_silent = Gauge(Metric.STREAMS_SILENT, "Streams that have not named their
 calls_open = Gauge(Metric.CALLS_OPEN, "Open gRPC calls of all services.")
 calls_refused = Counter(
     Metric.CALLS_REFUSED,
-    "Calls over a limit of their caller: silent, peer, identity, connections, resets, no_message.",
+    "Calls over a limit of their caller: silent, peer, identity, connections, resets, no_message, rate.",
     ["reason"],
 )
 calls_reset = Counter(Metric.CALLS_RESET, "Calls that their client cancelled within a second.")
+streams_slowed = Counter(
+    Metric.STREAMS_SLOWED,
+    "Messages after which a stream waited, by whose rate: rm or identity.",
+    ["whose"],
+)
+streams_slowed_seconds = Counter(Metric.STREAMS_SLOWED_SECONDS, "Seconds that streams had to wait for their rate.")
 connections = Gauge(Metric.CONNECTIONS, "Connections with open calls.")
 requests = Counter(Metric.REQUESTS, "Messages read from streams.", ["kind"])
 items = Counter(Metric.ITEMS, "Items in these messages.", ["kind"])
@@ -106,7 +114,7 @@ internal_errors = Counter(Metric.INTERNAL_ERRORS, "Unexpected exceptions (defect
 http_forwarded = Counter(Metric.HTTP_FORWARDED, "Forwarded HTTP requests, by target and status.", ["target", "status"])
 http_refused = Counter(
     Metric.HTTP_REFUSED,
-    "HTTP requests answered with 401 or 403, by reason (muster_gateway.identity.Refusal).",
+    "HTTP requests answered with 401, 403 or 429, by reason (muster_gateway.identity.Refusal, or rate).",
     ["reason"],
 )
 grpc_refused = Counter(

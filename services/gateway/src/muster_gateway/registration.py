@@ -11,11 +11,12 @@ from muster_bus.clock import Clock
 from muster_gateway import metrics
 from muster_gateway.admission import admit_registration
 from muster_gateway.codec import Problem, Registration, RequestCodec
-from muster_gateway.errors import RegistrationRefused, shown
+from muster_gateway.errors import OverLimit, RegistrationRefused, shown
 from muster_gateway.life_keeper import LifeKeeper
 from muster_gateway.policy_groups import PolicyGroups
 from muster_gateway.questions import Questions
 from muster_gateway.queue_configs import QueueConfigs
+from muster_gateway.quotas import Quotas
 from muster_gateway.settings import GatewaySettings
 
 log = structlog.get_logger(__name__)
@@ -36,10 +37,11 @@ class Registrar:
         questions: Questions,
         groups: PolicyGroups,
         configs: QueueConfigs,
+        quotas: Quotas,
     ) -> None:
         self._settings, self._clock, self._codec = settings, clock, codec
         self._life, self._questions, self._groups = life, questions, groups
-        self._configs = configs
+        self._configs, self._quotas = configs, quotas
 
     async def register(self, raw: bytes) -> tuple[Problem, ...]:
         """Registers an RM. Returns the scheduler's warnings, and those about its policy group.
@@ -54,18 +56,24 @@ class Registrar:
 
     async def _registered(self, raw: bytes) -> tuple[Problem, ...]:
         # 1. admission
-        rm_id, text = admit_registration(raw, self._settings.limits)
+        rm_id, config = admit_registration(raw, self._settings.limits)
         # 2. the configuration
-        judged = await self._configs.judged(rm_id, text, len(raw))
+        judged = await self._configs.judged(rm_id, config, len(raw))
         # 3. the log, and the scheduler's answer
         request_id = self._codec.new_request_id()
-        record = self._codec.registration(rm_id, request_id, raw, self._clock.now_ns(), judged)
-        async with self._configs.place(judged):
-            result, at = await self._questions.ask(Registration, rm_id, request_id, record)
-        # 4. the session
-        if not result.accepted:
-            raise RegistrationRefused(refusal(rm_id, result.problems))
-        await self._life.registered(rm_id, at, result.member)
+        quotas = await self._quotas.of_registration(rm_id)
+        record = self._codec.registration(rm_id, request_id, raw, self._clock.now_ns(), judged, quotas)
+        try:
+            async with self._configs.place(judged):
+                result, at = await self._questions.ask(Registration, rm_id, request_id, record)
+            # 4. the session
+            if not result.accepted:
+                text = refusal(rm_id, result.problems)
+                raise OverLimit(text) if result.exhausted else RegistrationRefused(text)
+            self._quotas.registered(rm_id, quotas)
+            await self._life.registered(rm_id, at, result.member, quotas.identity)
+        finally:
+            self._quotas.ended(rm_id)
         # 5. the others of its policy group
         problems = result.problems + await self._groups.warnings(rm_id, result.member)
         log.info("rm registered", rm_id=rm_id, warnings=len(problems))

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -40,6 +41,7 @@ from muster_gateway.codec import Answer, Registration, Response, read_decided, r
 from muster_gateway.errors import GatewayError, InvalidRequest, ResponsesLost, SchedulerSilent, Superseded, shown
 from muster_gateway.sessions.contract import UNKNOWN, Cursor
 from muster_gateway.stream_kind import StreamKind
+from muster_gateway.turns import Active
 
 log = structlog.get_logger(__name__)
 
@@ -235,6 +237,7 @@ class ResponseTail:
         # The scheduler's last report: requests before this offset are decided; 0: it has reported nothing.
         self.decided = 0
         self._reports = asyncio.Event()
+        self.active = Active(time.monotonic())
 
     async def decides_more(self) -> bool:
         """Returns at the scheduler's next report of its decisions. False: it does not report.
@@ -321,10 +324,12 @@ class ResponseTail:
             del self._waiting_keys[waiting.key]
 
     def _dispatch(self, records: Sequence[Record], position: int) -> None:
+        self.active.turn(time.monotonic())
         for record in records:
             if record.key is None:
                 self._report(record)
                 continue
+            self.active.note(record.key)
             feeds = self._feeds.get(record.key)
             if feeds is None and record.key not in self._waiting_keys:
                 continue

@@ -52,6 +52,8 @@ from muster_gateway.metrics_service import MetricsServicer
 from muster_gateway.policy_groups import PolicyGroups
 from muster_gateway.questions import Questions
 from muster_gateway.queue_configs import QueueConfigs
+from muster_gateway.quotas import QuotaBook, QuotaNotes, Quotas, RmCounts, RmLimits
+from muster_gateway.rates import Rates
 from muster_gateway.registration import Registrar
 from muster_gateway.response_reader import CatchUp, ResponseTail, StartingPoint
 from muster_gateway.rm_life import RmState
@@ -124,7 +126,11 @@ class Gateway:
         self._doorman = Doorman(settings)
         self._callers = Calls()
         self._audit = AuditWriter(topics, clock, self.gateway_id)
-        self._door = GrpcDoor(self._doorman, self._callers, audit=self._audit)
+        self._book = QuotaBook(settings.quotas, self._doorman.quota_rules)
+        self._rates = Rates(self._book, clock, self._tell_slow)
+        self._telling: set[asyncio.Task[None]] = set()
+        self._quotas: Quotas | None = None
+        self._door = GrpcDoor(self._doorman, self._callers, rates=self._rates, audit=self._audit)
         self._codec = RequestCodec(topics, self.gateway_id)
         self._table = StreamTable()
         self._tails = [ResponseTail(bus, topics, p, settings.read_batch) for p in range(topics.partitions)]
@@ -258,7 +264,7 @@ class Gateway:
         answers = await asyncio.gather(*(_in_time_said(check) for check in self._beside.values()))
         said = [f"{name}: {one}" for name, answer in zip(self._beside, answers, strict=True) for one in answer]
         own = self._bus.problems() if isinstance(self._bus, LogCondition) else []
-        return [*self._doorman.problems(), *own, *said]
+        return [*self._doorman.problems(), *self._rates.problems(), *own, *said]
 
     # ---- parts ----------------------------------------------------------------------------------------------------
 
@@ -287,6 +293,20 @@ class Gateway:
             await self._write_note(self._codec.loss(session.rm_id, watch.loss, self._clock.now_ns()))
         await watch.told()
 
+    async def _note_quotas(self, rm_id: str, limits: RmLimits) -> None:
+        await self._write_note(self._codec.quotas(rm_id, limits, self._clock.now_ns()))
+
+    def _tell_slow(self, rm_id: str, story: str) -> None:
+        """Has an RM's slow streams recorded as an event, beside the stream."""
+
+        async def tell() -> None:
+            with contextlib.suppress(LogDown):
+                await self._write_note(self._codec.notice(rm_id, story, self._clock.now_ns()))
+
+        task = asyncio.create_task(tell(), name="tell slow stream")
+        self._telling.add(task)
+        task.add_done_callback(self._telling.discard)
+
     async def _write_note(self, record: OutRecord) -> None:
         assert self._writer is not None
         try:
@@ -299,6 +319,9 @@ class Gateway:
     async def _open_grpc(self, life: LifeKeeper, view: Target) -> None:
         assert self._writer is not None
         settings = self.settings
+        counts = RmCounts(self.sessions, self._topics.partition_of, self._clock)
+        notes = QuotaNotes(self._book, self._note_quotas)
+        self._quotas = Quotas(self._book, notes, counts if self._topics.partitions > 1 else None)
         parts = Parts(
             settings=settings,
             gateway_id=self.gateway_id,
@@ -314,12 +337,14 @@ class Gateway:
             catch_up=CatchUp(self._bus, self._topics, settings.read_batch, settings.max_catch_up_readers),
             starting_point=StartingPoint(self._bus, self._topics, settings.read_batch, settings.registration_timeout_s),
             table=self._table,
+            quotas=self._quotas,
+            rates=self._rates,
         )
         questions = Questions(settings, self._topics, self._writer, self._tails)
         groups = PolicyGroups(life)
         configs = QueueConfigs(Judge(settings.queue_config), settings.limits.max_record_bytes)
         self._stack.push_async_callback(configs.close)
-        registrar = Registrar(settings, self._clock, self._codec, life, questions, groups, configs)
+        registrar = Registrar(settings, self._clock, self._codec, life, questions, groups, configs, self._quotas)
         self._servicer = SchedulerServicer(parts, registrar, self._calls)
         view_client = ViewClient(view, settings.view_timeout_s, settings.view_answer_bytes, settings.default_rm)
         self._admin = AdminServicer(
@@ -391,6 +416,7 @@ class Gateway:
             self._exposition,
             self.settings.default_rm,
             self._callers,
+            self._rates,
             self._audit,
         )
         tls = self._doorman.tls.context() if self._doorman.tls is not None else None
@@ -499,6 +525,9 @@ class Gateway:
         while True:
             if await self._doorman.refresh():
                 self._callers.changed(self._doorman.rights_now)
+                self._rates.changed()
+                if self._quotas is not None:
+                    await self._quotas.changed((each.rm_id, each.identity) for each in self._table.all())
             await asyncio.sleep(self.settings.reload_interval_s)
 
     async def _set_health(self, *, serving: bool) -> None:

@@ -14,6 +14,8 @@ from muster_runtime.pages import names_loopback
 from muster_runtime.stores import ClientTls, Password, check_pairs
 from pydantic import BaseModel, ConfigDict, Field, IPvAnyNetwork, SecretStr, field_validator, model_validator
 
+from muster_gateway.quota_settings import QuotaSettings
+
 _MIB = 1024 * 1024
 _SESSION_SCHEMES = ("memory", "sqlite", "redis", "rediss")
 
@@ -278,6 +280,9 @@ class GatewaySettings(BaseModel):
     max_streams: int = Field(
         4_000, ge=3, description="Open streams of this gateway (three for each RM, four with a callback stream)."
     )
+    quotas: QuotaSettings = Field(
+        QuotaSettings.model_validate({}), description="What RMs and identities may have and send."
+    )
     calls: CallSettings = Field(CallSettings.model_validate({}), description="Limits of gRPC calls for each caller.")
     max_metrics_watchers: int = Field(100, ge=0, description="Calls of muster.v1.Metrics/Watch at the same time.")
     max_registrations_waiting: int = Field(
@@ -308,7 +313,13 @@ class GatewaySettings(BaseModel):
         1_200,
         ge=100,
         description="Items of a stream that the scheduler has not decided (half a KiB counts as one more); above this "
-        "the stream is not read, so that other RMs' requests wait behind so many at most.",
+        "the stream is not read. Another RM's first request waits behind so many at most.",
+    )
+    undecided_items_shared: int = Field(
+        250,
+        ge=1,
+        description="The same while other RMs of the partition are active (within the last one to two minutes): it is "
+        "divided by their number. A stream always has one record on the log (limits.record_bytes).",
     )
     queue_responses: int = Field(2_048, ge=1, description="Responses that wait for a slow stream before it catches up.")
     queue_bytes: int = Field(8 * _MIB, ge=1024, description="The same in bytes.")

@@ -28,7 +28,7 @@ from muster_bus.errors import BusError, LogError, RecordTooLarge
 from muster_bus.log import Log, LogWriter, OutRecord
 from muster_bus.topics import Topics
 from muster_runtime.caller import current
-from muster_runtime.identity import Right
+from muster_runtime.identity import Identity, Right
 
 from muster_gateway import metrics
 from muster_gateway.admission import admission_steps, check_rm_id, rm_id_of
@@ -49,6 +49,8 @@ from muster_gateway.errors import (
 from muster_gateway.event_tail import EventTail
 from muster_gateway.identity import check_rm
 from muster_gateway.life_keeper import LifeKeeper, Taken, superseded
+from muster_gateway.quotas import Quotas
+from muster_gateway.rates import Rates
 from muster_gateway.response_reader import RESUME_METADATA, CatchUp, Feed, ResponseTail, StartingPoint
 from muster_gateway.sessions.contract import NOWHERE, Advance, Cursor, SessionStore
 from muster_gateway.settings import GatewaySettings
@@ -99,6 +101,8 @@ class Parts:
     catch_up: CatchUp
     starting_point: StartingPoint
     table: StreamTable
+    quotas: Quotas
+    rates: Rates
 
 
 class StreamTable:
@@ -206,6 +210,7 @@ class RmStream:
         await self._sit(resume_after)
         await self._say_open()
         await self._seated()
+        await self._parts.quotas.seated(self.rm_id, self._caller.identity)
         # 3. both directions
         self._reading = asyncio.create_task(self._read_requests(first), name=f"read {self.kind.name}")
         self._writing = asyncio.create_task(self._write_responses(), name=f"write {self.kind.name}")
@@ -221,6 +226,11 @@ class RmStream:
         self._ended.set()
         self._wake.set()
         self._room.set()
+
+    @property
+    def identity(self) -> Identity:
+        """The present identity of the caller."""
+        return self._caller.identity
 
     @property
     def has_ended(self) -> bool:
@@ -409,9 +419,12 @@ class RmStream:
     # ---- requests -------------------------------------------------------------------------------------------------
 
     async def _read_requests(self, first: bytes | None) -> None:
+        pace = self._parts.rates.of_stream(self._caller, self.rm_id)
         try:
             raw = first if first is not None else await self._context.read()
             while raw is not grpc.aio.EOF and self._error is None:
+                if (wait_s := pace.take(len(raw))) > 0:
+                    await self._rest(wait_s)
                 await self._take(raw)
                 raw = await self._context.read()
         except GatewayError as error:
@@ -421,6 +434,12 @@ class RmStream:
         except Exception as error:  # any error ends this stream alone
             if self._error is None:  # after the end, a read may fail in any way
                 self.end(unexpected(error))
+
+    async def _rest(self, wait_s: float) -> None:
+        """Returns after so long, or when the stream has ended."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                await self._ended.wait()
 
     async def _take(self, raw: bytes) -> None:
         parts, kind = self._parts, self.kind
@@ -469,14 +488,22 @@ class RmStream:
 
     async def _wait_for_decisions(self) -> None:
         """Returns when the scheduler has decided enough of the stream's requests, or says nothing of its decisions."""
-        assert self._tail is not None
-        limit = self._parts.settings.undecided_items
-        while self._error is None and self._undecided.after(self._tail.decided) >= limit:
-            if not await self._tail.decides_more():
+        tail, feed = self._tail, self._feed
+        assert tail is not None
+        assert feed is not None
+        tail.active.note(feed.key)
+        while self._error is None and self._undecided.after(tail.decided) >= self._undecided_max(tail, feed.key):
+            if not await tail.decides_more():
                 self._undecided.forget()
                 break
         if self._error is not None:
             raise self._error
+
+    def _undecided_max(self, tail: ResponseTail, key: bytes) -> float:
+        """Returns the limit of the moment. The RMs of a partition share one, except an RM that is alone there."""
+        settings = self._parts.settings
+        others = tail.active.others(key)
+        return settings.undecided_items_shared / others if others else settings.undecided_items
 
     async def _wait_for_room(self, has_room: Callable[[], bool]) -> None:
         while not has_room() and self._error is None:

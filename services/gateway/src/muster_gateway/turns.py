@@ -9,6 +9,9 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+# An RM without a request and without a response for one to two of these times is not active.
+_ACTIVE_S = 60.0
+
 
 async def in_turns(steps: Generator[None, None, T]) -> T:
     """Runs steps to their end; other tasks run between them. Returns the steps' result."""
@@ -19,6 +22,32 @@ async def in_turns(steps: Generator[None, None, T]) -> T:
             result: T = end.value
             return result
         await asyncio.sleep(0)
+
+
+class Active:
+    """The RMs of a partition that were active lately: through whichever gateway, since all read the same responses."""
+
+    def __init__(self, now_s: float = 0.0) -> None:
+        self._since_s = now_s
+        self._present: set[bytes] = set()
+        self._before: set[bytes] = set()  # those of the time before
+        self._all: set[bytes] = set()
+
+    def note(self, key: bytes) -> None:
+        """Notes a request of an RM, or a response to it. Cheap."""
+        self._present.add(key)
+        self._all.add(key)
+
+    def turn(self, now_s: float) -> None:
+        """Forgets RMs that have not been active for a while. The caller calls this now and then."""
+        if now_s - self._since_s >= _ACTIVE_S:
+            self._since_s = now_s
+            self._before, self._present = self._present, set()
+            self._all = set(self._before)
+
+    def others(self, key: bytes) -> int:
+        """Returns the number of active RMs beside this one."""
+        return len(self._all) - (key in self._all)
 
 
 class Undecided:

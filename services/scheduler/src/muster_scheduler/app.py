@@ -1,27 +1,39 @@
-"""The scheduler service: one partition worker with a machine for each partition that this instance owns."""
+"""The scheduler service: a partition worker with a machine for each partition that this instance owns, and a standby
+for each one that it follows.
+
+On Kafka a group of schedulers shares the partitions out (``muster_bus.membership``). ``ownership.py`` decides what a
+new share, an ended worker and the time mean; this module does it. With ``scheduler.partitions``, or on the embedded
+log, the instance owns its partitions for ever, and a fenced worker ends it.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import uuid
+from collections.abc import Callable
 from functools import partial
 
 import structlog
 from muster_bus.clock import Clock, SystemClock
+from muster_bus.errors import Fenced
 from muster_bus.log import Log
+from muster_bus.membership import Assignment, Given, GroupLog, GroupTerms, Membership
 from muster_bus.partition_worker import PartitionWorker, Progress, WorkerState
+from muster_bus.standby import Standby
 from muster_bus.topics import Topics
-from muster_informers.process import ExternalProcess
-from muster_informers.service import ExternalService
 from muster_queue_config.queue_yaml import load_queue_config
 
+from muster_scheduler import metrics
 from muster_scheduler.dead_letters import without_secrets
 from muster_scheduler.emit import decided_report
 from muster_scheduler.errors import BadDefaultConfig
 from muster_scheduler.machine import SchedulerMachine
-from muster_scheduler.natives import Handlers, Natives, NativeSource
+from muster_scheduler.outside import Outside
+from muster_scheduler.ownership import Action, Do, Holding, Ownership
 from muster_scheduler.policy_groups import PolicyGroups
 from muster_scheduler.recorded_time import NoSteps, RecordedTime, Steps
+from muster_scheduler.rm_quotas import ReachedQuotas
 from muster_scheduler.settings import SchedulerSettings
 from muster_scheduler.users import UserGroups
 
@@ -41,55 +53,63 @@ class SchedulerService:
         self._log = bus
         self._topics = topics
         self._clock = clock
-        self._owned = settings.partitions or tuple(range(topics.partitions))
-        life = str(uuid.uuid4())
-        here = ExternalService(settings.external, bus, topics, clock, self._owned, life)
-        self._external: ExternalService | ExternalProcess = here
-        if settings.external.own_process and (here.tables or here.natives):
-            if here.is_of_this_process:
-                log.info("informers run in this process: one of them, or a handler, was registered here")
-            else:
-                self._external = ExternalProcess(here, settings.external, bus, topics, clock, self._owned, life)
-        self._natives = natives_of(here, self._external, settings.external.sync_timeout_s, clock, life)
+        every = tuple(range(topics.partitions))
+        self._membership: Membership = Given(settings.partitions or every)
+        self._is_grouped = not settings.partitions and isinstance(bus, GroupLog)
+        if self._is_grouped and isinstance(bus, GroupLog):
+            terms = GroupTerms(
+                settings.group,
+                topics.requests,
+                topics.partitions,
+                settings.standby_partitions,
+                settings.session_timeout_s,
+                settings.heartbeat_s,
+            )
+            self._membership = bus.membership(terms, clock)
+        # In a group, the informers of a partition live as long as it is owned. Otherwise all of them have one life.
+        whole = Outside(settings.external, bus, topics, clock, settings.partitions or every)
+        self._whole = whole if whole.is_empty or not self._is_grouped else None
+        self._outside: dict[int, Outside] = {}
         self._steps = Steps(clock.monotonic)
-        self._workers: list[PartitionWorker] = []
-        self._tasks: list[asyncio.Task[None]] = []
+        self._reached = ReachedQuotas(clock.monotonic)
+        self._make_machine: Callable[[int], SchedulerMachine] | None = None
+        self._ownership = Ownership()
+        self._workers: dict[int, PartitionWorker] = {}
+        self._running: dict[int, asyncio.Task[None]] = {}
+        self._standbys: dict[int, Standby] = {}
+        self._news = asyncio.Event()  # a share, an ended worker
+        self._tasks: list[asyncio.Task[None]] = []  # of the service; each runs until the end
+        self._closing: set[asyncio.Task[None]] = set()  # dropped standbys
+
+    # ---- life --------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Takes the partitions over and starts the workers. Raises BadDefaultConfig."""
+        """Begins to work on the partitions, or to join the group. Raises BadDefaultConfig."""
         policy_groups = PolicyGroups(
             self._default_config(), self._settings.policy_groups_dir, shared=self._settings.share_policy_groups
         )
         groups = UserGroups(self._settings.users)  # shared, so that a directory that hangs costs one wait
-        for partition in self._owned:
-            worker = PartitionWorker(
-                self._log,
-                self._topics,
-                self._settings.group,
-                partition,
-                lambda: SchedulerMachine(
-                    self._topics,
-                    lambda: str(uuid.uuid4()),
-                    policy_groups,
-                    self._settings.max_allocations_batch,
-                    round(self._settings.check_invariants_every_s * 1e9),
-                    groups,
-                    self._clock.monotonic,
-                    self._external.gate,
-                    RecordedTime(self._clock if isinstance(self._clock, SystemClock) else NoSteps()),
-                    self._steps,
-                    holds=True,
-                ),
-                self._clock,
-                self._settings.worker,
-                None if self._natives is None else self._natives.consult,
-                without_secrets,
-                partial(decided_report, self._topics, partition),
-            )
-            self._workers.append(worker)
-            self._tasks.append(asyncio.create_task(worker.run(), name=f"scheduler-{partition}"))
-        await self._external.start()
-        self._tasks.append(asyncio.create_task(self._external.wait(), name="external"))
+        self._make_machine = lambda partition: SchedulerMachine(
+            self._topics,
+            lambda: str(uuid.uuid4()),
+            policy_groups,
+            self._settings.max_allocations_batch,
+            round(self._settings.check_invariants_every_s * 1e9),
+            groups,
+            self._clock.monotonic,
+            self._outside_of(partition).gate,
+            RecordedTime(self._clock if isinstance(self._clock, SystemClock) else NoSteps()),
+            self._steps,
+            holds=True,
+            reached=self._reached,
+        )
+        await self._membership.start()
+        if self._membership.assignment is not None:
+            self._take_share(self._membership.assignment)
+        if self._whole is not None:
+            await self._whole.start()
+            self._tasks.append(asyncio.create_task(self._whole.wait(), name="external"))
+        self._tasks.append(asyncio.create_task(self._steer(), name="scheduler-steering"))
 
     async def wait(self) -> None:
         """Returns when stopped. Raises the error that ended a worker (the process must then end: crash-only), and
@@ -97,39 +117,243 @@ class SchedulerService:
         """
         done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_EXCEPTION)
         for task in done:
-            task.result()
+            if not task.cancelled():
+                task.result()
 
     async def stop(self) -> None:
-        """Commits all decisions, then ends."""
-        if self._natives is not None:  # a worker that waits for a handler must not start again
-            for worker in self._workers:
+        """Gives the partitions to others of the group, commits all decisions, then ends."""
+        if self._is_grouped:
+            await self._hand_over()
+        steering = [task for task in self._tasks if task.get_name() == "scheduler-steering"]
+        for task in steering:
+            task.cancel()
+        every = [*self._outside.values(), *([self._whole] if self._whole is not None else [])]
+        if any(outside.natives is not None for outside in every):
+            for worker in self._workers.values():  # one that waits for a handler must not start again
                 worker.stop()
-        await self._external.stop()
-        for worker in self._workers:
+        for outside in every:
+            await outside.stop()
+        for worker in self._workers.values():
             worker.stop()
-        if self._tasks:
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+        for standby in self._standbys.values():
+            await standby.close()
+        tasks = [*self._running.values(), *self._tasks, *self._closing]
+        if tasks:
+            await asyncio.gather(*tasks, return_exceptions=True)
+        await self._membership.close()
+
+    async def _hand_over(self) -> None:
+        """Waits until other members have the partitions. A lone member keeps them."""
+        began_s = self._clock.monotonic()
+        self._membership.retire()
+        share = self._membership.assignment
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.hand_over_s):
+                while share is not None and share.members > 1 and (share.owned or self._running):
+                    changed = asyncio.ensure_future(self._membership.changed(share))
+                    try:
+                        await asyncio.wait({changed, *self._running.values()}, return_when=asyncio.FIRST_COMPLETED)
+                        share = changed.result() if changed.done() else share
+                    finally:
+                        changed.cancel()
+                    await asyncio.sleep(0)  # the steering sees it, too
+        log.info(
+            "scheduler.handed_over", kept=sorted(self._running), took_s=round(self._clock.monotonic() - began_s, 3)
+        )
+
+    # ---- steering ----------------------------------------------------------------------------------------------------
+
+    async def _steer(self) -> None:
+        """Follows the group and the workers. Raises the error that ended a worker, and NotSynced."""
+        listening = asyncio.create_task(self._listen(), name="scheduler-shares")
+        listening.add_done_callback(lambda _: self._news.set())
+        try:
+            while True:
+                self._news.clear()
+                if listening.done():
+                    listening.result()
+                for partition, task in list(self._running.items()):
+                    if task.done():
+                        await self._take_end(partition, task)
+                self._do(self._ownership.due(self._clock.monotonic()))
+                due_s = self._ownership.next_due_s()
+                wait_s = None if due_s is None else max(0.0, due_s - self._clock.monotonic())
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(wait_s):
+                        await self._news.wait()
+        finally:
+            listening.cancel()
+
+    async def _listen(self) -> None:
+        share = self._membership.assignment if not self._is_grouped else None
+        while True:
+            share = await self._membership.changed(share)
+            self._take_share(share)
+
+    def _take_share(self, share: Assignment) -> None:
+        self._do(self._ownership.shared(share.owned, share.standbys, self._clock.monotonic()))
+        self._report_warm()
+
+    async def _take_end(self, partition: int, task: asyncio.Task[None]) -> None:
+        """Takes the end of a worker."""
+        error = task.exception() if not task.cancelled() else None
+        if error is not None and not (self._is_grouped and isinstance(error, Fenced)):
+            raise error
+        if not self._is_grouped:
+            return  # it was stopped with the service
+        del self._running[partition], self._workers[partition]
+        self._reached.drop(lambda rm_id: self._topics.partition_of(rm_id) == partition)
+        outside = self._outside.pop(partition, None)
+        if outside is not None:
+            await outside.stop()
+        log.info("scheduler.gave_up", partition=partition, fenced=error is not None)
+        self._do(self._ownership.ended(partition, self._clock.monotonic(), fenced=error is not None))
+
+    def _do(self, actions: list[Action]) -> None:
+        for action, of in actions:
+            match action:
+                case Do.OWN:
+                    self._own(of)
+                case Do.RELEASE:
+                    self._workers[of].stop()
+                case Do.FOLLOW:
+                    self._follow(of)
+                case Do.DROP:
+                    self._outside.pop(of, None)
+                    self._drop(self._standbys.pop(of))
+                case Do.REJOIN:
+                    self._membership.rejoin()
+        if actions:
+            self._count()
+
+    def _own(self, partition: int) -> None:
+        assert self._make_machine is not None, "start comes first"
+        outside = self._outside_of(partition)
+        worker = PartitionWorker(
+            self._log,
+            self._topics,
+            self._settings.group,
+            partition,
+            partial(self._make_machine, partition),
+            self._clock,
+            self._settings.worker,
+            None if outside.natives is None else outside.natives.consult,
+            without_secrets,
+            partial(decided_report, self._topics, partition),
+            self._standbys.pop(partition, None),
+        )
+        self._workers[partition] = worker
+        task = asyncio.create_task(self._run(worker, outside), name=f"scheduler-{partition}")
+        task.add_done_callback(lambda _: self._news.set())
+        self._running[partition] = task
+
+    async def _run(self, worker: PartitionWorker, outside: Outside) -> None:
+        """Runs a worker, and the informers that live as long as it."""
+        if outside is self._whole:
+            await worker.run()
+            return
+        await outside.start()
+        listing = asyncio.create_task(outside.wait(), name=f"external-{worker.partition}")
+        working = asyncio.create_task(worker.run(), name=f"worker-{worker.partition}")
+        try:
+            await asyncio.wait({listing, working}, return_when=asyncio.FIRST_EXCEPTION)
+            if listing.done() and listing.exception() is not None:
+                listing.result()
+            await working
+        finally:
+            for task in (listing, working):
+                task.cancel()
+            await asyncio.gather(listing, working, return_exceptions=True)
+
+    def _outside_of(self, partition: int) -> Outside:
+        if self._whole is not None:
+            return self._whole
+        found = self._outside.get(partition)
+        if found is None:
+            found = Outside(self._settings.external, self._log, self._topics, self._clock, (partition,))
+            self._outside[partition] = found
+        return found
+
+    def _follow(self, partition: int) -> None:
+        assert self._make_machine is not None, "start comes first"
+        self._standbys[partition] = standby = Standby(
+            self._log,
+            self._topics,
+            partition,
+            partial(self._make_machine, partition),
+            self._clock,
+            self._settings.worker,
+            self._report_warm,
+        )
+        standby.start()
+
+    def _drop(self, standby: Standby) -> None:
+        task = asyncio.create_task(standby.close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    def _report_warm(self) -> None:
+        self._membership.report([partition for partition, standby in self._standbys.items() if standby.warm])
+        self._count()
+
+    def _count(self) -> None:
+        metrics.partitions.labels("owner").set(len(self._running))
+        metrics.partitions.labels("standby").set(len(self._standbys))
+        metrics.partitions.labels("warm").set(sum(standby.warm for standby in self._standbys.values()))
+
+    # ---- health ------------------------------------------------------------------------------------------------------
 
     async def healthy(self) -> bool:
-        """Tells whether every owned partition is folded and makes progress, and every informer has listed.
+        """Tells whether every owned partition is folded and makes progress, and every informer has listed. A member
+        that owns none is healthy.
 
         (A source that is lost later is a problem, but does not make the service unhealthy.)
         """
-        return self._external.synced and not self._worker_problems()
+        return all(outside.synced for outside in self._in_use()) and not self._worker_problems()
 
     async def problems(self) -> list[str]:
         """Returns the present problems, one sentence each."""
-        left_alone = self._natives.problems() if self._natives is not None else []
-        return [*self._worker_problems(), *self._steps.problems(), *self._external.problems(), *left_alone]
+        found = [*self._worker_problems(), *self._steps.problems(), *self._reached.problems()]
+        for outside in self._in_use():
+            found += outside.problems()
+        for partition, standby in sorted(self._standbys.items()):
+            if standby.last_error:
+                found.append(f"the standby of partition {partition} cannot follow: {standby.last_error}")
+        problem = self._membership.problem() if self._membership.assignment is not None else ""
+        return [*found, problem] if problem else found
+
+    def facts(self) -> dict[str, object]:
+        """Returns what this instance owns and follows, for people."""
+        share = self._membership.assignment
+        return {
+            "partitions": sorted(self._running),
+            "standbys": sorted(self._standbys),
+            "warm": sorted(partition for partition, standby in self._standbys.items() if standby.warm),
+            "schedulers": share.members if share is not None else 0,
+        }
+
+    def _in_use(self) -> list[Outside]:
+        """Returns the external sources of the owned partitions."""
+        if self._whole is not None:
+            return [self._whole]
+        return [outside for partition, outside in self._outside.items() if partition in self._running]
 
     def _worker_problems(self) -> list[str]:
-        if not self._workers:
-            return ["no partition is owned"]
-        return [_problem(progress) for progress in self.progress() if not progress.serving]
+        if self._membership.assignment is None:
+            return [self._membership.problem() or "the group of schedulers has not shared the partitions out yet"]
+        found = [_problem(progress) for progress in self.progress() if not progress.serving]
+        found += [
+            f"partition {partition} was taken over by a scheduler outside of the group (with scheduler.partitions?); "
+            "it is taken again after a wait"
+            for partition in self._ownership.held(Holding.FENCED)
+        ]
+        if not self._running and not self._is_grouped:
+            found.append("no partition is owned")
+        return found
 
     def progress(self) -> list[Progress]:
         """Returns each worker's progress."""
-        return [worker.progress() for worker in self._workers]
+        return [worker.progress() for worker in self._workers.values()]
 
     def _default_config(self) -> str:
         path = self._settings.default_queue_config
@@ -143,19 +367,6 @@ class SchedulerService:
         if config is None:
             raise BadDefaultConfig("; ".join(f"{path}: {problem}" for problem in problems))
         return text
-
-
-def natives_of(
-    here: ExternalService, handlers: Handlers, sync_timeout_s: float, clock: Clock, life: str
-) -> Natives | None:
-    """Returns the bridge to native event handlers; None if no informer of kind ``native`` is configured."""
-    sources = [
-        NativeSource(
-            judge.name, judge.table.rm, judge.table.partition_name, judge.handler_name, judge.drains, judge.timeout_s
-        )
-        for judge in here.natives.values()
-    ]
-    return Natives(sources, handlers, clock, life, sync_timeout_s) if sources else None
 
 
 def _problem(progress: Progress) -> str:

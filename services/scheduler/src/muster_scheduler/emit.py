@@ -131,12 +131,18 @@ class Emitter:
         accepted: bool,
         changes: Sequence[str] = (),
         policy_group: pb.PolicyGroupMember | None = None,
+        exhausted: bool = False,
     ) -> OutRecord:
         """Returns the answer to a registration or a configuration update. It has no sequence: the answer is for the
         gateway that asked.
         """
         result = pb.RegistrationResult(
-            request_id=request_id, accepted=accepted, problems=problems, changes=changes, policy_group=policy_group
+            request_id=request_id,
+            accepted=accepted,
+            problems=problems,
+            changes=changes,
+            policy_group=policy_group,
+            exhausted=exhausted,
         )
         envelope = pb.ResponseEnvelope(rm_id=self.info.rm_id, registration=result)
         return OutRecord(self._topics.responses, self._partition, self._key, envelope.SerializeToString())

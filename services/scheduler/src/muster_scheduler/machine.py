@@ -6,19 +6,16 @@ Unreadable requests go to the dead letters; the core answers a bad item in a req
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import structlog
 from google.protobuf.message import DecodeError
 from muster_bus.clock import Anchor
 from muster_bus.log import OutRecord, Record
-from muster_bus.topics import Topics, state_key
+from muster_bus.topics import Topics
 from muster_core import invariants
-from muster_core.external.checks import name_problem
 from muster_core.external.errors import BadDocument
-from muster_core.external.external import NOT_CONFIGURED, SetSource, SourceState, UpdateExternal
-from muster_core.model.application import Allocation
 from muster_core.model.commands import (
     SetCallbacks,
     SetDeciding,
@@ -27,7 +24,6 @@ from muster_core.model.commands import (
     UpdateConfiguration,
 )
 from muster_core.model.outcome import ConfigurationAnswer, Outcome
-from muster_core.requests.registration_end import FORGOTTEN
 from muster_core.scheduler import SchedulerCore
 from muster_informers.gate import Gate
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
@@ -35,27 +31,24 @@ from muster_proto.muster.v1 import callbacks_pb2
 from muster_proto.si.v1 import si_pb2 as si
 from muster_queue_config.queue_yaml import checksum
 from muster_runtime import event_settings
-from muster_state import state_codec
 from muster_state.follower import (
-    Forgotten,
     RmInfo,
     RmState,
-    StateFolder,
-    encode_forgotten,
     events_of,
-    new_core,
 )
 
 from muster_scheduler import audit, callback_stream, configuration, generation, ingest, notices, pauses, policy_groups
-from muster_scheduler.admin_commands import CHANGES_MAX, AdminCommands, may_forget, never_registered
+from muster_scheduler.admin_commands import CHANGES_MAX, AdminCommands
 from muster_scheduler.configuration import ConfigJudge
 from muster_scheduler.dead_letters import Unreadable, dead_letter
-from muster_scheduler.deadlines import Deadlines
-from muster_scheduler.emit import Emitter, admin_result, write_states
-from muster_scheduler.leaving import keys_of, published, take_over
+from muster_scheduler.emit import Emitter, write_states
 from muster_scheduler.natives import Verdict
 from muster_scheduler.policy_groups import PolicyGroups
 from muster_scheduler.recorded_time import NoSteps, RecordedTime, Steps
+from muster_scheduler.registrar import Registrar
+from muster_scheduler.rm_quotas import ReachedQuotas, RmQuotas
+from muster_scheduler.roster import Roster
+from muster_scheduler.sources import Sources
 from muster_scheduler.tally import Stopwatch, complete
 from muster_scheduler.users import UserGroups, with_groups
 
@@ -85,6 +78,7 @@ class SchedulerMachine:
         for one RM does not depend on the others' turns.
     :param times: recorded time of the partition; default: as the worker's clock.
     :param steps: gets the steps of the wall clock.
+    :param reached: gets the quotas that RMs have reached.
     :param holds: outcomes grow until ``flush``, over several calls; otherwise each call returns its records.
     :param gate: the external sources that the scheduler must wait for; without a life: none, and the machine gives up
         none.
@@ -104,6 +98,7 @@ class SchedulerMachine:
         steps: Steps | None = None,
         *,
         holds: bool = False,
+        reached: ReachedQuotas | None = None,
     ) -> None:
         self._topics = topics
         self._new_uuid = new_uuid
@@ -114,23 +109,32 @@ class SchedulerMachine:
         self._judge = ConfigJudge(self._groups)
         self._admin = AdminCommands(self._judge, self._text_for, self._policy_groups.member)
         self._audit = audit.AuditTrail(topics)
-        self._gate = gate
         self._holds = holds
         # RMs whose pending outcome is decided and waits for the end of its transaction.
         self._held: set[str] = set()
         self._checked_ns = 0
         self._watch = Stopwatch(monotonic_s)
-        self._folder = StateFolder()
-        self._emitters: dict[str, Emitter] = {}
-        self._outcomes: dict[str, Outcome] = {}
-        self._unexhausted: dict[str, None] = {}
-        # RMs whose registration's record must be written: for a finished pause, or a newly compiled configuration.
-        self._paused: dict[str, None] = {}
+        self._roster = roster = Roster()
+        self._folder, self._emitters, self._outcomes = roster.folder, roster.emitters, roster.outcomes
+        self._unexhausted, self._unwritten = roster.unexhausted, roster.unwritten
+        self._deadlines = roster.deadlines
         # Event handlers' verdicts on the next requests, by offset (``natives.py``).
         self._verdicts: Mapping[int, Verdict] = {}
-        self._deadlines = Deadlines()
         self._times = times if times is not None else RecordedTime(NoSteps())
         self._steps = steps if steps is not None else Steps(monotonic_s)
+        self._sources = Sources(roster, gate)
+        self._quotas = RmQuotas(roster, reached if reached is not None else ReachedQuotas(monotonic_s))
+        self._registrar = Registrar(
+            topics,
+            roster,
+            new_uuid,
+            self._policy_groups,
+            self._judge,
+            self._admin,
+            self._sources,
+            self._times,
+            self._quotas,
+        )
 
     @property
     def rms(self) -> dict[str, RmState]:
@@ -143,9 +147,17 @@ class SchedulerMachine:
         """Takes one record of the state topic."""
         self._folder.take(record)
 
+    def settle(self) -> Iterator[None]:
+        """Builds the cores in steps and checks them, for a standby. From then on ``fold`` applies each record."""
+        yield from self._folder.settle_in_steps()
+        for state in self._folder.rms.values():
+            invariants.check(state.core, merges=False)
+            yield
+
     def folded(self, now_ns: int) -> None:
-        """Builds the cores and checks them, once the state is complete."""
-        self._folder.settle()
+        """Builds the cores and checks them, once the state is complete. A standby has done both before."""
+        followed = self._folder.settled
+        self._folder.complete()
         lasts = [(state.info.last_decided_ns, state.info.clock) for state in self._folder.rms.values()]
         lasts += [(kept.last_decided_ns, Anchor()) for kept in self._folder.forgotten.values()]
         self._times.resume(now_ns, *max(lasts, default=(0, Anchor())))
@@ -155,24 +167,26 @@ class SchedulerMachine:
             self._folded_pauses(state.info, now_ns)
             state.core.apply(SetDeciding(state.info.decides), state.info.last_decided_ns)
             state.core.activate(now_ns, state.info.last_decided_ns)
-            invariants.check(state.core, merges=False)
+            if not followed:
+                invariants.check(state.core, merges=False)
             complete(state.info.tally, sum(each.running for each in state.core.partitions.values()))
             self._emitters[rm_id] = Emitter(self._topics, state.info)
             self._unexhausted[rm_id] = None
-        self._paused |= self._folder.compiled_anew  # writes these RMs' registrations
+        self._quotas.folded(now_ns)
+        self._unwritten |= self._folder.compiled_anew  # writes these RMs' registrations
         self._folder.compiled_anew = {}
         for rm_id, state in self._folder.rms.items():
             out = self._outcomes[rm_id] = Outcome()
             state.core.apply(SetCallbacks(callback_stream.policy_of(state.info)), now_ns, out)
         for rm_id in self._folder.external:
-            self._give_up_forgotten(rm_id, now_ns)
+            self._sources.give_up_forgotten(rm_id, now_ns)
 
     def _folded_pauses(self, info: RmInfo, now_ns: int) -> None:
         """Resumes the pauses that were in force before the restart."""
         if info.is_absent and not info.absent_ns:  # an old record without this time
             info.absent_ns = info.callbacks_since_ns or info.registered_ns
-        if pauses.mark_awaited(info, self._awaited(info.rm_id), now_ns):
-            self._paused[info.rm_id] = None
+        if pauses.mark_awaited(info, self._sources.awaited(info.rm_id), now_ns):
+            self._unwritten[info.rm_id] = None
 
     # ---- questions to event handlers, before a batch ----------------------------------------------------------------
 
@@ -248,10 +262,12 @@ class SchedulerMachine:
                 if (waiting := self._outcomes.pop(rm_id, None)) is not None:
                     write_states(self._topics, rm_id, waiting, outputs)
                 continue
-            if self._paused.pop(rm_id, rm_id) is None:
+            if rm_id in self._unwritten:
+                del self._unwritten[rm_id]
                 emitter = self._emitters[rm_id]
                 outputs += (emitter.rm_record(state.core.next_submission), emitter.registration_record())
             out = state.core.cycle(now_ns, budget, self._outcomes.pop(rm_id, None))
+            self._quotas.review(state, now_ns, out)
             self._unexhausted.pop(rm_id, None)
             if not state.core.exhausted:
                 self._unexhausted[rm_id] = None  # behind all others
@@ -309,14 +325,14 @@ class SchedulerMachine:
             if body in _BEFORE_REGISTRATION and self._topics.partition_of(rm_id) != record.partition:
                 raise Unreadable(f"RM {rm_id[:_SHOWN_MAX]!r} belongs to partition {self._topics.partition_of(rm_id)}")
             if body == "external":
-                self._apply_source(rm_id, ingest.external(envelope.external), now_ns)
+                self._sources.apply(rm_id, ingest.external(envelope.external), now_ns)
                 return rm_id
             if body == "register":
                 request = si.RegisterResourceManagerRequest.FromString(envelope.register)
-                self._register(envelope, request, now_ns, outputs)
+                self._registrar.register(envelope, request, now_ns, outputs)
                 return rm_id
             if body == "admin" and envelope.admin.WhichOneof("command") == "forget":
-                self._forget(rm_id, envelope.request_id, now_ns, outputs, force=envelope.admin.forget.force)
+                self._registrar.forget(rm_id, envelope.request_id, now_ns, outputs, force=envelope.admin.forget.force)
                 return rm_id
             state = self._folder.rms.get(rm_id)
             if state is None:
@@ -324,9 +340,7 @@ class SchedulerMachine:
                     log.info("request of a forgotten rm passed over", rm=rm_id, body=body)
                     return rm_id
                 raise Unreadable(f"RM {rm_id[:_SHOWN_MAX]!r} is not registered")
-            out = self._outcomes.get(rm_id)
-            if out is None:
-                out = self._outcomes[rm_id] = Outcome()
+            out = self._roster.outcome(rm_id)
             match body:
                 case "allocation":
                     read = partial(ingest.read_allocations, envelope.allocation, state.info)
@@ -352,6 +366,8 @@ class SchedulerMachine:
                     message = callbacks_pb2.FromResourceManager.FromString(envelope.callback_answers)
                     state.core.apply(callback_stream.answers(message), now_ns, out)
                     self._admin.dumps_answered(rm_id, message.state_dumps, self._emitters[rm_id], outputs)
+                case "quotas_changed":
+                    self._quotas.change(state, envelope.quotas_changed, now_ns)
                 case "notice":
                     self._note(state, envelope.notice, now_ns, outputs)
                 case _:
@@ -382,7 +398,7 @@ class SchedulerMachine:
         items, read_as = read(), info.generation
         for at in range(items.count):
             if changes := verdict.commands_before(at, info.registrations):
-                self._apply_source(info.rm_id, changes, now_ns)
+                self._sources.apply(info.rm_id, changes, now_ns)
             if read_as != info.generation:
                 items, read_as = read(), info.generation
             item = verdict.judged(items.between(at, at + 1), at, self._outcomes.setdefault(info.rm_id, Outcome()))
@@ -463,7 +479,7 @@ class SchedulerMachine:
         if not callback_stream.take_note(info, note, now_ns):
             return
         if pauses.mark_absence(info, now_ns):
-            self._paused[info.rm_id] = None
+            self._unwritten[info.rm_id] = None
         state.core.apply(SetCallbacks(callback_stream.policy_of(info)), now_ns, out)
         if not note.connected:
             self._admin.callback_gone(info.rm_id, emitter, outputs)
@@ -531,170 +547,3 @@ class SchedulerMachine:
             )
         )
         log.info("configuration updated", rm=info.rm_id, accepted=accepted, changes=len(changes))
-
-    # ---- sources outside of the RM ---------------------------------------------------------------------------------
-
-    def _apply_source(self, rm_id: str, commands: Sequence[UpdateExternal | SetSource], now_ns: int) -> None:
-        """Takes a source's commands, whether its RM is registered or not."""
-        if problem := name_problem(rm_id, "rm_id"):
-            raise Unreadable(problem)
-        state = self._folder.rms.get(rm_id)
-        out = self._outcomes.get(rm_id)
-        if out is None:
-            out = self._outcomes[rm_id] = Outcome()
-        for command in commands:
-            if state is not None:
-                state.core.apply(command, now_ns, out)
-                continue
-            for changed in self._folder.books_of(rm_id).apply(command, now_ns):
-                out.touch(changed.what, changed.what.partition)
-        if state is not None and state.info.awaited:
-            if pauses.mark_awaited(state.info, self._awaited(rm_id), now_ns):
-                self._paused[rm_id] = None
-            if not state.info.awaited:
-                log.info("all sources are known", rm=rm_id)
-                state.core.apply(SetDeciding(state.info.decides), now_ns, out)
-
-    def _awaited(self, rm_id: str) -> tuple[str, ...]:
-        return pauses.awaited(self._gate, self._folder.external.get(rm_id), rm_id)
-
-    def _give_up_forgotten(self, rm_id: str, now_ns: int) -> None:
-        """Gives up sources that no informer brings any more: their last reports may be outdated. Does so once."""
-        if not self._gate.life:
-            return  # the creator of this machine does not know the informers
-        brought = {*self._gate.awaited(rm_id), *self._gate.natives.get(rm_id, ())}
-        for entry in list(self._folder.books_of(rm_id).all_sources()):
-            if (entry.partition, entry.source) in brought or entry.reason == NOT_CONFIGURED:
-                continue
-            command = SetSource(
-                entry.partition, entry.source, entry.life, SourceState.STALE, entry.drains, NOT_CONFIGURED
-            )
-            log.warning("source without an informer", rm=rm_id, partition=entry.partition, source=entry.source)
-            self._apply_source(rm_id, (command,), now_ns)
-
-    # ---- registration ----------------------------------------------------------------------------------------------
-
-    def _register(
-        self,
-        envelope: pb.RequestEnvelope,
-        request: si.RegisterResourceManagerRequest,
-        now_ns: int,
-        outputs: list[OutRecord],
-    ) -> None:
-        rm_id = envelope.rm_id
-        known = self._folder.rms.get(rm_id)
-        text, found = self._text_for(RmInfo(rm_id, policy_group=request.policyGroup), request.config)
-        judged = envelope.judged if envelope.HasField("judged") else None
-        config, compiled, told = self._judge.judge(text, judged)
-        told += found
-        extra_config, problems = event_settings.merged({}, request.extraConfig)
-        told += configuration.event_warnings(problems)
-        info = RmInfo(
-            rm_id,
-            request.version,
-            request.policyGroup,
-            dict(request.buildInfo),
-            text,
-            compiled,
-            extra_config,
-            life="RUNNING",
-            life_ns=now_ns,
-            registered_ns=now_ns,
-            registrations=1,
-        )
-        if problem := configuration.too_large(info):
-            told.append(problem)
-        if config is None or any(each.severity == pb.ConfigProblem.ERROR for each in told):
-            emitter = Emitter(self._topics, known.info if known is not None else RmInfo(rm_id))
-            outputs.append(emitter.registration(envelope.request_id, told, accepted=False))
-            return
-        info.generation, info.generation_by = generation.said(request.extraConfig, request.version)
-        told += generation.problems_of(request.extraConfig)
-        pauses.mark_awaited(info, self._awaited(rm_id), now_ns)
-        dropped = self._outcomes.pop(rm_id, None)
-        forgotten = self._folder.forgotten.pop(rm_id, None)
-        # The numbers continue, also those of a forgotten RM: an event's id, once given, means that event for ever.
-        before = Forgotten.of(known.info, known.core.next_submission, now_ns) if known is not None else forgotten
-        if before is not None:
-            before.go_on(info, now_ns)
-        else:
-            info.instance_uuid = self._new_uuid()
-        if known is not None:
-            info.tally = known.info.tally
-            # An operator's pause concerns the RM, not one registration of it. An RM that restarts, by itself or in a
-            # crash loop, must not lift the pause.
-            info.paused, info.paused_reason = known.info.paused, known.info.paused_reason
-            info.paused_ns, info.pauses = known.info.paused_ns, known.info.pauses
-            self._paused.pop(rm_id, None)  # the registration's record includes it
-            self._admin.callback_gone(rm_id, self._emitters[rm_id], outputs)
-        pauses.mark_absence(info, now_ns)
-        # Sources report for the RM's id: the new core finds their reports where the old one left them.
-        core = new_core(info, searching=True, config=config, external=self._folder.books_of(rm_id))
-        info.last_decided_ns, info.clock = now_ns, self._times.anchor
-        emitter = Emitter(self._topics, info)
-        out = Outcome() if known is None else known.core.end(now_ns)
-        core.start(now_ns, out)
-        removed = take_over(dropped, out)
-        core.apply(SetCallbacks(callback_stream.policy_of(info)), now_ns, out)
-        told += callback_stream.problems_of(info.extra_config)
-        # First the RM's object, then the tombstones of its old objects, then its new objects.
-        outputs += (emitter.rm_record(core.next_submission), emitter.registration_record())
-        if forgotten is not None:
-            outputs.append(emitter.tombstone(state_key(rm_id, state_codec.FORGOTTEN, "-")))
-        kept = {
-            state_codec.key_of(rm_id, partition.name, queue)
-            for partition in core.partitions.values()
-            for queue in partition.queues.values()
-        }
-        # Decisions of the same batch before this registration belong to the state that is now dropped. Objects that
-        # they removed still have records.
-        for place, what in [*removed, *(published(known.core) if known is not None else ())]:
-            key = state_codec.key_of(rm_id, place, what)
-            if key not in kept:
-                outputs.append(emitter.tombstone(key))
-        member = self._policy_groups.member(info.config, info.policy_group)
-        outputs.append(emitter.registration(envelope.request_id, told, accepted=True, policy_group=member))
-        self._folder.rms[rm_id] = RmState(info, core)
-        self._emitters[rm_id] = emitter
-        self._outcomes[rm_id] = out
-        log.info("rm registered", rm=rm_id, registrations=info.registrations, warnings=len(told))
-
-    # ---- forgetting ------------------------------------------------------------------------------------------------
-
-    def _forget(self, rm_id: str, request_id: str, now_ns: int, outputs: list[OutRecord], *, force: bool) -> None:
-        """Forgets an RM that will not return. Its objects end, as at a registration, and the RM itself is removed.
-
-        The RM's numbers stay. Reports of external sources belong to the RM's id and stay: they may be older than the
-        RM, and no source repeats them.
-        """
-        known = self._folder.rms.get(rm_id)
-        result = pb.AdminResult(request_id=request_id)
-        if known is None and rm_id not in self._folder.forgotten:
-            never_registered(rm_id, result)
-        if known is None or not may_forget(known.info, now_ns, result, force=force):
-            outputs.append(admin_result(self._topics, rm_id, result))
-            return
-        # 1. the events of the objects that end, after those of earlier decisions
-        out = known.core.end(now_ns, why=FORGOTTEN)
-        removed = take_over(self._outcomes.pop(rm_id, None), out)
-        emitter = self._emitters.pop(rm_id)
-        self._admin.callback_gone(rm_id, emitter, outputs)
-        recorded = published(known.core)
-        # 2. first the RM's own record, so that followers drop the RM as a whole
-        outputs += map(emitter.tombstone, keys_of(rm_id, [*removed, *recorded]))
-        write_states(self._topics, rm_id, out, outputs)  # states of external sources
-        emitter.farewell(out, outputs)
-        # 3. the numbers, which the events have advanced
-        kept = Forgotten.of(known.info, known.core.next_submission, now_ns)
-        key, value = state_key(rm_id, state_codec.FORGOTTEN, "-"), encode_forgotten(rm_id, kept)
-        outputs.append(OutRecord(self._topics.state, self._topics.partition_of(rm_id), key, value))
-        result.changed = True
-        result.allocations = sum(isinstance(what, Allocation) and not what.foreign for _, what in recorded)
-        outputs.append(admin_result(self._topics, rm_id, result))
-        # 4. the machine's own entries
-        self._folder.rms.pop(rm_id)
-        self._folder.forgotten[rm_id] = kept
-        self._deadlines.set(rm_id, None)
-        self._unexhausted.pop(rm_id, None)
-        self._paused.pop(rm_id, None)
-        log.info("rm forgotten", rm=rm_id, was=known.info.life, force=force, allocations=result.allocations)

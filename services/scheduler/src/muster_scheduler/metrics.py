@@ -10,7 +10,7 @@ import contextlib
 from enum import StrEnum, unique
 
 from muster_state.follower import TALLIED, Tally
-from prometheus_client import Counter
+from prometheus_client import Counter, Gauge
 
 
 @unique
@@ -37,6 +37,18 @@ class Metric(StrEnum):
     DECIDING_SECONDS = "muster_scheduler_deciding_seconds"
 
 
+PARTITIONS = "muster_scheduler_partitions"
+
+
+@unique
+class QuotaMetric(StrEnum):
+    """Of quotas; these counts are not in the tally."""
+
+    REFUSED = "muster_scheduler_quota_refused"
+    RMS_REFUSED = "muster_scheduler_rms_refused"
+    REACHED = "muster_scheduler_quotas_reached"
+
+
 _RM = ("rm",)
 allocated = Counter(Metric.ALLOCATED, "Allocations by the scheduler, without those that the RM reported.", _RM)
 released = Counter(Metric.RELEASED, "Allocations that the RM ended.", _RM)
@@ -55,7 +67,18 @@ questions = Counter(Metric.QUESTIONS, "Predicate calls to the RM.", _RM)
 questions_refused = Counter(Metric.QUESTIONS_REFUSED, "Predicate calls answered with no.", _RM)
 questions_unanswered = Counter(Metric.QUESTIONS_UNANSWERED, "Predicate calls without an answer in time.", _RM)
 decisions = Counter(Metric.DECISIONS, "Rounds of the scheduler with a result.", _RM)
+quota_refused = Counter(QuotaMetric.REFUSED, "Items refused because a quota of their RM was reached.", ["rm", "quota"])
+rms_refused = Counter(
+    QuotaMetric.RMS_REFUSED,
+    "Registrations refused because of too many RMs: of their identity, or of all.",
+    ["quota"],
+)
+quotas_reached = Gauge(QuotaMetric.REACHED, "RMs that have reached this quota.", ["quota"])
 deciding_seconds = Counter(Metric.DECIDING_SECONDS, "Duration of these rounds, until their records are ready.", _RM)
+
+partitions = Gauge(
+    PARTITIONS, "Partitions that this scheduler owns, follows as a standby, and could take over at once.", ["as"]
+)
 
 _BY_TALLY: dict[str, Counter] = {
     "allocated": allocated,
@@ -80,6 +103,12 @@ _BY_TALLY: dict[str, Counter] = {
 _UNITS = {"deciding_us": 1e-6}
 
 
+def forget(counter: Counter, *labels: str) -> None:
+    """Removes a series, if there is one."""
+    with contextlib.suppress(KeyError):
+        counter.remove(*labels)
+
+
 class RmCounters:
     """One RM's counters."""
 
@@ -90,8 +119,7 @@ class RmCounters:
     def remove(self) -> None:
         """Removes the series of a forgotten RM."""
         for name in TALLIED:
-            with contextlib.suppress(KeyError):
-                _BY_TALLY[name].remove(self._rm_id)
+            forget(_BY_TALLY[name], self._rm_id)
 
     def add(self, more: Tally) -> None:
         """Adds an outcome's counts."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from muster_bus.partition_worker import WorkerSettings
+from muster_bus.worker_settings import WorkerSettings
 from muster_informers.settings import ExternalSettings
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class UserSettings(BaseModel):
@@ -32,7 +32,32 @@ class SchedulerSettings(BaseModel):
         default="scheduler", min_length=1, description="Name under which the input's positions are committed."
     )
     partitions: tuple[int, ...] = Field(
-        default=(), description="Partitions of the requests topic that this instance owns; empty: all."
+        default=(),
+        description="Partitions of the requests topic that this instance owns, by hand; empty: on Kafka the live "
+        "schedulers of the group share them out, on the embedded log all (docs/scaling.md).",
+    )
+    standby_partitions: int = Field(
+        default=64,
+        ge=0,
+        description="Limit of the partitions of others that this instance follows, to take them over at once; each "
+        "costs the memory of its state, and folding costs processor time. 0: none.",
+    )
+    session_timeout_s: float = Field(
+        default=3.0,
+        ge=0.5,
+        le=300,
+        description="A scheduler that is silent for this long loses its partitions to others. Under 6 s the brokers "
+        "must allow it (group.min.session.timeout.ms); otherwise it is 6 s.",
+    )
+    heartbeat_s: float = Field(
+        default=0.2,
+        gt=0,
+        description="Interval of a scheduler's signs of life; also how soon it notices a change of the group.",
+    )
+    hand_over_s: float = Field(
+        default=5.0,
+        ge=0,
+        description="A scheduler that stops waits so long until others have its partitions; then it stops anyway.",
     )
     default_queue_config: Path | None = Field(
         default=None,
@@ -68,3 +93,11 @@ class SchedulerSettings(BaseModel):
         default=WorkerSettings(max_output_records=4000),
         description="Limits and waits of partition workers.",
     )
+
+    @model_validator(mode="after")
+    def _beats_often(self) -> SchedulerSettings:
+        if self.heartbeat_s * 3 > self.session_timeout_s:
+            raise ValueError(
+                f"heartbeat_s {self.heartbeat_s}: at most a third of session_timeout_s ({self.session_timeout_s})"
+            )
+        return self

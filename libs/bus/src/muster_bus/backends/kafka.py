@@ -8,8 +8,9 @@ Measured on Kafka 3.9 and 4.1. This module avoids these traps:
   first.
 - aiokafka retries some failures without end. Every wait here has a deadline, and a producer is dropped after any
   failure.
-- Groups are only names for offsets; no consumer joins one. Kafka deletes the offsets of such a group when nothing is
-  committed for a week (broker's offsets.retention.minutes). So the partition worker also commits without input.
+- Offsets do not need a member of their group: commits are transactional, which Kafka takes with and without members.
+  Kafka deletes the offsets of a group without members when nothing is committed for a week (broker's
+  offsets.retention.minutes). So the partition worker also commits without input.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from muster_runtime.stores import StoreFileUnusable
 
+from muster_bus.backends.kafka_group import KafkaMembership
 from muster_bus.backends.kafka_link import KafkaLink, stop
 from muster_bus.backends.kafka_mark import KafkaMarks
 from muster_bus.backends.kafka_owner import TRANSACTION_BATCH_BYTES, KafkaOwner
@@ -32,6 +34,7 @@ from muster_bus.backends.kafka_writer import KafkaWriter
 from muster_bus.clock import Clock
 from muster_bus.errors import LogRefused, LogUnavailable, TopicMismatch
 from muster_bus.log_mark import LogMark
+from muster_bus.membership import GroupTerms
 from muster_bus.settings import LogSettings
 from muster_bus.topics import TopicSpec
 
@@ -60,6 +63,11 @@ class _Expected(logging.Filter):
 logging.getLogger("aiokafka.producer.sender").addFilter(_Expected())
 
 
+def copying_topic(prefix: str) -> str:
+    """Returns the name of a topic that exists while records are copied into the topics with this prefix."""
+    return f"{prefix}muster.copying"
+
+
 class KafkaLog(KafkaLink):
     """See :class:`muster_bus.log.Log`."""
 
@@ -84,7 +92,7 @@ class KafkaLog(KafkaLink):
             await self.bounded(self._start(admin), "start")
         except LogUnavailable as error:
             await stop(admin.close())
-            refusal = await self.refusal()
+            refusal = await self.refusal_of_credentials()
             if refusal is None:
                 raise
             raise LogUnavailable(f"{error}; {refusal.sentence}") from error
@@ -101,7 +109,7 @@ class KafkaLog(KafkaLink):
                 await admin.start()
                 break
             except errors.KafkaConnectionError:  # the brokers may still be starting
-                refusal = await self.refusal()
+                refusal = await self.refusal_of_credentials()
                 refusals = refusals + 1 if refusal is not None and refusal.is_certain else 0
                 if refusal is not None and refusals == _REFUSALS:
                     raise LogRefused(f"Kafka at {self.settings.kafka_bootstrap_servers}: {refusal.sentence}") from None
@@ -122,10 +130,20 @@ class KafkaLog(KafkaLink):
             return False
         try:
             async with asyncio.timeout(self.settings.health_timeout_s):
-                await self.admin.describe_cluster()
+                await self.look_at_copies()
         except (TimeoutError, errors.KafkaError, OSError):
             return False
         return True
+
+    def refusal(self) -> str:
+        """See :class:`muster_bus.log.LogCondition`."""
+        requests = self.settings.topics().requests
+        return self.shortage.sentence if self.shortage.has_all(requests, self.settings.partitions) else ""
+
+    def problems(self) -> list[str]:
+        """See :class:`muster_bus.log.LogCondition`."""
+        sentence = self.shortage.sentence
+        return [sentence] if sentence and not self.refusal() else []
 
     @property
     def name(self) -> str:
@@ -162,6 +180,10 @@ class KafkaLog(KafkaLink):
         self.children.add(reader)
         return reader
 
+    def membership(self, terms: GroupTerms, clock: Clock) -> KafkaMembership:
+        """See :class:`muster_bus.membership.GroupLog`."""
+        return KafkaMembership(self, terms, clock)
+
     async def take_over(self, group: str, topic: str, partition: int) -> KafkaOwner:
         self.check_open()
         self.rules.spec(topic, partition)
@@ -177,6 +199,7 @@ class KafkaLog(KafkaLink):
 
     async def _create_absent(self, admin: AIOKafkaAdminClient) -> None:
         known = set(await admin.list_topics())
+        self._check_whole(known)
         absent = [spec for spec in self._specs if spec.name not in known]
         if not absent:
             return
@@ -193,6 +216,14 @@ class KafkaLog(KafkaLink):
                     raise self._not_allowed(f"topic {name} cannot be created", "Create on the topic")
                 raise LogUnavailable(f"topic {name} cannot be created: {errors.for_code(code).__name__}{detail}")
         log.info("log.topics_created", topics=[spec.name for spec in absent])
+
+    def _check_whole(self, known: set[str]) -> None:
+        """Raises TopicMismatch if a copy into the topics is not finished."""
+        if copying_topic(self.settings.topic_prefix) in known:
+            raise TopicMismatch(
+                f"a copy into the topics {self.settings.topic_prefix}si.* was interrupted: run the same muster migrate "
+                "or muster topics grow again (docs/growing.md)"
+            )
 
     def _not_allowed(self, what: str, right: str) -> LogRefused:
         return LogRefused(
@@ -238,18 +269,27 @@ class KafkaLog(KafkaLink):
             count = len(found[name]["partitions"])
             if count != spec.partitions:
                 raise TopicMismatch(f"topic {name} has {count} partitions, configured are {spec.partitions}")
-        resources = [
-            ConfigResource(ConfigResourceType.TOPIC, name, {"cleanup.policy": None, "max.message.bytes": None})
-            for name in specs
-        ]
-        for response in await admin.describe_configs(resources):
-            for _, _, _, name, entries in response.resources:
-                config = {entry[0]: entry[1] for entry in entries}
-                cleanup, size = config.get("cleanup.policy", ""), int(config.get("max.message.bytes", "0"))
-                if not set(specs[name].cleanup.split(",")) <= set(cleanup.split(",")):
-                    raise TopicMismatch(f"topic {name} has cleanup.policy {cleanup}, needed is {specs[name].cleanup}")
-                if size < self._least_message_bytes():
-                    raise TopicMismatch(
-                        f"topic {name} has max.message.bytes {size}, needed is {self._least_message_bytes()} "
-                        f"for max_record_bytes {self.settings.max_record_bytes}"
-                    )
+        for name, config in (await self._configured(admin, list(specs))).items():
+            cleanup, size = config["cleanup.policy"], int(config["max.message.bytes"])
+            if not set(specs[name].cleanup.split(",")) <= set(cleanup.split(",")):
+                raise TopicMismatch(f"topic {name} has cleanup.policy {cleanup}, needed is {specs[name].cleanup}")
+            if size < self._least_message_bytes():
+                raise TopicMismatch(
+                    f"topic {name} has max.message.bytes {size}, needed is {self._least_message_bytes()} "
+                    f"for max_record_bytes {self.settings.max_record_bytes}"
+                )
+
+    async def _configured(self, admin: AIOKafkaAdminClient, names: Sequence[str]) -> dict[str, dict[str, str]]:
+        """Returns each topic's configuration. A broker that does not know a new topic yet is asked again."""
+        asked = {"cleanup.policy": None, "max.message.bytes": None}
+        resources = [ConfigResource(ConfigResourceType.TOPIC, name, asked) for name in names]
+        while True:
+            found: dict[str, dict[str, str]] = {}
+            for response in await admin.describe_configs(resources):
+                for _, _, _, name, entries in response.resources:
+                    config = {entry[0]: entry[1] for entry in entries}
+                    if config.keys() >= asked.keys():
+                        found[name] = config
+            if len(found) == len(names):
+                return found
+            await asyncio.sleep(_POLL_S)

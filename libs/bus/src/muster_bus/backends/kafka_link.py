@@ -11,6 +11,7 @@ from aiokafka import AIOKafkaProducer, errors
 from aiokafka.admin import AIOKafkaAdminClient
 from muster_runtime.stores import StoreFileUnusable, StoreNames
 
+from muster_bus.backends.kafka_copies import Shortage, shortage
 from muster_bus.backends.kafka_security import KafkaSecurity, Refusal
 from muster_bus.backends.rules import RecordRules
 from muster_bus.clock import Clock
@@ -58,6 +59,8 @@ class KafkaLink:
             tls=settings.kafka_tls(),
         )
         self.rules = RecordRules(specs, settings.max_record_bytes)
+        self.shortage = Shortage()
+        self._names = [spec.name for spec in specs]
         self.admin: AIOKafkaAdminClient | None = None  # set while the log is open
         self.closed = False
         self.children: set[Closable] = set()
@@ -77,7 +80,26 @@ class KafkaLink:
         except StoreFileUnusable as error:
             raise LogUnavailable(str(error)) from error
 
-    async def refusal(self) -> Refusal | None:
+    async def look_at_copies(self) -> str:
+        """Asks Kafka for the copies of all partitions. Returns what is short, in a sentence; "": nothing is, or Kafka
+        does not say. The caller sets the deadline.
+        """
+        if self.admin is None:
+            return ""
+        cluster, topics = await asyncio.gather(self.admin.describe_cluster(), self.admin.describe_topics(self._names))
+        topics.sort(key=lambda topic: self._names.index(topic["topic"]))
+        self.shortage = shortage(topics, len(cluster["brokers"]), self.settings.kafka_min_insync_replicas)
+        return self.shortage.sentence
+
+    async def why_silent(self) -> str:
+        """Returns why Kafka may not have answered a write, in a sentence; "": it does not say."""
+        try:
+            async with asyncio.timeout(self.settings.health_timeout_s):
+                return await self.look_at_copies()
+        except (TimeoutError, errors.KafkaError, OSError):
+            return ""
+
+    async def refusal_of_credentials(self) -> Refusal | None:
         """Tells why the brokers refuse this process's clients, if they do."""
         return await self.security.refusal()
 
@@ -91,7 +113,7 @@ class KafkaLink:
         except TimeoutError as error:
             raise LogUnavailable(f"{where}: {what} not done in {timeout_s} s") from error
         except (errors.KafkaError, OSError) as error:
-            refusal = await self.refusal() if isinstance(error, errors.KafkaConnectionError) else None
+            refusal = await self.refusal_of_credentials() if isinstance(error, errors.KafkaConnectionError) else None
             why = refusal.sentence if refusal is not None else story(error)
             raise LogUnavailable(f"{where}: {what} failed: {why}") from error
 

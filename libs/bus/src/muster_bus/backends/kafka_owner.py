@@ -105,7 +105,8 @@ class KafkaOwner:
         except TimeoutError as error:
             self._count_failure("timeout")
             deadline_s = self._link.settings.transaction_deadline_s
-            raise TransactionTimeout(f"{self._story}: no answer in {deadline_s} s") from error
+            why = await self._link.why_silent()
+            raise TransactionTimeout(f"{self._story}: no answer in {deadline_s} s{why and f': {why}'}") from error
         except (errors.KafkaError, errors.IllegalOperation, OSError, AssertionError) as error:
             if _is_fencing(error) or self._was_fenced():
                 self._ended = "it was fenced"
@@ -153,6 +154,9 @@ class KafkaOwner:
             count += 1
         batch.close()
         sending.append(await self._producer.send_batch(batch, place[0], partition=place[1]))
+        for waiting in self._producer._message_accumulator._batches.get(TopicPartition(*place), ()):
+            # aiokafka gives a second future the error of a fencing, and lets nobody have it.
+            waiting._drain_waiter.add_done_callback(retrieve)
         return count
 
     async def _send_all(

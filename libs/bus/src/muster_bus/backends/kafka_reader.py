@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 import structlog
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition, errors
+from aiokafka.protocol.offset import OffsetRequest
 
 from muster_bus import metrics
 from muster_bus.backends.kafka_link import RETRY_MS, KafkaLink, stop, story
@@ -15,6 +17,7 @@ from muster_bus.log import Record
 log = structlog.get_logger(__name__)
 
 _POLL_S = 0.05
+_READ_COMMITTED, _LATEST = 1, -1  # Kafka's numbers, in a request for an offset
 _READ_SLICE_S = 0.1  # aiokafka does not return for markers alone; the last read of a fold waits this long
 
 
@@ -112,8 +115,33 @@ class KafkaReader:
 
     async def end_offset(self) -> int:
         """Returns the last stable offset. Records after it belong to open transactions."""
+        found = await self._asked_beside()
+        if found is not None:
+            return found
         offsets = await self._link.bounded(self._consumer.end_offsets([self._place]), "end offset")
         return int(offsets[self._place])
+
+    async def _asked_beside(self) -> int | None:
+        """Returns the last stable offset as the log's other connection finds it; None: it does not know it now.
+
+        A broker answers a connection's requests in order. So the reader's own connection may answer after the end of
+        the fetch that is under way: up to ``kafka_fetch_max_wait_ms`` later.
+        """
+        admin, (topic, partition) = self._link.admin, self._place
+        node = self._consumer._client.cluster.leader_for_partition(self._place)
+        if admin is None or node is None or node < 0:
+            return None
+        try:
+            async with asyncio.timeout(self._link.settings.health_timeout_s):
+                answer = await admin._client.send(
+                    node, OffsetRequest(-1, _READ_COMMITTED, [(topic, [(partition, _LATEST)])])
+                )
+        except (TimeoutError, errors.KafkaError, OSError):
+            return None
+        for _, found in answer.topics:
+            for _, code, _, offset in found:
+                return int(offset) if code == 0 else None
+        return None
 
     async def close(self) -> None:
         if self._closed:

@@ -13,8 +13,8 @@ from aiokafka import AIOKafkaProducer, errors
 
 from muster_bus import metrics
 from muster_bus.backends.kafka_link import RETRY_MS, KafkaLink, stop_producer, story
-from muster_bus.errors import BusError, LogClosed, LogError, LogUnavailable, RecordTooLarge
-from muster_bus.log import OutRecord
+from muster_bus.errors import BusError, LogClosed, LogError, LogUnavailable, RecordTooLarge, TooFewCopies
+from muster_bus.log import OutRecord, Record
 
 log = structlog.get_logger(__name__)
 
@@ -55,7 +55,9 @@ class _Lane:
                     sent = await producer.send_batch(batch, self.topic, partition=self.partition)
                     first = (await sent).offset
             except (errors.KafkaError, OSError, TimeoutError, LogError) as error:
-                await self.writer.fail(_append_error(error, self.topic, taken), self, taken)
+                silent = isinstance(error, TimeoutError | errors.KafkaTimeoutError | errors.NotEnoughReplicasError)
+                why = await self.writer.link.why_silent() if silent else ""
+                await self.writer.fail(_append_error(error, self.topic, taken, why), self, taken)
             else:
                 self._settle(taken, first)
 
@@ -195,18 +197,25 @@ class KafkaWriter:
         self.link.forget(self)
 
 
-def add_to_batch(batch: Any, record: OutRecord) -> bool:
-    """Adds a record to a batch. Returns False if the batch is full."""
-    return batch.append(timestamp=None, key=record.key, value=record.value, headers=list(record.headers)) is not None
+def add_to_batch(batch: Any, record: OutRecord | Record, timestamp_ms: int | None = None) -> bool:
+    """Adds a record to a batch. Returns False if the batch is full.
+
+    :param timestamp_ms: counts only on topics that keep the writer's time; None: now.
+    """
+    headers = list(record.headers)
+    return batch.append(timestamp=timestamp_ms, key=record.key, value=record.value, headers=headers) is not None
 
 
 def _append_error(
-    error: BaseException, topic: str, taken: Sequence[tuple[OutRecord, int, asyncio.Future[int]]]
+    error: BaseException, topic: str, taken: Sequence[tuple[OutRecord, int, asyncio.Future[int]]], why: str
 ) -> BusError:
+    """:param why: a shortage of copies in a sentence; "": there is none."""
     if isinstance(error, LogError):
         return error
     if isinstance(error, errors.MessageSizeTooLargeError):
         return RecordTooLarge(topic, max(size for _, size, _ in taken), 0)
+    if why:
+        return TooFewCopies(f"{topic} cannot be written: {why}")
     if isinstance(error, TimeoutError):
         return LogUnavailable(f"{topic}: no answer from Kafka before the deadline")
     return LogUnavailable(f"{topic}: {story(error)}")

@@ -71,6 +71,21 @@ T = TypeVar("T")
 Watcher = Callable[[int, int, int], None]
 
 
+def lock(path: Path) -> IO[bytes]:
+    """Takes a log's file for this log alone, until the returned file is closed. Raises LogUnavailable, OSError."""
+    # The lock is on a file of its own: closing any descriptor of the database's file would drop SQLite's locks on it.
+    file = open_private(Path(f"{path}.lock"), append=True)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        file.close()
+        raise LogUnavailable(
+            f"log {path} is in use by another process (or another log of this one); "
+            "the embedded log belongs to one at a time"
+        ) from error
+    return file
+
+
 class SqliteLog:
     """See :class:`muster_bus.log.Log`.
 
@@ -249,7 +264,7 @@ class SqliteLog:
     def _open(self) -> None:
         try:
             make_private_directory(self.path.parent)
-            self._lock()
+            self._lock_file = lock(self.path)  # held until close
             if not self.path.exists() or not self.path.stat().st_size:
                 # Before the file is opened: SQLite deletes the write-ahead log beside an empty file.
                 self._compare(LogMark("", {}))
@@ -268,18 +283,6 @@ class SqliteLog:
         except BaseException:
             self._close_files()
             raise
-
-    def _lock(self) -> None:
-        # The lock is on a file of its own: closing any descriptor of the database's file would drop SQLite's locks on
-        # it.
-        self._lock_file = open_private(Path(f"{self.path}.lock"), append=True)  # held until close
-        try:
-            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise LogUnavailable(
-                f"log {self.path} is in use by another process (or another log of this one); "
-                "the embedded log belongs to one at a time"
-            ) from error
 
     def _recognise(self, connection: sqlite3.Connection) -> None:
         """Compares the file with its side file, then creates the tables of a new log. Raises LogIncompatible,

@@ -93,7 +93,7 @@ class Asks:
         if app.gang is not None:
             self._gangs.keep_heir(ask, out)
         app.asks[demand.key] = ask
-        self._books.add_pending(app, demand.shape.items, ask.pending)
+        self._books.add_pending(ask, ask.pending)
         self._node_books.index.seen(demand.shape, ask.pending)
         out.touch(ask, self._state.name)
         if demand.created_ns < app.submitted_ns:
@@ -161,7 +161,7 @@ class Asks:
         if detail is not None:
             self._announcements.ask_event(Change.REMOVE, detail, ask, out, now_ns)
         if ask.pending:
-            self._books.add_pending(app, ask.shape.items, -ask.pending)
+            self._books.add_pending(ask, -ask.pending)
             self._node_books.index.seen(ask.shape, -ask.pending)
             if ask.demand.placeholder:
                 self._gangs.pend(ask, -ask.pending)

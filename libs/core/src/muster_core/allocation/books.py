@@ -9,11 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from muster_core.model.allocation import unique_key
+from muster_core.model.quotas import text_bytes
 from muster_core.model.resources import add, subtract
 
 if TYPE_CHECKING:
     from muster_core.allocation.waiting import Waiting
-    from muster_core.model.application import Allocation, Application, Ask
+    from muster_core.model.application import Allocation, Ask
     from muster_core.model.node import Node
     from muster_core.model.partition_state import PartitionState
     from muster_core.model.queue import Queue
@@ -58,10 +59,14 @@ class Books:
         self._gangs = gangs
         self._questions = questions
 
-    def add_pending(self, app: Application, items: Items, count: int) -> None:
-        """Adds ``count`` times the items to the pending amounts, from the application up to root."""
+    def add_pending(self, ask: Ask, count: int) -> None:
+        """Adds ``count`` times the ask's items to the pending amounts, from its application up to root."""
+        app, state = ask.app, self._state
+        state.asks_pending += count
+        if ask.demand.tags:
+            state.text_bytes += count * text_bytes(ask.demand.tags)
         own, ancestry = app.pending, app.queue.ancestry
-        for number, value in items:
+        for number, value in ask.demand.shape.items:
             step = value * count
             own[number] += step
             for queue in ancestry:
@@ -71,6 +76,7 @@ class Books:
         """Books one pending allocation of the ask on a node that has room. (The hottest path.)"""
         state, app = self._state, ask.app
         state.allocations_count += 1
+        state.asks_pending -= 1
         state.version += 1
         key = unique_key(ask.demand.key, allocation.ordinal)
         if allocation.ordinal or allocation.uuid:
@@ -120,6 +126,8 @@ class Books:
         app = allocation.app
         state = self._state
         state.allocations_count += 1
+        if allocation.demand.tags:
+            state.text_bytes += text_bytes(allocation.demand.tags)
         state.version += 1
         if allocation.foreign or app is None:
             state.foreign[allocation.foreign_id] = allocation
@@ -160,6 +168,8 @@ class Books:
         node = state.nodes.get(allocation.node_id)
         app = allocation.app
         state.allocations_count -= 1
+        if allocation.demand.tags:
+            state.text_bytes -= text_bytes(allocation.demand.tags)
         state.version += 1
         allocation.gone = True
         if allocation.foreign or app is None:

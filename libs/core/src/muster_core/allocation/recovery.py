@@ -11,6 +11,7 @@ from muster_core.model.application import Allocation
 from muster_core.model.demand import Demand
 from muster_core.model.node import Node
 from muster_core.model.outcome import Detail, NewAllocation, Outcome
+from muster_core.model.quotas import text_bytes
 from muster_core.queues import quota
 
 if TYPE_CHECKING:
@@ -105,6 +106,7 @@ class Recovery:
         role = (demand.task_group, demand.placeholder) == (held.task_group, held.placeholder)
         if role and not moved and not sized and uuid in ("", held.uuid):
             if not demand.same_as(held.demand):
+                state.text_bytes += text_bytes(demand.tags) - text_bytes(held.tags)
                 held.demand = demand
                 state.version += 1
                 self._announcements.end_in_time(held)

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from muster_core.config import acl, namespace
 from muster_core.config.config import RECOVERY_PATH
 from muster_core.model.commands import AppItem
+from muster_core.model.outcome import Outcome
 from muster_core.model.queue import Queue
+from muster_core.model.quotas import QuotaKind, text_bytes
 from muster_core.model.resources import TooManyTypes
 from muster_core.model.words import as_map
 from muster_core.queues.placement import NAME_CHARACTERS_MAX
@@ -84,6 +86,26 @@ def legible(item: AppItem, reasons: list[str]) -> AppItem:
     )
 
 
+def room_problem(
+    partition: Partition, partitions: Iterable[Partition], item: AppItem, user: str, out: Outcome, now_ns: int
+) -> str:
+    """Why there is no room for the application in the RM's quotas; "": there is.
+
+    Finished applications leave for it: first those of the partition, the oldest first. An application that must be
+    accepted needs room, too.
+    """
+    quotas = partition.quotas
+    for each in (partition, *partitions):
+        while quotas.is_full(QuotaKind.APPLICATIONS) and each.lifecycle.expire_oldest(out, now_ns):
+            pass
+    problem = quotas.problem(QuotaKind.APPLICATIONS, 1)
+    if not problem and user not in partition.users:
+        problem = quotas.problem(QuotaKind.USERS, 1)
+    if not problem and item.tags:
+        problem = quotas.problem(QuotaKind.TEXT_BYTES, text_bytes(item.tags))
+    return f"application {item.app_id}: {problem}" if problem else ""
+
+
 def gang_of(item: AppItem) -> tuple[dict[str, int] | None, str]:
     """Returns the amounts that all placeholders of the application ask for, and ""; or no amounts, and the problem.
 
@@ -105,6 +127,9 @@ def leaf_for(
     groups: tuple[str, ...],
 ) -> Leaf | str:
     """Returns the leaf of a path, created if necessary; or why the leaf cannot take the application."""
+    missing = partition.queue_tree.missing(path) if path != RECOVERY_PATH else 0
+    if problem := partition.quotas.problem(QuotaKind.QUEUES, missing):
+        return f"failed to place application {item.app_id}: queue {path[:_SHOWN_MAX]!r}: {problem}"
     queue, created, reason = partition.queue_tree.create_queue(path)
     if queue is None:
         return f"failed to place application {item.app_id}: {reason}"

@@ -5,6 +5,7 @@ Keeps rejected applications for a while, so that people can look them up.
 
 from __future__ import annotations
 
+import heapq
 from copy import copy
 from typing import TYPE_CHECKING, Protocol
 
@@ -14,6 +15,7 @@ from muster_core.gangs.messages import LEFTOVER_MESSAGE
 from muster_core.model.application import Application, in_order
 from muster_core.model.commands import AppItem, Termination
 from muster_core.model.outcome import Change, Detail, EventType, Outcome, UpdatedApplication
+from muster_core.model.quotas import text_bytes
 from muster_core.model.resources import INT64_MAX
 from muster_core.model.states import (
     APP_TERMINAL,
@@ -52,6 +54,8 @@ STATE_LOG_MAX = 64
 # Limit of rejected applications kept: an RM that is refused again and again must not fill the memory.
 REJECTED_MAX = 1000
 _REJECTED_TEXT_MAX, _REJECTED_GROUPS_MAX = 256, 16
+# With fewer finished applications than this, a search for forgotten ones does not pay.
+_FINISHED_MIN = 1024
 
 
 class ApplicationGangs(Protocol):
@@ -96,6 +100,9 @@ class Lifecycle:
         self._waiting = waiting
         self._asks = asks
         self._releases = releases
+        # Finished applications by their end; None: not needed yet. The numbers tell a renamed one from its original.
+        self._finished: list[tuple[int, int, int, Application]] | None = None
+        self._finished_count = 0
 
     def connect(self, *, gangs: ApplicationGangs, external: FreeIds) -> None:
         """Takes the parts that are built after this one."""
@@ -121,6 +128,7 @@ class Lifecycle:
         renamed.app_id, renamed.published = name, False
         finished.gone = True
         state.apps[name] = renamed
+        self._note_finished(renamed)
         if renamed.deadline_ns:
             state.deadlines.append((renamed.deadline_ns, renamed))
         out.touch(renamed, state.name)
@@ -131,6 +139,7 @@ class Lifecycle:
         """Adds an application to its queue."""
         state = self._state
         state.apps[app.app_id] = app
+        state.text_bytes += text_bytes(app.tags)
         if app.state not in APP_TERMINAL:
             app.queue.applications[app.app_id] = None
             self._limits.join(app)
@@ -164,6 +173,7 @@ class Lifecycle:
         state = self._state
         if state.apps.get(app.app_id) is app:
             del state.apps[app.app_id]
+            state.text_bytes -= text_bytes(app.tags)
         if app.app_id in app.queue.applications:
             del app.queue.applications[app.app_id]
             self._gangs.withdraw(app)
@@ -218,6 +228,7 @@ class Lifecycle:
         elif state in APP_TERMINAL and state is not AppState.EXPIRED:
             app.finished_ns = now_ns
             app.reason = None
+            self._note_finished(app)
             self._set_deadline(app, now_ns + TERMINATED_TIMEOUT_NS)
             self._leave_queue(app, out, now_ns)
         out.track(EventType.APP, Change.SET, _APP_DETAILS[state], app.app_id, message=message, now_ns=now_ns)
@@ -295,6 +306,32 @@ class Lifecycle:
                 self.change_state(app, AppEvent.EXPIRE, out, now_ns)
             self.forget_application(app)
             out.touch(app, state.name)
+
+    def expire_oldest(self, out: Outcome, now_ns: int) -> bool:
+        """Forgets the application that finished first of those that are kept. Returns whether there was one. O(log n)
+        after the first call.
+        """
+        state = self._state
+        if self._finished is None:
+            self._finished = []
+            for app in state.apps.values():
+                if app.state in APP_TERMINAL:
+                    self._note_finished(app)
+        while self._finished:
+            *_, app = heapq.heappop(self._finished)
+            if not app.gone and state.apps.get(app.app_id) is app:
+                self.expire(app, out, now_ns)
+                return True
+        return False
+
+    def _note_finished(self, app: Application) -> None:
+        if self._finished is None:  # nobody has asked yet
+            return
+        self._finished_count += 1
+        heapq.heappush(self._finished, (app.finished_ns, app.submission, self._finished_count, app))
+        if len(self._finished) > 2 * len(self._state.apps) + _FINISHED_MIN:
+            self._finished = [each for each in self._finished if not each[-1].gone]
+            heapq.heapify(self._finished)
 
     def _set_deadline(self, app: Application, deadline_ns: int) -> None:
         app.deadline_ns = min(deadline_ns, INT64_MAX)  # (the RM's values may be centuries)

@@ -268,6 +268,18 @@ class ClusterConfig:
     partitions: tuple[PartitionConfig, ...]
 
 
+def queue_paths(partition: PartitionConfig) -> list[str]:
+    """The paths of all queues that a partition's configuration names."""
+    found: list[str] = []
+    below = [(partition.root, "")]
+    while below:
+        queue, above = below.pop()
+        path = f"{above}.{queue.name.lower()}" if above else queue.name.lower()
+        found.append(path)
+        below.extend((child, path) for child in queue.queues)
+    return found
+
+
 def types_named(partition: PartitionConfig) -> list[str]:
     """The resource types that a partition's configuration names, each once, in order of appearance."""
     found: dict[str, None] = {name: None for name, weight in partition.node_sort_weights.items() if weight > 0}

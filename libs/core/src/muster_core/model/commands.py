@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from muster_core.config.config import ClusterConfig
 from muster_core.external.external import SetSource, UpdateExternal
+from muster_core.model.quotas import QuotaLimits
 from muster_core.model.scopes import CallbackPolicy
 
 
@@ -233,6 +234,13 @@ class Answers:
     answers: tuple[Answer, ...] | list[Answer]
 
 
+@dataclass(frozen=True, slots=True)
+class SetQuotas:
+    """The RM's limits. What the RM has already stays, also above a lower limit."""
+
+    limits: QuotaLimits
+
+
 Command = (
     UpdateNodes
     | UpdateApplications
@@ -242,6 +250,7 @@ Command = (
     | SetGeneration
     | SetCallbacks
     | SetEvents
+    | SetQuotas
     | Answers
     | UpdateExternal
     | SetSource

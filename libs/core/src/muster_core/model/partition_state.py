@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from muster_core.model.predicate_checks import OpenChecks
+from muster_core.model.quotas import Quotas
 from muster_core.model.resources import Types, Vector
 from muster_core.model.states import APP_TERMINAL
 
@@ -47,6 +48,10 @@ class PartitionState:
     :ivar deadlines: (when, object) of new deadlines that the scheduler has not put on its clock yet.
     :ivar moved_offers: ids of nodes with offers whose use, or whose offers, changed since the last review.
     :ivar allocations_count: the number of allocations, including foreign ones.
+    :ivar asks_pending: the number of allocations that are asked for.
+    :ivar text_bytes: the size of all kept tags and attributes.
+    :ivar users: by name, the number of live applications.
+    :ivar quotas: of the RM; all its partitions share them.
     """
 
     root: Queue
@@ -73,6 +78,10 @@ class PartitionState:
         self.deadlines: list[tuple[int, Timed]] = []
         self.moved_offers: dict[str, None] = {}
         self.allocations_count = 0
+        self.asks_pending = 0
+        self.text_bytes = 0
+        self.users: dict[str, int] = {}
+        self.quotas = Quotas({config.name: self})
 
     def apps_in(self, leaf: Queue) -> list[Application]:
         """The live applications in a leaf, in order of submission. A parent has none."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from muster_core.config.config import DEFAULT_NODE_SORT_POLICY, PartitionConfig
 from muster_core.model.node import Node
 from muster_core.model.outcome import Change, Detail, EventType, Outcome
+from muster_core.model.quotas import text_bytes
 from muster_core.model.resources import UNLIMITED, add, subtract
 from muster_core.nodes.node_index import NodeIndex
 from muster_core.nodes.policies.registry import policy_named
@@ -54,6 +55,7 @@ class NodeBooks:
         """Adds a new node."""
         state = self._state
         state.nodes[node.node_id] = node
+        state.text_bytes += text_bytes(node.attributes)
         self._set_capacity(node, capacity)
         node.reported_occupied = dict(occupied)
         add(node.occupied, state.types.items(occupied))
@@ -106,6 +108,8 @@ class NodeBooks:
     def set_node_state(self, node: Node, attributes: Mapping[str, str], *, schedulable: bool) -> None:
         """Opens the node for new allocations or closes it (it drains, or its attributes say that it is not ready)."""
         was_usable = node.usable
+        if attributes != node.attributes:
+            self._state.text_bytes += text_bytes(attributes) - text_bytes(node.attributes)
         node.set_attributes(attributes)
         node.schedulable = schedulable
         if node.usable != was_usable:
@@ -126,6 +130,7 @@ class NodeBooks:
         state.capacity_moved = True
         state.capacity_version += 1
         del state.nodes[node.node_id]
+        state.text_bytes -= text_bytes(node.attributes)
         node.gone = True
         state.types.release(node.capacity, node.occupied, node.allocated, node.available)
 

@@ -39,10 +39,14 @@ class _AtQueue:
 
 
 class Limits:
-    """The limits of one partition, and the trackers in use."""
+    """The limits of one partition, and the trackers in use.
 
-    def __init__(self, types: Types) -> None:
+    :param users: by name, the number of applications; applications that join and leave change it.
+    """
+
+    def __init__(self, types: Types, users: dict[str, int] | None = None) -> None:
         self._types = types
+        self._users = users if users is not None else {}
         self._at: dict[str, _AtQueue] = {}
         self._trackers: dict[tuple[str, str, bool], Tracker] = {}
 
@@ -73,6 +77,7 @@ class Limits:
 
     def join(self, app: Application) -> None:
         """Finds the application's trackers. From now on they count what it holds and whether it runs."""
+        self._users[app.user] = self._users.get(app.user, 0) + 1
         app.user_group = self.group_of(app.queue, app.groups_of_user)
         app.trackers = trackers = tuple(
             self._tracker(path, who, limit, group=group)
@@ -94,6 +99,10 @@ class Limits:
 
     def leave(self, app: Application) -> None:
         """Ends the count of the application in its trackers."""
+        if self._users[app.user] > 1:
+            self._users[app.user] -= 1
+        else:
+            del self._users[app.user]
         for tracker in app.trackers:
             tracker.applications -= 1
             tracker.running_applications -= app.counted

@@ -164,6 +164,16 @@ class QueueTree:
             return None, [], f"queue {path} is not a leaf"
         return queue, created, ""
 
+    def missing(self, path: str) -> int:
+        """The number of queues that :meth:`create_queue` would create."""
+        queue, parts = self._state.root, path.split(".")[1:]
+        for depth, part in enumerate(parts):
+            child = queue.children.get(part)
+            if child is None:
+                return len(parts) - depth
+            queue = child
+        return 0
+
     def _take_template(self, queue: Queue) -> None:
         """A dynamic leaf gets the settings of its parent's template. A dynamic parent passes the template on."""
         template = queue.parent.template if queue.parent is not None else None

@@ -14,6 +14,7 @@ from muster_core.model.allocation import made_uuid, unique_key
 from muster_core.model.application import Allocation, Application, Ask, in_order
 from muster_core.model.commands import AskItem, ReleaseItem, Termination
 from muster_core.model.outcome import Detail, Outcome, ReleasedAllocation, ReleasedAsk
+from muster_core.model.quotas import QuotaKind, text_bytes
 from muster_core.model.resources import Shape, TooManyTypes
 from muster_core.model.scopes import SCOPE_TAG, SCOPES
 from muster_core.model.states import AppEvent, AppState
@@ -72,11 +73,14 @@ class AllocationRequests:
         if item.wanted < 1:
             reject(item, f"maxAllocations is {item.wanted}, expected at least 1", out)
             return
+        old = app.asks.get(item.key) if app is not None else None
+        made = old.allocated if old is not None else app.made(item.key) if app is not None else 0
+        if problem := _quota_problem(partition, app, item, old, made):
+            reject(item, problem, out)
+            return
         shape = partition.types.shape(item.quantities)
         if app is None or app.independent:
             app, item = self._independent(partition, out, now_ns), _without_gang(item)
-        old = app.asks.get(item.key)
-        made = old.allocated if old is not None else app.made(item.key)
         if made:
             self._change_held(partition, app, item, shape, out, now_ns)
         if made >= item.wanted:  # the request is met: further pending allocations are not wanted any more
@@ -125,6 +129,9 @@ class AllocationRequests:
             return
         app = None if foreign else partition.live_application(item.app_id or INDEPENDENT)
         if problem := _foreign_problem(partition, item) if foreign else _owner_problem(partition, app, item):
+            reject(item, problem, out)
+            return
+        if problem := _adoption_problem(partition, app, item, foreign=foreign):
             reject(item, problem, out)
             return
         shape = partition.types.shape(item.quantities)
@@ -307,6 +314,40 @@ class AllocationRequests:
         what = f"UUID {item.uuid}" if item.uuid else f"key {item.key}" if item.key else "an empty key"
         kind = "ask" if item.ask_only else "allocation" if item.uuid else "foreign allocation"
         _acknowledge(item, partition.name, f"there is no {kind} with {what}: there is nothing to release", out)
+
+
+def _quota_problem(partition: Partition, app: Application | None, item: AskItem, old: Ask | None, made: int) -> str:
+    """Why the RM's quotas have no room for an ask; "": they have.
+
+    :param old: the pending ask that it replaces.
+    :param made: the number of allocations that it has.
+    """
+    more = max(item.wanted - made, 0)
+    more_text = text_bytes(item.tags) * more if item.tags else 0
+    if old is not None:
+        more -= old.pending
+        more_text -= text_bytes(old.tags) * old.pending
+    if made and app is not None:
+        each = text_bytes(item.tags)
+        more_text += sum(each - text_bytes(held.tags) for held in app.held(item.key))
+    problem = partition.quotas.asks_problem(more, more_text)
+    return f"allocation {item.key}: {problem}" if problem else ""
+
+
+def _adoption_problem(partition: Partition, app: Application | None, item: AskItem, *, foreign: bool) -> str:
+    """Why the RM's quotas have no room for an allocation that runs; "": they have."""
+    known = _reported_before(app, item) if app is not None else None
+    old = partition.foreign.get(item.key) if foreign else known
+    asked = app.asks.get(item.key) if app is not None and old is None else None
+    text = text_bytes(item.tags) if item.tags else 0
+    if old is not None:
+        text -= text_bytes(old.tags)
+    elif asked is not None:
+        text -= text_bytes(asked.tags) * asked.pending
+    quotas = partition.quotas
+    problem = "" if old is not None or asked is not None else quotas.problem(QuotaKind.ALLOCATIONS, 1)
+    problem = problem or quotas.problem(QuotaKind.TEXT_BYTES, text)
+    return f"allocation {item.key}: {problem}" if problem else ""
 
 
 def _as_far_as_said(item: AskItem, held: Allocation) -> AskItem:

@@ -11,6 +11,7 @@ from muster_core.config.config import partition_name
 from muster_core.model.commands import AskItem, NodeAction, NodeItem
 from muster_core.model.node import Node, NodeReport, is_ready
 from muster_core.model.outcome import AcceptedNode, Outcome, RejectedNode
+from muster_core.model.quotas import QuotaKind, text_bytes
 from muster_core.model.resources import TooManyTypes
 from muster_core.partition import Partition
 from muster_core.requests.item_checks import SHOWN_MAX, Negative, refuse_negative, reject
@@ -89,6 +90,11 @@ class NodeRequests:
             return f"failure while adding new node: existing node {item.node_id}, node name must be unique"
         if problem := _ready_problem(item):
             return problem
+        quotas = partition.quotas
+        text = text_bytes(item.attributes) - (text_bytes(node.attributes) if node is not None else 0)
+        problem = quotas.problem(QuotaKind.NODES, node is None) or quotas.problem(QuotaKind.TEXT_BYTES, text)
+        if problem:
+            return f"node {item.node_id}: {problem}"
         schedulable = item.action is NodeAction.CREATE
         report = NodeReport(dict(item.attributes), item.capacity or {}, item.occupied or {}, schedulable)
         partition.node_lives.settle(item.node_id, report, out, now_ns)
@@ -131,8 +137,13 @@ class NodeRequests:
             return problem
         report = partition.node_lives.report_of(node, item.capacity)
         assert report is not None, f"{node} is not the RM's"
+        attributes = attributes_after(report.attributes, item.attributes)
+        if item.attributes:
+            text = text_bytes(attributes) - text_bytes(report.attributes)
+            if problem := partition.quotas.problem(QuotaKind.TEXT_BYTES, text):
+                return f"node {item.node_id}: {problem}"
         said = NodeReport(
-            attributes_after(report.attributes, item.attributes),
+            attributes,
             item.capacity if item.capacity is not None else report.capacity,
             item.occupied if item.occupied is not None else report.occupied,
             report.schedulable,

@@ -7,13 +7,24 @@ from msgspec import field
 from muster_rest.shapes.base import Whole
 
 
+class QuotaDao(Whole, kw_only=True):
+    """What an RM has of something, and its limit (0: none). ``reached``: something was refused for it a short while
+    ago.
+    """
+
+    name: str
+    used: int
+    limit: int
+    reached: bool
+
+
 class ResourceManagerDao(Whole, kw_only=True):
     """An RM. Times are nanoseconds since the epoch, 0: none.
 
     ``life``: INIT, RUNNING, DISCONNECTED or STOPPED, as the scheduler knows it, since ``lifeSince``. ``held``: an
     operator paused it. ``description``: the meaning of the state, and what to do (``muster_runtime.rm_words``).
     ``default``: requests that name no RM mean this one. ``callbacks``: the calls that its callback stream takes;
-    ``callbacksConnected``: whether the stream is open now.
+    ``callbacksConnected``: whether the stream is open now. ``identity``: the name of the identity that registered it.
     """
 
     rm_id: str = field(name="rmID")
@@ -35,6 +46,8 @@ class ResourceManagerDao(Whole, kw_only=True):
     callbacks_connected: bool
     callbacks_since: int
     callbacks: list[str]
+    identity: str
+    quotas: list[QuotaDao]
 
 
 class ConfigurationDao(Whole, kw_only=True):

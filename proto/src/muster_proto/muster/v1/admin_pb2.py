@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from muster_proto.si.v1 import si_pb2 as muster__proto_dot_si_dot_v1_dot_si__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"muster_proto/muster/v1/admin.proto\x12\tmuster.v1\x1a\x1bmuster_proto/si/v1/si.proto\"s\n\x1bUpdateConfigurationResponse\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x08\x12\x31\n\x08problems\x18\x02 \x03(\x0b\x32\x1f.muster.v1.ConfigurationProblem\x12\x0f\n\x07\x63hanges\x18\x03 \x03(\t\"\xc9\x01\n\x14\x43onfigurationProblem\x12:\n\x08severity\x18\x01 \x01(\x0e\x32(.muster.v1.ConfigurationProblem.Severity\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x0c\n\x04line\x18\x03 \x01(\r\x12\x0e\n\x06\x63olumn\x18\x04 \x01(\r\x12\x0f\n\x07message\x18\x05 \x01(\t\"8\n\x08Severity\x12\x14\n\x10SEVERITY_UNKNOWN\x10\x00\x12\t\n\x05\x45RROR\x10\x01\x12\x0b\n\x07WARNING\x10\x02\",\n\x1bListResourceManagersRequest\x12\r\n\x05rm_id\x18\x01 \x01(\t\"U\n\x1cListResourceManagersResponse\x12\x35\n\x11resource_managers\x18\x01 \x03(\x0b\x32\x1a.muster.v1.ResourceManager\"\xbc\x04\n\x0fResourceManager\x12\r\n\x05rm_id\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12\x10\n\x08since_ns\x18\x03 \x01(\x03\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\"\n\x07streams\x18\x05 \x03(\x0b\x32\x11.muster.v1.Stream\x12\x0c\n\x04held\x18\x06 \x01(\x08\x12\x13\n\x0bheld_reason\x18\x07 \x01(\t\x12\x0f\n\x07version\x18\x08 \x01(\t\x12\x14\n\x0cpolicy_group\x18\t \x01(\t\x12=\n\nbuild_info\x18\n \x03(\x0b\x32).muster.v1.ResourceManager.BuildInfoEntry\x12\x41\n\x0c\x65xtra_config\x18\x0b \x03(\x0b\x32+.muster.v1.ResourceManager.ExtraConfigEntry\x12\x12\n\ngeneration\x18\x0c \x01(\t\x12\x15\n\rregistered_ns\x18\r \x01(\x03\x12\x15\n\rregistrations\x18\x0e \x01(\x04\x12\x15\n\rinstance_uuid\x18\x0f \x01(\t\x12\x11\n\tcallbacks\x18\x10 \x03(\t\x12\x13\n\x0b\x64\x65scription\x18\x11 \x01(\t\x12\x12\n\nis_default\x18\x12 \x01(\x08\x1a\x30\n\x0e\x42uildInfoEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x32\n\x10\x45xtraConfigEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"P\n\x06Stream\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x12\n\ngateway_id\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\x15\n\rsent_sequence\x18\x04 \x01(\x04\"<\n\x1bPauseResourceManagerRequest\x12\r\n\x05rm_id\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"-\n\x1cResumeResourceManagerRequest\x12\r\n\x05rm_id\x18\x01 \x01(\t\"^\n\x15ResourceManagerAnswer\x12\x0f\n\x07\x63hanged\x18\x01 \x01(\x08\x12\r\n\x05state\x18\x02 \x01(\t\x12\x10\n\x08since_ns\x18\x03 \x01(\x03\x12\x13\n\x0b\x64\x65scription\x18\x04 \x01(\t\"<\n\x1c\x46orgetResourceManagerRequest\x12\r\n\x05rm_id\x18\x01 \x01(\t\x12\r\n\x05\x66orce\x18\x02 \x01(\x08\"E\n\x1d\x46orgetResourceManagerResponse\x12\x0f\n\x07\x63hanged\x18\x01 \x01(\x08\x12\x13\n\x0b\x61llocations\x18\x02 \x01(\r\"Z\n\x10\x44rainNodeRequest\x12\r\n\x05rm_id\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\t\x12\x0f\n\x07node_id\x18\x03 \x01(\t\x12\x13\n\x0bschedulable\x18\x04 \x01(\x08\"9\n\x11\x44rainNodeResponse\x12\x0f\n\x07\x63hanged\x18\x01 \x01(\x08\x12\x13\n\x0b\x61llocations\x18\x02 \x01(\r\"!\n\x10\x44umpStateRequest\x12\r\n\x05rm_id\x18\x01 \x01(\t\"!\n\x11\x44umpStateResponse\x12\x0c\n\x04json\x18\x01 \x01(\x0c\"\xc2\x01\n\x0e\x45xplainRequest\x12\r\n\x05rm_id\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\t\x12\x1f\n\x03\x61sk\x18\x03 \x01(\x0b\x32\x10.muster.v1.AskIdH\x00\x12\x18\n\x0e\x61pplication_id\x18\x04 \x01(\tH\x00\x12\x0f\n\x05queue\x18\x05 \x01(\tH\x00\x12\x11\n\x07node_id\x18\x06 \x01(\tH\x00\x12&\n\npreemption\x18\x07 \x01(\x0b\x32\x10.muster.v1.AskIdH\x00\x42\x07\n\x05\x61\x62out\"7\n\x05\x41skId\x12\x16\n\x0e\x61pplication_id\x18\x01 \x01(\t\x12\x16\n\x0e\x61llocation_key\x18\x02 \x01(\t\"2\n\x0f\x45xplainResponse\x12\x0c\n\x04json\x18\x01 \x01(\x0c\x12\x11\n\tsentences\x18\x02 \x03(\t2\xce\x06\n\x05\x41\x64min\x12\x62\n\x13UpdateConfiguration\x12!.si.v1.UpdateConfigurationRequest\x1a&.muster.v1.UpdateConfigurationResponse\"\x00\x12\x64\n\x15ValidateConfiguration\x12!.si.v1.UpdateConfigurationRequest\x1a&.muster.v1.UpdateConfigurationResponse\"\x00\x12i\n\x14ListResourceManagers\x12&.muster.v1.ListResourceManagersRequest\x1a\'.muster.v1.ListResourceManagersResponse\"\x00\x12\x62\n\x14PauseResourceManager\x12&.muster.v1.PauseResourceManagerRequest\x1a .muster.v1.ResourceManagerAnswer\"\x00\x12\x64\n\x15ResumeResourceManager\x12\'.muster.v1.ResumeResourceManagerRequest\x1a .muster.v1.ResourceManagerAnswer\"\x00\x12l\n\x15\x46orgetResourceManager\x12\'.muster.v1.ForgetResourceManagerRequest\x1a(.muster.v1.ForgetResourceManagerResponse\"\x00\x12H\n\tDrainNode\x12\x1b.muster.v1.DrainNodeRequest\x1a\x1c.muster.v1.DrainNodeResponse\"\x00\x12J\n\tDumpState\x12\x1b.muster.v1.DumpStateRequest\x1a\x1c.muster.v1.DumpStateResponse\"\x00\x30\x01\x12\x42\n\x07\x45xplain\x12\x19.muster.v1.ExplainRequest\x1a\x1a.muster.v1.ExplainResponse\"\x00\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"muster_proto/muster/v1/admin.proto\x12\tmuster.v1\x1a\x1bmuster_proto/si/v1/si.proto\"s\n\x1bUpdateConfigurationResponse\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x08\x12\x31\n\x08problems\x18\x02 \x03(\x0b\x32\x1f.muster.v1.ConfigurationProblem\x12\x0f\n\x07\x63hanges\x18\x03 \x03(\t\"\xc9\x01\n\x14\x43onfigurationProblem\x12:\n\x08severity\x18\x01 \x01(\x0e\x32(.muster.v1.ConfigurationProblem.Severity\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x0c\n\x04line\x18\x03 \x01(\r\x12\x0e\n\x06\x63olumn\x18\x04 \x01(\r\x12\x0f\n\x07message\x18\x05 \x01(\t\"8\n\x08Severity\x12\x14\n\x10SEVERITY_UNKNOWN\x10\x00\x12\t\n\x05\x45RROR\x10\x01\x12\x0b\n\x07WARNING\x10\x02\",\n\x1bListResourceManagersRequest\x12\r\n\x05rm_id\x18\x01 \x01(\t\"U\n\x1cListResourceManagersResponse\x12\x35\n\x11resource_managers\x18\x01 \x03(\x0b\x32\x1a.muster.v1.ResourceManager\"\xf0\x04\n\x0fResourceManager\x12\r\n\x05rm_id\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12\x10\n\x08since_ns\x18\x03 \x01(\x03\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\"\n\x07streams\x18\x05 \x03(\x0b\x32\x11.muster.v1.Stream\x12\x0c\n\x04held\x18\x06 \x01(\x08\x12\x13\n\x0bheld_reason\x18\x07 \x01(\t\x12\x0f\n\x07version\x18\x08 \x01(\t\x12\x14\n\x0cpolicy_group\x18\t \x01(\t\x12=\n\nbuild_info\x18\n \x03(\x0b\x32).muster.v1.ResourceManager.BuildInfoEntry\x12\x41\n\x0c\x65xtra_config\x18\x0b \x03(\x0b\x32+.muster.v1.ResourceManager.ExtraConfigEntry\x12\x12\n\ngeneration\x18\x0c \x01(\t\x12\x15\n\rregistered_ns\x18\r \x01(\x03\x12\x15\n\rregistrations\x18\x0e \x01(\x04\x12\x15\n\rinstance_uuid\x18\x0f \x01(\t\x12\x11\n\tcallbacks\x18\x10 \x03(\t\x12\x13\n\x0b\x64\x65scription\x18\x11 \x01(\t\x12\x12\n\nis_default\x18\x12 \x01(\x08\x12\x10\n\x08identity\x18( \x01(\t\x12 \n\x06quotas\x18) \x03(\x0b\x32\x10.muster.v1.Quota\x1a\x30\n\x0e\x42uildInfoEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x32\n\x10\x45xtraConfigEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"C\n\x05Quota\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04used\x18\x02 \x01(\x04\x12\r\n\x05limit\x18\x03 \x01(\x04\x12\x0f\n\x07reached\x18\x04 \x01(\x08\"P\n\x06Stream\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x12\n\ngateway_id\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\x15\n\rsent_sequence\x18\x04 \x01(\x04\"<\n\x1bPauseResourceManagerRequest\x12\r\n\x05rm_id\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"-\n\x1cResumeResourceManagerRequest\x12\r\n\x05rm_id\x18\x01 \x01(\t\"^\n\x15ResourceManagerAnswer\x12\x0f\n\x07\x63hanged\x18\x01 \x01(\x08\x12\r\n\x05state\x18\x02 \x01(\t\x12\x10\n\x08since_ns\x18\x03 \x01(\x03\x12\x13\n\x0b\x64\x65scription\x18\x04 \x01(\t\"<\n\x1c\x46orgetResourceManagerRequest\x12\r\n\x05rm_id\x18\x01 \x01(\t\x12\r\n\x05\x66orce\x18\x02 \x01(\x08\"E\n\x1d\x46orgetResourceManagerResponse\x12\x0f\n\x07\x63hanged\x18\x01 \x01(\x08\x12\x13\n\x0b\x61llocations\x18\x02 \x01(\r\"Z\n\x10\x44rainNodeRequest\x12\r\n\x05rm_id\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\t\x12\x0f\n\x07node_id\x18\x03 \x01(\t\x12\x13\n\x0bschedulable\x18\x04 \x01(\x08\"9\n\x11\x44rainNodeResponse\x12\x0f\n\x07\x63hanged\x18\x01 \x01(\x08\x12\x13\n\x0b\x61llocations\x18\x02 \x01(\r\"!\n\x10\x44umpStateRequest\x12\r\n\x05rm_id\x18\x01 \x01(\t\"!\n\x11\x44umpStateResponse\x12\x0c\n\x04json\x18\x01 \x01(\x0c\"\xc2\x01\n\x0e\x45xplainRequest\x12\r\n\x05rm_id\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\t\x12\x1f\n\x03\x61sk\x18\x03 \x01(\x0b\x32\x10.muster.v1.AskIdH\x00\x12\x18\n\x0e\x61pplication_id\x18\x04 \x01(\tH\x00\x12\x0f\n\x05queue\x18\x05 \x01(\tH\x00\x12\x11\n\x07node_id\x18\x06 \x01(\tH\x00\x12&\n\npreemption\x18\x07 \x01(\x0b\x32\x10.muster.v1.AskIdH\x00\x42\x07\n\x05\x61\x62out\"7\n\x05\x41skId\x12\x16\n\x0e\x61pplication_id\x18\x01 \x01(\t\x12\x16\n\x0e\x61llocation_key\x18\x02 \x01(\t\"2\n\x0f\x45xplainResponse\x12\x0c\n\x04json\x18\x01 \x01(\x0c\x12\x11\n\tsentences\x18\x02 \x03(\t2\xce\x06\n\x05\x41\x64min\x12\x62\n\x13UpdateConfiguration\x12!.si.v1.UpdateConfigurationRequest\x1a&.muster.v1.UpdateConfigurationResponse\"\x00\x12\x64\n\x15ValidateConfiguration\x12!.si.v1.UpdateConfigurationRequest\x1a&.muster.v1.UpdateConfigurationResponse\"\x00\x12i\n\x14ListResourceManagers\x12&.muster.v1.ListResourceManagersRequest\x1a\'.muster.v1.ListResourceManagersResponse\"\x00\x12\x62\n\x14PauseResourceManager\x12&.muster.v1.PauseResourceManagerRequest\x1a .muster.v1.ResourceManagerAnswer\"\x00\x12\x64\n\x15ResumeResourceManager\x12\'.muster.v1.ResumeResourceManagerRequest\x1a .muster.v1.ResourceManagerAnswer\"\x00\x12l\n\x15\x46orgetResourceManager\x12\'.muster.v1.ForgetResourceManagerRequest\x1a(.muster.v1.ForgetResourceManagerResponse\"\x00\x12H\n\tDrainNode\x12\x1b.muster.v1.DrainNodeRequest\x1a\x1c.muster.v1.DrainNodeResponse\"\x00\x12J\n\tDumpState\x12\x1b.muster.v1.DumpStateRequest\x1a\x1c.muster.v1.DumpStateResponse\"\x00\x30\x01\x12\x42\n\x07\x45xplain\x12\x19.muster.v1.ExplainRequest\x1a\x1a.muster.v1.ExplainResponse\"\x00\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -47,37 +47,39 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LISTRESOURCEMANAGERSRESPONSE']._serialized_start=445
   _globals['_LISTRESOURCEMANAGERSRESPONSE']._serialized_end=530
   _globals['_RESOURCEMANAGER']._serialized_start=533
-  _globals['_RESOURCEMANAGER']._serialized_end=1105
-  _globals['_RESOURCEMANAGER_BUILDINFOENTRY']._serialized_start=1005
-  _globals['_RESOURCEMANAGER_BUILDINFOENTRY']._serialized_end=1053
-  _globals['_RESOURCEMANAGER_EXTRACONFIGENTRY']._serialized_start=1055
-  _globals['_RESOURCEMANAGER_EXTRACONFIGENTRY']._serialized_end=1105
-  _globals['_STREAM']._serialized_start=1107
-  _globals['_STREAM']._serialized_end=1187
-  _globals['_PAUSERESOURCEMANAGERREQUEST']._serialized_start=1189
-  _globals['_PAUSERESOURCEMANAGERREQUEST']._serialized_end=1249
-  _globals['_RESUMERESOURCEMANAGERREQUEST']._serialized_start=1251
-  _globals['_RESUMERESOURCEMANAGERREQUEST']._serialized_end=1296
-  _globals['_RESOURCEMANAGERANSWER']._serialized_start=1298
-  _globals['_RESOURCEMANAGERANSWER']._serialized_end=1392
-  _globals['_FORGETRESOURCEMANAGERREQUEST']._serialized_start=1394
-  _globals['_FORGETRESOURCEMANAGERREQUEST']._serialized_end=1454
-  _globals['_FORGETRESOURCEMANAGERRESPONSE']._serialized_start=1456
-  _globals['_FORGETRESOURCEMANAGERRESPONSE']._serialized_end=1525
-  _globals['_DRAINNODEREQUEST']._serialized_start=1527
-  _globals['_DRAINNODEREQUEST']._serialized_end=1617
-  _globals['_DRAINNODERESPONSE']._serialized_start=1619
-  _globals['_DRAINNODERESPONSE']._serialized_end=1676
-  _globals['_DUMPSTATEREQUEST']._serialized_start=1678
-  _globals['_DUMPSTATEREQUEST']._serialized_end=1711
-  _globals['_DUMPSTATERESPONSE']._serialized_start=1713
-  _globals['_DUMPSTATERESPONSE']._serialized_end=1746
-  _globals['_EXPLAINREQUEST']._serialized_start=1749
-  _globals['_EXPLAINREQUEST']._serialized_end=1943
-  _globals['_ASKID']._serialized_start=1945
-  _globals['_ASKID']._serialized_end=2000
-  _globals['_EXPLAINRESPONSE']._serialized_start=2002
-  _globals['_EXPLAINRESPONSE']._serialized_end=2052
-  _globals['_ADMIN']._serialized_start=2055
-  _globals['_ADMIN']._serialized_end=2901
+  _globals['_RESOURCEMANAGER']._serialized_end=1157
+  _globals['_RESOURCEMANAGER_BUILDINFOENTRY']._serialized_start=1057
+  _globals['_RESOURCEMANAGER_BUILDINFOENTRY']._serialized_end=1105
+  _globals['_RESOURCEMANAGER_EXTRACONFIGENTRY']._serialized_start=1107
+  _globals['_RESOURCEMANAGER_EXTRACONFIGENTRY']._serialized_end=1157
+  _globals['_QUOTA']._serialized_start=1159
+  _globals['_QUOTA']._serialized_end=1226
+  _globals['_STREAM']._serialized_start=1228
+  _globals['_STREAM']._serialized_end=1308
+  _globals['_PAUSERESOURCEMANAGERREQUEST']._serialized_start=1310
+  _globals['_PAUSERESOURCEMANAGERREQUEST']._serialized_end=1370
+  _globals['_RESUMERESOURCEMANAGERREQUEST']._serialized_start=1372
+  _globals['_RESUMERESOURCEMANAGERREQUEST']._serialized_end=1417
+  _globals['_RESOURCEMANAGERANSWER']._serialized_start=1419
+  _globals['_RESOURCEMANAGERANSWER']._serialized_end=1513
+  _globals['_FORGETRESOURCEMANAGERREQUEST']._serialized_start=1515
+  _globals['_FORGETRESOURCEMANAGERREQUEST']._serialized_end=1575
+  _globals['_FORGETRESOURCEMANAGERRESPONSE']._serialized_start=1577
+  _globals['_FORGETRESOURCEMANAGERRESPONSE']._serialized_end=1646
+  _globals['_DRAINNODEREQUEST']._serialized_start=1648
+  _globals['_DRAINNODEREQUEST']._serialized_end=1738
+  _globals['_DRAINNODERESPONSE']._serialized_start=1740
+  _globals['_DRAINNODERESPONSE']._serialized_end=1797
+  _globals['_DUMPSTATEREQUEST']._serialized_start=1799
+  _globals['_DUMPSTATEREQUEST']._serialized_end=1832
+  _globals['_DUMPSTATERESPONSE']._serialized_start=1834
+  _globals['_DUMPSTATERESPONSE']._serialized_end=1867
+  _globals['_EXPLAINREQUEST']._serialized_start=1870
+  _globals['_EXPLAINREQUEST']._serialized_end=2064
+  _globals['_ASKID']._serialized_start=2066
+  _globals['_ASKID']._serialized_end=2121
+  _globals['_EXPLAINRESPONSE']._serialized_start=2123
+  _globals['_EXPLAINRESPONSE']._serialized_end=2173
+  _globals['_ADMIN']._serialized_start=2176
+  _globals['_ADMIN']._serialized_end=3022
 # @@protoc_insertion_point(module_scope)

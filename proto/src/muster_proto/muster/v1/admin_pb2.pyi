@@ -215,6 +215,8 @@ class ResourceManager(_message.Message):
     CALLBACKS_FIELD_NUMBER: _builtins.int
     DESCRIPTION_FIELD_NUMBER: _builtins.int
     IS_DEFAULT_FIELD_NUMBER: _builtins.int
+    IDENTITY_FIELD_NUMBER: _builtins.int
+    QUOTAS_FIELD_NUMBER: _builtins.int
     rm_id: _builtins.str
     state: _builtins.str
     """RUNNING, DISCONNECTED (every stream is lost), STOPPED"""
@@ -237,6 +239,8 @@ class ResourceManager(_message.Message):
     """what its state means, and what to do, for people"""
     is_default: _builtins.bool
     """who names no RM means this one"""
+    identity: _builtins.str
+    """the name of the identity that registered it"""
     @_builtins.property
     def streams(self) -> _containers.RepeatedCompositeFieldContainer[Global___Stream]:
         """that are open"""
@@ -250,6 +254,10 @@ class ResourceManager(_message.Message):
     @_builtins.property
     def callbacks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """what its callback stream wants: predicates, events ..."""
+
+    @_builtins.property
+    def quotas(self) -> _containers.RepeatedCompositeFieldContainer[Global___Quota]:
+        """what it has of each, and may have"""
 
     def __init__(
         self,
@@ -272,14 +280,49 @@ class ResourceManager(_message.Message):
         callbacks: _abc.Iterable[_builtins.str] | None = ...,
         description: _builtins.str = ...,
         is_default: _builtins.bool = ...,
+        identity: _builtins.str = ...,
+        quotas: _abc.Iterable[Global___Quota] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["build_info", b"build_info", "callbacks", b"callbacks", "description", b"description", "extra_config", b"extra_config", "generation", b"generation", "held", b"held", "held_reason", b"held_reason", "instance_uuid", b"instance_uuid", "is_default", b"is_default", "policy_group", b"policy_group", "reason", b"reason", "registered_ns", b"registered_ns", "registrations", b"registrations", "rm_id", b"rm_id", "since_ns", b"since_ns", "state", b"state", "streams", b"streams", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["build_info", b"build_info", "callbacks", b"callbacks", "description", b"description", "extra_config", b"extra_config", "generation", b"generation", "held", b"held", "held_reason", b"held_reason", "identity", b"identity", "instance_uuid", b"instance_uuid", "is_default", b"is_default", "policy_group", b"policy_group", "quotas", b"quotas", "reason", b"reason", "registered_ns", b"registered_ns", "registrations", b"registrations", "rm_id", b"rm_id", "since_ns", b"since_ns", "state", b"state", "streams", b"streams", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ResourceManager: _TypeAlias = ResourceManager  # noqa: Y015
+
+@_typing.final
+class Quota(_message.Message):
+    """What counts against a limit of an RM (docs/security.md, Quotas)."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    USED_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    REACHED_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """nodes, queues, applications, asks, allocations, users, text_bytes"""
+    used: _builtins.int
+    limit: _builtins.int
+    """0: none"""
+    reached: _builtins.bool
+    """something was refused for it a short while ago"""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        used: _builtins.int = ...,
+        limit: _builtins.int = ...,
+        reached: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit", "name", b"name", "reached", b"reached", "used", b"used"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Quota: _TypeAlias = Quota  # noqa: Y015
 
 @_typing.final
 class Stream(_message.Message):

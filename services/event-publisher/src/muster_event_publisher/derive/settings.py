@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 
 from muster_runtime.addresses import OptionalListenAddress
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -56,7 +57,9 @@ class DeriveSettings(BaseModel):
     )
     group: str = Field("muster-derive", description="consumer group of muster derive, after the topic prefix")
     member: str = Field(
-        "0", description="name of this process in the group; each has its own, the same after a restart"
+        "0",
+        description="name of this process in the group; each has its own, the same after a restart. Empty: the host's "
+        "name, which differs for each container.",
     )
     session_timeout_s: float = Field(
         10.0, ge=6, le=300, description="a process that is silent for so long loses its partitions"
@@ -68,6 +71,11 @@ class DeriveSettings(BaseModel):
     stall_s: float = Field(
         60.0, gt=0, description="events are there and none was taken for so long: the process ends, to be started again"
     )
+
+    @field_validator("member")
+    @classmethod
+    def _of_host(cls, value: str) -> str:
+        return value or re.sub(r"[^a-zA-Z0-9._-]", "-", socket.gethostname())[:100]
 
     @field_validator("group", "member")
     @classmethod

@@ -29,8 +29,9 @@ from muster_gateway.access.calls import Calls
 from muster_gateway.access.request_codec import rm_of
 from muster_gateway.audit import AuditWriter
 from muster_gateway.audit_codec import Result
-from muster_gateway.errors import NotIdentified, NotPermitted, RightWithdrawn, shown
+from muster_gateway.errors import NotIdentified, NotPermitted, RightWithdrawn, TooFast, shown
 from muster_gateway.identity import Asked, Doorman
+from muster_gateway.rates import Rates, pushback
 from muster_gateway.seldom import Seldom
 
 log = structlog.get_logger(__name__)
@@ -46,6 +47,7 @@ class GrpcDoor(grpc.aio.ServerInterceptor):
 
     :param methods: by their names in calls.
     :param calls: keeps the calls that are under way.
+    :param rates: of identities; None: no limits.
     :param audit: takes the entries; None: nothing is audited.
     """
 
@@ -54,10 +56,10 @@ class GrpcDoor(grpc.aio.ServerInterceptor):
         doorman: Doorman,
         calls: Calls,
         methods: dict[str, Method] | None = None,
+        rates: Rates | None = None,
         audit: AuditWriter | None = None,
     ) -> None:
-        self._audit = audit
-        self._doorman, self._calls = doorman, calls
+        self._doorman, self._calls, self._rates, self._audit = doorman, calls, rates, audit
         self._methods = by_path(METHODS) if methods is None else methods
         self._refusals = Seldom(_REFUSED_TOLD_S)
 
@@ -149,6 +151,14 @@ class GrpcDoor(grpc.aio.ServerInterceptor):
                 )
             await context.abort(refused.code, str(refused))
             raise AssertionError("abort raises") from refused
+        if self._rates is not None and method.right is not Right.NONE and isinstance(request, bytes):
+            try:
+                self._rates.admit(caller, len(request))
+            except TooFast as error:
+                if self._audit is not None:
+                    self._audit.refused(caller, method.action, rm_id, error)
+                context.set_trailing_metadata(pushback(error.wait_s))
+                await context.abort(error.code, str(error))
         if method.rm:
             caller.claims.append((method.right, rm_id))
         return caller

@@ -13,6 +13,11 @@
     rm = "shared"
     partitions = ["default"]          # globs; absent: all
 
+    [[quota]]
+    identities = ["batch-*"]          # globs; absent: all
+    rms = ["batch-*"]                 # globs of rmIDs; absent: all
+    applications = 500                # the names are those of gateway.quotas
+
 An identity has the rights of all rules that match it. The rights to act as an RM and to operate it include the right to
 read it. An identity without a rule has no rights.
 """
@@ -28,6 +33,7 @@ from muster_runtime.reach import ANY, Reach, fits
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from muster_gateway.errors import PolicyUnusable, shown
+from muster_gateway.quota_settings import QuotaRule
 
 POLICY_BYTES_MAX = 1024 * 1024
 _GLOB_CHARS_MAX = 256
@@ -83,6 +89,7 @@ class PolicyFile(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     rule: tuple[PolicyRule, ...] = Field(min_length=1)
+    quota: tuple[QuotaRule, ...] = Field((), description="Other quotas for some identities or RMs; the last counts.")
 
 
 class Policy:
@@ -93,6 +100,7 @@ class Policy:
 
     def __init__(self, file: PolicyFile | None) -> None:
         self._rules = file.rule if file is not None else None
+        self.quotas = file.quota if file is not None else ()
 
     def apply(self, identity: Identity) -> Identity:
         """Returns the identity with the rights that the policy gives it."""

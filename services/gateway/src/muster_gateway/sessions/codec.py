@@ -32,6 +32,7 @@ def to_json(session: Session) -> str:
             "requests_sent": session.requests_sent,
             "policy_group": [session.policy_group, session.config_checksum, session.config_at],
             "forgetting_ns": session.forgetting_ns,
+            "identity": session.identity,
         },
         separators=(",", ":"),
     )
@@ -63,4 +64,5 @@ def _session(content: Any, version: int) -> Session:
         config_checksum=checksum,
         config_at=config_at,
         forgetting_ns=content.get("forgetting_ns", 0),
+        identity=content.get("identity", ""),
     )

@@ -79,6 +79,7 @@ class Session:
     :param callbacks_told: the scheduler knows of a callback stream (or the note is under way), and not yet of its end.
     :param forgetting_ns: time of the last request to forget the RM, until the scheduler's answer is known here; 0:
         none.
+    :param identity: the name of the identity that registered it; "": not known.
     :param requests_sent: position of the last request event sent on callback streams; UNKNOWN: not known.
     """
 
@@ -96,6 +97,7 @@ class Session:
     config_checksum: str = ""
     config_at: int = UNKNOWN
     forgetting_ns: int = 0
+    identity: str = ""
 
     @property
     def callbacks_owed(self) -> bool:

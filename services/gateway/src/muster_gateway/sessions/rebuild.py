@@ -12,7 +12,7 @@ from muster_bus.errors import CodecError, OffsetGone
 from muster_bus.log import Log
 from muster_bus.topics import Topics, is_forgotten_state_key, is_registration_key, is_rm_state_key
 
-from muster_gateway.codec import NO_GROUP, GroupMember, KnownRm, read_forgotten, read_group_member, read_known_rm
+from muster_gateway.codec import NO_GROUP, GroupMember, KnownRm, read_forgotten, read_known_rm, read_registration
 from muster_gateway.rm_life import RmState
 from muster_gateway.sessions.contract import NOWHERE, Seat, Session, SessionStore
 from muster_gateway.stream_kind import StreamKind
@@ -32,13 +32,14 @@ async def rebuild(bus: Log, topics: Topics, sessions: SessionStore, clock: Clock
     for partition in range(topics.partitions):
         known_rms, members = await _known_rms(bus, topics, partition)
         for known in known_rms:
-            added += await sessions.compare_and_set(_session(known, members.get(known.rm_id, NO_GROUP), clock))
+            member, identity = members.get(known.rm_id, (NO_GROUP, ""))
+            added += await sessions.compare_and_set(_session(known, member, identity, clock))
     await sessions.mark()
     log.info("sessions filled from the log", added=added)
     return added
 
 
-def _session(known: KnownRm, member: GroupMember, clock: Clock) -> Session:
+def _session(known: KnownRm, member: GroupMember, identity: str, clock: Clock) -> Session:
     return Session(
         rm_id=known.rm_id,
         version=0,
@@ -51,13 +52,16 @@ def _session(known: KnownRm, member: GroupMember, clock: Clock) -> Session:
         callbacks_told=known.callbacks_connected,
         policy_group=member.group,
         config_checksum=member.config_checksum,
+        identity=identity,
     )
 
 
-async def _known_rms(bus: Log, topics: Topics, partition: int) -> tuple[list[KnownRm], dict[str, GroupMember]]:
+async def _known_rms(
+    bus: Log, topics: Topics, partition: int
+) -> tuple[list[KnownRm], dict[str, tuple[GroupMember, str]]]:
     reader = await bus.reader(topics.state, partition)
     found: dict[str, KnownRm] = {}
-    members: dict[str, GroupMember] = {}
+    members: dict[str, tuple[GroupMember, str]] = {}
     try:
         end = await reader.end_offset()
         while reader.position < end:
@@ -73,8 +77,8 @@ async def _known_rms(bus: Log, topics: Topics, partition: int) -> tuple[list[Kno
                     continue  # other keys are not even parsed
                 try:
                     if is_registration:
-                        rm_id, member = read_group_member(record)
-                        members[rm_id] = member
+                        rm_id, member, identity = read_registration(record)
+                        members[rm_id] = (member, identity)
                         continue
                     known = read_forgotten(record) if forgotten else read_known_rm(record)
                 except CodecError as error:

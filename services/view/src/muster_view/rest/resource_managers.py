@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from muster_rest.shapes.managers import ConfigurationDao, ResourceManagerDao
+from muster_core.model.quotas import QuotaKind
+from muster_rest.shapes.managers import ConfigurationDao, QuotaDao, ResourceManagerDao
 from muster_runtime import rm_words
 from muster_runtime.secrets import masked, masked_text, masked_yaml
-from muster_state.follower import RmInfo
+from muster_state.follower import RmInfo, RmState
 
 _WANTS = ("predicates", "preemption_predicates", "scheduling_states", "state_dump", "events")
 
@@ -23,8 +24,9 @@ def described(info: RmInfo, now_ns: int) -> str:
     )
 
 
-def shown(info: RmInfo, now_ns: int, *, default: bool) -> ResourceManagerDao:
+def shown(state: RmState, now_ns: int, *, default: bool) -> ResourceManagerDao:
     """An RM without its configuration, which may be large."""
+    info, quotas = state.info, state.core.quotas
     return ResourceManagerDao(
         rm_id=info.rm_id,
         life=info.life,
@@ -45,6 +47,13 @@ def shown(info: RmInfo, now_ns: int, *, default: bool) -> ResourceManagerDao:
         callbacks_connected=info.callbacks.connected,
         callbacks_since=info.callbacks_since_ns,
         callbacks=[name for name in _WANTS if info.callbacks.connected and getattr(info.callbacks, name)],
+        identity=info.identity,
+        quotas=[
+            QuotaDao(
+                name=kind, used=quotas.used(kind), limit=getattr(info.quotas, kind), reached=kind in info.quotas_reached
+            )
+            for kind in QuotaKind
+        ],
     )
 
 

@@ -68,7 +68,10 @@ class RequestEnvelope(_message.Message):
     ADMIN_FIELD_NUMBER: _builtins.int
     EXTERNAL_FIELD_NUMBER: _builtins.int
     NOTICE_FIELD_NUMBER: _builtins.int
+    QUOTAS_CHANGED_FIELD_NUMBER: _builtins.int
     JUDGED_FIELD_NUMBER: _builtins.int
+    IDENTITY_FIELD_NUMBER: _builtins.int
+    QUOTAS_FIELD_NUMBER: _builtins.int
     CALLER_FIELD_NUMBER: _builtins.int
     rm_id: _builtins.str
     request_id: _builtins.str
@@ -88,6 +91,8 @@ class RequestEnvelope(_message.Message):
     """si.v1.UpdateConfigurationRequest"""
     callback_answers: _builtins.bytes
     """muster.v1.FromResourceManager, with answers only"""
+    identity: _builtins.str
+    """Of a registration: the name of the identity that registers, and the limits that its RM gets."""
     @_builtins.property
     def lifecycle(self) -> Global___RmLifecycle: ...
     @_builtins.property
@@ -99,11 +104,17 @@ class RequestEnvelope(_message.Message):
     @_builtins.property
     def notice(self) -> Global___Notice: ...
     @_builtins.property
+    def quotas_changed(self) -> Global___Quotas:
+        """other limits than those that the RM has"""
+
+    @_builtins.property
     def judged(self) -> Global___JudgedConfiguration:
         """Of the configuration in register, configuration or admin.validate: what the gateway's reading process found. Without
         it (an older gateway, no text) the scheduler reads the text itself.
         """
 
+    @_builtins.property
+    def quotas(self) -> Global___Quotas: ...
     @_builtins.property
     def caller(self) -> Global___RequestCaller:
         """Of requests that are audited (si.audit.v1): who asked. Absent in all others, which are many."""
@@ -126,14 +137,17 @@ class RequestEnvelope(_message.Message):
         admin: Global___AdminCommand | None = ...,
         external: Global___ExternalChanges | None = ...,
         notice: Global___Notice | None = ...,
+        quotas_changed: Global___Quotas | None = ...,
         judged: Global___JudgedConfiguration | None = ...,
+        identity: _builtins.str = ...,
+        quotas: Global___Quotas | None = ...,
         caller: Global___RequestCaller | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["admin", b"admin", "allocation", b"allocation", "application", b"application", "body", b"body", "callback_answers", b"callback_answers", "callback_stream", b"callback_stream", "caller", b"caller", "configuration", b"configuration", "external", b"external", "judged", b"judged", "lifecycle", b"lifecycle", "node", b"node", "notice", b"notice", "register", b"register"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["admin", b"admin", "allocation", b"allocation", "application", b"application", "body", b"body", "callback_answers", b"callback_answers", "callback_stream", b"callback_stream", "caller", b"caller", "configuration", b"configuration", "external", b"external", "judged", b"judged", "lifecycle", b"lifecycle", "node", b"node", "notice", b"notice", "quotas", b"quotas", "quotas_changed", b"quotas_changed", "register", b"register"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admin", b"admin", "admitted_ns", b"admitted_ns", "allocation", b"allocation", "application", b"application", "body", b"body", "callback_answers", b"callback_answers", "callback_stream", b"callback_stream", "caller", b"caller", "configuration", b"configuration", "external", b"external", "gateway_id", b"gateway_id", "judged", b"judged", "lifecycle", b"lifecycle", "node", b"node", "notice", b"notice", "register", b"register", "request_id", b"request_id", "rm_id", b"rm_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admin", b"admin", "admitted_ns", b"admitted_ns", "allocation", b"allocation", "application", b"application", "body", b"body", "callback_answers", b"callback_answers", "callback_stream", b"callback_stream", "caller", b"caller", "configuration", b"configuration", "external", b"external", "gateway_id", b"gateway_id", "identity", b"identity", "judged", b"judged", "lifecycle", b"lifecycle", "node", b"node", "notice", b"notice", "quotas", b"quotas", "quotas_changed", b"quotas_changed", "register", b"register", "request_id", b"request_id", "rm_id", b"rm_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["register", "allocation", "application", "node", "lifecycle", "configuration", "callback_answers", "callback_stream", "admin", "external", "notice"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["register", "allocation", "application", "node", "lifecycle", "configuration", "callback_answers", "callback_stream", "admin", "external", "notice", "quotas_changed"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
@@ -171,6 +185,62 @@ class RequestCaller(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RequestCaller: _TypeAlias = RequestCaller  # noqa: Y015
+
+@_typing.final
+class Quotas(_message.Message):
+    """The limits of an RM, as the gateway found them in its settings and its policy; 0: no limit. They are on the log, so
+    that a replay refuses the same items.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODES_FIELD_NUMBER: _builtins.int
+    QUEUES_FIELD_NUMBER: _builtins.int
+    APPLICATIONS_FIELD_NUMBER: _builtins.int
+    ASKS_FIELD_NUMBER: _builtins.int
+    ALLOCATIONS_FIELD_NUMBER: _builtins.int
+    USERS_FIELD_NUMBER: _builtins.int
+    TEXT_BYTES_FIELD_NUMBER: _builtins.int
+    RESOURCE_MANAGERS_FIELD_NUMBER: _builtins.int
+    ALL_RESOURCE_MANAGERS_FIELD_NUMBER: _builtins.int
+    ELSEWHERE_FIELD_NUMBER: _builtins.int
+    ALL_ELSEWHERE_FIELD_NUMBER: _builtins.int
+    nodes: _builtins.int
+    queues: _builtins.int
+    applications: _builtins.int
+    asks: _builtins.int
+    allocations: _builtins.int
+    users: _builtins.int
+    text_bytes: _builtins.int
+    resource_managers: _builtins.int
+    """Of a registration only: how many RMs the identity may have, and all identities together; and how many of each there
+    are in other partitions of the log, as far as the gateway knows.
+    """
+    all_resource_managers: _builtins.int
+    elsewhere: _builtins.int
+    all_elsewhere: _builtins.int
+    def __init__(
+        self,
+        *,
+        nodes: _builtins.int = ...,
+        queues: _builtins.int = ...,
+        applications: _builtins.int = ...,
+        asks: _builtins.int = ...,
+        allocations: _builtins.int = ...,
+        users: _builtins.int = ...,
+        text_bytes: _builtins.int = ...,
+        resource_managers: _builtins.int = ...,
+        all_resource_managers: _builtins.int = ...,
+        elsewhere: _builtins.int = ...,
+        all_elsewhere: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["all_elsewhere", b"all_elsewhere", "all_resource_managers", b"all_resource_managers", "allocations", b"allocations", "applications", b"applications", "asks", b"asks", "elsewhere", b"elsewhere", "nodes", b"nodes", "queues", b"queues", "resource_managers", b"resource_managers", "text_bytes", b"text_bytes", "users", b"users"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Quotas: _TypeAlias = Quotas  # noqa: Y015
 
 @_typing.final
 class JudgedConfiguration(_message.Message):
@@ -1028,9 +1098,12 @@ class RegistrationResult(_message.Message):
     PROBLEMS_FIELD_NUMBER: _builtins.int
     CHANGES_FIELD_NUMBER: _builtins.int
     POLICY_GROUP_FIELD_NUMBER: _builtins.int
+    EXHAUSTED_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """of the RequestEnvelope that it answers"""
     accepted: _builtins.bool
+    exhausted: _builtins.bool
+    """Refused for a quota alone: the same registration may be accepted later."""
     @_builtins.property
     def problems(self) -> _containers.RepeatedCompositeFieldContainer[Global___ConfigProblem]: ...
     @_builtins.property
@@ -1049,10 +1122,11 @@ class RegistrationResult(_message.Message):
         problems: _abc.Iterable[Global___ConfigProblem] | None = ...,
         changes: _abc.Iterable[_builtins.str] | None = ...,
         policy_group: Global___PolicyGroupMember | None = ...,
+        exhausted: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["policy_group", b"policy_group"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "changes", b"changes", "policy_group", b"policy_group", "problems", b"problems", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "changes", b"changes", "exhausted", b"exhausted", "policy_group", b"policy_group", "problems", b"problems", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

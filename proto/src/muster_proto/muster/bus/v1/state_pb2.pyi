@@ -83,6 +83,26 @@ Global___Quantities: _TypeAlias = Quantities  # noqa: Y015
 class RmObject(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class QuotasReachedEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     RM_ID_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
     REGISTERED_NS_FIELD_NUMBER: _builtins.int
@@ -105,6 +125,7 @@ class RmObject(_message.Message):
     AWAITED_FIELD_NUMBER: _builtins.int
     AWAITED_NS_FIELD_NUMBER: _builtins.int
     CLOCK_FIELD_NUMBER: _builtins.int
+    QUOTAS_REACHED_FIELD_NUMBER: _builtins.int
     LAST_ALLOCATION_RESPONSE_FIELD_NUMBER: _builtins.int
     rm_id: _builtins.str
     state: _envelope_pb2.RmLifecycle.State.ValueType
@@ -154,6 +175,10 @@ class RmObject(_message.Message):
     def clock(self) -> Global___ClockAnchor:
         """absent: the clock never stepped, and the boot is not known"""
 
+    @_builtins.property
+    def quotas_reached(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """by quota: when an item was last refused for it"""
+
     def __init__(
         self,
         *,
@@ -179,11 +204,12 @@ class RmObject(_message.Message):
         awaited: _abc.Iterable[_builtins.str] | None = ...,
         awaited_ns: _builtins.int = ...,
         clock: Global___ClockAnchor | None = ...,
+        quotas_reached: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         last_allocation_response: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["callbacks", b"callbacks", "clock", b"clock", "tally", b"tally"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent_ns", b"absent_ns", "awaited", b"awaited", "awaited_ns", b"awaited_ns", "callbacks", b"callbacks", "callbacks_since_ns", b"callbacks_since_ns", "clock", b"clock", "generation", b"generation", "generation_by", b"generation_by", "held", b"held", "held_ns", b"held_ns", "held_reason", b"held_reason", "instance_uuid", b"instance_uuid", "last_allocation_response", b"last_allocation_response", "last_decided_ns", b"last_decided_ns", "next_event_id", b"next_event_id", "next_response_sequence", b"next_response_sequence", "next_submission", b"next_submission", "registered_ns", b"registered_ns", "registrations", b"registrations", "rm_id", b"rm_id", "state", b"state", "state_ns", b"state_ns", "tally", b"tally"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent_ns", b"absent_ns", "awaited", b"awaited", "awaited_ns", b"awaited_ns", "callbacks", b"callbacks", "callbacks_since_ns", b"callbacks_since_ns", "clock", b"clock", "generation", b"generation", "generation_by", b"generation_by", "held", b"held", "held_ns", b"held_ns", "held_reason", b"held_reason", "instance_uuid", b"instance_uuid", "last_allocation_response", b"last_allocation_response", "last_decided_ns", b"last_decided_ns", "next_event_id", b"next_event_id", "next_response_sequence", b"next_response_sequence", "next_submission", b"next_submission", "quotas_reached", b"quotas_reached", "registered_ns", b"registered_ns", "registrations", b"registrations", "rm_id", b"rm_id", "state", b"state", "state_ns", b"state_ns", "tally", b"tally"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -411,6 +437,8 @@ class RegistrationObject(_message.Message):
     REGISTRATIONS_FIELD_NUMBER: _builtins.int
     PAUSES_FIELD_NUMBER: _builtins.int
     CONFIG_CHECKSUM_FIELD_NUMBER: _builtins.int
+    IDENTITY_FIELD_NUMBER: _builtins.int
+    QUOTAS_FIELD_NUMBER: _builtins.int
     COMPILED_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     policy_group: _builtins.str
@@ -420,6 +448,8 @@ class RegistrationObject(_message.Message):
     """as in its RmObject"""
     config_checksum: _builtins.str
     """of the configuration, to compare members of a policy group"""
+    identity: _builtins.str
+    """the name of the identity that registered; empty: not known"""
     compiled: _builtins.bytes
     """the read configuration (muster_queue_config.compiled); empty: read the text"""
     @_builtins.property
@@ -429,6 +459,10 @@ class RegistrationObject(_message.Message):
     @_builtins.property
     def pauses(self) -> _containers.RepeatedCompositeFieldContainer[Global___PauseObject]:
         """past pauses of the RM: the last eight of each kind"""
+
+    @_builtins.property
+    def quotas(self) -> _envelope_pb2.Quotas:
+        """the limits of nodes and the like that are in force"""
 
     def __init__(
         self,
@@ -441,11 +475,13 @@ class RegistrationObject(_message.Message):
         registrations: _builtins.int = ...,
         pauses: _abc.Iterable[Global___PauseObject] | None = ...,
         config_checksum: _builtins.str = ...,
+        identity: _builtins.str = ...,
+        quotas: _envelope_pb2.Quotas | None = ...,
         compiled: _builtins.bytes = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["quotas", b"quotas"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["build_info", b"build_info", "compiled", b"compiled", "config", b"config", "config_checksum", b"config_checksum", "extra_config", b"extra_config", "pauses", b"pauses", "policy_group", b"policy_group", "registrations", b"registrations", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["build_info", b"build_info", "compiled", b"compiled", "config", b"config", "config_checksum", b"config_checksum", "extra_config", b"extra_config", "identity", b"identity", "pauses", b"pauses", "policy_group", b"policy_group", "quotas", b"quotas", "registrations", b"registrations", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

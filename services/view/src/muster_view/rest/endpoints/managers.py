@@ -29,8 +29,7 @@ class Managers:
         meant, now_ns = self._lookup.meant(call), self._clock.now_ns()
 
         def shown(state: RmState) -> Iterator[bytes]:
-            info = state.info
-            yield go_json(resource_managers.shown(info, now_ns, default=info.rm_id == meant))
+            yield go_json(resource_managers.shown(state, now_ns, default=state.info.rm_id == meant))
 
         return Answer(render.listing(states, shown))
 

@@ -1,0 +1,241 @@
+"""``muster migrate``, ``muster topics grow``: records in another log, or in more partitions (docs/growing.md).
+
+No process of Muster runs meanwhile. Each command can be interrupted at any moment; the same command continues it.
+The steps of a growth on Kafka:
+
+1. Copy the topics to staging topics (prefix ``growing.``), which have the new number of partitions. The topics stay as
+   they are.
+2. Mark the topics as incomplete (``muster.copying``), and delete them.
+3. Copy the staging topics back.
+4. Delete the staging topics.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from pathlib import Path
+from typing import Any
+
+from muster_bus.backends.sqlite_copy import SqliteTarget
+from muster_bus.backends.sqlite_file import LogFile
+from muster_bus.clock import Clock, SystemClock
+from muster_bus.copying.copier import Copied, copy
+from muster_bus.copying.target import CopyTarget
+from muster_bus.errors import CopyRefused, LogError, LogRefused, TopicMismatch
+from muster_bus.settings import LogSettings
+from muster_gateway.errors import GatewayError
+from muster_gateway.sessions import make_sessions
+from muster_gateway.settings import GatewaySettings
+from muster_runtime import logs
+from muster_runtime.terminal import say
+
+from muster_cli import backup
+from muster_cli.errors import CommandError, UsageError
+from muster_cli.settings import MusterSettings, embedded_defaults, load
+from muster_cli.topics import unchanged
+
+_STAGING = "growing."
+_SAID_EVERY_S = 2.0
+
+
+def migrate(
+    data_dir: Path | None,
+    file: Path | None,
+    assignments: Sequence[str],
+    to_data_dir: Path | None,
+    to_file: Path | None,
+    to_assignments: Sequence[str],
+) -> int:
+    """Copies the log of one Muster into a new one. Returns the exit code."""
+    here, there = _settings(data_dir, file, assignments), _settings(to_data_dir, to_file, to_assignments)
+    if here.log.backend == "memory" or there.log.backend == "memory":
+        raise UsageError("log.backend memory: expected sqlite or kafka, whose records outlive a process")
+    if _place(here.log) == _place(there.log):
+        raise UsageError(f"{_place(there.log)}: is the log to copy; expected another one")
+    clock = SystemClock()
+
+    async def work() -> Copied:
+        source = await _as_it_is(here.log, clock)
+        found = await _copy(source, _target(there.log, clock), here.scheduler.group, clock)
+        await _forget_sessions(there.gateway, clock)
+        return found
+
+    found = _run(work())
+    say(f"{_place(there.log)}: {sum(found.records.values())} records copied; {there.log.partitions} partitions")
+    say("The old log is as it was. Start Muster with the new one, and keep the old one until you are content.")
+    return 0
+
+
+def grow(partitions: int, data_dir: Path | None, file: Path | None, assignments: Sequence[str]) -> int:
+    """Moves the records of all RMs to more partitions. Returns the exit code."""
+    settings = _settings(data_dir, file, assignments)
+    log = settings.log.model_copy(update={"partitions": partitions})
+    clock = SystemClock()
+    if log.backend == "memory":
+        raise UsageError("log.backend memory: expected sqlite or kafka, whose records outlive a process")
+    if log.backend == "kafka":
+        done = _run(_grow_kafka(settings.log, log, settings.scheduler.group, settings.gateway, clock))
+    elif data_dir is None:
+        raise UsageError("--data-dir: expected the directory of muster up")
+    else:
+        done = _run(_grow_file(settings.log, log, settings.scheduler.group, data_dir, clock))
+    say(f"{_place(log)}: {partitions} partitions; " + ("grown" if done else "it has that many already"))
+    say(f"From now on Muster needs the setting log.partitions = {partitions}, in each process.")
+    return 0
+
+
+async def _grow_file(here: LogSettings, there: LogSettings, group: str, data_dir: Path, clock: Clock) -> bool:
+    target = SqliteTarget(there, clock, lambda kept: backup.make_way(data_dir, replace=True, keep=kept))
+    with backup.locked(data_dir):
+        if target.finish_interrupted():
+            return True
+    source = await _as_it_is(here, clock)
+    if source.partitions == there.partitions:
+        return False
+    log = unchanged(source)
+    try:
+        await log.start()
+        await target.start()
+        await copy(log, source.topics(), target, group, _Said(clock).progress)
+        await log.close()
+        with backup.locked(data_dir):
+            await target.finish()
+    finally:
+        await log.close()
+        await target.close()
+    return True
+
+
+async def _grow_kafka(
+    here: LogSettings, there: LogSettings, group: str, gateway: GatewaySettings, clock: Clock
+) -> bool:
+    """The numbers are those of the module's docstring."""
+    from muster_bus.backends.kafka import copying_topic
+    from muster_bus.backends.kafka_copy import KafkaTarget, KafkaTopics
+
+    staging = there.model_copy(update={"topic_prefix": f"{there.topic_prefix}{_STAGING}", "derived_topics": False})
+    topics, staged = KafkaTopics(there, clock), KafkaTopics(staging, clock)
+    marker, staging_marker = copying_topic(there.topic_prefix), copying_topic(staging.topic_prefix)
+    try:
+        await topics.start()
+        await staged.start()
+        present, in_staging = await topics.partitions(), await staged.partitions()
+        if marker not in present:
+            if present.get(there.topics().requests) == there.partitions:
+                await staged.delete()  # 4
+                return bool(in_staging)
+            if staging_marker in in_staging or not in_staging:
+                source = await _as_it_is(here, clock)
+                await _copy(source, KafkaTarget(staging, clock), group, clock)  # 1
+            await topics.begin_copy()  # 2
+        elif not in_staging or staging_marker in in_staging:
+            raise CommandError(
+                f"topic {marker} exists without staging topics ({staging.topic_prefix}si.*): expected those of an "
+                "interrupted muster topics grow; a muster migrate into these topics may have been interrupted"
+            )
+        old = [name for name, count in (await topics.partitions()).items() if count != there.partitions]
+        await topics.delete([name for name in old if name != marker])
+        copied = KafkaTarget(there, clock)
+        await _copy(staging, copied, group, clock)  # 3
+        await _forget_sessions(gateway, clock)
+        await staged.delete()  # 4
+    finally:
+        await topics.close()
+        await staged.close()
+    return True
+
+
+async def _copy(source: LogSettings, target: CopyTarget, group: str, clock: Clock) -> Copied:
+    """Copies a log, and finishes the target."""
+    log = unchanged(source)
+    try:
+        await log.start()
+        await target.start()
+        found = await copy(log, source.topics(), target, group, _Said(clock).progress)
+        await target.finish()
+    finally:
+        await target.close()
+        await log.close()
+    return found
+
+
+class _Said:
+    """Prints the progress, every few seconds."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock, self._next_s = clock, clock.monotonic() + _SAID_EVERY_S
+
+    def progress(self, topic: str, done: int, total: int) -> None:
+        if self._clock.monotonic() >= self._next_s:
+            self._next_s = self._clock.monotonic() + _SAID_EVERY_S
+            say(f"{topic}: {done} of {total}")
+
+
+async def _as_it_is(settings: LogSettings, clock: Clock) -> LogSettings:
+    """Returns the settings of an existing log, with the number of partitions that it has. Raises CommandError."""
+    topics = settings.topics()
+    if settings.backend == "kafka":
+        from muster_bus.backends.kafka_copy import KafkaTopics
+
+        found = KafkaTopics(settings, clock)
+        try:
+            await found.start()
+            count = (await found.partitions()).get(topics.requests, 0)
+        finally:
+            await found.close()
+    else:
+        if not settings.sqlite_path.exists():
+            raise CommandError(f"{settings.sqlite_path} does not exist: expected the log of a Muster")
+        with LogFile(settings.sqlite_path) as file:
+            count = len(file.partitions(topics.requests))
+    if not count:
+        raise CommandError(f"{_place(settings)} has no topic {topics.requests}: expected the log of a Muster")
+    return settings.model_copy(update={"partitions": count, "derived_topics": False})
+
+
+def _target(settings: LogSettings, clock: Clock) -> CopyTarget:
+    if settings.backend == "sqlite":
+        return SqliteTarget(settings, clock)
+    from muster_bus.backends.kafka_copy import KafkaTarget
+
+    return KafkaTarget(settings, clock)
+
+
+async def _forget_sessions(settings: GatewaySettings, clock: Clock) -> None:
+    """Gateways read the sessions from the new log: those in the store belong to another one."""
+    store = make_sessions(settings, clock)
+    try:
+        await store.start()
+        await store.clear()
+    except GatewayError as error:
+        raise CommandError(
+            f"the log is copied, but its sessions are not cleared: {error}. Expected the session store of "
+            "gateway.sessions_url; run the same command again, or delete the store's content"
+        ) from error
+    finally:
+        await store.close()
+
+
+def _settings(data_dir: Path | None, file: Path | None, assignments: Sequence[str]) -> MusterSettings:
+    defaults = embedded_defaults(data_dir) if data_dir is not None else None
+    settings = load(file, assignments, defaults=defaults).values
+    if settings.log.backend == "sqlite" and data_dir is None:
+        raise UsageError("expected the directory of muster up (--data-dir, --to-data-dir), or log.backend kafka")
+    logs.configure("warning", settings.process.log_format)
+    return settings
+
+
+def _place(settings: LogSettings) -> str:
+    if settings.backend == "kafka":
+        return f"Kafka {settings.kafka_bootstrap_servers} {settings.topic_prefix}si.*"
+    return str(settings.sqlite_path.absolute())
+
+
+def _run(work: Coroutine[Any, Any, Any]) -> Any:
+    try:
+        return asyncio.run(work)
+    except (LogRefused, TopicMismatch, CopyRefused) as error:
+        raise UsageError(str(error)) from error
+    except LogError as error:
+        raise CommandError(str(error)) from error

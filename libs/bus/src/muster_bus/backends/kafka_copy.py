@@ -1,0 +1,243 @@
+"""New topics on Kafka as the target of a copy.
+
+Each batch is one transaction: the records of all partitions of a topic, and how far the source was copied. The latter
+are the offsets of a group (``muster-copy``), one for each partition of the source.
+
+While records are copied, the topics keep the writer's time, so that retention and searches by time see the records' own
+times; afterwards they have the broker's time, like all of Muster's topics. A topic ``muster.copying`` exists meanwhile:
+no process starts on half a copy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from aiokafka import AIOKafkaProducer, TopicPartition, errors
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+
+from muster_bus.backends.kafka import KafkaLog, copying_topic
+from muster_bus.backends.kafka_link import KafkaLink, stop, stop_producer, story
+from muster_bus.backends.kafka_offsets import stable_offset
+from muster_bus.backends.kafka_owner import TRANSACTION_BATCH_BYTES
+from muster_bus.backends.kafka_writer import add_to_batch
+from muster_bus.clock import Clock
+from muster_bus.errors import LogUnavailable, TargetNotEmpty
+from muster_bus.log import Record
+from muster_bus.settings import LogSettings
+from muster_bus.topics import TopicSpec
+
+_GROUP = "muster-copy"
+_TRANSACTION_TIMEOUT_MS = 60_000
+_GONE_PAUSE_S = 0.2
+
+
+class _NewTopics(KafkaLog):
+    """The log whose topics the copy fills. Its start creates the topic ``muster.copying`` first."""
+
+    def __init__(self, settings: LogSettings, clock: Clock) -> None:
+        super().__init__(settings.topics().specs(), settings, clock)
+        self.continues = False
+        self._marker = copying_topic(settings.topic_prefix)
+
+    def _check_whole(self, known: set[str]) -> None:
+        self.continues = self._marker in known
+
+    async def _create_absent(self, admin: AIOKafkaAdminClient) -> None:
+        known = set(await admin.list_topics())
+        names = [spec.name for spec in self._specs if spec.name in known]
+        if self._marker not in known:
+            if names:
+                raise TargetNotEmpty(
+                    f"topics {', '.join(names[:3])} exist at Kafka {self.settings.kafka_bootstrap_servers}: expected "
+                    "none; another log.topic_prefix gives others"
+                )
+            await create_topic(admin, self._marker, self.settings.replication)
+        await super()._create_absent(admin)
+
+    def _configs(self, spec: TopicSpec) -> dict[str, str]:
+        return {**super()._configs(spec), "message.timestamp.type": "CreateTime"}
+
+    async def keep_brokers_time(self) -> None:
+        """Gives the topics their lasting configuration."""
+        assert self.admin is not None, "the log is open"
+        lasting = super()._configs
+        changed = [ConfigResource(ConfigResourceType.TOPIC, spec.name, configs=lasting(spec)) for spec in self._specs]
+        for response in await self.bounded(self.admin.alter_configs(changed), "configuring topics"):
+            for code, message, _, name in response.resources:
+                if code:
+                    raise LogUnavailable(f"topic {name} cannot be configured: {message or errors.for_code(code)}")
+
+    async def whole(self) -> None:
+        """Deletes the topic that keeps Muster from starting."""
+        assert self.admin is not None, "the log is open"
+        await self.bounded(delete_topics(self.admin, [self._marker]), f"deleting {self._marker}")
+
+
+class KafkaTarget:
+    """See :class:`muster_bus.copying.target.CopyTarget`."""
+
+    def __init__(self, settings: LogSettings, clock: Clock) -> None:
+        self.topics = settings.topics()
+        self.name = f"the log at Kafka {settings.kafka_bootstrap_servers}"
+        self._settings = settings
+        self._log = _NewTopics(settings, clock)
+        self._group = f"{settings.topic_prefix}{_GROUP}"
+        self._producer: AIOKafkaProducer | None = None
+
+    async def start(self) -> None:
+        await self._log.start()
+        self._producer = producer = AIOKafkaProducer(
+            **self._log.connection(),
+            transactional_id=self._group,
+            transaction_timeout_ms=_TRANSACTION_TIMEOUT_MS,
+            acks="all",
+            max_batch_size=TRANSACTION_BATCH_BYTES,
+            linger_ms=0,
+            compression_type=None,
+        )
+        await self._log.bounded(producer.start(), "start of the copy's producer")
+
+    async def copied(self, topic: str, sources: int) -> dict[int, int]:
+        found: dict[int, int] = {}
+        if not sum(await self.ends(topic)):
+            return found  # (offsets of topics that were deleted count for nothing)
+        for partition in range(sources):
+            asked = stable_offset(self._open.client, self._group, topic, partition)
+            position = await self._log.bounded(asked, "reading how far the copy is")
+            if position is not None:
+                found[partition] = position
+        return found
+
+    async def write(self, topic: str, records: Mapping[int, Sequence[Record]], copied: Mapping[int, int]) -> None:
+        producer = self._open
+        try:
+            async with asyncio.timeout(_TRANSACTION_TIMEOUT_MS / 1000), producer.transaction():
+                sent: list[asyncio.Future[Any]] = []
+                for partition, some in records.items():
+                    rest = list(some)
+                    while rest:
+                        rest = rest[await self._send(topic, partition, rest, sent) :]
+                offsets = {TopicPartition(topic, partition): position for partition, position in copied.items()}
+                await producer.send_offsets_to_transaction(offsets, self._group)
+                await asyncio.gather(*sent)
+        except TimeoutError as error:
+            raise LogUnavailable(f"{topic}: no answer from Kafka in {_TRANSACTION_TIMEOUT_MS / 1000:g} s") from error
+        except errors.KafkaError as error:
+            raise LogUnavailable(f"{topic} cannot be written: {story(error)}") from error
+
+    async def _send(self, topic: str, partition: int, records: list[Record], sent: list[asyncio.Future[Any]]) -> int:
+        """Sends one batch with as many of the first records as fit. Returns their number."""
+        batch = self._open.create_batch()
+        count = 0
+        for record in records:
+            if not add_to_batch(batch, record, record.timestamp_ms):
+                break
+            count += 1
+        batch.close()
+        sent.append(await self._open.send_batch(batch, topic, partition=partition))
+        return count
+
+    async def ends(self, topic: str) -> list[int]:
+        found: list[int] = []
+        for partition in range(self.topics.partitions):
+            reader = await self._log.reader(topic, partition)
+            found.append(await reader.end_offset())
+            await reader.close()
+        return found
+
+    async def positions(self, group: str) -> list[int | None]:
+        name, topic = f"{self._settings.topic_prefix}{group}", self.topics.requests
+        ends = await self.ends(topic)
+        found: list[int | None] = []
+        for partition in range(self.topics.partitions):
+            asked = stable_offset(self._open.client, name, topic, partition)
+            position = await self._log.bounded(asked, f"reading the position of {name}")
+            # (The position of a topic that was deleted counts for nothing.)
+            found.append(position if position is not None and position <= ends[partition] else None)
+        return found
+
+    async def set_positions(self, group: str, positions: Sequence[int]) -> None:
+        for partition, position in enumerate(positions):
+            owner = await self._log.take_over(group, self.topics.requests, partition)
+            await owner.commit([], position)
+            await owner.close()
+
+    async def finish(self) -> None:
+        await self._log.keep_brokers_time()
+        await self._log.whole()
+
+    async def close(self) -> None:
+        if self._producer is not None:
+            await stop_producer(self._producer)
+            self._producer = None
+        await self._log.close()
+
+    @property
+    def _open(self) -> AIOKafkaProducer:
+        assert self._producer is not None, "the target is started"
+        return self._producer
+
+
+async def create_topic(admin: AIOKafkaAdminClient, name: str, replication: int) -> None:
+    """Creates a topic that only says something by its existence. Raises LogUnavailable."""
+    response = await admin.create_topics([NewTopic(name, 1, replication)])
+    for _, code, *_ in response.topic_errors:
+        if code not in (0, errors.TopicAlreadyExistsError.errno):
+            raise LogUnavailable(f"topic {name} cannot be created: {errors.for_code(code).__name__}")
+
+
+async def delete_topics(admin: AIOKafkaAdminClient, names: Sequence[str]) -> None:
+    """Deletes topics. Returns when they are gone. Raises LogUnavailable."""
+    present = [name for name in names if name in set(await admin.list_topics())]
+    if present:
+        response = await admin.delete_topics(present)
+        for name, code, *_ in response.topic_error_codes:
+            if code not in (0, errors.UnknownTopicOrPartitionError.errno):
+                raise LogUnavailable(f"topic {name} cannot be deleted: {errors.for_code(code).__name__}")
+    while set(await admin.list_topics()) & set(names):  # noqa: ASYNC110 - another process deletes them
+        await asyncio.sleep(_GONE_PAUSE_S)
+
+
+class KafkaTopics:
+    """The topics of one Muster as they are on Kafka, for a command that deletes them and looks at them."""
+
+    def __init__(self, settings: LogSettings, clock: Clock) -> None:
+        self._settings = settings
+        self._link = KafkaLink((), settings, clock)
+        self._admin = AIOKafkaAdminClient(
+            **self._link.connection(), request_timeout_ms=round(settings.kafka_start_timeout_s * 1000)
+        )
+
+    async def start(self) -> None:
+        """Raises LogUnavailable."""
+        await self._link.bounded(self._admin.start(), "start")
+
+    async def partitions(self) -> dict[str, int]:
+        """Returns the number of partitions of each topic with this prefix that exists."""
+        names = [*self._names(), copying_topic(self._settings.topic_prefix)]
+        return await self._link.bounded(self._partitions(names), "describing topics")
+
+    async def _partitions(self, names: list[str]) -> dict[str, int]:
+        present = [name for name in names if name in set(await self._admin.list_topics())]
+        found = await self._admin.describe_topics(present) if present else []
+        return {topic["topic"]: len(topic["partitions"]) for topic in found}
+
+    async def begin_copy(self) -> None:
+        """Keeps Muster from starting on these topics."""
+        name = copying_topic(self._settings.topic_prefix)
+        await self._link.bounded(create_topic(self._admin, name, self._settings.replication), f"creating {name}")
+
+    async def delete(self, names: Sequence[str] | None = None) -> None:
+        """Deletes these topics; None: all that may exist, the derived ones included."""
+        chosen = self._names() if names is None else names
+        await self._link.bounded(delete_topics(self._admin, chosen), "deleting topics")
+
+    def _names(self) -> list[str]:
+        topics = self._settings.model_copy(update={"derived_topics": True}).topics()
+        return [spec.name for spec in topics.specs()]
+
+    async def close(self) -> None:
+        await stop(self._admin.close())

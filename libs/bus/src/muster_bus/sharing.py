@@ -1,0 +1,149 @@
+"""Shares partitions out among the members of a group: which one runs each partition, and which one is next in line.
+
+The rules, in this order:
+
+1. A partition stays with its live owner, unless the owner retires or has more than its even share. So a change of the
+   members moves only what must move.
+2. A partition without a live owner goes to a warm standby, whatever its load: a pause is worse than an uneven load.
+   Without a warm one it goes to the member with the fewest partitions.
+3. An uneven load is evened out by as few moves as possible. A partition moves from a live owner to a warm member only.
+   Until it is warm, the member that shall have it follows it (``moving``). A member without standbys gets it at once.
+4. Each partition has one standby, as far as the members' limits allow. A member that follows it already stays; ties
+   are broken by rendezvous hashing, so that a new member changes few of them.
+
+All members compute the same from the same claims; Kafka's group leader does it for all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a member says of itself when it joins.
+
+    :param member: its id.
+    :param generation: of the share-out that gave it ``owned``; with two owners of a partition, the later one counts.
+    :param owned: partitions that it runs.
+    :param standbys: partitions that it follows; ``warm``: those whose state it has whole; ``moving``: those that it
+        was promised.
+    :param retires: it gives its partitions away.
+    """
+
+    member: str
+    generation: int = -1
+    owned: frozenset[int] = frozenset()
+    standbys: frozenset[int] = frozenset()
+    warm: frozenset[int] = frozenset()
+    moving: frozenset[int] = frozenset()
+    standbys_max: int = 0
+    retires: bool = False
+
+
+@dataclass(slots=True)
+class Share:
+    """What a member gets; ``moving`` are the standbys that will be its own when they are warm."""
+
+    owned: set[int] = field(default_factory=set)
+    standbys: set[int] = field(default_factory=set)
+    moving: set[int] = field(default_factory=set)
+
+
+def share_out(partitions: int, claims: Sequence[Claim]) -> dict[str, Share]:
+    """Returns each member's share. Every partition has exactly one owner, if there is a member."""
+    shares = {claim.member: Share() for claim in claims}
+    by_name = {claim.member: claim for claim in claims}
+    takers = [claim for claim in claims if not claim.retires] or list(claims)
+    if not takers:
+        return shares
+    owners = _live_owners(partitions, claims)
+    wanted = _wanted(partitions, takers, owners)
+    for partition in range(partitions):
+        target, owner = by_name[wanted[partition]], by_name.get(owners.get(partition, ""))
+        warm = [each for each in takers if partition in each.warm]
+        if owner is None or owner not in takers:
+            owner = target
+            if warm and target not in warm:
+                owner = min(warm, key=lambda each: (len(shares[each.member].owned), _weight(each.member, partition)))
+        is_ready = partition in target.warm or not target.standbys_max
+        if target is not owner and not is_ready:
+            shares[target.member].standbys.add(partition)
+            shares[target.member].moving.add(partition)
+            target = owner
+        shares[target.member].owned.add(partition)
+    _add_standbys(partitions, takers, shares)
+    return shares
+
+
+def _live_owners(partitions: int, claims: Iterable[Claim]) -> dict[int, str]:
+    """Returns the member that owns each partition now."""
+    found: dict[int, Claim] = {}
+    for claim in claims:
+        for partition in claim.owned:
+            known = found.get(partition)
+            if partition < partitions and (known is None or _rank(claim) > _rank(known)):
+                found[partition] = claim
+    return {partition: claim.member for partition, claim in found.items()}
+
+
+def _rank(claim: Claim) -> tuple[int, str]:
+    return claim.generation, claim.member
+
+
+def _wanted(partitions: int, takers: Sequence[Claim], owners: Mapping[int, str]) -> dict[int, str]:
+    """Returns the even distribution that is reached with the fewest moves."""
+    held: dict[str, set[int]] = {claim.member: set() for claim in takers}
+    warm = {claim.member: claim.warm for claim in takers}
+    promised = {claim.member: claim.moving for claim in takers}
+    for partition in range(partitions):
+        owner = owners.get(partition)
+        if owner in held:
+            held[owner].add(partition)
+    for partition in range(partitions):
+        if owners.get(partition) not in held:
+            member = min(
+                held, key=lambda each: (len(held[each]), partition not in warm[each], _weight(each, partition))
+            )
+            held[member].add(partition)
+    while True:
+        giver = max(held, key=lambda each: (len(held[each]), each))
+        taker = min(held, key=lambda each: (len(held[each]), each))
+        if len(held[giver]) - len(held[taker]) <= 1:
+            break
+        moved = min(
+            held[giver], key=lambda each: (each not in promised[taker], each not in warm[taker], _weight(taker, each))
+        )
+        held[giver].remove(moved)
+        held[taker].add(moved)
+    return {partition: member for member, some in held.items() for partition in some}
+
+
+def _add_standbys(partitions: int, takers: Sequence[Claim], shares: Mapping[str, Share]) -> None:
+    """Gives each partition one standby, the partition's own followers first."""
+    for partition in range(partitions):
+        if any(partition in shares[each.member].standbys for each in takers):
+            continue  # a member that shall have it is its standby meanwhile
+        candidates = [
+            each
+            for each in takers
+            if partition not in shares[each.member].owned and len(shares[each.member].standbys) < each.standbys_max
+        ]
+        if candidates:
+            chosen = min(
+                candidates,
+                key=lambda each: (
+                    partition not in each.warm,
+                    partition not in each.standbys,
+                    len(shares[each.member].standbys),
+                    _weight(each.member, partition),
+                ),
+            )
+            shares[chosen.member].standbys.add(partition)
+
+
+def _weight(member: str, partition: int) -> bytes:
+    """Returns the rendezvous weight; the lowest wins."""
+    return hashlib.blake2b(f"{partition}/{member}".encode(), digest_size=8).digest()

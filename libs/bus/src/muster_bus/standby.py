@@ -1,0 +1,203 @@
+"""A standby: keeps a machine up to date with a partition's state, so that a take-over reads only the tail.
+
+It reads what its owner has committed, and writes nothing. It works in slices with pauses between them, because the
+process may run other partitions meanwhile. A failure drops the machine, and the standby begins again.
+
+===========  =====================================  ===============================================================
+state        becomes                                then
+===========  =====================================  ===============================================================
+reading      settling: at the end of the state      builds the objects
+settling     warm: they are built                   applies each further record
+any          taken: the worker takes over           finishes what it has read without pauses; the worker reads on
+any          reading: a failure, after a wait       from the first record
+===========  =====================================  ===============================================================
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable, Sequence
+from enum import StrEnum
+from typing import NamedTuple
+
+import structlog
+
+from muster_bus import metrics
+from muster_bus.clock import Clock
+from muster_bus.errors import BusError
+from muster_bus.log import Log, LogReader, Record
+from muster_bus.machine import FollowingMachine
+from muster_bus.suspicion import MachineError, guard, one_line
+from muster_bus.topics import Topics
+from muster_bus.worker_settings import WorkerSettings
+
+log = structlog.get_logger(__name__)
+
+_SLICE_S = 0.002  # other tasks wait so long
+_READ_S = 0.1  # a take-over waits so long for a read that is under way
+_END_INTERVAL_S = 1.0  # greatest age of the lag
+# With more records to fold than this, a standby takes all the time that is left; with fewer, half of it.
+_HURRY_RECORDS = 4000
+_CLOSE_TIMEOUT_S = 5.0
+_END = object()
+
+
+class StandbyState(StrEnum):
+    """See the module's docstring."""
+
+    READING = "reading"
+    SETTLING = "settling"
+    WARM = "warm"
+    BACKING_OFF = "backing_off"
+
+
+class Folded(NamedTuple):
+    """What a standby gives to the worker: a machine, and the reader that stands behind the machine's last record."""
+
+    machine: FollowingMachine
+    reader: LogReader
+
+
+class Standby:
+    """Follows one partition of ``topics.state``.
+
+    :param machine_factory: builds an empty machine.
+    :param on_warm: called when the machine is whole for the first time since it was made.
+    :ivar last_error: one line, or "".
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        topics: Topics,
+        partition: int,
+        machine_factory: Callable[[], FollowingMachine],
+        clock: Clock,
+        settings: WorkerSettings,
+        on_warm: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._log, self._topics, self._partition = log, topics, partition
+        self._machine_factory, self._clock, self._settings = machine_factory, clock, settings
+        self._on_warm = on_warm
+        self._taken = asyncio.Event()
+        self._task: asyncio.Task[Folded | None] | None = None
+        self._end = self._position = 0
+        self._end_asked_s = float("-inf")
+        self._failures = 0
+        self.state = StandbyState.READING
+        self.last_error = ""
+
+    def start(self) -> None:
+        """Begins to follow."""
+        self._task = asyncio.create_task(self._run(), name=f"standby-{self._partition}")
+
+    @property
+    def warm(self) -> bool:
+        """Whether a take-over would read the tail only."""
+        return self.state is StandbyState.WARM
+
+    @property
+    def lag_records(self) -> int:
+        """State offsets that are not folded, as of about a second ago."""
+        return max(0, self._end - self._position)
+
+    async def take(self) -> Folded | None:
+        """Ends the standby. Returns its machine, which may not be whole; None: it has none. Does not raise."""
+        assert self._task is not None, "start comes first"
+        self._taken.set()
+        try:
+            return await asyncio.shield(self._task)
+        except asyncio.CancelledError:
+            self._task.cancel()
+            raise
+        except Exception as error:
+            log.warning("standby.failed", partition=self._partition, error=one_line(error))
+            return None
+
+    async def close(self) -> None:
+        """Ends the standby and drops its machine."""
+        if self._task is None:
+            return
+        folded = await self.take()
+        if folded is not None:
+            await close_reader(folded.reader)
+
+    # ---- following ---------------------------------------------------------------------------------------------------
+
+    async def _run(self) -> Folded | None:
+        while not self._taken.is_set():
+            try:
+                return await self._follow()
+            except (BusError, MachineError) as error:
+                self.state, self._failures = StandbyState.BACKING_OFF, self._failures + 1
+                self.last_error = one_line(error.__cause__ or error)
+                settings, doublings = self._settings, min(self._failures - 1, 20)
+                wait_s = min(settings.backoff_limit_s, settings.backoff_first_s * 2**doublings)
+                log.warning("standby.again", partition=self._partition, error=self.last_error, wait_s=wait_s)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(wait_s):
+                        await self._taken.wait()
+        return None
+
+    async def _follow(self) -> Folded:
+        self.state = StandbyState.READING
+        machine: FollowingMachine = guard(self._machine_factory)
+        reader = await self._log.reader(self._topics.state, self._partition)
+        try:
+            # 1 all records up to now
+            self._position, self._end = reader.position, await reader.end_offset()
+            while self._position < self._end and not self._taken.is_set():
+                await self._fold(machine, await reader.read(self._settings.max_records_fold, _READ_S))
+                self._position = reader.position
+            # 2 the objects
+            if not self._taken.is_set():
+                self.state = StandbyState.SETTLING
+                await self._in_slices(guard(machine.settle))
+                self.state, self._failures, self.last_error = StandbyState.WARM, 0, ""
+                log.info("standby.warm", partition=self._partition, position=self._position)
+                self._on_warm()
+            # 3 each further one
+            while not self._taken.is_set():
+                await self._fold(machine, await reader.read(self._settings.max_records_fold, _READ_S))
+                self._position = reader.position
+                await self._look_at_end(reader)
+        except BaseException:
+            await close_reader(reader)
+            raise
+        metrics.standby_lag_records.labels(str(self._partition)).set(0)
+        return Folded(machine, reader)
+
+    async def _fold(self, machine: FollowingMachine, records: Sequence[Record]) -> None:
+        def steps() -> Iterable[None]:
+            for record in records:
+                machine.fold(record)
+                yield
+
+        await self._in_slices(steps())
+
+    async def _in_slices(self, steps: Iterable[None]) -> None:
+        """Takes all steps; when the worker takes over, without pauses."""
+        clock, began_s = self._clock, self._clock.monotonic()
+        every = iter(steps)
+        while guard(next, every, _END) is not _END:
+            if clock.monotonic() - began_s >= _SLICE_S:
+                hurries = self._taken.is_set() or self.lag_records > _HURRY_RECORDS
+                await asyncio.sleep(0.0 if hurries else clock.monotonic() - began_s)
+                began_s = clock.monotonic()
+
+    async def _look_at_end(self, reader: LogReader) -> None:
+        now_s = self._clock.monotonic()
+        if now_s - self._end_asked_s >= _END_INTERVAL_S:
+            self._end_asked_s = now_s
+            self._end = await reader.end_offset()
+            metrics.standby_lag_records.labels(str(self._partition)).set(self.lag_records)
+
+
+async def close_reader(reader: LogReader) -> None:
+    """Closes a reader in bounded time. Does not raise."""
+    try:
+        async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+            await reader.close()
+    except Exception as error:
+        log.warning("standby.close_failed", error=one_line(error))

@@ -1,0 +1,149 @@
+"""Quotas: how much a resource manager may have. They keep one RM from taking everybody's memory.
+
+A quota counts everything in the RM's partitions, whoever brought it. Only what the RM itself adds is refused, and only
+when it comes: a decision never adds to what counts. So no quota is checked on the way of a decision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sized
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+
+class QuotaKind(StrEnum):
+    """What a quota counts. The values are the names of settings, metrics and views."""
+
+    NODES = "nodes"
+    QUEUES = "queues"
+    """Configured and dynamic ones."""
+    APPLICATIONS = "applications"
+    """Live ones. Finished ones that are kept count, but leave when a new one needs their place."""
+    ASKS = "asks"
+    """Allocations that are asked for: an ask with repeats counts as often as it repeats."""
+    ALLOCATIONS = "allocations"
+    """Allocations, and those that are asked for."""
+    USERS = "users"
+    """Users of live applications, in each partition."""
+    TEXT_BYTES = "text_bytes"
+    """Tags and attributes of nodes, applications, asks and allocations, keys and values together."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaLimits:
+    """The limits of one RM; 0: no limit. The fields are the values of :class:`QuotaKind`."""
+
+    nodes: int = 0
+    queues: int = 0
+    applications: int = 0
+    asks: int = 0
+    allocations: int = 0
+    users: int = 0
+    text_bytes: int = 0
+
+
+class Counted(Protocol):
+    """What is counted of one partition."""
+
+    asks_pending: int
+    allocations_count: int
+    text_bytes: int
+
+    @property
+    def nodes(self) -> Sized: ...
+    @property
+    def queues(self) -> Sized: ...
+    @property
+    def apps(self) -> Sized: ...
+    @property
+    def users(self) -> Sized: ...
+
+
+class Quotas:
+    """The quotas of one RM.
+
+    :param partitions: of the RM; the mapping may change.
+    :ivar limits: those in force.
+    :ivar refused: how many items were refused since somebody took the counts.
+    """
+
+    def __init__(self, partitions: Mapping[str, Counted]) -> None:
+        self._partitions = partitions
+        self.limits = QuotaLimits()
+        self.refused: dict[QuotaKind, int] = {}
+
+    def used(self, kind: QuotaKind) -> int:
+        """What counts now. O(partitions)."""
+        partitions = self._partitions.values()
+        match kind:
+            case QuotaKind.NODES:
+                return sum(len(each.nodes) for each in partitions)
+            case QuotaKind.QUEUES:
+                return sum(len(each.queues) for each in partitions)
+            case QuotaKind.APPLICATIONS:
+                return sum(len(each.apps) for each in partitions)
+            case QuotaKind.ASKS:
+                return sum(each.asks_pending for each in partitions)
+            case QuotaKind.ALLOCATIONS:
+                return sum(each.asks_pending + each.allocations_count for each in partitions)
+            case QuotaKind.USERS:
+                return sum(len(each.users) for each in partitions)
+            case QuotaKind.TEXT_BYTES:
+                return sum(each.text_bytes for each in partitions)
+
+    def limit(self, kind: QuotaKind) -> int:
+        """The limit in force; 0: none."""
+        found: int = getattr(self.limits, kind)
+        return found
+
+    def is_full(self, kind: QuotaKind) -> bool:
+        """Whether nothing more of this kind is accepted."""
+        limit = self.limit(kind)
+        return limit > 0 and self.used(kind) >= limit
+
+    def problem(self, kind: QuotaKind, more: int) -> str:
+        """Why so many more are not accepted; "": they are. Counts the refusal."""
+        limit: int = getattr(self.limits, kind)
+        if not limit or more <= 0:
+            return ""
+        wanted = self.used(kind) + more
+        if wanted <= limit:
+            return ""
+        self.refused[kind] = self.refused.get(kind, 0) + 1
+        return f"quota {kind}: {wanted} with this one, expected at most {limit} for this resource manager"
+
+    def asks_problem(self, more: int, more_text: int) -> str:
+        """As :meth:`problem`, for pending allocations and their tags. (It runs for each ask, so it avoids calls.)"""
+        limits, pending, held, text = self.limits, more, 0, more_text
+        for each in self._partitions.values():
+            pending += each.asks_pending
+            held += each.allocations_count
+            text += each.text_bytes
+        if more > 0:
+            if pending > limits.asks > 0:
+                return self.problem(QuotaKind.ASKS, more)
+            if pending + held > limits.allocations > 0:
+                return self.problem(QuotaKind.ALLOCATIONS, more)
+        if text > limits.text_bytes > 0:
+            return self.problem(QuotaKind.TEXT_BYTES, more_text)
+        return ""
+
+    def queues_problem(self, wanted: int) -> str:
+        """Why a configuration with which the RM has so many queues is refused; "": it is not."""
+        limit = self.limits.queues
+        if not limit or wanted <= limit:
+            return ""
+        self.refused[QuotaKind.QUEUES] = self.refused.get(QuotaKind.QUEUES, 0) + 1
+        return f"quota queues: {wanted} with this configuration, expected at most {limit} for this resource manager"
+
+    def take_refused(self) -> dict[QuotaKind, int]:
+        """Returns the counts of refused items, and starts them anew."""
+        refused, self.refused = self.refused, {}
+        return refused
+
+
+def text_bytes(texts: Mapping[str, str]) -> int:
+    """The size of tags or attributes in UTF-8. (It runs twice for each ask with tags.)"""
+    text = "".join([*texts, *texts.values()])
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))

@@ -1,0 +1,262 @@
+"""Finds the quotas of identities and RMs, and takes them to the scheduler.
+
+The scheduler counts nodes, queues, applications and the like of an RM, and refuses what is over a limit. It gets the
+limits with the registration. When the settings or the policy give an RM other limits, the gateway that serves it writes
+a note; a gateway that has just opened its first stream of an RM writes one, too, because it does not know what another
+gateway wrote. The same limits again change nothing.
+
+Rates are the gateway's own (``rates.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+
+import structlog
+from muster_bus.clock import Clock
+from muster_runtime.caller import current
+from muster_runtime.identity import Identity, Proof
+from muster_runtime.reach import fits
+
+from muster_gateway.errors import GatewayError
+from muster_gateway.quota_settings import QuotaRule, QuotaSettings
+from muster_gateway.rm_life import RmState
+from muster_gateway.sessions.contract import SessionStore
+
+log = structlog.get_logger(__name__)
+
+# The other gateways' registrations are seen after so long.
+_COUNTED_S = 5.0
+_COUNTED = (
+    "nodes",
+    "queues",
+    "applications",
+    "asks",
+    "allocations",
+    "users",
+    "text_bytes",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RmLimits:
+    """The limits of an RM that the scheduler counts; 0: no limit."""
+
+    nodes: int = 0
+    queues: int = 0
+    applications: int = 0
+    asks: int = 0
+    allocations: int = 0
+    users: int = 0
+    text_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Messages and bytes in a second; 0: no limit."""
+
+    requests_per_s: float = 0.0
+    bytes_per_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RegistrationQuotas:
+    """The limits that go with a registration.
+
+    :param identity: its name.
+    :param resource_managers: of the identity; ``all_resource_managers``: of all identities.
+    :param elsewhere: the identity's RMs in other partitions of the log; ``all_elsewhere``: all RMs there.
+    """
+
+    identity: str = ""
+    rm: RmLimits = RmLimits()
+    resource_managers: int = 0
+    all_resource_managers: int = 0
+    elsewhere: int = 0
+    all_elsewhere: int = 0
+
+
+class QuotaBook:
+    """The limits in force.
+
+    :param more: returns further overrides, which come after those of the settings.
+    """
+
+    def __init__(self, settings: QuotaSettings, more: Callable[[], tuple[QuotaRule, ...]] = tuple) -> None:
+        self._settings, self._more = settings, more
+
+    @property
+    def burst_s(self) -> float:
+        """Returns for how long a quiet caller saves what it may send."""
+        return self._settings.burst_s
+
+    @property
+    def all_resource_managers(self) -> int:
+        return self._settings.all_resource_managers
+
+    def rm(self, identity: Identity, rm_id: str) -> RmLimits:
+        """Returns the counted limits of an RM."""
+        own = self._settings.rm
+        found = {name: getattr(own, name) for name in _COUNTED}
+        for rule in self._rules(identity, rm_id):
+            found |= {name: value for name in _COUNTED if (value := getattr(rule, name)) is not None}
+        return RmLimits(**found)
+
+    def rm_rate(self, identity: Identity, rm_id: str) -> Rate:
+        """Returns how much the streams of an RM may send."""
+        own = self._settings.rm
+        requests, size = own.requests_per_s, own.bytes_per_s
+        for rule in self._rules(identity, rm_id):
+            requests = requests if rule.requests_per_s is None else rule.requests_per_s
+            size = size if rule.bytes_per_s is None else rule.bytes_per_s
+        return Rate(requests, size)
+
+    def identity_rate(self, identity: Identity) -> Rate:
+        """Returns how much an identity may send. Without credentials, nobody in particular calls: no limit."""
+        own = self._settings.identity
+        requests, size = (own.requests_per_s, own.bytes_per_s) if has_credentials(identity) else (0.0, 0.0)
+        for rule in self._rules(identity, None):
+            requests = requests if rule.identity_requests_per_s is None else rule.identity_requests_per_s
+            size = size if rule.identity_bytes_per_s is None else rule.identity_bytes_per_s
+        return Rate(requests, size)
+
+    def resource_managers(self, identity: Identity) -> int:
+        """Returns how many RMs an identity may have; see :meth:`identity_rate`."""
+        found = self._settings.identity.resource_managers if has_credentials(identity) else 0
+        for rule in self._rules(identity, None):
+            if rule.identity_resource_managers is not None:
+                found = rule.identity_resource_managers
+        return found
+
+    def _rules(self, identity: Identity, rm_id: str | None) -> Iterable[QuotaRule]:
+        for rule in (*self._settings.overrides, *self._more()):
+            if rule.identities and not any(fits(glob, identity.name) for glob in rule.identities):
+                continue
+            if not rule.rms or (rm_id is not None and any(fits(glob, rm_id) for glob in rule.rms)):
+                yield rule
+
+
+def has_credentials(identity: Identity) -> bool:
+    """Tells whether an identity is somebody in particular."""
+    return identity.proof in (Proof.TOKEN, Proof.CERTIFICATE, Proof.JWT)
+
+
+class RmCounts:
+    """The registered RMs by identity, as the session store and this gateway's own registrations say.
+
+    A registration that waits for its answer counts, so that many at once in several partitions stay below a limit.
+    """
+
+    def __init__(self, sessions: SessionStore, partition_of: Callable[[str], int], clock: Clock) -> None:
+        self._sessions, self._partition_of, self._clock = sessions, partition_of, clock
+        # By RM: its identity, and its partition of the log.
+        self._known: dict[str, tuple[str, int]] = {}
+        self._under_way: dict[str, tuple[str, int]] = {}
+        self._since: dict[str, tuple[str, int]] = {}  # accepted since the last read began
+        self._read_s = float("-inf")
+
+    async def elsewhere(self, rm_id: str, identity: str) -> tuple[int, int]:
+        """Returns the numbers of an identity's RMs and of all RMs in other partitions of the log. Raises
+        SessionsDown.
+        """
+        await self._read()
+        here = self._partition_of(rm_id)
+        found = [
+            *self._known.values(),
+            *(self._under_way[each] for each in self._under_way.keys() - self._known.keys()),
+        ]
+        others = [name for name, partition in found if partition != here]
+        self._under_way[rm_id] = (identity, here)
+        return others.count(identity), len(others)
+
+    async def _read(self) -> None:
+        """Reads the other gateways' registrations, now and then."""
+        now_s = self._clock.monotonic()
+        if now_s - self._read_s < _COUNTED_S:
+            return
+        self._read_s, self._since = now_s, {}
+        try:
+            sessions = await self._sessions.all()
+        except BaseException:
+            self._read_s = float("-inf")
+            raise
+        registered = [each for each in sessions if each.state is not RmState.INIT]
+        self._known = {each.rm_id: (each.identity, self._partition_of(each.rm_id)) for each in registered} | self._since
+
+    def registered(self, rm_id: str, identity: str) -> None:
+        """The scheduler has accepted a registration."""
+        self._known[rm_id] = self._since[rm_id] = (identity, self._partition_of(rm_id))
+
+    def ended(self, rm_id: str) -> None:
+        """A registration that was counted by :meth:`elsewhere` has its answer, or gets none."""
+        self._under_way.pop(rm_id, None)
+
+
+class QuotaNotes:
+    """Writes a note when an RM has other limits than this gateway knows.
+
+    :param write: writes it. Raises LogDown.
+    """
+
+    def __init__(self, book: QuotaBook, write: Callable[[str, RmLimits], Awaitable[None]]) -> None:
+        self._book, self._write = book, write
+        self._sent: dict[str, RmLimits] = {}
+
+    def registered(self, rm_id: str, limits: RmLimits) -> None:
+        """An RM was registered with these limits."""
+        self._sent[rm_id] = limits
+
+    async def review(self, rms: Iterable[tuple[str, Identity]]) -> None:
+        """Writes notes about those of these RMs that have other limits. Never raises: the next review tries again."""
+        for rm_id, identity in dict(rms).items():
+            limits = self._book.rm(identity, rm_id)
+            if self._sent.get(rm_id) == limits:
+                continue
+            try:
+                await self._write(rm_id, limits)
+            except GatewayError as error:
+                log.warning("quotas not told", rm_id=rm_id, error=str(error))
+                continue
+            self._sent[rm_id] = limits
+
+
+class Quotas:
+    """The quotas of a gateway's callers.
+
+    :param counts: of the registered RMs; None: the log has one partition, and the scheduler counts alone.
+    """
+
+    def __init__(self, book: QuotaBook, notes: QuotaNotes, counts: RmCounts | None) -> None:
+        self._book, self._notes, self._counts = book, notes, counts
+
+    async def of_registration(self, rm_id: str) -> RegistrationQuotas:
+        """Returns the limits that go with a registration by the present caller. Raises SessionsDown."""
+        identity, book = current().identity, self._book
+        elsewhere = await self._counts.elsewhere(rm_id, identity.name) if self._counts is not None else (0, 0)
+        return RegistrationQuotas(
+            identity.name,
+            book.rm(identity, rm_id),
+            book.resource_managers(identity),
+            book.all_resource_managers,
+            *elsewhere,
+        )
+
+    def registered(self, rm_id: str, quotas: RegistrationQuotas) -> None:
+        """The scheduler accepted a registration with these limits."""
+        self._notes.registered(rm_id, quotas.rm)
+        if self._counts is not None:
+            self._counts.registered(rm_id, quotas.identity)
+
+    def ended(self, rm_id: str) -> None:
+        """A registration has its answer, or gets none."""
+        if self._counts is not None:
+            self._counts.ended(rm_id)
+
+    async def seated(self, rm_id: str, identity: Identity) -> None:
+        """A stream of an RM has its seat."""
+        await self._notes.review([(rm_id, identity)])
+
+    async def changed(self, rms: Iterable[tuple[str, Identity]]) -> None:
+        """The policy has changed; these RMs have streams."""
+        await self._notes.review(rms)

@@ -1,0 +1,162 @@
+"""Rates of messages and bytes, of each RM and of each identity: a stream that is too fast is read later.
+
+A bucket fills with its rate, up to some seconds' worth. A message is always taken; if the bucket has not enough, the
+stream waits until it has, and reads nothing meanwhile. So the client's flow control stops the client, and nothing is
+refused. Only a call with one request, which cannot wait, is refused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import structlog
+from muster_bus.clock import Clock
+from muster_runtime.caller import Caller
+
+from muster_gateway import metrics
+from muster_gateway.errors import TooFast, shown
+from muster_gateway.quotas import QuotaBook, Rate
+
+log = structlog.get_logger(__name__)
+
+# Buckets of callers that were quiet for long are full, and need not be kept.
+_KEPT_MAX = 10_000
+# A stream that was slowed is told of again after so long without.
+_CALM_S = 60.0
+_SHOWN_MAX = 20
+
+
+class Bucket:
+    """What one RM or identity may send."""
+
+    __slots__ = ("_at_s", "_bytes", "_requests", "rate")
+
+    def __init__(self, rate: Rate, burst_s: float, now_s: float) -> None:
+        self.rate = rate
+        self._requests, self._bytes = rate.requests_per_s * burst_s, rate.bytes_per_s * burst_s
+        self._at_s = now_s
+
+    def take(self, size: int, burst_s: float, now_s: float) -> float:
+        """Takes one message. Returns for how many seconds nothing more may be taken."""
+        rate, gone_s, wait_s = self.rate, now_s - self._at_s, 0.0
+        self._at_s = now_s
+        if rate.requests_per_s:
+            left = min(self._requests + gone_s * rate.requests_per_s, rate.requests_per_s * burst_s) - 1
+            self._requests = left
+            wait_s = -left / rate.requests_per_s
+        if rate.bytes_per_s:
+            left = min(self._bytes + gone_s * rate.bytes_per_s, rate.bytes_per_s * burst_s) - size
+            self._bytes = left
+            wait_s = max(wait_s, -left / rate.bytes_per_s)
+        return max(wait_s, 0.0)
+
+    def wait_s(self, now_s: float) -> float:
+        """Returns for how many seconds nothing may be taken."""
+        rate, gone_s, wait_s = self.rate, now_s - self._at_s, 0.0
+        if rate.requests_per_s:
+            wait_s = -(self._requests / rate.requests_per_s) - gone_s
+        if rate.bytes_per_s:
+            wait_s = max(wait_s, -(self._bytes / rate.bytes_per_s) - gone_s)
+        return max(wait_s, 0.0)
+
+    def is_full(self, burst_s: float, now_s: float) -> bool:
+        return now_s - self._at_s > 2 * burst_s and not self.wait_s(now_s)
+
+
+class Rates:
+    """The buckets of a gateway.
+
+    :param tell: is called with an RM and a sentence when the RM is slowed, and again only after a minute without.
+    """
+
+    def __init__(self, book: QuotaBook, clock: Clock, tell: Callable[[str, str], None] = lambda *_: None) -> None:
+        self._book, self._clock, self._tell = book, clock, tell
+        self._buckets: dict[tuple[str, str], Bucket] = {}
+        self._slowed: dict[str, tuple[float, str]] = {}
+
+    def of_stream(self, caller: Caller, rm_id: str) -> Pace:
+        """Returns the pace of one stream."""
+        return Pace(self, caller, rm_id)
+
+    def take(self, caller: Caller, rm_id: str, size: int) -> float:
+        """Takes a message of a stream. Returns for how many seconds the stream must not be read."""
+        now_s = self._clock.monotonic()
+        own_s = self._bucket(caller, rm_id, now_s).take(size, self._book.burst_s, now_s)
+        all_s = self._bucket(caller, None, now_s).take(size, self._book.burst_s, now_s)
+        wait_s = max(own_s, all_s)
+        if wait_s:
+            metrics.streams_slowed.labels("rm" if own_s >= all_s else "identity").inc()
+            metrics.streams_slowed_seconds.inc(wait_s)
+            self._note_slow(caller, rm_id, now_s, own=own_s >= all_s)
+        return wait_s
+
+    def admit(self, caller: Caller, size: int) -> None:
+        """Takes a call with one request. Raises TooFast, with the seconds to wait."""
+        now_s = self._clock.monotonic()
+        bucket = self._bucket(caller, None, now_s)
+        if wait_s := bucket.wait_s(now_s):
+            metrics.calls_refused.labels("rate").inc()
+            raise TooFast(
+                f"identity {shown(caller.identity.name)} sends more than {_words(bucket.rate)} "
+                f"(gateway.quotas.identity): try again in {wait_s:.1f} s",
+                wait_s,
+            )
+        bucket.take(size, self._book.burst_s, now_s)
+
+    def changed(self) -> None:
+        """Takes other rates from the settings or the policy."""
+        self._buckets.clear()
+
+    def problems(self) -> list[str]:
+        """Returns the RMs that were slowed within the last minute, one sentence each."""
+        now_s = self._clock.monotonic()
+        found = [f"rm {rm_id}: {story}" for rm_id, (at_s, story) in self._slowed.items() if now_s - at_s < _CALM_S]
+        return found if len(found) <= _SHOWN_MAX else [*found[:_SHOWN_MAX], f"{len(found) - _SHOWN_MAX} more"]
+
+    def _bucket(self, caller: Caller, rm_id: str | None, now_s: float) -> Bucket:
+        key = ("identity", caller.identity.name) if rm_id is None else ("rm", rm_id)
+        bucket = self._buckets.get(key)
+        if bucket is None:
+            book, identity = self._book, caller.identity
+            rate = book.identity_rate(identity) if rm_id is None else book.rm_rate(identity, rm_id)
+            if len(self._buckets) >= _KEPT_MAX:
+                burst_s = book.burst_s
+                self._buckets = {each: kept for each, kept in self._buckets.items() if not kept.is_full(burst_s, now_s)}
+            bucket = self._buckets[key] = Bucket(rate, book.burst_s, now_s)
+        return bucket
+
+    def _note_slow(self, caller: Caller, rm_id: str, now_s: float, *, own: bool) -> None:
+        before_s, _ = self._slowed.get(rm_id, (float("-inf"), ""))
+        rate = self._bucket(caller, rm_id if own else None, now_s).rate
+        whose = "this resource manager" if own else f"identity {caller.identity.name}"
+        story = f"quota of requests reached: {whose} sends more than {_words(rate)}; its streams are read more slowly"
+        self._slowed[rm_id] = (now_s, story)
+        if now_s - before_s < _CALM_S:
+            return
+        if len(self._slowed) > _KEPT_MAX:
+            self._slowed = {each: kept for each, kept in self._slowed.items() if now_s - kept[0] < _CALM_S}
+        log.warning("stream slowed", rm_id=rm_id, identity=caller.identity.name, story=story)
+        self._tell(rm_id, story)
+
+
+class Pace:
+    """The pace of one stream."""
+
+    def __init__(self, rates: Rates, caller: Caller, rm_id: str) -> None:
+        self._rates, self._caller, self._rm_id = rates, caller, rm_id
+
+    def take(self, size: int) -> float:
+        """As :meth:`Rates.take`."""
+        return self._rates.take(self._caller, self._rm_id, size)
+
+
+def pushback(wait_s: float) -> tuple[tuple[str, str]]:
+    """Returns the metadata that tells gRPC clients when to try again."""
+    return (("grpc-retry-pushback-ms", str(math.ceil(wait_s * 1000))),)
+
+
+def _words(rate: Rate) -> str:
+    parts = [f"{rate.requests_per_s:g} requests"] if rate.requests_per_s else []
+    parts += [f"{rate.bytes_per_s:g} bytes"] if rate.bytes_per_s else []
+    return f"{' or '.join(parts)} in a second"

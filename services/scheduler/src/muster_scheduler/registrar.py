@@ -1,0 +1,188 @@
+"""Registers RMs and forgets them (the machine's part)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import structlog
+from muster_bus.log import OutRecord
+from muster_bus.topics import Topics, state_key
+from muster_core.model.application import Allocation
+from muster_core.model.commands import SetCallbacks, SetQuotas
+from muster_core.model.outcome import Outcome
+from muster_core.requests.registration_end import FORGOTTEN
+from muster_proto.muster.bus.v1 import envelope_pb2 as pb
+from muster_proto.si.v1 import si_pb2 as si
+from muster_runtime import event_settings
+from muster_state import state_codec
+from muster_state.follower import Forgotten, RmInfo, RmState, encode_forgotten, new_core, quotas_of
+
+from muster_scheduler import callback_stream, configuration, generation, pauses
+from muster_scheduler.admin_commands import AdminCommands, may_forget, never_registered
+from muster_scheduler.configuration import ConfigJudge
+from muster_scheduler.emit import Emitter, admin_result, write_states
+from muster_scheduler.leaving import keys_of, published, take_over
+from muster_scheduler.policy_groups import PolicyGroups
+from muster_scheduler.recorded_time import RecordedTime
+from muster_scheduler.rm_quotas import RmQuotas
+from muster_scheduler.roster import Roster
+from muster_scheduler.sources import Sources
+
+log = structlog.get_logger(__name__)
+
+
+class Registrar:
+    """Begins and ends the lives of a partition's RMs.
+
+    :param new_uuid: returns a new InstanceUUID.
+    :param times: gives the anchor of the recorded time.
+    """
+
+    def __init__(
+        self,
+        topics: Topics,
+        roster: Roster,
+        new_uuid: Callable[[], str],
+        policy_groups: PolicyGroups,
+        judge: ConfigJudge,
+        admin: AdminCommands,
+        sources: Sources,
+        times: RecordedTime,
+        quotas: RmQuotas,
+    ) -> None:
+        self._topics = topics
+        self._roster = roster
+        self._new_uuid = new_uuid
+        self._policy_groups = policy_groups
+        self._judge = judge
+        self._admin = admin
+        self._sources = sources
+        self._times = times
+        self._quotas = quotas
+
+    def register(
+        self,
+        envelope: pb.RequestEnvelope,
+        request: si.RegisterResourceManagerRequest,
+        now_ns: int,
+        outputs: list[OutRecord],
+    ) -> None:
+        """Registers an RM, for the first time or again, or refuses it. The answer has the reasons."""
+        rm_id = envelope.rm_id
+        known = self._roster.folder.rms.get(rm_id)
+        text, found = self._policy_groups.text_for(request.config, request.policyGroup, rm_id, self._roster.folder.rms)
+        judged = envelope.judged if envelope.HasField("judged") else None
+        config, compiled, told = self._judge.judge(text, judged)
+        told += found
+        extra_config, problems = event_settings.merged({}, request.extraConfig)
+        told += configuration.event_warnings(problems)
+        info = RmInfo(
+            rm_id,
+            request.version,
+            request.policyGroup,
+            dict(request.buildInfo),
+            text,
+            compiled,
+            extra_config,
+            life="RUNNING",
+            life_ns=now_ns,
+            registered_ns=now_ns,
+            registrations=1,
+        )
+        if problem := configuration.too_large(info):
+            told.append(problem)
+        refused = config is None or any(each.severity == pb.ConfigProblem.ERROR for each in told)
+        over = self._quotas.problems(envelope, known, config) if config is not None and not refused else []
+        if config is None or refused or over:
+            emitter = Emitter(self._topics, known.info if known is not None else RmInfo(rm_id))
+            exhausted = bool(over)
+            outputs.append(emitter.registration(envelope.request_id, told + over, accepted=False, exhausted=exhausted))
+            return
+        info.identity, info.quotas = envelope.identity, quotas_of(envelope.quotas)
+        info.generation, info.generation_by = generation.said(request.extraConfig, request.version)
+        told += generation.problems_of(request.extraConfig)
+        pauses.mark_awaited(info, self._sources.awaited(rm_id), now_ns)
+        dropped = self._roster.outcomes.pop(rm_id, None)
+        forgotten = self._roster.folder.forgotten.pop(rm_id, None)
+        # The numbers continue, also those of a forgotten RM: an event's id, once given, means that event for ever.
+        before = Forgotten.of(known.info, known.core.next_submission, now_ns) if known is not None else forgotten
+        if before is not None:
+            before.go_on(info, now_ns)
+        else:
+            info.instance_uuid = self._new_uuid()
+        if known is not None:
+            info.tally, info.quotas_reached = known.info.tally, known.info.quotas_reached
+            # An operator's pause concerns the RM, not one registration of it. An RM that restarts, by itself or in a
+            # crash loop, must not lift the pause.
+            info.paused, info.paused_reason = known.info.paused, known.info.paused_reason
+            info.paused_ns, info.pauses = known.info.paused_ns, known.info.pauses
+            self._roster.unwritten.pop(rm_id, None)  # the registration's record includes it
+            self._admin.callback_gone(rm_id, self._roster.emitters[rm_id], outputs)
+        pauses.mark_absence(info, now_ns)
+        # Sources report for the RM's id: the new core finds their reports where the old one left them.
+        core = new_core(info, searching=True, config=config, external=self._roster.folder.books_of(rm_id))
+        core.apply(SetQuotas(info.quotas), now_ns)
+        info.last_decided_ns, info.clock = now_ns, self._times.anchor
+        emitter = Emitter(self._topics, info)
+        out = Outcome() if known is None else known.core.end(now_ns)
+        core.start(now_ns, out)
+        removed = take_over(dropped, out)
+        core.apply(SetCallbacks(callback_stream.policy_of(info)), now_ns, out)
+        told += callback_stream.problems_of(info.extra_config)
+        # First the RM's object, then the tombstones of its old objects, then its new objects.
+        outputs += (emitter.rm_record(core.next_submission), emitter.registration_record())
+        if forgotten is not None:
+            outputs.append(emitter.tombstone(state_key(rm_id, state_codec.FORGOTTEN, "-")))
+        kept = {
+            state_codec.key_of(rm_id, partition.name, queue)
+            for partition in core.partitions.values()
+            for queue in partition.queues.values()
+        }
+        # Decisions of the same batch before this registration belong to the state that is now dropped. Objects that
+        # they removed still have records.
+        for place, what in [*removed, *(published(known.core) if known is not None else ())]:
+            key = state_codec.key_of(rm_id, place, what)
+            if key not in kept:
+                outputs.append(emitter.tombstone(key))
+        member = self._policy_groups.member(info.config, info.policy_group)
+        outputs.append(emitter.registration(envelope.request_id, told, accepted=True, policy_group=member))
+        self._roster.folder.rms[rm_id] = state = RmState(info, core)
+        self._quotas.registered(state)
+        self._roster.emitters[rm_id] = emitter
+        self._roster.outcomes[rm_id] = out
+        log.info("rm registered", rm=rm_id, registrations=info.registrations, warnings=len(told))
+
+    def forget(self, rm_id: str, request_id: str, now_ns: int, outputs: list[OutRecord], *, force: bool) -> None:
+        """Forgets an RM that will not return. Its objects end, as at a registration, and the RM itself is removed.
+
+        The RM's numbers stay. Reports of external sources belong to the RM's id and stay: they may be older than the
+        RM, and no source repeats them.
+        """
+        known = self._roster.folder.rms.get(rm_id)
+        result = pb.AdminResult(request_id=request_id)
+        if known is None and rm_id not in self._roster.folder.forgotten:
+            never_registered(rm_id, result)
+        if known is None or not may_forget(known.info, now_ns, result, force=force):
+            outputs.append(admin_result(self._topics, rm_id, result))
+            return
+        # 1. the events of the objects that end, after those of earlier decisions
+        out = known.core.end(now_ns, why=FORGOTTEN)
+        removed = take_over(self._roster.outcomes.pop(rm_id, None), out)
+        emitter = self._roster.emitters.pop(rm_id)
+        self._admin.callback_gone(rm_id, emitter, outputs)
+        recorded = published(known.core)
+        # 2. first the RM's own record, so that followers drop the RM as a whole
+        outputs += map(emitter.tombstone, keys_of(rm_id, [*removed, *recorded]))
+        write_states(self._topics, rm_id, out, outputs)  # states of external sources
+        emitter.farewell(out, outputs)
+        # 3. the numbers, which the events have advanced
+        kept = Forgotten.of(known.info, known.core.next_submission, now_ns)
+        key, value = state_key(rm_id, state_codec.FORGOTTEN, "-"), encode_forgotten(rm_id, kept)
+        outputs.append(OutRecord(self._topics.state, self._topics.partition_of(rm_id), key, value))
+        result.changed = True
+        result.allocations = sum(isinstance(what, Allocation) and not what.foreign for _, what in recorded)
+        outputs.append(admin_result(self._topics, rm_id, result))
+        # 4. the machine's own entries
+        self._roster.drop(rm_id, kept)
+        self._quotas.forget(rm_id)
+        log.info("rm forgotten", rm=rm_id, was=known.info.life, force=force, allocations=result.allocations)

@@ -1,0 +1,65 @@
+"""Reports of external sources, for RMs that are registered and for others (the machine's part)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import structlog
+from muster_core.external.checks import name_problem
+from muster_core.external.external import NOT_CONFIGURED, SetSource, SourceState, UpdateExternal
+from muster_core.model.commands import SetDeciding
+from muster_informers.gate import Gate
+
+from muster_scheduler import pauses
+from muster_scheduler.dead_letters import Unreadable
+from muster_scheduler.roster import Roster
+
+log = structlog.get_logger(__name__)
+
+
+class Sources:
+    """Applies what external sources report.
+
+    :param gate: the sources that the scheduler must wait for; without a life: none, and none is given up.
+    """
+
+    def __init__(self, roster: Roster, gate: Gate) -> None:
+        self._roster = roster
+        self._gate = gate
+
+    def apply(self, rm_id: str, commands: Sequence[UpdateExternal | SetSource], now_ns: int) -> None:
+        """Takes a source's commands, whether its RM is registered or not."""
+        if problem := name_problem(rm_id, "rm_id"):
+            raise Unreadable(problem)
+        state = self._roster.folder.rms.get(rm_id)
+        out = self._roster.outcome(rm_id)
+        for command in commands:
+            if state is not None:
+                state.core.apply(command, now_ns, out)
+                continue
+            for changed in self._roster.folder.books_of(rm_id).apply(command, now_ns):
+                out.touch(changed.what, changed.what.partition)
+        if state is not None and state.info.awaited:
+            if pauses.mark_awaited(state.info, self.awaited(rm_id), now_ns):
+                self._roster.unwritten[rm_id] = None
+            if not state.info.awaited:
+                log.info("all sources are known", rm=rm_id)
+                state.core.apply(SetDeciding(state.info.decides), now_ns, out)
+
+    def awaited(self, rm_id: str) -> tuple[str, ...]:
+        """Returns the sources that the RM's scheduling waits for."""
+        return pauses.awaited(self._gate, self._roster.folder.external.get(rm_id), rm_id)
+
+    def give_up_forgotten(self, rm_id: str, now_ns: int) -> None:
+        """Gives up sources that no informer brings any more: their last reports may be outdated. Does so once."""
+        if not self._gate.life:
+            return  # the creator of this machine does not know the informers
+        brought = {*self._gate.awaited(rm_id), *self._gate.natives.get(rm_id, ())}
+        for entry in list(self._roster.folder.books_of(rm_id).all_sources()):
+            if (entry.partition, entry.source) in brought or entry.reason == NOT_CONFIGURED:
+                continue
+            command = SetSource(
+                entry.partition, entry.source, entry.life, SourceState.STALE, entry.drains, NOT_CONFIGURED
+            )
+            log.warning("source without an informer", rm=rm_id, partition=entry.partition, source=entry.source)
+            self.apply(rm_id, (command,), now_ns)

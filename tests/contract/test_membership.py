@@ -1,0 +1,169 @@
+"""The contract of memberships (``muster_bus.membership``): Kafka's own group protocol, and the group of one."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack
+
+import pytest
+from integration.takeover_rig import kafka_settings, started
+from muster_bus.backends.kafka import KafkaLog
+from muster_bus.backends.kafka_group import KafkaMembership
+from muster_bus.clock import SystemClock
+from muster_bus.membership import Given, GroupLog, GroupTerms, Membership
+from muster_bus.settings import LogSettings
+from waiting import eventually
+
+PARTITIONS = 6
+CLOCK = SystemClock()
+
+
+@pytest.fixture
+async def bus(kafka_bootstrap: str) -> AsyncIterator[KafkaLog]:
+    settings = kafka_settings(kafka_bootstrap, "membership").model_copy(update={"partitions": PARTITIONS})
+    async with started(settings) as log:
+        yield log
+
+
+def member(bus: KafkaLog, settings: LogSettings, standbys_max: int = 16) -> KafkaMembership:
+    topic = settings.topics().requests
+    return bus.membership(GroupTerms("scheduler", topic, PARTITIONS, standbys_max, 1.5, 0.1), CLOCK)
+
+
+def shared(members: Sequence[Membership]) -> bool:
+    """Each partition has one owner, all know of each other, and each follows partitions of others only."""
+    shares = [each.assignment for each in members]
+    if any(share is None or share.members != len(members) for share in shares):
+        return False
+    found = [share for share in shares if share is not None]
+    owned = sorted(partition for share in found for partition in share.owned)
+    return owned == list(range(PARTITIONS)) and not any(share.owned & share.standbys for share in found)
+
+
+def owned(one: Membership) -> frozenset[int]:
+    assert one.assignment is not None
+    return one.assignment.owned
+
+
+def standbys(one: Membership) -> frozenset[int]:
+    assert one.assignment is not None
+    return one.assignment.standbys
+
+
+async def warmed(members: Sequence[Membership]) -> None:
+    """Every standby says that it is warm until nothing moves any more."""
+
+    def settled() -> bool:
+        for each in members:
+            each.report(standbys(each))
+        return shared(members) and not any(each.assignment and each.assignment.moving for each in members)
+
+    await eventually(settled)
+
+
+async def test_partitions_by_hand_are_all_of_a_group_of_one() -> None:
+    given = Given([0, 2])
+    await given.start()
+    share = await given.changed(None)
+    assert share.owned == {0, 2}
+    assert not share.standbys
+    assert share.members == 1
+    given.rejoin()
+    given.retire()
+    waiting = asyncio.ensure_future(given.changed(share))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    waiting.cancel()
+    assert given.problem() == ""
+    await given.close()
+
+
+@pytest.mark.kafka
+async def test_members_come_and_go_and_only_what_must_move_moves(bus: KafkaLog) -> None:
+    assert isinstance(bus, GroupLog)
+    async with AsyncExitStack() as stack:
+        a, b, c = (member(bus, bus.settings) for _ in range(3))
+        for each in (a, b, c):
+            stack.push_async_callback(each.close)
+        # 1 alone: all partitions, and nobody to stand by for
+        await a.start()
+        share = await a.changed(None)
+        assert share.owned == frozenset(range(PARTITIONS))
+        assert share.standbys == frozenset()
+        # 2 a second one follows first, and gets its half when it is warm
+        await b.start()
+        await eventually(lambda: shared([a, b]))
+        assert owned(a) == frozenset(range(PARTITIONS))
+        await eventually(lambda: len(b.assignment.moving if b.assignment else ()) == 3)
+        moving = b.assignment.moving if b.assignment else frozenset()
+        await warmed([a, b])
+        assert owned(b) == moving
+        await eventually(lambda: standbys(a) == owned(b) and standbys(b) == owned(a))
+        # 3 a third one takes two, from whoever has most
+        before = {a: owned(a), b: owned(b)}
+        await c.start()
+        await eventually(lambda: shared([a, b, c]))
+        await warmed([a, b, c])
+        assert sorted(map(len, map(owned, (a, b, c)))) == [2, 2, 2]
+        assert all(owned(each) < before[each] for each in (a, b))
+        # 4 one retires: the standbys that follow its partitions get them; it keeps nothing
+        followers = {partition: each for each in (a, b) for partition in standbys(each) & owned(c)}
+        goes = owned(c)
+        for each in (a, b, c):
+            each.report(standbys(each))
+        c.retire()
+        await eventually(lambda: not owned(c) and shared([a, b, c]))
+        assert all(partition in owned(followers[partition]) for partition in goes if partition in followers)
+        await c.close()
+        await eventually(lambda: shared([a, b]))
+        # 5 the last one keeps all, even if it retires
+        await b.close()
+        await eventually(lambda: shared([a]))
+        a.retire()
+        generation = a.assignment.generation if a.assignment else 0
+        await eventually(lambda: a.assignment is not None and a.assignment.generation > generation)
+        assert owned(a) == frozenset(range(PARTITIONS))
+
+
+@pytest.mark.kafka
+async def test_a_silent_member_is_dropped_and_comes_back_without_taking_anything(bus: KafkaLog) -> None:
+    async with AsyncExitStack() as stack:
+        a, b = (member(bus, bus.settings) for _ in range(2))
+        for each in (a, b):
+            stack.push_async_callback(each.close)
+        await a.start()
+        await b.start()
+        await eventually(lambda: shared([a, b]))
+        await warmed([a, b])
+        assert a._loop is not None
+        held, was = threading.Event(), owned(a)
+        a._loop.call_soon_threadsafe(held.wait, 60)  # its loop sends nothing, as that of a paused process
+        await eventually(lambda: owned(b) == frozenset(range(PARTITIONS)))
+        assert owned(a) == was  # it does not know
+        held.set()
+        await eventually(lambda: shared([a, b]))
+        await warmed([a, b])
+        assert len(owned(a)) == len(owned(b)) == PARTITIONS // 2
+
+
+@pytest.mark.kafka
+async def test_without_standbys_partitions_move_at_once(bus: KafkaLog) -> None:
+    async with AsyncExitStack() as stack:
+        a, b = (member(bus, bus.settings, standbys_max=0) for _ in range(2))
+        for each in (a, b):
+            stack.push_async_callback(each.close)
+            await each.start()
+        await eventually(lambda: shared([a, b]) and len(owned(a)) == len(owned(b)))
+        assert not standbys(a)
+        assert not standbys(b)
+
+
+async def test_a_member_takes_the_shortest_session_that_any_broker_allows(bus: KafkaLog) -> None:
+    topic = bus.settings.topics().requests
+    one = bus.membership(GroupTerms("scheduler", topic, PARTITIONS, 16, 0.1, 0.05), CLOCK)  # the broker refuses 0.1 s
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(one.close)
+        await one.start()
+        await eventually(lambda: shared([one]))

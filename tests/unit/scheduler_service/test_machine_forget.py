@@ -52,7 +52,7 @@ def test_a_stopped_rm_ends_with_events_that_add_up_and_leaves_its_numbers_only()
     assert kinds(rig) == ["forgotten"]
     (kept,) = (state_pb2.ForgottenObject.FromString(value) for value in rig.state.values())
     assert (kept.rm_id, kept.next_event_id, kept.registrations) == (RM, len(rig.events), 1)
-    assert [record.topic for record in written][-1] == rig.topics.responses
+    assert [record.topic for record in written][-2:] == [rig.topics.responses, rig.topics.audit]
     balance: Counter[tuple[int, str]] = Counter()
     for _, event in rig.events:
         if event.eventChangeDetail in (si.EventRecord.APP_ALLOC, si.EventRecord.ALLOC_CANCEL):

@@ -138,7 +138,7 @@ async def test_a_silent_broker_fails_commits_appends_and_health_in_bounded_time(
     owner, writer = await log.take_over("group", topics.requests, 0), await log.writer("test")
     reader = await log.reader(topics.requests, 0)
     await reader.read(1, 0.1)
-    assert await log.healthy()
+    await eventually(log.healthy)
     with monkeypatch.context() as broken:
         broken.setattr("aiokafka.client.AIOKafkaClient.send", _never)
         async with asyncio.timeout(60):

@@ -56,7 +56,8 @@ class Broken:
 @asynccontextmanager
 async def a_source(seed: int, partitions: int) -> AsyncIterator[tuple[MemoryLog, Topics]]:
     """A log with records of several RMs, whose times repeat; the scheduler has answered a part of the requests."""
-    rng, clock = random.Random(seed), ManualClock()
+    # (An hour ago: Kafka deletes records that are older than the topic's retention.)
+    rng, clock = random.Random(seed), ManualClock(SystemClock().now_ns() - 3_600_000_000_000)
     topics = Topics(partitions=partitions)
     log = MemoryLog(topics.specs(), clock)
     await log.start()

@@ -39,6 +39,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 async def muster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Muster]:
     async with muster_here(Path(tmp_path_factory.mktemp("history")), SETTINGS) as it:
         yield it
+        await it.services["scheduler"].stop()  # a test may have put another one there
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -155,7 +156,9 @@ async def test_history_adds_up_over_a_restart_and_a_registration(muster: Muster,
         await eventually(is_empty, "the registration takes everything off")
     finally:
         await another.stop()
-        await muster.services["scheduler"].start()
+        last = SchedulerService(SchedulerSettings(), muster.log, muster.topics, muster.clock)
+        muster.services["scheduler"] = last
+        await last.start()
 
 
 # ---- the counts that people see --------------------------------------------------------------------------------------

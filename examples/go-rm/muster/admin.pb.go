@@ -331,6 +331,8 @@ type ResourceManager struct {
 	Callbacks     []string               `protobuf:"bytes,16,rep,name=callbacks,proto3" json:"callbacks,omitempty"`                   // what its callback stream wants: predicates, events ...
 	Description   string                 `protobuf:"bytes,17,opt,name=description,proto3" json:"description,omitempty"`               // what its state means, and what to do, for people
 	IsDefault     bool                   `protobuf:"varint,18,opt,name=is_default,json=isDefault,proto3" json:"is_default,omitempty"` // who names no RM means this one
+	Identity      string                 `protobuf:"bytes,40,opt,name=identity,proto3" json:"identity,omitempty"`                     // the name of the identity that registered it
+	Quotas        []*Quota               `protobuf:"bytes,41,rep,name=quotas,proto3" json:"quotas,omitempty"`                         // what it has of each, and may have
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -491,6 +493,89 @@ func (x *ResourceManager) GetIsDefault() bool {
 	return false
 }
 
+func (x *ResourceManager) GetIdentity() string {
+	if x != nil {
+		return x.Identity
+	}
+	return ""
+}
+
+func (x *ResourceManager) GetQuotas() []*Quota {
+	if x != nil {
+		return x.Quotas
+	}
+	return nil
+}
+
+// What counts against a limit of an RM (docs/security.md, Quotas).
+type Quota struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"` // nodes, queues, applications, asks, allocations, users, text_bytes
+	Used          uint64                 `protobuf:"varint,2,opt,name=used,proto3" json:"used,omitempty"`
+	Limit         uint64                 `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"`     // 0: none
+	Reached       bool                   `protobuf:"varint,4,opt,name=reached,proto3" json:"reached,omitempty"` // something was refused for it a short while ago
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Quota) Reset() {
+	*x = Quota{}
+	mi := &file_muster_v1_admin_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Quota) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Quota) ProtoMessage() {}
+
+func (x *Quota) ProtoReflect() protoreflect.Message {
+	mi := &file_muster_v1_admin_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Quota.ProtoReflect.Descriptor instead.
+func (*Quota) Descriptor() ([]byte, []int) {
+	return file_muster_v1_admin_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Quota) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Quota) GetUsed() uint64 {
+	if x != nil {
+		return x.Used
+	}
+	return 0
+}
+
+func (x *Quota) GetLimit() uint64 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *Quota) GetReached() bool {
+	if x != nil {
+		return x.Reached
+	}
+	return false
+}
+
 type Stream struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Kind          string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`                                      // allocation, application, node, callback
@@ -503,7 +588,7 @@ type Stream struct {
 
 func (x *Stream) Reset() {
 	*x = Stream{}
-	mi := &file_muster_v1_admin_proto_msgTypes[5]
+	mi := &file_muster_v1_admin_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -515,7 +600,7 @@ func (x *Stream) String() string {
 func (*Stream) ProtoMessage() {}
 
 func (x *Stream) ProtoReflect() protoreflect.Message {
-	mi := &file_muster_v1_admin_proto_msgTypes[5]
+	mi := &file_muster_v1_admin_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -528,7 +613,7 @@ func (x *Stream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stream.ProtoReflect.Descriptor instead.
 func (*Stream) Descriptor() ([]byte, []int) {
-	return file_muster_v1_admin_proto_rawDescGZIP(), []int{5}
+	return file_muster_v1_admin_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Stream) GetKind() string {
@@ -569,7 +654,7 @@ type PauseResourceManagerRequest struct {
 
 func (x *PauseResourceManagerRequest) Reset() {
 	*x = PauseResourceManagerRequest{}
-	mi := &file_muster_v1_admin_proto_msgTypes[6]
+	mi := &file_muster_v1_admin_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -581,7 +666,7 @@ func (x *PauseResourceManagerRequest) String() string {
 func (*PauseResourceManagerRequest) ProtoMessage() {}
 
 func (x *PauseResourceManagerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_muster_v1_admin_proto_msgTypes[6]
+	mi := &file_muster_v1_admin_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -594,7 +679,7 @@ func (x *PauseResourceManagerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseResourceManagerRequest.ProtoReflect.Descriptor instead.
 func (*PauseResourceManagerRequest) Descriptor() ([]byte, []int) {
-	return file_muster_v1_admin_proto_rawDescGZIP(), []int{6}
+	return file_muster_v1_admin_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *PauseResourceManagerRequest) GetRmId() string {
@@ -620,7 +705,7 @@ type ResumeResourceManagerRequest struct {
 
 func (x *ResumeResourceManagerRequest) Reset() {
 	*x = ResumeResourceManagerRequest{}
-	mi := &file_muster_v1_admin_proto_msgTypes[7]
+	mi := &file_muster_v1_admin_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -632,7 +717,7 @@ func (x *ResumeResourceManagerRequest) String() string {
 func (*ResumeResourceManagerRequest) ProtoMessage() {}
 
 func (x *ResumeResourceManagerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_muster_v1_admin_proto_msgTypes[7]
+	mi := &file_muster_v1_admin_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -645,7 +730,7 @@ func (x *ResumeResourceManagerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeResourceManagerRequest.ProtoReflect.Descriptor instead.
 func (*ResumeResourceManagerRequest) Descriptor() ([]byte, []int) {
-	return file_muster_v1_admin_proto_rawDescGZIP(), []int{7}
+	return file_muster_v1_admin_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ResumeResourceManagerRequest) GetRmId() string {
@@ -667,7 +752,7 @@ type ResourceManagerAnswer struct {
 
 func (x *ResourceManagerAnswer) Reset() {
 	*x = ResourceManagerAnswer{}
-	mi := &file_muster_v1_admin_proto_msgTypes[8]
+	mi := &file_muster_v1_admin_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -679,7 +764,7 @@ func (x *ResourceManagerAnswer) String() string {
 func (*ResourceManagerAnswer) ProtoMessage() {}
 
 func (x *ResourceManagerAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_muster_v1_admin_proto_msgTypes[8]
+	mi := &file_muster_v1_admin_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -692,7 +777,7 @@ func (x *ResourceManagerAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResourceManagerAnswer.ProtoReflect.Descriptor instead.
 func (*ResourceManagerAnswer) Descriptor() ([]byte, []int) {
-	return file_muster_v1_admin_proto_rawDescGZIP(), []int{8}
+	return file_muster_v1_admin_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ResourceManagerAnswer) GetChanged() bool {
@@ -733,7 +818,7 @@ type ForgetResourceManagerRequest struct {
 
 func (x *ForgetResourceManagerRequest) Reset() {
 	*x = ForgetResourceManagerRequest{}
-	mi := &file_muster_v1_admin_proto_msgTypes[9]
+	mi := &file_muster_v1_admin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -745,7 +830,7 @@ func (x *ForgetResourceManagerRequest) String() string {
 func (*ForgetResourceManagerRequest) ProtoMessage() {}
 
 func (x *ForgetResourceManagerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_muster_v1_admin_proto_msgTypes[9]
+	mi := &file_muster_v1_admin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -758,7 +843,7 @@ func (x *ForgetResourceManagerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetResourceManagerRequest.ProtoReflect.Descriptor instead.
 func (*ForgetResourceManagerRequest) Descriptor() ([]byte, []int) {
-	return file_muster_v1_admin_proto_rawDescGZIP(), []int{9}
+	return file_muster_v1_admin_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ForgetResourceManagerRequest) GetRmId() string {
@@ -785,7 +870,7 @@ type ForgetResourceManagerResponse struct {
 
 func (x *ForgetResourceManagerResponse) Reset() {
 	*x = ForgetResourceManagerResponse{}
-	mi := &file_muster_v1_admin_proto_msgTypes[10]
+	mi := &file_muster_v1_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -797,7 +882,7 @@ func (x *ForgetResourceManagerResponse) String() string {
 func (*ForgetResourceManagerResponse) ProtoMessage() {}
 
 func (x *ForgetResourceManagerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_muster_v1_admin_proto_msgTypes[10]
+	mi := &file_muster_v1_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -810,7 +895,7 @@ func (x *ForgetResourceManagerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetResourceManagerResponse.ProtoReflect.Descriptor instead.
 func (*ForgetResourceManagerResponse) Descriptor() ([]byte, []int) {
-	return file_muster_v1_admin_proto_rawDescGZIP(), []int{10}
+	return file_muster_v1_admin_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ForgetResourceManagerResponse) GetChanged() bool {
@@ -839,7 +924,7 @@ type DrainNodeRequest struct {
 
 func (x *DrainNodeRequest) Reset() {
 	*x = DrainNodeRequest{}
-	mi := &file_muster_v1_admin_proto_msgTypes[11]
+	mi := &file_muster_v1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -851,7 +936,7 @@ func (x *DrainNodeRequest) String() string {
 func (*DrainNodeRequest) ProtoMessage() {}
 
 func (x *DrainNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_muster_v1_admin_proto_msgTypes[11]
+	mi := &file_muster_v1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -864,7 +949,7 @@ func (x *DrainNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainNodeRequest.ProtoReflect.Descriptor instead.
 func (*DrainNodeRequest) Descriptor() ([]byte, []int) {
-	return file_muster_v1_admin_proto_rawDescGZIP(), []int{11}
+	return file_muster_v1_admin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *DrainNodeRequest) GetRmId() string {
@@ -905,7 +990,7 @@ type DrainNodeResponse struct {
 
 func (x *DrainNodeResponse) Reset() {
 	*x = DrainNodeResponse{}
-	mi := &file_muster_v1_admin_proto_msgTypes[12]
+	mi := &file_muster_v1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -917,7 +1002,7 @@ func (x *DrainNodeResponse) String() string {
 func (*DrainNodeResponse) ProtoMessage() {}
 
 func (x *DrainNodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_muster_v1_admin_proto_msgTypes[12]
+	mi := &file_muster_v1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -930,7 +1015,7 @@ func (x *DrainNodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainNodeResponse.ProtoReflect.Descriptor instead.
 func (*DrainNodeResponse) Descriptor() ([]byte, []int) {
-	return file_muster_v1_admin_proto_rawDescGZIP(), []int{12}
+	return file_muster_v1_admin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *DrainNodeResponse) GetChanged() bool {
@@ -956,7 +1041,7 @@ type DumpStateRequest struct {
 
 func (x *DumpStateRequest) Reset() {
 	*x = DumpStateRequest{}
-	mi := &file_muster_v1_admin_proto_msgTypes[13]
+	mi := &file_muster_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -968,7 +1053,7 @@ func (x *DumpStateRequest) String() string {
 func (*DumpStateRequest) ProtoMessage() {}
 
 func (x *DumpStateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_muster_v1_admin_proto_msgTypes[13]
+	mi := &file_muster_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -981,7 +1066,7 @@ func (x *DumpStateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DumpStateRequest.ProtoReflect.Descriptor instead.
 func (*DumpStateRequest) Descriptor() ([]byte, []int) {
-	return file_muster_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_muster_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *DumpStateRequest) GetRmId() string {
@@ -1000,7 +1085,7 @@ type DumpStateResponse struct {
 
 func (x *DumpStateResponse) Reset() {
 	*x = DumpStateResponse{}
-	mi := &file_muster_v1_admin_proto_msgTypes[14]
+	mi := &file_muster_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1012,7 +1097,7 @@ func (x *DumpStateResponse) String() string {
 func (*DumpStateResponse) ProtoMessage() {}
 
 func (x *DumpStateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_muster_v1_admin_proto_msgTypes[14]
+	mi := &file_muster_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1025,7 +1110,7 @@ func (x *DumpStateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DumpStateResponse.ProtoReflect.Descriptor instead.
 func (*DumpStateResponse) Descriptor() ([]byte, []int) {
-	return file_muster_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_muster_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *DumpStateResponse) GetJson() []byte {
@@ -1053,7 +1138,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_muster_v1_admin_proto_msgTypes[15]
+	mi := &file_muster_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1065,7 +1150,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_muster_v1_admin_proto_msgTypes[15]
+	mi := &file_muster_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1078,7 +1163,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_muster_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_muster_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ExplainRequest) GetRmId() string {
@@ -1191,7 +1276,7 @@ type AskId struct {
 
 func (x *AskId) Reset() {
 	*x = AskId{}
-	mi := &file_muster_v1_admin_proto_msgTypes[16]
+	mi := &file_muster_v1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1203,7 +1288,7 @@ func (x *AskId) String() string {
 func (*AskId) ProtoMessage() {}
 
 func (x *AskId) ProtoReflect() protoreflect.Message {
-	mi := &file_muster_v1_admin_proto_msgTypes[16]
+	mi := &file_muster_v1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1216,7 +1301,7 @@ func (x *AskId) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AskId.ProtoReflect.Descriptor instead.
 func (*AskId) Descriptor() ([]byte, []int) {
-	return file_muster_v1_admin_proto_rawDescGZIP(), []int{16}
+	return file_muster_v1_admin_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *AskId) GetApplicationId() string {
@@ -1243,7 +1328,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_muster_v1_admin_proto_msgTypes[17]
+	mi := &file_muster_v1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1255,7 +1340,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_muster_v1_admin_proto_msgTypes[17]
+	mi := &file_muster_v1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1268,7 +1353,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_muster_v1_admin_proto_rawDescGZIP(), []int{17}
+	return file_muster_v1_admin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ExplainResponse) GetJson() []byte {
@@ -1307,7 +1392,7 @@ const file_muster_v1_admin_proto_rawDesc = "" +
 	"\x1bListResourceManagersRequest\x12\x13\n" +
 	"\x05rm_id\x18\x01 \x01(\tR\x04rmId\"g\n" +
 	"\x1cListResourceManagersResponse\x12G\n" +
-	"\x11resource_managers\x18\x01 \x03(\v2\x1a.muster.v1.ResourceManagerR\x10resourceManagers\"\x95\x06\n" +
+	"\x11resource_managers\x18\x01 \x03(\v2\x1a.muster.v1.ResourceManagerR\x10resourceManagers\"\xdb\x06\n" +
 	"\x0fResourceManager\x12\x13\n" +
 	"\x05rm_id\x18\x01 \x01(\tR\x04rmId\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\x19\n" +
@@ -1332,13 +1417,20 @@ const file_muster_v1_admin_proto_rawDesc = "" +
 	"\tcallbacks\x18\x10 \x03(\tR\tcallbacks\x12 \n" +
 	"\vdescription\x18\x11 \x01(\tR\vdescription\x12\x1d\n" +
 	"\n" +
-	"is_default\x18\x12 \x01(\bR\tisDefault\x1a<\n" +
+	"is_default\x18\x12 \x01(\bR\tisDefault\x12\x1a\n" +
+	"\bidentity\x18( \x01(\tR\bidentity\x12(\n" +
+	"\x06quotas\x18) \x03(\v2\x10.muster.v1.QuotaR\x06quotas\x1a<\n" +
 	"\x0eBuildInfoEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a>\n" +
 	"\x10ExtraConfigEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"v\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"_\n" +
+	"\x05Quota\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04used\x18\x02 \x01(\x04R\x04used\x12\x14\n" +
+	"\x05limit\x18\x03 \x01(\x04R\x05limit\x12\x18\n" +
+	"\areached\x18\x04 \x01(\bR\areached\"v\n" +
 	"\x06Stream\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x1d\n" +
 	"\n" +
@@ -1414,7 +1506,7 @@ func file_muster_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_muster_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_muster_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
+var file_muster_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_muster_v1_admin_proto_goTypes = []any{
 	(ConfigurationProblem_Severity)(0),    // 0: muster.v1.ConfigurationProblem.Severity
 	(*UpdateConfigurationResponse)(nil),   // 1: muster.v1.UpdateConfigurationResponse
@@ -1422,55 +1514,57 @@ var file_muster_v1_admin_proto_goTypes = []any{
 	(*ListResourceManagersRequest)(nil),   // 3: muster.v1.ListResourceManagersRequest
 	(*ListResourceManagersResponse)(nil),  // 4: muster.v1.ListResourceManagersResponse
 	(*ResourceManager)(nil),               // 5: muster.v1.ResourceManager
-	(*Stream)(nil),                        // 6: muster.v1.Stream
-	(*PauseResourceManagerRequest)(nil),   // 7: muster.v1.PauseResourceManagerRequest
-	(*ResumeResourceManagerRequest)(nil),  // 8: muster.v1.ResumeResourceManagerRequest
-	(*ResourceManagerAnswer)(nil),         // 9: muster.v1.ResourceManagerAnswer
-	(*ForgetResourceManagerRequest)(nil),  // 10: muster.v1.ForgetResourceManagerRequest
-	(*ForgetResourceManagerResponse)(nil), // 11: muster.v1.ForgetResourceManagerResponse
-	(*DrainNodeRequest)(nil),              // 12: muster.v1.DrainNodeRequest
-	(*DrainNodeResponse)(nil),             // 13: muster.v1.DrainNodeResponse
-	(*DumpStateRequest)(nil),              // 14: muster.v1.DumpStateRequest
-	(*DumpStateResponse)(nil),             // 15: muster.v1.DumpStateResponse
-	(*ExplainRequest)(nil),                // 16: muster.v1.ExplainRequest
-	(*AskId)(nil),                         // 17: muster.v1.AskId
-	(*ExplainResponse)(nil),               // 18: muster.v1.ExplainResponse
-	nil,                                   // 19: muster.v1.ResourceManager.BuildInfoEntry
-	nil,                                   // 20: muster.v1.ResourceManager.ExtraConfigEntry
-	(*si.UpdateConfigurationRequest)(nil), // 21: si.v1.UpdateConfigurationRequest
+	(*Quota)(nil),                         // 6: muster.v1.Quota
+	(*Stream)(nil),                        // 7: muster.v1.Stream
+	(*PauseResourceManagerRequest)(nil),   // 8: muster.v1.PauseResourceManagerRequest
+	(*ResumeResourceManagerRequest)(nil),  // 9: muster.v1.ResumeResourceManagerRequest
+	(*ResourceManagerAnswer)(nil),         // 10: muster.v1.ResourceManagerAnswer
+	(*ForgetResourceManagerRequest)(nil),  // 11: muster.v1.ForgetResourceManagerRequest
+	(*ForgetResourceManagerResponse)(nil), // 12: muster.v1.ForgetResourceManagerResponse
+	(*DrainNodeRequest)(nil),              // 13: muster.v1.DrainNodeRequest
+	(*DrainNodeResponse)(nil),             // 14: muster.v1.DrainNodeResponse
+	(*DumpStateRequest)(nil),              // 15: muster.v1.DumpStateRequest
+	(*DumpStateResponse)(nil),             // 16: muster.v1.DumpStateResponse
+	(*ExplainRequest)(nil),                // 17: muster.v1.ExplainRequest
+	(*AskId)(nil),                         // 18: muster.v1.AskId
+	(*ExplainResponse)(nil),               // 19: muster.v1.ExplainResponse
+	nil,                                   // 20: muster.v1.ResourceManager.BuildInfoEntry
+	nil,                                   // 21: muster.v1.ResourceManager.ExtraConfigEntry
+	(*si.UpdateConfigurationRequest)(nil), // 22: si.v1.UpdateConfigurationRequest
 }
 var file_muster_v1_admin_proto_depIdxs = []int32{
 	2,  // 0: muster.v1.UpdateConfigurationResponse.problems:type_name -> muster.v1.ConfigurationProblem
 	0,  // 1: muster.v1.ConfigurationProblem.severity:type_name -> muster.v1.ConfigurationProblem.Severity
 	5,  // 2: muster.v1.ListResourceManagersResponse.resource_managers:type_name -> muster.v1.ResourceManager
-	6,  // 3: muster.v1.ResourceManager.streams:type_name -> muster.v1.Stream
-	19, // 4: muster.v1.ResourceManager.build_info:type_name -> muster.v1.ResourceManager.BuildInfoEntry
-	20, // 5: muster.v1.ResourceManager.extra_config:type_name -> muster.v1.ResourceManager.ExtraConfigEntry
-	17, // 6: muster.v1.ExplainRequest.ask:type_name -> muster.v1.AskId
-	17, // 7: muster.v1.ExplainRequest.preemption:type_name -> muster.v1.AskId
-	21, // 8: muster.v1.Admin.UpdateConfiguration:input_type -> si.v1.UpdateConfigurationRequest
-	21, // 9: muster.v1.Admin.ValidateConfiguration:input_type -> si.v1.UpdateConfigurationRequest
-	3,  // 10: muster.v1.Admin.ListResourceManagers:input_type -> muster.v1.ListResourceManagersRequest
-	7,  // 11: muster.v1.Admin.PauseResourceManager:input_type -> muster.v1.PauseResourceManagerRequest
-	8,  // 12: muster.v1.Admin.ResumeResourceManager:input_type -> muster.v1.ResumeResourceManagerRequest
-	10, // 13: muster.v1.Admin.ForgetResourceManager:input_type -> muster.v1.ForgetResourceManagerRequest
-	12, // 14: muster.v1.Admin.DrainNode:input_type -> muster.v1.DrainNodeRequest
-	14, // 15: muster.v1.Admin.DumpState:input_type -> muster.v1.DumpStateRequest
-	16, // 16: muster.v1.Admin.Explain:input_type -> muster.v1.ExplainRequest
-	1,  // 17: muster.v1.Admin.UpdateConfiguration:output_type -> muster.v1.UpdateConfigurationResponse
-	1,  // 18: muster.v1.Admin.ValidateConfiguration:output_type -> muster.v1.UpdateConfigurationResponse
-	4,  // 19: muster.v1.Admin.ListResourceManagers:output_type -> muster.v1.ListResourceManagersResponse
-	9,  // 20: muster.v1.Admin.PauseResourceManager:output_type -> muster.v1.ResourceManagerAnswer
-	9,  // 21: muster.v1.Admin.ResumeResourceManager:output_type -> muster.v1.ResourceManagerAnswer
-	11, // 22: muster.v1.Admin.ForgetResourceManager:output_type -> muster.v1.ForgetResourceManagerResponse
-	13, // 23: muster.v1.Admin.DrainNode:output_type -> muster.v1.DrainNodeResponse
-	15, // 24: muster.v1.Admin.DumpState:output_type -> muster.v1.DumpStateResponse
-	18, // 25: muster.v1.Admin.Explain:output_type -> muster.v1.ExplainResponse
-	17, // [17:26] is the sub-list for method output_type
-	8,  // [8:17] is the sub-list for method input_type
-	8,  // [8:8] is the sub-list for extension type_name
-	8,  // [8:8] is the sub-list for extension extendee
-	0,  // [0:8] is the sub-list for field type_name
+	7,  // 3: muster.v1.ResourceManager.streams:type_name -> muster.v1.Stream
+	20, // 4: muster.v1.ResourceManager.build_info:type_name -> muster.v1.ResourceManager.BuildInfoEntry
+	21, // 5: muster.v1.ResourceManager.extra_config:type_name -> muster.v1.ResourceManager.ExtraConfigEntry
+	6,  // 6: muster.v1.ResourceManager.quotas:type_name -> muster.v1.Quota
+	18, // 7: muster.v1.ExplainRequest.ask:type_name -> muster.v1.AskId
+	18, // 8: muster.v1.ExplainRequest.preemption:type_name -> muster.v1.AskId
+	22, // 9: muster.v1.Admin.UpdateConfiguration:input_type -> si.v1.UpdateConfigurationRequest
+	22, // 10: muster.v1.Admin.ValidateConfiguration:input_type -> si.v1.UpdateConfigurationRequest
+	3,  // 11: muster.v1.Admin.ListResourceManagers:input_type -> muster.v1.ListResourceManagersRequest
+	8,  // 12: muster.v1.Admin.PauseResourceManager:input_type -> muster.v1.PauseResourceManagerRequest
+	9,  // 13: muster.v1.Admin.ResumeResourceManager:input_type -> muster.v1.ResumeResourceManagerRequest
+	11, // 14: muster.v1.Admin.ForgetResourceManager:input_type -> muster.v1.ForgetResourceManagerRequest
+	13, // 15: muster.v1.Admin.DrainNode:input_type -> muster.v1.DrainNodeRequest
+	15, // 16: muster.v1.Admin.DumpState:input_type -> muster.v1.DumpStateRequest
+	17, // 17: muster.v1.Admin.Explain:input_type -> muster.v1.ExplainRequest
+	1,  // 18: muster.v1.Admin.UpdateConfiguration:output_type -> muster.v1.UpdateConfigurationResponse
+	1,  // 19: muster.v1.Admin.ValidateConfiguration:output_type -> muster.v1.UpdateConfigurationResponse
+	4,  // 20: muster.v1.Admin.ListResourceManagers:output_type -> muster.v1.ListResourceManagersResponse
+	10, // 21: muster.v1.Admin.PauseResourceManager:output_type -> muster.v1.ResourceManagerAnswer
+	10, // 22: muster.v1.Admin.ResumeResourceManager:output_type -> muster.v1.ResourceManagerAnswer
+	12, // 23: muster.v1.Admin.ForgetResourceManager:output_type -> muster.v1.ForgetResourceManagerResponse
+	14, // 24: muster.v1.Admin.DrainNode:output_type -> muster.v1.DrainNodeResponse
+	16, // 25: muster.v1.Admin.DumpState:output_type -> muster.v1.DumpStateResponse
+	19, // 26: muster.v1.Admin.Explain:output_type -> muster.v1.ExplainResponse
+	18, // [18:27] is the sub-list for method output_type
+	9,  // [9:18] is the sub-list for method input_type
+	9,  // [9:9] is the sub-list for extension type_name
+	9,  // [9:9] is the sub-list for extension extendee
+	0,  // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_muster_v1_admin_proto_init() }
@@ -1478,7 +1572,7 @@ func file_muster_v1_admin_proto_init() {
 	if File_muster_v1_admin_proto != nil {
 		return
 	}
-	file_muster_v1_admin_proto_msgTypes[15].OneofWrappers = []any{
+	file_muster_v1_admin_proto_msgTypes[16].OneofWrappers = []any{
 		(*ExplainRequest_Ask)(nil),
 		(*ExplainRequest_ApplicationId)(nil),
 		(*ExplainRequest_Queue)(nil),
@@ -1491,7 +1585,7 @@ func file_muster_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_muster_v1_admin_proto_rawDesc), len(file_muster_v1_admin_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   20,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1,4 +1,4 @@
-"""docs/gang-scheduling.md: its tables are those of the code, and a core takes each step of a placeholder.
+"""docs/gang-scheduling.md: a row for every step of a placeholder and of a gang, and a core that takes it.
 
 After a change of the table of placeholders: ``scripts/gang-figures`` draws the figures again.
 """
@@ -66,6 +66,9 @@ def test_the_figures_are_drawn_from_the_table() -> None:
         assert f"({name})" in TEXT
 
 
+# ---- each step in a core -------------------------------------------------------------------------------------------
+
+
 def cluster(properties: str = "", *, more: str = "", vcore: int = 10) -> Cluster:
     found = Cluster(A % (f", properties: {{{properties}}}" if properties else "", more))
     found.node("n", vcore=vcore)
@@ -95,7 +98,7 @@ def let_go(found: Cluster, key: str, termination: Termination) -> Outcome:
 
 
 def poor(found: Cluster) -> Outcome:
-    """An application with a guarantee preempts everything."""
+    """Somebody with a guarantee takes all that there is."""
     found.app("p", "root.poor")
     found.do(UpdateAllocations([AskItem("poor", "p", "default", {"vcore": 5}, allow_preempt_other=True)]))
     return found.wait(1)
@@ -220,6 +223,77 @@ def phase(found: Cluster) -> str:
     return gang.phase.value
 
 
+def forming() -> Cluster:
+    return then(submit(cluster(vcore=1), 2), lambda c: want(c, "p", "q"))
+
+
+def formed() -> Cluster:
+    return then(submit(cluster(), 2), lambda c: want(c, "p", "q"))
+
+
+def reported(found: Cluster) -> Outcome:
+    return found.do(UpdateAllocations([AskItem("r", "x", "default", {"vcore": 1}, node_id="n")]))
+
+
+def whole(vcore: int) -> Cluster:
+    """All of a gang will be preempted, or nothing of it."""
+    found = submit(cluster("gang.preemption: whole", more=POOR, vcore=5), vcore)
+    want(found, "p", vcore=5)
+    return found
+
+
+def waiting_with_a_clock() -> Cluster:
+    return then(whole(6), poor, lambda c: want(c, "q"), lambda c: let_go(c, "p", PREEMPTED))
+
+
+PHASE_STEPS: dict[tuple[str, str], list[Step]] = {
+    ("WAITING", "first placeholder"): [
+        (lambda: submit(cluster(), 2), lambda c: want(c, "p")),
+        (
+            lambda: submit(cluster(), 2),
+            lambda c: c.do(REPORTED),
+        ),
+    ],
+    ("FORMING", "all placeholders"): [(forming, lambda c: c.node("m", vcore=1))],
+    ("WAITING", "real allocation"): [
+        (lambda: submit(cluster(), 2), reported),
+        (lambda: submit(cluster("gang.start: incremental"), 2), real),
+    ],
+    ("FORMING", "real allocation"): [
+        (forming, reported),
+        (
+            lambda: then(submit(cluster("gang.start: incremental"), 2), lambda c: want(c, "p")),
+            lambda c: c.ask("x", "k", vcore=1),
+        ),
+    ],
+    ("FORMED", "real allocation"): [
+        (formed, lambda c: c.ask("x", "k", vcore=1)),
+        (formed, lambda c: (real(c), let_go(c, "p", REPLACED))),
+    ],
+    ("OVER", "real allocation"): [
+        (lambda: then(formed(), lambda c: c.wait(TIMEOUT_S)), lambda c: (let_go(c, "", TIMEOUT), real(c)))
+    ],
+    ("FORMING", "preempted"): [(lambda: whole(6), poor)],
+    ("FORMED", "preempted"): [(lambda: whole(5), poor)],
+    ("WAITING", "time-out"): [(waiting_with_a_clock, lambda c: c.wait(TIMEOUT_S))],
+    ("FORMING", "time-out"): [(forming, lambda c: c.wait(TIMEOUT_S))],
+    ("FORMED", "time-out"): [(formed, lambda c: c.wait(TIMEOUT_S))],
+}
+
+
+def test_each_row_of_phases_is_driven() -> None:
+    assert set(PHASE_STEPS) == set(PHASES)
+
+
+@pytest.mark.parametrize("pair", sorted(PHASE_STEPS), ids=" ".join)
+def test_a_gang_takes_the_step(pair: tuple[str, str]) -> None:
+    for number, (start, step) in enumerate(PHASE_STEPS[pair]):
+        found = start()
+        assert phase(found) == pair[0], number
+        step(found)
+        assert phase(found) == PHASES[pair], number
+
+
 # ---- time-outs -----------------------------------------------------------------------------------------------------
 
 TIMEOUTS = {(row[0], row[1]): {"Hard": row[2], "Soft": row[3]} for row in documents.table(TEXT, "\n## Time-outs\n")}
@@ -234,7 +308,7 @@ def _used(style: str) -> Cluster:
 
 
 def _again(style: str) -> Cluster:
-    """A gang whose first placeholder was lost, and which asked for others while it was Completing."""
+    """Its first placeholder was lost, and it asked for others before it was Completed."""
     found = then(
         submit(cluster(vcore=1), 2, style=style), lambda c: want(c, "first"), lambda c: c.release("x", "first")
     )
@@ -243,7 +317,7 @@ def _again(style: str) -> Cluster:
 
 
 def _preempted_whole(style: str) -> Cluster:
-    """A gang that was preempted whole before it was formed; not every release is confirmed."""
+    """All that it had was told to go for others, before it was formed; not all of that is confirmed."""
     found = submit(cluster("gang.preemption: whole", more=POOR, vcore=5), 3, style=style)
     return then(
         found, lambda c: want(c, "p", "q"), poor, lambda c: want(c, "late"), lambda c: let_go(c, "p", PREEMPTED)

@@ -1,4 +1,4 @@
-"""docs/states.md: its rows are those of the code; a core does what rows of nodes and allocations say.
+"""docs/states.md: a row for every transition and every timer, and a core that takes each step.
 
 After a change of a table: ``PYTHONPATH=tests .venv/bin/python tests/unit/core/test_states_docs.py`` draws the figures
 anew (the rows are written by hand).
@@ -7,6 +7,7 @@ anew (the rows are written by hand).
 from __future__ import annotations
 
 import importlib
+import itertools
 import pkgutil
 import re
 from collections.abc import Callable, Iterator
@@ -20,12 +21,15 @@ from builders import Cluster, nodes
 from muster_core.config.config import ReservationConfig
 from muster_core.config.properties import SECOND_NS, QueuePolicy, duration_text
 from muster_core.model.commands import (
+    AppItem,
     AskItem,
     NodeAction,
     NodeItem,
     ReleaseItem,
     Termination,
     UpdateAllocations,
+    UpdateApplications,
+    UpdateConfiguration,
     UpdateNodes,
 )
 from muster_core.model.outcome import (
@@ -37,9 +41,10 @@ from muster_core.model.outcome import (
     ReleasedAsk,
 )
 from muster_core.model.scopes import CallbackPolicy
-from muster_core.model.states import APP_TRANSITIONS, QUEUE_TRANSITIONS
+from muster_core.model.states import APP_TRANSITIONS, QUEUE_TRANSITIONS, AppState, QueueState
 from muster_gateway.rm_life import TRANSITIONS as RM_TRANSITIONS
 from muster_gateway.settings import GatewaySettings
+from muster_queue_config.queue_yaml import load_queue_config
 from muster_scheduler import users
 from muster_si.constants import REQUIRED_NODE_TAG
 
@@ -93,6 +98,9 @@ def test_no_row_is_there_twice() -> None:
         assert len(keys) == len(set(keys)), heading
 
 
+# ---- applications: each step in a core -----------------------------------------------------------------------------
+
+
 def cluster(queues: str = LEAF, *, vcore: int = 10) -> Cluster:
     found = Cluster(queues)
     if vcore:
@@ -100,9 +108,166 @@ def cluster(queues: str = LEAF, *, vcore: int = 10) -> Cluster:
     return found
 
 
+def accepted() -> Cluster:
+    found = cluster(vcore=0)
+    found.app("x", "root.a")
+    found.ask("x", "k", vcore=1)
+    return found
+
+
+def running(timeout_ms: int = 0) -> Cluster:
+    found = cluster()
+    found.do(UpdateApplications((AppItem("x", "root.a", "default", "ann", execution_timeout_ms=timeout_ms),)))
+    found.ask("x", "k", vcore=1)
+    return found
+
+
+def gang(style: str = "") -> Cluster:
+    """A placeholder of two that were announced, until its time is over."""
+    found = cluster(vcore=1)
+    item = AppItem("x", "root.a", "default", "ann", placeholder_ask={"vcore": 2}, gang_style=style)
+    found.do(UpdateApplications((item,)))
+    found.do(UpdateAllocations([AskItem("p", "x", "default", {"vcore": 1}, task_group="t", placeholder=True)]))
+    found.wait(15 * 60)
+    return found
+
+
+def too_large(style: str) -> Cluster:
+    """A gang that has asked for nothing, until its time is over in a queue whose max was lowered below it."""
+    found = cluster(vcore=0)
+    item = AppItem("x", "root.a", "default", "ann", placeholder_ask={"vcore": 2}, gang_style=style)
+    found.do(UpdateApplications((item,)))
+    found.reload("{name: root, submitacl: '*', queues: [{name: a, resources: {max: {vcore: 1m}}}]}")
+    found.wait(15 * 60)
+    return found
+
+
+def completing() -> Cluster:
+    found = running()
+    found.release("x", "k")
+    return found
+
+
+def failed() -> Cluster:
+    found = running(timeout_ms=1_000)
+    found.wait(1)
+    found.release("x", "k", Termination.TIMEOUT)
+    return found
+
+
 def then(found: Cluster, step: Callable[[Cluster], object]) -> Cluster:
     step(found)
     return found
+
+
+# What brings an application from one state to the next; it is "x" in the end, or its story says so.
+APP_STEPS: dict[tuple[str, str], Callable[[], Cluster]] = {
+    ("New", "runApplication"): accepted,
+    ("Accepted", "runApplication"): running,
+    ("Completing", "runApplication"): lambda: then(completing(), lambda c: c.ask("x", "again", vcore=1)),
+    ("Accepted", "completeApplication"): lambda: then(accepted(), lambda c: c.release("x", "k")),
+    ("Running", "completeApplication"): completing,
+    ("Completing", "completeApplication"): lambda: then(completing(), lambda c: c.wait(30)),
+    ("Running", "failApplication"): lambda: then(running(timeout_ms=1_000), lambda c: c.wait(1)),
+    ("Failing", "failApplication"): failed,
+    ("New", "failApplication"): lambda: too_large("Hard"),
+    ("New", "resumeApplication"): lambda: too_large("Soft"),
+    ("Accepted", "failApplication"): lambda: gang("Hard"),
+    ("Accepted", "resumeApplication"): gang,
+    ("Resuming", "runApplication"): lambda: then(gang(), lambda c: c.release("x", "p")),
+}
+
+
+@pytest.mark.parametrize("pair", sorted(APP_STEPS), ids=" ".join)
+def test_an_application_takes_the_step(pair: tuple[str, str]) -> None:
+    to, when = APPLICATIONS[pair]
+    assert NOT_YET not in when
+    story = [str(state) for _, state in APP_STEPS[pair]().application("x").state_log]
+    assert (pair[0], to) in itertools.pairwise(story), story
+
+
+def test_a_refused_application_is_rejected_and_forgotten_after_its_time() -> None:
+    found = cluster()
+    found.app("x", "root.nope")
+    (rejected,) = found.partition.rejected.values()
+    assert [str(state) for _, state in rejected.state_log] == ["New", "Rejected"]
+    found.wait(72 * 3600)
+    assert not found.partition.rejected
+
+
+@pytest.mark.parametrize("finished", [lambda: then(completing(), lambda c: c.wait(30)), failed])
+def test_a_finished_application_expires(finished: Callable[[], Cluster]) -> None:
+    found = finished()
+    app = found.application("x")
+    found.wait(72 * 3600 - 1)
+    assert app.state is not AppState.EXPIRED
+    found.wait(1)
+    assert app.state is AppState.EXPIRED
+    assert "x" not in found.partition.apps
+
+
+def test_each_row_of_applications_is_driven_or_says_that_it_is_not() -> None:
+    beside = {
+        ("Running", "runApplication"),  # no step
+        ("New", "rejectApplication"),
+        ("Completed", "expireApplication"),
+        ("Failed", "expireApplication"),
+        ("Rejected", "expireApplication"),
+    }
+    later = {pair for pair, (_, when) in APPLICATIONS.items() if NOT_YET in when}
+    assert set(APPLICATIONS) == set(APP_STEPS) | beside | later
+
+
+# ---- queues --------------------------------------------------------------------------------------------------------
+
+
+def reload(found: Cluster, queues: str) -> None:
+    config, problems = load_queue_config(f"partitions: [{{name: default, queues: [{queues}]}}]")
+    assert config is not None, problems
+    found.do(UpdateConfiguration(config))
+
+
+WITHOUT = "{name: root, submitacl: '*', queues: [{name: b}]}"
+
+
+def draining() -> Cluster:
+    found = running()
+    reload(found, WITHOUT)
+    return found
+
+
+QUEUE_STEPS: dict[tuple[str, str], Callable[[], Cluster]] = {
+    ("Active", "Start"): lambda: then(running(), lambda c: reload(c, LEAF)),
+    ("Draining", "Start"): lambda: then(draining(), lambda c: reload(c, LEAF)),
+    ("Active", "Remove"): draining,
+    ("Draining", "Remove"): lambda: then(draining(), lambda c: reload(c, WITHOUT)),
+    ("Stopped", "Start"): lambda: then(stopped(), lambda c: reload(c, LEAF)),
+}
+
+
+def stopped() -> Cluster:
+    found = running()
+    found.queue("root.a").state = QueueState.STOPPED
+    return found
+
+
+@pytest.mark.parametrize("pair", sorted(QUEUE_STEPS), ids=" ".join)
+def test_a_queue_takes_the_step(pair: tuple[str, str]) -> None:
+    assert QUEUE_STEPS[pair]().queue("root.a").state == QUEUES[pair][0]
+
+
+def test_each_row_of_queues_is_driven_or_says_that_it_is_not() -> None:
+    assert set(QUEUES) == set(QUEUE_STEPS) | {pair for pair, (_, when) in QUEUES.items() if NOT_YET in when}
+
+
+def test_an_empty_draining_queue_goes_after_its_time() -> None:
+    found = draining()
+    found.release("x", "k")
+    found.wait(30)  # the application is completed
+    found.wait(9)
+    assert "root.a" in found.partition.queues
+    found.wait(1)
+    assert "root.a" not in found.partition.queues
 
 
 # ---- nodes ---------------------------------------------------------------------------------------------------------
@@ -366,6 +531,7 @@ def test_the_figure_is_that_of_the_rows(heading: str) -> None:
 
 
 def write() -> None:
+    """Draws the figures into the document."""
     parts = DOC.read_text(encoding="utf-8").split("\n## ")
     for number, part in enumerate(parts):
         figure = figures().get(part.partition("\n")[0])

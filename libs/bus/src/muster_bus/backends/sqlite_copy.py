@@ -150,8 +150,8 @@ class SqliteTarget:
         with self._errors():
             if not self._path.exists():
                 return False
-            mark = verify_log(self._path).mark
-            if not mark.log_id or read_mark(self._final).mark != mark:
+            log_id, written = verify_log(self._path).mark.log_id, read_mark(self._final).mark
+            if not log_id or written is None or written.log_id != log_id:
                 return False
             self._put_in_place()
             return True

@@ -22,7 +22,7 @@ DEVELOPMENT := requirements/dev.lock requirements/build.lock
 # that take longest (tests/README.md says what takes how long).
 PARALLEL_TESTS := $(wildcard tests/unit tests/contract tests/fuzz tests/scenario tests/simulation)
 SYSTEM_JOBS ?= $(shell expr 2 '*' $(JOBS) + 1)
-SLOW_SYSTEM_TESTS := $(wildcard tests/chaos/test_outages.py tests/chaos/test_brokers.py tests/e2e/test_replay.py tests/chaos/test_kill*.py \
+SLOW_SYSTEM_TESTS := $(wildcard tests/chaos/test_outages.py tests/chaos/test_brokers.py tests/chaos/test_gateways.py tests/e2e/test_replay.py tests/chaos/test_kill*.py \
   tests/e2e/test_clock_steps.py tests/chaos/test_backup.py tests/e2e/test_lost_log.py \
   tests/page/test_*.py tests/e2e/test_gangs.py tests/e2e/test_generated_*.py tests/e2e/test_external_faults.py)
 SYSTEM_TESTS := $(SLOW_SYSTEM_TESTS) $(filter-out $(SLOW_SYSTEM_TESTS),$(wildcard $(addsuffix /test_*.py, \
@@ -30,9 +30,11 @@ SYSTEM_TESTS := $(SLOW_SYSTEM_TESTS) $(filter-out $(SLOW_SYSTEM_TESTS),$(wildcar
 # Of their lives and their bad input `make test` has a part, `make test-long` more.
 RANDOM_TESTS := tests/unit/scheduler_service/test_machine_recovery.py tests/simulation/test_message_splitting.py \
   $(addprefix tests/simulation/test_simulation.py::test_,a_random_life_keeps_every_promise history_adds_up_in_random_lives)
+LAW_TESTS := tests/unit/core/test_preemption_gang_laws.py \
+  tests/simulation/test_preemption_properties.py tests/simulation/test_preemption_flow.py
 BAD_INPUT_TESTS := tests/e2e/test_generated_bad_input.py tests/e2e/test_generated_bad_calls.py
 
-.PHONY: help install install-dev demo examples example-external test test-unit test-long fuzz check format simulate simulate-gangs simulate-callbacks simulate-external simulate-mixed bench bench-core bench-export bench-derive bench-events bench-external bench-failover bench-neighbours bench-view openb figures routes proto lock compose-test compose-test-brokers compose-test-secure clean
+.PHONY: help install install-dev demo examples example-external test test-unit test-long fuzz check format simulate simulate-gangs simulate-callbacks simulate-external simulate-mixed bench bench-core bench-memory bench-export bench-derive bench-events bench-external bench-failover bench-neighbours bench-view openb figures routes proto lock compose-test compose-test-brokers compose-test-secure clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -65,12 +67,13 @@ test: install-dev ## every test; finds or installs Kafka, Redis, PostgreSQL and 
 	@SHORT="$(PARALLEL_TESTS)" SYSTEMS="$(SYSTEM_TESTS)" scripts/run-tests $(BIN)/pytest $(JOBS) $(SYSTEM_JOBS) $(PYTEST_ARGS)
 
 test-unit: install-dev ## the tests that need no server
-	$(BIN)/pytest -n $(JOBS) --dist loadgroup -m 'not kafka and not redis and not postgres' $(PARALLEL_TESTS) $(PYTEST_ARGS)
+	$(BIN)/pytest -n $(JOBS) --dist worksteal -m 'not kafka and not redis and not postgres' $(PARALLEL_TESTS) $(PYTEST_ARGS)
 
 test-long: install-dev ## more of the random lives, the bad input and Faust's starts that `make test` has a part of
 	@scripts/test-servers
 	MUSTER_SIMULATION_SEEDS=100 MUSTER_SPLIT_LIVES=2000 MUSTER_HISTORY_LIVES=2000 \
-	$(BIN)/pytest -n $(JOBS) --dist loadgroup $(RANDOM_TESTS) $(PYTEST_ARGS)
+	$(BIN)/pytest -n $(JOBS) --dist worksteal $(RANDOM_TESTS) $(PYTEST_ARGS)
+	MUSTER_SIMULATION_SEEDS=1000 $(BIN)/pytest -n $(JOBS) --dist worksteal $(LAW_TESTS) $(PYTEST_ARGS)
 	MUSTER_BAD_INPUT_EXAMPLES=120 $(BIN)/pytest -n $(JOBS) --dist loadfile $(BAD_INPUT_TESTS) $(PYTEST_ARGS)
 	MUSTER_DERIVE_STARTS=100 $(BIN)/pytest tests/integration/test_faust_starts.py -k many_starts $(PYTEST_ARGS)
 
@@ -114,6 +117,9 @@ bench: install-dev ## allocations per second and latency, embedded and on Kafka,
 
 bench-core: install-dev ## the scheduling core alone: a JSON line for each scenario (BENCH_ARGS='--only binpack,5000,50000,100')
 	@$(BIN)/python -m tests.perf.core_bench $(BENCH_ARGS)
+
+bench-memory: install-dev ## memory of each thing that a quota counts
+	@PYTHONPATH=tests $(BIN)/python tests/perf/memory_bench.py
 
 bench-events: install-dev ## the ring's memory and speed, and streams' latency; one JSON line
 	@$(BIN)/python -m tests.perf.events_bench $(BENCH_ARGS)

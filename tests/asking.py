@@ -1,4 +1,4 @@
-"""A cluster whose resource manager wants to be asked, and answers as a test says: yes, no, late, twice, never."""
+"""A cluster whose resource manager (RM) wants predicate calls, and answers them as a test says."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ Verdict = Callable[[Question], "bool | None"]
 
 
 class Asking(Cluster):
-    """The RM's side of it.
+    """The RM of such a cluster.
 
-    :ivar asked: every question, in order.
-    :ivar pile: those that it has not answered yet, oldest first.
-    :ivar states: (ask, state, reason) that it was told.
+    :ivar asked: every call, in order.
+    :ivar pile: the calls without an answer, oldest first.
+    :ivar states: each (ask, state, reason) that the RM was sent.
     """
 
     def __init__(
@@ -72,19 +72,19 @@ class Asking(Cluster):
     # ---- its stream ------------------------------------------------------------------------------------------------
 
     def connect(self, **wants: Any) -> Outcome:
-        """The stream comes (again)."""
+        """Opens the RM's callback stream, for the first time or again."""
         self.policy = replace(self.policy, connected=True, since_ns=self.now_ns, **wants)
         return self.do(SetCallbacks(self.policy))
 
     def lose(self) -> Outcome:
-        """The stream is gone."""
+        """Breaks the RM's callback stream."""
         self.policy = replace(self.policy, connected=False, since_ns=self.now_ns)
         return self.do(SetCallbacks(self.policy))
 
     # ---- its answers -----------------------------------------------------------------------------------------------
 
     def answer(self, *answers: tuple[Question, bool] | Answer) -> Outcome:
-        """Answers these in one message."""
+        """Sends these answers in one message."""
         said = [each if isinstance(each, Answer) else Answer(each[0].question, each[1], "no disk") for each in answers]
         done = {each.question for each in said}
         self.pile = [each for each in self.pile if each.question not in done]
@@ -99,7 +99,7 @@ class Asking(Cluster):
         return self.answer(*((question, False) for question in self.pile))
 
     def decide(self, verdict: Verdict, rounds: int = 100) -> list[Outcome]:
-        """Answers until it is asked nothing more; None: not that one, ever."""
+        """Answers until no call is open. An answer of None leaves a call without an answer."""
         found = []
         for _ in range(rounds):
             said = [(question, verdict(question)) for question in self.pile]
@@ -110,16 +110,16 @@ class Asking(Cluster):
         raise AssertionError(f"asked for ever: {self.pile[:3]}")
 
     def refuse(self, *node_ids: str) -> list[Outcome]:
-        """Agrees to all nodes but these."""
+        """Refuses these nodes and agrees to all others, until no call is open."""
         return self.decide(lambda question: question.node_id not in node_ids)
 
     @property
     def open(self) -> list[tuple[str, str]]:
-        """(ask, node) of what is on the pile."""
+        """The (ask, node) of each open call."""
         return [(question.key, question.node_id) for question in self.pile]
 
     def forget(self) -> None:
-        """It does not answer what it was asked so far."""
+        """Drops all open calls without an answer."""
         self.pile.clear()
 
     # ---- looking ---------------------------------------------------------------------------------------------------
@@ -133,12 +133,12 @@ class Asking(Cluster):
         return found
 
     def refused(self, app_id: str, key: str) -> list[str]:
-        """The nodes that are refused for an ask."""
+        """The nodes that the RM refuses for an ask."""
         refusals = self.the_ask(app_id, key).refusals
         return list(refusals.nodes) if refusals is not None else []
 
     def is_quiet(self) -> bool:
-        """Nothing is asked, booked for a question, courted or remembered as agreed."""
+        """Whether no call is open and nothing is booked, kept as a candidate or remembered as agreed for a call."""
         questions = self.partition.questions
         busy = [questions.open, questions._quick, questions._aside, questions._agreed]
         open_now = self.partition.checks
@@ -154,7 +154,7 @@ class Asking(Cluster):
         return self.do(UpdateAllocations([replace(item, app_id=app_id) for item in items]))
 
     def gang(self, app_id: str, total: int, queue: str = "root.a", *, style: str = "", timeout_ms: int = 0) -> Outcome:
-        """An application with a gang of so many m."""
+        """Adds an application with a gang of that much of resource m."""
         item = AppItem(
             app_id,
             queue,
@@ -167,17 +167,17 @@ class Asking(Cluster):
         return self.do(UpdateApplications((item,)))
 
     def restart(self, core: SchedulerCore) -> None:
-        """Another core goes on."""
+        """Continues with another core, folded from the state."""
         self.core = core
 
 
 def item(key: str, m: int = 1, **more: Any) -> AskItem:
-    """An ask of so many m."""
+    """An ask for that much of resource m."""
     return replace(AskItem(key, "", "default", {"m": m}), **more)
 
 
 def items(keys: str, m: int = 1, **more: Any) -> list[AskItem]:
-    """Asks, their keys with blanks between."""
+    """Asks; their keys are separated by blanks."""
     return [item(key, m, **more) for key in keys.split()]
 
 

@@ -1,4 +1,4 @@
-"""Builders of cores and commands for tests: a cluster in a line."""
+"""Builders of cores and commands for tests."""
 
 from __future__ import annotations
 
@@ -41,9 +41,11 @@ def configured(queues: str, *, nodesort: str = "fair", partition: str = "") -> C
 
 
 class Cluster:
-    """A core with a clock in the hand: each call applies, cycles to the end, and checks all invariants.
+    """A core with a clock that the test sets.
 
-    :ivar outcomes: everything that came out, in order.
+    Each call applies commands, runs cycles until none is due, and checks all invariants.
+
+    :ivar outcomes: the outcome of each call, in order.
     """
 
     def __init__(self, queues: str, *, nodesort: str = "fair", partition: str = "", rm_id: str = "") -> None:
@@ -67,12 +69,11 @@ class Cluster:
         return out
 
     def wait(self, seconds: float) -> Outcome:
-        """Lets time pass."""
         self.now_ns += round(seconds * SECOND_NS)
         return self.do()
 
     def reload(self, queues: str, *, nodesort: str = "fair", partition: str = "") -> tuple[str, ...]:
-        """Another configuration while running; gives what stands against it."""
+        """Loads another configuration. Returns its problems."""
         out = self.do(UpdateConfiguration(configured(queues, nodesort=nodesort, partition=partition)))
         (answer,) = (fact for fact in out.facts if isinstance(fact, ConfigurationAnswer))
         return answer.obstacles
@@ -80,7 +81,7 @@ class Cluster:
     # ---- shorthands ------------------------------------------------------------------------------------------------
 
     def having(self, nodes: Mapping[str, Mapping[str, int]], apps: Mapping[str, str] | None = None) -> Self:
-        """Creates nodes, then applications (queue by id), each in a step of its own; gives itself."""
+        """Creates nodes, then applications (id → queue), each in a call of its own. Returns self."""
         for node_id, capacity in nodes.items():
             self.node(node_id, **capacity)
         for app_id, queue in (apps or {}).items():

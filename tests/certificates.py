@@ -29,8 +29,6 @@ class Pair:
 
 
 class Authority:
-    """A certificate authority."""
-
     def __init__(self, name: str = "test authority") -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = _name(name)

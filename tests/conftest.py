@@ -1,4 +1,4 @@
-"""Fixtures that every test may use: addresses of real servers (see servers.py for how they are found)."""
+"""Fixtures for all tests: addresses of real servers (servers.py finds or starts them)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _end_servers() -> None:
 
 @pytest.fixture(scope="session")
 def secured() -> secured_servers.Secured:
-    """Kafka, Redis and PostgreSQL that want TLS and a password; see secured_servers.py. Shared by all tests."""
+    """Kafka, Redis and PostgreSQL that require TLS and a password (secured_servers.py). Shared by all tests."""
     with server_wanted():
         return secured_servers.find(Path(os.environ[_DIRECTORY]))
 
@@ -46,7 +46,7 @@ def _address(kind: servers.Kind, directory: Path | None = None) -> str:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Where everything must be proven, a test that was skipped for any want (a server, a toolchain) is a failure."""
+    """With MUSTER_REQUIRE_SERVERS=1 the session fails if a test was skipped."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if os.environ.get("MUSTER_REQUIRE_SERVERS") == "1" and reporter is not None and reporter.stats.get("skipped"):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -54,7 +54,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.fixture(autouse=True)
 def _loggers_as_before() -> Iterator[None]:
-    """Commands that run in the tests' process set its loggers; the next test's are as they were."""
+    """Restores structlog's configuration, which commands in the test's process change."""
     configured, before = structlog.is_configured(), structlog.get_config()
     yield
     if structlog.get_config() == before:
@@ -67,7 +67,7 @@ def _loggers_as_before() -> Iterator[None]:
 
 @pytest.fixture
 def logs_as_before() -> Iterator[None]:
-    """For a test that says how its process logs: the others log as they did."""
+    """Restores the loggers after a test that configures them."""
     root, configured, settings = logging.getLogger(), structlog.is_configured(), structlog.get_config()
     handlers, level = root.handlers[:], root.level
     yield
@@ -87,7 +87,7 @@ def kafka_bootstrap() -> str:
 
 @pytest.fixture
 def fresh_kafka_bootstrap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Address of a broker that was started for this test a moment ago; one from the environment is none."""
+    """Address of a broker started for this test, never of one from the environment."""
     monkeypatch.delenv(servers.ENVIRONMENT["kafka"], raising=False)
     directory = tmp_path / "servers"
     yield _address("kafka", directory)

@@ -51,7 +51,7 @@ _SATURATED = 2**63 - 1
 
 
 class UnevenBooks(AssertionError):
-    """What events add up to is not what is shown, or cannot be."""
+    """Raised if the sums of events differ from what is shown, or are impossible."""
 
 
 @dataclass(slots=True)
@@ -69,7 +69,6 @@ class Shown:
     members: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def add(self, figure: str, key: Any, amounts: Amounts) -> None:
-        """So much more of a figure."""
         _add(self.figures[figure], key, amounts, 1)
 
 
@@ -146,7 +145,7 @@ class EventBooks:
                     self._nothing_left(figure, node_id)
 
     def _left(self, app_id: str) -> None:
-        """An application left its queue (ids may be those of two partitions')."""
+        """Removes an application from its queue (two partitions may have the id)."""
         if not any(count for (_, member), count in self.members.items() if member == app_id):
             for figure in (ASKED, HELD):
                 self._nothing_left(figure, app_id)
@@ -165,7 +164,7 @@ class EventBooks:
     # ---- what is shown ---------------------------------------------------------------------------------------------
 
     def compare(self, shown: Shown) -> None:
-        """Raises UnevenBooks where the sums are not what is shown."""
+        """Raises UnevenBooks if the sums differ from what is shown."""
         for figure in FIGURES:
             but = self._twins if figure == CAPACITY else ()
             self._same(figure, self.figures[figure], shown.figures[figure], but=but)

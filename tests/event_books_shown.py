@@ -1,4 +1,4 @@
-"""The figures to compare with the sums of events: those of a scheduler's state, and those of REST."""
+"""The figures of a scheduler's state and of REST, to compare with the sums of events."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _of_partition(shown: Shown, partition: Partition) -> None:
 
 
 def _without_proposals(shown: Shown, partition: Partition, app: Application) -> None:
-    """What the RM is asked about counts in a scheduler's books already; a follower's do not know of it."""
+    """Subtracts proposals, which count in a scheduler's books but not in a follower's."""
     for ask in app.asks.values():
         for node in [check.booked for check in partition.checks.for_ask(ask) if check.booked is not None]:
             wants = ask.shape.quantities

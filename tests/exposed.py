@@ -31,7 +31,6 @@ class Family:
         return {tuple(name for name, _ in labels if name != "le") for _, labels in self.samples}
 
     def value(self, **labels: str) -> float:
-        """Of the series with these labels."""
         return self.samples[self.name, tuple(sorted(labels.items()))]
 
     def values(self, label: str) -> dict[str, float]:

@@ -27,7 +27,6 @@ class Kubelet:
         return f"{kind} is on {node_id}" if self._on[about] else True
 
     def allocated(self, items: Sequence[si.Allocation]) -> None:
-        """It is told of allocations."""
         for item in items:
             self._runs[item.allocationKey] = item.nodeID
             about = kind_of(item.allocationKey), item.nodeID
@@ -35,7 +34,6 @@ class Kubelet:
             self._on[about] += 1
 
     def released(self, items: Sequence[si.AllocationRelease]) -> None:
-        """It is told of ends."""
         for item in items:
             node_id = self._runs.pop(item.allocationKey, None)
             if node_id is not None:

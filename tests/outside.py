@@ -88,11 +88,9 @@ class Outside(Cluster):
     # ---- sources ---------------------------------------------------------------------------------------------------
 
     def says(self, source: str, *objects: ExternalObject, life: str = "1") -> Outcome:
-        """A source says these."""
         return self.do(says(source, *objects, life=life))
 
     def forgets(self, source: str, *objects: ExternalObject, life: str = "1") -> Outcome:
-        """A source deletes these."""
         return self.do(forgets(source, *objects, life=life))
 
     def distrusts(self, source: str, *objects: ExternalObject, life: str = "1") -> Outcome:
@@ -131,7 +129,7 @@ class Outside(Cluster):
         invariants.check(self.core)
 
     def register_again(self) -> None:
-        """The RM begins anew; what sources said stays."""
+        """Starts the RM anew. The sources' reports stay."""
         books = self.core.external
         out = self.core.end(self.now_ns)
         self.info.registrations += 1

@@ -64,7 +64,6 @@ class Arena(Cluster):
         self.outcomes = [self.core.start(self.now_ns)]
 
     def reload(self, root: str, *, preemption: PreemptionConfig | None = None) -> Outcome:
-        """Another configuration."""
         self.text = configuration(root, preemption or self.partition.config.preemption)
         config, problems = load_queue_config(self.text)
         assert config is not None, problems
@@ -77,7 +76,6 @@ class Arena(Cluster):
         return self.do(UpdateAllocations([item(app_id, key, **what)]))
 
     def held(self, app_id: str, key: str, node_id: str, **what: Any) -> Outcome:
-        """An allocation that the RM reports."""
         return self.want(app_id, key, node_id=node_id, **what)
 
     def confirm(self, out: Outcome) -> Outcome:
@@ -92,7 +90,6 @@ class Arena(Cluster):
 
 
 def configuration(root: str, preemption: PreemptionConfig) -> str:
-    """One partition in YAML."""
     said = {
         "enabled": str(preemption.enabled).lower(),
         "quotapreemptionenabled": str(preemption.quota_enabled).lower(),
@@ -310,7 +307,6 @@ class Laws:
                         yield node, chosen
 
     def check(self, node: Node | None, victims: list[Allocation], rules: list[str]) -> None:
-        """That a plan keeps the laws."""
         assert node is not None
         assert node in self.usable(), f"{node} is not there for the ask"
         assert victims, "a plan without victims"

@@ -57,7 +57,6 @@ class Prometheus:
         return found
 
     def values(self, expression: str) -> list[float]:
-        """Without the labels."""
         return [float(each["value"][1]) for each in self.query(expression)]
 
     def targets(self) -> list[dict[str, Any]]:

@@ -47,11 +47,9 @@ class Secured:
     postgres: str
 
     def file(self, name: str) -> Path:
-        """A file of the secrets."""
         return Path(self.secrets) / name
 
     def secret(self, name: str) -> str:
-        """The password in such a file."""
         return self.file(name).read_text().strip()
 
 

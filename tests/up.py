@@ -37,7 +37,6 @@ class Up:
 
 @asynccontextmanager
 async def up(directory: Path, *more: str) -> AsyncIterator[Up]:
-    """Started, and killed at the end."""
     one = Up(directory, *more)
     try:
         await one.start()

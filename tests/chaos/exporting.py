@@ -136,12 +136,10 @@ class Exported:
 
     @property
     def expected(self) -> tuple[int, int, int]:
-        """What :meth:`rows` must be."""
         per_rm = [self.events // self.rms + (number < self.events % self.rms) for number in range(self.rms)]
         return self.events, self.events, sum(count * (count - 1) // 2 for count in per_rm)
 
     async def clear(self) -> None:
-        """Removes what is in the database."""
         connection = await asyncpg.connect(self.postgres)
         await connection.execute(f"drop schema if exists {self.schema} cascade")
         await connection.close()
@@ -149,8 +147,6 @@ class Exported:
 
 @dataclass
 class Publisher:
-    """A publisher's process."""
-
     process: LocalProcess
     url: str
     stores: tuple[str, ...]
@@ -191,7 +187,6 @@ class Publisher:
                 await asyncio.sleep(POLL_S)
 
     def cpu_s(self) -> float:
-        """Processor time of the running process."""
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
 

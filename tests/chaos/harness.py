@@ -1,4 +1,4 @@
-"""Muster in processes of its own, to be killed and started again, and what its log says afterwards."""
+"""A Muster in processes that tests kill and start again, and checks of its log."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ class Deployment:
 
     :ivar processes: in the order of starting; the gateway comes last.
     :ivar operations: where each process answers /health and /metrics, by name.
+    :ivar second_gateway: host:port of a second gateway (``gateway-2``); "": there is none.
     """
+
+    second_gateway = ""
 
     def __init__(
         self,
@@ -62,7 +65,7 @@ class Deployment:
 
     @asynccontextmanager
     async def supervised(self) -> AsyncIterator[None]:
-        """What ends by itself is started again, as whoever runs services does; inside, nothing else may kill."""
+        """Starts processes that end by themselves again, as a supervisor does. Tests must not kill inside."""
 
         async def watch() -> None:
             while True:
@@ -79,13 +82,13 @@ class Deployment:
             await asyncio.gather(watching, return_exceptions=True)
 
     async def stop(self) -> None:
-        """Ends what runs, the gateway first; then nothing writes to the log any more."""
+        """Stops all processes, the gateway first. Afterwards nothing writes to the log."""
         for process in reversed(self.processes.values()):
             await asyncio.to_thread(process.stop)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Started, and stopped behind what is done inside; when that fails, the logs' ends are printed."""
+        """Starts all processes, and stops them at the end. After a failure it prints the ends of their logs."""
         try:
             await self.start()
             yield
@@ -96,7 +99,7 @@ class Deployment:
             await self.stop()
 
     def logs(self) -> str:
-        """The ends of all logs, for a failure's message."""
+        """The last lines of all logs, for the message of a failure."""
         return "\n".join(f"---- {name}\n{process.log_tail()}" for name, process in self.processes.items())
 
 
@@ -119,7 +122,7 @@ def on_kafka(
 ) -> Deployment:
     """The four services, each in a process of its own, under a prefix that nobody else has.
 
-    :param first: further services, started before the others.
+    :param first: further services, started before the others; ``gateway-2`` is a second gateway.
     """
     grpc_port, http_port, scheduler_port, view_port, publisher_port, events_port = free_ports(6)
     gateway, http = f"127.0.0.1:{grpc_port}", f"127.0.0.1:{http_port}"
@@ -142,11 +145,20 @@ def on_kafka(
         **(environment or {}),
     }
     names = (*first, "scheduler", "view", "event-publisher", "gateway")
-    return Deployment(
+    second_grpc, second_http = (f"127.0.0.1:{port}" for port in free_ports(2))
+    second = settings | {"MUSTER_GATEWAY__GRPC_ADDRESS": second_grpc, "MUSTER_GATEWAY__HTTP_ADDRESS": second_http}
+    deployment = Deployment(
         gateway,
         f"http://{http}",
         LogSettings(backend="kafka", kafka_bootstrap_servers=kafka, topic_prefix=f"{prefix}."),
-        {name: LocalProcess(muster_command(name), directory / f"{name}.log", settings) for name in names},
+        {
+            name: LocalProcess(
+                muster_command(name.removesuffix("-2")),
+                directory / f"{name}.log",
+                second if name == "gateway-2" else settings,
+            )
+            for name in names
+        },
         {
             "gateway": f"http://{http}",
             "scheduler": f"http://127.0.0.1:{scheduler_port}",
@@ -154,6 +166,10 @@ def on_kafka(
             "event-publisher": f"http://127.0.0.1:{publisher_port}",
         },
     )
+    if "gateway-2" in names:
+        deployment.second_gateway = second_grpc
+        deployment.operations["gateway-2"] = f"http://{second_http}"
+    return deployment
 
 
 @dataclass(slots=True)
@@ -174,7 +190,7 @@ class Folded:
         return {item.demand.allocation_key for item in self.asks.values() if item.pending > 0}
 
     def overcommitted(self) -> list[str]:
-        """Nodes with more on them than they have, or that are not there."""
+        """Nodes with more allocated than their capacity, and unknown nodes that have allocations."""
         used: dict[str, Counter[str]] = defaultdict(Counter)
         for item in self.allocations.values():
             used[item.node_id].update(dict(item.demand.resource.values))
@@ -190,7 +206,7 @@ class Folded:
 
 @asynccontextmanager
 async def opened_log(settings: LogSettings) -> AsyncIterator[tuple[Log, Topics]]:
-    """The deployment's log, opened by the test itself."""
+    """Opens the deployment's log in the test's process."""
     log = make_log(settings, SystemClock())
     topics = settings.topics()
     await log.start()
@@ -201,7 +217,7 @@ async def opened_log(settings: LogSettings) -> AsyncIterator[tuple[Log, Topics]]
 
 
 async def records(log: Log, topic: str, partition: int) -> list[Record]:
-    """Every visible record of a partition, to its end."""
+    """Yields every visible record of a partition."""
     reader = await log.reader(topic, partition)
     found: list[Record] = []
     try:
@@ -261,7 +277,7 @@ async def response_sequences(log: Log, topics: Topics, rm_id: str) -> list[int]:
 
 
 def assert_counted_through(numbers: list[int], first: int, what: str) -> None:
-    """Numbers are first, first + 1, … : no gap, no double, no other order."""
+    """Fails unless the numbers are first, first + 1, … in this order."""
     assert numbers, f"no {what} at all"
     wrong = [(place, number) for place, number in enumerate(numbers, start=first) if place != number]
     assert not wrong, f"{what}: at place {wrong[0][0]} there is {wrong[0][1]} ({len(wrong)} of {len(numbers)} are off)"

@@ -1,4 +1,4 @@
-"""`kill -9` in the middle of the replay: at the end each task is allocated once, and the log has counted through."""
+"""`kill -9` in the middle of the replay: each task is allocated once, and the log's numbers have no gap."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 async def snapshot(deployment: Deployment, rm_id: str = RM_ID) -> MetricsSnapshot:
-    """As a user asks: again, as long as there is no answer."""
+    """Reads a snapshot as a user does: repeats the call until it is answered."""
     async with asyncio.timeout(PATIENCE_S), MetricsClient(deployment.gateway) as metrics:
         while True:
             try:
@@ -55,9 +55,9 @@ async def _is_known(deployment: Deployment) -> bool:
 
 
 class Watcher:
-    """Watches all the time, and again when it broke off.
+    """Watches the tally, and again whenever the watch breaks.
 
-    :ivar seen: every tally that it was shown, in order.
+    :ivar seen: every tally received, in order.
     """
 
     def __init__(self, deployment: Deployment) -> None:

@@ -1,4 +1,4 @@
-"""`kill -9` around another configuration: what was answered is in force afterwards, and never a half of it."""
+"""`kill -9` around a new configuration: an answered one is in force afterwards, and never half of one."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def queues(most: int, *leaves: str) -> str:
 
 
 async def update(deployment: Deployment, config: str, patience_s: float = PATIENCE_S) -> ConfigurationAnswer:
-    """As an operator does: again, as long as there is no answer."""
+    """Updates the configuration as an operator does: repeats the call until it is answered."""
     async with asyncio.timeout(patience_s):
         while True:
             async with AdminClient(deployment.gateway) as admin:

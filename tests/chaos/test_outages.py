@@ -133,7 +133,7 @@ def options(deployment: Deployment) -> ReplayOptions:
 def breaking(
     deployment: Deployment, breakable: Breakable
 ) -> tuple[Callable[[int], Awaitable[None]], list[asyncio.Task[None]]]:
-    """A hook for the replay, that lets the next server go when it is its time; and what it began."""
+    """A hook for the replay that ends the next server when enough asks were sent, and the tasks that it started."""
     due = list(OUTAGES.items())
     begun: list[asyncio.Task[None]] = []
 
@@ -192,7 +192,6 @@ async def newest_event(deployment: Deployment) -> int:
 
 
 async def rows_in_postgres(dsn: str, schema: str) -> tuple[int, int]:
-    """Rows, and distinct events among them."""
     connection = await asyncpg.connect(dsn)
     try:
         row = await connection.fetchrow(f"select count(*), count(distinct (instance, rm, id)) from {schema}.events")
@@ -202,7 +201,6 @@ async def rows_in_postgres(dsn: str, schema: str) -> tuple[int, int]:
 
 
 async def rows_in_parquet(history: Path) -> tuple[int, int]:
-    """Rows, and distinct events among them."""
     query = f"select count(*), count(distinct (instance, rm, id)) from read_parquet('{history}/**/*.parquet')"
     [(rows, events)] = await asyncio.to_thread(rows_of, query)
     return rows, events

@@ -1,4 +1,4 @@
-"""Short lives of an RM that make every event there is: the stories that docs/events.md names.
+"""The stories that docs/events.md names: short lives of an RM, which together cause every kind of event.
 
 Ids say what they are of: applications begin with ``app-``, nodes with ``node-``, queues with ``root``, keys with
 ``key-``; users are alice and bob, groups dev and ops.
@@ -45,7 +45,7 @@ class Stage(Rig):
     """A rig whose RM wants all events, in the words of the stories."""
 
     def begin(self, root: str = PLAIN, extra: dict[str, str] | None = None, rest: str = "") -> None:
-        """Registers, with a queue tree and what else the partition has."""
+        """Registers with a queue tree and the partition's other keys."""
         self._rest = rest
         request = make.registration(self._text(root))
         request.extraConfig.update(TELL if extra is None else extra)
@@ -71,7 +71,7 @@ class Stage(Rig):
         self.send(request)
 
     def ask(self, app: str, key: str, vcore: int, node: str = "", **words: object) -> None:
-        """An ask, or with ``node`` an allocation that the RM reports."""
+        """Sends an ask; with ``node``, reports a running allocation."""
         item = make.allocation(app, key, node, vcore=vcore)
         item.preemptionPolicy.allowPreemptSelf = bool(words.pop("may_go", False))
         item.preemptionPolicy.allowPreemptOther = bool(words.pop("preempts", False))
@@ -87,7 +87,6 @@ class Stage(Rig):
 
     @property
     def told(self) -> list[Told]:
-        """Everything that was said, in order."""
         found = []
         for record in self.written:
             if record.topic == self.topics.events:
@@ -101,7 +100,6 @@ class Stage(Rig):
 
 @cache
 def events_of(story: str) -> tuple[Told, ...]:
-    """What a story makes."""
     stage = Stage()
     STORIES[story](stage)
     stage.check_counters()
@@ -165,7 +163,7 @@ def requests(stage: Stage) -> None:
 
 @story
 def repeats(stage: Stage) -> None:
-    """Asks of the previous generation, which want several allocations."""
+    """Asks of the previous generation that want several allocations each."""
     stage.begin()
     stage.node(vcore=10)
     stage.app("app-1")
@@ -178,7 +176,7 @@ def repeats(stage: Stage) -> None:
 
 
 def _begin_gang(stage: Stage, placeholders: int, style: str = "Soft") -> None:
-    """An application whose first placeholder is placed; it says that it wants so much of placeholders."""
+    """An application that announces that amount of placeholders, with its first placeholder placed."""
     stage.begin()
     stage.node(vcore=10)
     stage.app("app-1", placeholderAsk=make.resource(vcore=placeholders), gangSchedulingStyle=style)
@@ -409,7 +407,7 @@ def limits(stage: Stage) -> None:
 
 @story
 def again(stage: Stage) -> None:
-    """An RM with something of everything registers again."""
+    """An RM that has objects of every kind registers again."""
     limit = "{limit: team, users: [alice], groups: [dev], maxresources: {vcore: 7}}"
     stage.begin(
         f"{{name: root, submitacl: '*', limits: [{limit}], queues: [{{name: a}}]}}",

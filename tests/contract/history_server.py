@@ -1,4 +1,4 @@
-"""A history server: what one that is written against the ids and states of G-Research's fork asks, takes and stores.
+"""A history server like one written against the ids and states of G-Research's fork: its requests, and its table.
 
 It asks what such a server asks, in its order: one full state dump (through the redirect), the event stream for ever,
 the partitions whenever a queue is new, the health check as a probe. It takes answers as a program in Go takes them: no
@@ -26,7 +26,7 @@ NEW_APPLICATION, NEW_QUEUE, NEW_NODE = (0, 203), (0, 401), (0,)
 
 
 class GoStruct(Struct, kw_only=True, rename="camel"):
-    """What is absent is zero; what is unknown is passed over."""
+    """Absent fields are zero, unknown fields are ignored."""
 
 
 class PartitionUse(GoStruct, kw_only=True):
@@ -207,7 +207,7 @@ class Event(GoStruct, kw_only=True):
 
 
 class Broken(Exception):
-    """What would stop a history server, or make it lose something."""
+    """Raised for input that would stop a history server, or make it lose data."""
 
 
 @dataclass
@@ -242,7 +242,6 @@ class HistoryServer:
     # ---- at start --------------------------------------------------------------------------------------------------
 
     async def sync(self) -> None:
-        """Reads everything there is, once."""
         dump = _decoded(await self._get("/ws/v1/fullstatedump"), Dump)
         self._store_partitions(dump.partitions)
         for root in dump.queues:
@@ -260,7 +259,6 @@ class HistoryServer:
         self.samples += [("container", each.timestamp, int(each.total_containers)) for each in dump.container_history]
 
     def _sync_queue(self, queue: Queue) -> None:
-        """A parent before its children."""
         self._check_queue(queue)
         self._upsert(self.queues, queue.id, queue)
         for child in queue.children:
@@ -279,7 +277,7 @@ class HistoryServer:
     # ---- for ever --------------------------------------------------------------------------------------------------
 
     async def follow(self) -> None:
-        """Reads the event stream; raises what would end such a server, or its stream (``ended``)."""
+        """Reads the event stream. Raises Broken, or the error that ended the stream."""
         try:
             await self._follow()
             self.ended = "the stream ended"
@@ -297,7 +295,6 @@ class HistoryServer:
                 await self._take(event)
 
     async def ready(self) -> None:
-        """What its own readiness probe asks."""
         if not isinstance(json.loads(await self._get("/ws/v1/scheduler/healthcheck")), dict):
             raise Broken("the health check answers no object")
 
@@ -313,7 +310,7 @@ class HistoryServer:
                     self._store_partitions(_decoded(await self._get("/ws/v1/partitions"), list[Partition]))
 
     def _take_object(self, event: Event, kind: Any, table: dict[str, Row], new: tuple[int, ...]) -> bool:
-        """Stores what the object is like; says whether it is new."""
+        """Stores the object. Returns whether it is new."""
         where = f"{event.type}/{event.event_change_type}/{event.event_change_detail} of {event.object_id}"
         if not event.state:
             self.troubles.append(f"{where}: no state")

@@ -1,4 +1,4 @@
-"""Sources to write into, to break and to mend: a rig per kind of informer, each before a real server or real files."""
+"""A rig for each kind of informer: a source on a real server or real files, which tests write, break and repair."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def key_of(document: Document) -> Key:
 
 
 class Rig(Protocol):
-    """What the contract's tests do with a source."""
+    """The operations of the contract's tests on a source."""
 
     def make(self, **options: object) -> ListWatch:
-        """An informer's source before it, as its factory makes it; closed with the rig."""
+        """Makes an informer's source with its factory. It is closed with the rig."""
         ...
 
     async def put(self, document: Document) -> None: ...
@@ -44,28 +44,26 @@ class Rig(Protocol):
     async def delete(self, key: Key) -> None: ...
 
     async def put_garbage(self, key: Key) -> None:
-        """Something in an object's place that is none of our documents, though its kind and id can be told."""
+        """Replaces an object by data that is no valid document, but whose kind and id are known."""
         ...
 
     async def down(self) -> None:
-        """From now on nothing of it can be reached."""
+        """Makes the source unreachable."""
         ...
 
     async def up(self) -> None: ...
 
     async def lose_place(self) -> None:
-        """Whatever cursor there is, nobody can go on from it. The objects stay as they are."""
+        """Makes all cursors invalid. The objects stay."""
         ...
 
-    def connections(self) -> int:
-        """How many are open to it."""
-        ...
+    def connections(self) -> int: ...
 
     async def close(self) -> None: ...
 
 
 class RigWithSpoiltWhole(Rig, Protocol):
-    """Of those kinds whose answer can be nonsense as a whole."""
+    """The rig of a kind whose whole answer can be invalid."""
 
     async def spoil(self) -> None: ...
 
@@ -77,7 +75,6 @@ def context(tmp_path: Path) -> InformerContext:
 
 
 async def next_deltas(source: ListWatch, cursor: str) -> list[Delta]:
-    """What a watch tells next."""
     async with asyncio.timeout(DEADLINE_S), aclosing(source.watch(cursor)) as watch:  # type: ignore[type-var]
         async for deltas in watch:
             if deltas:
@@ -86,12 +83,12 @@ async def next_deltas(source: ListWatch, cursor: str) -> list[Delta]:
 
 
 async def told(source: ListWatch, cursor: str) -> list[tuple[ChangeType, object]]:
-    """The same in short: of each change its type, and the object's id."""
+    """(type, object id) of each change."""
     return [(delta.type, delta.document["id"]) for delta in await next_deltas(source, cursor)]
 
 
 class Door:
-    """A TCP port in front of a server, that can be closed.
+    """A TCP port in front of a server, which tests can close.
 
     :ivar port: where it is; the same after it was closed and opened again.
     """
@@ -147,7 +144,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 class FileRig:
-    """A file that is renamed over the old one with each change."""
+    """A file that each change replaces by renaming."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -232,7 +229,7 @@ class Reply(NamedTuple):
 
 
 class HttpServer:
-    """A server that answers as it is told, on a port of this machine; it notes what it was asked."""
+    """An HTTP server whose answers the test sets, and which records its requests."""
 
     def __init__(self, answer: Callable[[Request], Reply]) -> None:
         self.answer = answer
@@ -365,7 +362,7 @@ class HttpRig:
 
 
 class KafkaRig:
-    """A topic of two partitions. An informer's connections lead through a door, wherever the broker says that it is."""
+    """A topic of two partitions. The informer connects through a door, whatever address the broker announces."""
 
     def __init__(self, bootstrap: str, directory: Path, patch: pytest.MonkeyPatch) -> None:
         self.bootstrap = bootstrap
@@ -422,7 +419,7 @@ class KafkaRig:
         await self._door.open()
 
     async def lose_place(self) -> None:
-        """Everything is written again, and what was before is deleted, as by retention."""
+        """Writes everything again and deletes the older records, as retention does."""
         found = []
         source = kafka.make_informer(
             {"bootstrap_servers": self.bootstrap, "topic": self.topic}, context(self._directory)
@@ -545,7 +542,7 @@ class RedisRig:
 
 @contextlib.asynccontextmanager
 async def rig_of(kind: str, request: pytest.FixtureRequest, directory: Path) -> AsyncIterator[Any]:
-    """A rig, open; it is closed afterwards."""
+    """Opens a rig, and closes it at the end."""
     rig: FileRig | HttpRig | KafkaRig | RedisRig
     patch = request.getfixturevalue("monkeypatch")
     for module in (kafka, redis_informer):

@@ -17,16 +17,16 @@ QUIET_S = 0.15  # long enough to see what must not happen, if it does
 
 
 class Bench(Protocol):
-    """How a backend's tests handle their log."""
+    """The operations of a backend's tests on their log."""
 
     settings: LogSettings
 
     async def open(self, settings: LogSettings | None = None) -> Log:
-        """A started log on the same store; the earlier one was closed, or is left as it is where that is possible."""
+        """Starts a log on the same store. The earlier one was closed, or is left open if the backend allows that."""
         ...
 
     async def delete_before(self, topic: str, partition: int, offset: int) -> None:
-        """Does what retention would do: deletes the records before ``offset``."""
+        """Deletes the records before ``offset``, as retention does."""
         ...
 
 
@@ -40,7 +40,7 @@ async def drain(reader: LogReader, count: int) -> list[Record]:
 
 
 async def all_of(log: Log, topic: str, partition: int = 0, *, at_least: int = 0) -> list[Record]:
-    """All that is visible now.
+    """All records that are visible now.
 
     :param at_least: so many were committed: Kafka says so a moment before everybody sees them.
     """
@@ -184,7 +184,6 @@ class LogContract:
         assert len(await reader.read(5, 1.0)) <= 5
 
     async def test_a_reader_that_fetches_little_reads_everything(self, bus: Log, topics: Topics) -> None:
-        """Also what is larger than its bound; and from wherever it looks."""
         sizes = [10, 200_000, 5_000, 70_000] + [3_000] * 20
         writer = await bus.writer("test")
         offsets = [await writer.append(OutRecord(topics.events, 0, b"k", bytes(size))) for size in sizes]
@@ -333,7 +332,7 @@ class LogContract:
             await new.close()
 
     async def test_readers_see_all_of_a_transaction_or_nothing(self, bus: Log, topics: Topics) -> None:
-        """Records of one transaction in two topics: whoever sees the later topic's sees the earlier's too."""
+        """A reader that sees the record in the later topic also sees that in the earlier one."""
         owner = await bus.take_over("group", topics.requests, 0)
         events, responses = await bus.reader(topics.events, 0), await bus.reader(topics.responses, 0)
 

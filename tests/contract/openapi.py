@@ -19,7 +19,6 @@ _TEXT_AS_JSON = [route.path for route in through_the_gateway() if route.media is
 
 
 def document() -> Any:
-    """The document, as it is served."""
     return json.loads(document_json())
 
 
@@ -41,7 +40,7 @@ def conforms(method: str, path: str, status: int, body: bytes) -> None:
 
 
 async def holds(answer: httpx.Response) -> None:
-    """For a client's responses: what is JSON of a path of the document has its schema."""
+    """An httpx response hook: JSON answers of documented paths must have their schema."""
     path = operation_of(answer.request.method, answer.request.url.path)
     is_json = answer.headers.get("content-type", "").startswith("application/json") and path not in _TEXT_AS_JSON
     if path is not None and is_json:
@@ -66,13 +65,12 @@ def operation_of(method: str, path: str) -> str | None:
 
 @cache
 def document_paths() -> list[tuple[str, Any]]:
-    """The document's paths."""
     return list(document()["paths"].items())
 
 
 @cache
 def _strict() -> Any:
-    """The document, where an object has no fields but those that its schema names."""
+    """The document, with undocumented fields forbidden in every object."""
     return _closed(document())
 
 

@@ -1,4 +1,4 @@
-"""A reader of the whole REST interface, for whom each answer must have its shape, and that of the OpenAPI document."""
+"""A reader of the whole REST interface. It checks each answer against its shape and the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ P = "/ws/v1/partition/default"
 
 
 class Reader:
-    """Asks a view everything, and holds each answer against its shape."""
+    """Reads everything from a view, and checks each answer's shape."""
 
     def __init__(self, client: httpx.AsyncClient) -> None:
         self.client = client

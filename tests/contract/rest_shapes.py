@@ -44,7 +44,7 @@ _EMPTY: tuple[object, ...] = (0, "", False, [], {})
 
 
 class Shape(Struct, forbid_unknown_fields=True, kw_only=True, rename="camel"):
-    """How Go writes a struct: no other fields, and nothing empty where it may be left out."""
+    """A struct as Go writes it: no unknown fields, and no empty value in a field that may be absent."""
 
     def __post_init__(self) -> None:
         for each in msgspec.structs.fields(type(self)):
@@ -641,7 +641,7 @@ class StateDump(Shape, kw_only=True):
 
 
 def added(amounts: Iterable[Quantities]) -> Quantities:
-    """The sum of some, type by type."""
+    """The sum of the amounts, for each resource type."""
     total: Counter[str] = Counter()
     for each in amounts:
         total.update(each)
@@ -674,7 +674,7 @@ NEVER_SEEN = {
 
 
 def unseen() -> set[tuple[str, str]]:
-    """The fields of all shapes that were in no answer."""
+    """The fields of all shapes that no answer had."""
     every = {
         (name, each.name)
         for name, shape in globals().items()

@@ -1,4 +1,4 @@
-"""Walks the table of docs/events.md: every row is made by its story, by its rules; every event has a row."""
+"""The table of docs/events.md: the story of each row causes its event, and every event has a row."""
 
 from __future__ import annotations
 
@@ -201,7 +201,6 @@ def test_events_of_very_many_objects_name_only_their_sums(monkeypatch: pytest.Mo
 
 
 def test_additions_minus_removals_are_the_present_objects() -> None:
-    """Of one life from its first to its last event nothing is left."""
     sums: dict[tuple[str, str, str], int] = {}
     for told in events_of("life"):
         sign = {"ADD": 1, "REMOVE": -1}.get(told.change, 0)

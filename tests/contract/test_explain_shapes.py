@@ -82,7 +82,7 @@ def _moments(value: Any) -> Iterator[int]:
 
 
 def _figures(value: Any, kind: str = "", at_ns: int = 0) -> Iterator[str]:
-    """Every figure of the typed part, as words may have it."""
+    """Every figure of the typed part, in each form that a sentence may have."""
     if isinstance(value, dict):
         kind, at_ns = value.get("resourceType", kind), value.get("at", at_ns)
         for name in ("since", "waitingSince", "asOf"):
@@ -108,7 +108,6 @@ def _figures(value: Any, kind: str = "", at_ns: int = 0) -> Iterator[str]:
 
 
 def _of_a_gang(groups: list[dict[str, Any]]) -> Iterator[str]:
-    """Its words sum up its task groups."""
     for name in ("asked", "pending", "held", "leaving", "replaced", "timedOut", "lost"):
         yield str(sum(each[name] for each in groups))
     yield str(sum(each["held"] - each["leaving"] for each in groups))
@@ -119,7 +118,6 @@ def _numbers(text: str) -> list[str]:
 
 
 def _without_names(text: str, value: Any) -> str:
-    """Ids have digits that are no figures."""
     for name in sorted(set(_texts(value)), key=len, reverse=True):
         text = re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", "", text)
     return text

@@ -64,7 +64,7 @@ def of(rm_id: str, offset: int, ids: range, instance: str = INSTANCE) -> EventBa
 
 
 async def found(store: Store, start: int, count: int, rm_id: str = "rm", instance: str = INSTANCE) -> list[str] | None:
-    """Object ids of what is read, behind the first id."""
+    """Object ids of the events read from the given id on."""
     old = await store.reader.read(rm_id, instance, start, count)
     if old is None:
         return None
@@ -97,7 +97,7 @@ async def test_a_reader_stops_at_a_gap_and_goes_on_behind_it(store: Store) -> No
 
 
 async def test_rms_side_by_side(store: Store) -> None:
-    """Several RMs in one file, runs of one of them apart from each other, and an RM that is quiet for long."""
+    """Several RMs in one file, with separate runs of one of them, and an RM without events for a long time."""
     partition = TOPICS.partition_of("rm")
     others = [name for name in map("rm-{}".format, range(50)) if TOPICS.partition_of(name) == partition][:3]
     offset, next_ids = 0, dict.fromkeys(["rm", *others], 0)

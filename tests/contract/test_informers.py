@@ -40,7 +40,7 @@ async def spoilt_rig(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIte
 
 
 class Mirror:
-    """What one who believes a source knows: what a listing says, and each change after it."""
+    """The objects that a reader of the source knows: a listing, and each change after it."""
 
     def __init__(self, source: ListWatch) -> None:
         self.source = source
@@ -56,7 +56,7 @@ class Mirror:
         self.cursor = listing.cursor
 
     async def watch_until(self, is_enough: Callable[[], bool]) -> None:
-        """Watches from where it is; what ends a watch otherwise is raised."""
+        """Watches from the current cursor. Raises unexpected errors."""
         async with asyncio.timeout(DEADLINE_S), aclosing(self.source.watch(self.cursor)) as watch:  # type: ignore[type-var]
             async for deltas in watch:
                 self.heartbeats += not deltas

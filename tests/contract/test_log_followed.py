@@ -1,4 +1,4 @@
-"""The embedded log as a child of its process has it: what is read comes from the file, what is written by a pipe."""
+"""The embedded log in a child process: it reads the file, and writes through a pipe."""
 
 from __future__ import annotations
 
@@ -63,8 +63,6 @@ async def _pass(channel, take) -> None:  # type: ignore[no-untyped-def]
 
 
 class FollowedBench(SqliteBench):
-    """What :class:`SqliteBench` opens, followed."""
-
     def __init__(self, path: Path, tail_bytes: int) -> None:
         super().__init__(path, tail_bytes)
         self._followed: list[Followed] = []

@@ -108,7 +108,6 @@ def test_nothing_else_spells_a_constant() -> None:
 
 
 def test_each_exception_of_a_constant_is_used() -> None:
-    """A guard for the list itself: nothing in it that is not needed."""
     for value, files in ALLOWED.items():
         for name in files:
             assert value in {hit for _, hit in spelt((ROOT / name).read_text())}, (name, value)

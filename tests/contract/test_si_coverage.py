@@ -89,7 +89,6 @@ def _cells(line: str) -> list[str]:
 
 
 def quoted(cell: str) -> list[str]:
-    """What stands between backticks."""
     return re.findall(r"`([^`]+)`", cell)
 
 
@@ -282,7 +281,6 @@ def scenarios_in(path: Path) -> frozenset[str]:
 
 
 def test_problem(text: str) -> str:
-    """Why a reference to a test is wrong; "" when it is right."""
     file, _, name = re.match(r"([^:]+)(::|: )?(.*)", text).groups()  # type: ignore[union-attr]
     path = TESTS / file
     if not path.is_file():
@@ -295,7 +293,6 @@ test_problem.__test__ = False  # type: ignore[attr-defined]
 
 
 def name_of(row: Row) -> str:
-    """What a row is about."""
     columns = ("field", "name", "value", "call", "method")
     return next(quoted(row.cells[column])[0] for column in columns if column in row.cells)
 
@@ -356,7 +353,6 @@ def test_links_lead_somewhere() -> None:
 
 
 def changed(rows: list[Row], name: str, **cells: str) -> list[Row]:
-    """The rows, one of them otherwise."""
     made = [row._replace(cells={**row.cells, **cells}) if name_of(row) == name else row for row in rows]
     assert made != rows
     return made

@@ -401,7 +401,6 @@ async def test_files_appear_whole_and_leftovers_go(tmp_path: Path) -> None:
 
 
 def spread(start: int, end: int) -> EventBatch:
-    """Events whose ids are their offsets."""
     return batch([record(n, "rm", n) for n in range(start, end)], start, end)
 
 

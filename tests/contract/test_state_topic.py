@@ -39,7 +39,6 @@ class Kind(NamedTuple):
 
 @cache
 def kinds() -> dict[str, Kind]:
-    """The page's table of kinds."""
     above = PAGE.read_text().split("\n## Fields")[0]
     rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \| `(\w+)` \| [^|]+ \|$", above, re.MULTILINE)
     found = {name: Kind(len(parts.split("[")[0].split(",")), message) for name, parts, message in rows}

@@ -69,7 +69,6 @@ class WebUi:
                 assert all("bucketName" in bucket for bucket in of_type["utilization"])
 
     async def queues(self, partition: str) -> list[str]:
-        """Their paths, parents first."""
         root = await self._get(f"/ws/v1/partition/{partition}/queues")
         assert isinstance(root, dict), "one queue, not a list of them"
         assert root["partition"] == partition

@@ -76,7 +76,7 @@ class Arena:
     # ---- who is there ----------------------------------------------------------------------------------------------
 
     async def furnish(self) -> None:
-        """Each has a node, an application, an allocation and an ask that waits: something that may be harmed."""
+        """Gives each RM a node, an application, an allocation and a pending ask, which bad input could harm."""
         for rm_id in RMS:
             await self.channel.register(rm_id, QUEUES, extraConfig={"ldap.password": SECRET}, version="1")
             for kind in (NODE, APPLICATION, ALLOCATION):
@@ -99,7 +99,7 @@ class Arena:
             stream.cancel()
 
     def _open(self, rm_id: str, kind: StreamKind) -> Stream:
-        """The stream that was open all along; another one where a failed example ended it."""
+        """The stream opened at the start, or a new one if a failed example ended it."""
         stream = self.streams[rm_id, kind]
         if stream.call.done():
             processed = max((answer.responseSequence for answer in stream.got), default=0)
@@ -125,12 +125,12 @@ class Arena:
 
     @property
     def machine(self) -> SchedulerMachine:
-        """The one partition's machine. Nothing may make a worker drop it and take a new one."""
+        """The machine of the only partition. No input may make a worker replace it."""
         (machine,) = self._machines
         return machine
 
     def state(self, rm_id: str) -> dict[bytes, bytes]:
-        """Everything that the scheduler has of an RM, as it is recorded; but its counters, and whom it turned away."""
+        """The scheduler's records of an RM, without its counters and its rejected applications."""
         known: RmState = self.machine.rms[rm_id]
         invariants.check(known.core)
         found = {
@@ -143,7 +143,7 @@ class Arena:
         return found
 
     def states(self) -> dict[str, dict[bytes, bytes]]:
-        """The same of all of them, but what streams that come and go do to an RM's life."""
+        """The states of all RMs, without the changes that opened and closed streams cause."""
         return {rm_id: {key: value for key, value in self.state(rm_id).items() if key != b"rm"} for rm_id in RMS} | {
             "configurations": {rm_id.encode(): self.machine.rms[rm_id].info.config.encode() for rm_id in RMS},
             "held": {rm_id.encode(): self.machine.rms[rm_id].info.paused_reason.encode() for rm_id in RMS},
@@ -152,7 +152,7 @@ class Arena:
     # ---- what is sent ----------------------------------------------------------------------------------------------
 
     async def rejections(self, kind: StreamKind, message: Any, count: int) -> list[str]:
-        """Sends a message on the victim's stream; so many rejections, as "what: reason"."""
+        """Sends a message on the victim's stream, and returns that many rejections as "what: reason"."""
         stream = self._open(VICTIM, kind)
         await stream.send(message)
         found: list[str] = []
@@ -168,7 +168,7 @@ class Arena:
         return found
 
     async def broken(self, kind: StreamKind, messages: tuple[bytes, ...]) -> tuple[grpc.StatusCode, str]:
-        """A stream of the breaker that is to end with a status."""
+        """A stream of the breaker that must end with a status."""
         stream = Stream(self.channel.grpc.stream_stream(f"/si.v1.Scheduler/{METHODS[kind]}")())
         with suppress(grpc.RpcError):
             for message in messages:
@@ -185,7 +185,7 @@ class Arena:
         return grpc.StatusCode.OK, ""
 
     async def call(self, method: str, raw: bytes, *, answers_many: bool) -> tuple[str, str, bytes]:
-        """A call of muster.v1 as bytes: its status, the status' text, and what came first."""
+        """A call of muster.v1 as bytes. Returns the status, its text and the first answer."""
         path, answer = f"/muster.v1.{method}", b""
         try:
             if answers_many:
@@ -216,13 +216,12 @@ class Arena:
         return callbacks_pb2.ToResourceManager.FromString(await stream.receive())
 
     async def append(self, value: bytes | None, key: bytes = VICTIM.encode()) -> None:
-        """A record of a gateway that is not ours."""
+        """Appends a record as another gateway would."""
         writer = await self.muster.log.writer("stranger")
         await writer.append(OutRecord(self.muster.topics.requests, 0, key, value))
         await writer.close()
 
     async def dead_letters(self) -> list[Record]:
-        """All of them."""
         reader = await self.muster.log.reader(self.muster.topics.dead_letters, 0)
         end, found = await reader.end_offset(), list[Record]()
         while reader.position < end:
@@ -241,7 +240,7 @@ class Arena:
             return shown
 
     async def view_shows(self, rm_id: str, expected: Any) -> None:
-        """Returns when the view, which follows, shows this of an RM; fails when it goes on showing anything else."""
+        """Waits until the view shows this of an RM."""
         shown: Any = None
 
         async def same() -> bool:
@@ -294,7 +293,6 @@ def _logging() -> Iterator[io.StringIO]:
 
 @contextmanager
 def _machines() -> Iterator[list[SchedulerMachine]]:
-    """The machines that are made meanwhile."""
     made: list[SchedulerMachine] = []
 
     class Remembered(SchedulerMachine):

@@ -19,7 +19,7 @@ async def muster(tmp_path: Path) -> AsyncIterator[Muster]:
 
 @pytest.fixture(scope="module")
 def arena(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
-    """In the end the view shows of the victim what it showed in the beginning, and no secret was logged."""
+    """Checks at the end that the view shows the victim as at the start, and that no secret was logged."""
     with opened(tmp_path_factory.mktemp("arena")) as it:
         before = it.run(it.view(VICTIM))
         yield it

@@ -38,12 +38,11 @@ partitions:
 
 
 def host(name: str, cores: int, **more: object) -> dict[str, object]:
-    """A document of a node; as much memory as anybody could want."""
+    """A document of a node with plenty of memory."""
     return {"kind": "node", "id": name, "capacity": {"vcore": cores * 1_000, "memory": 1_000_000}, **more}
 
 
 def vm(name: str, on: str, cores: int, **more: object) -> dict[str, object]:
-    """A document of an external allocation."""
     return {"kind": "allocation", "id": name, "node_id": on, "quantities": {"vcore": cores * 1_000}, **more}
 
 
@@ -63,7 +62,6 @@ class Answer:
     asked: int = 0
 
     def says(self, *documents: object, **headers: str) -> None:
-        """Answers well, with these documents."""
         self.body, self.status, self.headers = json.dumps(documents).encode(), 200, headers
 
     def fails(self, status: int, body: bytes = b"", **headers: str) -> None:
@@ -72,7 +70,7 @@ class Answer:
 
 
 class HttpSource:
-    """A server with one answer, on a port that stays the same over any number of starts."""
+    """A server with one answer. Its port stays the same over restarts."""
 
     def __init__(self, *documents: object) -> None:
         (self._port,) = free_ports(1)
@@ -107,7 +105,7 @@ class HttpSource:
         return self
 
     def stop(self) -> None:
-        """Whoever asks is refused from now on."""
+        """Closes the port: connections are refused."""
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()
@@ -115,7 +113,7 @@ class HttpSource:
 
 
 def write(file: Path, text: str) -> None:
-    """As it should be done: no reader ever sees half of it."""
+    """Writes the file atomically."""
     aside = file.with_suffix(".aside")
     aside.write_text(text)
     aside.rename(file)
@@ -143,7 +141,7 @@ class ExternalUp(Up):
         super().__init__(directory, "--settings", str(self.settings), *more, environment=environment)
 
     async def begin(self) -> None:
-        """Starts it, and returns as soon as RMs and readers can talk to it, ready or not."""
+        """Starts it. Returns when it answers RMs and readers, ready or not."""
         self.process.start()
 
         async def listens() -> bool:
@@ -166,7 +164,6 @@ class ExternalUp(Up):
         return self.process.stop()
 
     def rm(self, rm_id: str) -> Rm:
-        """One that is not connected yet."""
         return Rm(self.grpc, self.http, rm_id)
 
     async def health(self) -> str:
@@ -174,12 +171,12 @@ class ExternalUp(Up):
             return (await http.get("/health")).text
 
     async def source(self, rm_id: str, name: str) -> dict[str, Any]:
-        """What REST says of a source; {}: nothing."""
+        """REST's answer about a source; {}: none."""
         found = [each for each in await get(self.http, "/ws/v1/external", rm=rm_id) if each["source"] == name]
         return found[0] if found else {}
 
     async def objects(self, rm_id: str, name: str) -> dict[str, dict[str, Any]]:
-        """What REST says of a source's objects, by id."""
+        """REST's answer about a source's objects, by id."""
         page = await get(self.http, f"/ws/v1/external/{name}", rm=rm_id)
         return {each["id"]: each for each in page["objects"]}
 
@@ -188,7 +185,6 @@ class ExternalUp(Up):
 
 
 def settings_text(informers: Mapping[str, Mapping[str, object]], sync_timeout_s: float) -> str:
-    """The settings' file."""
     lines = ["[log]", "partitions = 1", 'sqlite_synchronous = "normal"']
     lines += ["[scheduler.external]", f"sync_timeout_s = {sync_timeout_s}"]
     for name, table in informers.items():
@@ -222,7 +218,6 @@ class Rm:
         await self._client.__aexit__(None, None, None)
 
     async def joins(self, **cores: int) -> None:
-        """Registers, with such nodes."""
         await self._client.register()
         await self.nodes(**cores)
         await self._client.send_applications([application("app", "root.work", user="me")])
@@ -255,14 +250,13 @@ class Rm:
             await eventually(is_so, f"{self.rm_id} is answered")
 
     async def ends(self, on: str) -> None:
-        """Ends a task of a node."""
         key = next(key for key, where in self.tasks.items() if where == on)
         await self._client.send_releases([release("app", key)])
 
         await eventually(lambda: key not in self.tasks, f"{key} has ended")
 
     async def settles(self) -> Counter[str]:
-        """How many tasks each node runs, when each task that was asked for either runs or is known to find no room."""
+        """Tasks per node, once each requested task runs or is known to have no room."""
 
         async def all_told() -> bool:
             return await self._waiting() + len(self.tasks) == self._asked
@@ -271,17 +265,17 @@ class Rm:
         return self.runs()
 
     async def fills(self, count: int) -> Counter[str]:
-        """Asks for so many, and gives where all of its tasks run."""
+        """Asks for that many tasks. Returns the nodes of all its tasks."""
         await self.asks(count)
         return await self.settles()
 
     async def runs_all(self, **counts: int) -> None:
-        """Returns when just so many tasks run on each node, and the others are known to find no room."""
+        """Waits until each node runs exactly that many tasks and the others are known to have no room."""
         await self.runs_now(**counts)
         assert await self.settles() == counts
 
     async def runs_now(self, **counts: int) -> None:
-        """Returns when just so many tasks run on each node."""
+        """Waits until each node runs exactly that many tasks."""
 
         try:
             await eventually(lambda: self.runs() == counts, "")
@@ -295,12 +289,12 @@ class Rm:
         return len((await get(self._http, "/ws/v1/explain/pending", rm=self.rm_id))["pending"])
 
     async def node(self, name: str) -> dict[str, Any]:
-        """What REST says of a node; {}: there is none."""
+        """REST's answer about a node; {}: unknown."""
         nodes = await get(self._http, "/ws/v1/partition/default/nodes", rm=self.rm_id)
         return next((each for each in nodes if each["nodeID"] == name), {})
 
     async def node_has(self, name: str, cores: int) -> dict[str, Any]:
-        """Returns when REST shows a node with such a capacity."""
+        """Waits until REST shows a node with that capacity."""
 
         async def has() -> dict[str, Any] | None:
             shown = await self.node(name)
@@ -310,7 +304,6 @@ class Rm:
         return found
 
     async def events(self, about: str) -> list[str]:
-        """The messages of an object's events."""
         records = (await get(self._http, "/ws/v1/events/batch", rm=self.rm_id, count="10000"))["EventRecords"] or []
         return [each.get("message", "") for each in records if each.get("objectID") == about]
 
@@ -327,7 +320,6 @@ class Rm:
 
 
 async def get(http: str, path: str, **query: str) -> Any:
-    """What REST answers."""
     async with _client(http) as client:
         return (await client.get(path, params=query)).raise_for_status().json()
 

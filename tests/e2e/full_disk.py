@@ -1,4 +1,4 @@
-"""A small disk of one's own that tests fill: a tmpfs."""
+"""A small disk (tmpfs) that tests fill."""
 
 from __future__ import annotations
 

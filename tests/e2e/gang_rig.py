@@ -1,4 +1,4 @@
-"""Muster as `muster up` runs it, in this process and with a clock that may be put forward; and a resource manager."""
+"""Muster as `muster up` runs it, in this process, with a clock that tests put forward; and a resource manager."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ QUICK = ClientSettings(backoff_min_ms=20, backoff_max_ms=200, close_timeout_s=1,
 
 
 class Told(NamedTuple):
-    """One thing that the resource manager heard.
+    """One message item that the resource manager received.
 
     :param kind: new, released, dropped (an ask that the scheduler gave up), rejected, application (its ``name`` is
         then its state, "Rejected", or "accepted").
@@ -54,7 +54,7 @@ class Told(NamedTuple):
 
 
 class MovableClock(SystemClock):
-    """The system's time, and what it was put forward by."""
+    """The system's time plus an offset."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class MovableClock(SystemClock):
 
 
 class Muster(NamedTuple):
-    """Where it serves, and what it is made of.
+    """The addresses and the services of a Muster.
 
     :ivar services: by name, as in a process of its own: scheduler, view, event-publisher, gateway.
     """
@@ -125,7 +125,7 @@ async def muster_here(directory: Path, assignments: Sequence[str] = ()) -> Async
 async def live_through(rm: Rm, queue: str, gangs: Sequence[str]) -> None:
     """Gangs of four: each asks for its placeholders and for what is real, works once, and ends what it runs.
 
-    Returns when all have worked; they are completing then.
+    Returns when all are Completing.
     """
     reals: dict[str, list[str]] = {}
     rm.confirms = True
@@ -149,14 +149,13 @@ def _vcore(held: si.Allocation) -> int:
 
 
 def unordered(value: Any) -> Any:
-    """Lists have no order in REST."""
     if isinstance(value, dict):
         return {name: unordered(each) for name, each in value.items()}
     return sorted((unordered(each) for each in value), key=repr) if isinstance(value, list) else value
 
 
 def timeless(value: Any) -> Any:
-    """An explanation without the moment at which it was asked for, and without words that say how long ago what was."""
+    """An explanation without its time and without durations."""
     if isinstance(value, dict):
         return {name: timeless(each) for name, each in value.items() if name not in ("at", "sentence", "message")}
     return [timeless(each) for each in value] if isinstance(value, list) else value
@@ -212,7 +211,7 @@ class Rm:
         )
 
     async def comes_back(self) -> None:
-        """Its process ended, and another one takes its place without registering."""
+        """Replaces the RM's process by another one, which does not register."""
         await self.client.close()
         await self.shows("/ws/v1/explain/summary", lambda said: said["life"] == "DISCONNECTED")
         self._known = set(self.heard)
@@ -284,7 +283,7 @@ class Rm:
         self.heard += [Told("application", item.applicationID, item.state, item.message) for item in updated]
 
     async def hears(self, kind: str, name: str, how: str = "", *, times: int = 1) -> Told:
-        """Waits until it has heard that (so often); gives the last of them."""
+        """Waits until that was received ``times`` times. Returns the last one."""
 
         def found() -> list[Told]:
             alike = [told for told in self.heard if told[:2] == (kind, name) and (not how or told.how == how)]
@@ -294,11 +293,10 @@ class Rm:
         return last
 
     async def runs_these(self, *names: str) -> None:
-        """Waits until it runs just these."""
         await eventually(lambda: set(self.runs) == set(names), f"{names} run; heard: {self.heard}")
 
     async def barrier(self) -> None:
-        """Returns when all that it sent before on the allocations' stream was decided, and the answers are here."""
+        """Waits until everything sent before on the allocations' stream was decided and answered."""
         self._barriers += 1
         key = f"barrier-{self._barriers}"
         await self.client.send_asks([ask(key, "nobody", {"vcore": 1})])
@@ -307,7 +305,7 @@ class Rm:
     # ---- what it says ----------------------------------------------------------------------------------------------
 
     async def nodes(self, *, existing: Sequence[si.Allocation] = (), **vcores: int) -> None:
-        """Nodes with so many vcores (in thousandths), by name."""
+        """Creates nodes with that many thousandths of a vcore, by name."""
         self._vcores.update(vcores)
         await self.client.send_nodes(
             [node(name, {"vcore": vcore}, existing_allocations=existing) for name, vcore in vcores.items()]
@@ -321,7 +319,6 @@ class Rm:
     async def application(
         self, app: str, queue: str, total: int = 0, *, style: str = "", timeout_ms: int = 0, user: str = "ann"
     ) -> Told:
-        """Announces it; gives the answer."""
         asked = {"vcore": total} if total else None
         before = len(self.heard)
         await self.client.send_applications(
@@ -345,7 +342,7 @@ class Rm:
         return first
 
     async def placeholders(self, app: str, count: int, vcore: int, group: str = "workers") -> list[str]:
-        """Asks for them; gives the names that they will have."""
+        """Asks for placeholders. Returns their names."""
         if self.previous:
             asked = previous_ask(
                 f"{group}-p", app, {"vcore": vcore}, max_allocations=count, task_group=group, placeholder=True
@@ -359,25 +356,24 @@ class Rm:
         return names
 
     async def real(self, app: str, key: str, vcore: int, group: str = "workers") -> str:
-        """Asks for one; gives the name that it will have."""
+        """Asks for a real allocation. Returns its name."""
         make = previous_ask if self.previous else ask
         await self.client.send_asks([make(key, app, {"vcore": vcore}, task_group=group)])
         return f"{key}/0" if self.previous else key
 
     async def confirm(self, *names: str) -> None:
-        """Says that what was told to go is gone."""
+        """Confirms a release."""
         for name in names:
             self.runs.pop(name, None)
         await self.client.send_releases([confirmation(self._told.pop(name)) for name in names])
 
     async def swaps(self, placeholder: str, real: str) -> None:
-        """Waits until the placeholder is to make room, confirms that it is gone, waits for who takes its place."""
+        """Waits for the placeholder's release, confirms it, and waits for the replacement."""
         await self.hears("released", placeholder, "PLACEHOLDER_REPLACED")
         await self.confirm(placeholder)
         await self.hears("new", real)
 
     async def ends(self, *names: str) -> None:
-        """Ends allocations by its own will."""
         ended = [self.runs[name] for name in names]
         await self.client.send_releases(
             [release(held.applicationID, held.allocationKey, uuid=held.UUID if self.previous else "") for held in ended]
@@ -385,7 +381,7 @@ class Rm:
         await eventually(lambda: self.runs.keys().isdisjoint(names), f"the end of {names}")
 
     def reports(self, name: str) -> si.Allocation:
-        """What runs, as it is reported after a registration."""
+        """Reports running allocations after a registration."""
         held = self.runs[name]
         return existing_allocation(
             held.allocationKey,
@@ -400,7 +396,7 @@ class Rm:
     # ---- what it sees ----------------------------------------------------------------------------------------------
 
     async def get(self, path: str, **parameters: str) -> Any:
-        """What REST says; None: 404."""
+        """REST's answer; None: 404."""
         answer = await self._http.get(path, params={"rm": self.rm_id, **parameters})
         if answer.status_code == 404:
             return None
@@ -408,7 +404,7 @@ class Rm:
         return answer.json()
 
     async def shows(self, path: str, what: Callable[[Any], Any], said: str = "") -> Any:
-        """Waits until what REST says holds; gives it. (The view follows the log.)"""
+        """Waits until REST's answer satisfies the condition, and returns it. (The view follows the log.)"""
         last: Any = None
 
         async def look() -> Any:
@@ -428,7 +424,7 @@ class Rm:
         return await self.shows(f"{E}/application/{app}", what)
 
     async def events(self, app: str, detail: int) -> list[dict[str, Any]]:
-        """The application's events with that detail, once there are any."""
+        """Waits for events of the application with that detail."""
 
         async def found() -> list[dict[str, Any]]:
             batch = await self.get("/ws/v1/events/batch", count="1000")

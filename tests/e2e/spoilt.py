@@ -150,15 +150,13 @@ def of(field: str, values: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[di
 
 
 def unknown(field: str) -> st.SearchStrategy[tuple[dict[str, Any], tuple[str, ...]]]:
-    """A name that is well-formed and nowhere known: the answer has the name in it."""
+    """A well-formed, unknown name, which the answer must name."""
     return unknown_names.map(lambda name: ({field: name}, (name,)))
 
 
 def _branches(
     kind: StreamKind, where: str, make: Callable[..., Any], *changes: st.SearchStrategy[Any]
 ) -> list[st.SearchStrategy[Spoilt]]:
-    """One for each way to spoil an item."""
-
     def spoil(change: tuple[dict[str, Any], tuple[str, ...]]) -> Spoilt:
         return Spoilt(kind, where, make(**change[0]), change[1])
 
@@ -306,7 +304,7 @@ spoilt_items = {kind: st.one_of(*branches) for kind, branches in BRANCHES.items(
 
 
 def messages(kind: StreamKind) -> st.SearchStrategy[list[Spoilt]]:
-    """Up to four bad items for one message, of all lists and both generations; keys that are alike are no accident."""
+    """Up to four bad items for one message, of all lists and both generations; some share a key on purpose."""
     return st.lists(spoilt_items[kind], min_size=1, max_size=4)
 
 
@@ -335,7 +333,7 @@ class Broken:
 
 
 def _full(kind: StreamKind) -> Any:
-    """A message that would change much, were it taken."""
+    """A message that would change much if it were accepted."""
     match kind:
         case StreamKind.APPLICATION:
             return si.ApplicationRequest(rmID=BREAKER, new=[application()], remove=[removal()])
@@ -360,7 +358,7 @@ kinds = st.sampled_from([ALLOCATION, APPLICATION, NODE])
 
 @st.composite
 def noise(draw: st.DrawFn) -> Broken:
-    """Bytes that are no message: random ones, a good message cut off, or with bytes turned around."""
+    """Bytes that are no message: random ones, a truncated message, or one with swapped bytes."""
     kind = draw(kinds)
     good = bytearray(_full(kind).SerializeToString())
     how = draw(st.sampled_from(["random", "cut", "damaged"]))
@@ -383,7 +381,7 @@ def noise(draw: st.DrawFn) -> Broken:
 
 @st.composite
 def strange_rms(draw: st.DrawFn) -> Broken:
-    """A good message in the name of nobody, of somebody else, or of no possible name."""
+    """A good message with the rmID of no RM, of another RM, or an invalid one."""
     kind = draw(kinds)
     first = draw(st.booleans())
     rm_id = draw(bad_names | unknown_names | (st.just(WITNESS) if not first else unknown_names))
@@ -396,7 +394,7 @@ def strange_rms(draw: st.DrawFn) -> Broken:
 
 @st.composite
 def crowds(draw: st.DrawFn) -> Broken:
-    """More items than a message may have; good ones, and none of them may be taken."""
+    """More good items than a message may have. None may be accepted."""
     kind = draw(kinds)
     message, count = _full(kind), draw(st.integers(101, 150))
     match kind:

@@ -1,4 +1,4 @@
-"""Calls of muster.v1 (Admin, Metrics, Events, Callbacks) with something wrong in them, generated: see ``spoilt.py``."""
+"""Generated bad calls of muster.v1 (Admin, Metrics, Events, Callbacks): see ``spoilt.py``."""
 
 from __future__ import annotations
 
@@ -324,7 +324,7 @@ broken_callbacks = st.one_of(
 
 @dataclass(frozen=True)
 class BadUpdate:
-    """A configuration over the callback stream of the victim, and what its result must say."""
+    """A configuration for the victim's callback stream, and the text that its result must have."""
 
     update: callbacks.ConfigurationUpdate
     says: str

@@ -1,4 +1,4 @@
-"""Resource managers that are gone: who is meant, how it is said everywhere, and how an operator forgets one."""
+"""Absent resource managers: which RM is meant, how each interface shows it, and how an operator forgets one."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ OF_ONE_RM = (
 
 @asynccontextmanager
 async def an_rm(muster: Muster, rm_id: str, vcore: int = 8_000) -> AsyncIterator[RmClient]:
-    """One that runs something, and shuts down at the end."""
+    """An RM with a running allocation, which shuts down at the end."""
     running = asyncio.Event()
     callbacks = Callbacks(on_allocated=lambda _: running.set())
     async with RmClient(muster.gateway, rm_id, callbacks=callbacks) as rm:
@@ -91,7 +91,7 @@ async def muster_cli(muster: Muster, *arguments: str) -> tuple[int, str]:
 
 
 async def whose(muster: Muster) -> dict[str, Any]:
-    """Of each path that names no RM: its status, and whose it is where that can be seen."""
+    """For each path without an RM: its status, and the RM of the answer if it shows one."""
     found: dict[str, Any] = {path: (await ask_http(muster, path)).status_code for path in OF_ONE_RM}
     answer = await ask_http(muster, f"{P}/nodes")
     found["node"] = answer.json()[0]["nodeID"] if answer.status_code == 200 else ""

@@ -42,7 +42,7 @@ def muster(up: Up, *arguments: str) -> tuple[int, str]:
 
 
 def explained(up: Up, *about: str) -> dict[str, Any]:
-    """What the view says of it by now; {}: it does not know it yet."""
+    """The view's explanation; {}: not known yet."""
     code, said = muster(up, "explain", *about, "--json")
     found: dict[str, Any] = json.loads(said) if code == 0 else {}
     return found

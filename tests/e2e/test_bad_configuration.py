@@ -1,4 +1,4 @@
-"""Malformed and hostile configuration updates: a clear error or answer each, nothing changed, the service lives.
+"""Malformed and hostile configuration updates get a clear error or answer, change nothing and stop nothing.
 
 The world and the books are those of ``test_bad_input.py``.
 """

@@ -1,4 +1,4 @@
-"""Malformed and hostile requests against gateway and scheduler: a clear error each, nothing changed, the service lives.
+"""Malformed and hostile requests to gateway and scheduler get a clear error, change nothing and stop nothing.
 
 One partition, two RMs: *victim*, in whose name everything bad is sent, and *witness*, whose good request afterwards is
 answered: it stands behind the bad one in the one order of the partition, so whatever the bad one could do is done.
@@ -56,7 +56,7 @@ class World:
     processed: dict[tuple[str, StreamKind], int] = field(default_factory=dict)
 
     def open(self, kind: StreamKind, rm_id: str) -> Stream:
-        """A stream that goes on behind what the RM has processed."""
+        """Opens a stream that resumes after the last response that the RM processed."""
         return self.channel.open(kind, rm_id, resume_after=self.processed.get((rm_id, kind)))
 
     def close(self, kind: StreamKind, rm_id: str, stream: Stream) -> None:
@@ -65,7 +65,7 @@ class World:
         stream.cancel()
 
     async def state(self, rm_id: str) -> dict[bytes, bytes]:
-        """The RM's objects as the log has them; of the RM itself all but its counters and clock."""
+        """The RM's objects on the log; the RM itself without its counters and clock."""
         reader = await self.log.reader(self.topics.state, 0)
         end, found = await reader.end_offset(), dict[bytes, bytes]()
         while reader.position < end:
@@ -112,7 +112,7 @@ async def world() -> AsyncIterator[World]:
         http_address="",
         limits=LIMITS,
         max_message_bytes=MAX_MESSAGE_BYTES,
-        stop_grace_s=0.5,
+        stop_grace_s=0.05,
     )
     gateway = Gateway(settings, log, topics, MemorySessions(clock), clock)
     await gateway.start()
@@ -129,7 +129,7 @@ async def world() -> AsyncIterator[World]:
 
 
 async def _furnish(world: World, rm_id: str) -> None:
-    """A node, an application, an allocation and a pending ask: something that bad input could harm."""
+    """Adds a node, an application, an allocation and a pending ask, which bad input could harm."""
     node = world.open(NODE, rm_id)
     await node.send(si_pb2.NodeRequest(rmID=rm_id, nodes=[a_node("n1")]))
     assert (await node.receive()).accepted[0].nodeID == "n1"
@@ -243,7 +243,7 @@ def stream(
 
 
 def item(kind: StreamKind, **fields: Any) -> Send:
-    """A request whose one item is to be rejected on its stream."""
+    """A request with one item, which must be rejected on its stream."""
 
     async def send(world: World) -> Outcome:
         types = {
@@ -603,7 +603,7 @@ async def test_good_items_beside_bad_ones_are_served(world: World) -> None:
 
 
 async def _witness_is_served(world: World) -> None:
-    """A good request of another RM: answered, and behind everything that was sent before."""
+    """Waits for the answer to another RM's good request, which follows everything sent before."""
     allocation = world.open(ALLOCATION, WITNESS)
     key = "good"
     good = an_allocation(key, resourcePerAlloc=resource(memory=1))

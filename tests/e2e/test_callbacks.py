@@ -36,7 +36,7 @@ LABELS = {"n1": "gpu", "n2": "", "n3": "ssd", "n4": "gpu ssd", "n5": "", "n6": "
 
 
 class Labels:
-    """Predicates as a kubelet's: a node must have the label that an ask's key begins with.
+    """A predicate like a kubelet's: a node must have the label that the ask's key begins with.
 
     :ivar asked: the nodes that were asked about, for each key.
     """

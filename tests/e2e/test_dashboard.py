@@ -1,4 +1,4 @@
-"""A real Prometheus asks a real `muster up`, in which something happens: every panel has data, and true ones."""
+"""A real Prometheus scrapes a busy `muster up`: every panel has data, and the data are right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why something waits, asked of all of Muster as a person on call asks it: true, dated, and the same after a kill."""
+"""Explanations from a whole Muster: true, dated, and the same after a kill."""
 
 from __future__ import annotations
 

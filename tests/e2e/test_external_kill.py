@@ -20,7 +20,7 @@ CORES = 4
 
 
 class Inventory:
-    """A file of hosts, and of VMs of one core that come, go and move.
+    """A file of hosts and of VMs with one core each, which come, go and move.
 
     :ivar vms: host by VM.
     """
@@ -49,7 +49,7 @@ class Inventory:
 
 
 async def shown(up: ExternalUp) -> dict[str, str]:
-    """Host by VM, as REST shows the nodes."""
+    """VM → host, as REST shows the nodes."""
     nodes = await get(up.http, "/ws/v1/partition/default/nodes", rm="rm-1")
     return {
         held["allocationKey"].removeprefix("vms/"): node["nodeID"]

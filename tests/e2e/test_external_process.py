@@ -1,4 +1,4 @@
-"""`muster up` and the process of its informers: either is killed, and what is lost is not more than that."""
+"""`muster up` and the process of its informers: after a kill of either, nothing else is lost."""
 
 from __future__ import annotations
 

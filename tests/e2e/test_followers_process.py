@@ -44,7 +44,6 @@ async def get(deployment: Deployment, path: str, method: str = "GET") -> tuple[i
 
 
 async def followers(deployment: Deployment) -> int:
-    """Their process, once it answers."""
     async with asyncio.timeout(60):
         while (await get(deployment, "/ws/v1/partitions"))[0] != 200:  # noqa: ASYNC110 - asked from outside
             await asyncio.sleep(0.05)

@@ -62,7 +62,7 @@ def kinds(rm: Rm, *names: str) -> list[tuple[str, str]]:
 
 
 async def formed(rm: Rm, app: str, queue: str, count: int, **more: Any) -> list[str]:
-    """A gang of so many placeholders of a vcore each, all of them placed."""
+    """Forms a gang of that many placeholders of one vcore each."""
     assert (await rm.application(app, queue, count * 1_000, **more)).how == "accepted"
     names = await rm.placeholders(app, count, 1_000)
     await eventually(lambda: set(names) <= set(rm.runs), f"{names} run")
@@ -159,7 +159,7 @@ async def test_003_quota_what_is_promised_to_one_gang_is_not_there_for_another(m
 
 
 async def limits_to(muster: Muster, vcores: int) -> None:
-    """An operator sets the max of root.limited."""
+    """Sets the max of root.limited, as an operator."""
     before, after = (f"{{name: limited, resources: {{max: {{vcore: {each}}}}}}}" for each in (4, vcores))
     assert before in QUEUES
     async with AdminClient(muster.gateway) as admin:
@@ -638,7 +638,6 @@ async def test_003_cleanup_with_real_allocations_only_unused_placeholders_go(mus
 
 
 async def test_003_cleanup_the_clock_of_the_application_itself(muster: Muster) -> None:
-    """executionTimeoutMilliSeconds, in real time."""
     async with rm_of(muster) as rm:
         await rm.nodes(n1=1_000)
         (placeholder,) = await formed(rm, "x", "root.free", 1, timeout_ms=300)

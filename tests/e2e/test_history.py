@@ -1,4 +1,4 @@
-"""`muster history` as a user types it, on what a Muster lived through: while it runs, and after it."""
+"""`muster history` on the history of a Muster, while it runs and afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A log that lost records is not silent: `muster up` refuses it, names the way out, and records an accepted loss."""
+"""`muster up` refuses a log that lost records, says what to do, and records an accepted loss."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Secrets that an RM and an operator put wherever there is a text: no page, command, event or log entry shows them."""
+"""Secrets in every text that an RM and an operator can send: no page, command, event or log entry shows them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,6 @@ def _queues() -> str:
 
 @pytest.fixture
 def logged() -> Iterator[io.StringIO]:
-    """Everything that is logged, as JSON."""
     root, out = logging.getLogger(), io.StringIO()
     before = structlog.get_config(), root.handlers[:], root.level
     logs.configure("debug", "json", out)
@@ -137,7 +136,6 @@ async def _pages(muster: Muster) -> dict[str, str]:
 
 
 def _commands(muster: Muster, capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
-    """What an operator sees of the RM."""
     shown = {}
     at = ["--gateway", muster.gateway, "--rm", RM]
     for command in (

@@ -1,4 +1,4 @@
-"""Everything that Muster writes into a directory that all may read is for its own user only."""
+"""Files that Muster writes into a world-readable directory are readable by its own user only."""
 
 from __future__ import annotations
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -17,8 +19,10 @@ from muster_client import AdminClient, Callbacks, RmClient, application, ask, no
 from muster_client.callbacks import Rejection
 from muster_client.errors import AdminFailed, AdminRefused, RegistrationRejected
 from muster_proto.si.v1 import si_pb2 as si
+from muster_proto.si.v1.si_pb2_grpc import SchedulerStub
 from muster_runtime.access import Access
 from up import Up
+from up import up as up_with
 
 QUEUES = """
 partitions:
@@ -55,7 +59,7 @@ KINDS = ("nodes", "queues", "applications", "asks", "allocations", "users", "tex
 
 
 def access(name: str) -> Access:
-    return Access(token=f"{name}-token-0123456789")
+    return Access(token=f"{name}-token-0123456789") if name else Access()
 
 
 @dataclass
@@ -254,6 +258,15 @@ async def test_a_fast_rm_is_slowed_and_nothing_of_it_is_lost(tmp_path: Path) -> 
                 await _for_ever(admin)
             assert refused.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED
             assert "identity 'red' sends more than 0.5 requests" in refused.value.details
+        async with aiohttp.ClientSession(up.http, headers=access("red").headers()) as client:
+            status, said, after_s = 200, "", ""
+            while status == 200:  # it may take some more
+                async with client.get("/ws/v1/partitions") as answer:
+                    status, said, after_s = answer.status, await answer.text(), answer.headers.get("Retry-After", "")
+            assert (status, int(after_s) > 0) == (429, True)
+            assert "identity 'red' sends more than 0.5 requests" in said
+            async with client.get("/ws/v1/partitions", headers=access("blue").headers()) as answer:
+                assert answer.status == 200
         async with AdminClient(up.grpc, access=access("blue")) as admin:
             assert [each.rm_id for each in await admin.list_resource_managers()] == ["rm-blue"]
 
@@ -279,3 +292,65 @@ async def _for_ever(admin: AdminClient) -> None:
     async with asyncio.timeout(60):
         while True:
             await admin.list_resource_managers()
+
+
+# ---- attacks ---------------------------------------------------------------------------------------------------------
+
+MEMORY_BYTES_MAX = 1 << 30
+
+
+def resident(up: Up) -> int:
+    """Bytes of all processes of a Muster."""
+    pid = up.process.pid
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    pages = [int(Path(f"/proc/{each}/statm").read_text().split()[1]) for each in (pid, *children)]
+    return sum(pages) * resource.getpagesize()
+
+
+async def _register_many(up: Up, count: int) -> dict[grpc.StatusCode, int]:
+    codes: Counter[grpc.StatusCode] = Counter()
+    at_once = asyncio.Semaphore(32)
+    async with grpc.aio.insecure_channel(up.grpc) as channel:
+        register = SchedulerStub(channel).RegisterResourceManager
+
+        async def one(number: int) -> None:
+            async with at_once:
+                try:
+                    await register(si.RegisterResourceManagerRequest(rmID=f"rm-{number}"), timeout=60)
+                except grpc.aio.AioRpcError as error:
+                    codes[error.code()] += 1
+                else:
+                    codes[grpc.StatusCode.OK] += 1
+
+        await asyncio.gather(*map(one, range(count)))
+    return codes
+
+
+@pytest.mark.slow
+async def test_three_thousand_rms_fit_into_a_gibibyte_and_the_next_one_is_refused(tmp_path: Path) -> None:
+    async with up_with(tmp_path) as up:
+        assert await _register_many(up, 3_040) == {grpc.StatusCode.OK: 3_000, grpc.StatusCode.RESOURCE_EXHAUSTED: 40}
+        assert resident(up) < MEMORY_BYTES_MAX
+        up.process.kill()
+        await up.start()
+        assert resident(up) < MEMORY_BYTES_MAX
+        async with RmClient(up.grpc, "one-more") as another:
+            with pytest.raises(RegistrationRejected, match="quota all_resource_managers: 3001 resource managers"):
+                await another.register()
+        async with RmClient(up.grpc, "rm-7") as known:
+            await known.register()
+
+
+async def test_forty_thousand_dynamic_queues_of_one_rm_stop_at_its_quota(tmp_path: Path) -> None:
+    async with up_with(tmp_path, "--set", "gateway.quotas.rm.queues=500") as up:
+        begun = resident(up)
+        async with working(up, "", "rm-red") as red, working(up, "", "rm-blue") as blue:
+            ids = [f"app-{number}" for number in range(40_000)]
+            for first in range(0, len(ids), 2_000):
+                news = [application(each, f"root.users.{each}", user="ann") for each in ids[first : first + 2_000]]
+                await red.rm.send_applications(news)
+            assert await blue.applications("one", queue="root.users.mine") == [""]
+            answers = await red.answered(*ids)
+        assert sum(each == "" for each in answers) == 500 - 3
+        assert all("quota queues: 501 with this one, expected at most 500" in each for each in answers if each)
+        assert resident(up) - begun < 200 << 20

@@ -220,7 +220,7 @@ async def life(rm: Rm, place: Place) -> None:
 
 
 async def cards(rm: Rm) -> None:
-    """What has cards does not compete with the rest."""
+    """Asks for cards do not compete with others."""
     labels = {"si/hostname": "host-4", "si/rackname": "rack-4", "zone": "<a&b>"}
     await rm.client.send_nodes([node("n4", {"card": 20}, attributes=labels)])
     async with asyncio.timeout(20):

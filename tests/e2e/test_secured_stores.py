@@ -30,7 +30,6 @@ WITHIN_S = 90
 
 
 def _deployment(secured: Secured, directory: Path) -> Deployment:
-    """The five services, with one environment for all."""
     (derive_port,) = free_ports(1)
     ca = str(secured.file("ca.crt"))
     settings = {
@@ -60,7 +59,6 @@ def _schema(directory: Path) -> str:
 
 
 async def _events(secured: Secured, schema: str) -> list[str]:
-    """The applications of the stored events."""
     connection = await asyncpg.connect(
         f"postgresql://muster@{secured.postgres}/muster",
         password=secured.secret("postgres-muster.password"),

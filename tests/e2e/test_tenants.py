@@ -1,4 +1,4 @@
-"""Two tenants of one `muster up`: each sees its own resource manager everywhere, and the other's nowhere."""
+"""Two tenants of one `muster up`: each sees its own resource manager only."""
 
 from __future__ import annotations
 

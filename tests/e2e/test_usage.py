@@ -1,4 +1,4 @@
-"""`/ws/v1/usage` of a whole `muster up`: what it says is what the events come to, also after a `kill -9`."""
+"""`/ws/v1/usage` of a whole `muster up` equals the sums of the events, also after a `kill -9`."""
 
 from __future__ import annotations
 

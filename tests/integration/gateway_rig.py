@@ -342,7 +342,6 @@ class Stream:
         return [(await self.receive()).responseSequence for _ in range(count)]
 
     async def silent(self, wait_s: float = 0.1) -> bool:
-        """Whether nothing arrives for a while."""
         try:
             async with asyncio.timeout(wait_s):
                 await self.call.read()
@@ -363,10 +362,7 @@ class Stream:
 
 
 class CallbackConversation(Stream):
-    """A callback stream."""
-
     async def asked(self, count: int) -> list[int]:
-        """The ids of the next questions."""
         ids: list[int] = []
         while len(ids) < count:
             ids += [question.id for question in (await self.receive()).predicates]
@@ -381,7 +377,6 @@ class CallbackConversation(Stream):
         return events
 
     async def say(self, *ids: int, fits: bool = True) -> None:
-        """Answers questions."""
         said = [callbacks_pb2.PredicatesAnswer(id=number, fits=fits) for number in ids]
         await self.send(callbacks_pb2.FromResourceManager(predicates=said))
 
@@ -417,7 +412,7 @@ class Rig:
             "cursor_flush_ms": 10.0,
             "resend_window_s": 0.0,
             "request_push_interval_s": 0.05,
-            "stop_grace_s": 0.5,
+            "stop_grace_s": 0.05,
             **settings,
         }
         if sessions is None:
@@ -435,7 +430,6 @@ class Rig:
         return channel
 
     async def registered(self, gateway: Gateway, rm_id: str = "rm") -> Channel:
-        """A client whose RM is registered."""
         channel = self.channel(gateway)
         await channel.register(rm_id)
         return channel
@@ -489,7 +483,6 @@ class _DeadStore:
 
 
 def an_ask(key: str, application: str = "app", **fields: Any) -> si_pb2.Allocation:
-    """An ask of the current generation."""
     resource = si_pb2.Resource(resources={"vcore": si_pb2.Quantity(value=1000)})
     chosen = {"allocationKey": key, "applicationID": application, "resourcePerAlloc": resource, **fields}
     return si_pb2.Allocation(**chosen)

@@ -48,7 +48,6 @@ class NativeUp(Up):
             return (await http.get("/health")).text
 
     async def nodes(self) -> dict[str, dict[str, Any]]:
-        """By id, as REST shows them."""
         return {each["nodeID"]: each for each in await self.get("/ws/v1/partition/default/nodes")}
 
     async def free_cores(self, *names: str) -> list[int]:

@@ -126,7 +126,6 @@ async def world(**settings: Any) -> AsyncIterator[World]:
 
 
 async def asked(it: World, *names: str, rm_id: str = "rm", application: str = "app") -> None:
-    """Request events."""
     values = [
         EventRecord(type=EventRecord.REQUEST, objectID=name, referenceID=application).SerializeToString()
         for name in names
@@ -302,7 +301,6 @@ async def test_a_broken_watch_resumes_without_loss_or_duplicates() -> None:
 
 
 async def test_filtered_and_resumed_is_the_same_as_filtered() -> None:
-    """An application's events with its allocations' node events, broken off after every message."""
     values: list[tuple[bytes, Any]] = []
 
     def add(kind: str, detail: str, object_id: str, reference_id: str = "") -> None:

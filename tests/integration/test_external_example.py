@@ -44,7 +44,6 @@ def test_no_host_is_over_committed(installed: Path) -> None:
 
 
 def test_without_the_informer_hosts_are_over_committed(installed: Path) -> None:
-    """So the other test could fail."""
     done = run(str(EXAMPLE / "run.py"), "--blind", installed=installed)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "and is asked for more: hypervisor " in done.stderr

@@ -95,7 +95,6 @@ async def test_no_stream_notices_on_any_gateway(world: Rig) -> None:
 
 
 async def test_a_stream_that_lags_passes_over_the_answers(world: Rig) -> None:
-    """It reads the log on its own, where the answers stand between its responses."""
     gateway = await world.gateway(queue_responses=2, read_batch=3)
     channel = await world.registered(gateway)
     for number in range(6):

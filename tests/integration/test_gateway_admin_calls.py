@@ -69,7 +69,7 @@ async def with_view(world: Rig, view: FakeView, sessions: SessionStore) -> Gatew
         view_timeout_s=0.3,
         view_answer_bytes=1024,
         cursor_flush_ms=10,
-        stop_grace_s=0.5,
+        stop_grace_s=0.05,
     )
     gateway = Gateway(settings, world.log, world.topics, sessions, world.clock, view=view)
     await gateway.start()

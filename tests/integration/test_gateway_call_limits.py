@@ -166,8 +166,6 @@ class Clock(SystemClock):
 
 
 class Sleeper:
-    """A silent stream."""
-
     def __init__(self) -> None:
         self.rm_id, self.ended = "", None
 

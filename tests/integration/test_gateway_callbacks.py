@@ -337,7 +337,6 @@ async def test_unprocessed_messages_are_sent_again(world: Rig) -> None:
 
 
 async def test_questions_before_a_gateways_death_are_sent_again(quick: Rig) -> None:
-    """It stored where the first stream began before anybody was asked."""
     first, second = await quick.gateway(cursor_flush_ms=60_000.0), await quick.gateway()
     stream = await (await quick.registered(first)).connect(predicates=True)
     await quick.scheduler.ask("rm", 1)
@@ -523,7 +522,6 @@ async def test_a_stream_that_ended_while_the_store_was_empty_is_noted(world: Rig
 
 
 async def _forget(world: Rig) -> None:
-    """The store's content is gone."""
     store: Any = world.sessions
     if isinstance(store, MemorySessions):
         for content in (store._sessions, store._cursors, store._leases):
@@ -857,7 +855,6 @@ async def test_only_so_many_configurations_wait(quick: Rig) -> None:
 
 
 async def test_a_sweep_leaves_a_seat_alone_that_is_just_being_taken(quick: Rig) -> None:
-    """The store has the seat already, and the table has not the stream yet."""
     go = asyncio.Event()
 
     class Slow(MemorySessions):

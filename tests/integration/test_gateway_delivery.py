@@ -313,8 +313,6 @@ async def test_a_sweep_seats_no_stream_again_that_ended_meanwhile(
 
 
 async def test_an_older_position_on_its_way_to_the_store_does_not_undo_the_last_one(world: Rig) -> None:
-    """The store takes what is sent at one time in any order."""
-
     class Slow(MemorySessions):
         """Takes what the flush sent right behind what the stream sent later; if nothing comes, after a while."""
 

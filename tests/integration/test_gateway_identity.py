@@ -90,7 +90,7 @@ async def opened(behind: str = "asgi", **settings: Any) -> AsyncIterator[Front]:
         "http_address": "127.0.0.1:0",
         "view_url": url,
         "publisher_url": url,
-        "stop_grace_s": 0.5,
+        "stop_grace_s": 0.05,
         **settings,
     }
     chosen = GatewaySettings.model_validate(given)

@@ -90,7 +90,6 @@ async def opened() -> AsyncIterator[tuple[Front, aiohttp.ClientSession]]:
 
 @pytest.fixture(autouse=True)
 def level() -> Iterator[None]:
-    """An admin's request sets it."""
     before, configured = logging.getLogger().level, structlog.get_config()
     yield
     logging.getLogger().setLevel(before)

@@ -198,7 +198,6 @@ async def _rotate(site: Site, gateway: Gateway, authority: Authority) -> None:
 
 
 async def test_a_rotation_ends_no_stream(site: Site) -> None:
-    """Another authority altogether, for the gateway and for its clients."""
     gateway = await site.gateway(http_address="127.0.0.1:0")
     old, name = site.authority.client("rm-1.test"), "rm-1.test"
     channel = site.channel(gateway.grpc_port, old)

@@ -24,7 +24,6 @@ async def ids_of(source: ListWatch) -> list[object]:
 
 
 async def test_a_file_that_is_being_written_is_taken_when_it_rests(tmp_path: Path) -> None:
-    """Each line of YAML could be the last: only rest tells that it is."""
     path = tmp_path / "hosts.yaml"
     path.write_text("- id: a\n- id: b\n")
     source = source_of(tmp_path, path="hosts.yaml", settle_s=0.3)
@@ -59,7 +58,6 @@ async def test_a_file_that_never_rests_is_away(tmp_path: Path) -> None:
 async def test_the_same_size_at_the_same_time_is_seen_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on a file system with coarse times."""
     as_stat = file._as_stat
     monkeypatch.setattr(file, "_as_stat", lambda *given: as_stat(*given)._replace(changed_ns=(0, 0)))
     path = tmp_path / "hosts.json"
@@ -141,7 +139,6 @@ async def test_a_directory_can_be_narrowed_to_a_pattern(tmp_path: Path) -> None:
 
 
 async def test_a_link_can_be_moved_to_another_directory(tmp_path: Path) -> None:
-    """As Kubernetes changes a mounted ConfigMap."""
     for version, name in (("v1", "a"), ("v2", "b")):
         (tmp_path / version).mkdir()
         (tmp_path / version / "hosts.yaml").write_text(f"- id: {name}\n")

@@ -114,7 +114,6 @@ async def earlier_entry_deleted(rig: RedisRig) -> None:
 
 @pytest.mark.parametrize("action", [trimmed_up_to_here, trimmed_before_here, earlier_entry_deleted])
 async def test_entries_that_were_read_may_be_trimmed(rig: RedisRig, action: Action) -> None:
-    """It is proven by counting that nothing else went."""
     await put(rig, "a", "b")
     source = rig.make()
     cursor = (await source.list()).cursor

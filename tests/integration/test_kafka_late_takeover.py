@@ -142,7 +142,6 @@ async def test_an_offset_that_is_not_decided_yet_is_waited_for(bus: KafkaLog, to
 
 
 async def test_asking_before_fencing_would_double(bus: KafkaLog, topics: Topics, settings: LogSettings) -> None:
-    """The test of the tests: the order that this project does not use."""
     a = await bus.take_over("scheduler", topics.requests, 0)
     await a.commit([], 0)
     held = Held(a, *await answer(bus, topics, "A", await a.committed()))

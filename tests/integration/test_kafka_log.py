@@ -160,7 +160,6 @@ async def test_a_silent_broker_fails_commits_appends_and_health_in_bounded_time(
 async def test_a_batch_that_fails_inside_a_transaction_fails_the_transaction(
     bus: KafkaLog, topics: Topics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """aiokafka commits what is left when one partition's batch is refused."""
     from muster_bus.errors import TransactionFailed
 
     owner = await bus.take_over("group", topics.requests, 0)

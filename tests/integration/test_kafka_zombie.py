@@ -73,7 +73,6 @@ async def test_a_zombie_between_sending_and_committing_is_fenced_and_leaves_noth
 async def test_one_transactional_id_per_worker_would_double(
     bus: KafkaLog, topics: Topics, settings: LogSettings
 ) -> None:
-    """The test of the tests: the arrangement that this project does not use."""
     place = TopicPartition(topics.requests, 0)
     producers = {}
     for who in "AB":

@@ -271,7 +271,6 @@ async def test_views_without_the_beginning(history: History) -> None:
 
 
 async def test_a_schema_of_version_1_is_brought_forward(history: History) -> None:
-    """Tables and rows as the first version left them."""
     await history.connection.execute(f"create schema {history.schema}")
     await history.connection.execute(
         f"create table {history.schema}.schema_version"

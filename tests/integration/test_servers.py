@@ -24,7 +24,6 @@ async def test_kafka_has_a_broker(kafka_bootstrap: str) -> None:
 
 @pytest.mark.kafka
 async def test_kafka_ends_transactions(kafka_bootstrap: str) -> None:
-    """A broker that cannot reach itself takes transactions and never ends them."""
     topic = f"test-servers-{secrets.token_hex(4)}"
     admin = AIOKafkaAdminClient(bootstrap_servers=kafka_bootstrap)
     await admin.start()

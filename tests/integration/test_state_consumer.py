@@ -45,7 +45,6 @@ async def objects(*where: str) -> Any:
 
 
 async def said_by_rest(rm: Rm) -> Any:
-    """The same, of the view."""
     (partition,) = [each for each in await rm.get("/ws/v1/partitions") if each["clusterId"] == rm.rm_id]
     nodes = await rm.get("/ws/v1/partition/default/nodes")
     queues = await rm.get("/ws/v1/partition/default/queues")
@@ -64,7 +63,6 @@ async def said_by_rest(rm: Rm) -> Any:
 
 
 async def lived(rm: Rm) -> None:
-    """Things come, change and go."""
     await rm.nodes(n1=4_000, n2=4_000, n3=2_000)
     await rm.application("app", "root.a")
     await rm.application("lost", "root.nowhere")

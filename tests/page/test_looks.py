@@ -47,7 +47,6 @@ async def test_each_view_can_be_read(muster: Up, opened: Opened) -> None:
 
 
 async def _problems(muster: Up, opened: Opened, look: str) -> dict[str, Any]:
-    """What is wrong, by view."""
     width, dark = LOOKS[look]
     page = await opened(muster.http, width=width, dark=dark)
     problems: dict[str, Any] = {}

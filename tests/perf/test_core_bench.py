@@ -31,7 +31,7 @@ def _bench(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
 
 
-@pytest.mark.parametrize("scenario", ["single,20,2000,200", "mixed,10,3000,10", "binpack,30,2500,100"])
+@pytest.mark.parametrize("scenario", ["single,20,2000,200", "mixed,10,1000,10"])
 def test_a_run_is_one_json_line(scenario: str) -> None:
     done = _bench("--only", scenario)
     assert done.returncode == 0, done.stderr
@@ -71,14 +71,13 @@ MICROSECONDS = [
     ("scenario", "figures"),
     [
         ("gangs,20,12,8", [*RATES, "longest_ms", "ordinary_per_s"]),
-        ("gangs,10,1,60", [*RATES, "longest_ms", "ordinary_per_s"]),
         ("gang-room,10,20,4", ["releases", *MICROSECONDS]),
         ("gang-sizes,10,20,4", ["releases", *MICROSECONDS]),
         ("gang-held,10,50,4", ["alone_per_s", "held_submitted_per_s", "idle_s", "beside_per_s"]),
     ],
 )
 def test_gangs_are_measured(scenario: str, figures: list[str]) -> None:
-    done = _bench("--only", scenario, "--idle-s", "0.2", "--runs", "2")
+    done = _bench("--only", scenario, "--idle-s", "0.2")
     assert done.returncode == 0, done.stderr
     (line,) = done.stdout.splitlines()
     result = json.loads(line)

@@ -1,4 +1,4 @@
-"""A scheduler and a view on each log; and two RMs behind a gateway with an operator beside them."""
+"""A scheduler and a view on each log; a gateway with two RMs and an operator."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ on_every_log = pytest.mark.parametrize("world", LOGS, indirect=True)
 
 
 def log_settings(request: pytest.FixtureRequest, tmp_path: Path, partitions: int = 2) -> LogSettings:
-    """Of the log that a fixture with ``params=LOGS`` asks for, with topics of its own."""
+    """Settings of the log that ``request.param`` names, with topics of its own."""
     changes: dict[str, Any] = {"topic_prefix": f"scenario-{uuid.uuid4().hex[:12]}."}
     if request.param == "kafka":
         changes["kafka_bootstrap_servers"] = request.getfixturevalue("kafka_bootstrap")
@@ -65,7 +65,7 @@ class Services:
     view: ViewService
 
     async def restart_scheduler(self) -> None:
-        """Another scheduler takes over, with nothing but the log."""
+        """Replaces the scheduler by a new one, which has only the log."""
         await self.scheduler.stop()
         self.scheduler = SchedulerService(SchedulerSettings(), self.log, self.topics, SystemClock())
         await self.scheduler.start()
@@ -73,7 +73,7 @@ class Services:
 
 @asynccontextmanager
 async def scheduler_and_view(settings: LogSettings) -> AsyncIterator[Services]:
-    """Both run; they end at the end, and then the log."""
+    """Runs both. At the end it stops them, then the log."""
     topics, clock = settings.topics(), SystemClock()
     log = make_log(settings, clock)
     await log.start()
@@ -93,7 +93,7 @@ async def scheduler_and_view(settings: LogSettings) -> AsyncIterator[Services]:
 
 @dataclass
 class Told:
-    """What an RM was told on its streams.
+    """What an RM received on its streams.
 
     :ivar streams: (name, opened) as they happened.
     """
@@ -154,7 +154,7 @@ async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
             sessions_url=sessions_url or request.getfixturevalue("redis_url"),
             sessions_prefix=f"admin-{uuid.uuid4().hex[:12]}:",
             registration_timeout_s=PATIENCE_S,
-            stop_grace_s=0.5,
+            stop_grace_s=0.05,
         )
         # In one process the view is asked as it is, else by its URL.
         here = services.view.asgi if request.param == "memory" else None
@@ -182,7 +182,7 @@ async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 
 async def _furnish(rm: RmClient, told: Told) -> None:
-    """A node, an application in each queue, one ask that runs and one that is over the max of root.a."""
+    """Adds a node, an application in each queue, an ask that is placed, and one that exceeds the max of root.a."""
     await rm.send_nodes([node("n/1", {"vcore": 10_000})])
     await rm.send_applications([application("x", "root.a"), application("y", "root.b")])
     await eventually(lambda: sorted(told.accepted) == ["x", "y"], "the applications are accepted")

@@ -1,4 +1,4 @@
-"""What an operator asks, from the call to the RM's streams and the view: all of muster.v1.Admin."""
+"""All calls of muster.v1.Admin, from the call to the RM's streams and the view."""
 
 from __future__ import annotations
 
@@ -262,7 +262,7 @@ async def test_a_stopped_rm_is_looked_at_and_not_commanded(world: World) -> None
 
 
 def _quiet(condition: Callable[[], Awaitable[bool]]) -> Callable[[], Awaitable[bool]]:
-    """The view follows: what it does not know yet is not there, for a moment."""
+    """Treats NOT_FOUND as false: the view follows the log and may not know the object yet."""
 
     async def holds() -> bool:
         try:

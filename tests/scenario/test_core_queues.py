@@ -35,7 +35,7 @@ def test_a_parents_max_is_shared_and_a_release_anywhere_under_it_wakes() -> None
 
 
 def _long_run(queues: str, apps: dict[str, str], capacity: int, rounds: int = 1500) -> dict[str, float]:
-    """Everyone always wants more, tasks end at random: who holds how much of the cluster on average."""
+    """The average share of each queue when all have pending asks and tasks end at random."""
     dice = random.Random(11)
     cluster = Cluster(queues)
     cluster.node("n", vcore=capacity)

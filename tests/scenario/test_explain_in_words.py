@@ -1,4 +1,4 @@
-"""Why something waits, told as a person would read it: a cluster for each cause, and what is said of it.
+"""The sentences that explain why something waits: a cluster for each cause, and its sentence.
 
 (One for each reason is in docs/explain.md; here are the causes behind them.)
 """
@@ -37,14 +37,14 @@ from unit.view.explained import GIB, Explained, add, application, cluster, decod
 
 
 def say(arena: Arena, source: str, *said: Any) -> None:
-    """A source outside of the RM says these."""
+    """Puts these objects as a source does."""
     arena.do(SetSource("default", source, "1", SourceState.LIVE))
     changes = tuple(ExternalChange(kind_of(each), id_of(each), each) for each in said)
     arena.do(UpdateExternal("default", source, "1", changes))
 
 
 def closed_host() -> Explained:
-    """The host is there for the RM; the manager of its VMs lets nothing new on it."""
+    """A node of the RM that the VMs' manager closed."""
     arena = one_queue()
     say(arena, "vms", ExternalNode("n1", schedulable=False))
     arena.want("app", "ask", preempts=False, vcore=1_000)
@@ -53,7 +53,7 @@ def closed_host() -> Explained:
 
 
 def lent_out() -> Explained:
-    """All that a node has is on offer from a framework, which has taken some of it back."""
+    """A node that a framework offers whole, with a part revoked."""
     arena = cluster("{name: a}")
     add(arena, "app", "root.a")
     offers = [ExternalOffer("o-1", "n1", {"vcore": 4_000}), ExternalOffer("o-2", "n1", {"vcore": 4_000})]
@@ -98,7 +98,7 @@ def fenced() -> Explained:
 
 
 def lower_priority() -> Explained:
-    """Two asks for the same room: the one of the higher priority has it."""
+    """Two asks for the same room: the one with the higher priority gets it."""
     arena = one_queue()
     arena.want("app", "urgent", preempts=False, priority=10, vcore=8_000)
     arena.want("app", "ask", preempts=False, vcore=8_000)
@@ -107,7 +107,7 @@ def lower_priority() -> Explained:
 
 
 def others_first() -> Explained:
-    """By the order of the queue (fair) the application that has less comes first."""
+    """In a fair queue, the application with less goes first."""
     arena = one_queue("{name: a, properties: {application.sort.policy: fair}}")
     add(arena, "less", "root.a", "bob")
     arena.want("app", "runs", vcore=4_000)
@@ -125,7 +125,7 @@ def required_node() -> Explained:
 
 
 def not_synced() -> Explained:
-    """A source is configured, and has not said everything yet."""
+    """A configured source that has not synced."""
     found = explained.no_node_has_room()
     found.cluster.wait(60)
     found.info = RmInfo("rm", life="RUNNING", awaited=("vms",), awaited_ns=found.cluster.now_ns)
@@ -148,7 +148,7 @@ def stopped_queue() -> Explained:
 
 
 def draining_queue() -> Explained:
-    """Nothing new comes into a draining queue; what is in it is decided as before."""
+    """A draining queue, which accepts no new application and still places its asks."""
     arena = one_queue()
     arena.want("app", "runs", vcore=8_000)
     arena.want("app", "ask", preempts=False, vcore=1_000)
@@ -360,7 +360,7 @@ def test_an_application_says_what_most_of_what_it_wants_waits_for() -> None:
 
 
 def test_episodes_of_a_queue_that_overlap_are_one() -> None:
-    """One ask waited for a node for 60 s, another one for the last 20 of them; then for a larger one."""
+    """One ask waited for 60 s for a node, another one during the last 20 s, then for a larger node."""
     arena = cluster("{name: a}", "{name: b}")
     for app, path in (("app", "root.a"), ("other", "root.b")):
         add(arena, app, path)
@@ -475,7 +475,6 @@ def test_a_node_that_is_closed_and_too_small_as_well_gives_no_hope() -> None:
 
 
 def test_closed_nodes_are_counted_once_for_each_size_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thousand lists that wait for the same size are a thousand reasons."""
     arena = one_queue()
     arena.do(nodes(NodeAction.CREATE_DRAIN, {"closed": {"vcore": 8_000}}))
     counted: list[Mapping[Closer, int]] = []

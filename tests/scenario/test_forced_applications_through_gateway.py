@@ -124,7 +124,7 @@ async def muster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Must
 
 
 async def _comes_in(rm: Played, cause: Cause) -> None:
-    """The application is accepted, and an event says why it is where it is."""
+    """Sends the application and waits until it is accepted."""
     await rm.begins(cause.config, {"vcore": 20})
     if "maxapplications: 1" in cause.config:
         await rm.application("first", "root.a")
@@ -153,7 +153,6 @@ async def _is_told(rm: Played, cause: Cause) -> None:
 
 
 async def _runs(rm: Played, cause: Cause, *keys: str) -> None:
-    """What it runs is taken in, and shown."""
     for number, key in enumerate(keys):
         uuid = {"UUID": f"uuid-{key}"} if rm.generation == "previous" else {}
         member = {"taskGroupName": "workers", "placeholder": True} if "placeholderAsk" in cause.fields else {}
@@ -186,7 +185,7 @@ async def test_a_forced_application_comes_in_with_what_it_runs(muster: Muster, n
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("name", [name for name, cause in CAUSES.items() if cause.where == RECOVERY])
 async def test_without_the_tag_it_is_rejected(muster: Muster, name: str) -> None:
-    """(Else the causes above would be none.)"""
+    """Otherwise the causes above would prove nothing."""
     cause = CAUSES[name]
     async with rest_of(muster) as http:
         rm = Played(muster, http, "current")

@@ -1,4 +1,4 @@
-"""History adds up, played by an RM through a gateway: the sums of its events are what REST shows, after each step.
+"""An RM at a gateway: after each step, the sums of its events equal what REST shows.
 
 The ledger is docs/events.md, "Sums"; ``tests/contract/test_events_add_up.py`` names where else it is compared.
 """
@@ -48,15 +48,15 @@ async def http(muster: Muster) -> AsyncIterator[httpx.AsyncClient]:
 
 
 class Told(Played):
-    """An RM whose history is looked at after each of its steps."""
+    """An RM whose history is checked after each of its steps."""
 
     async def wants(self, key: str, wants: int, size: int) -> None:
-        """An ask of the previous generation, with repeats."""
+        """Sends an ask of the previous generation, with repeats."""
         item = {"allocationKey": key, "applicationID": "app", "partitionName": "default", "maxAllocations": wants}
         await self.peer.send("UpdateAllocation", {"asks": [{**item, "resourceAsk": {"vcore": size}}]})
 
     async def takes_back(self, key: str) -> None:
-        """An ask, in the words of its generation; returns when that was answered."""
+        """Releases an ask in the form of its generation. Returns after the answer."""
         item = {"partitionName": "default", "applicationID": "app", "allocationKey": key}
         if self.generation == "previous":
             await self.peer.send("UpdateAllocation", {"releases": {"allocationAsksToRelease": [item]}})
@@ -164,7 +164,7 @@ async def test_history_adds_up_over_a_restart_and_a_registration(muster: Muster,
 async def test_counts_add_up_after_a_registration(
     muster: Muster, http: httpx.AsyncClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What began less what ended is what runs: in `muster top`, over gRPC and REST, and for Prometheus."""
+    """Begun minus ended equals running, in `muster top`, gRPC, REST and Prometheus."""
     rm = Told(muster, http, "current")
 
     async def counts(running: int, **expected: int) -> None:

@@ -34,7 +34,7 @@ async def muster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Must
 
 
 def _sums(events: list[dict[str, Any]], kind: int) -> dict[str, int]:
-    """What ADD minus REMOVE of allocations leaves, by object: of nodes (3) or applications (2)."""
+    """ADD minus REMOVE of allocations by object, for nodes (3) or applications (2)."""
     details = {3: (303,), 2: (200, 500, 501, 502, 503, 504)}[kind]
     sums: dict[str, int] = {}
     for each in events:
@@ -46,7 +46,7 @@ def _sums(events: list[dict[str, Any]], kind: int) -> dict[str, int]:
 
 
 async def _adds_up(rm: Played) -> int:
-    """REST of the node, the queue and the partition, and the events, agree; gives the figure."""
+    """Fails unless REST's node, queue and partition and the events agree. Returns the figure."""
 
     async def agree() -> tuple[int] | None:
         node = await rm.sees(f"{DEFAULT}/node/n1")

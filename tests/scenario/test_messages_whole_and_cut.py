@@ -1,4 +1,4 @@
-"""One message or many, through the gateway: two resource managers say the same, one whole, one item by item.
+"""Two resource managers send the same items through the gateway, one in one message, one item by item.
 
 They must hear the same and look the same in REST. (Random messages: tests/simulation/messages.py.)
 """
@@ -77,7 +77,7 @@ GIVEN: list[Any] = [nodes(node("n1")), si.ApplicationRequest(new=[app("app")])]
 
 @dataclass
 class Sequence:
-    """What is said in one message, after what is given; and what becomes of it.
+    """The items of one message, the state before it, and its expected result.
 
     :param nodes: that are there then, by partition.
     """
@@ -216,7 +216,7 @@ class Rm:
         self._streams = {kind: self._channel.open(kind, self.rm_id) for kind in SI_KINDS}
 
     async def say(self, *messages: Any) -> dict[str, list[str]]:
-        """Returns all that the RM was told, each list of the interface's messages over all of them."""
+        """Everything that the RM received: each list of the messages, joined over all messages."""
         for message in messages:
             await self._send(KIND_OF[type(message)], message)
         told: dict[str, list[str]] = {}
@@ -299,7 +299,7 @@ async def world() -> AsyncIterator[World]:
     view = ViewService(
         ViewSettings(http_address="127.0.0.1:0", fresh_wait_s=PATIENCE_S, whole_wait_s=PATIENCE_S), log, topics, CLOCK
     )
-    chosen = GatewaySettings(grpc_address="127.0.0.1:0", http_address="", stop_grace_s=0.5)
+    chosen = GatewaySettings(grpc_address="127.0.0.1:0", http_address="", stop_grace_s=0.05)
     gateway = Gateway(chosen, log, topics, MemorySessions(CLOCK), CLOCK)
     for service in (scheduler, view, gateway):
         await service.start()

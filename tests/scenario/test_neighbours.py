@@ -1,4 +1,4 @@
-"""One RM beside another that asks for much: nobody waits for all that the other one wants."""
+"""One RM beside another with many asks: no RM waits for all asks of the other."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     topics, clock = settings.topics(), SystemClock()
     log = make_log(settings, clock)
     chosen = GatewaySettings(
-        grpc_address="127.0.0.1:0", http_address="", registration_timeout_s=PATIENCE_S, stop_grace_s=0.5
+        grpc_address="127.0.0.1:0", http_address="", registration_timeout_s=PATIENCE_S, stop_grace_s=0.05
     ).model_copy(update={"queue_config": GatewaySettings().queue_config.model_copy(update={"max_bytes": 1 << 20})})
     async with AsyncExitStack() as stack:
         await log.start()
@@ -121,7 +121,7 @@ async def test_an_ask_does_not_wait_for_all_asks_of_another_rm(world: World) -> 
 
 
 async def test_every_item_of_a_large_message_is_decided_once_and_in_order(world: World) -> None:
-    """The gateway cut it into many records; bad items are answered and change nothing."""
+    """The gateway splits the message into many records. Bad items are rejected and change nothing."""
     noise: list[str] = []
     noisy = await world.rm(NOISY, noise)
     items = asks("a", 3_000)
@@ -145,7 +145,7 @@ async def _all(reader: object) -> AsyncIterator[object]:
 async def test_asks_are_served_while_a_hostile_configuration_is_read(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before there was a process for it, the scheduler decided nothing for seconds."""
+    """Without the judge's process, the scheduler stopped for seconds."""
     judges: list[judging.Judge] = []
     init = judging.Judge._read
 

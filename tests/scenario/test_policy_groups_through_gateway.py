@@ -55,7 +55,7 @@ class World:
     gateways: list[tuple[Gateway, Channel]] = field(default_factory=list)
 
     async def schedule(self) -> None:
-        """Two schedulers take the partitions over, with nothing but the log."""
+        """Two new schedulers take over the partitions. They have only the log."""
         for scheduler in self.schedulers:
             await scheduler.stop()
         owned: list[Sequence[int]] = [range(0, PARTITIONS, 2), range(1, PARTITIONS, 2)]
@@ -113,7 +113,6 @@ async def world() -> AsyncIterator[World]:
 
 
 async def register(channel: Channel, rm_id: str, text: str, group: str = GROUP) -> list[str]:
-    """The warnings about the policy group."""
     request = si.RegisterResourceManagerRequest(rmID=rm_id, policyGroup=group, config=text)
     call = channel.stub.RegisterResourceManager(request, timeout=PATIENCE_S)
     await call

@@ -1,4 +1,4 @@
-"""Asks, allocations and releases in the words of the scheduler interface."""
+"""Asks, allocations and releases, as the scheduler interface describes them."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_a_changed_priority_changes_the_next_ask(cluster: Cluster) -> None:
 
 
 def test_an_allocated_ask_sent_again_changes_what_runs(cluster: Cluster) -> None:
-    """Resources, priority and tags in place; no limit is asked, and nobody is told that there is a new allocation."""
+    """Resources, priority and tags change in place, without a check of limits and without a new allocation."""
     cluster.ask("x", "k", vcore=1)
     assert not cluster.ask("x", "k", vcore=1)  # word for word
     began_ns = cluster.application("x").allocations["k"].allocated_ns
@@ -236,7 +236,7 @@ def test_a_released_allocation_stays_released_when_its_ask_is_repeated(cluster: 
     ],
 )
 def test_each_kind_of_release(cluster: Cluster, kind: Termination, told: list[tuple[str, Termination]]) -> None:
-    """What runs and is released is acknowledged, whatever the RM calls it: the scheduler did not begin it."""
+    """Each release by the RM is acknowledged, whatever its termination type."""
     cluster.ask("x", "k", vcore=1)
     out = cluster.release("x", "k", kind)
     assert _released(out) == told

@@ -1,4 +1,4 @@
-"""The life of nodes in the words of the scheduler interface, and of the previous generation where it says more."""
+"""The life of nodes, as the scheduler interface and its previous generation describe it."""
 
 from __future__ import annotations
 
@@ -304,7 +304,6 @@ def test_a_node_may_come_back_under_its_name(cluster: Cluster) -> None:
 
 
 def test_a_new_node_brings_its_allocations(cluster: Cluster) -> None:
-    """The previous generation: NodeInfo.existingAllocations."""
     existing = (
         AskItem("k", "x", "", {"vcore": 2}, uuid="u-1"),
         AskItem("k2", "x", "", {"vcore": 1}),

@@ -45,7 +45,7 @@ HOSTS = {f"host-{number}": 16 for number in range(6)}
 
 
 class Hosts:
-    """The truth: what runs on the machines, whoever started it. The VMs' manager knows its own share only."""
+    """Everything that runs on the machines. The VMs' manager knows its own share only."""
 
     def __init__(self, dice: random.Random) -> None:
         self.dice = dice
@@ -57,7 +57,7 @@ class Hosts:
         return sum(size for on, size in (*self.vms.values(), *self.containers.values()) if on == host)
 
     def start_or_stop_a_vm(self) -> ExternalChange | None:
-        """The other manager places a VM where there is room for it (it sees what runs), or ends one."""
+        """The other manager starts a VM on a host with room, or ends one."""
         if self.vms and self.dice.random() < 0.4:
             key = self.dice.choice([*self.vms])
             del self.vms[key]
@@ -85,7 +85,7 @@ class Hosts:
 
 
 def life(seed: int, *, informed: bool) -> int:
-    """How many steps of a life end with a host on which more runs than it has."""
+    """The number of steps after which a host is overcommitted."""
     dice = random.Random(seed)
     cluster = Outside()
     cluster.app("x", "root.a")
@@ -121,7 +121,6 @@ def test_without_it_both_over_commit(seed: int) -> None:
 
 
 def test_nothing_is_placed_before_the_informer_has_synced() -> None:
-    """The event handler framework, WaitForCacheSync."""
     cluster = Outside()
     cluster.do(SetDeciding(False))
     cluster.app("x", "root.a")
@@ -138,7 +137,7 @@ def test_nothing_is_placed_before_the_informer_has_synced() -> None:
 
 
 class CoreCache:
-    """The way into the scheduler's cached objects, without a log between."""
+    """Puts objects directly into the core, without a log."""
 
     source = "vms"
 
@@ -191,7 +190,6 @@ def test_add_update_delete_node(cluster: Outside, handler: EventHandler) -> None
 
 
 def test_add_update_delete_allocation(cluster: Outside, handler: EventHandler) -> None:
-    """The seed's AddPod."""
     first, second = (ExternalAllocation("vm", "host-0", {"vcore": size}) for size in (2, 3))
     handler.add_allocation(first, initial=False)
     assert vcores(cluster) == (8, 6)

@@ -39,7 +39,7 @@ class Allocator:
         self._offers = 0
 
     def unused(self, host: str) -> int:
-        """What is neither lent nor used by the other framework."""
+        """Resources that are neither lent nor used by the other framework."""
         return self.hosts[host] - self.others[host] - sum(size for at, size in self.lent.values() if at == host)
 
     def lend(self, host: str, size: int, *, idle_s: int = 0) -> str:
@@ -63,7 +63,7 @@ class Allocator:
         self.others[host] += size
 
     def hear(self) -> None:
-        """What Muster's records say was given back; the allocator forgets those offers."""
+        """Forgets the offers that Muster's records return."""
         for offer_id in list(self._given_back()):
             host, size = self.lent.pop(offer_id)
             offer = ExternalOffer(offer_id, host, {"vcore": size})
@@ -90,7 +90,7 @@ class Allocator:
                 yield parts[3]
 
     def check(self) -> None:
-        """No conflict: what Muster's RM runs there and what the other framework uses fits on each host."""
+        """Fails if Muster's RM and the other framework together exceed a host."""
         for host, size in self.hosts.items():
             ours = sum(
                 each.shape.quantities["vcore"]

@@ -90,7 +90,7 @@ class Running:
         return answer.json()
 
     async def until(self, path: str, wanted: object) -> None:
-        """Asks, bounded in time, until the answer is (or has) what is wanted."""
+        """Polls until the answer equals (or contains) the expected value."""
         found: object = None
 
         async def is_so() -> bool:
@@ -202,7 +202,7 @@ async def test_a_view_that_starts_later_shows_the_same(running: Running) -> None
 
 
 def _unordered(value: object) -> object:
-    """Lists of objects in one order: theirs is nobody's promise."""
+    """Lists of objects, sorted: their order is not specified."""
     if isinstance(value, list):
         return sorted((_unordered(each) for each in value), key=repr)
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""A resource manager of either generation in front of a whole Muster's gateway, and REST beside it, a word a line."""
+"""A resource manager of either generation at the gateway of a whole Muster, with short calls for messages and REST."""
 
 from __future__ import annotations
 
@@ -42,11 +42,10 @@ class Played:
         await self.peer.send("UpdateApplication", {"new": [{**item, **fields}]})
 
     async def reports(self, app_id: str, key: str, vcore: int, node: str = "n1", **fields: Any) -> None:
-        """An allocation that runs."""
         await self.allocations(self.allocation(app_id, key, vcore, nodeID=node, **fields))
 
     async def asks(self, app_id: str, key: str, vcore: int, **fields: Any) -> None:
-        """An ask, in the words of its generation."""
+        """Sends an ask in the form of its generation."""
         if self.generation == "current":
             await self.allocations(self.allocation(app_id, key, vcore, **fields))
             return
@@ -67,7 +66,7 @@ class Played:
         await self.peer.send("UpdateAllocation", {"releases": {"allocationsToRelease": said}})
 
     async def hears(self, method: str, kind: str, **fields: Any) -> dict[str, Any]:
-        """Waits for the next item of that kind with those fields; gives it, and it is heard no more."""
+        """Waits for an item of that kind with those fields, removes it from ``heard`` and returns it."""
         waiting = self.peer.heard[method]
 
         def found() -> Heard | None:
@@ -83,13 +82,13 @@ class Played:
         return item.item
 
     async def sees(self, path: str, **parameters: str) -> Any:
-        """What REST answers, of this resource manager."""
+        """REST's answer for this resource manager."""
         answer = await self.http.get(path, params={"rm": self.rm_id, **parameters})
         assert answer.status_code == 200, (path, answer.status_code, answer.text)
         return answer.json()
 
     async def events(self) -> list[dict[str, Any]]:
-        """The event records so far, perhaps none: the publisher follows the log."""
+        """The event records so far. There may be none yet, because the publisher follows the log."""
         answer = await self.http.get("/ws/v1/events/batch", params={"rm": self.rm_id, "count": "10000"})
         if answer.status_code == 404:
             return []

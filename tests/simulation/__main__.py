@@ -27,7 +27,7 @@ PROGRESS_EVERY = 100
 
 @dataclass
 class Lived:
-    """What came of the lives of one process: digests and failures by seed, and how often what came up."""
+    """The results of one process: digests and failures by seed, and counts of situations."""
 
     seeds: range
     digests: dict[int, str] = field(default_factory=dict)
@@ -82,7 +82,7 @@ def _live_here(kind: Kind, seeds: range, steps: int) -> None:
 
 
 def lines_of(kind: Kind, hash_seed: str, seeds: range, steps: int) -> subprocess.Popen[str]:
-    """Lives them in a process with this hash seed; its output is a line of JSON for each."""
+    """Runs the lives in a process with this hash seed. It prints one line of JSON for each life."""
     command = [sys.executable, "-m", "simulation", "--lines", "--with", kind.features, "--first", str(seeds.start)]
     return subprocess.Popen(
         [*command, "--seeds", str(len(seeds)), "--steps", str(steps)],

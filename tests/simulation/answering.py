@@ -72,7 +72,7 @@ class Manners:
 
     @property
     def takes_turns(self) -> bool:
-        """It wants one proposal at a time somewhere."""
+        """Whether it wants one open proposal at a time in some scope."""
         return bool(self.alone or self.tagged)
 
 
@@ -81,7 +81,6 @@ TAGS = ("node", "task-group", "application", "one", "all")
 
 
 def manners(dice: random.Random, turning: random.Random) -> Manners:
-    """Any."""
     turns = turning.choice(["none", "none", "hello", "tags", "both"])
     return Manners(
         dice.random() < 0.9,
@@ -120,7 +119,7 @@ class Answering:
         rm.makers["stream"] = self._stream
 
     def item(self, item: AskItem) -> AskItem:
-        """An ask, that may say itself where its proposals are to be alone."""
+        """An ask, which may name its own scope for single proposals."""
         if not self.manners.takes_turns:
             return item
         tags = {name: each for name, each in item.tags.items() if name != TAG}
@@ -131,7 +130,6 @@ class Answering:
     # ---- answers ---------------------------------------------------------------------------------------------------
 
     def hear(self, facts: list[Fact]) -> None:
-        """Questions go on its pile."""
         for fact in facts:
             if isinstance(fact, PredicatesAsked | PreemptionPredicatesAsked):
                 self._due.append(
@@ -139,7 +137,6 @@ class Answering:
                 )
 
     def answers(self) -> list[Command]:
-        """What it answers in this step."""
         dice, now_ns, self._step = self._rm.dice, self._rm.run.now_ns, self._step + 1
         due = [fact for step, fact in self._due if step <= self._step]
         self._due = [each for each in self._due if each[0] > self._step]
@@ -183,13 +180,12 @@ class Answering:
     # ---- its stream ------------------------------------------------------------------------------------------------
 
     def begins(self, report: list[Command] | None) -> Iterator[Command]:
-        """Its stream comes, at first and after a registration."""
+        """Opens its stream, at first and after a registration."""
         if self._begins or report is not None:
             self._begins = False
             yield self.connect(connected=True)
 
     def forget(self) -> None:
-        """The RM will register anew."""
         self.policy = CallbackPolicy()
 
     def _stream(self, partition: Partition, apps: list[Application]) -> Command | None:
@@ -198,7 +194,6 @@ class Answering:
         return self.connect(connected=not self.policy.connected)
 
     def connect(self, *, connected: bool) -> SetCallbacks:
-        """Its stream comes, or goes."""
         how = self.manners
         wanting = connected or self.policy.since_ns > 0
         self.policy = CallbackPolicy(
@@ -217,14 +212,13 @@ class Answering:
         return SetCallbacks(self.policy)
 
     def _alone(self) -> Scope:
-        """As in the hello before, mostly."""
         how, turning = self.manners, self._turning
         return turning.choice((Scope.ALL, *SCOPES)) if how.alone and turning.random() < 0.2 else how.alone
 
     # ---- the end ---------------------------------------------------------------------------------------------------
 
     def ending(self) -> Iterator[tuple[int | None, Iterable[Command]]]:
-        """It agrees to everything, and time passes: whatever fits is placed. Then all of it goes."""
+        """Agrees to everything while time passes, until everything that fits is placed. Then ends all allocations."""
         rm = self._rm
         yield SECOND_NS, self._say([SetDeciding(True), self.connect(connected=True)])
         for number in range(1, LAST_MINUTES * 2):
@@ -243,7 +237,6 @@ class Answering:
         yield from self.answers()
 
     def _gone(self) -> Iterator[Command]:
-        """Everything ends."""
         yield from self._rm.confirmations()
         for partition in self._rm.run.core.partitions.values():
             yield UpdateApplications((), tuple((partition.name, app.app_id) for app in live(partition)))

@@ -88,13 +88,12 @@ class Auditor(RecordBooks):
 
     @property
     def books(self) -> dict[str, Books]:
-        """By partition."""
         return self.hearing.books
 
     # ---- what happens ----------------------------------------------------------------------------------------------
 
     def began(self, run: Run, out: Outcome) -> None:
-        """The queues of the first configuration were announced."""
+        """Notes the queues of the first configuration."""
         for event in out.events:
             self._sums.take(event)
 
@@ -159,7 +158,6 @@ class Auditor(RecordBooks):
     # ---- what must be true between steps ---------------------------------------------------------------------------
 
     def _check_times(self, now_ns: int) -> None:
-        """Whatever had its time was done."""
         for books in self.books.values():
             for app in [*books.apps.values(), *books.finished.values()]:
                 due = app.deadline_ns and app.deadline_ns <= now_ns
@@ -181,7 +179,6 @@ class Auditor(RecordBooks):
                     must(now_ns < since_ns + LINGER_NS, "deadline", f"queue {queue.path} is empty since {since_ns}")
 
     def _nothing_is_left(self, books: Books) -> None:
-        """Brute force: every ask, every limit, every node."""
         for app in books.apps.values():
             if not app.asks or app.state == "Failing" or books.full(app):
                 continue
@@ -195,7 +192,7 @@ class Auditor(RecordBooks):
                     must(not rooms, "left pending", f"{ask} fits on {rooms[0].node_id if rooms else ''}")
 
     def _note_waiting(self, records: Records) -> None:
-        """Which applications as a whole wait: others may go first, until they were looked at."""
+        """Notes the applications that wait as a whole: others may go first until they are tried."""
         for books in self.books.values():
             for app in books.apps.values():
                 record = records["app"].get((books.name, app.app_id))

@@ -15,7 +15,7 @@ Document = dict[str, Any]
 
 
 class AuditFailure(AssertionError):
-    """The auditor caught the core at something.
+    """The auditor noticed a violation.
 
     :ivar check: the check's short name: what a failing seed has in common with its shrunken form.
     """
@@ -40,7 +40,6 @@ def read_amounts(texts: dict[str, str] | None) -> Amounts | None:
 
 
 def positive(amounts: Amounts | None) -> Amounts:
-    """The amounts without zeros."""
     return {name: value for name, value in (amounts or {}).items() if value}
 
 
@@ -50,7 +49,6 @@ def covers(large: Amounts, small: Amounts) -> bool:
 
 
 def seconds_ns(text: str) -> int:
-    """A duration as worlds.py writes it."""
     return int(text[:-1]) * {"s": 1, "m": 60}[text[-1]] * SECOND_NS
 
 
@@ -59,8 +57,6 @@ def seconds_ns(text: str) -> int:
 
 @dataclass(slots=True)
 class QueueRules:
-    """One configured queue."""
-
     path: str
     leaf: bool
     guaranteed: Amounts | None
@@ -74,7 +70,6 @@ class QueueRules:
 
 
 def configured_queues(partition: Document) -> dict[str, QueueRules]:
-    """By path, parents first."""
     found: dict[str, QueueRules] = {}
     _collect(partition["queues"][0], "", {}, None, found)
     return found
@@ -189,20 +184,18 @@ class BookedNode:
         return self.schedulable and self.ready
 
     def free(self, name: str) -> int:
-        """What is left of a type."""
         return self.capacity.get(name, 0) - self.used[name] - self.occupied[name] - self.reported.get(name, 0)
 
     def has_room(self, amounts: Amounts) -> bool:
         return all(value <= self.free(name) for name, value in amounts.items())
 
     def could_hold(self, amounts: Amounts) -> bool:
-        """When it was empty."""
         return all(value <= self.capacity.get(name, 0) for name, value in amounts.items())
 
 
 @dataclass(slots=True, eq=False)
 class BookedAsk:
-    """What is still wanted. ``said``: all quantities in the RM's words, zeros too; ``wants``: without zeros.
+    """A pending ask. ``said``: all quantities in the RM's words, zeros too; ``wants``: without zeros.
 
     ``leaving``: the placeholders that were told to go for it; ``mismatched``: none was as large.
     """
@@ -237,7 +230,6 @@ class BookedAsk:
 
     @property
     def open(self) -> int:
-        """For how many nothing leaves yet."""
         return self.pending - len(self.leaving)
 
     @property
@@ -287,7 +279,7 @@ class BookedAllocation:
 
     @property
     def free(self) -> bool:
-        """A placeholder that was not told to go."""
+        """Whether it is a placeholder that is not releasing."""
         return self.placeholder and not self.told
 
     @property
@@ -385,15 +377,14 @@ class BookedApp:
         return max((ordinal + 1 for each, ordinal in self.held if each == key), default=0)
 
     def pending(self, task_group: str) -> int:
-        """So many placeholders of a task group are asked for."""
+        """The number of pending placeholders of a task group."""
         return sum(ask.pending for ask in self.asks.values() if ask.placeholder and ask.task_group == task_group)
 
     def placeholders(self, task_group: str) -> list[BookedAllocation]:
-        """Those of a task group."""
         return [each for each in self.held.values() if each.placeholder and each.task_group == task_group]
 
     def free(self, task_group: str) -> list[BookedAllocation]:
-        """The placeholders of a task group that were not told to go."""
+        """The placeholders of a task group that are not releasing."""
         return [each for each in self.placeholders(task_group) if not each.told]
 
     def placed(self) -> Counter[str]:
@@ -434,6 +425,6 @@ def suits(ask: BookedAsk, held: BookedAllocation) -> bool:
 
 
 def end_placeholders(app: BookedApp, task_group: str, became: str, count: int) -> None:
-    """Writes down what became of so many placeholders that were asked for."""
+    """Books the end of that many pending placeholders."""
     counts = app.gang.groups[task_group]
     setattr(counts, became, getattr(counts, became) + count)

@@ -62,13 +62,12 @@ class Question:
 
     @property
     def about(self) -> tuple[str, str]:
-        """Application and ask."""
         return self.fact.app_id, self.fact.key
 
 
 @dataclass(slots=True)
 class Over:
-    """What stood above its limit before anything was decided: that much may stay."""
+    """The amounts above a limit before the cycle, which may stay."""
 
     used: dict[tuple[str, str, int], int] = field(default_factory=dict)
     running: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -113,7 +112,7 @@ class Laws(Law):
     # ---- what happens ----------------------------------------------------------------------------------------------
 
     def registers(self, run: Run) -> None:
-        """The RM begins anew: nothing is asked, nothing was answered."""
+        """Starts anew at a registration: no open call, no answer."""
         self._begin()
         self._policy = CallbackPolicy()
         if self.wire is not None:
@@ -155,7 +154,7 @@ class Laws(Law):
         self.tally["restart: with refusals"] += refused
 
     def restarted(self, run: Run, info: RmInfo) -> None:
-        """Another core goes on: no question is open, answers to older ones are nobody's."""
+        """Notes a restart: no call is open, and answers to older ones are ignored."""
         core = run.core
         if self.wire is not None:
             self.wire.goes_on(info)
@@ -177,7 +176,7 @@ class Laws(Law):
             info.last_allocation_response = self.wire.info.last_allocation_response
 
     def asks(self, now_ns: int) -> tuple[bool, bool]:
-        """Whether the RM is asked before something is placed; and before a preemption."""
+        """Whether the RM gets a call before a placement, and before a preemption."""
         policy = self._policy
         there = policy.connected or now_ns < policy.since_ns + policy.grace_ns
         return policy.predicates and there, policy.preemption and there
@@ -261,7 +260,6 @@ class Laws(Law):
         return True
 
     def _cycled(self, core: SchedulerCore, before: set[int], facts: list[Fact], now_ns: int) -> None:
-        """The core decided."""
         self._note_ends(core, reported=False)
         self._forget_moved(core)
         for number in [number for number, each in self._asked.items() if each.fact.due_ns <= now_ns]:
@@ -397,7 +395,7 @@ class Laws(Law):
     # ---- limits ----------------------------------------------------------------------------------------------------
 
     def check_over(self, core: SchedulerCore) -> None:
-        """Nothing that was decided went over a limit, proposals too."""
+        """Fails if a decision exceeded a limit, proposals counted."""
         before, now = self._over, _over(core)
         for about, used in now.used.items():
             must(used <= before.used.get(about, 0), "limit", f"{about} uses {used}, before {before.used.get(about)}")
@@ -411,7 +409,7 @@ class Laws(Law):
     # ---- at rest ---------------------------------------------------------------------------------------------------
 
     def check_rest(self, core: SchedulerCore) -> None:
-        """Brute force: of what is pending and not asked about nothing could be placed now, or be asked about."""
+        """Fails if a pending ask without a call could be placed now, or be asked about (brute force)."""
         for partition in core.partitions.values():
             if not partition.deciding:
                 continue
@@ -438,7 +436,7 @@ class Laws(Law):
                         _check_no_room(partition, ask, self._turns)
 
     def check_leaks(self, core: SchedulerCore) -> None:
-        """What is remembered of questions is of asks and nodes that are there."""
+        """Fails if the core remembers calls about unknown asks or nodes."""
         for partition in core.partitions.values():
             questions = partition.questions
             open_now = set(questions.open.values())
@@ -467,7 +465,7 @@ class Laws(Law):
                     must(dict(proposed) == app.gang.proposed, "leak", f"{app}: {app.gang.proposed}, {proposed}")
 
     def over(self, run: Run) -> None:
-        """Everything is over: nothing is left of it."""
+        """Fails if anything is left when everything has ended."""
         for partition in run.core.partitions.values():
             questions = partition.questions
             for what in ("open", "_quick", "_aside", "_agreed", "_refused", "_stale"):
@@ -482,7 +480,6 @@ class Laws(Law):
 
 
 def _nodes(core: SchedulerCore) -> dict[tuple[str, str], tuple[Any, ...]]:
-    """What is said of each node."""
     return {
         (partition.name, node_id): (list(node.capacity), list(node.occupied), dict(node.attributes), node.usable)
         for partition in core.partitions.values()
@@ -491,7 +488,7 @@ def _nodes(core: SchedulerCore) -> dict[tuple[str, str], tuple[Any, ...]]:
 
 
 def check_settled(core: SchedulerCore) -> None:
-    """An RM that agreed to everything is asked no more, and nothing is refused any more that fits."""
+    """Fails if an RM that agrees to everything has an open call, or a fitting ask is still refused."""
     for partition in core.partitions.values():
         must(not partition.questions.open, "settled", f"{partition.questions.open} is asked for ever")
         for app in partition.apps.values():
@@ -519,7 +516,7 @@ def _what_is_where(core: SchedulerCore) -> dict[tuple[str, str], dict[int, Alloc
 
 
 def booked_on(check: PredicateCheck) -> Node | None:
-    """The node on which what is proposed counts."""
+    """The node on which the proposal counts."""
     return check.booked
 
 

@@ -37,7 +37,6 @@ def wanted(policy: CallbackPolicy, demand: Demand) -> Scope:
 
 
 def places(partition: str, app_id: str, task_group: str, node_ids: Iterable[str]) -> Iterator[Place]:
-    """In which scopes it is."""
     yield partition, Scope.ONE, "", ""
     yield partition, Scope.APPLICATION, app_id, ""
     yield partition, Scope.TASK_GROUP, app_id, task_group
@@ -78,7 +77,7 @@ class Turns:
 
 
 def check_alone(policy: CallbackPolicy, partition: Partition, tally: Counter[str]) -> None:
-    """No two are open where one of them is to be alone."""
+    """Fails if two proposals are open in a scope where one of them must be alone."""
     found = list(proposals(partition))
     if not found:
         return
@@ -105,12 +104,11 @@ class Wire:
         self.goes_on(info)
 
     def goes_on(self, info: RmInfo) -> None:
-        """Another process writes."""
         self.info = info
         self._emitter = Emitter(Topics(), info)
 
     def registered(self) -> None:
-        """The RM begins anew, and knows all that it reports."""
+        """Starts anew at a registration."""
         self.info.last_allocation_response = 0
         self._told.clear()
         self._notes.clear()

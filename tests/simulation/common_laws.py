@@ -43,7 +43,7 @@ class Common(Law):
         self._check_core = check_core
 
     def decided(self, run: Run, facts: list[Fact], events: list[Event], budget: int) -> None:
-        """At rest nothing is due, and another cycle has nothing to say."""
+        """Fails if another cycle at rest has any output."""
         core, number, pace = run.core, len(run.steps), self._pace
         if self._check_core and number % pace.invariants == 0:
             invariants.check(core, exhausted=core.exhausted)
@@ -73,7 +73,7 @@ class Common(Law):
 
 
 def compare_records(run: Run) -> None:
-    """The records are what there is, and a fold and a follower have the same."""
+    """Fails unless the records, a fold and a follower equal the core."""
     topic, now = run.topic, published(run.core)
     stale = [key for key in now if now[key] != topic.get(key) and _as_folded(key, topic) == _as_folded(key, now)]
     now.update((key, topic[key]) for key in stale)  # (after a restart a record may still say how many)
@@ -162,7 +162,7 @@ class History(Law):
         must(self._runs == runs, "history", f"{self._runs} began and did not end, {runs} run")
 
     def compare_events(self, core: SchedulerCore) -> None:
-        """The events' sums only."""
+        """Compares the events' sums only."""
         try:
             self._books.compare(of_core(core))
         except UnevenBooks as error:

@@ -69,7 +69,7 @@ class Deciding:
         }
 
     def check(self, facts: list[Fact], events: list[Event]) -> int:
-        """Walks through a cycle's events and facts; gives how many allocations were made."""
+        """Checks a cycle's events and facts. Returns the number of new allocations."""
         self._hearing.now_ns = self._now_ns
         self._facts = deque(facts)
         made = 0
@@ -122,7 +122,7 @@ class Deciding:
     # ---- facts -----------------------------------------------------------------------------------------------------
 
     def _lone_facts(self) -> None:
-        """Facts that come without an event of their own."""
+        """Checks the facts that have no event of their own."""
         while self._facts:
             fact = self._facts[0]
             if isinstance(fact, TooSmallCluster):
@@ -157,7 +157,7 @@ class Deciding:
         self._tally["told: the cluster is too small"] += 1
 
     def _reminds(self, fact: ReleasedAllocation) -> bool:
-        """What was told to go, and was not confirmed, is told again every five minutes."""
+        """An unconfirmed release is repeated every five minutes."""
         held = find_held(self._hearing.books[fact.partition], fact.app_id, fact.key, fact.uuid)
         if not held.told:
             return False
@@ -208,7 +208,7 @@ class Deciding:
         self._hearing.set_state(books, app, state)
 
     def _is_due(self, app: BookedApp) -> bool:
-        """It has run as long as it may: it fails, and all that is its goes before."""
+        """Whether the application's execution time is over: it fails after everything of it is released."""
         return app.state == "Running" and app.timeout_ms > 0 and app.deadline_ns <= self._now_ns
 
     def _cancelled(self, event: Event) -> None:
@@ -282,7 +282,7 @@ class Deciding:
         unreserve(ask)
 
     def _check_lost(self) -> None:
-        """A node is given up when its ask was placed, for a daemon or a preempting ask, or at the time-out."""
+        """A reservation ends when its ask is placed, for a daemon or a preempting ask, or at the time-out."""
         for ask, (node, age_ns) in self._lost.items():
             if ask.app.asks.get(ask.key) is not ask:
                 self._tally["reservation: its ask is gone"] += 1
@@ -413,7 +413,7 @@ class Deciding:
         must(app.state not in TERMINAL and app.state != "Failing", "state", f"{ask} of an application {app.state}")
 
     def _check_node(self, books: Books, ask: BookedAsk, node: BookedNode) -> None:
-        """The first node in order, of those with room."""
+        """Fails unless the node is the first in order with room."""
         if ask.required:
             return
         value = node_orders.values(books, ask)
@@ -468,7 +468,7 @@ class Deciding:
                     must(own_key <= key, "queue order", words)
 
     def _rivals(self, books: Books) -> dict[str, list[BookedAsk]]:
-        """By application: of each kind of ask the oldest, if it could have been placed since the cycle began."""
+        """For each application, the oldest ask of each kind that could have been placed since the cycle began."""
         found: dict[str, list[BookedAsk]] = {}
         but = frozenset(self._given_up)
         memo: dict[tuple[Any, ...], bool] = {}
@@ -501,7 +501,7 @@ class Deciding:
 
 
 def note_limited(books: Books, now_ns: int) -> list[BookedAsk]:
-    """The asks with a node that a limit holds back, and since when without a break it was seen to."""
+    """Notes the asks with a node that a limit holds back, and since when."""
     found = []
     for node in books.nodes.values():
         for ask in node.reservations:
@@ -514,7 +514,6 @@ def note_limited(books: Books, now_ns: int) -> list[BookedAsk]:
 
 
 def heads(asks: Iterable[BookedAsk]) -> list[BookedAsk]:
-    """Of each kind the oldest."""
     found: dict[tuple[Any, ...], BookedAsk] = {}
     for ask in asks:
         old = found.get(ask.kind)
@@ -524,7 +523,6 @@ def heads(asks: Iterable[BookedAsk]) -> list[BookedAsk]:
 
 
 def allocation_of(ask: BookedAsk, made: Allocation, now_ns: int) -> BookedAllocation:
-    """What an ask became."""
     return BookedAllocation(
         ask.app,
         ask.key,
@@ -552,7 +550,7 @@ def find_held(books: Books, app_id: str, key: str, uuid: str) -> BookedAllocatio
 
 
 class _Order:
-    """Keys of applications and queues, the first one smallest."""
+    """Sort keys of applications and queues."""
 
     def __init__(self, books: Books) -> None:
         self._books = books
@@ -585,7 +583,7 @@ class _Order:
         return found
 
     def _pending_below(self, path: str) -> list[int]:
-        """The priorities of all that is pending in a queue, as they arrive there."""
+        """The priorities of everything pending in a queue, with the queues' offsets."""
         books = self._books
         found: list[int] = []
         for app in books.apps_below(path):

@@ -40,7 +40,7 @@ _WORDS = (
 
 
 class EventSums:
-    """Sums of everything that events said so far."""
+    """Sums of all events so far."""
 
     def __init__(self) -> None:
         self.apps: dict[str, Counter[str]] = {}
@@ -65,7 +65,6 @@ class EventSums:
         self.told: dict[tuple[str, str], set[str]] = {}
 
     def take(self, event: Event) -> None:
-        """One more event."""
         last, self._last = self._last, event
         behind = _BEHIND.get(event.detail)
         if behind is not None and last is not None and last.detail is not Detail.UG_APP_LINK:
@@ -152,7 +151,7 @@ class EventSums:
             del self.held_back[app_id]
 
     def _take_request(self, event: Event) -> None:
-        """Each word once, and its opposite only behind it."""
+        """Fails if a request's event repeats, or its end precedes it."""
         told = self.told.setdefault((event.reference_id, event.object_id), set())
         for begins, ends in _WORDS:
             if begins in event.message:
@@ -163,11 +162,11 @@ class EventSums:
                 told.discard(begins)
 
     def note_partitions(self, count: int) -> None:
-        """So many partitions there are now: before the events that say so."""
+        """Notes the number of partitions, before their events."""
         self._partitions = max(self._partitions, count)
 
     def compare(self, books: dict[str, Books]) -> None:
-        """Raises AuditFailure where events and books disagree."""
+        """Raises AuditFailure if events and books differ."""
         self.compare_used(books)
         self.compare_limits(books)
         kept = Counter(
@@ -179,7 +178,7 @@ class EventSums:
         _same("reservations", self.reservations, kept)
 
     def compare_used(self, books: dict[str, Books]) -> None:
-        """The same, of nodes, queues, and what applications have."""
+        """Compares nodes, queues and applications' allocations."""
         nodes = {node.node_id: node for each in books.values() for node in each.nodes.values()}
         apps = {app.app_id: app for each in books.values() for app in each.apps.values()}
         for app_id, used in self.apps.items():
@@ -204,7 +203,7 @@ class EventSums:
         _same("members", self.members, Counter((app.queue, app.app_id) for app in apps.values()))
 
     def compare_limits(self, books: dict[str, Books]) -> None:
-        """The same, of users and groups, and of their limits."""
+        """Compares users, groups and their limits."""
         self.note_partitions(len(books))
         users: dict[tuple[str, str], Counter[str]] = {}
         groups: dict[tuple[str, str], Counter[str]] = {}
@@ -251,7 +250,7 @@ def _add(sums: dict[str, Counter[str]], key: str, amounts: Amounts, sign: int) -
 
 
 def amounts_of(event: Event) -> Amounts:
-    """The event's resource by type name, zeros included."""
+    """The event's resource by type name, with zeros."""
     resource = event.resource
     if isinstance(resource, Shape):
         return dict(resource.quantities)

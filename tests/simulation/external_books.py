@@ -45,7 +45,7 @@ OVER = ("Completed", "Failed", "Expired", "Rejected")
 
 @dataclass(slots=True)
 class RmNode:
-    """What the RM says of a node. ``capacity`` None: it does not have it, and only drains what others brought."""
+    """The RM's report of a node. ``capacity`` None: it does not have it, and only drains what others brought."""
 
     capacity: Amounts | None
     occupied: Amounts
@@ -55,7 +55,7 @@ class RmNode:
 
 @dataclass(slots=True)
 class App:
-    """An application of the RM's that is not over."""
+    """An unfinished application of the RM."""
 
     app_id: str
     queue: str
@@ -64,8 +64,6 @@ class App:
 
 @dataclass(slots=True, eq=False)
 class Wanted:
-    """A pending ask."""
-
     app_id: str
     key: str
     quantities: Amounts
@@ -109,7 +107,7 @@ class Said:
 
 @dataclass(slots=True)
 class Source:
-    """A source. ``life``: the last one heard of. ``lost``: it was stale, and has not been live again."""
+    """A source. ``life``: the newest one. ``lost``: it was stale, and has not been live again."""
 
     name: str
     life: str = ""
@@ -120,17 +118,16 @@ class Source:
     objects: dict[Key, Said] = field(default_factory=dict)
 
     def of(self, kind: ExternalKind) -> Iterator[Said]:
-        """Everything of a kind."""
         return (each for (number, _), each in self.objects.items() if number is kind)
 
     def distrusts(self, said: Said) -> bool:
-        """Nothing new is to be put where this one of its objects has a say."""
+        """Whether this object of the source keeps new allocations from its node."""
         return self.drains and (said.stale or self.lost)
 
 
 @dataclass(slots=True)
 class Effective:
-    """What counts of a node."""
+    """The merged values of a node."""
 
     capacity: Amounts
     occupied: Amounts
@@ -140,7 +137,7 @@ class Effective:
 
 
 class Books:
-    """Of one RM, and of all sources that speak to it.
+    """The books of one RM and all its sources.
 
     :ivar pods: keys of what the RM ever reported as nobody's.
     :ivar offer_states: of each (source, offer) as its record says: what becomes of offers is the scheduler's to decide.
@@ -153,7 +150,7 @@ class Books:
         self.registered(document)
 
     def registered(self, document: Document) -> None:
-        """The RM begins anew; what sources said stays."""
+        """Starts the RM anew. The sources' reports stay."""
         self.configure(document)
         self.rm_nodes: dict[str, RmNode] = {}
         self.foreign: dict[str, tuple[str, Amounts]] = {}
@@ -166,14 +163,13 @@ class Books:
         self.places: Counter[Name] = Counter()
 
     def configure(self, document: Document) -> None:
-        """Another configuration."""
         self.document = document
         self.queues = configured_queues(document["partitions"][0])
 
     # ---- what goes in ----------------------------------------------------------------------------------------------
 
     def take(self, command: Command) -> list[tuple[str, bool]]:
-        """One command. Gives (node, whether it must be accepted) for each node that the RM speaks of."""
+        """Takes one command. Returns (node, whether it must be accepted) for each node in it."""
         answers: list[tuple[str, bool]] = []
         match command:
             case UpdateNodes():
@@ -195,7 +191,7 @@ class Books:
         return answers
 
     def _forget_gone(self) -> None:
-        """What was on a node that is gone is gone with it, and so is that the RM drained it."""
+        """Forgets the allocations on a removed node, and that the RM drained it."""
         for node_id in [node_id for node_id, said in self.rm_nodes.items() if said.capacity is None]:
             if self.effective(node_id) is None:
                 del self.rm_nodes[node_id]
@@ -203,7 +199,7 @@ class Books:
             del self.foreign[key]
 
     def _node(self, item: NodeItem) -> bool:
-        """One node's change. Gives whether it must be accepted."""
+        """Takes one node's change. Returns whether it must be accepted."""
         said = self.rm_nodes.get(item.node_id)
         own = said is not None and said.capacity is not None
         match item.action:
@@ -291,7 +287,7 @@ class Books:
                 self._forget(source, key)
 
     def _forget(self, source: Source, key: Key) -> None:
-        """A source says nothing of an object any more."""
+        """Forgets a source's object."""
         said = source.objects.get(key)
         if said is None:
             return
@@ -332,16 +328,15 @@ class Books:
         return found
 
     def is_offered(self, source: Source, offer: ExternalOffer) -> bool:
-        """It may be used for something new."""
+        """Whether the offer may be used for new allocations."""
         withdrawn = source.objects[ExternalKind.OFFER, offer.offer_id].withdrawn
         return not offer.revoked and not withdrawn and self.is_lent(source.name, offer.offer_id)
 
     def is_lent(self, source: str, offer_id: str) -> bool:
-        """It was not given back."""
         return self.offer_states.get((source, offer_id)) != "RETURNED"
 
     def lent(self, node_id: str) -> Amounts | None:
-        """What is lent of a node, to be asked back or not; None: somebody has it otherwise."""
+        """The offered amounts of a node, revoked or not; None: the node is not offered."""
         if node_id in self.rm_nodes:
             return None
         sums: Amounts = {}
@@ -354,7 +349,7 @@ class Books:
         return sums
 
     def effective(self, node_id: str) -> Effective | None:
-        """What counts of a node, with all who speak of it; None: it is not there."""
+        """The merged values of a node; None: there is no such node."""
         rm = self.rm_nodes.get(node_id)
         parts = self.parts(node_id)
         spoken: list[tuple[Amounts, bool]] = []
@@ -399,7 +394,7 @@ class Books:
         )
 
     def disputes(self, node_id: str) -> dict[str, dict[str, int]]:
-        """Of a node the types of which not all who name them say the same: by type, who says what."""
+        """The resource types of a node with different reports: by type, each reporter's amount."""
         named: list[tuple[str, Amounts]] = []
         rm = self.rm_nodes.get(node_id)
         if rm is not None and rm.capacity is not None:
@@ -418,7 +413,6 @@ class Books:
         return found
 
     def nodes(self) -> dict[str, Effective]:
-        """Every node that is there."""
         ids = list(self.rm_nodes)
         for source in self.sources.values():
             said = [*source.of(ExternalKind.NODE), *source.of(ExternalKind.OFFER)]
@@ -429,7 +423,7 @@ class Books:
     # ---- sums ------------------------------------------------------------------------------------------------------
 
     def containers(self, node_id: str, *, adopted: bool = True) -> Amounts:
-        """What the RM runs on a node, what it reported included or not."""
+        """The RM's allocations on a node, with or without reported ones."""
         sums: Amounts = {}
         for held in self.held.values():
             if held.node_id == node_id and (adopted or not held.adopted):
@@ -437,14 +431,14 @@ class Books:
         return sums
 
     def vms(self) -> Iterator[tuple[Source, ExternalAllocation]]:
-        """What others run, as they said it, one by one."""
+        """The VMs, as their sources reported them."""
         for name in sorted(self.sources):
             for said in self.sources[name].of(ExternalKind.ALLOCATION):
                 assert isinstance(said.what, ExternalAllocation)
                 yield self.sources[name], said.what
 
     def others(self, node_id: str) -> Amounts:
-        """What others run on a node: VMs, and what the RM reports as nobody's."""
+        """Resources of others on a node: VMs, and the RM's foreign allocations."""
         sums: Amounts = {}
         for on, quantities in self.foreign.values():
             if on == node_id:
@@ -460,7 +454,7 @@ class Books:
         return said.what.queue if said is not None and isinstance(said.what, ExternalApplication) else ""
 
     def used_in(self, path: str) -> Amounts:
-        """What a queue uses, with all below it."""
+        """Usage of a queue, with the queues below it."""
         sums: Amounts = {}
         for held in self.held.values():
             app = self.apps.get(held.app_id)
@@ -473,7 +467,7 @@ class Books:
         return sums
 
     def maximum_of(self, path: str) -> Amounts:
-        """What a queue may use: the smallest of what is configured, and of what sources set."""
+        """A queue's max: the smallest of the configured one and those of sources."""
         rules = self.queues.get(path)
         most = dict(rules.maximum or {}) if rules is not None else {}
         for source in self.sources.values():
@@ -484,7 +478,7 @@ class Books:
         return most
 
     def pool(self, name: str) -> int | None:
-        """How much of a pool there is for the RM, used or not; None: there is no such pool."""
+        """The RM's part of a pool, used or not; None: there is no such pool."""
         said = [
             (source, source.objects[ExternalKind.POOL, name])
             for source in self.sources.values()
@@ -498,18 +492,17 @@ class Books:
         return min(each.quantity for each in pools) - sum(each.occupied for each in pools)
 
     def used_of(self, name: str) -> int:
-        """What the RM uses of a type, everywhere."""
+        """The RM's total usage of a type."""
         return sum(held.quantities.get(name, 0) for held in self.held.values())
 
 
 def levels(path: str) -> list[str]:
-    """The queue and those above it."""
     parts = path.split(".")
     return [".".join(parts[:count]) for count in range(len(parts), 0, -1)]
 
 
 def required(ask: AskItem) -> str:
-    """The one node that the ask must run on."""
+    """The ask's required node."""
     return ask.tags.get(REQUIRED_NODE_TAG, "")
 
 

@@ -34,7 +34,7 @@ OLD_MAX = 3
 
 
 class LifeTime:
-    """Time for tasks: it passes when it is told to."""
+    """A clock for tasks, which the life advances."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -42,14 +42,13 @@ class LifeTime:
         self._number = 0
 
     async def sleep(self, seconds: float) -> None:
-        """Instead of asyncio's."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._number += 1
         heapq.heappush(self._sleeping, (self.clock.monotonic() + seconds, self._number, future))
         await future
 
     async def pass_by(self, seconds: float) -> None:
-        """So much time passes; who slept until then has had his turns."""
+        """Advances the time, and lets the woken tasks run."""
         until = self.clock.monotonic() + seconds
         await self._turns()
         while self._sleeping and self._sleeping[0][0] <= until:
@@ -80,30 +79,26 @@ class Line:
         self._woken = asyncio.Event()
 
     def die(self) -> None:
-        """Who listens hears that it broke; where it was is forgotten."""
+        """Breaks all watches. Their cursors become invalid."""
         self.dead = True
         self._epoch += 1
         self._waiting.clear()
         self._woken.set()
 
     def say(self, deltas: Sequence[tuple[ChangeType, Document]]) -> None:
-        """To who listens."""
         self._waiting += [Delta(kind, document, str(self._epoch)) for kind, document in deltas]
         self._woken.set()
 
     def beat(self) -> None:
-        """That it lives."""
         self._woken.set()
 
     async def list(self) -> Listing:
-        """Everything, now."""
         if self.dead:
             raise SourceUnavailable("nobody answers")
         self._waiting.clear()
         return Listing(list(self.listing), str(self._epoch))
 
     async def watch(self, cursor: str) -> AsyncIterator[Sequence[Delta]]:
-        """What changes."""
         if self.dead:
             raise SourceUnavailable("nobody answers")
         if cursor != str(self._epoch):
@@ -121,13 +116,12 @@ class Line:
 
 
 class Records:
-    """A log that takes everything at once."""
+    """A log that accepts every record at once."""
 
     def __init__(self) -> None:
         self.taken: list[OutRecord] = []
 
     def append(self, record: OutRecord) -> Awaitable[int]:
-        """It is durable."""
         self.taken.append(record)
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         done.set_result(len(self.taken))
@@ -171,11 +165,10 @@ class Chain:
 
     @property
     def name(self) -> str:
-        """The source's."""
         return self.manager.name
 
     def begin(self, life: str) -> None:
-        """Another process, which knows nothing of what the last one said."""
+        """Starts a new process, without the former one's state."""
         self.close()
         self.life = life
         self._records = Records()
@@ -218,7 +211,6 @@ class Chain:
         self._tasks = [asyncio.create_task(cache.run()), asyncio.create_task(informer.run())]
 
     def close(self) -> None:
-        """The process ends."""
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -228,7 +220,7 @@ class Chain:
     # ---- each step -------------------------------------------------------------------------------------------------
 
     def words(self, now_ns: int) -> list[Words]:
-        """What goes to the log in this step."""
+        """The records of this step."""
         seconds = (now_ns - self._now_ns) / 1e9 if self._now_ns else 0.0
         self._now_ns = now_ns
         self._break_off()
@@ -239,7 +231,7 @@ class Chain:
         return self._pass_by(min(seconds, 100.0))
 
     def everything(self, now_ns: int) -> list[Words]:
-        """All that is due, at once, and LIVE."""
+        """All due reports at once, then LIVE."""
         self._now_ns = now_ns
         self.away, self._line.dead = 0, False
         self._said.update(dict.fromkeys(self._garbled, UNREADABLE))
@@ -249,7 +241,7 @@ class Chain:
         return self._pass_by(15.0)
 
     def give_up(self) -> list[Words]:
-        """It did not come in time, and is not required."""
+        """Gives the source up: it is late and not required."""
         self._informer.give_up("not synced in time")
         return self._pass_by(0.0)
 
@@ -315,7 +307,7 @@ class Chain:
         return [*found, *((ChangeType.MODIFIED, self._nonsense(key)) for key in self._garbled), *self._again()]
 
     def _again(self) -> list[tuple[ChangeType, Document]]:
-        """What was said before, again; and older versions of it, late."""
+        """Repeats of earlier reports, and late older versions."""
         dice = self._dice
         if not self._documents or dice.random() >= self.manners.repeats:
             return []
@@ -330,7 +322,7 @@ class Chain:
         return [(ChangeType.MODIFIED, document)]
 
     def _listing(self) -> list[Document]:
-        """As it answers when it is asked for everything."""
+        """The answer to a listing."""
         dice = self._dice
         found = [self._nonsense(key) if key in self._garbled else each[-1] for key, each in self._documents.items()]
         dice.shuffle(found)

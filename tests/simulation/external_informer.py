@@ -20,7 +20,7 @@ Words = UpdateExternal | SetSource
 
 @dataclass(frozen=True, slots=True)
 class Manners:
-    """How an informer is: chances, each step.
+    """The chances of an informer's faults, for each step.
 
     :param prompt: everything is told in the step in which it happens.
     :param drains: of its hosts, while it is lost.
@@ -35,7 +35,6 @@ class Manners:
 
 
 def manners(dice: random.Random) -> Manners:
-    """Any."""
     prompt = dice.random() < 0.4
     return Manners(
         prompt,
@@ -67,11 +66,10 @@ class Informer:
 
     @property
     def name(self) -> str:
-        """The source's."""
         return self.manager.name
 
     def begin(self, life: str) -> None:
-        """Another process, which knows nothing of what the last one said."""
+        """Starts a new process, without the former one's state."""
         self.life = life
         self.state = None
         self._sent = {}
@@ -86,7 +84,7 @@ class Informer:
     # ---- each step -------------------------------------------------------------------------------------------------
 
     def words(self, now_ns: int) -> list[Words]:
-        """What goes to the log in this step."""
+        """The records of this step."""
         dice, manners = self._dice, self.manners
         found: list[Words] = []
         if self.state is None:
@@ -107,7 +105,7 @@ class Informer:
         return found
 
     def _lost(self) -> list[Words]:
-        """The manager is away; after a while that is said. When it is back, it is listed anew."""
+        """The manager is away, which the informer reports after a while. It lists anew when the manager is back."""
         self.away -= 1
         if self.away:
             if self.state is not SourceState.STALE and self._dice.random() < 0.5:
@@ -120,7 +118,7 @@ class Informer:
         return []
 
     def give_up(self) -> list[Words]:
-        """It did not come in time, and is not required."""
+        """Gives the source up: it is late and not required."""
         if self.state in (SourceState.LIVE, SourceState.STALE):
             return []
         self.state = SourceState.STALE
@@ -129,7 +127,7 @@ class Informer:
         return [self._note(SourceState.STALE, "not synced in time")]
 
     def everything(self, now_ns: int) -> list[Words]:
-        """All that is due, at once, and LIVE."""
+        """All due reports at once, then LIVE."""
         self.away = 0
         self._garbled.clear()
         found: list[Words] = [] if self.state is not None else [self._note(SourceState.LISTING)]
@@ -142,7 +140,7 @@ class Informer:
         return found
 
     def _garble(self) -> None:
-        """An object's document cannot be read any more; or it can again."""
+        """Makes an object's document unreadable, or readable again."""
         for key in list(self._garbled):
             self._garbled[key] -= 1
             if not self._garbled[key]:

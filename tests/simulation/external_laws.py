@@ -51,7 +51,6 @@ class Laws:
     # ---- what goes in ----------------------------------------------------------------------------------------------
 
     def taken(self, command: Command) -> None:
-        """The core takes a command next."""
         books = self.books
         before = books.nodes()
         answers = books.take(command)
@@ -65,14 +64,13 @@ class Laws:
         self._must_end += [held for held in books.held.values() if held.node_id in gone]
 
     def registered(self) -> None:
-        """The RM begins anew: all of its nodes come, and what they are is told."""
+        """Starts the RM anew: it reports all its nodes."""
         self._must_end.clear()
         self._disputes.clear()
 
     # ---- what comes out --------------------------------------------------------------------------------------------
 
     def heard(self, outputs: list[OutRecord]) -> None:
-        """What one transaction carries."""
         for output in outputs:
             if output.topic == wire.TOPICS.state:
                 self._record(output)
@@ -181,7 +179,7 @@ class Laws:
     # ---- laws of a placement ---------------------------------------------------------------------------------------
 
     def _check_gate(self) -> None:
-        """All sources were heard to be complete, or given up, in this life of the informers."""
+        """Fails unless each source has synced, or was given up, in this life of the informers."""
         life, names = self.gate
         for name in names:
             source = self.books.sources.get(name)
@@ -231,7 +229,7 @@ class Laws:
     # ---- laws of records -------------------------------------------------------------------------------------------
 
     def check_records(self) -> None:
-        """What is on record is what was said, and what counts of it."""
+        """Fails unless the records have all reports and their merged values."""
         books = self.books
         self._check_said()
         for node_id in dict.fromkeys(held.node_id for held in books.held.values()):
@@ -275,7 +273,7 @@ class Laws:
         self.tally["node: held back, a source is lost"] += not trusted
 
     def _check_disputes(self, outputs: list[OutRecord]) -> None:
-        """Where the RM and a source, or two sources, say different amounts, an event says who says what."""
+        """Fails unless an event names both amounts, for each difference between two reporters of a node."""
         if not self.records.get("reg"):
             return
         told: dict[str, list[str]] = {}
@@ -332,7 +330,6 @@ class Laws:
                 self._offer(key, said.what, entry)
 
     def _offer(self, key: tuple[str, ...], offer: ExternalOffer, entry: state_pb2.ExternalRecord) -> None:
-        """What became of an offer, by its record."""
         name = (key[0], key[2])
         before = self.books.offer_states.get(name)
         self.books.offer_states[name] = entry.offer_state
@@ -355,7 +352,7 @@ class Laws:
         return all(each is not None and each.life == life and each.state is not SourceState.LISTING for each in sources)
 
     def check_rest(self) -> None:
-        """Nothing more is decided: then no ask is left that would fit somewhere."""
+        """Fails if the core is at rest while a pending ask would fit."""
         books = self.books
         preempts = books.document["partitions"][0]["preemption"]["enabled"]
         if preempts or not self._alone or not self.is_open():
@@ -397,7 +394,7 @@ class Laws:
         return False
 
     def check_offers_are_back(self) -> None:
-        """The time of everything that was asked back is over, and what was told to go went."""
+        """Fails if a revoked offer is still used after its time."""
         for source in self.books.sources.values():
             for said in source.of(ExternalKind.OFFER):
                 assert isinstance(said.what, ExternalOffer)
@@ -405,7 +402,6 @@ class Laws:
                 must(back or not (said.what.revoked or said.withdrawn), "offer", f"{said} is not back")
 
     def check_end(self) -> None:
-        """Nothing runs any more."""
         books = self.books
         must(not books.held, "end", f"{list(books.held.values())}")
         for source in books.sources.values():
@@ -417,5 +413,4 @@ class Laws:
 
 
 def nonzero(quantities: state_pb2.Quantities) -> Amounts:
-    """By type name, without zeros."""
     return {name: value for name, value in quantities.values.items() if value}

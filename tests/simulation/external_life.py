@@ -45,7 +45,7 @@ TICKS_MAX = 2_000
 
 
 class Ear(Law):
-    """The RM hears what the core says to it."""
+    """Passes the core's messages to the RM."""
 
     def __init__(self, hear: Callable[[list[Fact]], None]) -> None:
         self._hear = hear
@@ -58,7 +58,7 @@ class Ear(Law):
 
 
 class ExternalLife:
-    """A life whose steps the dice make.
+    """A life with random steps.
 
     :param asks: the RM wants to be asked, and has gangs too.
     :param informed: False: nobody tells the scheduler what other managers do. (The RM and they do the same.)
@@ -122,7 +122,7 @@ class ExternalLife:
         self._machine.folded(self.now_ns)
 
     def _informer(self, manager: Manager) -> Informer | Chain:
-        """In every third life those that it really has; else one that says it in any order and in any pieces."""
+        """The real informer in every third life, else one that reports in any order and in pieces."""
         if self._chained:
             return Chain(manager, self.dice, manners(self.dice), self.tally, self._loop)
         return Informer(manager, self.dice, manners(self.dice), self.tally)
@@ -144,11 +144,10 @@ class ExternalLife:
 
     @property
     def core(self) -> SchedulerCore:
-        """The RM's."""
         return self._machine.rms[wire.RM].core
 
     def _observe(self) -> None:
-        """The laws of an RM that is asked look at each command in its moment, and at each cycle."""
+        """Lets the rules for predicates check each command and each cycle."""
         core, laws = self.core, self._core_laws
         apply, cycle = core.apply, core.cycle
 
@@ -183,7 +182,7 @@ class ExternalLife:
         return f"uuid-{self._uuids}"
 
     def _begin(self) -> None:
-        """The sources speak before the RM registers, or after it."""
+        """Starts sources and RM, in either order."""
         first = self.dice.random() < 0.5
         if first:
             self._sources()
@@ -215,7 +214,7 @@ class ExternalLife:
             self._do(self._asked.connect(connected=True))
 
     def _restart(self, *, another_life: bool) -> None:
-        """The process is killed, or the partition goes to another one: all that stays are the records."""
+        """Replaces the scheduler by a new one, which has only the records."""
         self._say(f"  a restart{', of the informers too' if another_life else ''}")
         self.tally[f"restart: {'of everything' if another_life else 'informers go on'}"] += 1
         self.compare()
@@ -242,7 +241,6 @@ class ExternalLife:
     # ---- one step --------------------------------------------------------------------------------------------------
 
     def step(self) -> None:
-        """One more step."""
         dice = self.dice
         self.number += 1
         self.now_ns += dice.choice([0, 1, 1, 5, 20, 31]) * SECOND_NS
@@ -281,7 +279,6 @@ class ExternalLife:
             self._restart(another_life=fate > 0.98)
 
     def _mixed(self, words: list[Command], commands: list[Command]) -> list[Command]:
-        """Each in its order, one among the other."""
         queues = [list(words), list(commands)]
         found: list[Command] = []
         while any(queues):
@@ -305,7 +302,6 @@ class ExternalLife:
         self._apply([], wire.configuration(worlds.text_of(self.document)))
 
     def _do(self, *commands: Command) -> None:
-        """One batch of requests."""
         if not commands:
             return
         for command in commands:
@@ -322,7 +318,6 @@ class ExternalLife:
         self._settle()
 
     def _settle(self) -> None:
-        """What is due happens, until nothing is."""
         for _ in range(TICKS_MAX):
             due_ns = self._machine.next_deadline_ns()
             if due_ns is None or due_ns > self.now_ns:
@@ -356,7 +351,7 @@ class ExternalLife:
                 invariants.check(state.core, exhausted=state.core.exhausted)
 
     def _placed(self, held: Held) -> None:
-        """A container was placed: what has the host really?"""
+        """Checks a new container against the real host."""
         host = self.world.hosts.get(held.node_id)
         if host is None or not host.managed:
             return
@@ -371,7 +366,7 @@ class ExternalLife:
             self.tally["over-commit: not told in time"] += 1
 
     def _is_told(self, manager: Manager, host_id: str) -> bool:
-        """Whether the scheduler knows all of a manager that concerns a host."""
+        """Whether the scheduler has every report of a manager about a host."""
         source = self.books.sources.get(manager.name)
         if source is None or source.state is not SourceState.LIVE:
             return False
@@ -386,7 +381,7 @@ class ExternalLife:
     # ---- the records -----------------------------------------------------------------------------------------------
 
     def compare(self) -> None:
-        """Folded, followed and lived, the state is the same."""
+        """Fails unless the fold, the follower and the machine have the same state."""
         folder = StateFolder()
         for key, value in self._shuffled():
             folder.take(Record(wire.TOPICS.state, 0, 0, 0, key, value))
@@ -403,7 +398,7 @@ class ExternalLife:
                 must(sums(core) == sums(live), name, difference(sums(core), sums(live)))
 
     def live(self, steps: int) -> None:
-        """Many steps, and the end. Raises AuditFailure, or what the core raises."""
+        """Runs that many steps and the end. Raises AuditFailure, or the core's error."""
         try:
             self._begin()
             for _ in range(steps):
@@ -415,7 +410,7 @@ class ExternalLife:
             self._loop.close()
 
     def end(self) -> None:
-        """Everything is told; what was told to go goes; then all of it ends."""
+        """Reports everything, confirms all releases, then ends everything."""
         asked = self._asked
         self.rm.patient = True
         if asked is not None:
@@ -442,7 +437,7 @@ class ExternalLife:
         self.laws.check_end()
 
     def _check_told(self) -> None:
-        """In the end the scheduler knows all that the managers have, as it is."""
+        """Fails unless the scheduler has every object of the managers unchanged."""
         for each in self.informers:
             source = self.books.sources[each.name]
             must(source.state is SourceState.LIVE, "told", f"{each.name} is {source.state}")
@@ -460,7 +455,6 @@ def _is_of_rm(key: bytes) -> bool:
 
 
 def _published(folder: StateFolder) -> dict[bytes, bytes]:
-    """Everything that a folder has, as records."""
     found = published(folder.rms[wire.RM].core) if wire.RM in folder.rms else {}
     for source in folder.books_of(wire.RM).all_sources():
         for each in (source, *source.entries.values()):

@@ -74,7 +74,6 @@ def value_of(command: Command, epoch: int = 0) -> bytes:
 
 
 def _stream(command: SetCallbacks, epoch: int) -> pb.CallbackStream:
-    """A gateway's note."""
     policy = command.policy
     return pb.CallbackStream(
         connected=policy.connected,
@@ -122,13 +121,11 @@ def registration(config: str, policy: CallbackPolicy | None = None) -> bytes:
 
 
 def configuration(config: str) -> bytes:
-    """The RM sends another configuration."""
     request = si.UpdateConfigurationRequest(rmID=RM, policyGroup="queues", config=config)
     return pb.RequestEnvelope(rm_id=RM, request_id="r", configuration=request.SerializeToString()).SerializeToString()
 
 
 def record(offset: int, value: bytes) -> Record:
-    """A record of the requests."""
     return Record(TOPICS.requests, 0, offset, 0, RM.encode(), value)
 
 
@@ -146,7 +143,7 @@ def answers(envelope: pb.ResponseEnvelope) -> Said:
 
 
 def canonical(output: OutRecord) -> bytes:
-    """What a record says, whatever order the maps in it have: that is the serializer's own."""
+    """The record's content in one form: the order of maps in a record is not defined."""
     value = output.value
     if value is not None and output.topic == TOPICS.responses:
         envelope = pb.ResponseEnvelope.FromString(value)
@@ -159,7 +156,6 @@ def canonical(output: OutRecord) -> bytes:
 
 
 def amounts(resource: si.Resource) -> Amounts:
-    """Quantities by type name."""
     return {name: quantity.value for name, quantity in resource.resources.items()}
 
 

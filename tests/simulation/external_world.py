@@ -35,7 +35,6 @@ TYPES = ("vcore", "memory", "gpu")
 
 
 def plus(left: Amounts, right: Amounts) -> Amounts:
-    """The sum."""
     return {name: left.get(name, 0) + right.get(name, 0) for name in {**left, **right}}
 
 
@@ -81,7 +80,6 @@ class Host:
     rack: str = "a"
 
     def used(self) -> Amounts:
-        """By the host itself and VMs."""
         sums = dict(self.overhead)
         for vm in self.vms.values():
             sums = plus(sums, vm.size)
@@ -107,13 +105,11 @@ class World:
             self.hosts[f"r{number}"] = Host(f"r{number}", physical(dice), known=True)
 
     def room(self, host_id: str) -> Amounts:
-        """What is really free."""
         host = self.hosts[host_id]
         return minus(minus(host.physical, host.used()), self.containers(host_id))
 
 
 def physical(dice: random.Random) -> Amounts:
-    """What a host has."""
     found = {"vcore": dice.randint(4, 12) * 1000, "memory": dice.randint(4, 16)}
     if dice.random() < 0.3:
         found["gpu"] = dice.randint(1, 4)
@@ -134,11 +130,9 @@ class Manager:
         return {(kind_of(each), id_of(each)): each for each in self.having()}
 
     def having(self) -> list[ExternalObject]:
-        """Everything that it has."""
         raise NotImplementedError
 
     def plan(self) -> None:
-        """Does what it wants."""
         raise NotImplementedError
 
     def hear(self, returned: set[str]) -> None:
@@ -256,7 +250,7 @@ class VmManager(Manager):
             self._did("resizes a VM")
 
     def _move(self) -> None:
-        """A VM goes to another host, under its key."""
+        """Moves a VM to another host. It keeps its key."""
         host, other = self._some(), self._some()
         if host is None or other is None or host is other or not host.vms:
             return
@@ -267,7 +261,7 @@ class VmManager(Manager):
             self._did("moves a VM")
 
     def _rebuild(self) -> None:
-        """Parts of a host are taken out, or put in; what does not fit any more of its own stops."""
+        """Changes a host's hardware. VMs that no longer fit stop."""
         host = self._some()
         if host is None:
             return
@@ -292,7 +286,7 @@ class VmManager(Manager):
             self._did("adds a host")
 
     def _remove_host(self) -> None:
-        """A host is its own no more. What only it had is gone, as a machine."""
+        """Removes a host from the manager. A host that only it had is gone."""
         host = self._some()
         if host is None:
             return
@@ -314,7 +308,7 @@ class VmManager(Manager):
         self._did("sets a quota")
 
     def _let_go(self) -> None:
-        """An owner of VMs is unknown for a while, or goes to another queue: the VMs run on."""
+        """Forgets an owner of VMs for a while, or moves it to another queue. Its VMs keep running."""
         if not self.owners:
             return
         tenant = self.dice.choice(list(self.owners))
@@ -374,7 +368,7 @@ class Lender(Manager):
         return found
 
     def lent(self, host_id: str) -> Amounts:
-        """What it has lent and not got back."""
+        """The resources that it lent and that were not returned."""
         sums: Amounts = {}
         for offer in self.offers.values():
             if offer.node_id == host_id and offer.offer_id not in self.returned:
@@ -427,7 +421,6 @@ class Lender(Manager):
             self._did("revokes")
 
     def _snatch(self) -> None:
-        """An offer is gone without a word."""
         if self.offers:
             offer_id = self.dice.choice(list(self.offers))
             del self.offers[offer_id]

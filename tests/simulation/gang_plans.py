@@ -41,8 +41,6 @@ class Plan:
 
 
 class Plans:
-    """Of one RM."""
-
     def __init__(self, rm: ResourceManager) -> None:
         self._rm = rm
         self._gangs = rm.dice.choice([0.5, 0.8, 1.0] if rm.simple else [0.2, 0.4, 0.8])
@@ -86,17 +84,16 @@ class Plans:
         )
 
     def has(self, app: Application) -> bool:
-        """There is a plan for it."""
         plan = self._of.get(app.app_id)
         return plan is not None and (bool(plan.groups) or plan.ordinary >= 0)
 
     def waits(self, app: Application) -> bool:
-        """Its placeholders have not been asked for."""
+        """Whether its placeholders have not been requested."""
         plan = self._of.get(app.app_id)
         return plan is not None and any(not group.asked for group in plan.groups)
 
     def ask(self, partition: Partition, app: Application) -> Command | None:
-        """Placeholders first, mostly; then real asks; and others."""
+        """Mostly placeholders first, then real asks, then others."""
         rm, dice, plan = self._rm, self._rm.dice, self._of[app.app_id]
         wanting = [group for group in plan.groups if group.asked < group.members]
         if wanting and rm.maybe(0.9):
@@ -149,7 +146,7 @@ class Plans:
         *,
         placeholder: bool,
     ) -> list[AskItem]:
-        """So many of a task group, each an ask of its own, or one ask with repeats."""
+        """Asks for members of a task group: one for each, or one with repeats."""
         items = [self._rm.item(partition, app, size) for _ in range(count)]
         first = items[0]
         if first.previous_generation and self._rm.maybe(0.6):
@@ -162,7 +159,6 @@ class Plans:
         return [replace(item, **said) for item in items]
 
     def _stop(self, partition: Partition, apps: list[Application]) -> Command | None:
-        """A placeholder is gone by itself."""
         placeholders = [each for each in held(apps) if each.placeholder]
         if not placeholders:
             return None

@@ -94,7 +94,6 @@ class Auditor(Deciding, RecordBooks):
             self.compare_records(self.books.values(), run.now_ns)
 
     def _cycled(self, facts: list[Fact], events: list[Event], now_ns: int, budget: int) -> None:
-        """A cycle was run, and this came out."""
         self.now_ns = now_ns
         self._in_cycle = True
         self._due = {}
@@ -135,7 +134,7 @@ class Auditor(Deciding, RecordBooks):
         self.tally["allocations"] += made
 
     def _after_time_out(self, app: BookedApp) -> str:
-        """What state the end of its placeholders' time brings it to; "": none. Its gang forms no more."""
+        """The application's state after its placeholders' time-out; "": unchanged. The gang's phase is over."""
         unused = app.gang.phase != "USED" and not any(ask.leaving for ask in app.asks.values())
         if app.gang.phase in ("WAITING", "FORMING") or (unused and app.gang.phase == "FORMED"):
             app.gang.phase = "OVER"
@@ -238,7 +237,7 @@ class Auditor(Deciding, RecordBooks):
     # ---- counters --------------------------------------------------------------------------------------------------
 
     def compare(self, core: SchedulerCore) -> None:
-        """What the core counts is what the books sum to."""
+        """Fails unless the core's counters equal the books."""
         partition = core.partitions["default"]
         names = partition.types.names
         books = self.default
@@ -309,7 +308,7 @@ class Auditor(Deciding, RecordBooks):
     # ---- the end ---------------------------------------------------------------------------------------------------
 
     def over(self, run: Run) -> None:
-        """Left alone, everything has come to its end, and nothing is counted any more."""
+        """Fails unless everything has ended and all counters are zero."""
         books, core = self.default, run.core
         left = [
             f"{app.app_id} is {app.state}: {list(app.asks)[:2]} {list(app.held)[:2]}" for app in books.apps.values()

@@ -50,11 +50,10 @@ REPLACING = "replacing allocationKey: "
 
 
 class Deciding(Hearing):
-    """Takes facts into the books, and asks of each whether it may be."""
+    """Books facts, and checks that each is allowed."""
 
     @property
     def default(self) -> Books:
-        """The one partition."""
         return self.books["default"]
 
     def _state(self, books: Books, app: BookedApp, state: str) -> None:
@@ -78,7 +77,7 @@ class Deciding(Hearing):
     # ---- facts -----------------------------------------------------------------------------------------------------
 
     def follows(self, fact: Fact) -> bool:
-        """On the way states change, and what is confirmed gone makes room."""
+        """Books changes of state, and confirmed releases."""
         if isinstance(fact, UpdatedApplication):
             self._changes_state(fact)
         elif isinstance(fact, NewAllocation) and fact.allocation.replaces is not None:
@@ -181,7 +180,7 @@ class Deciding(Hearing):
     # ---- the place of a placeholder --------------------------------------------------------------------------------
 
     def _check_swap(self, ask: BookedAsk, node: BookedNode, placeholder: str) -> None:
-        """The second phase: the placeholder is confirmed gone, the real allocation comes."""
+        """Checks the second phase of a swap: the placeholder is gone, the real allocation follows."""
         found = [(held, heir) for held, heir in self.owed if heir is ask and held.key == placeholder]
         must(bool(found), "swap", f"{ask} takes the place of {placeholder}, which is not gone")
         held, _ = found[0]
@@ -211,7 +210,7 @@ class Deciding(Hearing):
         return next((node_id for node_id, key in self._kept.items() if key == ask.key), "")
 
     def _check_owed(self, command: Command) -> None:
-        """Whose placeholder is gone was allocated at once, or fits nowhere, or is gone itself."""
+        """Fails unless each ask whose placeholder left was allocated at once, fits nowhere, or is gone."""
         owed, self.owed = self.owed, []
         if len(owed) != 1:
             self.tally["replaced: not at once"] += len(owed)
@@ -352,7 +351,6 @@ class Deciding(Hearing):
         self.tally[f"told: {'placeholder' if ask.placeholder else 'real'} ask dropped"] += 1
 
     def _check_preempted(self) -> None:
-        """Whole gangs, where the queue says so."""
         for app, members in self._preempted.items():
             left = [each for each in members if not each.told]
             must(not left, "whole gang", f"of the gang {app.app_id} some were preempted, and {left[:3]} stay")
@@ -386,7 +384,6 @@ class Deciding(Hearing):
                 self.tally[f"gang: {state} in phase {app.gang.phase}"] += 1
 
     def _check_state(self, app: BookedApp) -> None:
-        """Whether its state is what it has."""
         state = app.state
         placeholders = any(each.placeholder for each in app.held.values())
         real = app.has_real
@@ -418,7 +415,7 @@ class Deciding(Hearing):
                 raise AuditFailure("state", f"{held} was not told to go, and its application fails")
 
     def _check_due(self) -> None:
-        """Whose placeholders' time was up has no free ones, and no asks for more, and failed if it had to."""
+        """Checks a time-out: no free or pending placeholder is left, and the application failed if it had to."""
         for app, to_be in self._due.items():
             if self.default.apps.get(app.app_id) is not app:
                 continue

@@ -54,7 +54,7 @@ from simulation.partition_books import Books
 
 
 class Hearing(AskHearing):
-    """Takes commands into the books.
+    """Books commands.
 
     :ivar document: the configuration in force; ``offered``: the one that the next UpdateConfiguration carries.
     """
@@ -66,7 +66,7 @@ class Hearing(AskHearing):
         self.begin_again()
 
     def begin_again(self) -> None:
-        """The RM registered anew: nothing is known but the configuration."""
+        """Starts anew at a registration: only the configuration is known."""
         self.books = {each["name"]: Books(each) for each in self.document["partitions"]}
         self._deciding = True
         self.order = 0
@@ -74,7 +74,7 @@ class Hearing(AskHearing):
         self.owed.clear()
 
     def hear(self, command: Command, facts: list[Fact], now_ns: int) -> None:
-        """One command, and all that was answered to it."""
+        """Books one command and its answers."""
         self.now_ns = now_ns
         self.facts = deque(facts)
         self.alone = not isinstance(command, UpdateAllocations) or len(command.releases) + len(command.asks) == 1
@@ -219,7 +219,7 @@ class Hearing(AskHearing):
         return Gang(timeout_ns, item.gang_style, total, "WAITING" if total is not None else "")
 
     def own(self, books: Books) -> BookedApp:
-        """The scheduler's own application, of what belongs to none."""
+        """The scheduler's own application, for allocations without one."""
         app = books.apps.get(OWN)
         if app is None:
             self._make_queues(books, INDEPENDENT)

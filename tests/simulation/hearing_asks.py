@@ -86,7 +86,7 @@ def plain(fact: Fact) -> tuple[Any, ...]:
 
 
 class AskHearing:
-    """Takes asks and releases into the books.
+    """Books asks and releases.
 
     :ivar order: number of arrivals; ``facts``: the answers that nobody waited for yet.
     """
@@ -103,7 +103,7 @@ class AskHearing:
         self.facts: deque[Fact] = deque()
 
     def expect(self, *wanted: Any) -> Fact:
-        """The next answer must be this, but for what follows from what was heard before."""
+        """Fails unless the next answer is this one, apart from consequences of earlier commands."""
         self.take_consequences(wanted)
         must(bool(self.facts), "answer", f"no answer; expected {wanted}")
         found = self.facts.popleft()
@@ -134,13 +134,13 @@ class AskHearing:
         return self.books.get("default" if name.lower() in ("", "default") else name)
 
     def own(self, books: Books) -> BookedApp:
-        """The scheduler's own application, of what belongs to none."""
+        """The scheduler's own application, for allocations without one."""
         raise NotImplementedError
 
     # ---- states ----------------------------------------------------------------------------------------------------
 
     def set_state(self, books: Books, app: BookedApp, state: str) -> None:
-        """Writes down another state, with its timers."""
+        """Books another state, with its timers."""
         before, app.state = app.state, state
         app.deadline_ns = 0
         self.tally[f"state: {before} to {state}"] += 1
@@ -160,7 +160,7 @@ class AskHearing:
             del books.finished[app.app_id]
 
     def left(self, books: Books, app: BookedApp) -> None:
-        """The application left its queue, which may be empty now."""
+        """Books that the application left its queue."""
         queue = books.queues[app.queue]
         if not any(books.apps_below(queue.path)):
             queue.empty_since_ns = self.now_ns
@@ -182,7 +182,7 @@ class AskHearing:
     # ---- gangs -----------------------------------------------------------------------------------------------------
 
     def placed(self, app: BookedApp, held: BookedAllocation) -> None:
-        """What an allocation means for its gang."""
+        """Books an allocation in its gang."""
         gang = app.gang
         gang.awaits = held.placeholder
         if gang.too_large:
@@ -212,7 +212,7 @@ class AskHearing:
                 self.tally["gang: too large now"] += 1
 
     def _drop(self, books: Books, held: BookedAllocation, why: str, became: str = "lost") -> None:
-        """It is gone; a placeholder that went for a real ask made room for it."""
+        """Books the end of an allocation. A placeholder that left for a real ask makes room for it."""
         app = held.app
         assert app is not None
         heir = app.asks.get(held.heir)
@@ -582,7 +582,6 @@ def _reported_before(app: BookedApp, item: AskItem) -> BookedAllocation | None:
 
 
 def in_order(app: BookedApp) -> list[BookedAllocation]:
-    """Its allocations, the oldest first."""
     return sorted(app.held.values(), key=lambda each: each.age)
 
 
@@ -592,7 +591,6 @@ def _created(tags: dict[str, str], now_ns: int) -> int:
 
 
 def _words(item: AskItem) -> dict[str, Any]:
-    """What else the RM said, in few words."""
     return {
         "tags": dict(item.tags),
         "required": item.tags.get(REQUIRED_NODE, ""),

@@ -40,7 +40,6 @@ class Hosts:
         rm.makers |= {"take": self._take, "change": self._change, "foreign": self._foreign}
 
     def begin(self, partition: Partition) -> list[Command]:
-        """First: its nodes, and two applications."""
         nodes = [self._create(host_id) for host_id, host in self.world.hosts.items() if host.known]
         apps = [self._rm.makers["app"](partition, []) for _ in range(2)]
         new = [item for each in apps if isinstance(each, UpdateApplications) for item in each.new]
@@ -66,7 +65,6 @@ class Hosts:
         return [UpdateNodes(tuple(nodes)), UpdateNodes(tuple(drained)), UpdateAllocations(foreign)]
 
     def item(self, item: AskItem) -> AskItem:
-        """An ask, that may want licences."""
         if self._licensed and self._rm.maybe(0.25):
             item.quantities[self._rm.dice.choice(POOLS)] = self._rm.dice.choice([1, 1, 2])
         return item
@@ -74,7 +72,6 @@ class Hosts:
     # ---- each step -------------------------------------------------------------------------------------------------
 
     def _take(self, partition: Partition, apps: list[Application]) -> Command | None:
-        """A node."""
         has = _own(partition)
         new = [host.host_id for host in self.world.hosts.values() if host.physical and host.host_id not in has]
         if not new:
@@ -145,7 +142,6 @@ class Hosts:
 
 
 def _said(partition: Partition, node: Node) -> NodeReport | None:
-    """What the RM said of a node."""
     if node.reported is not None or node.sources:
         return node.reported
     capacity = partition.types.quantities(node.capacity)
@@ -153,6 +149,5 @@ def _said(partition: Partition, node: Node) -> NodeReport | None:
 
 
 def _own(partition: Partition) -> dict[str, NodeReport]:
-    """Nodes that the RM created."""
     said = ((node.node_id, _said(partition, node)) for node in partition.nodes.values())
     return {node_id: each for node_id, each in said if each is not None and each.capacity is not None}

@@ -24,7 +24,7 @@ from simulation.run import EVERYTHING, Law, Run, Step
 
 @dataclass(frozen=True)
 class Habits:
-    """How often a life's next step is at a deadline; how often the RM registers anew, and the core restarts."""
+    """The chances that the next step is at a deadline, that the RM registers anew, and that the core restarts."""
 
     to_deadline: float
     registers: float
@@ -71,7 +71,7 @@ def run_of(
 
 
 class Life:
-    """A run whose steps the dice make.
+    """A run with random steps.
 
     :param features: what is switched on in it.
     :param policy: of the nodes, to begin with; else any.
@@ -110,11 +110,9 @@ class Life:
 
     @property
     def number(self) -> int:
-        """Of the last step."""
         return len(self.run.steps)
 
     def _another(self, number: int | None, *, one_partition: bool) -> Document:
-        """Another configuration, valid in itself."""
         if number is not None:
             return small_worlds.world(number, self.dice.randrange(small_worlds.VARIANTS))
         while True:
@@ -125,7 +123,6 @@ class Life:
                 return document
 
     def step(self) -> None:
-        """One more step."""
         dice, run, rm, habits = self.dice, self.run, self._rm, self._habits
         advance_ns = rm.advance_ns()
         due_ns = run.core.next_deadline_ns()
@@ -140,7 +137,7 @@ class Life:
         )
 
     def live(self, steps: int) -> None:
-        """Many steps, and the end. Raises AuditFailure, or what the core raises."""
+        """Runs that many steps and the end. Raises AuditFailure, or the core's error."""
         self.run.story = self.story
         for _ in range(steps):
             self.step()
@@ -156,7 +153,7 @@ class Life:
 def play(
     document: Document, steps: Sequence[Step], features: Collection[str] = (), *, often: bool = True
 ) -> tuple[Run, Exception | None]:
-    """Plays steps again; gives the run, and what went wrong."""
+    """Repeats steps. Returns the run, and the error if there was one."""
     run = run_of(document, features, often=often)
     try:
         for step in steps:

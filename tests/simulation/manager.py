@@ -93,8 +93,6 @@ Maker = Callable[[Partition, list[Application]], Command | None]
 
 
 class Cluster(Protocol):
-    """What it looks at."""
-
     tally: Counter[str]
     now_ns: int
     document: Document
@@ -180,13 +178,12 @@ class ResourceManager:
         self.answering = Answering(self, turning) if CALLBACKS in features else None
 
     def maybe(self, chance: float) -> bool:
-        """It happens."""
         return self.dice.random() < chance
 
     # ---- what an RM does in a life ---------------------------------------------------------------------------------
 
     def advance_ns(self) -> int:
-        """How much later the next step is."""
+        """The time until the next step."""
         if self.odd is not None and self.maybe(0.004):
             return WHOLE_DAYS_NS
         return self.dice.choice(LONG_NS if self.maybe(0.01) else ADVANCES)
@@ -210,7 +207,6 @@ class ResourceManager:
                 yield command
 
     def answers(self) -> Iterator[Command]:
-        """What it answers after that."""
         if self.answering is not None:
             yield from self.answering.answers()
 
@@ -228,7 +224,6 @@ class ResourceManager:
         return self.makers[kind](partition, apps)
 
     def apps(self, partition: Partition) -> list[Application]:
-        """What it speaks of."""
         return live(partition) if self.odd is None or self.maybe(0.9) else list(partition.apps.values())
 
     def report(self) -> list[Command]:
@@ -269,7 +264,6 @@ class ResourceManager:
         return [UpdateNodes(tuple(nodes))]
 
     def wind_up(self) -> list[Command]:
-        """Everything ends."""
         partition = self._partition
         apps = live(partition)
         gone = UpdateAllocations((), [stopped(partition, each) for each in held(apps)])
@@ -291,7 +285,7 @@ class ResourceManager:
         return self.run.core.partitions["default"]
 
     def _wind_up(self, number: int) -> Iterator[Command]:
-        """What runs ends, what waits in vain is taken back, nothing new comes."""
+        """Ends running allocations and withdraws asks that cannot fit, without new ones."""
         partition = self._partition
         yield from self.confirmations()
         real = [each for each in held(live(partition)) if not each.placeholder]
@@ -356,7 +350,6 @@ class ResourceManager:
     # ---- nodes -----------------------------------------------------------------------------------------------------
 
     def new_node(self, partition: Partition, node_id: str = "") -> NodeItem:
-        """Another one."""
         self.number += 1
         item = NodeItem(
             node_id or f"{partition.name[0]}n{self.number}",
@@ -454,14 +447,12 @@ class ResourceManager:
         return UpdateApplications((), ((partition.name, self.dice.choice(apps).app_id),))
 
     def _clear(self, partition: Partition, apps: list[Application]) -> Command:
-        """All of an application, but not the application."""
         app_id = id_of(self.dice.choice(apps))
         return UpdateAllocations((), [ReleaseItem(partition.name, app_id, "", Termination.STOPPED_BY_RM)])
 
     # ---- asks ------------------------------------------------------------------------------------------------------
 
     def ask(self, partition: Partition, apps: list[Application]) -> Command | None:
-        """Something new is wanted."""
         if self.odd is None and (len(asks(apps)) > ASKS_MAX or len(asks(apps)) + len(held(apps)) > HELD_MAX):
             return self._release(partition, apps)
         app = self.dice.choice(apps)
@@ -471,7 +462,6 @@ class ResourceManager:
         return UpdateAllocations([self.item(partition, app) for _ in range(count)])
 
     def item(self, partition: Partition, app: Application, size: Amounts | None = None) -> AskItem:
-        """One ask, like any other."""
         dice = self.dice
         self.number += 1
         size = size if size is not None else dice.choice(self.shapes) if self.maybe(0.75) else self.amounts()
@@ -498,7 +488,6 @@ class ResourceManager:
         return item if self.odd is None else self.odd.item(partition, app, item)
 
     def amounts(self) -> Amounts:
-        """How much of what."""
         dice = self.dice
         found = {"vcore": dice.choice([500, 1000, 1000, 2000, 3000, 4000]), "memory": dice.choice([1, 1, 2, 3, 4])}
         if self.maybe(0.08):
@@ -569,7 +558,6 @@ class ResourceManager:
     # ---- allocations -----------------------------------------------------------------------------------------------
 
     def _release(self, partition: Partition, apps: list[Application]) -> Command | None:
-        """Real allocations have done their work."""
         running = [
             each for each in held(apps) if not each.placeholder and not (each.releasing and self.hosts is not None)
         ]
@@ -580,7 +568,7 @@ class ResourceManager:
         return UpdateAllocations((), items if self.odd is None else self.odd.releases(items))
 
     def _free(self, partition: Partition, apps: list[Application]) -> Command | None:
-        """What runs on one node ends: the room that others wait for."""
+        """Ends all allocations on one node."""
         if not partition.nodes:
             return None
         node_id = self.some_node(partition)
@@ -588,7 +576,6 @@ class ResourceManager:
         return UpdateAllocations((), [stopped(partition, each) for each in on[:5]]) if on else None
 
     def _fail(self, partition: Partition, apps: list[Application]) -> Command | None:
-        """What the RM could not start."""
         running = held(apps)
         if not running:
             return None

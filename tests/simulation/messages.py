@@ -93,7 +93,6 @@ class Talk:
         return si.RegisterResourceManagerRequest(rmID=RM, version=version, config=CONFIG, extraConfig=extra)
 
     def beginning(self) -> list[tuple[StreamKind, Any]]:
-        """Most RMs have nodes and applications."""
         if self.dice.random() < 0.2:
             return []
         owner = si.UserGroupInformation(user="alice")
@@ -353,7 +352,6 @@ class Player:
             self.take(*batch)
 
     def take(self, *values: bytes) -> None:
-        """Envelopes, in one batch."""
         records = []
         for value in values:
             records.append(Record(self.topics.requests, 0, self._offset, 0, RM.encode(), value))
@@ -361,7 +359,7 @@ class Player:
         self._write(self.machine.apply(records, self.now_ns))
 
     def settle(self) -> None:
-        """Decides until nothing is left to decide now."""
+        """Runs cycles until none is due."""
         for _ in range(1_000):
             deadline_ns = self.machine.next_deadline_ns()
             if deadline_ns is None or deadline_ns > self.now_ns:
@@ -370,7 +368,7 @@ class Player:
         raise AssertionError("the machine never comes to rest")
 
     def responses(self) -> list[Any]:
-        """Of the records since the last look."""
+        """Responses in the records since the last call."""
         found = []
         for record in self.written:
             if record.topic == self.topics.responses:

@@ -17,7 +17,7 @@ def must_be_noticed(
     steps: int,
     new_life: Callable[[int], Life | ExternalLife],
 ) -> None:
-    """Fails when no life notices it. (The core may break down by itself, when it is broken: then the next one may.)"""
+    """Fails if no life notices the break. (A broken core may also crash; then the next life is tried.)"""
     noticed: list[str] = []
     for seed in seeds:
         try:

@@ -32,8 +32,6 @@ GPU_MILLI = "nvidia.com/gpu-milli"
 
 
 class Oddities:
-    """Of one RM."""
-
     def __init__(self, rm: ResourceManager) -> None:
         dice = rm.dice
         self._rm = rm
@@ -66,7 +64,6 @@ class Oddities:
         )
 
     def capacity(self, found: Amounts) -> Amounts:
-        """With types that few have."""
         if self._rm.maybe(0.1):
             found[GPU_MILLI] = 1000 * self._rm.dice.randint(1, 4)
         if self._rm.maybe(0.05):
@@ -89,7 +86,6 @@ class Oddities:
     # ---- applications ----------------------------------------------------------------------------------------------
 
     def applications(self, partition: Partition) -> Command:
-        """One, or several."""
         count = self._rm.dice.choice([1, 1, 1, 3])
         return UpdateApplications(tuple(self._application(partition, number) for number in range(count)))
 
@@ -134,7 +130,6 @@ class Oddities:
     # ---- asks ------------------------------------------------------------------------------------------------------
 
     def item(self, partition: Partition, app: Application, item: AskItem) -> AskItem:
-        """An ask with more words."""
         rm, dice = self._rm, self._rm.dice
         tags, key, size = dict(item.tags), item.key, item.quantities
         if rm.maybe(0.1):
@@ -180,7 +175,6 @@ class Oddities:
         return found
 
     def size_again(self, item: AskItem, size: Amounts) -> Amounts:
-        """Of an ask that comes again."""
         return dict(item.quantities) if item.key.startswith("shared") else size
 
     def _claim(self, partition: Partition, apps: list[Application]) -> Command | None:
@@ -249,7 +243,7 @@ class Oddities:
     # ---- releases --------------------------------------------------------------------------------------------------
 
     def releases(self, items: list[ReleaseItem]) -> list[ReleaseItem]:
-        """In all words, by key or UUID, and of what is not there."""
+        """Releases with all termination types, by key or UUID, also of unknown allocations."""
         rm, dice = self._rm, self._rm.dice
         found = []
         for item in items:
@@ -272,7 +266,7 @@ class Oddities:
     # ---- what an RM must not say -----------------------------------------------------------------------------------
 
     def nonsense(self, partition: Partition) -> Command:
-        """Of what is not there, and amounts that make no sense."""
+        """Messages about unknown objects, and with invalid amounts."""
         rm, dice, name = self._rm, self._rm.dice, partition.name
         nowhere = "nowhere"
         wrong: list[Command] = [

@@ -72,7 +72,6 @@ class Books:
         self.rules: list[Document] = document["placementrules"]
 
     def queue_of(self, rules: QueueRules) -> BookedQueue:
-        """A queue as it is configured."""
         return BookedQueue(
             rules.path,
             rules.leaf,
@@ -259,7 +258,6 @@ class Books:
             yield self.queue_bound(path)
 
     def queue_bound(self, path: str) -> Bound:
-        """What a queue may have."""
         queue = self.queues[path]
         return Bound("queue", "", path, queue.maximum or {}, queue.max_applications)
 
@@ -352,7 +350,6 @@ class Books:
     # ---- gangs -----------------------------------------------------------------------------------------------------
 
     def whole(self, app: BookedApp) -> bool:
-        """Its gang starts as a whole."""
         return app.gang.total is not None and self.queues[app.queue].properties.get("gang.start", "whole") == "whole"
 
     def awaits_placeholders(self, app: BookedApp) -> bool:

@@ -32,7 +32,6 @@ class Preemptions:
         }
 
     def told(self, books: Books, victim: BookedAllocation, message: str) -> None:
-        """One allocation was told to go."""
         app = victim.app
         assert app is not None
         key = (books.name, victim.app_id, unique_key(victim.key, victim.ordinal))

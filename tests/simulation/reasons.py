@@ -30,7 +30,6 @@ class Reasons:
                 self._whys[about] = record
 
     def check(self) -> None:
-        """Every pending ask, and every reason."""
         used = set()
         seen: set[tuple[Any, ...]] = set()
         for app in self._books.apps.values():

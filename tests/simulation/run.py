@@ -191,7 +191,6 @@ class Run:
         return folder.rms[RM]
 
     def _restart(self) -> None:
-        """Another core, folded from the records, goes on."""
         self.say("  a restart")
         for law in self.laws:
             law.restarts(self)
@@ -314,7 +313,6 @@ class Run:
     # ---- telling ---------------------------------------------------------------------------------------------------
 
     def say(self, line: str) -> None:
-        """One line of the story."""
         if self.story is not None:
             self.story.append(line[:TOLD_MAX])
 

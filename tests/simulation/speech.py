@@ -21,18 +21,15 @@ OTHER_WORDS = (
 
 
 def live(partition: Partition) -> list[Application]:
-    """The RM's applications that go on."""
     apps = partition.apps.values()
     return [app for app in apps if app.state not in APP_TERMINAL and app.state != "Failing" and not app.source]
 
 
 def held(apps: list[Application]) -> list[Allocation]:
-    """What these have."""
     return [each for app in apps for each in app.allocations.values()]
 
 
 def asks(apps: list[Application]) -> list[Ask]:
-    """What these want."""
     return [ask for app in apps for ask in app.asks.values()]
 
 
@@ -50,7 +47,6 @@ def id_of(app: Application | None) -> str:
 
 
 def submitted(partition: Partition, app: Application) -> AppItem:
-    """An application, as it was submitted."""
     return AppItem(
         app.app_id,
         app.queue.path,
@@ -88,23 +84,19 @@ def said(partition: Partition, what: Ask | Allocation) -> AskItem:
 
 
 def reported(partition: Partition, each: Allocation) -> AskItem:
-    """What runs, and where."""
     uuid = each.uuid if each.previous_generation else ""
     return replace(said(partition, each), node_id=each.node_id, uuid=uuid)
 
 
 def cancelled(partition: Partition, ask: Ask) -> ReleaseItem:
-    """Takes an ask back."""
     return ReleaseItem(partition.name, id_of(ask.app), ask.key, Termination.STOPPED_BY_RM, ask_only=True)
 
 
 def stopped(partition: Partition, each: Allocation, kind: Termination = Termination.STOPPED_BY_RM) -> ReleaseItem:
-    """Ends an allocation."""
     return ReleaseItem(partition.name, id_of(each.app), each.key, kind, each.uuid)
 
 
 def confirmed(partition: Partition, each: Allocation) -> ReleaseItem:
-    """What was told to go went."""
     kind = Termination.PLACEHOLDER_REPLACED
     if each.preempted is not None:
         kind = Termination.PREEMPTED_BY_SCHEDULER

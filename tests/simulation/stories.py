@@ -58,7 +58,6 @@ KINDS = {
 def new_life(
     kind: Kind, seed: int, tally: Counter[str] | None = None, *, check_core: bool = True
 ) -> Life | ExternalLife:
-    """A life of that kind."""
     if EXTERNAL in kind.features:
         return ExternalLife(seed, tally, asks=CALLBACKS in kind.features, check_core=check_core)
     return Life(seed, tuple(filter(None, kind.features.split(","))), tally, check_core=check_core)

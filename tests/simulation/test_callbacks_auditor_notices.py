@@ -351,12 +351,14 @@ BREAKS: dict[Break, Collection[str]] = {
 # Lives in which what comes up seldom comes up; then all others are tried.
 HINTS: dict[Break, list[int]] = {
     _forgotten_and_not_tried: [21],
-    _kept_refusals_of_dead_nodes: [11],
+    _kept_refusals_of_dead_nodes: [12],
     _more_than_wanted: [37],
     _not_counted_as_running: [101],
-    _preempts_others: [41],
-    _preempts_too_many: [21],
-    _replaced_elsewhere: [34],
+    _preempts_others: [39, 19],
+    _preempts_too_many: [19],
+    _replaced_elsewhere: [7],
+    _full_all_the_same: [15],
+    _preempts_unasked: [8],
 }
 
 

@@ -448,7 +448,10 @@ BREAKS: dict[Break, Collection[str]] = {
 }
 # Before those hints, for one of these.
 OWN_HINTS: dict[Break, list[int]] = {
-    _vms_without_owner_take_no_room: [35],
+    _vms_without_owner_take_no_room: [4],
+    _what_an_earlier_life_said_stays: [11],
+    _decommission_leaves_containers: [11],
+    _the_rm_is_not_told: [2],
     _vms_do_not_grow: [6],
     _vms_never_end: [5],
     _owners_count_in_no_queue: [7],

@@ -39,10 +39,11 @@ BREAKS: dict[Break, set[str]] = {
     _vms_leave_proposals: {"over-commit", "offer"},
     _an_awaited_answer_keeps_it_busy: {"rest"},
 }
+FIRST: dict[Break, list[int]] = {_an_awaited_answer_keeps_it_busy: [6], _vms_leave_proposals: [3]}
 
 
 @pytest.mark.parametrize("broken", BREAKS, ids=lambda each: each.__name__.strip("_"))
 def test_the_auditor_notices(broken: Break, monkeypatch: pytest.MonkeyPatch) -> None:
     broken(monkeypatch)
     life = partial(new_life, KINDS[MIXED], check_core=False)
-    must_be_noticed(broken.__doc__ or "", BREAKS[broken], [*HINTS, *SEEDS], STEPS, life)
+    must_be_noticed(broken.__doc__ or "", BREAKS[broken], [*FIRST.get(broken, ()), *HINTS, *SEEDS], STEPS, life)

@@ -17,7 +17,6 @@ STEPS = 40
 
 
 def _work(partition: Partition) -> dict[Shape, int]:
-    """Counted anew, GPU shapes only."""
     found: dict[Shape, int] = {}
     for app in partition.apps.values():
         for waiting in app.asks.values():

@@ -27,7 +27,7 @@ from muster_state.follower import RmInfo, StateFolder, encode_registration, enco
 from preempting import Arena, Laws, item, told
 
 PER_TEST = 20
-RUNS = max(int(os.environ.get("MUSTER_SIMULATION_SEEDS", "60")), 60)
+RUNS = max(int(os.environ.get("MUSTER_SIMULATION_SEEDS", "40")), 40)
 BATCHES = [range(first, first + PER_TEST) for first in range(0, RUNS, PER_TEST)]
 QUEUES = """{name: root, submitacl: '*', queues: [
   {name: poor, resources: {guaranteed: {memory: 10}}, properties: {preemption.delay: 20s}},

@@ -24,7 +24,7 @@ from muster_core.preemption.rule import Reach
 from muster_core.preemption.rules import guarantee, priority
 from preempting import Arena, Laws, item, random_arena
 
-RUNS = max(int(os.environ.get("MUSTER_SIMULATION_SEEDS", "600")), 600)
+RUNS = max(int(os.environ.get("MUSTER_SIMULATION_SEEDS", "300")), 300)
 PER_TEST = 50
 BATCHES = pytest.mark.parametrize("first", range(0, RUNS, PER_TEST), ids=lambda first: f"seeds-{first}")
 
@@ -69,7 +69,6 @@ def _search_in_random_clusters(seeds: range) -> None:
 
 @BATCHES
 def test_preempted_resources_are_not_preempted_back(first: int) -> None:
-    """A and B do not preempt each other in turn."""
     for seed in range(first, first + PER_TEST):
         dice = random.Random(f"cycle-{seed}")
         arena = random_arena(dice, allocations=dice.randint(4, 10))

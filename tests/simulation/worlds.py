@@ -27,7 +27,6 @@ Amounts = dict[str, int]
 
 
 def text_of(document: Document) -> str:
-    """The configuration's text."""
     return json.dumps(document)
 
 
@@ -72,7 +71,6 @@ def another(dice: random.Random, document: Document) -> Document:
 
 
 def with_one_partition(document: Document) -> Document:
-    """The first of its partitions."""
     return {"partitions": document["partitions"][:1]}
 
 

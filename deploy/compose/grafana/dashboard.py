@@ -305,6 +305,11 @@ ROWS = (
             ),
             Panel("Time of a registration", _quantiles("muster_gateway_registration_seconds"), "s"),
             Panel(
+                "Quotas reached",
+                (("{{quota}}", "sum by (quota) (muster_scheduler_quotas_reached)"),),
+                about="RMs for which something was refused a short while ago: docs/security.md, Quotas.",
+            ),
+            Panel(
                 "HTTP requests passed on",
                 (("{{target}} {{status}}", _rate("muster_gateway_http_forwarded_total", "target, status")),),
                 "reqps",

@@ -38,7 +38,7 @@ Plain = Mapping[str, Any]
 
 
 class ScenarioError(Exception):
-    """The scenario itself is wrong: a word that is not known, a part that is missing."""
+    """The scenario itself is wrong: an unknown key, or a missing part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ _RM = "rm"
 
 
 class World(Cluster):
-    """A cluster of any configuration, and what would be recorded of it.
+    """A cluster with any configuration, and its records.
 
     :ivar text: the configuration that is in force; ``offered``: the one that came last.
     :ivar topic: what the compacted state topic would hold.
@@ -162,7 +162,7 @@ class World(Cluster):
         self._record(self.outcomes[0])
 
     def do(self, *commands: c.Command, budget: int = 1 << 30) -> o.Outcome:
-        """As a cluster does; and records it, as the service does."""
+        """Applies commands as a cluster does, and records the result as the service does."""
         out = super().do(*commands, budget=budget)
         for command in commands:
             if isinstance(command, c.SetDeciding):
@@ -189,7 +189,7 @@ class World(Cluster):
                 del self.topic[key]
 
     def restart(self) -> o.Outcome:
-        """The process dies; another one builds its core from the records, and goes on."""
+        """Replaces the core by another one, built from the records."""
         info = RmInfo(_RM, config=self.text, registrations=1, life=self._life, last_decided_ns=self._decided_ns)
         info.generation = self._generation
         info.extra_config = {"event.requestEventsEnabled": "true"}
@@ -209,7 +209,7 @@ class World(Cluster):
         return self.do()
 
     def _compare(self, recorded: Mapping[bytes, bytes]) -> None:
-        """What was built from the records would be recorded in the same words."""
+        """Fails unless the rebuilt core would write the same records."""
         found = dict(self._published())
         keys = sorted(key for key in {**recorded, **found} if recorded.get(key) != found.get(key))
         assert not keys, f"after a restart these are not as they were recorded: {[key.decode() for key in keys]}"
@@ -332,14 +332,13 @@ _TIMED = ("ask", "allocation", "node")
 
 
 def quantities(value: Any) -> dict[str, int]:
-    """Quantities as the configuration writes them; a minus is possible, for what must be refused or is owed."""
+    """Quantities as in the configuration. They may be negative."""
     if not isinstance(value, Mapping):
         raise ScenarioError(f"expected quantities such as {{vcore: 2, memory: 4Gi}}, got {value!r}")
     return {name: quantity(name, given) for name, given in value.items()}
 
 
 def quantity(name: str, given: Any) -> int:
-    """One quantity."""
     text = str(given)
     if isinstance(given, bool | float) or given is None:
         raise ScenarioError(f"{name}: {given!r} is no quantity")
@@ -381,7 +380,7 @@ def _node_item(node_id: str, action: c.NodeAction, step: Plain) -> c.NodeItem:
 
 
 def _existing(node_id: str, step: Plain) -> tuple[c.AskItem, ...]:
-    """What the RM says is on the node already."""
+    """The node's existing allocations, as the RM reports them."""
     items: list[c.AskItem] = []
     for part in step.get("existing", ()):
         _known(part, {"allocation", *_ASK_WORDS, "holds", "uuid", "node"}, "existing")
@@ -572,7 +571,7 @@ _ACTIONS: dict[str, tuple[tuple[str, ...], Callable[[Plain], c.Command | list[c.
 
 
 def message(fact: o.Fact) -> str:
-    """What the RM is told, in a line; reasons and messages stand after a colon."""
+    """A message to the RM as one line; reasons and texts follow a colon."""
     match fact:
         case o.NewAllocation():
             held = fact.allocation
@@ -603,7 +602,7 @@ def message(fact: o.Fact) -> str:
 
 
 def event_line(event: o.Event) -> str:
-    """An event in a line: type, change, detail, object and reference; its message stands after a colon."""
+    """An event as one line: type, change, detail, object and reference; its message follows a colon."""
     line = f"{event.type.name} {event.change.name} {event.detail.name} {event.object_id}"
     return _told(f"{line} {event.reference_id}" if event.reference_id else line, event.message)
 
@@ -627,7 +626,7 @@ def _check(world: World, out: o.Outcome, expect: Plain, checks: _Counter) -> Non
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What a step's expectations are held against."""
+    """What a step's expectations are compared with."""
 
     world: World
     partition: Partition
@@ -690,7 +689,6 @@ def _released(seen: _Seen, wanted: Any) -> None:
 
 
 def _dropped(seen: _Seen, wanted: Any) -> None:
-    """Asks that the scheduler gave up."""
     _same_lines("asks dropped", [line.removeprefix("dropped ask ") for line in seen.starting("dropped ask ")], wanted)
 
 
@@ -704,7 +702,7 @@ def _accepted(seen: _Seen, wanted: Any) -> None:
 
 
 def _rejected(seen: _Seen, wanted: Any) -> None:
-    """Exactly these are rejected, each with the words in its reason."""
+    """Fails unless exactly these are rejected, each with its text in the reason."""
     if not isinstance(wanted, Mapping):
         raise ScenarioError(f"rejected: expected a mapping to words, got {wanted!r}")
     actual = dict(line.removeprefix("rejected ").partition(": ")[::2] for line in seen.starting("rejected "))
@@ -884,7 +882,7 @@ def _applications(seen: _Seen, wanted: Any) -> None:
 
 
 def _allocations(seen: _Seen, wanted: Any) -> None:
-    """Of each allocation that is named: what is said of it; others are not looked at."""
+    """Compares each named allocation; ignores others."""
     for app_id, items in _mapping("allocations", wanted):
         held = seen.application(app_id).allocations
         for key, facts in _mapping(f"allocations of {app_id}", items):
@@ -922,7 +920,7 @@ _ALLOCATION_TIMES: dict[str, Callable[[Any], int]] = {
 
 
 def _placeholders(seen: _Seen, wanted: Any) -> None:
-    """All placeholders of an application, asks and allocations, each with its state; ``none``: there are none."""
+    """Compares the state of all placeholders of an application; ``none``: there must be none."""
     for app_id, want in _mapping("placeholders", wanted):
         expected = {} if want == "none" else {str(key): str(state) for key, state in _mapping("placeholders", want)}
         for state in expected.values():
@@ -1077,7 +1075,7 @@ def _number(value: Any) -> int:
 
 
 def _match_problems(what: str, wanted: Any, problems: list[Problem]) -> None:
-    """Each problem is expected, and each expected one is there; the order is that of the text and does not matter."""
+    """Fails unless the problems are the expected ones, in any order."""
     if not isinstance(wanted, list):
         raise ScenarioError(f"{what}: expected a list, got {wanted!r}")
     left = list(problems)

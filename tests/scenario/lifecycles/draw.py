@@ -28,7 +28,6 @@ The page is generated from the table of arrows and the scenarios
 
 
 def page() -> str:
-    """The whole page."""
     played: dict[tuple[str, str], list[tuple[Scenario, str]]] = {}
     for path in SCENARIO_FILES:
         for scenario in read_scenarios(path):

@@ -88,17 +88,17 @@ class Peer:
                 await call.write(request)
 
     async def shut_down(self) -> str:
-        """Says that it leaves for good; gives how the call ended."""
+        """Shuts the RM down. Returns the status of the call."""
         call = self._method("UpdateNode")(metadata=(("muster-rm-id", self.rm_id), SHUTDOWN))
         return await _end_of(call)
 
     def message(self, name: str, fields: Mapping[str, Any]) -> Message:
-        """A message of this generation. A word that it does not have is a ``json_format.ParseError``."""
+        """A message of this generation. Raises ``json_format.ParseError`` for a field that it does not have."""
         kind = self.classes[name]
         return json_format.ParseDict(_as_json(kind.DESCRIPTOR, fields), kind())
 
     async def lose_connection(self) -> None:
-        """The connection breaks off: no word is said any more in either direction."""
+        """Breaks the connection in both directions."""
         if self._channel is not None:
             await self._channel.close(None)
         for task in self._listening:
@@ -115,7 +115,7 @@ class Peer:
         return list(self._calls)
 
     async def until(self, condition: Callable[[], bool], what: Callable[[], str]) -> None:
-        """Returns when the condition holds, which is looked at after each message."""
+        """Waits for the condition, which is checked after each message."""
         try:
             async with asyncio.timeout(PATIENCE_S):
                 while not condition():
@@ -216,7 +216,7 @@ def _is_map(one: FieldDescriptor) -> bool:
 
 
 def foreign_words(message: Message) -> Iterator[str]:
-    """The fields of a message, and of what is in it, that its generation does not have."""
+    """The fields of a message, at any depth, that its generation does not have."""
     for unknown in unknown_fields.UnknownFieldSet(message):
         if unknown.field_number < _OWN_FIELDS_FROM:
             yield f"{message.DESCRIPTOR.name} has a field {unknown.field_number}: {unknown.data!r}"

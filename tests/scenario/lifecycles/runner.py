@@ -32,7 +32,7 @@ Plain = Mapping[str, Any]
 
 
 class ScenarioError(Exception):
-    """The scenario itself is wrong: a word that is not known, a part that is missing."""
+    """The scenario itself is wrong: an unknown key, or a missing part."""
 
 
 # ---- reading -------------------------------------------------------------------------------------------------------
@@ -77,7 +77,7 @@ class Drawing:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One row: an arrow, what is done, and what must be heard and seen.
+    """One scenario of an arrow: the steps, and the expected messages and REST answers.
 
     :ivar generations: in which it is played, one at a time; empty: ``rms`` says who is there.
     :ivar rms: resource managers by name, each with its generation, that are there at the same time.
@@ -100,7 +100,6 @@ class Scenario:
             yield {"rm": generation}
 
     def played_in(self) -> set[str]:
-        """All generations of all casts."""
         return {generation for cast in self.casts for generation in cast.values()}
 
     def __str__(self) -> str:
@@ -116,7 +115,6 @@ def read_yaml(path: Path) -> Any:
 
 
 def read_drawings(path: Path = HERE / "arrows.yaml") -> list[Drawing]:
-    """The table of arrows."""
     drawings = []
     for item in read_yaml(path):
         _known(item, {"drawing", "lifecycle", "title", "seed", "generations", "arrows"}, path.name)
@@ -133,7 +131,6 @@ def read_drawings(path: Path = HERE / "arrows.yaml") -> list[Drawing]:
 
 
 def read_scenarios(path: Path) -> list[Scenario]:
-    """The scenarios of a file."""
     document = read_yaml(path)
     _known(document, {"drawing", "about", "scenarios"}, path.name)
     given = read_yaml(HERE / "given.yaml")
@@ -174,7 +171,7 @@ _NOTHING = object()
 
 
 def said_by(value: Any, generation: str) -> Any:
-    """What a generation says: of ``{current: …, previous: …}`` its own part, at any depth."""
+    """The part of one generation: chosen from ``{current: …, previous: …}`` at any depth."""
     if isinstance(value, Mapping):
         if value and set(value) <= set(GENERATIONS):
             return said_by(value[generation], generation) if generation in value else _NOTHING
@@ -223,7 +220,6 @@ async def play(muster: Muster, scenario: Scenario, cast: Mapping[str, str]) -> N
 
 
 async def _play_step(role: _Role, step: Plain, where: str) -> int:
-    """Gives how much was looked at."""
     generation = role.peer.generation
     if step.get("only", generation) != generation:
         return 0
@@ -281,7 +277,7 @@ class _Role:
             self.muster.clock.forward(float(what))
 
     def _filled(self, value: Any) -> Any:
-        """With what was learned in place of ``$name``."""
+        """Replaces each ``$name`` by its value."""
         if isinstance(value, Mapping):
             return {key: self._filled(part) for key, part in value.items()}
         if isinstance(value, list):
@@ -310,7 +306,7 @@ class _Role:
                 assert _alike(how, ended[method], self), f"{method} ended {ended[method]!r}"
 
     async def _hears(self, method: str, items: Sequence[Plain]) -> None:
-        """The next items of a stream are these, in this order; only what comes in one response may change places."""
+        """Fails unless the next items of a stream are these, in this order. Items of one response may change places."""
         heard = self.peer.heard[method]
         wanted = [(kind, shape) for item in items for kind, shape in item.items()]
         await self.peer.until(
@@ -345,7 +341,7 @@ class _Role:
             raise AssertionError(f"{error}; it shows {last}") from None
 
     async def _tells_events(self, wanted: Sequence[str]) -> None:
-        """The tracked events since the last look have these, in this order, among others."""
+        """Fails unless the new tracked events contain these, in this order."""
         records: list[str] = []
 
         async def look() -> bool:
@@ -368,7 +364,7 @@ class _Role:
             raise AssertionError(f"{error}; they are {records[self._events_read :]}") from None
 
     async def says_no_more(self) -> None:
-        """All that it sent is decided, and nothing was said to it that the scenario does not have."""
+        """Waits until everything sent is decided. Fails if the RM received more than the scenario says."""
         peer = self.peer
         for turn in range(2):  # what the first one's answer came with may be decided after it
             key = f"barrier-{turn}"
@@ -411,13 +407,12 @@ def _barrier(heard: list[Heard], kind: str, name: str, key: str) -> Callable[[],
 
 
 def _told(heard: Sequence[Heard]) -> str:
-    """Without what is not said."""
     said = ((kind, {name: value for name, value in item.items() if value}) for kind, item in heard)
     return ", ".join(f"{kind} {item}" for kind, item in said) or "-"
 
 
 def _alike(wanted: Any, got: Any, role: _Role) -> bool:
-    """Whether what came is as it is wanted; see README.md, "Matching". Learns ``$names`` on the way."""
+    """Whether the value matches (README.md, "Matching"). Assigns ``$names``."""
     if isinstance(wanted, Mapping):
         if not isinstance(got, Mapping):
             return False

@@ -36,9 +36,9 @@ def bypasses(source: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
-def test_no_module_prints_past_the_door(path: Path) -> None:
-    assert bypasses(path.read_text(encoding="utf-8")) == []
+def test_no_module_prints_past_the_door() -> None:
+    assert MODULES
+    assert [(path.name, found) for path in MODULES if (found := bypasses(path.read_text(encoding="utf-8")))] == []
 
 
 @pytest.mark.parametrize(

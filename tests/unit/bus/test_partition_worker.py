@@ -229,7 +229,6 @@ class HoldingMachine(CountingMachine):
 async def test_what_a_machine_holds_back_is_in_the_transaction_of_its_input(
     bus: Log, topics: Topics, seed: int
 ) -> None:
-    """A position without its records would lose them with the next failure."""
     chance = random.Random(seed)
     faults = FaultyLog(bus, lambda: chance.choice(["", "", "", "before", "after"]))
 
@@ -271,7 +270,6 @@ async def test_a_record_whose_held_records_cannot_be_written_is_put_aside(bus: L
 
 
 async def test_a_transaction_gathers_while_more_input_waits(bus: Log, topics: Topics) -> None:
-    """Small turns do not make small transactions."""
     commits: list[int] = []
 
     class Counting(FaultyLog):
@@ -380,7 +378,6 @@ async def test_ticks_at_the_deadline_and_leaves_the_input_position(bus: Log, top
 
 
 async def test_commits_its_position_again_after_long_silence(bus: Log, topics: Topics) -> None:
-    """Kafka forgets the offsets of a group that commits nothing for a week."""
     clock = ManualClock()
     positions: list[int | None] = []
 

@@ -387,7 +387,6 @@ async def test_a_compaction_that_is_cut_short_by_closing_is_not_taken_for_done(
 
 
 async def test_a_read_from_the_file_gives_nothing_that_is_not_published_yet(tmp_path: Path) -> None:
-    """The file is ahead of the event loop between a commit and its publication."""
     settings = _settings(tmp_path)
     log = await _open(settings)
     owner = await log.take_over("group", settings.topics().requests, 0)

@@ -66,7 +66,6 @@ def expected_responses(inputs: Sequence[tuple[bytes, bytes]]) -> list[bytes]:
 
 
 async def read_all(log: Log, topic: str, partition: int = 0) -> list[Record]:
-    """All visible records of a partition."""
     reader = await log.reader(topic, partition)
     end = await reader.end_offset()
     records: list[Record] = []

@@ -39,7 +39,6 @@ def muster(gateway: AdminGateway, capsys: pytest.CaptureFixture[str]) -> Any:
 
 
 def asked(gateway: AdminGateway) -> list[tuple[str, Any]]:
-    """Without the question who is there."""
     return [each for each in gateway.called if each[0] != "ListResourceManagers"]
 
 

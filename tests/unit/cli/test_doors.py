@@ -256,6 +256,10 @@ def test_config_check_takes_a_policy_file(tmp_path: Path, capsys: pytest.Capture
     assert run(["config", "check", str(file)]) == 0
     said = capsys.readouterr().out
     assert all(word in said for word in ("rm-*", "prod", "shared", "gpu", "can be used"))
+    file.write_text(f'{file.read_text()}[[quota]]\nrms = ["batch-*"]\nnodes = 7\nasks = 0\n')
+    assert run(["config", "check", str(file)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert all(word in said for word in ("batch-*", "nodes = 7", "asks: no limit"))
     file.write_text('[[rule]]\nidentities = ["a"]\nrole = "root"\n[[rule]]\nact = []\n')
     assert run(["config", "check", str(file)]) == 1
     said = capsys.readouterr().out
@@ -273,6 +277,6 @@ def test_the_policy_of_the_documentation_can_be_used(tmp_path: Path) -> None:
     file = tmp_path / "policy.toml"
     file.write_text(policies[0])
     assert len(read_policy(file).rule) == 3
-    (settings,) = [text for text in texts if "[[rule]]" not in text]
+    (settings,) = [text for text in texts if "[[rule]]" not in text and "[[quota]]" not in text]
     (tmp_path / "muster.toml").write_text(settings)
     load(tmp_path / "muster.toml", (), (), STANDALONE_DEFAULTS, {})

@@ -74,7 +74,6 @@ OWN = {
 
 @pytest.mark.parametrize("heading", OWN, ids=lambda heading: heading[4:])
 def test_every_metric_of_a_service_is_in_its_table(heading: str) -> None:
-    """Name, type and labels, in the order of the code."""
     exposed = [each for each in vars(OWN[heading]).values() if isinstance(each, MetricWrapperBase)]
     rows = documents.table(TEXT, heading)
     assert [row[:3] for row in rows] == [_row(each) for each in exposed]

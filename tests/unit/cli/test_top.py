@@ -224,7 +224,6 @@ class Terminal:
         self.seen = b""
 
     def wait_for(self, text: bytes) -> None:
-        """Reads until it was shown."""
         until = time.monotonic() + PATIENCE_S
         while text not in self.seen:
             assert time.monotonic() < until, f"{text!r} was not shown: {self.seen[-2000:]!r}"

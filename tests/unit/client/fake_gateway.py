@@ -88,7 +88,6 @@ class FakeGateway:
         await self._server.start()
 
     async def stop(self) -> None:
-        """At once, as a kill would."""
         if self._server is not None:
             await self._server.stop(None)
 
@@ -111,7 +110,6 @@ class FakeGateway:
         return keys
 
     async def emit(self, kind: str, response: Any, *, numbered: bool = True) -> None:
-        """A response of the scheduler's own."""
         async with self._changed:
             self._add(kind, response, numbered=numbered)
             self._changed.notify_all()

@@ -63,7 +63,6 @@ class Asker:
                 self.heard.append(message)
 
     def say(self, *, numbered: bool = True, **fields: Any) -> int:
-        """Sends one message; gives its number."""
         self._sequence += numbered
         self._out.put_nowait(pb.ToResourceManager(response_sequence=self._sequence * numbered, **fields))
         return self._sequence

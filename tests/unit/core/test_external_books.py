@@ -96,7 +96,6 @@ def test_another_life_lists_anew_and_what_it_did_not_name_goes_when_it_is_live(h
 
 
 def test_the_informer_reports_objects_that_a_later_listing_of_the_same_life_omits(heard: Heard) -> None:
-    """It knows what it had; LIVE again takes nothing away that this life said."""
     heard.says(H1)
     heard.is_(SourceState.LIVE)
     heard.is_(SourceState.STALE, reason="away")

@@ -20,7 +20,7 @@ from muster_core.external.external_merge import all_parts_of, merge, merge_all, 
 from muster_core.model.node import NodeReport
 from outside import Outside
 
-SEEDS = range(300)
+SEEDS = range(100)
 NAMES = ("vcore", "memory", "gpu")
 
 

@@ -325,7 +325,6 @@ def test_objects_that_a_listing_omits_are_removed(cluster: Outside) -> None:
 
 
 def test_one_word_is_taken_as_a_whole(cluster: Outside) -> None:
-    """What moves from one object to another within it was never away: nothing ends."""
     cluster.says("vms", ExternalNode("n", {"vcore": 8}))
     cluster.ask("x", "k", vcore=3)
     gone = ExternalChange(ExternalKind.NODE, "n", None)
@@ -346,7 +345,6 @@ def test_the_rm_cannot_change_what_it_did_not_create(cluster: Outside, action: N
 
 
 def test_an_operator_drains_a_node_that_a_source_brought(cluster: Outside) -> None:
-    """Draining comes as the RM's word."""
     cluster.says("vms", ExternalNode("n", {"vcore": 8}))
     out = cluster.do(nodes(NodeAction.DRAIN_NODE, {"n": None}))
     assert out.facts == [AcceptedNode("n")]

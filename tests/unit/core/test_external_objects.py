@@ -335,7 +335,6 @@ def test_a_quota_below_a_gang_starts_its_clock_and_the_end_of_the_quota_stops_it
 
 
 def test_a_quota_of_zero_is_zero(cluster: Outside) -> None:
-    """Unlike in a configuration, where all zeros are "not set"."""
     cluster.says("quota", ExternalQueue("root.a", {"vcore": 0}))
     cluster.ask("x", "k", vcore=1)
     assert cluster.pending("x") == {"k": "QUEUE_MAX"}
@@ -387,7 +386,6 @@ def test_a_lost_source_quotas_still_hold(cluster: Outside) -> None:
 
 
 def test_after_a_restart_a_quota_is_what_its_source_said_not_what_counted() -> None:
-    """A dynamic queue's own max comes with its applications; it may grow."""
     cluster = Outside(LEAVES, partition="placementrules: [{name: provided, create: true}],")
     cluster.says("quota", ExternalQueue("root.made", {"vcore": 8}))
     cluster.app("z1", "root.made", **{APP_TAG_NAMESPACE_RESOURCE_QUOTA: '{"resources": {"vcore": {"value": 6}}}'})

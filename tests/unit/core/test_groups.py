@@ -61,7 +61,6 @@ def test_a_group_does_not_remember_asks_that_are_gone(room: int) -> None:
 
 
 def test_asks_that_are_no_longer_pending_leave_nothing() -> None:
-    """Other sizes each time: shapes, lists and groups of the past are forgotten."""
     cluster = Cluster(LEAF).having({"n": {"vcore": 1}}, {"x": "root.a"})
     for size in range(2, 300):
         cluster.ask("x", "k", vcore=size)

@@ -225,7 +225,6 @@ def test_the_youngest_of_the_idle_ones_goes_first() -> None:
 
 
 def test_an_offer_that_makes_no_difference_is_idle() -> None:
-    """The RM says that the node has no more than one of the two."""
     cluster = Outside(LEAVES)
     cluster.app("app", "root.a")
     cluster.node("n1", vcore=4)
@@ -696,7 +695,6 @@ def test_nothing_new_beyond_what_is_offered_and_all_that_is_wanted_back_is_given
 
 @pytest.mark.parametrize("seed", range(int(os.environ.get("MUSTER_SIMULATION_SEEDS", "6"))))
 def test_an_agreement_after_the_end_of_an_offer_is_not_placed_there(seed: int) -> None:
-    """As above, with an RM that is asked and takes its time to answer."""
     rng = random.Random(seed)
     cluster = Outside(LEAVES)
     cluster.do(SetCallbacks(CallbackPolicy(predicates=True, connected=True)))

@@ -22,7 +22,7 @@ from muster_core.preemption.preemption_cover import WholeGang
 from muster_core.preemption.rules import quota as quota_rule
 from preempting import Arena, Laws, is_of_whole_gang, is_replacing, item, random_arena, was_told
 
-RUNS = max(int(os.environ.get("MUSTER_SIMULATION_SEEDS", "400")), 400)
+RUNS = max(int(os.environ.get("MUSTER_SIMULATION_SEEDS", "200")), 200)
 PER_TEST = 200
 BATCHES = pytest.mark.parametrize("first", range(0, RUNS, PER_TEST), ids=lambda first: f"seeds-{first}")
 

@@ -60,7 +60,6 @@ def two_queues(policy: str, **what: Any) -> Arena:
 
 
 def one_leaf(policy: str, **what: Any) -> Arena:
-    """All three in one leaf."""
     arena = arena_of(f"{{name: a, properties: {{gang.preemption: {policy}}}}}", **what)
     for app_id, user in (("p", "alice"), ("g", "bob"), ("r", "carl")):
         arena.app(app_id, "root.a", user=user)
@@ -420,7 +419,6 @@ def test_single_members_go_while_a_gang_forms_and_it_goes_on() -> None:
 
 
 def test_a_gang_without_room_as_a_whole_preempts_nothing() -> None:
-    """Else the node would be kept for an ask that may not come."""
     poor = "{name: poor, resources: {guaranteed: {memory: 10}, max: {memory: 10}}}"
     arena = arena_of(poor, rich("members")).having({}, {"r": "root.rich", "q": "root.poor"})
     for n in range(2):

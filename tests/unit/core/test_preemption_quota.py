@@ -212,7 +212,6 @@ def over(maximum: int, *, opted_out_last: bool = False) -> Arena:
 
 
 def test_plain_ones_go_first_then_originators_and_opted_out_ones_last_if_at_all() -> None:
-    """YuniKorn takes them the other way round."""
     for opted_out_last in (True, False):
         arena = over(1, opted_out_last=opted_out_last)
         arena.held("x", "both", "n", memory=1, originator=True, victim=False)
@@ -344,7 +343,6 @@ def _random_item(dice: random.Random, app_id: str, key: str, wanted: dict[str, i
 
 
 def _check_cut(arena: Arena, seed: int) -> int:
-    """Gives how many went."""
     queue = arena.queue("root.a")
     excess = quota_rule.excess(queue)
     victims = [victim.allocation for victim in preemption.search_quota(arena.partition, queue, arena.now_ns)]

@@ -107,7 +107,6 @@ POOR = f"resources: {{guaranteed: {{memory: {MEMORY}}}}}"
 
 
 def told_once(out: Any) -> list[tuple[str, str]]:
-    """Without reminders."""
     out.facts = [fact for fact in out.facts if not getattr(fact, "reminder", False)]
     return told(out)
 

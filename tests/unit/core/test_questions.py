@@ -1062,7 +1062,6 @@ def test_an_index_that_names_no_victim_says_nothing(last_victim: int, going: int
 
 
 def test_further_victims_leave_every_queue_its_guarantee() -> None:
-    """Of two that could go, the guarantee of their queue lets one."""
     guarded = PREEMPTING.replace("{name: poor}", "{name: poor, resources: {guaranteed: {m: 2}}}")
     rm = preempting(1, queues=guarded)
     (question,) = rm.pile
@@ -1157,7 +1156,6 @@ def test_an_ask_that_goes_leaves_no_agreement_behind() -> None:
 
 
 def formed(members: int = 2, nodes_count: int = 3, *, start: str = "whole", **more: Any) -> Asking:
-    """A gang whose placeholders are placed."""
     rm = Asking(f"{{name: root, {OPEN}, queues: [{{name: a, properties: {{gang.start: {start}}}}}]}}", **more)
     rm.do(nodes(NodeAction.CREATE, {f"n{number}": {"m": 2} for number in range(nodes_count)}))
     rm.gang("app", members)
@@ -1404,7 +1402,6 @@ def _story(cluster: Cluster) -> list[tuple[str, str, str]]:
 
 
 def test_proposals_are_shared_out_as_allocations_are() -> None:
-    """While nothing is answered: who is asked about is who would have been placed."""
     for seed in range(8):
         asked, plain = Asking(TREE, states=False), Cluster(TREE)
         for cluster in (asked, plain):

@@ -120,6 +120,26 @@ def test_finished_applications_leave_for_new_ones_the_oldest_first() -> None:
     assert "quota applications" in reason_of(cluster.app("six", "root.a"))
 
 
+def test_a_finished_application_whose_id_is_used_again_leaves_in_its_turn() -> None:
+    cluster = limited(applications=4).having({"n1": {"vcore": 10}})
+
+    def finish(app_id: str) -> set[str]:
+        """Returns the applications that are kept, without the times in renamed ones."""
+        cluster.app(app_id, "root.a")
+        cluster.ask(app_id, "key", vcore=1)
+        cluster.release(app_id, "key")
+        cluster.wait(40)
+        return {each.rpartition("-")[0] + "-" if "-" in each else each for each in cluster.partition.apps}
+
+    for app_id in ("one", "two", "three", "four"):
+        finish(app_id)
+    assert finish("five") == {"two", "three", "four", "five"}
+    assert finish("four") == {"three", "four-", "five", "four"}
+    assert finish("six") == {"four-", "five", "four", "six"}
+    assert finish("seven") == {"five", "four", "six", "seven"}
+    assert not refused_of(cluster)
+
+
 def test_a_user_more_than_the_quota_is_rejected_and_the_others_go_on() -> None:
     cluster = limited(users=2)
     cluster.app("one", "root.a", user="alice")

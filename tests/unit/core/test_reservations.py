@@ -105,7 +105,6 @@ def test_an_ask_sent_again_for_another_amount_waits_for_its_turn_anew() -> None:
 
 
 def test_of_several_asks_whose_nodes_have_room_the_most_urgent_goes_first() -> None:
-    """Whichever node gained first: after a restart nobody knows that any more."""
     cluster = Cluster(
         "{name: root, submitacl: '*', queues: ["
         "{name: p, resources: {max: {memory: 10}}, queues: [{name: a}, {name: b}]}, {name: other}]}"

@@ -366,7 +366,6 @@ def test_the_figure_is_that_of_the_rows(heading: str) -> None:
 
 
 def write() -> None:
-    """Draws the figures into the document."""
     parts = DOC.read_text(encoding="utf-8").split("\n## ")
     for number, part in enumerate(parts):
         figure = figures().get(part.partition("\n")[0])

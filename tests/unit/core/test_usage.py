@@ -36,7 +36,6 @@ def test_they_add_up_over_allocations_and_kinds() -> None:
 
 
 def test_less_than_a_second_is_there_with_nothing() -> None:
-    """As in YuniKorn: so a placeholder that was replaced at once can be seen."""
     cluster = _cluster()
     for key in ("k1", "k2"):
         cluster.ask("x", key, vcore=1)

@@ -110,7 +110,6 @@ def vm(key: str, node_id: str = "h1", vcore: int = 1) -> ExternalAllocation:
 
 
 def told(changes: list[ExternalChange]) -> list[str]:
-    """In short: +put, ?distrusted, -deleted."""
     return [f"{'+' if each.what else '?' if each.stale else '-'}{each.object_id}" for each in changes]
 
 

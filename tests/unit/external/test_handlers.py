@@ -35,8 +35,6 @@ EVERY: tuple[ExternalObject, ...] = (
 
 
 class Cache:
-    """Keeps what is put."""
-
     source = "vms"
 
     def __init__(self) -> None:

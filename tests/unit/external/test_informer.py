@@ -621,7 +621,6 @@ async def test_others_run_while_a_listing_is_handed_over() -> None:
 
 
 async def test_a_nonsensical_answer() -> None:
-    """A plugin with defects costs its own objects, not the process."""
     async with Running() as running:
         answers: list[object] = [None, 7, ([], "1", 3)]
 

@@ -87,7 +87,6 @@ class Life:
         await self.running.start()
 
     async def end(self) -> None:
-        """All faults over, everything said anew."""
         manager, handler = self.manager, self.running.handler
         manager.list_faults.clear()
         manager.watch_faults.clear()

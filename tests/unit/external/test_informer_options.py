@@ -138,7 +138,6 @@ def test_the_documentation_has_a_row_for_each_option(kind: str) -> None:
 
 
 def options_of(kind: str) -> list[str]:
-    """The rows of a kind's table."""
     rows = []
     for name, field in MODELS[kind].model_fields.items():
         default = "(needed)" if field.is_required() else shown(field.default)

@@ -126,7 +126,6 @@ def test_a_broken_stream_goes_back_by_the_window_only() -> None:
 
 
 def test_a_callback_stream_goes_on_behind_a_gap() -> None:
-    """What was asked so long ago has passed its deadline."""
     feed = Feed("rm", StreamKind.CALLBACK, START, 0, 3, 100, lambda: None, ManualClock().monotonic)
     feed.take(10, response(2, StreamKind.CALLBACK))
     feed.take(13, response(5, StreamKind.CALLBACK))

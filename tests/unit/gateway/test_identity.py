@@ -297,7 +297,6 @@ def test_a_page_of_this_machine_may_ask(origin: str) -> None:
 
 @pytest.mark.parametrize("forwarded", [["127.0.0.1"], ["::1"], ["127.0.0.1, ::ffff:127.0.0.1", "::1"]])
 def test_a_proxy_of_this_machine_for_this_machine_may_ask(forwarded: list[str]) -> None:
-    """YuniKorn's web UI: its server passes on what a browser beside it asks."""
     named = [("X-Forwarded-For", each) for each in forwarded]
     assert doorman().identify(scope(("Host", "localhost:9889"), *named)) == LOOPBACK
     assert refusal(doorman(), scope(("Host", "10.0.0.1:9889"), *named)) == Refusal.NOT_LOCAL

@@ -69,7 +69,6 @@ async def test_a_missing_file_is_404(client: httpx.AsyncClient) -> None:
 
 
 def test_the_policy_lets_nothing_in() -> None:
-    """No inline script or style, no other host; and no text becomes HTML."""
     sources = dict(one.partition(" ")[::2] for one in CONTENT_SECURITY_POLICY.split("; "))
     assert sources.pop("require-trusted-types-for") == "'script'"
     assert sources.pop("trusted-types") == "'none'"

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+import re
+import tomllib
 from dataclasses import fields
 from typing import Any
 
+import documents
 import pytest
 from manual_clock import ManualClock
 from muster_core.model.quotas import QuotaKind, QuotaLimits
@@ -34,6 +38,36 @@ def test_the_same_quotas_stand_in_settings_gateway_log_and_core() -> None:
     assert names <= set(envelope_pb2.Quotas.DESCRIPTOR.fields_by_name)
     assert names | {"requests_per_s", "bytes_per_s"} == set(RmQuotaSettings.model_fields)
     assert names < set(QuotaRule.model_fields)
+
+
+def test_the_page_names_every_quota_with_its_default_and_a_reason() -> None:
+    page = documents.page("security.md")
+    rows = {row[0]: (row[1], row[3]) for row in _quota_rows(page, "gateway.quotas.rm.…")}
+    assert {name: default for name, (default, _) in rows.items()} == {
+        f"`{name}`": f"`{value}`" for name, value in RmQuotaSettings()
+    }
+    assert all(reason for _, reason in rows.values())
+    whole = QuotaSettings()
+    expected = {
+        "`all_resource_managers`": f"`{whole.all_resource_managers}`",
+        "`burst_s`": f"`{whole.burst_s}`",
+        **{f"`identity.{name}`": f"`{value}`" for name, value in whole.identity},
+    }
+    assert {row[0]: row[1] for row in _quota_rows(page, "gateway.quotas.…")} == expected
+
+
+def _quota_rows(page: str, heading: str) -> list[list[str]]:
+    lines = page[page.index(f"| setting (`{heading}`)") :].splitlines()[2:]
+    return [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in itertools.takewhile(lambda line: line.startswith("|"), lines)
+    ]
+
+
+def test_the_policy_on_the_page_is_one() -> None:
+    (text,) = re.findall(r"```toml\n(\[\[quota\]\].*?)```", documents.page("security.md"), re.DOTALL)
+    file = PolicyFile.model_validate({"rule": [{"identities": ["a"]}], **tomllib.loads(text)})
+    assert [each.identity_resource_managers for each in file.quota] == [None, 20]
 
 
 def test_the_last_override_that_fits_counts() -> None:
@@ -95,6 +129,12 @@ async def test_rms_of_other_partitions_are_counted_by_identity() -> None:
         await sessions.compare_and_set(session(f"{number}-rm", "team-a" if number < 2 else "team-b"))
     await sessions.compare_and_set(session("9-gone", "team-a", RmState.INIT))
     counts = RmCounts(sessions, lambda rm_id: int(rm_id[0]) % 2, clock)
+    assert await counts.elsewhere("0-new", "team-a") == (1, 2)
+    counts.ended("0-new")
+    assert await counts.elsewhere("5-rm", "team-a") == (1, 2)
+    assert await counts.elsewhere("0-new", "team-a") == (2, 3), "one that waits for its answer counts"
+    counts.ended("5-rm")
+    counts.ended("0-new")
     assert await counts.elsewhere("0-new", "team-a") == (1, 2)
     counts.registered("5-rm", "team-a")
     assert await counts.elsewhere("0-new", "team-a") == (2, 3)

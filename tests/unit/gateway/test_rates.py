@@ -88,6 +88,18 @@ def test_a_slow_stream_is_told_once_until_it_was_quiet_for_a_minute() -> None:
     assert told == [("rm", story)] * 2
 
 
+def test_the_defaults_slow_no_rm_at_full_speed() -> None:
+    clock = ManualClock()
+    all_rates = Rates(QuotaBook(QuotaSettings()), clock)
+    pace = all_rates.of_stream(TEAM, "rm")
+    assert not any(pace.take(300) for _ in range(50_000)), "50,000 asks at once, one in a message"
+    clock.advance(10)
+    for _ in range(1_000):  # 500 single asks and 13,000 in messages of 100, in each second
+        clock.advance(0.01)
+        assert not any(pace.take(size) for size in (300, 300, 300, 300, 300, 30_000, 30_000))
+    assert not all_rates.problems()
+
+
 def test_other_settings_count_at_once() -> None:
     clock = ManualClock()
     all_rates = rates(clock, rm={"requests_per_s": 1})

@@ -26,8 +26,6 @@ class Stream:
 
 
 class Context:
-    """A call's end, kept."""
-
     ended: tuple[grpc.StatusCode, str] | None = None
 
     async def abort(self, code: grpc.StatusCode, details: str) -> None:

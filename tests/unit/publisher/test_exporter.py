@@ -198,7 +198,6 @@ async def test_a_dead_follower_ends_the_service() -> None:
 
 
 async def letters(publisher: Running) -> list[Record]:
-    """The dead letters of every partition."""
     found: list[Record] = []
     for partition in range(TOPICS.partitions):
         reader = await publisher.log.reader(TOPICS.dead_letters, partition)
@@ -367,7 +366,6 @@ class SlowLog(MemoryLog):
 
 
 async def test_a_log_that_answers_late_does_not_leave_the_exporter_waiting() -> None:
-    """Behind the follower, with nothing new to wake anybody."""
     store, target = MemoryStore(), MemoryTarget()
     async with running(store=store) as publisher:
         await publisher.service.start()

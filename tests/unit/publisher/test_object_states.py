@@ -131,7 +131,6 @@ async def test_of_those_of_one_name_each_has_its_own(view: View) -> None:
 
 
 async def test_an_object_removed_when_its_namesake_was_created_is_the_older_one(view: View) -> None:
-    """An RM registers anew: its queues go, and are made again, at one time."""
     view.known[("queue", "root")] = [(NOW_NS + 10, "new"), (NOW_NS, "old")]
     states = ObjectStates(view.app, ManualClock())
     went = record(EventRecord.QUEUE, "root", EventRecord.REMOVE, EventRecord.QUEUE_APP, at=10, ref="x")

@@ -93,7 +93,6 @@ records = event_records(
 
 
 def pieces_of(record: EventRecord) -> list[bytes]:
-    """Each field on its own."""
     return [EventRecord(**{field.name: value}).SerializeToString() for field, value in record.ListFields()]
 
 

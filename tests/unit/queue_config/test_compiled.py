@@ -100,7 +100,6 @@ def test_a_recorded_text_is_not_read_when_its_configuration_is_there(monkeypatch
 
 
 def test_a_recorded_text_that_only_the_old_reader_takes_is_read() -> None:
-    """libyaml refuses it; an earlier version of Muster accepted it."""
     text = "partitions: [{name: default, queues: [{name: root, properties: {a: {? b}}}]}]"
     old = "%YAML 1.2\n---\npartitions:\n- name: default\n  queues:\n  - name: root\n    properties: {a: x}\n"
     assert load_queue_config(text)[0] is None

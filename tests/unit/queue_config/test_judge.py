@@ -101,7 +101,6 @@ async def test_the_event_loop_turns_while_a_hostile_text_is_read(judge: Judge) -
 
 
 async def test_rms_take_turns(judge: Judge) -> None:
-    """An RM with many texts does not hold an RM with one."""
     order: list[str] = []
 
     async def ask(whose: str, number: int) -> None:

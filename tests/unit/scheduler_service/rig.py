@@ -309,7 +309,6 @@ def asks(*items: si.Allocation) -> si.AllocationRequest:
 
 
 def old_ask(app_id: str, key: str, repeats: int = 1, **wants: int) -> si.AllocationRequest:
-    """The previous generation's form."""
     ask = si.AllocationAsk(
         allocationKey=key,
         applicationID=app_id,
@@ -339,7 +338,6 @@ def release(
 
 
 def ask_release(app_id: str, key: str = "") -> si.AllocationRequest:
-    """The previous generation's release of asks."""
     item = si.AllocationAskRelease(partitionName="default", applicationID=app_id, allocationKey=key)
     return si.AllocationRequest(releases=si.AllocationReleasesRequest(allocationAsksToRelease=[item]), rmID=RM)
 

@@ -33,7 +33,6 @@ def update(rig: Rig, **extra: str) -> pb.RegistrationResult:
 
 
 def people(rig: Rig) -> list[si.EventRecord]:
-    """The events for people, in order."""
     return [
         si.EventRecord.FromString(record.value or b"")
         for record in rig.written

@@ -269,7 +269,6 @@ def test_too_many_resource_types_are_refused_and_leave_none_behind(rig: Rig) -> 
 
 
 def test_existing_allocations_are_on_the_node_that_they_come_with_or_rejected(rig: Rig) -> None:
-    """The previous generation: NodeInfo.existingAllocations; the message may say the node once more."""
     existing = [make.allocation("x", "unsaid", vcore=1), make.allocation("x", "here", "n3", vcore=1)]
     existing.append(make.allocation("x", "elsewhere", "n1", vcore=1))
     info = si.NodeInfo(nodeID="n3", action=si.NodeInfo.CREATE, existingAllocations=existing)

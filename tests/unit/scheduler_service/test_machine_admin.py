@@ -42,7 +42,6 @@ class AdminRig(Rig):
             super()._take_response(envelope)
 
     def command(self, request_id: str = "r", rm_id: str = RM, **command: object) -> pb.AdminResult:
-        """Sends it, and gives its answer."""
         self.say(request_id, rm_id, **command)
         return self.results[-1]
 
@@ -257,7 +256,6 @@ def test_a_node_that_a_source_drains_is_drained_by_the_operator_beside_it(rig: A
 
 
 def test_only_the_answer_to_the_operator_is_taken_away(rig: AdminRig) -> None:
-    """In one batch with what the RM asked itself: that is answered."""
     bodies = [
         make.envelope(make.node("n2", vcore=1000)),
         pb.RequestEnvelope(rm_id=RM, request_id="r", admin=pb.AdminCommand(drain_node=drain("n2"))),

@@ -259,13 +259,11 @@ def test_the_state_topic_holds_exactly_what_the_machine_holds(seed: int) -> None
 
 @pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: f"seed-{seed}")
 def test_a_follower_that_takes_every_record_holds_the_same(seed: int) -> None:
-    """As the view does: record by record, in the order of writing."""
     rig, _ = _run(seed, rebuilding=False)
     same_followed(rig)
 
 
 def test_requests_reach_what_they_are_meant_to_reach() -> None:
-    """The random RM is worth its name: all kinds of answers come up."""
     rig = Rig()
     rig.register()
     requests = Requests(5)

@@ -121,7 +121,6 @@ class Handled:
         self.start()
 
     def start(self) -> None:
-        """Everything but the log begins anew."""
         handlers = Registry("event handler", EVENT_HANDLERS_GROUP, HandlerSettingsWrong, ())
         handlers.register("told", lambda cache, config, context: self._make(cache))
         tables = {SOURCE: {"kind": "native", "rm": RM, "handler": "told", **self._table}}
@@ -156,7 +155,6 @@ class Handled:
         return {entry.object_id: entry.said for entry in entries if entry.source == SOURCE}
 
     def rejected(self, field: str) -> dict[str, str]:
-        """Reason by id."""
         names = ("nodeID", "allocationKey", "applicationID")
         found = {}
         for item in self.rig.of(field):
@@ -456,7 +454,6 @@ def test_another_schedulers_node_is_rejected_with_its_name() -> None:
 
 
 def test_without_a_native_informer_the_filter_is_about_sources_only() -> None:
-    """As before there was one."""
     settings = ExternalSettings.model_validate({"instances": ("a", "b"), "instance": "a"})
     topics = Topics(partitions=1)
     service = ExternalService(settings, MemoryLog(topics.specs(), ManualClock()), topics, ManualClock(), (0,), "life")

@@ -54,12 +54,10 @@ def _root(queues: str) -> str:
 
 
 def _queue(queue: str) -> str:
-    """One queue under root."""
     return _root(f"    - {queue}\n")
 
 
 def _partition(keys: str) -> str:
-    """A partition without queues, with other keys."""
     return f"partitions:\n- queues: []\n  {keys}\n"
 
 
@@ -449,12 +447,10 @@ RULES = {
 
 
 def _limits(*limits: str, queue: str = "") -> str:
-    """Limits of root.a."""
     return _root(f"    - name: a\n      limits: [{', '.join(limits)}]\n{queue}")
 
 
 def _tree(above: str, below: str) -> str:
-    """Limits of root.p, and of root.p.q.a under it."""
     return _root(
         f"    - name: p\n      limits: [{above}]\n      queues:\n      - name: q\n"
         f"        queues: [{{name: a, limits: [{below}]}}]\n"
@@ -580,7 +576,6 @@ RULES |= {
 
 
 def _rules(*rules: str, queues: str = "{name: Leaf}, {name: P, queues: [{name: In}]}, {name: E, parent: true}") -> str:
-    """A partition with these rules."""
     return f"partitions:\n- queues: [{queues}]\n  placementrules: [{', '.join(rules)}]\n"
 
 
@@ -891,7 +886,6 @@ def test_any_text_is_a_configuration_or_problems(text: str) -> None:
     ],
 )
 def test_words_of_yaml_1_1_are_true_or_false_where_that_is_wanted(words: list[str], quote: str, *, meant: bool) -> None:
-    """As Go's reader has it; elsewhere they are texts."""
     for word in words[: None if not quote else -1]:
         config, problems = load_queue_config(_root(f"    - name: x{word}\n      parent: {quote}{word}{quote}\n"))
         assert not problems

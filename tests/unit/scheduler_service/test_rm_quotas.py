@@ -187,6 +187,8 @@ def test_nothing_is_shown_of_a_forgotten_rm() -> None:
     register(rig, nodes=1)
     rig.send(node("n1"), node("n2"))
     assert len(reached.problems()) == 1
+    reached.drop(lambda rm_id: rm_id != RM)
+    assert len(reached.problems()) == 1
     forget = pb.RequestEnvelope(
         rm_id=RM, request_id="f", admin=pb.AdminCommand(forget=pb.AdminCommand.Forget(force=True))
     )

@@ -45,7 +45,6 @@ def tally(rig: Rig) -> Tally:
 
 
 def recorded(rig: Rig) -> state_pb2.TallyObject:
-    """What the log says."""
     (value,) = (value for key, value in rig.state.items() if key.startswith(f"{RM}/rm/".encode()))
     return state_pb2.RmObject.FromString(value).tally
 
@@ -155,7 +154,6 @@ def test_a_replacement_is_one_placeholder_and_two_allocations(rig: Rig) -> None:
 
 
 def test_questions_and_what_became_of_them(rig: Rig) -> None:
-    """Three asks, three nodes that they might go to: yes, no, and no answer."""
     rig.send(pb.CallbackStream(connected=True, predicates=True, epoch=1))
     rig.send(make.asks(*(make.allocation("app", f"k{number}", vcore=1_000) for number in range(3))))
     assert counts(rig) == {**BEGUN, "questions": 3}
@@ -193,7 +191,6 @@ def test_two_rms_have_two_tallies(rig: Rig) -> None:
 
 
 def test_a_record_without_a_tally_is_one_that_begins_at_0(rig: Rig) -> None:
-    """What an earlier version wrote."""
     (key,) = (key for key in rig.state if key.startswith(f"{RM}/rm/".encode()))
     old = state_pb2.RmObject.FromString(rig.state[key])
     old.ClearField("tally")

@@ -39,7 +39,6 @@ def _secrets(directory: Path, **changed: str) -> Path:
 
 
 def _connect(config: LdapConfig, timeout_s: float) -> Any:
-    """The directory, with everybody in it."""
     from ldap3 import MOCK_SYNC, Connection, Server
 
     connection = Connection(

@@ -33,7 +33,7 @@ from muster_proto.muster.bus.v1 import state_pb2 as pb
 from muster_state import source_codec as codec
 from muster_state import state_codec, wire
 
-SEEDS = 200
+SEEDS = 50
 TEXTS = ("", "a", "rack/12", "x" * 127, "y" * 128, "z" * 5_000, "größe-日本", "\x00", "\U0001f600" * 40)
 NAMES = ("vcore", "memory", "pods", "größe", "z" * 256, "\U0001f600", "\uffff")
 AMOUNTS = (0, 1, 127, 128, 300_000, 2**53, 2**63 - 1)

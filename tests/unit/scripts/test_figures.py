@@ -79,7 +79,6 @@ def test_a_page_without_marks_is_refused(copy: Path) -> None:
 
 
 def test_the_cost_of_turns_is_in_their_page(copy: Path) -> None:
-    """By a run of those scenarios alone, too: docs/performance.md stays as it is."""
     modes = ("all", "node", "task_group", "application", "one")
     one = {"asks": 400, "asks_per_s": 40.0, "allocations_per_s": 1234.5, "questions_each": 1.5, "violations": 0}
     scenario = {**one, "latency_p50_ms": 12.5, "latency_p99_ms": 99.0}

@@ -81,7 +81,6 @@ def test_a_second_run_keeps_what_is_there_and_makes_what_is_not(secrets: Path) -
 
 
 def test_images_are_pinned_or_left(tmp_path: Path) -> None:
-    """With a docker that knows one image."""
     docker = tmp_path / "bin" / "docker"
     docker.parent.mkdir()
     docker.write_text(f'#!/bin/sh\n[ "$1" = buildx ] && [ "$6" = known:1 ] && echo {DIGEST}\n')

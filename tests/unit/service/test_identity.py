@@ -18,7 +18,6 @@ def test_each_role_has_the_rights_of_those_before_it(role: Role, may: list[Role]
 
 @pytest.mark.parametrize("identity", [LOOPBACK, GATEWAY, NOBODY, Identity("ops-1", rights_of(Role.READ))])
 def test_an_identity_survives_its_headers(identity: Identity) -> None:
-    """All but the proof: services behind the gateway need the name and the role."""
     read = identity_of([(b"accept", b"*/*"), *identity.headers()])
     assert (read.name, read.rights) == (identity.name, identity.rights)
 

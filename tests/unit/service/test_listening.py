@@ -81,7 +81,6 @@ async def served(stop_timeout_s: float = 1.0) -> AsyncIterator[tuple[HttpServer,
 
 
 async def test_small_answers_are_sent_at_once() -> None:
-    """asyncio switches Nagle's algorithm off only for sockets that name their protocol."""
     with listen("x", "127.0.0.1:0") as listener:
         assert listener.proto == socket.IPPROTO_TCP
 

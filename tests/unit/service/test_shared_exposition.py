@@ -11,8 +11,6 @@ from muster_runtime.exposition import READERS_MAX, SharedExposition, TooManyRead
 
 
 class Rendering:
-    """Renders when it may."""
-
     def __init__(self) -> None:
         self.began = 0
         self.may_end = asyncio.Event()
@@ -74,7 +72,6 @@ async def test_a_failed_rendering_fails_for_its_readers_only() -> None:
 
 
 async def test_after_a_rendering_there_is_a_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Readers that never pause cost a fifth of a core at most."""
     now, slept = [0.0], list[float]()
 
     async def sleep(wait_s: float) -> None:

@@ -591,7 +591,6 @@ def with_victims() -> dict[str, Any]:
 
 
 def a_queue() -> dict[str, Any]:
-    """The queue of that ask."""
     arena = asked(poor_and_rich()).cluster
     return decoded(explain_queue.explained(arena.partition, arena.queue("root.a"), arena.now_ns, pause=None))
 
@@ -612,7 +611,6 @@ def a_gang() -> dict[str, Any]:
 
 
 def application(arena: Arena, app: str) -> dict[str, Any]:
-    """What is said of an application."""
     state = RmState(RmInfo("rm", life="RUNNING"), arena.core)
     pieces = explain.application(state, arena.partition, arena.application(app), arena.now_ns)
     found: dict[str, Any] = json.loads(b"".join(pieces))

@@ -485,7 +485,6 @@ async def test_incremental_counts_equal_a_full_count(bench: Bench, seed: int) ->
 
 
 def live(rm: Recorded, chance: random.Random) -> None:
-    """One thing happens."""
     cluster, number = rm.cluster, chance.randrange(8)
     node, app = f"n{number}", f"x{number}"
     partition = cluster.partition

@@ -357,7 +357,6 @@ def test_the_most_that_an_application_used_stays() -> None:
 
 
 def test_an_application_that_was_refused() -> None:
-    """It names the queue that it asked for, and nothing pends."""
     cluster = Cluster(LEAVES)
     cluster.app("bad", "root.Nowhere")
     app = cluster.partition.rejected["bad"]

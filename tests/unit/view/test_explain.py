@@ -306,7 +306,6 @@ async def test_for_a_stopped_rm_that_is_the_reason_whatever_was_before(bench: Be
 
 
 async def test_a_pause_began_when_it_did_and_ends_what_was_waited_for(bench: Bench) -> None:
-    """From the records alone, as a view that begins anew has them."""
     rm = bench.rm()
     rm.cluster.app("x", "root.a")
     rm.cluster.ask("x", "k", vcore=1)

@@ -144,7 +144,6 @@ def test_every_field_has_a_row(shape: type[msgspec.Struct]) -> None:
 
 
 def write() -> None:
-    """Writes the examples into the document."""
     text, last = [], ""
     for heading, line in list(_parts()):
         if not heading:
@@ -156,7 +155,6 @@ def write() -> None:
 
 
 def _json(value: dict[str, Any]) -> str:
-    """A field a line."""
     lines = [f"  {json.dumps(name)}: {json.dumps(each, ensure_ascii=False)}" for name, each in value.items()]
     return "{\n" + ",\n".join(lines) + "\n}\n"
 

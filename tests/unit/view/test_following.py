@@ -217,7 +217,6 @@ async def test_no_reader_sees_half_of_a_transaction(bench: Bench, read_records_m
 
 
 async def test_an_answer_within_a_transaction_is_marked(bench: Bench) -> None:
-    """What is stored for ever, states for events, is not said at all then."""
     await bench.write(bench.rm())
     async with bench.view(fresh_wait_s=0.0, whole_wait_s=0.0) as view, client_of(view) as client:
         follower = view._of("rm1")[0]

@@ -24,7 +24,7 @@ from simulation.manager import GANGS
 from simulation.records import RM
 from simulation.run import Law, Run
 
-SEEDS, STEPS = (0, 1, 9, 18, 19, 25, 31, 56, 84), 150
+SEEDS, STEPS = (0, 1, 9, 18, 19, 25, 31, 56, 84), 80
 
 
 class Followed(Law):
@@ -73,7 +73,6 @@ def all_that_is_said(core: SchedulerCore, run: Run) -> Iterator[tuple[str, Any]]
 
 
 def unordered(value: Any) -> Any:
-    """Lists have no order in REST."""
     if isinstance(value, dict):
         return {name: unordered(each) for name, each in value.items()}
     return sorted((unordered(each) for each in value), key=repr) if isinstance(value, list) else value

@@ -94,7 +94,6 @@ def test_yunikorn_s_endpoints_are_all_there() -> None:
 
 @pytest.fixture
 async def client(bench: Bench) -> AsyncIterator[httpx.AsyncClient]:
-    """Of a view with one RM."""
     limit = "limits: [{limit: some, groups: [alice], maxapplications: 5}]"
     rm = bench.rm(
         queues=f"{{name: root, submitacl: '*', {limit}, queues: [{{name: a, resources: {{max: {{vcore: 4}}}}}}]}}"

@@ -146,7 +146,6 @@ async def test_an_over_committed_node_is_more_than_full(bench: Bench) -> None:
 
 
 async def test_asks_of_one_group_are_counted_together_and_those_that_are_alone_too(bench: Bench) -> None:
-    """A real ask for which a placeholder leaves is in no group."""
     rm = bench.rm()
     rm.cluster.node("n1", vcore=10_000)
     rm.do(UpdateApplications((AppItem("g", "root.b", "default", "u"),)))
@@ -179,7 +178,6 @@ async def test_the_view_itself(bench: Bench) -> None:
 
 
 async def test_everything_is_the_interfaces_message(bench: Bench) -> None:
-    """Each name is one of MetricsSnapshot; what tells processes apart is the only addition."""
     await bench.write(made(bench))
     found = await get(bench)
     for process in found["runtime"]["processes"]:

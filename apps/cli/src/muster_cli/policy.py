@@ -7,6 +7,7 @@ from pathlib import Path
 
 from muster_gateway.access.policy import PolicyRule, read_policy
 from muster_gateway.errors import PolicyUnusable
+from muster_gateway.quota_settings import QuotaRule
 from muster_runtime.terminal import Screen, marked
 from rich.table import Table
 from rich.text import Text
@@ -15,7 +16,7 @@ SUFFIX = ".toml"
 
 
 def check(file: Path, console: Screen) -> bool:
-    """Prints a policy's problems, or its rules. Returns whether it can be used."""
+    """Prints a policy's problems, or its rules and quotas. Returns whether it can be used."""
     try:
         found = read_policy(file)
     except PolicyUnusable as error:
@@ -34,8 +35,19 @@ def check(file: Path, console: Screen) -> bool:
             rule.role,
         )
     console.print(table)
+    if found.quota:
+        console.print(_quotas(found.quota))
     console.print(marked("[green]{} can be used[/]", file), soft_wrap=True)
     return True
+
+
+def _quotas(rules: Iterable[QuotaRule]) -> Table:
+    table = Table("quota", "identities", "rmIDs", "limits")
+    for number, rule in enumerate(rules):
+        named = rule.model_dump(exclude={"identities", "rms"}, exclude_none=True)
+        limits = [f"{name} = {value}" if value else f"{name}: no limit" for name, value in named.items()]
+        table.add_row(str(number), _listed(rule.identities or ["all"]), _listed(rule.rms or ["all"]), _listed(limits))
+    return table
 
 
 def _reads(rule: PolicyRule) -> Iterable[str]:

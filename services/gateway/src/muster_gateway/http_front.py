@@ -11,6 +11,7 @@ A target is a URL (``http_target.py``) or an ASGI application in this process, w
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
@@ -30,9 +31,10 @@ from starlette.types import Receive, Scope, Send
 
 from muster_gateway import http_rights, metrics
 from muster_gateway.access.calls import Calls
-from muster_gateway.errors import NotIdentified, NotPermitted, shown
+from muster_gateway.errors import NotIdentified, NotPermitted, TooFast, shown
 from muster_gateway.identity import Doorman, Refusal
 from muster_gateway.page import Page
+from muster_gateway.rates import Rates
 from muster_gateway.seldom import Seldom
 
 log = structlog.get_logger(__name__)
@@ -79,6 +81,7 @@ class HttpFront:
     :param exposition: returns the answer of ``/metrics``; None: this process's metrics.
     :param default_rm: the RM of a request that names none, where there are several; "": none.
     :param calls: keeps the requests that are under way.
+    :param rates: of identities; None: no limits.
     """
 
     def __init__(
@@ -92,8 +95,9 @@ class HttpFront:
         exposition: Callable[[], Awaitable[bytes]] | None = None,
         default_rm: str = "",
         calls: Calls | None = None,
+        rates: Rates | None = None,
     ) -> None:
-        self._calls = calls if calls is not None else Calls()
+        self._calls, self._rates = calls if calls is not None else Calls(), rates
         self._default_rm = header(default_rm)
         self._view, self._publisher, self._doorman = view, publisher, doorman
         self._live, self._unready, self._beside = live, unready, beside
@@ -115,6 +119,14 @@ class HttpFront:
         except (NotIdentified, NotPermitted) as refused:
             await self._refuse(refused, scope, send)
             return
+        if self._rates is not None and needed is not Right.NONE:
+            try:
+                self._rates.admit(caller, 0)
+            except TooFast as error:
+                metrics.http_refused.labels("rate").inc()
+                headers = [(b"retry-after", str(math.ceil(error.wait_s)).encode())]
+                await respond_error(send, 429, str(error), headers, body_wanted=scope["method"] != "HEAD")
+                return
         identity = caller.identity
         # 2. the answer
         status = 0

@@ -111,7 +111,7 @@ internal_errors = Counter(Metric.INTERNAL_ERRORS, "Unexpected exceptions (defect
 http_forwarded = Counter(Metric.HTTP_FORWARDED, "Forwarded HTTP requests, by target and status.", ["target", "status"])
 http_refused = Counter(
     Metric.HTTP_REFUSED,
-    "HTTP requests answered with 401 or 403, by reason (muster_gateway.identity.Refusal).",
+    "HTTP requests answered with 401, 403 or 429, by reason (muster_gateway.identity.Refusal, or rate).",
     ["reason"],
 )
 grpc_refused = Counter(

@@ -143,28 +143,54 @@ def has_credentials(identity: Identity) -> bool:
 
 
 class RmCounts:
-    """The registered RMs by identity, as the session store and this gateway's own registrations say."""
+    """The registered RMs by identity, as the session store and this gateway's own registrations say.
+
+    A registration that waits for its answer counts, so that many at once in several partitions stay below a limit.
+    """
 
     def __init__(self, sessions: SessionStore, partition_of: Callable[[str], int], clock: Clock) -> None:
         self._sessions, self._partition_of, self._clock = sessions, partition_of, clock
-        self._known: dict[str, str] = {}
+        # By RM: its identity, and its partition of the log.
+        self._known: dict[str, tuple[str, int]] = {}
+        self._under_way: dict[str, tuple[str, int]] = {}
+        self._since: dict[str, tuple[str, int]] = {}  # accepted since the last read began
         self._read_s = float("-inf")
 
     async def elsewhere(self, rm_id: str, identity: str) -> tuple[int, int]:
         """Returns the numbers of an identity's RMs and of all RMs in other partitions of the log. Raises
         SessionsDown.
         """
-        now_s = self._clock.monotonic()
-        if now_s - self._read_s >= _COUNTED_S:
-            sessions = await self._sessions.all()
-            self._known = {each.rm_id: each.identity for each in sessions if each.state is not RmState.INIT}
-            self._read_s = now_s
+        await self._read()
         here = self._partition_of(rm_id)
-        others = [name for each, name in self._known.items() if self._partition_of(each) != here]
+        found = [
+            *self._known.values(),
+            *(self._under_way[each] for each in self._under_way.keys() - self._known.keys()),
+        ]
+        others = [name for name, partition in found if partition != here]
+        self._under_way[rm_id] = (identity, here)
         return others.count(identity), len(others)
 
+    async def _read(self) -> None:
+        """Reads the other gateways' registrations, now and then."""
+        now_s = self._clock.monotonic()
+        if now_s - self._read_s < _COUNTED_S:
+            return
+        self._read_s, self._since = now_s, {}
+        try:
+            sessions = await self._sessions.all()
+        except BaseException:
+            self._read_s = float("-inf")
+            raise
+        registered = [each for each in sessions if each.state is not RmState.INIT]
+        self._known = {each.rm_id: (each.identity, self._partition_of(each.rm_id)) for each in registered} | self._since
+
     def registered(self, rm_id: str, identity: str) -> None:
-        self._known[rm_id] = identity
+        """The scheduler has accepted a registration."""
+        self._known[rm_id] = self._since[rm_id] = (identity, self._partition_of(rm_id))
+
+    def ended(self, rm_id: str) -> None:
+        """A registration that was counted by :meth:`elsewhere` has its answer, or gets none."""
+        self._under_way.pop(rm_id, None)
 
 
 class QuotaNotes:
@@ -221,6 +247,11 @@ class Quotas:
         self._notes.registered(rm_id, quotas.rm)
         if self._counts is not None:
             self._counts.registered(rm_id, quotas.identity)
+
+    def ended(self, rm_id: str) -> None:
+        """A registration has its answer, or gets none."""
+        if self._counts is not None:
+            self._counts.ended(rm_id)
 
     async def seated(self, rm_id: str, identity: Identity) -> None:
         """A stream of an RM has its seat."""

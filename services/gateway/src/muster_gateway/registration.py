@@ -63,14 +63,17 @@ class Registrar:
         request_id = self._codec.new_request_id()
         quotas = await self._quotas.of_registration(rm_id)
         record = self._codec.registration(rm_id, request_id, raw, self._clock.now_ns(), judged, quotas)
-        async with self._configs.place(judged):
-            result, at = await self._questions.ask(Registration, rm_id, request_id, record)
-        # 4. the session
-        if not result.accepted:
-            text = refusal(rm_id, result.problems)
-            raise OverLimit(text) if result.exhausted else RegistrationRefused(text)
-        await self._life.registered(rm_id, at, result.member, quotas.identity)
-        self._quotas.registered(rm_id, quotas)
+        try:
+            async with self._configs.place(judged):
+                result, at = await self._questions.ask(Registration, rm_id, request_id, record)
+            # 4. the session
+            if not result.accepted:
+                text = refusal(rm_id, result.problems)
+                raise OverLimit(text) if result.exhausted else RegistrationRefused(text)
+            self._quotas.registered(rm_id, quotas)
+            await self._life.registered(rm_id, at, result.member, quotas.identity)
+        finally:
+            self._quotas.ended(rm_id)
         # 5. the others of its policy group
         problems = result.problems + await self._groups.warnings(rm_id, result.member)
         log.info("rm registered", rm_id=rm_id, warnings=len(problems))

@@ -401,6 +401,7 @@ class Gateway:
             self._exposition,
             self.settings.default_rm,
             self._callers,
+            self._rates,
         )
         tls = self._doorman.tls.context() if self._doorman.tls is not None else None
         self._http = HttpServer(front, self.settings.http_address, self.settings.stop_grace_s, tls=tls)

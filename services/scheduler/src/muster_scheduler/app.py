@@ -202,6 +202,7 @@ class SchedulerService:
         if not self._is_grouped:
             return  # it was stopped with the service
         del self._running[partition], self._workers[partition]
+        self._reached.drop(lambda rm_id: self._topics.partition_of(rm_id) == partition)
         outside = self._outside.pop(partition, None)
         if outside is not None:
             await outside.stop()

@@ -46,6 +46,8 @@ class ReachedQuotas:
         self._of_rm: dict[str, RmState] = {}
         self._kinds: dict[str, frozenset[str]] = {}
         self._rms: dict[str, float] = {}
+        for kind in QuotaKind:
+            metrics.quotas_reached.labels(kind)  # 0 is shown, too
 
     def set(self, rm_id: str, state: RmState | None, kinds: Iterable[str] = ()) -> None:
         """Takes the quotas that an RM has reached. ``state`` None: the RM is no more."""
@@ -55,6 +57,11 @@ class ReachedQuotas:
             self._of_rm[rm_id], self._kinds[rm_id] = state, now
         for kind in before ^ now:
             metrics.quotas_reached.labels(kind).inc(1 if kind in now else -1)
+
+    def drop(self, is_gone: Callable[[str], bool]) -> None:
+        """Forgets the RMs of which another process takes care now."""
+        for rm_id in [rm_id for rm_id in self._of_rm if is_gone(rm_id)]:
+            self.set(rm_id, None)
 
     def refuse_rm(self, kind: str, story: str) -> None:
         """Counts a refused registration. Logs the same story once in ten minutes."""

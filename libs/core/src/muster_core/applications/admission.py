@@ -86,14 +86,18 @@ def legible(item: AppItem, reasons: list[str]) -> AppItem:
     )
 
 
-def room_problem(partition: Partition, item: AppItem, user: str, out: Outcome, now_ns: int) -> str:
+def room_problem(
+    partition: Partition, partitions: Iterable[Partition], item: AppItem, user: str, out: Outcome, now_ns: int
+) -> str:
     """Why there is no room for the application in the RM's quotas; "": there is.
 
-    The longest finished applications leave for it. An application that must be accepted needs room, too.
+    Finished applications leave for it: first those of the partition, the oldest first. An application that must be
+    accepted needs room, too.
     """
     quotas = partition.quotas
-    while quotas.is_full(QuotaKind.APPLICATIONS) and partition.lifecycle.expire_oldest(out, now_ns):
-        pass
+    for each in (partition, *partitions):
+        while quotas.is_full(QuotaKind.APPLICATIONS) and each.lifecycle.expire_oldest(out, now_ns):
+            pass
     problem = quotas.problem(QuotaKind.APPLICATIONS, 1)
     if not problem and user not in partition.users:
         problem = quotas.problem(QuotaKind.USERS, 1)

@@ -5,6 +5,7 @@ Keeps rejected applications for a while, so that people can look them up.
 
 from __future__ import annotations
 
+import heapq
 from copy import copy
 from typing import TYPE_CHECKING, Protocol
 
@@ -53,6 +54,8 @@ STATE_LOG_MAX = 64
 # Limit of rejected applications kept: an RM that is refused again and again must not fill the memory.
 REJECTED_MAX = 1000
 _REJECTED_TEXT_MAX, _REJECTED_GROUPS_MAX = 256, 16
+# With fewer finished applications than this, a search for forgotten ones does not pay.
+_FINISHED_MIN = 1024
 
 
 class ApplicationGangs(Protocol):
@@ -97,7 +100,9 @@ class Lifecycle:
         self._waiting = waiting
         self._asks = asks
         self._releases = releases
-        self._finished: list[Application] = []  # the oldest last
+        # Finished applications by their end; None: not needed yet. The numbers tell a renamed one from its original.
+        self._finished: list[tuple[int, int, int, Application]] | None = None
+        self._finished_count = 0
 
     def connect(self, *, gangs: ApplicationGangs, external: FreeIds) -> None:
         """Takes the parts that are built after this one."""
@@ -123,6 +128,7 @@ class Lifecycle:
         renamed.app_id, renamed.published = name, False
         finished.gone = True
         state.apps[name] = renamed
+        self._note_finished(renamed)
         if renamed.deadline_ns:
             state.deadlines.append((renamed.deadline_ns, renamed))
         out.touch(renamed, state.name)
@@ -222,6 +228,7 @@ class Lifecycle:
         elif state in APP_TERMINAL and state is not AppState.EXPIRED:
             app.finished_ns = now_ns
             app.reason = None
+            self._note_finished(app)
             self._set_deadline(app, now_ns + TERMINATED_TIMEOUT_NS)
             self._leave_queue(app, out, now_ns)
         out.track(EventType.APP, Change.SET, _APP_DETAILS[state], app.app_id, message=message, now_ns=now_ns)
@@ -301,17 +308,30 @@ class Lifecycle:
             out.touch(app, state.name)
 
     def expire_oldest(self, out: Outcome, now_ns: int) -> bool:
-        """Forgets the application that finished first of those that are kept. Returns whether there was one."""
+        """Forgets the application that finished first of those that are kept. Returns whether there was one. O(log n)
+        after the first call.
+        """
         state = self._state
-        if not self._finished:  # (rebuilt only when used up: later ones finished later than all in it)
-            found = [app for app in state.apps.values() if app.state in APP_TERMINAL]
-            self._finished = sorted(found, key=lambda app: (app.finished_ns, app.submission), reverse=True)
+        if self._finished is None:
+            self._finished = []
+            for app in state.apps.values():
+                if app.state in APP_TERMINAL:
+                    self._note_finished(app)
         while self._finished:
-            app = self._finished.pop()
+            *_, app = heapq.heappop(self._finished)
             if not app.gone and state.apps.get(app.app_id) is app:
                 self.expire(app, out, now_ns)
                 return True
         return False
+
+    def _note_finished(self, app: Application) -> None:
+        if self._finished is None:  # nobody has asked yet
+            return
+        self._finished_count += 1
+        heapq.heappush(self._finished, (app.finished_ns, app.submission, self._finished_count, app))
+        if len(self._finished) > 2 * len(self._state.apps) + _FINISHED_MIN:
+            self._finished = [each for each in self._finished if not each[-1].gone]
+            heapq.heapify(self._finished)
 
     def _set_deadline(self, app: Application, deadline_ns: int) -> None:
         app.deadline_ns = min(deadline_ns, INT64_MAX)  # (the RM's values may be centuries)

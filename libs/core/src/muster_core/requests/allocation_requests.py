@@ -322,13 +322,14 @@ def _quota_problem(partition: Partition, app: Application | None, item: AskItem,
     :param old: the pending ask that it replaces.
     :param made: the number of allocations that it has.
     """
-    more = max(item.wanted - made, 0) - (old.pending if old is not None else 0)
-    more_text = 0
-    if item.tags or old is not None or made:
+    more = max(item.wanted - made, 0)
+    more_text = text_bytes(item.tags) * more if item.tags else 0
+    if old is not None:
+        more -= old.pending
+        more_text -= text_bytes(old.tags) * old.pending
+    if made and app is not None:
         each = text_bytes(item.tags)
-        more_text = each * max(item.wanted - made, 0) - (text_bytes(old.tags) * old.pending if old is not None else 0)
-        if made and app is not None:
-            more_text += sum(each - text_bytes(held.tags) for held in app.held(item.key))
+        more_text += sum(each - text_bytes(held.tags) for held in app.held(item.key))
     problem = partition.quotas.asks_problem(more, more_text)
     return f"allocation {item.key}: {problem}" if problem else ""
 

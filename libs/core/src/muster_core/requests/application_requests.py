@@ -55,7 +55,7 @@ class ApplicationRequests:
         elif problem := admission.owner_problem(item):
             return problem
         user, groups = admission.owner_of(item, reasons)
-        if problem := admission.room_problem(partition, item, user, out, now_ns):
+        if problem := admission.room_problem(partition, self._partitions.values(), item, user, out, now_ns):
             return problem
         placeholder_ask, problem = admission.gang_of(item)
         if problem and not forced:

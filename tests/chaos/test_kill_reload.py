@@ -22,7 +22,8 @@ from muster_client import Callbacks, RmClient, application, ask, node
 from muster_client.admin import AdminClient, ConfigurationAnswer
 from muster_client.errors import AdminFailed
 from muster_client.settings import ClientSettings
-from muster_proto.muster.bus.v1 import state_pb2
+from muster_proto.muster.bus.v1 import envelope_pb2, state_pb2
+from muster_proto.muster.v1 import audit_pb2
 from waiting import eventually
 
 RM_ID = "reloaded"
@@ -61,6 +62,29 @@ async def recorded_config(deployment: Deployment) -> str:
         assert_counted_through(await response_sequences(log, topics, RM_ID), 1, "response numbers")
     assert found[-1].value is not None
     return state_pb2.RegistrationObject.FromString(found[-1].value).config
+
+
+async def assert_audited_once(deployment: Deployment) -> None:
+    """Each registration and each configuration on the log has one audit entry, with the identity of its caller."""
+    async with opened_log(deployment.log_settings) as (log, topics):
+        partition = topics.partition_of(RM_ID)
+        asked = []
+        for record in await records(log, topics.requests, partition):
+            request = envelope_pb2.RequestEnvelope.FromString(record.value or b"")
+            if request.rm_id == RM_ID and request.WhichOneof("body") in ("register", "configuration"):
+                asked.append((record.offset, request.request_id))
+        found = [
+            audit_pb2.AuditEntry.FromString(record.value or b"")
+            for record in await records(log, topics.audit, partition)
+        ]
+    carried = [entry for entry in found if entry.rm_id == RM_ID and entry.action in ("register", "configure")]
+    carried = [entry for entry in carried if entry.request_offset >= 0]
+    assert [(entry.request_offset, entry.request_id) for entry in carried] == asked
+    assert len({entry.id for entry in found}) == len(found)
+    assert {(entry.identity, entry.peer, entry.result) for entry in carried} == {
+        ("loopback", "127.0.0.1", audit_pb2.AuditEntry.ACCEPTED)
+    }
+    assert len(asked) > 2 * ROUNDS
 
 
 async def reload_and_kill(deployment: Deployment, name: str) -> None:
@@ -110,6 +134,7 @@ async def reload_and_kill(deployment: Deployment, name: str) -> None:
         await until(lambda: "last" in allocated, "the last one is in force")
     await deployment.stop()
     assert await recorded_config(deployment) == config
+    await assert_audited_once(deployment)
     assert sorted(allocated) == ["k0", "k1", "k2", "k3", "last"], "each once"
 
 

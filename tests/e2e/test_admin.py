@@ -48,6 +48,7 @@ def explained(up: Up, *about: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.timeout(300)  # forty commands, each a process
 async def test_a_pause_outlives_a_kill_and_ends_when_an_operator_says_so(up: Up, tmp_path: Path) -> None:
     told: list[str] = []
     accepted: list[str] = []
@@ -84,6 +85,21 @@ async def test_a_pause_outlives_a_kill_and_ends_when_an_operator_says_so(up: Up,
         drained = lambda: explained(up, "node", "node-1").get("schedulable") is False  # noqa: E731
         await eventually(drained, "it is drained still", PATIENCE_S)
         assert muster(up, "admin", "undrain", "node-1")[0] == 0
+
+        # The audit trail, of the gateway and of the file beside the running Muster
+        code, said = muster(up, "audit", "--rm", "my-cluster", "--json")
+        trail = [json.loads(line) for line in said.splitlines()]
+        done = [(each["action"], each["result"], each["identity"]) for each in trail if each["request_offset"] >= 0]
+        assert done == [
+            (action, "accepted", "loopback") for action in ("register", "pause", "resume", "drain", "undrain")
+        ]
+        assert trail[done.index(("pause", "accepted", "loopback"))]["objects"] == {"why": "new racks"}
+        # (The file is read, whatever the address is.)
+        (line,) = muster(up, "audit", "--data-dir", str(up.data), "--action", "drain", "--json")[1].splitlines()
+        assert json.loads(line) == next(each for each in trail if each["action"] == "drain")
+        code, said = muster(up, "audit", "--action", "list", "--last", "1")
+        assert (code, "loopback (loopback)" in said) == (0, True)
+        assert muster(up, "audit", "--result", "maybe")[0] == 2
 
         larger = tmp_path / "larger.yaml"
         larger.write_text(QUEUES.replace("vcore: 3", "vcore: 5"))

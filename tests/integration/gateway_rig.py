@@ -27,7 +27,7 @@ from muster_gateway.sessions.memory import MemorySessions
 from muster_gateway.settings import GatewaySettings
 from muster_gateway.stream_kind import StreamKind
 from muster_proto.muster.bus.v1 import envelope_pb2, state_pb2
-from muster_proto.muster.v1 import callbacks_pb2
+from muster_proto.muster.v1 import audit_pb2, callbacks_pb2
 from muster_proto.muster.v1.admin_pb2_grpc import AdminStub
 from muster_proto.muster.v1.callbacks_pb2_grpc import CallbacksStub
 from muster_proto.si.v1 import si_pb2
@@ -491,3 +491,18 @@ def an_ask(key: str, application: str = "app", **fields: Any) -> si_pb2.Allocati
 def asks(rm_id: str, *keys: str) -> si_pb2.AllocationRequest:
     """A request with one ask for each key."""
     return si_pb2.AllocationRequest(rmID=rm_id, allocations=[an_ask(key) for key in keys])
+
+
+async def audit_of(world: Rig) -> list[audit_pb2.AuditEntry]:
+    """The audit entries on the log, by partition."""
+    found: list[audit_pb2.AuditEntry] = []
+    for partition in range(world.topics.partitions):
+        reader = await world.log.reader(world.topics.audit, partition)
+        try:
+            end = await reader.end_offset()
+            while reader.position < end:
+                records = await reader.read(500, 1.0)
+                found += (audit_pb2.AuditEntry.FromString(record.value or b"") for record in records)
+        finally:
+            await reader.close()
+    return found

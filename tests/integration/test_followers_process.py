@@ -18,6 +18,7 @@ from muster_bus.engines import make_log
 from muster_cli.errors import UsageError
 from muster_cli.followers_process import FollowersFailed, FollowersProcess, socket_directory
 from muster_cli.settings import MusterSettings, embedded_defaults, load
+from muster_runtime import whose
 from starlette.types import Message
 from unit.publisher.feeding import Feeder
 
@@ -155,3 +156,16 @@ async def test_it_may_be_stopped_while_it_begins(tmp_path: Path) -> None:
     async with asyncio.timeout(WITHIN_S):
         await process.close()
     await log.close()
+
+
+async def test_event_calls_carry_the_default_rm(tmp_path: Path) -> None:
+    """A call that names no RM means `gateway.default_rm`, in the followers' process as at another publisher."""
+    settings = load(None, (), [("gateway.default_rm", "", "rm-b")], embedded_defaults(tmp_path / "data"), {}).values
+    log = make_log(settings.log, SystemClock())
+    assert isinstance(log, SqliteLog)
+    process = FollowersProcess(settings, log, SystemClock(), NAMES)
+    try:
+        assert whose.metadata("rm-b")
+        assert process.events._default_rm == whose.metadata("rm-b")
+    finally:
+        await process.close()

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
-from integration.gateway_rig import METHODS, PATIENCE_S, Channel, Rig, Stream, asks
+from integration.gateway_rig import METHODS, PATIENCE_S, Channel, Rig, Stream, asks, audit_of
 from muster_gateway.service import Gateway
 from muster_gateway.stream_kind import StreamKind
-from muster_proto.muster.v1 import admin_pb2, callbacks_pb2, events_pb2, metrics_pb2
+from muster_proto.muster.v1 import admin_pb2, audit_pb2, callbacks_pb2, events_pb2, metrics_pb2
 from muster_proto.muster.v1.admin_pb2_grpc import AdminStub
 from muster_proto.muster.v1.callbacks_pb2_grpc import CallbacksStub
 from muster_proto.muster.v1.events_pb2_grpc import EventsStub
@@ -22,6 +22,8 @@ from muster_proto.si.v1.si_pb2_grpc import SchedulerStub
 from waiting import eventually
 
 Code = grpc.StatusCode
+# The attacks of the present test: who, and the refusal.
+DENIED: list[tuple[str, str]] = []
 NAMES = ("owner", "attacker", "operator", "reader", "nobody-special")
 TOKENS = {name: {"role": "admin", "token": f"{name}-token-0123456789"} for name in NAMES}
 POLICY = """
@@ -108,6 +110,26 @@ async def gateway(world: Rig, policy: Path) -> Gateway:
     )
 
 
+@pytest.fixture(autouse=True)
+async def audited(world: Rig) -> AsyncIterator[None]:
+    """Every attack of the test leaves an entry that names the attacker and the refusal."""
+    DENIED.clear()
+    yield
+    for name, said in DENIED:
+
+        async def is_told(name: str = name, said: str = said) -> bool:
+            found = await audit_of(world)
+            return any(
+                (entry.identity, entry.proof, entry.peer, entry.door) == (name, "token", "127.0.0.1", "grpc")
+                and entry.result == audit_pb2.AuditEntry.REFUSED
+                and entry.method.startswith("/")
+                and said.startswith(entry.reason)
+                for entry in found
+            )
+
+        await eventually(is_told, f"the audit entry of {name}: {said}")
+
+
 @pytest.fixture
 async def tenants(world: Rig, gateway: Gateway) -> dict[str, Tenant]:
     found = {name: Tenant(world.channel(gateway), name) for name in NAMES}
@@ -122,6 +144,7 @@ def _write(file: Path, text: str) -> None:
 
 def denied(answer: tuple[Code, str], name: str, deed: str, rm_id: str = "mine") -> None:
     code, said = answer
+    DENIED.append((name, said))
     assert code is Code.PERMISSION_DENIED, answer
     assert said.startswith(f"{name} may not {deed} rmID '{rm_id}': it lacks the right ")
 

@@ -14,7 +14,7 @@ from muster_gateway import service
 from muster_gateway.access.request_codec import rm_of
 from muster_gateway.errors import OpenToAll
 from muster_gateway.service import Gateway
-from muster_proto.muster.v1 import admin_pb2, callbacks_pb2, events_pb2, metrics_pb2
+from muster_proto.muster.v1 import admin_pb2, audit_pb2, callbacks_pb2, events_pb2, metrics_pb2
 from muster_proto.si.v1 import si_pb2
 from muster_rest.methods import METHODS, by_path
 from muster_runtime.identity import Right, Role
@@ -25,6 +25,7 @@ _FILES: tuple[Any, ...] = (
     si_pb2,
     callbacks_pb2,
     admin_pb2,
+    audit_pb2,
     events_pb2,
     metrics_pb2,
     health_pb2,
@@ -57,6 +58,9 @@ def test_a_method_needs_what_the_table_says(method: Any) -> None:
     assert row.right.role is (Role.READ if method.name in FOR_READERS else Role.ADMIN)
     if method.client_streaming:
         assert row.right is Right.ACT
+        return
+    if row.right is Right.ADMIN:
+        assert row.rm == "", "it is about the process"
         return
     # The request's own field names the RM, so the door sees it before the method does.
     assert row.rm in ("rm_id", "rmID", "what.rm_id")
@@ -107,6 +111,9 @@ async def test_each_method_lets_in_whom_it_may_and_nobody_else(world: Rig, close
         reader, said = await _status(channel, method, READER)
         if right.role is Role.ADMIN:
             assert reader is grpc.StatusCode.PERMISSION_DENIED, path
+            if right is Right.ADMIN:
+                assert said == "this needs the role admin, and dashboard has read"
+                continue
             assert said.startswith("dashboard may not ")
             assert f'it lacks the right "{right}"' in said
         else:

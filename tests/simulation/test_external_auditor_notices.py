@@ -37,8 +37,7 @@ from muster_core.preemption import preemption_victims
 from muster_core.scheduler import SchedulerCore
 from muster_informers.informer import SharedIndexInformer
 from muster_proto.muster.bus.v1 import state_pb2
-from muster_scheduler import machine
-from muster_scheduler.machine import SchedulerMachine
+from muster_scheduler import registrar, sources
 from muster_state import state_codec
 from simulation.external_life import ExternalLife
 from simulation.noticing import must_be_noticed
@@ -289,7 +288,7 @@ def _nothing_is_released(patch: pytest.MonkeyPatch) -> None:
 
 def _decides_at_once(patch: pytest.MonkeyPatch) -> None:
     """Nobody is waited for."""
-    patch.setattr(SchedulerMachine, "_awaited", lambda self, rm_id: ())
+    patch.setattr(sources.Sources, "awaited", lambda self, rm_id: ())
 
 
 def _what_an_earlier_life_said_stays(patch: pytest.MonkeyPatch) -> None:
@@ -344,12 +343,12 @@ def _sources_are_never_lost(patch: pytest.MonkeyPatch) -> None:
 
 def _registering_again_forgets_sources(patch: pytest.MonkeyPatch) -> None:
     """An RM that registers again gets none of what sources have said."""
-    whole = machine.new_core
+    whole = registrar.new_core
 
     def new_core(*said: Any, **more: Any) -> SchedulerCore:
         return whole(*said, **{**more, "external": None})
 
-    patch.setattr(machine, "new_core", new_core)
+    patch.setattr(registrar, "new_core", new_core)
 
 
 def _what_is_said_is_not_recorded(patch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Who may submit where, and which queue an application goes to."""
+"""Access lists, and the placement of applications in queues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""UUIDs that Muster gives: no two allocations have the same, over a log that was lost too."""
+"""Muster's UUIDs of allocations are unique, also after a lost log."""
 
 from __future__ import annotations
 

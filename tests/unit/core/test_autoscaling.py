@@ -1,4 +1,4 @@
-"""A word to the autoscaler: for what only a larger cluster would help, once for each ask."""
+"""Messages to the autoscaler: once for each ask that only a larger cluster can place."""
 
 from __future__ import annotations
 

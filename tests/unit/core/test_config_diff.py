@@ -1,4 +1,4 @@
-"""What a new configuration changes (core.config_diff), and the texts that it tells it in."""
+"""The changes of a new configuration (core.config_diff), and their texts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _config(text: str) -> ClusterConfig:
 
 
 def _changes(old: str, new: str) -> list[tuple[str, str, str, str]]:
-    """Checked in both directions: what one way adds, the other takes away."""
+    """Also checks that the reverse diff removes what the diff adds."""
     forth, back = diff(_config(old), _config(new)), diff(_config(new), _config(old))
     assert sorted((c.path, c.what, c.new, c.old) for c in back) == sorted((c.path, c.what, c.old, c.new) for c in forth)
     return [(change.path, change.what, change.old, change.new) for change in forth]

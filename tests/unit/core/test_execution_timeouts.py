@@ -31,7 +31,7 @@ def free(cluster: Cluster) -> dict[str, int]:
 
 @pytest.fixture
 def failing() -> Cluster:
-    """An application whose time is up, with one allocation that was told so."""
+    """An application whose execution time is over, with one releasing allocation."""
     cluster = Cluster(QUEUES)
     cluster.node("n", memory=10)
     item = AppItem("x", "root.q", "default", "ann", execution_timeout_ms=5_000)
@@ -72,7 +72,7 @@ def test_the_id_of_a_failed_application_may_be_used_again_at_once(failing: Clust
 
 @pytest.fixture
 def timed() -> Cluster:
-    """An allocation that may run for one second, and was told that it did."""
+    """An allocation with an execution time of one second, which is over."""
     cluster = Cluster(QUEUES).having({"n": {"memory": 10}}, {"x": "root.q"})
     item = replace(ask("x", "k", memory=10), execution_timeout_ms=1_000, allow_preempt_self=True)
     cluster.do(UpdateAllocations([item]))
@@ -104,7 +104,7 @@ def test_a_releasing_allocation_stays_so_when_the_rm_reports_it_with_another_siz
 
 
 def test_an_allocation_that_could_not_start_is_asked_for_again_under_a_key_of_its_own() -> None:
-    """Ordinals 1 and 0 come back while 2 runs: what is made for them must not take the place of 2."""
+    """Ordinals 1 and 0 return while 2 runs. Their new allocations must not replace 2."""
     cluster = Cluster(QUEUES).having({"n": {"memory": 10}}, {"x": "root.q"})
     cluster.do(UpdateAllocations([replace(ask("x", "k", wanted=3, memory=1), previous_generation=True)]))
     uuids = {held.ordinal: held.uuid for held in cluster.application("x").allocations.values()}

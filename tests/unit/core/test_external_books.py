@@ -26,14 +26,14 @@ H1, H2 = ExternalNode("h1", {"vcore": 4}), ExternalNode("h2", {"vcore": 8})
 
 
 class Heard:
-    """Books, and what changed by each word."""
+    """Books, and the changes of each report."""
 
     def __init__(self) -> None:
         self.books = ExternalBooks()
         self.now_ns = 0
 
     def apply(self, command: UpdateExternal | SetSource) -> list[tuple[str, bool]]:
-        """(what, whether it counts) of each change; what went with a minus."""
+        """(object, whether it counts) of each change; removed objects with a minus."""
         self.now_ns += 1
         return [(_name(each), each.counts) for each in self.books.apply(command, self.now_ns)]
 
@@ -82,7 +82,7 @@ def test_an_object_said_again_is_no_change(heard: Heard) -> None:
 
 
 def test_another_life_lists_anew_and_what_it_did_not_name_goes_when_it_is_live(heard: Heard) -> None:
-    """Until then what is recorded counts as it was: a restart makes no host vanish."""
+    """Until then the recorded objects count: a restart removes no host."""
     heard.says(H1, H2)
     heard.is_(SourceState.LIVE)
     assert heard.says(H1, life="b") == [("vms", False), ("h1", False)], "only the life is another: to be recorded"
@@ -104,7 +104,7 @@ def test_the_informer_reports_objects_that_a_later_listing_of_the_same_life_omit
 
 
 def test_a_life_that_was_replaced_says_nothing_any_more(heard: Heard) -> None:
-    """What an informer of a process that is gone had on its way: above all, its word that its listing is complete."""
+    """Late messages of an ended informer, above all that its listing is complete."""
     heard.says(H1, life="a")
     heard.says(H2, life="b")
     assert heard.says(ExternalNode("h3", {}), life="a") == []
@@ -129,7 +129,7 @@ def test_an_object_that_cannot_be_relied_on_is_stale_until_it_is_said_again(hear
 
 
 def test_an_object_that_another_life_cannot_read_is_named_by_it(heard: Heard) -> None:
-    """Else one document that cannot be read would free a host at the next restart."""
+    """Otherwise one unreadable document would free a host at the next restart."""
     heard.says(H1, H2)
     heard.is_(SourceState.LIVE)
     heard.forgets(NODE, "h1", stale=True, life="b")

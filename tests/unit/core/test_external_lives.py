@@ -61,7 +61,7 @@ RECORDED = ("source", "ext", "queue", "node", "app", "alloc", "ask")
 
 
 def records(core: SchedulerCore) -> dict[bytes, bytes]:
-    """Everything that must be on record of what is there, but why asks wait."""
+    """The required records of all objects, without the reasons of asks."""
     found: dict[bytes, bytes] = {}
     for name, part in core.partitions.items():
         objects: list[Primary] = [*part.queues.values(), *part.nodes.values(), *part.foreign.values()]
@@ -76,7 +76,7 @@ def records(core: SchedulerCore) -> dict[bytes, bytes]:
 
 
 class Life:
-    """One life; the dice say what is said next."""
+    """One life with random reports."""
 
     def __init__(self, seed: int) -> None:
         self.dice = random.Random(seed)

@@ -1,4 +1,4 @@
-"""What counts of a node of which the RM and sources speak (docs/external-rules.md, "Nodes")."""
+"""The merged values of a node that the RM and sources report (docs/external-rules.md, "Nodes")."""
 
 from __future__ import annotations
 
@@ -382,7 +382,7 @@ def test_a_node_with_too_many_types_is_left_out_and_says_why(cluster: Outside) -
 
 
 def fill_types(cluster: Outside) -> None:
-    """No partition takes another type from here on."""
+    """Uses up all resource types of each partition."""
     left = TYPES_MAX - len(cluster.partition.types.names)
     cluster.node("full", **{f"o{number}": 1 for number in range(left)})
     assert len(cluster.partition.types.names) == TYPES_MAX

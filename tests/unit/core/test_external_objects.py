@@ -420,7 +420,7 @@ def test_a_vm_is_no_victim_for_a_daemon_even_if_opted_out_allocations_are() -> N
     ],
 )
 def test_a_proposal_is_not_placed_where_a_source_took_the_room(word: ExternalObject) -> None:
-    """What is proposed is booked, and the RM only has to say yes; but a host must not be over-committed knowingly."""
+    """A proposal is booked and only needs a yes, but a host must not be overcommitted knowingly."""
     cluster = Asking().having({"n": {"vcore": 10}}, {"x": "root.a"})
     cluster.ask("x", "small", vcore=1)
     cluster.ask("x", "large", vcore=4)

@@ -1,4 +1,4 @@
-"""docs/gang-scheduling.md: its tables are those of the code, and a core times out as they say.
+"""docs/gang-scheduling.md: its tables are those of the code, and a core takes each step of a placeholder.
 
 After a change of the table of placeholders: ``scripts/gang-figures`` draws the figures again.
 """
@@ -14,11 +14,13 @@ from pathlib import Path
 
 import documents
 import pytest
-from builders import Cluster
+from builders import Cluster, nodes
 from muster_core.config.properties import KEYS
+from muster_core.gangs import placeholder_lives
 from muster_core.model.commands import (
     AppItem,
     AskItem,
+    NodeAction,
     ReleaseItem,
     Termination,
     UpdateAllocations,
@@ -84,12 +86,16 @@ def want(found: Cluster, *keys: str, vcore: int = 1, placeholder: bool = True) -
     return found.do(UpdateAllocations(items))
 
 
+def real(found: Cluster, key: str = "r", *, vcore: int = 1) -> Outcome:
+    return want(found, key, vcore=vcore, placeholder=False)
+
+
 def let_go(found: Cluster, key: str, termination: Termination) -> Outcome:
     return found.do(UpdateAllocations((), [ReleaseItem("default", "x", key, termination)]))
 
 
 def poor(found: Cluster) -> Outcome:
-    """Somebody with a guarantee takes all that there is."""
+    """An application with a guarantee preempts everything."""
     found.app("p", "root.poor")
     found.do(UpdateAllocations([AskItem("poor", "p", "default", {"vcore": 5}, allow_preempt_other=True)]))
     return found.wait(1)
@@ -101,7 +107,111 @@ def then(found: Cluster, *steps: Callable[[Cluster], object]) -> Cluster:
     return found
 
 
-PREEMPTED, TIMEOUT = Termination.PREEMPTED_BY_SCHEDULER, Termination.TIMEOUT
+def state(found: Cluster, key: str = "p") -> str:
+    app = found.partition.apps.get("x")
+    if app is None:
+        return "Gone"
+    held = app.allocations.get(key)
+    return placeholder_lives.state_of(held).value if held is not None else "Asked" if key in app.asks else "Gone"
+
+
+def asked() -> Cluster:
+    return then(submit(cluster(vcore=0), 1), lambda c: want(c, "p"))
+
+
+def held(more: str = "", style: str = "") -> Cluster:
+    return then(submit(cluster(more=more, vcore=5), 5, style=style), lambda c: want(c, "p", vcore=5))
+
+
+def leaving() -> Cluster:
+    return then(held(), lambda c: real(c, vcore=5))
+
+
+def timing_out() -> Cluster:
+    return then(held(), lambda c: c.wait(TIMEOUT_S))
+
+
+def preempted() -> Cluster:
+    return then(held(POOR), poor)
+
+
+def without_node(found: Cluster) -> Outcome:
+    return found.do(nodes(NodeAction.DECOMISSION, {"n": None}))
+
+
+def without_application(found: Cluster) -> Outcome:
+    return found.do(UpdateApplications((), (("default", "x"),)))
+
+
+STOPPED, FAILED = Termination.STOPPED_BY_RM, Termination.SCHEDULING_FAILED_ON_RM
+REPLACED, PREEMPTED, TIMEOUT = Termination.PLACEHOLDER_REPLACED, Termination.PREEMPTED_BY_SCHEDULER, Termination.TIMEOUT
+Step = tuple[Callable[[], Cluster], Callable[[Cluster], object]]
+
+
+def drain(found: Cluster) -> None:
+    """So that what is open again stays so."""
+    found.do(nodes(NodeAction.DRAIN_NODE, {"n": None}))
+
+
+def going(termination: Termination) -> Callable[[Cluster], Outcome]:
+    return lambda c: let_go(c, "p", termination)
+
+
+# The RM reports a placeholder that runs already.
+REPORTED = UpdateAllocations(
+    [AskItem("p", "x", "default", {"vcore": 1}, task_group="t", placeholder=True, node_id="n")]
+)
+
+STEPS: dict[tuple[str, str], list[Step]] = {
+    ("Asked", "allocate"): [
+        (asked, lambda c: c.node("m", vcore=1)),
+        (
+            asked,
+            lambda c: c.do(REPORTED),
+        ),
+    ],
+    ("Asked", "time out"): [
+        (lambda: then(held(), lambda c: want(c, "q")), lambda c: c.wait(TIMEOUT_S)),
+    ],
+    ("Asked", "remove"): [(asked, going(STOPPED)), (asked, without_application)],
+    ("Held", "replace"): [(held, lambda c: real(c, vcore=5)), (held, lambda c: real(c, vcore=1))],
+    ("Held", "time out"): [
+        (held, lambda c: c.wait(TIMEOUT_S)),
+        (held, lambda c: real(c, vcore=6)),
+        (
+            lambda: then(held(), lambda c: c.node("m", vcore=1), lambda c: c.ask("x", "k", vcore=1)),
+            lambda c: (c.release("x", "k"), c.wait(30)),
+        ),
+    ],
+    ("Held", "preempt"): [(lambda: held(POOR), poor)],
+    ("Held", "remove"): [(held, going(STOPPED)), (held, without_node), (held, without_application)],
+    ("Held", "fail on RM"): [(lambda: then(held(), drain), going(FAILED))],
+    ("Leaving", "remove"): [
+        (leaving, without_node),
+        (leaving, without_application),
+        *((leaving, going(each)) for each in (REPLACED, STOPPED, TIMEOUT, PREEMPTED, FAILED)),
+    ],
+    ("TimingOut", "remove"): [
+        (timing_out, without_node),
+        *((timing_out, going(each)) for each in (TIMEOUT, STOPPED, FAILED, REPLACED)),
+    ],
+    ("Preempted", "remove"): [(preempted, without_node), (preempted, going(PREEMPTED)), (preempted, going(STOPPED))],
+    ("Preempted", "fail on RM"): [(preempted, going(FAILED))],
+}
+
+
+def test_each_row_of_placeholders_is_driven() -> None:
+    assert set(STEPS) == set(PLACEHOLDERS)
+
+
+@pytest.mark.parametrize("pair", sorted(STEPS), ids=" ".join)
+def test_a_placeholder_takes_the_step(pair: tuple[str, str]) -> None:
+    for start, step in STEPS[pair]:
+        found = start()
+        key = "q" if pair == ("Asked", "time out") else "p"
+        assert state(found, key) == pair[0]
+        step(found)
+        assert state(found, key) == PLACEHOLDERS[pair]
 
 
 def phase(found: Cluster) -> str:
@@ -124,7 +234,7 @@ def _used(style: str) -> Cluster:
 
 
 def _again(style: str) -> Cluster:
-    """Its first placeholder was lost, and it asked for others before it was Completed."""
+    """A gang whose first placeholder was lost, and which asked for others while it was Completing."""
     found = then(
         submit(cluster(vcore=1), 2, style=style), lambda c: want(c, "first"), lambda c: c.release("x", "first")
     )
@@ -133,7 +243,7 @@ def _again(style: str) -> Cluster:
 
 
 def _preempted_whole(style: str) -> Cluster:
-    """All that it had was told to go for others, before it was formed; not all of that is confirmed."""
+    """A gang that was preempted whole before it was formed; not every release is confirmed."""
     found = submit(cluster("gang.preemption: whole", more=POOR, vcore=5), 3, style=style)
     return then(
         found, lambda c: want(c, "p", "q"), poor, lambda c: want(c, "late"), lambda c: let_go(c, "p", PREEMPTED)

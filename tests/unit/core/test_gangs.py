@@ -198,7 +198,7 @@ def test_of_gangs_of_many_sizes_one_is_tried_for_each_that_starts() -> None:
 
 
 def test_a_guarantee_is_room_enough_to_start() -> None:
-    """Others have borrowed it under the parent's max; the placeholders get it back one by one, by preemption."""
+    """Others borrow the guarantee under the parent's max. The placeholders preempt it one by one."""
     cluster = Cluster(
         f"{{name: root, {OPEN}, queues: [{{name: p, resources: {{max: {{m: 10}}}}, queues: ["
         "{name: a, resources: {guaranteed: {m: 6}}}, {name: b}]}]}",

@@ -1,4 +1,4 @@
-"""Each violation is found: a sound core, one thing in it corrupted by hand."""
+"""Each violation is found: one value of a sound core is corrupted."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ RESERVED = (
 
 @pytest.fixture
 def reserved() -> Cluster:
-    """A node that is kept free for an ask, users with limits, and something that was told to go."""
+    """A cluster with a reserved node, users with limits, and a releasing allocation."""
     made = Cluster(RESERVED)
     for number in range(2):
         made.node(f"n{number}", memory=10)

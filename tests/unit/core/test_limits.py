@@ -1,4 +1,4 @@
-"""Which ledgers an application counts in, asked of the limits themselves."""
+"""The ledgers in which an application counts."""
 
 from __future__ import annotations
 

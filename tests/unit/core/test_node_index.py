@@ -88,7 +88,7 @@ class Model(RuleBasedStateMachine):
     @precondition(lambda self: self.looks)
     @invariant()
     def promises_hold(self) -> None:
-        """Of what a block knows a mask is exact; a union claims at least what is in it, and what is not known."""
+        """Fails unless each block's known masks are exact and each union covers its block."""
         index, watched = self.index, self.index._watched
         index._put_moved()
         for place, block in enumerate(index._blocks):
@@ -159,7 +159,7 @@ def _filled(count: int) -> tuple[NodeIndex, list[Node]]:
 
 
 def test_full_nodes_are_not_walked_through_again_and_again() -> None:
-    """After a vain walk the shape is watched, after a second one every row says at once that nothing in it has room."""
+    """After a search without a result the shape is watched; after a second one every row is skipped."""
     index, nodes = _filled(500)
     assert index.first_fit(((0, 5),)) is None
     assert index._watched.bits == {((0, 5),): 1}

@@ -1,4 +1,4 @@
-"""The policies whose order depends on the shape: against plain models, and doing what they are for."""
+"""The policies whose order depends on the shape, compared with plain models, and their effect."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def dot_product(node: Node, items: tuple[tuple[int, int], ...]) -> float:
 
 
 def unusable(names: list[str], free: list[int], workload: dict[Shape, int]) -> int:
-    """What the workload cannot use of the free GPUs, in thousandths times weight."""
+    """The free GPUs that the workload cannot use, in thousandths times weight."""
     total = 0
     for shape, count in workload.items():
         wanted = dict(shape.items)
@@ -117,7 +117,7 @@ class Model(RuleBasedStateMachine):
     @precondition(lambda self: self.nodes)
     @rule(data=st.data())
     def replace(self, data: st.DataObject) -> None:
-        """A node goes, and another comes under its id."""
+        """Replaces a node by another one with the same id."""
         old = self.nodes[data.draw(st.sampled_from(sorted(self.nodes)))]
         if old.index_key is not None:
             self.index.remove(old)
@@ -163,7 +163,7 @@ class Model(RuleBasedStateMachine):
 
     @rule(quantities=quantities)
     def the_past_makes_no_difference(self, quantities: dict[str, int]) -> None:
-        """An index that meets nodes and work as they are now, in another order, finds the same."""
+        """Fails unless a new index with the same nodes and work finds the same nodes."""
         other = policy_named(self.policy).new_index(self.types)
         for node in sorted(self.nodes.values(), key=lambda node: node.node_id[::-1]):
             if node.index_key is not None:
@@ -234,7 +234,7 @@ def test_a_share_of_a_gpu_goes_to_the_gpu_that_is_partly_taken() -> None:
 
 
 def test_a_gpu_on_a_node_with_few_cores_goes_to_an_ask_for_few_cores() -> None:
-    """Nobody of the work can use n2's GPU, for it wants 8 cores; one that wants 2 is best sent there."""
+    """The workload wants 8 cores and cannot use n2's GPU. An ask for 2 cores should go there."""
     bench = _fragmenting(n1={"vcore": 32, "gpu": 1_000}, n2={"vcore": 4, "gpu": 1_000})
     bench.work(20, vcore=8, gpu=1_000)
     assert bench.first(vcore=2, gpu=1_000) == "n2"
@@ -249,7 +249,7 @@ def test_work_without_gpus_leaves_the_cores_beside_free_gpus_alone() -> None:
 
 
 def test_the_workload_decides_what_is_a_fragment() -> None:
-    """The same two nodes: 600 left is a fragment to those who want 700, and none to those who want 300."""
+    """On the same two nodes, 600 left is a fragment if the workload wants 700, and none if it wants 300."""
     nodes = {"n1": {"vcore": 64, "gpu": 900}, "n2": {"vcore": 64, "gpu": 1_000}}
     large, small = _fragmenting(**nodes), _fragmenting(**nodes)
     large.work(9, vcore=1, gpu=700)

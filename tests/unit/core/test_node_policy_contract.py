@@ -1,4 +1,4 @@
-"""The contract of node sort policies, over Muster's own and one that a package from outside adds."""
+"""The contract of node sort policies, for Muster's own and one of an external package."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ QUEUES = "{name: root, submitacl: '*', queues: [{name: a}]}"
 
 @pytest.fixture(autouse=True)
 def as_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leaves the path and the registry as they were."""
+    """Restores the path and the registry."""
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(registry, "_policies", dict(registry._policies))
 

@@ -58,7 +58,7 @@ def offer(
 
 
 def lent(*offers: ExternalOffer) -> Outside:
-    """A cluster with an application, and these offers."""
+    """A cluster with an application and these offers."""
     cluster = Outside(LEAVES)
     cluster.app("app", "root.a")
     cluster.says(SOURCE, *offers)
@@ -528,7 +528,7 @@ def test_an_rm_that_registers_again_finds_the_offers_as_they_are() -> None:
 
 
 def begun_anew(*, grace_s: float = 0, idle_s: float = 0) -> Outside:
-    """One allocation on a node that is lent, which is wanted back if it has grace; then the RM registers again."""
+    """An allocation on an offered node, whose offer is revoked if it has grace; then the RM registers again."""
     cluster = lent(offer(grace_s=grace_s, idle_s=idle_s))
     cluster.ask("app", "k", vcore=4)
     assert cluster.placed("app") == {"k": "n1"}
@@ -606,7 +606,7 @@ def test_a_gang_that_goes_as_a_whole_goes_from_all_nodes() -> None:
 
 
 def offered_of(cluster: Outside, node_id: str) -> dict[str, int]:
-    """In naive words: what is offered of a node."""
+    """The offered resources of a node, computed naively."""
     found: dict[str, int] = {}
     for entry in cluster.core.external.of("default").entries(ExternalKind.OFFER):
         said = entry.said

@@ -1,4 +1,4 @@
-"""The orders: asks, applications, queues, nodes, with ties that are never left to chance."""
+"""The orders of asks, applications, queues and nodes; ties are deterministic."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _leaf(properties: str = "", more: str = "") -> Cluster:
 
 
 def _served(cluster: Cluster, *asks: object, free: int = 100) -> list[tuple[str, str]]:
-    """All asks come in while nothing is free, then there is room: who is served in which order."""
+    """The order in which asks are placed that came while nothing was free."""
     cluster.do(UpdateAllocations(list(asks)))  # type: ignore[arg-type]
     out = cluster.do(nodes(NodeAction.CREATE, {"n": {"vcore": free}}))
     return [(app, key) for app, key, _ in allocations(out)]
@@ -49,7 +49,7 @@ def test_an_age_in_the_future_or_no_number_is_now() -> None:
 
 
 def test_groups_that_wait_for_one_reason_are_served_in_the_leafs_order() -> None:
-    """One shape, room for one at a time: the list that they wait on keeps the order in which the leaf would try."""
+    """With room for one at a time, the list of a shape keeps the leaf's order."""
     for properties, expected in (("", ["late", "early"]), ("application.sort.priority: disabled", ["early", "late"])):
         cluster = _leaf(properties)
         cluster.app("early", "root.a")

@@ -1,4 +1,4 @@
-"""What asks waited for before: kept while they wait, at the list or at the application, the last few that lasted."""
+"""The past reasons of pending asks: the last few that lasted, at the list or the application."""
 
 from __future__ import annotations
 

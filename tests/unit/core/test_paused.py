@@ -1,4 +1,4 @@
-"""An operator's pause ends: whatever came while nothing was decided is decided then, and nothing is forgotten."""
+"""After an operator's pause, everything that came in the meantime is decided."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_reservation_and_a_reason_from_before_hold_on() -> None:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_after_the_last_pause_all_that_fits_is_placed(seed: int) -> None:
-    """Random work with pauses in it ends where the same work without a pause may end: nothing that fits waits."""
+    """Random work with pauses: at the end no ask that fits is pending."""
     dice = random.Random(seed)
     cluster = Cluster("{name: root, submitacl: '*', queues: [{name: a, resources: {max: {m: 12}}}, {name: b}]}")
     for number in range(3):

@@ -268,7 +268,7 @@ def test_more_types_than_a_partition_knows_are_a_problem_of_the_pool_only() -> N
 
 @pytest.mark.parametrize("nodesort", ["fair", "binpacking", "dotproduct", "fragmentation"])
 def test_nodes_are_chosen_as_if_there_were_no_pool(nodesort: str) -> None:
-    """Of a pooled type each node has as much as any other: it decides nothing, whatever the policy."""
+    """A pooled type is equal on all nodes, so it changes no policy's order."""
 
     def placements(*, pooled: bool) -> list[dict[str, str]]:
         cluster = Outside(nodesort=nodesort)

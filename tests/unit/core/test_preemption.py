@@ -1,4 +1,4 @@
-"""Whom a search chooses (docs/preemption.md), on clusters made by hand.
+"""The victims that a search chooses (docs/preemption.md), on small clusters.
 
 Quantities are of memory and gpu, which are written as they are.
 """
@@ -44,7 +44,7 @@ def search(arena: Arena, app_id: str = "p", key: str = "ask") -> Plan | Preempti
 
 
 def victims(arena: Arena, app_id: str = "p", key: str = "ask") -> list[str]:
-    """The keys of the victims, in order; that there are some is part of what is asked."""
+    """The keys of the victims, in order. Fails if there are none."""
     found = search(arena, app_id, key)
     assert isinstance(found, Plan), found
     return [victim.allocation.key for victim in found.victims]

@@ -28,7 +28,7 @@ BATCHES = pytest.mark.parametrize("first", range(0, RUNS, PER_TEST), ids=lambda 
 
 
 def waiting(arena: Arena) -> list[Ask]:
-    """Those that may come to preempt: not those for which a placeholder is leaving already, or that wait for one."""
+    """Asks that may preempt: no placeholder leaves for them, and they wait for none."""
     return [
         ask
         for app in arena.partition.apps.values()
@@ -42,7 +42,7 @@ def arena_of(dice: random.Random) -> Arena:
 
 
 def comes_free(laws: Laws) -> bool:
-    """Whether the ask will have room where a gang that was told to go as a whole leaves some."""
+    """Whether the ask will have room once a preempted whole gang has left."""
     for node in laws.usable():
         leaving = [held for held in laws.marked if held.node_id == node.node_id and is_of_whole_gang(held)]
         if leaving and all(
@@ -101,7 +101,7 @@ def test_a_search_finds_a_lawful_set_of_whole_gangs_if_and_only_if_there_is_one(
 
 @BATCHES
 def test_kept_data_equal_those_of_a_fresh_search(first: int) -> None:
-    """A search that goes on with what was looked up before finds what one that begins anew does."""
+    """A search with kept data finds the same as a new one."""
     for seed in range(first, first + PER_TEST):
         dice = random.Random(f"known-{seed}")
         arena = arena_of(dice)

@@ -75,7 +75,7 @@ def search(arena: Arena, app_id: str = "p", key: str = "ask") -> Plan | Preempti
 
 
 def victims(arena: Arena, app_id: str = "p", key: str = "ask") -> list[str]:
-    """The keys of the victims, in order; that there are some is part of what is asked."""
+    """The keys of the victims, in order. Fails if there are none."""
     return keys(search(arena, app_id, key))
 
 

@@ -1,4 +1,4 @@
-"""Queues above a max that was lowered (docs/preemption.md): when they are cut, and what goes."""
+"""Queues above a lowered max (docs/preemption.md): when they are cut, and the victims."""
 
 from __future__ import annotations
 

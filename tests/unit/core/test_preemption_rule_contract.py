@@ -1,4 +1,4 @@
-"""The contract of preemption rules, over Muster's own and one that a package from outside adds."""
+"""The contract of preemption rules, for Muster's own and one of an external package."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ OF_ASKS = [*(each.name for each in registry.SHIPPED if isinstance(each, AskRule 
 
 @pytest.fixture(autouse=True)
 def as_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leaves the path and the registry as they were."""
+    """Restores the path and the registry."""
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(registry, "_rules", registry._Rules(registry.SHIPPED))
 

@@ -1,4 +1,4 @@
-"""The RM is asked before something is decided: every kind of question, every answer, and what happens meanwhile."""
+"""Predicate calls: every kind of call, every answer, and events in the meantime."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ LEAF = f"{{name: root, {OPEN}, queues: [{{name: a}}]}}"
 
 
 def one(**policy: Any) -> Asking:
-    """Two nodes, one application, one ask that the RM was asked about: on n1, then n2."""
+    """Two nodes, one application, and one ask with an open call about n1; n2 would be next."""
     rm = Asking(LEAF, nodesort="binpacking", **policy).having({"n1": {"m": 4}, "n2": {"m": 4}}, {"app": "root.a"})
     rm.ask("app", "k", m=1)
     assert rm.open == [("k", "n1")]
@@ -600,7 +600,7 @@ def _move(rm: Asking) -> None:
 
 @pytest.mark.parametrize("end", [_stop, _stop_foreign, _resize, _move])
 def test_a_node_on_which_something_ended_is_asked_about_again_at_once(end: Callable[[Asking], None]) -> None:
-    """What an RM's predicates may hang on: who runs there already, which ports they have."""
+    """An RM's predicates may depend on the allocations of a node and their ports."""
     rm = Asking(LEAF, nodesort="binpacking").having({"n1": {"m": 9}, "n2": {"m": 9}}, {"app": "root.a"})
     rm.want("app", item("runs", node_id="n1"))
     rm.do(UpdateAllocations([AskItem("foreign", "", "default", {"m": 1}, node_id="n1", tags={FOREIGN: "default"})]))
@@ -615,7 +615,7 @@ def test_a_node_on_which_something_ended_is_asked_about_again_at_once(end: Calla
 
 
 def test_a_no_from_before_something_ended_on_the_node_is_asked_for_again() -> None:
-    """The RM's word and its release come on two streams, in any order."""
+    """The RM's answer and its release come on two streams, in any order."""
     rm = Asking(LEAF).having({"n1": {"m": 9}}, {"app": "root.a"})
     rm.want("app", item("runs", node_id="n1"))
     rm.ask("app", "k", m=1)
@@ -629,7 +629,7 @@ def test_a_no_from_before_something_ended_on_the_node_is_asked_for_again() -> No
 
 
 def test_ends_on_a_busy_node_are_no_storm_of_questions() -> None:
-    """20 ends in a second, for a minute, and an ask that is refused each time: asked at once, then less and less."""
+    """With 20 ends a second for a minute, a refused ask causes calls at once, then fewer and fewer."""
     rm = Asking(LEAF).having({"n1": {"m": 2000}}, {"app": "root.a"})
     rm.want("app", *(item(f"r{number}", node_id="n1") for number in range(1200)))
     rm.ask("app", "k", m=1)
@@ -917,7 +917,7 @@ def test_states_are_sent_once() -> None:
 
 
 def full(nodes_count: int = 2, **more: Any) -> Asking:
-    """Nodes that are full, and an ask that is too large for what comes free at a time."""
+    """Full nodes, and an ask that is too large for the room of one release."""
     rm = Asking(LEAF, nodesort="binpacking", partition="reservation: {delay: 2s}, ", **more)
     rm.do(nodes(NodeAction.CREATE, {f"n{number}": {"m": 4} for number in range(nodes_count)}))
     rm.app("app", "root.a")
@@ -1014,7 +1014,7 @@ PREEMPTING = (
 
 
 def preempting(nodes_count: int = 2, queues: str = PREEMPTING, **more: Any) -> Asking:
-    """A queue below its guarantee, and nodes that another one fills. The RM agrees to all that is placed."""
+    """A queue below its guarantee, and nodes that another queue fills. The RM agrees to every placement."""
     rm = Asking(queues, partition="reservation: {enabled: false}, ", **more)
     rm.do(nodes(NodeAction.CREATE, {f"n{number}": {"m": 4} for number in range(nodes_count)}))
     rm.app("poor", "root.poor")

@@ -1,4 +1,4 @@
-"""Why an ask is pending: each code, with figures that are right, and kept right."""
+"""Reasons of pending asks: each code, with correct figures that stay correct."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Applications that were not let in: remembered for a while, beside one of the same id that was."""
+"""Rejected applications: remembered for a while, beside an accepted one with the same id."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Another configuration while running: what moves, what stays, and that a restart would not show a difference."""
+"""A new configuration while running: what changes, what stays, and the same state after a restart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes that are kept free for asks that wait long: who gets one, keeps it, gives it up."""
+"""Reservations: which ask gets a node, keeps it and gives it up."""
 
 from __future__ import annotations
 

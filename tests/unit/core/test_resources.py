@@ -1,4 +1,4 @@
-"""Types, shapes and vectors: the algebra, and the rules for what is missing."""
+"""Types, shapes and vectors: the algebra, and the rules for absent types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""States as tables: every transition that is allowed, and that every other one raises with the story."""
+"""The tables of states: each allowed transition; every other one raises an error with the state log."""
 
 from __future__ import annotations
 

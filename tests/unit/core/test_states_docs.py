@@ -1,4 +1,4 @@
-"""docs/states.md: a row for every transition and every timer, and a core that takes each step.
+"""docs/states.md: its rows are those of the code; a core does what rows of nodes and allocations say.
 
 After a change of a table: ``PYTHONPATH=tests .venv/bin/python tests/unit/core/test_states_docs.py`` draws the figures
 anew (the rows are written by hand).

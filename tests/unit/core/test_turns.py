@@ -85,7 +85,7 @@ class Stateful(Asking):
         return not self.objection(self.tags[question.app_id, question.key], question.node_id)
 
     def to_the_end(self, dice: random.Random | None = None, rounds: int = 3000) -> None:
-        """Answers until nothing is asked; with dice some of them at a time, in any order."""
+        """Answers until no call is open; with dice a few at a time, in any order."""
         for _ in range(rounds):
             if not self.pile:
                 return
@@ -98,7 +98,7 @@ class Stateful(Asking):
 
 
 def alone_everywhere(rm: Asking) -> None:
-    """The law: where a proposal is to be alone nothing else is open."""
+    """Fails if another proposal is open in a scope in which one must be alone."""
     checks = [each for each in dict.fromkeys(rm.partition.questions.open.values()) if each.holds_out]
     for first in checks:
         scope = rm.policy.alone | first.ask.demand.alone

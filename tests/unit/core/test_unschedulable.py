@@ -1,4 +1,4 @@
-"""Closers of nodes: counted with each change, the same after a restart, and explained in sentences."""
+"""Unschedulable nodes: counted at each change, the same after a restart, and explained."""
 
 from __future__ import annotations
 

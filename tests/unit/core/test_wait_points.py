@@ -54,7 +54,7 @@ def waiting_users(count: int) -> Cluster:
 
 
 def go(cluster: Cluster, *keys: str, budget: int = 1 << 30) -> list[str]:
-    """The lists that get the room of these."""
+    """The lists that are woken for these shapes."""
     releases = [ReleaseItem("default", "filler", key, Termination.STOPPED_BY_RM) for key in keys]
     before = {app.app_id: len(app.allocations) for app in cluster.partition.apps.values()}
     cluster.do(UpdateAllocations((), releases), budget=budget)

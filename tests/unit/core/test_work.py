@@ -1,4 +1,4 @@
-"""O(changed), counted in lines run, not in seconds: a step costs the same in a small cluster and in a large one."""
+"""O(changed), measured in executed lines: a step costs the same in a small and in a large cluster."""
 
 from __future__ import annotations
 

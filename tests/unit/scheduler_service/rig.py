@@ -17,6 +17,7 @@ from muster_core.scheduler import SchedulerCore
 from muster_informers.gate import Gate
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.muster.v1 import callbacks_pb2
+from muster_proto.muster.v1.audit_pb2 import AuditEntry
 from muster_proto.si.v1 import si_pb2 as si
 from muster_runtime import event_settings
 from muster_scheduler.machine import SchedulerMachine
@@ -61,6 +62,7 @@ class Rig:
         self.responses: list[tuple[int, object]] = []
         self.registrations: list[pb.RegistrationResult] = []
         self.events: list[tuple[int, si.EventRecord]] = []
+        self.audit: list[AuditEntry] = []
         self.dead: list[tuple[bytes | None, str]] = []
         self.written: list[OutRecord] = []
         self.books: dict[str, EventBooks] = {}
@@ -160,6 +162,8 @@ class Rig:
                 event = si.EventRecord.FromString(record.value or b"")
                 self.events.append((int(headers[HEADER_EVENT_ID]), event))
                 self.books.setdefault(headers[HEADER_RM_ID].decode(), EventBooks()).take_record(event)
+            elif record.topic == topics.audit:
+                self.audit.append(AuditEntry.FromString(record.value or b""))
             else:
                 assert record.topic == topics.dead_letters, record.topic
                 self.dead.append((record.value, dict(record.headers)[HEADER_ERROR].decode()))

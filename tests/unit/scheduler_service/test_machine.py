@@ -189,7 +189,7 @@ def test_an_rm_of_another_partition_is_not_taken_in() -> None:
     wrong = (topics.partition_of(RM) + 1) % 8
     value = make.envelope(make.registration()).SerializeToString()
     outputs = machine.apply([Record(topics.requests, wrong, 0, 0, RM.encode(), value)], 2)
-    assert [record.topic for record in outputs] == [topics.dead_letters]
+    assert [record.topic for record in outputs] == [topics.dead_letters, topics.audit]
     assert machine.rms == {}
 
 

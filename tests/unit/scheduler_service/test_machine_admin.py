@@ -301,7 +301,7 @@ def test_a_validated_configuration_is_answered_as_an_update_and_not_applied(rig:
     assert (result.code, result.accepted, list(result.problems)) == (OK, True, [])
     assert list(result.changes) == ["[default] root.a maxapplications: 2 -> 3"]
     assert rig.state == before
-    assert len(rig.written) == written + 1, "the answer, and nothing else"
+    assert len(rig.written) == written + 2, "the answer and its audit entry, and nothing else"
     assert rig.machine.rms[RM].info.config == CONFIG
     assert "log.level" not in rig.machine.rms[RM].info.extra_config
     rig.send(si.UpdateConfigurationRequest(rmID=RM, config=CHANGED))

@@ -89,24 +89,23 @@ def _place(wanted: Wanted) -> Place | None:
     for flag, value in (("--start", wanted.start), ("--newest", wanted.newest)):
         if value is not None and value < 0:
             raise UsageError(f"{flag} {value}: expected 0 or more")
-    time_ns = _time_ns(wanted.since) if wanted.since else None
-    if sum(each is not None for each in (wanted.start, time_ns, wanted.newest)) > 1:
+    since_ns = time_ns(wanted.since) if wanted.since else None
+    if sum(each is not None for each in (wanted.start, since_ns, wanted.newest)) > 1:
         raise UsageError("--start, --since, --newest: expected one of them")
-    if wanted.start is None and time_ns is None and wanted.newest is None:
+    if wanted.start is None and since_ns is None and wanted.newest is None:
         return None
-    return Place(wanted.start, time_ns, wanted.newest)
+    return Place(wanted.start, since_ns, wanted.newest)
 
 
-def _time_ns(text: str) -> int:
+def time_ns(text: str, flag: str = "--since") -> int:
+    """Returns the time that a flag names, ns since the epoch. Raises UsageError."""
     if ago := _AGO.fullmatch(text):
         at = datetime.now(UTC) - timedelta(**{_UNITS[ago[2]]: min(int(ago[1]), 10**6)})
     else:
         try:
             at = datetime.fromisoformat(text)
         except ValueError:
-            raise UsageError(
-                f"--since {text!r}: expected a time as 2026-01-31T12:00:00Z, or 90s, 10m, 2h, 1d"
-            ) from None
+            raise UsageError(f"{flag} {text!r}: expected a time as 2026-01-31T12:00:00Z, or 90s, 10m, 2h, 1d") from None
         at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
     return max(0, round(at.timestamp() * 1e6) * 1_000)
 

@@ -125,7 +125,10 @@ class FollowersProcess:
         self.view: Target = self._asked_of_view
         self.publisher: Target = self._asked_of_publisher
         self.events = EventsProxy(
-            f"unix:{self._sockets / EVENTS_SOCKET}", gateway.keepalive_time_s, gateway.keepalive_timeout_s
+            f"unix:{self._sockets / EVENTS_SOCKET}",
+            gateway.keepalive_time_s,
+            gateway.keepalive_timeout_s,
+            gateway.default_rm,
         )
         self._writer: LogWriter | None = None
         self._keeping: asyncio.Task[None] | None = None

@@ -13,6 +13,7 @@ from muster_runtime import logs
 from muster_runtime.access import AccessWrong
 from muster_runtime.terminal import Screen, give_up_output, guard_tracebacks, say
 
+from muster_cli.audit_flags import AuditWanted
 from muster_cli.common import NO_ACCESS_FLAGS, AccessFlags, Common
 from muster_cli.errors import CommandError
 from muster_cli.events_flags import Wanted
@@ -43,6 +44,7 @@ app.command(history_app)
 _COMMON = Common()
 _OPERATOR = Operator()
 _WANTED = Wanted()
+_AUDIT = AuditWanted()
 
 # "-" is a value, not the beginning of a flag.
 ReportFile = Annotated[Path | None, Parameter(allow_leading_hyphen=True)]
@@ -366,6 +368,15 @@ def events_batch(*, wanted: Wanted = _WANTED, count: int = 1_000) -> int:
 
     logs.configure("error", "auto")
     return batch(wanted, count)
+
+
+@app.command
+def audit(*, wanted: AuditWanted = _AUDIT, common: Common = _COMMON) -> int:
+    """Shows who asked what of Muster, from where, and with which result (docs/security.md)."""
+    from muster_cli.audit import show
+
+    logs.configure("error", "auto")
+    return show(wanted, common.settings, common.set)
 
 
 @topics_app.command(name="create")

@@ -98,7 +98,8 @@ async def _ends(bus: Log, topic: str, partition: int) -> tuple[int, int]:
 
 def _wanted(spec: TopicSpec) -> str:
     kept = ["newest per key"] if "compact" in spec.cleanup else []
-    kept += [f"{spec.retention_ms / _MS_PER_DAY:g} days"] if "delete" in spec.cleanup else []
+    if "delete" in spec.cleanup:
+        kept.append(f"{spec.retention_ms / _MS_PER_DAY:g} days" if spec.retention_ms >= 0 else "for ever")
     return f"{spec.partitions} partitions, {spec.replication} copies, {', '.join(kept)}"
 
 

@@ -35,6 +35,9 @@ class LogSettings(BaseModel):
         default=30 * _DAY_S, gt=0, description="Age at which dead letters are deleted."
     )
 
+    audit_retention_s: float = Field(
+        default=400 * _DAY_S, ge=0, description="Age at which audit entries are deleted; 0: never."
+    )
     usage_retention_s: float = Field(default=30 * _DAY_S, gt=0, description="Age at which usage is deleted.")
     derived_topics: bool = Field(
         default=True, description="Whether si.events.app.v1 and the like, and si.usage.v1, are created (docs/usage.md)."
@@ -186,5 +189,6 @@ class LogSettings(BaseModel):
             events_retention_ms=round(self.events_retention_s * 1000),
             dead_letters_retention_ms=round(self.dead_letters_retention_s * 1000),
             usage_retention_ms=round(self.usage_retention_s * 1000),
+            audit_retention_ms=round(self.audit_retention_s * 1000) or -1,
             derived=self.derived_topics,
         )

@@ -22,7 +22,7 @@ class TopicSpec:
     """The required properties of a topic.
 
     :param cleanup: ``compact,delete`` keeps the newest record of a key until the record reaches the age limit.
-    :param retention_ms: age at which records are deleted; -1: never (compacted topics).
+    :param retention_ms: age at which records are deleted; -1: never.
     """
 
     name: str
@@ -52,6 +52,7 @@ class Topics:
     events_retention_ms: int = 30 * _DAY_MS
     dead_letters_retention_ms: int = 30 * _DAY_MS
     usage_retention_ms: int = 30 * _DAY_MS
+    audit_retention_ms: int = 400 * _DAY_MS
     derived: bool = False
 
     def __post_init__(self) -> None:
@@ -87,6 +88,13 @@ class Topics:
         """Records that could not be read, with the reason."""
         return f"{self.prefix}si.dead-letters.v1"
 
+    @property
+    def audit(self) -> str:
+        """One muster.v1.AuditEntry per record. The scheduler writes those of outcomes in its transaction, gateways the
+        others.
+        """
+        return f"{self.prefix}si.audit.v1"
+
     def events_of(self, kind: EventKind) -> str:
         """The events of one kind, as they are on ``si.events``. A derive process writes them at least once."""
         return f"{self.prefix}si.events.{kind}.v1"
@@ -110,6 +118,7 @@ class Topics:
             TopicSpec(self.events, n, "delete", self.events_retention_ms, r),
             TopicSpec(self.state, n, "compact", -1, r),
             TopicSpec(self.dead_letters, n, "delete", self.dead_letters_retention_ms, r),
+            TopicSpec(self.audit, n, "delete", self.audit_retention_ms, r),
         )
         if not self.derived:
             return specs

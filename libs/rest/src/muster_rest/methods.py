@@ -22,6 +22,7 @@ class Method:
     :ivar rm: the path of the request's field that names the RM; "": the right is not about one RM, or the method's
         stream names it.
     :ivar why: for docs/security.md.
+    :ivar audited: each call has an audit entry; of other methods only refused attempts have one.
     """
 
     service: str
@@ -29,15 +30,37 @@ class Method:
     right: Right
     rm: str = ""
     why: str = ""
+    audited: bool = False
 
     @property
     def path(self) -> str:
         """Its name in a call."""
         return f"/{self.service}/{self.name}"
 
+    @property
+    def action(self) -> str:
+        """The word of its audit entries."""
+        return _ACTIONS.get(self.name, str(self.right)) if self.audited else str(self.right)
+
+
+# The words are the scheduler's, where it writes the entry of a call that succeeds.
+_ACTIONS = {
+    "RegisterResourceManager": "register",
+    "UpdateConfiguration": "configure",
+    "ValidateConfiguration": "validate",
+    "ListResourceManagers": "list",
+    "PauseResourceManager": "pause",
+    "ResumeResourceManager": "resume",
+    "ForgetResourceManager": "forget",
+    "DrainNode": "drain",
+    "DumpState": "dump",
+    "Explain": "explain",
+    "Read": "audit",
+}
+
 
 def _admin(name: str, right: Right, why: str = "", rm: str = "rm_id") -> Method:
-    return Method("muster.v1.Admin", name, right, rm, why)
+    return Method("muster.v1.Admin", name, right, rm, why, audited=True)
 
 
 METHODS = (
@@ -46,6 +69,7 @@ METHODS = (
         "RegisterResourceManager",
         Right.ACT,
         "rmID",
+        audited=True,
     ),
     Method("si.v1.Scheduler", "UpdateAllocation", Right.ACT, why=_STREAM),
     Method("si.v1.Scheduler", "UpdateApplication", Right.ACT, why=_STREAM),
@@ -65,6 +89,7 @@ METHODS = (
     _admin("DrainNode", Right.OPERATE),
     _admin("DumpState", Right.OPERATE, "has the whole state"),
     _admin("Explain", Right.READ),
+    Method("muster.v1.Audit", "Read", Right.ADMIN, why="names every caller of every RM", audited=True),
     Method("muster.v1.Metrics", "Get", Right.READ, "rm_id"),
     Method("muster.v1.Metrics", "Watch", Right.READ, "what.rm_id"),
     Method("muster.v1.Events", "Batch", Right.READ, "rm_id"),

@@ -28,6 +28,7 @@ class Caller:
     :ivar peer: the caller's address without a port, as far as it is known; "": not known.
     :ivar door: how the call came.
     :ivar method: the gRPC method's full name, or the HTTP method and path.
+    :ivar carried: a request of the call is on its way to the scheduler, which writes the audit entry.
     :ivar claims: the rights that the call goes on to use, with the RM; "": any RM.
     :ivar credential: the digest of the token; b"": none.
     """
@@ -37,6 +38,7 @@ class Caller:
     door: Door = "internal"
     method: str = ""
     credential: bytes = b""
+    carried: bool = False
     claims: list[Claim] = field(default_factory=list)
     _on_withdrawn: list[Callable[[], None]] = field(default_factory=list)
 

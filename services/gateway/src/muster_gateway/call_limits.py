@@ -237,23 +237,31 @@ class CallGuard(grpc.aio.ServerInterceptor):
     """Gives each call its place, and calls with one request a deadline for it.
 
     :param identity_of: the identity of a call's context, "" if it has none.
+    :param refused: is told of a call over a limit: its method, its host, and the error.
     """
 
-    def __init__(self, limits: CallLimits, settings: CallSettings, identity_of: IdentityOf = nobody) -> None:
+    def __init__(
+        self,
+        limits: CallLimits,
+        settings: CallSettings,
+        identity_of: IdentityOf = nobody,
+        refused: Callable[[str, str, OverLimit], None] = lambda *_: None,
+    ) -> None:
+        self._refused = refused
         self._limits, self._settings, self._identity_of = limits, settings, identity_of
 
     async def intercept_service(self, continuation: Any, details: grpc.HandlerCallDetails) -> Any:
         handler = await continuation(details)
-        return None if handler is None else self._guarded(handler)
+        return None if handler is None else self._guarded(handler, details.method)
 
-    def _guarded(self, handler: Any) -> Any:
+    def _guarded(self, handler: Any, name: str) -> Any:
         coders = (handler.request_deserializer, handler.response_serializer)
         if handler.request_streaming:
             streamed: Handler = handler.stream_stream if handler.response_streaming else handler.stream_unary
-            method = self._placed(streamed)
+            method = self._placed(streamed, name)
         else:
             single: Handler = handler.unary_stream if handler.response_streaming else handler.unary_unary
-            method = self._placed(self._in_time(single))
+            method = self._placed(self._in_time(single), name)
         # The client sees no difference: one request is a stream of one message. So the wait for it is this guard's.
         make = (
             grpc.stream_stream_rpc_method_handler
@@ -262,12 +270,13 @@ class CallGuard(grpc.aio.ServerInterceptor):
         )
         return make(method, *coders)
 
-    def _placed(self, method: Handler) -> Handler:
+    def _placed(self, method: Handler, name: str) -> Handler:
         async def call(requests: Any, context: Any) -> Any:
             with contextlib.ExitStack() as stack:
                 try:
                     stack.enter_context(self._limits.place(caller_of(context, self._identity_of(context))))
                 except OverLimit as error:
+                    self._refused(name, host_of_peer(context.peer()), error)
                     await context.abort(error.code, str(error))
                 return await _called(method, requests, context)
 

@@ -12,6 +12,7 @@ from muster_bus.topics import Topics, parse_state_key
 from muster_proto.muster.bus.v1 import envelope_pb2, state_pb2
 from muster_proto.muster.v1 import admin_pb2
 from muster_queue_config.judge import Judged
+from muster_runtime.caller import current
 
 from muster_gateway.quotas import RegistrationQuotas, RmLimits
 from muster_gateway.rm_life import RmState
@@ -192,6 +193,7 @@ class RequestCodec:
             envelope.quotas.resource_managers = quotas.resource_managers
             envelope.quotas.all_resource_managers = quotas.all_resource_managers
             envelope.quotas.elsewhere, envelope.quotas.all_elsewhere = quotas.elsewhere, quotas.all_elsewhere
+        _name_caller(envelope)
         return self._record(rm_id, self._topics.partition_of(rm_id), envelope)
 
     def configuration(
@@ -208,6 +210,7 @@ class RequestCodec:
         """
         envelope = self._envelope(rm_id, now_ns, request_id, judged)
         envelope.configuration = payload
+        _name_caller(envelope)
         return self._record(rm_id, self._topics.partition_of(rm_id), envelope)
 
     def command(
@@ -221,6 +224,7 @@ class RequestCodec:
         """Makes the record of an operator's command. ``judged`` is for a validation."""
         envelope = self._envelope(rm_id, now_ns, request_id, judged)
         envelope.admin.CopyFrom(command)
+        _name_caller(envelope)
         return self._record(rm_id, self._topics.partition_of(rm_id), envelope)
 
     def lifecycle(self, rm_id: str, state: RmState, reason: str, now_ns: int) -> OutRecord:
@@ -228,6 +232,8 @@ class RequestCodec:
         envelope = self._envelope(rm_id, now_ns)
         envelope.lifecycle.state = int(state)  # type: ignore[assignment]
         envelope.lifecycle.reason = reason
+        if state is RmState.STOPPED:
+            _name_caller(envelope)
         return self._record(rm_id, self._topics.partition_of(rm_id), envelope)
 
     def quotas(self, rm_id: str, limits: RmLimits, now_ns: int) -> OutRecord:
@@ -277,6 +283,18 @@ class RequestCodec:
 
     def _record(self, rm_id: str, partition: int, envelope: envelope_pb2.RequestEnvelope) -> OutRecord:
         return OutRecord(self._topics.requests, partition, rm_id.encode(), envelope.SerializeToString())
+
+
+def _name_caller(envelope: envelope_pb2.RequestEnvelope) -> None:
+    """Tells the scheduler who asks, for the audit entry of the outcome. The caller's own entry is not needed then."""
+    caller = current()
+    caller.carried = True
+    identity = caller.identity
+    envelope.caller.CopyFrom(
+        envelope_pb2.RequestCaller(
+            identity=identity.name, proof=identity.proof, peer=caller.peer, door=caller.door, method=caller.method
+        )
+    )
 
 
 def read_response(record: Record) -> Response:

@@ -31,6 +31,8 @@ from starlette.types import Receive, Scope, Send
 
 from muster_gateway import http_rights, metrics
 from muster_gateway.access.calls import Calls
+from muster_gateway.audit import AuditWriter
+from muster_gateway.audit_codec import Result
 from muster_gateway.errors import NotIdentified, NotPermitted, TooFast, shown
 from muster_gateway.identity import Doorman, Refusal
 from muster_gateway.page import Page
@@ -82,6 +84,7 @@ class HttpFront:
     :param default_rm: the RM of a request that names none, where there are several; "": none.
     :param calls: keeps the requests that are under way.
     :param rates: of identities; None: no limits.
+    :param audit: takes refused requests, and those that may change something; None: nothing is audited.
     """
 
     def __init__(
@@ -96,8 +99,9 @@ class HttpFront:
         default_rm: str = "",
         calls: Calls | None = None,
         rates: Rates | None = None,
+        audit: AuditWriter | None = None,
     ) -> None:
-        self._calls, self._rates = calls if calls is not None else Calls(), rates
+        self._calls, self._rates, self._audit = calls if calls is not None else Calls(), rates, audit
         self._default_rm = header(default_rm)
         self._view, self._publisher, self._doorman = view, publisher, doorman
         self._live, self._unready, self._beside = live, unready, beside
@@ -113,16 +117,21 @@ class HttpFront:
             return
         # 1. the caller and its right
         needed = http_rights.needed(scope["method"], scope["path"])
+        rm_id = _rm_of(scope) if needed in _OF_RMS else ""
         try:
-            rm_id = _rm_of(scope) if needed in _OF_RMS else ""
             caller = await self._doorman.admit(self._doorman.asked_http(scope), needed, rm_id)
         except (NotIdentified, NotPermitted) as refused:
+            if self._audit is not None:
+                caller = self._doorman.unadmitted(self._doorman.asked_http(scope))
+                self._audit.refused(caller, str(needed), rm_id, refused)
             await self._refuse(refused, scope, send)
             return
         if self._rates is not None and needed is not Right.NONE:
             try:
                 self._rates.admit(caller, 0)
             except TooFast as error:
+                if self._audit is not None:
+                    self._audit.refused(caller, str(needed), rm_id, error)
                 metrics.http_refused.labels("rate").inc()
                 headers = [(b"retry-after", str(math.ceil(error.wait_s)).encode())]
                 await respond_error(send, 429, str(error), headers, body_wanted=scope["method"] != "HEAD")
@@ -149,6 +158,11 @@ class HttpFront:
             strong = needed.role is Role.ADMIN or scope["method"] not in _LOOKS
             tell = log.info if strong else log.debug
             tell("http request", **self._who(scope), identity=identity.name, role=str(identity.role), status=status)
+            if strong and needed is not Right.NONE and self._audit is not None:
+                good = 200 <= status < 400
+                reason = "" if good else f"status {status}"
+                result = Result.ACCEPTED if good else Result.FAILED
+                self._audit.ended(caller, str(needed), rm_id, result, reason)
 
     async def _route(self, scope: Scope, identity: Identity, receive: Receive, send: Send) -> None:
         path: str = scope["path"]

@@ -88,6 +88,10 @@ _HOSTS = (b"host", b"x-forwarded-host")
 Headers = list[tuple[bytes, bytes]]
 
 
+# Of a call whose authentication failed.
+_UNKNOWN = Identity("", rights_of(Role.NONE))
+
+
 class Refusal(StrEnum):
     """The reason for a refusal, for the metric."""
 
@@ -233,6 +237,13 @@ class Doorman:
         """Returns the caller; see the module's docstring. Raises NotIdentified."""
         digest, identity = self._identified(asked)
         return Caller(self._applied(identity), self._client(asked), asked.door, asked.method, digest)
+
+    def unadmitted(self, asked: Asked) -> Caller:
+        """Returns the caller of a refused call, as far as it is known, for the audit."""
+        try:
+            return self.caller(asked)
+        except NotIdentified:
+            return Caller(_UNKNOWN, self._client(asked), asked.door, asked.method)
 
     def _applied(self, identity: Identity) -> Identity:
         return self._policy.value.apply(identity) if self._policy is not None else identity

@@ -44,6 +44,9 @@ class Metric(StrEnum):
     HTTP_FORWARDED = "muster_gateway_http_forwarded"
     HTTP_REFUSED = "muster_gateway_http_refused"
     GRPC_REFUSED = "muster_gateway_grpc_refused"
+    AUDIT_ENTRIES = "muster_gateway_audit_entries"
+    AUDIT_COALESCED = "muster_gateway_audit_coalesced"
+    AUDIT_LOST = "muster_gateway_audit_lost"
     METRICS_CALLS = "muster_gateway_metrics_calls"
     METRICS_WATCHERS = "muster_gateway_metrics_watchers"
     SNAPSHOTS_WATCHED = "muster_gateway_metrics_snapshots_watched"
@@ -119,6 +122,9 @@ grpc_refused = Counter(
     "gRPC calls ended with UNAUTHENTICATED or PERMISSION_DENIED, by reason (muster_gateway.identity.Refusal).",
     ["reason"],
 )
+audit_entries = Counter(Metric.AUDIT_ENTRIES, "Audit entries that this gateway wrote, by result.", ["result"])
+audit_coalesced = Counter(Metric.AUDIT_COALESCED, "Calls that only count in the audit entry of others.")
+audit_lost = Counter(Metric.AUDIT_LOST, "Audit entries that the log did not take.")
 metrics_calls = Counter(Metric.METRICS_CALLS, "Ended calls of muster.v1.Metrics, by gRPC status.", ["method", "status"])
 metrics_watchers = Gauge(Metric.METRICS_WATCHERS, "Current watches of metrics.")
 snapshots_watched = Counter(Metric.SNAPSHOTS_WATCHED, "Snapshots written to watches.")

@@ -30,10 +30,12 @@ from muster_runtime.addresses import on_loopback
 from muster_runtime.http_server import HttpServer
 from muster_runtime.life import Life
 
-from muster_gateway import admin, callbacks, events_proxy, metrics, metrics_service
+from muster_gateway import admin, audit_reads, callbacks, events_proxy, metrics, metrics_service
 from muster_gateway.access.calls import Calls
 from muster_gateway.access.grpc_door import GrpcDoor
 from muster_gateway.admin import AdminServicer
+from muster_gateway.audit import AuditWriter
+from muster_gateway.audit_reads import AuditServicer
 from muster_gateway.call_limits import CallGuard, CallLimits
 from muster_gateway.callback_codec import gone_note
 from muster_gateway.callbacks import CallbackServicer
@@ -67,7 +69,14 @@ log = structlog.get_logger(__name__)
 Ready = Callable[[], Awaitable[bool]]
 ProblemCheck = Callable[[], Awaitable[list[str]]]
 
-_SERVICES = (SERVICE, admin.SERVICE, callbacks.SERVICE, metrics_service.SERVICE, events_proxy.SERVICE)
+_SERVICES = (
+    SERVICE,
+    admin.SERVICE,
+    callbacks.SERVICE,
+    metrics_service.SERVICE,
+    events_proxy.SERVICE,
+    audit_reads.SERVICE,
+)
 
 # Within one lease a gateway renews the lease this many times: two renewals may be lost.
 _SWEEPS_PER_LEASE = 3
@@ -116,11 +125,12 @@ class Gateway:
         self._exposition = exposition
         self._doorman = Doorman(settings)
         self._callers = Calls()
+        self._audit = AuditWriter(topics, clock, self.gateway_id)
         self._book = QuotaBook(settings.quotas, self._doorman.quota_rules)
         self._rates = Rates(self._book, clock, self._tell_slow)
         self._telling: set[asyncio.Task[None]] = set()
         self._quotas: Quotas | None = None
-        self._door = GrpcDoor(self._doorman, self._callers, rates=self._rates)
+        self._door = GrpcDoor(self._doorman, self._callers, rates=self._rates, audit=self._audit)
         self._codec = RequestCodec(topics, self.gateway_id)
         self._table = StreamTable()
         self._tails = [ResponseTail(bus, topics, p, settings.read_batch) for p in range(topics.partitions)]
@@ -128,7 +138,7 @@ class Gateway:
         self._server: grpc.aio.Server | None = None
         self._http: HttpServer | None = None
         self._limits = CallLimits(settings.calls, clock)
-        self._calls = StreamCalls(settings.max_streams, self._limits)
+        self._calls = StreamCalls(settings.max_streams, self._limits, self._audit)
         self._servicer: SchedulerServicer | None = None
         self._admin: AdminServicer | None = None
         self._forgetting: dict[str, asyncio.Task[None]] = {}
@@ -171,6 +181,7 @@ class Gateway:
             self._life.watch(self._sweep_for_ever(keeper, watch), "sweep")
             self._life.watch(self._watch_health(), "health")
             self._life.watch(self._watch_files(), "files")
+            self._life.watch(self._audit.run(self._writer), "audit")
             # 5. the servers
             view = await self._target(self._view, self.settings.view_url, "view")
             await self._open_grpc(keeper, view)
@@ -203,6 +214,8 @@ class Gateway:
         if self._http is not None:
             await self._http.stop()
         await self._life.cancel_tasks()
+        if self._writer is not None:
+            await self._audit.finish(self._writer, self.settings.stop_grace_s)
         for task in self._forgetting.values():
             task.cancel()
         await asyncio.gather(*self._forgetting.values(), return_exceptions=True)
@@ -337,12 +350,14 @@ class Gateway:
         self._admin = AdminServicer(
             settings, self._clock, self._codec, life, questions, self.sessions, view_client, groups, configs
         )
-        guard = CallGuard(self._limits, settings.calls)
+        guard = CallGuard(self._limits, settings.calls, refused=self._audit.over_limit)
         self._server = grpc.aio.server(interceptors=(guard, self._door), options=_server_options(settings))
         self._metrics = MetricsServicer(settings, self._clock, view_client, self._calls)
-        asked = CallbackServicer(parts, self._calls, self._admin.update_configuration)
+        asked = CallbackServicer(parts, self._calls, self._audit.of_updates(self._admin.update_configuration))
+        trail = AuditServicer(self._bus, self._topics)
         self._server.add_generic_rpc_handlers((self._servicer.handlers(), self._admin.handlers(), asked.handlers()))
         self._server.add_generic_rpc_handlers((self._metrics.handlers(), self._events_door().handlers()))
+        self._server.add_generic_rpc_handlers((trail.handlers(),))
         add_HealthServicer_to_server(self._health, self._server)
         names = (*_SERVICES, HEALTH_SERVICE, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self._server)
@@ -402,6 +417,7 @@ class Gateway:
             self.settings.default_rm,
             self._callers,
             self._rates,
+            self._audit,
         )
         tls = self._doorman.tls.context() if self._doorman.tls is not None else None
         self._http = HttpServer(front, self.settings.http_address, self.settings.stop_grace_s, tls=tls)

@@ -14,10 +14,12 @@ from typing import Any, NoReturn
 import grpc
 import structlog
 from muster_bus.errors import LogUnavailable
+from muster_runtime.caller import current
 
 from muster_gateway import metrics
+from muster_gateway.audit import AuditWriter
 from muster_gateway.call_limits import CallLimits, caller_of
-from muster_gateway.errors import GatewayError, GatewayStopping, LogDown, OverLimit
+from muster_gateway.errors import GatewayError, GatewayStopping, LogDown, NotPermitted, OverLimit
 from muster_gateway.registration import Registrar, describe
 from muster_gateway.stream import Parts, RmStream, unexpected
 from muster_gateway.stream_kind import StreamKind
@@ -43,9 +45,11 @@ class StreamCalls:
     """The open streaming calls of a gateway, of all its services: counts, limits and ends them.
 
     :param limits: of each caller; None: only the number of all streams is limited.
+    :param audit: takes the streams whose caller has no right to their RM.
     """
 
-    def __init__(self, max_streams: int, limits: CallLimits | None = None) -> None:
+    def __init__(self, max_streams: int, limits: CallLimits | None = None, audit: AuditWriter | None = None) -> None:
+        self._audit = audit
         self._max_streams, self._limits = max_streams, limits
         self._finishing: set[asyncio.Task[None]] = set()
         self._calls: set[RmStream] = set()
@@ -69,6 +73,8 @@ class StreamCalls:
             raise
         except GatewayError as error:
             ending = error
+            if self._audit is not None and isinstance(error, NotPermitted):
+                self._audit.refused(current(), str(error.needed), stream.rm_id, error)
         except LogUnavailable as error:
             log.warning("stream ends, the log is unavailable", stream=name, rm_id=stream.rm_id, error=str(error))
             ending = LogDown("the log does not answer: try again")

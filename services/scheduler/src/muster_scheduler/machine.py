@@ -37,7 +37,7 @@ from muster_state.follower import (
     events_of,
 )
 
-from muster_scheduler import callback_stream, configuration, generation, ingest, notices, pauses, policy_groups
+from muster_scheduler import audit, callback_stream, configuration, generation, ingest, notices, pauses, policy_groups
 from muster_scheduler.admin_commands import CHANGES_MAX, AdminCommands
 from muster_scheduler.configuration import ConfigJudge
 from muster_scheduler.dead_letters import Unreadable, dead_letter
@@ -108,6 +108,7 @@ class SchedulerMachine:
         self._groups = groups if groups is not None else UserGroups()
         self._judge = ConfigJudge(self._groups)
         self._admin = AdminCommands(self._judge, self._text_for, self._policy_groups.member)
+        self._audit = audit.AuditTrail(topics)
         self._holds = holds
         # RMs whose pending outcome is decided and waits for the end of its transaction.
         self._held: set[str] = set()
@@ -209,11 +210,11 @@ class SchedulerMachine:
         for record in records:
             try:
                 rm_id = self._take(record, now_ns, outputs)
-            except Unreadable as why:
-                outputs.append(dead_letter(self._topics.dead_letters, record, str(why)))
-            else:
                 touched[rm_id] = None
                 self._watch.lap(rm_id)
+            except Unreadable as why:
+                outputs.append(dead_letter(self._topics.dead_letters, record, str(why)))
+            self._audit.end(outputs, self._times.anchor.offset_ns + now_ns)
         return self._decide(touched, now_ns, outputs)
 
     def tick(self, now_ns: int) -> list[OutRecord]:
@@ -320,6 +321,7 @@ class SchedulerMachine:
             rm_id = envelope.rm_id
             if body is None or not rm_id:
                 raise Unreadable("an envelope without a body or without rm_id")
+            self._audit.begin(record, envelope, body, len(outputs))
             if body in _BEFORE_REGISTRATION and self._topics.partition_of(rm_id) != record.partition:
                 raise Unreadable(f"RM {rm_id[:_SHOWN_MAX]!r} belongs to partition {self._topics.partition_of(rm_id)}")
             if body == "external":

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import lru_cache
 
 from muster_core.model.resources import INT64_MAX
 
@@ -91,6 +92,9 @@ class QueuePolicy:
     preemption_delay_ns: int = 30 * SECOND_NS
     preempts_by_priority: bool = True
     quota_preemption_delay_ns: int = 0
+
+
+DEFAULT_POLICY = QueuePolicy()
 
 
 def parse_duration_ns(text: str) -> int:
@@ -242,7 +246,12 @@ KEYS: dict[str, _Key] = {
 
 def policy_of(properties: Mapping[str, str]) -> QueuePolicy:
     """The policy of the properties. An invalid value means the default."""
-    return read(properties)[0]
+    return _policy_of(tuple(properties.items())) if properties else DEFAULT_POLICY
+
+
+@lru_cache(maxsize=1_024)  # thousands of queues inherit the same properties
+def _policy_of(properties: tuple[tuple[str, str], ...]) -> QueuePolicy:
+    return read(dict(properties))[0]
 
 
 def read(properties: Mapping[str, str]) -> tuple[QueuePolicy, dict[str, str]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sortedcontainers import SortedList
 
 from muster_core.config.config import ChildTemplateConfig
-from muster_core.config.properties import QueuePolicy
+from muster_core.config.properties import DEFAULT_POLICY
 from muster_core.model.reasons import Reason
 from muster_core.model.resources import UNLIMITED, Shape, Types, Vector
 from muster_core.model.states import QueueState
@@ -132,7 +132,7 @@ class Queue(Ledger):
         self.pending: Vector = types.vector()
         self.preempting: Vector = types.vector()
         self.properties: dict[str, str] = {}
-        self.policy = QueuePolicy()
+        self.policy = DEFAULT_POLICY
         self.fair_apps = False
         self.priority_first = True
         self.template: ChildTemplateConfig | None = None

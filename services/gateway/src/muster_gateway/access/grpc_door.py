@@ -4,6 +4,8 @@ The table of rights (``muster_rest.methods``) says what a method needs, and whic
 method without a row needs the role admin. The door hands the caller to the method (``muster_runtime.caller``). A stream
 of an RM names its RM later, so its servicer checks that one.
 
+A refused call leaves an audit entry. So does every call of an audited method, unless the scheduler writes it.
+
 A call that answers with a stream ends with PERMISSION_DENIED when its caller loses the right.
 """
 
@@ -11,7 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import grpc
@@ -24,8 +27,10 @@ from muster_runtime.life import until
 from muster_gateway import metrics
 from muster_gateway.access.calls import Calls
 from muster_gateway.access.request_codec import rm_of
+from muster_gateway.audit import AuditWriter
+from muster_gateway.audit_codec import Result
 from muster_gateway.errors import NotIdentified, NotPermitted, RightWithdrawn, TooFast, shown
-from muster_gateway.identity import Doorman
+from muster_gateway.identity import Asked, Doorman
 from muster_gateway.rates import Rates, pushback
 from muster_gateway.seldom import Seldom
 
@@ -43,12 +48,18 @@ class GrpcDoor(grpc.aio.ServerInterceptor):
     :param methods: by their names in calls.
     :param calls: keeps the calls that are under way.
     :param rates: of identities; None: no limits.
+    :param audit: takes the entries; None: nothing is audited.
     """
 
     def __init__(
-        self, doorman: Doorman, calls: Calls, methods: dict[str, Method] | None = None, rates: Rates | None = None
+        self,
+        doorman: Doorman,
+        calls: Calls,
+        methods: dict[str, Method] | None = None,
+        rates: Rates | None = None,
+        audit: AuditWriter | None = None,
     ) -> None:
-        self._doorman, self._calls, self._rates = doorman, calls, rates
+        self._doorman, self._calls, self._rates, self._audit = doorman, calls, rates, audit
         self._methods = by_path(METHODS) if methods is None else methods
         self._refusals = Seldom(_REFUSED_TOLD_S)
 
@@ -67,7 +78,8 @@ class GrpcDoor(grpc.aio.ServerInterceptor):
 
     def _calling(self, method: Method, inner: Handler) -> Handler:
         async def handle(request: Any, context: Any) -> Any:
-            with self._calls.under_way(await self._admit(method, request, context)):
+            caller = await self._admit(method, request, context)
+            with self._calls.under_way(caller), self._audited(method, request, caller, context):
                 return await inner(request, context)
 
         return handle
@@ -79,7 +91,7 @@ class GrpcDoor(grpc.aio.ServerInterceptor):
             withdrawn = asyncio.Event()
             caller = await self._admit(method, request, context)
             caller.on_withdrawn(withdrawn.set)
-            with self._calls.under_way(caller):
+            with self._calls.under_way(caller), self._audited(method, request, caller, context):
                 if not await until(inner(request, context), withdrawn.wait()):
                     gone = RightWithdrawn(caller.identity.name)
                     await context.abort(gone.code, str(gone))
@@ -96,15 +108,37 @@ class GrpcDoor(grpc.aio.ServerInterceptor):
 
         return handle
 
+    @contextmanager
+    def _audited(self, method: Method, request: Any, caller: Caller, context: Any) -> Iterator[None]:
+        """Notes how a call of an audited method ends."""
+        if self._audit is None or not method.audited:
+            yield
+            return
+        result, reason = Result.ACCEPTED, ""
+        try:
+            yield
+        except asyncio.CancelledError:
+            result, reason = Result.FAILED, "the caller ended the call"
+            raise
+        except BaseException:
+            result, reason = Result.FAILED, _status(context)
+            raise
+        finally:
+            rm_id = rm_of(method.path, request) if isinstance(request, bytes) else ""
+            self._audit.ended(caller, method.action, rm_id, result, reason)
+
     async def _admit(self, method: Method, request: Any, context: Any) -> Caller:
         """Returns the call's caller, or ends the call with UNAUTHENTICATED or PERMISSION_DENIED."""
         rm_id = rm_of(method.path, request) if isinstance(request, bytes) else ""
         peer: str = context.peer()
+        asked: Asked | None = None
         try:
             asked = self._doorman.asked_grpc(method.path, context)
             caller = await self._doorman.admit(asked, method.right, rm_id)
         except (NotIdentified, NotPermitted) as refused:
             metrics.grpc_refused.labels(refused.reason).inc()
+            if self._audit is not None and asked is not None:
+                self._audit.refused(self._doorman.unadmitted(asked), method.action, rm_id, refused)
             if (left_out := self._refusals.due()) is not None:
                 more = {"not_told": left_out} if left_out else {}
                 log.warning(
@@ -121,11 +155,21 @@ class GrpcDoor(grpc.aio.ServerInterceptor):
             try:
                 self._rates.admit(caller, len(request))
             except TooFast as error:
+                if self._audit is not None:
+                    self._audit.refused(caller, method.action, rm_id, error)
                 context.set_trailing_metadata(pushback(error.wait_s))
                 await context.abort(error.code, str(error))
         if method.rm:
             caller.claims.append((method.right, rm_id))
         return caller
+
+
+def _status(context: Any) -> str:
+    """Returns the status with which a method ended its call, and its text."""
+    code, details = context.code(), context.details()
+    name = code.name if isinstance(code, grpc.StatusCode) else "UNKNOWN"
+    text = details.decode(errors="replace") if isinstance(details, bytes) else str(details or "")
+    return f"{name}: {text}" if text else name
 
 
 def _named(path: str) -> tuple[str, str]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from google.protobuf.message import DecodeError
-from muster_proto.muster.v1 import admin_pb2, events_pb2, metrics_pb2
+from muster_proto.muster.v1 import admin_pb2, audit_pb2, events_pb2, metrics_pb2
 from muster_proto.si.v1 import si_pb2
 from muster_rest.methods import METHODS, Method
 
-_FILES: tuple[Any, ...] = (si_pb2, admin_pb2, events_pb2, metrics_pb2)
+_FILES: tuple[Any, ...] = (si_pb2, admin_pb2, audit_pb2, events_pb2, metrics_pb2)
 
 
 def _request_of(method: Method) -> Any:

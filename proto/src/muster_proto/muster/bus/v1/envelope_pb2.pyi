@@ -72,6 +72,7 @@ class RequestEnvelope(_message.Message):
     JUDGED_FIELD_NUMBER: _builtins.int
     IDENTITY_FIELD_NUMBER: _builtins.int
     QUOTAS_FIELD_NUMBER: _builtins.int
+    CALLER_FIELD_NUMBER: _builtins.int
     rm_id: _builtins.str
     request_id: _builtins.str
     """Unique for each request of a gateway's life, for tracing and for the answer to a registration."""
@@ -114,6 +115,10 @@ class RequestEnvelope(_message.Message):
 
     @_builtins.property
     def quotas(self) -> Global___Quotas: ...
+    @_builtins.property
+    def caller(self) -> Global___RequestCaller:
+        """Of requests that are audited (si.audit.v1): who asked. Absent in all others, which are many."""
+
     def __init__(
         self,
         *,
@@ -136,16 +141,50 @@ class RequestEnvelope(_message.Message):
         judged: Global___JudgedConfiguration | None = ...,
         identity: _builtins.str = ...,
         quotas: Global___Quotas | None = ...,
+        caller: Global___RequestCaller | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["admin", b"admin", "allocation", b"allocation", "application", b"application", "body", b"body", "callback_answers", b"callback_answers", "callback_stream", b"callback_stream", "configuration", b"configuration", "external", b"external", "judged", b"judged", "lifecycle", b"lifecycle", "node", b"node", "notice", b"notice", "quotas", b"quotas", "quotas_changed", b"quotas_changed", "register", b"register"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["admin", b"admin", "allocation", b"allocation", "application", b"application", "body", b"body", "callback_answers", b"callback_answers", "callback_stream", b"callback_stream", "caller", b"caller", "configuration", b"configuration", "external", b"external", "judged", b"judged", "lifecycle", b"lifecycle", "node", b"node", "notice", b"notice", "quotas", b"quotas", "quotas_changed", b"quotas_changed", "register", b"register"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admin", b"admin", "admitted_ns", b"admitted_ns", "allocation", b"allocation", "application", b"application", "body", b"body", "callback_answers", b"callback_answers", "callback_stream", b"callback_stream", "configuration", b"configuration", "external", b"external", "gateway_id", b"gateway_id", "identity", b"identity", "judged", b"judged", "lifecycle", b"lifecycle", "node", b"node", "notice", b"notice", "quotas", b"quotas", "quotas_changed", b"quotas_changed", "register", b"register", "request_id", b"request_id", "rm_id", b"rm_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admin", b"admin", "admitted_ns", b"admitted_ns", "allocation", b"allocation", "application", b"application", "body", b"body", "callback_answers", b"callback_answers", "callback_stream", b"callback_stream", "caller", b"caller", "configuration", b"configuration", "external", b"external", "gateway_id", b"gateway_id", "identity", b"identity", "judged", b"judged", "lifecycle", b"lifecycle", "node", b"node", "notice", b"notice", "quotas", b"quotas", "quotas_changed", b"quotas_changed", "register", b"register", "request_id", b"request_id", "rm_id", b"rm_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["register", "allocation", "application", "node", "lifecycle", "configuration", "callback_answers", "callback_stream", "admin", "external", "notice", "quotas_changed"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
 Global___RequestEnvelope: _TypeAlias = RequestEnvelope  # noqa: Y015
+
+@_typing.final
+class RequestCaller(_message.Message):
+    """The caller of a request, as the gateway identified it. The words are those of muster.v1.AuditEntry."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IDENTITY_FIELD_NUMBER: _builtins.int
+    PROOF_FIELD_NUMBER: _builtins.int
+    PEER_FIELD_NUMBER: _builtins.int
+    DOOR_FIELD_NUMBER: _builtins.int
+    METHOD_FIELD_NUMBER: _builtins.int
+    identity: _builtins.str
+    proof: _builtins.str
+    peer: _builtins.str
+    door: _builtins.str
+    method: _builtins.str
+    def __init__(
+        self,
+        *,
+        identity: _builtins.str = ...,
+        proof: _builtins.str = ...,
+        peer: _builtins.str = ...,
+        door: _builtins.str = ...,
+        method: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["door", b"door", "identity", b"identity", "method", b"method", "peer", b"peer", "proof", b"proof"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RequestCaller: _TypeAlias = RequestCaller  # noqa: Y015
 
 @_typing.final
 class Quotas(_message.Message):

@@ -1,0 +1,98 @@
+"""Encodes the gateway's audit entries, and reads the entries of si.audit.v1 for muster.v1.Audit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+
+from google.protobuf.message import DecodeError
+from muster_bus.log import Record
+from muster_proto.muster.v1 import audit_pb2 as pb
+
+from muster_gateway.errors import InvalidRequest
+
+
+class Result(IntEnum):
+    """The numbers are those of ``muster.v1.AuditEntry.Result``."""
+
+    ACCEPTED = 1
+    REFUSED = 2
+    FAILED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A call that the gateway answers itself; equal ones are counted together. No text has secrets."""
+
+    identity: str
+    proof: str
+    peer: str
+    door: str
+    method: str
+    action: str
+    rm_id: str
+    result: Result
+    reason: str = ""
+
+
+def encode_entry(
+    attempt: Attempt, entry_id: str, gateway_id: str, recorded_ns: int, count: int = 1, first_ns: int = 0
+) -> bytes:
+    """Encodes an AuditEntry."""
+    return pb.AuditEntry(
+        id=entry_id,
+        recorded_ns=recorded_ns,
+        identity=attempt.identity,
+        proof=attempt.proof,
+        peer=attempt.peer,
+        door=attempt.door,
+        method=attempt.method,
+        action=attempt.action,
+        rm_id=attempt.rm_id,
+        result=attempt.result,  # type: ignore[arg-type]
+        reason=attempt.reason,
+        gateway_id=gateway_id,
+        request_offset=-1,
+        count=count,
+        first_ns=first_ns,
+    ).SerializeToString(deterministic=True)
+
+
+def encode_entries(entries: Iterable[pb.AuditEntry]) -> bytes:
+    """Encodes an AuditEntries."""
+    return pb.AuditEntries(entries=entries).SerializeToString()
+
+
+def decode_entry(record: Record) -> pb.AuditEntry | None:
+    """Decodes an entry; None: the record is none."""
+    try:
+        return pb.AuditEntry.FromString(record.value or b"")
+    except DecodeError:
+        return None
+
+
+def decode_read(raw: bytes) -> pb.ReadAuditRequest:
+    """Decodes a ReadAuditRequest. Raises InvalidRequest."""
+    try:
+        wanted = pb.ReadAuditRequest.FromString(raw)
+    except DecodeError:
+        raise InvalidRequest("not a muster.v1.ReadAuditRequest") from None
+    for name in ("since_ns", "until_ns"):
+        if (given := getattr(wanted, name)) < 0:
+            raise InvalidRequest(f"{name} {given}: expected 0 or more")
+    if wanted.result not in pb.AuditEntry.Result.values():
+        raise InvalidRequest(f"result {wanted.result}: expected one of AuditEntry.Result")
+    return wanted
+
+
+def fits(entry: pb.AuditEntry, wanted: pb.ReadAuditRequest) -> bool:
+    """Tells whether an entry is wanted."""
+    return (
+        (not wanted.rm_id or entry.rm_id == wanted.rm_id)
+        and (not wanted.identity or entry.identity == wanted.identity)
+        and (not wanted.action or entry.action == wanted.action)
+        and (not wanted.result or entry.result == wanted.result)
+        and entry.recorded_ns >= wanted.since_ns
+        and (not wanted.until_ns or entry.recorded_ns < wanted.until_ns)
+    )

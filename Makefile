@@ -34,7 +34,7 @@ LAW_TESTS := tests/unit/core/test_preemption_gang_laws.py \
   tests/simulation/test_preemption_properties.py tests/simulation/test_preemption_flow.py
 BAD_INPUT_TESTS := tests/e2e/test_generated_bad_input.py tests/e2e/test_generated_bad_calls.py
 
-.PHONY: help install install-dev demo examples example-external test test-unit test-long fuzz check format simulate simulate-gangs simulate-callbacks simulate-external simulate-mixed bench bench-core bench-memory bench-export bench-derive bench-events bench-external bench-failover bench-neighbours bench-view openb figures routes proto lock compose-test compose-test-brokers compose-test-secure clean
+.PHONY: help install install-dev demo examples example-external test test-unit test-long fuzz check format simulate simulate-gangs simulate-callbacks simulate-external simulate-mixed bench bench-core bench-memory bench-export bench-derive bench-events bench-external bench-failover bench-group bench-neighbours bench-view openb figures routes proto lock compose-test compose-test-brokers compose-test-secure clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -138,6 +138,9 @@ bench-view: install-dev ## what readers cost decisions, and how fast they are an
 
 bench-failover: install-dev ## how long nothing is decided when a scheduler is killed or stopped, at 100,000 allocations; JSON
 	@$(BIN)/python -m tests.perf.failover_bench $(BENCH_ARGS)
+
+bench-group: install-dev ## what several schedulers and their standbys cost; JSON
+	@$(BIN)/python -m tests.perf.group_bench
 
 bench-neighbours: install-dev ## one RM's asks beside an RM that asks for much, hostile configurations, readers of metrics; JSON
 	@$(BIN)/python -m tests.perf.neighbours_bench $(BENCH_ARGS)

@@ -227,9 +227,10 @@ class KafkaMembership:
                 wait_s = _RETRY_MIN_S
             except errors.InvalidSessionTimeoutError:
                 self._lengthen_session()
-            except (errors.KafkaError, OSError, LogUnavailable) as error:
+            except Exception as error:  # whatever it is, a member that gave up for ever would be worse
                 self._problem = story(error)
-                log.warning("group.unreachable", group=self._group, error=self._problem)
+                is_known = isinstance(error, (errors.KafkaError, OSError, LogUnavailable))
+                log.warning("group.unreachable", group=self._group, error=self._problem, exc_info=not is_known)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(wait_s):
                         await self._closing.wait()

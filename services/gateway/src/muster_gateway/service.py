@@ -79,6 +79,7 @@ _SERVICES = (
 )
 
 # Within one lease a gateway renews the lease this many times: two renewals may be lost.
+_STREAM_WINDOW_BYTES = 1 << 17  # what an RM may send before the gateway reads it
 _SWEEPS_PER_LEASE = 3
 # A log or store that takes longer to answer counts as unhealthy.
 _HEALTH_TIMEOUT_S = 2.0
@@ -567,6 +568,10 @@ def _server_options(settings: GatewaySettings) -> list[tuple[str, int]]:
         ("grpc.keepalive_time_ms", round(settings.keepalive_time_s * 1000)),
         ("grpc.keepalive_timeout_ms", round(settings.keepalive_timeout_s * 1000)),
         ("grpc.keepalive_permit_without_calls", 1),
+        # A stream's window stays as it is. Otherwise gRPC enlarges it to what the network can carry, megabytes for each
+        # stream: an RM's releases would stand behind all asks in there, and its memory is the gateway's.
+        ("grpc.http2.bdp_probe", 0),
+        ("grpc.http2.lookahead_bytes", _STREAM_WINDOW_BYTES),
         ("grpc.max_concurrent_streams", settings.calls.max_per_connection),
         ("grpc.server_handshake_timeout_ms", round(settings.calls.handshake_timeout_s * 1000)),
         ("grpc.max_connection_idle_ms", round(settings.calls.connection_idle_s * 1000)),

@@ -61,7 +61,7 @@ class AdmissionLimits(BaseModel):
     )
     # Some 200 asks, which the scheduler decides in about 20 ms.
     record_bytes: int = Field(
-        16 * 1024,
+        32 * 1024,
         ge=1024,
         description="A larger message is split between its items into records of this size, so that RMs take turns.",
     )
@@ -310,7 +310,7 @@ class GatewaySettings(BaseModel):
     # Memory limits per stream. With these and max_streams, all streams together use at most 4000 * 12 MiB.
     inflight_bytes: int = Field(4 * _MIB, ge=1024, description="Requests of a stream that the log has not confirmed.")
     undecided_items: int = Field(
-        1_200,
+        4_000,
         ge=100,
         description="Items of a stream that the scheduler has not decided (half a KiB counts as one more); above this "
         "the stream is not read. Another RM's first request waits behind so many at most.",

@@ -147,11 +147,19 @@ class AuditWriter:
         while self._waiting:
             try:
                 await writer.ready()
-                await writer.append(self._waiting[0])
             except BusError as error:
-                log.error("audit entry not written", error=str(error))
-                metrics.audit_lost.inc()
-            self._waiting.popleft()
+                self._lost(error)
+                self._waiting.popleft()
+                continue
+            # The writer has it from here on, even if this task is cancelled.
+            try:
+                await writer.append(self._waiting.popleft())
+            except BusError as error:
+                self._lost(error)
+
+    def _lost(self, error: BusError) -> None:
+        log.error("audit entry not written", error=str(error))
+        metrics.audit_lost.inc()
 
 
 def _attempt(caller: Caller, action: str, rm_id: str, result: Result, reason: str) -> Attempt:

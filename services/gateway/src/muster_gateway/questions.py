@@ -12,6 +12,7 @@ from typing import TypeVar
 from muster_bus.errors import BusError
 from muster_bus.log import LogWriter, OutRecord
 from muster_bus.topics import Topics
+from muster_runtime.caller import current
 
 from muster_gateway.codec import CommandAnswer, ConfigurationAnswer, Registration
 from muster_gateway.errors import LogDown, OverLimit, SchedulerSilent, why_not
@@ -42,6 +43,7 @@ class Questions:
         Raises OverLimit, LogDown, SchedulerSilent.
         """
         if self._waiting >= self._settings.max_registrations_waiting:
+            current().carried = False
             raise OverLimit(f"{self._waiting} requests wait for the scheduler already: try again")
         self._waiting += 1
         try:
@@ -54,14 +56,19 @@ class Questions:
         tail = self._tails[self._topics.partition_of(rm_id)]
         answered = tail.expect(rm_id, request_id)
         timeout_s = self._settings.registration_timeout_s
+        queued = False
         try:
             async with asyncio.timeout(timeout_s):
                 await self._writer.ready()
-                await self._writer.append(record)
+                appended = self._writer.append(record)
+                queued = True
+                await appended
                 answer, at = await answered
         except TimeoutError:
+            current().carried = queued
             raise SchedulerSilent(f"the scheduler did not answer within {timeout_s:g} s: {again}") from None
         except BusError as error:
+            current().carried = False  # (The log may have it nevertheless: then the trail has both entries.)
             raise LogDown(f"the log does not take the {what} ({why_not(error)}): {again}") from error
         finally:
             tail.forget(request_id)

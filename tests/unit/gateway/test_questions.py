@@ -1,0 +1,69 @@
+"""Who writes the audit entry of a question: the scheduler if it gets the request, else the gateway."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from muster_bus.errors import LogUnavailable
+from muster_bus.log import OutRecord
+from muster_bus.topics import Topics
+from muster_gateway.codec import CommandAnswer
+from muster_gateway.errors import LogDown, OverLimit, SchedulerSilent
+from muster_gateway.questions import Questions
+from muster_gateway.settings import GatewaySettings
+from muster_runtime.caller import Caller, calling
+from muster_runtime.identity import NOBODY
+
+TOPICS = Topics(partitions=1)
+RECORD = OutRecord(TOPICS.requests, 0, b"rm", b"")
+
+
+class Writer:
+    """A log's writer that is full, fails, or takes the record."""
+
+    def __init__(self, *, full: bool = False, fails: bool = False) -> None:
+        self._full, self._fails = full, fails
+
+    async def ready(self) -> None:
+        if self._full:
+            await asyncio.Event().wait()
+
+    def append(self, _record: OutRecord) -> Awaitable[int]:
+        done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        if self._fails:
+            done.set_exception(LogUnavailable("away"))
+        else:
+            done.set_result(0)
+        return done
+
+
+def tail() -> Any:
+    """Of responses that never come."""
+    return SimpleNamespace(
+        expect=lambda _rm_id, _request_id: asyncio.get_running_loop().create_future(), forget=lambda _request_id: None
+    )
+
+
+@pytest.mark.parametrize(
+    ("writer", "most", "error", "carried"),
+    [
+        (Writer(), 0, OverLimit, False),
+        (Writer(full=True), 1, SchedulerSilent, False),
+        (Writer(fails=True), 1, LogDown, False),
+        (Writer(), 1, SchedulerSilent, True),
+    ],
+)
+async def test_the_scheduler_writes_the_entry_of_what_it_gets(
+    writer: Writer, most: int, error: type[Exception], carried: bool
+) -> None:
+    settings = GatewaySettings.model_construct(max_registrations_waiting=most, registration_timeout_s=0.01)
+    questions = Questions(settings, TOPICS, writer, [tail()])  # type: ignore[arg-type]
+    caller = Caller(NOBODY, "peer", "grpc", "method")
+    caller.carried = True  # as the request's record is made
+    with calling(caller), pytest.raises(error):
+        await questions.ask(CommandAnswer, "rm", "request", RECORD)
+    assert caller.carried is carried

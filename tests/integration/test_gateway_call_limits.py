@@ -103,6 +103,36 @@ async def test_one_host_has_so_many_calls_and_connections(world: Rig) -> None:
     assert (code, story) == (OVER, "127.0.0.1 has 6 open calls, expected at most 6 (gateway.calls.max_per_peer)")
 
 
+async def test_an_identity_has_so_many_calls_over_all_its_connections(world: Rig) -> None:
+    tokens = {name: {"role": "admin", "token": f"{name}-token-0123456789"} for name in ("ann", "bob")}
+    gateway = await world.gateway(calls={"max_per_identity": 2}, tokens=tokens)
+
+    def opened(name: str, kind: StreamKind) -> Stream:
+        return world.channel(gateway).open(kind, name, authorization=f"Bearer {name}-token-0123456789")
+
+    for name in tokens:
+        request = si_pb2.RegisterResourceManagerRequest(rmID=name)
+        metadata = (("authorization", f"Bearer {name}-token-0123456789"),)
+        await world.channel(gateway).stub.RegisterResourceManager(request, metadata=metadata, timeout=PATIENCE_S)
+    streams = [opened("ann", NODE), opened("ann", ALLOCATION)]
+    for stream in streams:
+        await stream.call.initial_metadata()
+    code, story = await opened("ann", APPLICATION).status()
+    assert (code, story) == (
+        OVER,
+        "identity ann has 2 open calls, expected at most 2 (gateway.calls.max_per_identity)",
+    )
+    await opened("bob", APPLICATION).call.initial_metadata()
+    streams[0].cancel()
+
+    async def taken() -> bool:
+        stream = opened("ann", APPLICATION)
+        await asyncio.wait({asyncio.ensure_future(stream.call.initial_metadata())}, timeout=PATIENCE_S)
+        return not stream.call.done()
+
+    await eventually(taken, "a call that ended leaves its place")
+
+
 async def test_a_connection_has_so_many_calls_and_the_client_waits_with_more(world: Rig) -> None:
     gateway = await world.gateway(calls={"max_per_connection": 2})
     channel = world.channel(gateway)
@@ -199,19 +229,17 @@ def test_the_oldest_of_the_busiest_connection_of_the_busiest_host_ends() -> None
 
 def test_an_identity_counts_over_all_its_hosts() -> None:
     limits = CallLimits(CallSettings(max_per_identity=2), SystemClock())
-    with limits.place(Caller("a", "a:1", "ann")), limits.place(Caller("b", "b:1", "ann")):
+    with limits.identity_place("ann"), limits.identity_place("ann"):
         with (
             pytest.raises(OverLimit, match="identity ann has 2 open calls, expected at most 2"),
-            limits.place(Caller("c", "c:1", "ann")),
+            limits.identity_place("ann"),
         ):
             pass
-        with limits.place(Caller("c", "c:1", "bob")):
+        with limits.identity_place("bob"):
             pass
-    with limits.place(Caller("c", "c:1", "ann")):
+    with limits.identity_place("ann"):
         pass
-    assert not limits._of_host
     assert not limits._of_identity
-    assert not limits._connections
 
 
 def test_a_connection_with_many_resets_gets_calls_again_after_a_window() -> None:

@@ -36,7 +36,6 @@ from muster_gateway.settings import CallSettings
 _RESET_WITHIN_S = 1.0
 _CONNECTIONS_REMEMBERED = 10_000
 
-IdentityOf = Callable[[Any], str]
 Handler = Callable[[Any, Any], Awaitable[Any]]
 
 
@@ -55,24 +54,16 @@ class Silent(Protocol):
 
 
 class Caller(NamedTuple):
-    """:ivar connection: gRPC's name of the peer, with its port.
-    :ivar identity: "" if it is not known.
-    """
+    """:ivar connection: gRPC's name of the peer, with its port."""
 
     host: str
     connection: str
-    identity: str = ""
 
 
-def nobody(_: Any) -> str:
-    """The identity of a call without authentication."""
-    return ""
-
-
-def caller_of(context: Any, identity: str = "") -> Caller:
+def caller_of(context: Any) -> Caller:
     """Returns a call's caller."""
     peer: str = context.peer()
-    return Caller(host_of_peer(peer), peer, identity)
+    return Caller(host_of_peer(peer), peer)
 
 
 class CallLimits:
@@ -127,18 +118,11 @@ class CallLimits:
                 f"{caller.host} has {self._of_host[caller.host]} open calls, expected at most {limits.max_per_peer} "
                 "(gateway.calls.max_per_peer)",
             )
-        if caller.identity and self._of_identity[caller.identity] >= limits.max_per_identity:
-            raise _over(
-                "identity",
-                f"identity {caller.identity} has {self._of_identity[caller.identity]} open calls, expected at most "
-                f"{limits.max_per_identity} (gateway.calls.max_per_identity)",
-            )
 
     def _count(self, caller: Caller, change: int) -> None:
-        for counter, key in ((self._of_host, caller.host), (self._of_identity, caller.identity)):
-            counter[key] += change
-            if not counter[key]:
-                del counter[key]
+        self._of_host[caller.host] += change
+        if not self._of_host[caller.host]:
+            del self._of_host[caller.host]
         connections = self._connections[caller.host]
         known = len(connections)
         connections[caller.connection] += change
@@ -148,6 +132,24 @@ class CallLimits:
         metrics.calls_open.inc(change)
         if not connections:
             del self._connections[caller.host]
+
+    @contextlib.contextmanager
+    def identity_place(self, identity: str) -> Iterator[None]:
+        """Holds a place of an identity during a call, beside :meth:`place`. Raises OverLimit."""
+        limit, open_calls = self._settings.max_per_identity, self._of_identity
+        if open_calls[identity] >= limit:
+            raise _over(
+                "identity",
+                f"identity {identity} has {open_calls[identity]} open calls, expected at most {limit} "
+                "(gateway.calls.max_per_identity)",
+            )
+        open_calls[identity] += 1
+        try:
+            yield
+        finally:
+            open_calls[identity] -= 1
+            if not open_calls[identity]:
+                del open_calls[identity]
 
     # ---- resets ----------------------------------------------------------------------------------------------------
 
@@ -236,7 +238,6 @@ def _over(reason: str, story: str) -> OverLimit:
 class CallGuard(grpc.aio.ServerInterceptor):
     """Gives each call its place, and calls with one request a deadline for it.
 
-    :param identity_of: the identity of a call's context, "" if it has none.
     :param refused: is told of a call over a limit: its method, its host, and the error.
     """
 
@@ -244,11 +245,10 @@ class CallGuard(grpc.aio.ServerInterceptor):
         self,
         limits: CallLimits,
         settings: CallSettings,
-        identity_of: IdentityOf = nobody,
         refused: Callable[[str, str, OverLimit], None] = lambda *_: None,
     ) -> None:
         self._refused = refused
-        self._limits, self._settings, self._identity_of = limits, settings, identity_of
+        self._limits, self._settings = limits, settings
 
     async def intercept_service(self, continuation: Any, details: grpc.HandlerCallDetails) -> Any:
         handler = await continuation(details)
@@ -274,7 +274,7 @@ class CallGuard(grpc.aio.ServerInterceptor):
         async def call(requests: Any, context: Any) -> Any:
             with contextlib.ExitStack() as stack:
                 try:
-                    stack.enter_context(self._limits.place(caller_of(context, self._identity_of(context))))
+                    stack.enter_context(self._limits.place(caller_of(context)))
                 except OverLimit as error:
                     self._refused(name, host_of_peer(context.peer()), error)
                     await context.abort(error.code, str(error))

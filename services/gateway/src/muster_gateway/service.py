@@ -131,7 +131,6 @@ class Gateway:
         self._rates = Rates(self._book, clock, self._tell_slow)
         self._telling: set[asyncio.Task[None]] = set()
         self._quotas: Quotas | None = None
-        self._door = GrpcDoor(self._doorman, self._callers, rates=self._rates, audit=self._audit)
         self._codec = RequestCodec(topics, self.gateway_id)
         self._table = StreamTable()
         self._tails = [ResponseTail(bus, topics, p, settings.read_batch) for p in range(topics.partitions)]
@@ -139,6 +138,7 @@ class Gateway:
         self._server: grpc.aio.Server | None = None
         self._http: HttpServer | None = None
         self._limits = CallLimits(settings.calls, clock)
+        self._door = GrpcDoor(self._doorman, self._callers, rates=self._rates, audit=self._audit, limits=self._limits)
         self._calls = StreamCalls(settings.max_streams, self._limits, self._audit)
         self._servicer: SchedulerServicer | None = None
         self._admin: AdminServicer | None = None

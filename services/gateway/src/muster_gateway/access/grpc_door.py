@@ -14,14 +14,14 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import grpc
 import structlog
 from muster_rest.methods import METHODS, Method, by_path
 from muster_runtime.caller import Caller
-from muster_runtime.identity import Right
+from muster_runtime.identity import Proof, Right
 from muster_runtime.life import until
 
 from muster_gateway import metrics
@@ -29,7 +29,8 @@ from muster_gateway.access.calls import Calls
 from muster_gateway.access.request_codec import rm_of
 from muster_gateway.audit import AuditWriter
 from muster_gateway.audit_codec import Result
-from muster_gateway.errors import NotIdentified, NotPermitted, RightWithdrawn, TooFast, shown
+from muster_gateway.call_limits import CallLimits
+from muster_gateway.errors import NotIdentified, NotPermitted, OverLimit, RightWithdrawn, TooFast, shown
 from muster_gateway.identity import Asked, Doorman
 from muster_gateway.rates import Rates, pushback
 from muster_gateway.seldom import Seldom
@@ -38,6 +39,8 @@ log = structlog.get_logger(__name__)
 
 # Limits the log messages about refusals. A client that keeps trying would fill the log.
 _REFUSED_TOLD_S = 1.0
+# The others are many parties with one name.
+_OF_ONE_PARTY = frozenset({Proof.TOKEN, Proof.CERTIFICATE, Proof.JWT})
 
 Handler = Callable[[Any, Any], Any]
 
@@ -49,6 +52,7 @@ class GrpcDoor(grpc.aio.ServerInterceptor):
     :param calls: keeps the calls that are under way.
     :param rates: of identities; None: no limits.
     :param audit: takes the entries; None: nothing is audited.
+    :param limits: of an identity's open calls; None: no limits.
     """
 
     def __init__(
@@ -58,8 +62,10 @@ class GrpcDoor(grpc.aio.ServerInterceptor):
         methods: dict[str, Method] | None = None,
         rates: Rates | None = None,
         audit: AuditWriter | None = None,
+        limits: CallLimits | None = None,
     ) -> None:
         self._doorman, self._calls, self._rates, self._audit = doorman, calls, rates, audit
+        self._limits = limits
         self._methods = by_path(METHODS) if methods is None else methods
         self._refusals = Seldom(_REFUSED_TOLD_S)
 
@@ -79,8 +85,10 @@ class GrpcDoor(grpc.aio.ServerInterceptor):
     def _calling(self, method: Method, inner: Handler) -> Handler:
         async def handle(request: Any, context: Any) -> Any:
             caller = await self._admit(method, request, context)
-            with self._calls.under_way(caller), self._audited(method, request, caller, context):
-                return await inner(request, context)
+            with ExitStack() as place:
+                await self._take_place(place, method, request, caller, context)
+                with self._calls.under_way(caller), self._audited(method, request, caller, context):
+                    return await inner(request, context)
 
         return handle
 
@@ -91,10 +99,12 @@ class GrpcDoor(grpc.aio.ServerInterceptor):
             withdrawn = asyncio.Event()
             caller = await self._admit(method, request, context)
             caller.on_withdrawn(withdrawn.set)
-            with self._calls.under_way(caller), self._audited(method, request, caller, context):
-                if not await until(inner(request, context), withdrawn.wait()):
-                    gone = RightWithdrawn(caller.identity.name)
-                    await context.abort(gone.code, str(gone))
+            with ExitStack() as place:
+                await self._take_place(place, method, request, caller, context)
+                with self._calls.under_way(caller), self._audited(method, request, caller, context):
+                    if not await until(inner(request, context), withdrawn.wait()):
+                        gone = RightWithdrawn(caller.identity.name)
+                        await context.abort(gone.code, str(gone))
 
         return handle
 
@@ -126,6 +136,18 @@ class GrpcDoor(grpc.aio.ServerInterceptor):
         finally:
             rm_id = rm_of(method.path, request) if isinstance(request, bytes) else ""
             self._audit.ended(caller, method.action, rm_id, result, reason)
+
+    async def _take_place(self, place: ExitStack, method: Method, request: Any, caller: Caller, context: Any) -> None:
+        """Holds one of the identity's open calls, or ends the call with RESOURCE_EXHAUSTED."""
+        if self._limits is None or caller.identity.proof not in _OF_ONE_PARTY:
+            return
+        try:
+            place.enter_context(self._limits.identity_place(caller.identity.name))
+        except OverLimit as error:
+            if self._audit is not None:
+                rm_id = rm_of(method.path, request) if isinstance(request, bytes) else ""
+                self._audit.refused(caller, method.action, rm_id, error)
+            await context.abort(error.code, str(error))
 
     async def _admit(self, method: Method, request: Any, context: Any) -> Caller:
         """Returns the call's caller, or ends the call with UNAUTHENTICATED or PERMISSION_DENIED."""

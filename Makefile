@@ -22,7 +22,7 @@ DEVELOPMENT := requirements/dev.lock requirements/build.lock
 # that take longest (tests/README.md says what takes how long).
 PARALLEL_TESTS := $(wildcard tests/unit tests/contract tests/fuzz tests/scenario tests/simulation)
 SYSTEM_JOBS ?= $(shell expr 2 '*' $(JOBS) + 1)
-SLOW_SYSTEM_TESTS := $(wildcard tests/chaos/test_outages.py tests/chaos/test_brokers.py tests/chaos/test_gateways.py tests/chaos/test_overload.py tests/e2e/test_replay.py tests/chaos/test_kill*.py \
+SLOW_SYSTEM_TESTS := $(wildcard tests/chaos/test_outages.py tests/chaos/test_gateways.py tests/e2e/test_replay.py tests/chaos/test_kill*.py \
   tests/e2e/test_clock_steps.py tests/chaos/test_backup.py tests/e2e/test_lost_log.py \
   tests/page/test_*.py tests/e2e/test_gangs.py tests/e2e/test_generated_*.py tests/e2e/test_external_faults.py)
 SYSTEM_TESTS := $(SLOW_SYSTEM_TESTS) $(filter-out $(SLOW_SYSTEM_TESTS),$(wildcard $(addsuffix /test_*.py, \
@@ -32,9 +32,11 @@ RANDOM_TESTS := tests/unit/scheduler_service/test_machine_recovery.py tests/simu
   $(addprefix tests/simulation/test_simulation.py::test_,a_random_life_keeps_every_promise history_adds_up_in_random_lives)
 LAW_TESTS := tests/unit/core/test_preemption_gang_laws.py \
   tests/simulation/test_preemption_properties.py tests/simulation/test_preemption_flow.py
+# They keep both cores busy with what they measure: one after the other, and beside nothing.
+LOAD_TESTS := tests/chaos/test_brokers.py tests/chaos/test_overload.py
 BAD_INPUT_TESTS := tests/e2e/test_generated_bad_input.py tests/e2e/test_generated_bad_calls.py
 
-.PHONY: help install install-dev demo examples example-external test test-unit test-long fuzz check format simulate simulate-gangs simulate-callbacks simulate-external simulate-mixed bench bench-core bench-memory bench-export bench-derive bench-events bench-external bench-failover bench-group bench-neighbours bench-view openb figures routes proto lock compose-test compose-test-brokers compose-test-secure clean
+.PHONY: help install install-dev demo examples example-external test test-unit test-long test-load fuzz check format simulate simulate-gangs simulate-callbacks simulate-external simulate-mixed bench bench-core bench-memory bench-export bench-derive bench-events bench-external bench-failover bench-group bench-neighbours bench-view openb figures routes proto lock compose-test compose-test-brokers compose-test-secure clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -76,6 +78,10 @@ test-long: install-dev ## more of the random lives, the bad input and Faust's st
 	MUSTER_SIMULATION_SEEDS=1000 $(BIN)/pytest -n $(JOBS) --dist worksteal $(LAW_TESTS) $(PYTEST_ARGS)
 	MUSTER_BAD_INPUT_EXAMPLES=120 $(BIN)/pytest -n $(JOBS) --dist loadfile $(BAD_INPUT_TESTS) $(PYTEST_ARGS)
 	MUSTER_DERIVE_STARTS=100 $(BIN)/pytest tests/integration/test_faust_starts.py -k many_starts $(PYTEST_ARGS)
+
+test-load: install-dev ## brokers that go under load, and overload, beside nothing else
+	@scripts/test-servers
+	$(BIN)/pytest -s $(LOAD_TESTS) $(PYTEST_ARGS)
 
 fuzz: install-dev ## mutated inputs for every decoder, as long as FUZZ_S says (FUZZ_S=600 SEED=7); findings go to tests/fuzz/found
 	@PYTHONPATH=tests $(BIN)/python -m fuzz --seconds $(FUZZ_S) $(if $(SEED),--seed $(SEED))

@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 
 	"example/go-rm/si"
@@ -41,11 +40,16 @@ func main() {
 	callbacks := flag.Bool("callbacks", true, "be asked where a task may go (current generation)")
 	announce := flag.Bool("announce", true, "say the rmID when a stream is opened, so that answers can come at once")
 	timeout := flag.Duration("timeout", 30*time.Second, "for the whole run")
+	access := accessFlags()
 	flag.Parse()
 
 	ctx, cancel := context.WithTimeout(context.Background(), *timeout)
 	defer cancel()
-	connection, err := grpc.NewClient(*gateway, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	options, err := access.options()
+	if err != nil {
+		log.Fatal(err)
+	}
+	connection, err := grpc.NewClient(*gateway, options...)
 	if err != nil {
 		log.Fatal(err)
 	}

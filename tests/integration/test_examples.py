@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 import subprocess
 import sys
@@ -10,8 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from muster_client.local import free_ports
+from certificates import Authority
+from muster_client.local import free_ports, muster_command
 from up import Up
+from waiting import eventually
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -187,6 +190,41 @@ def test_the_example_in_go(way: str, go_rm: Path, gateway: str) -> None:
     done = run(str(go_rm), "-gateway", gateway, *GO_FLAGS[way])
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines() == GO_TOLD[way]
+
+
+@needs_go
+@pytest.mark.parametrize("by", ["a token", "a certificate"])
+async def test_the_example_in_go_says_who_it_is(by: str, go_rm: Path, tmp_path: Path) -> None:
+    authority, token = Authority(), "a-token-of-the-go-rm"
+    authority.server().write(tmp_path / "server.pem", tmp_path / "server.key")
+    authority.client("go-rm", dns="go-rm.test").write(tmp_path / "client.pem", tmp_path / "client.key")
+    (tmp_path / "ca.pem").write_bytes(authority.pem)
+    (tmp_path / "token").write_text(token)
+    (tmp_path / "policy.toml").write_text('[[rule]]\nidentities = ["go-rm", "go-rm.test"]\nact = ["go-rm"]\n')
+    settings: dict[str, object] = {
+        "gateway.tls.certificate": tmp_path / "server.pem",
+        "gateway.tls.key": tmp_path / "server.key",
+        "gateway.policy_file": tmp_path / "policy.toml",
+    }
+    says = ["-tls-ca", str(tmp_path / "ca.pem")]
+    if by == "a token":
+        settings["gateway.tokens"] = json.dumps({"go-rm": {"role": "read", "token_file": str(tmp_path / "token")}})
+        says += ["-token-file", str(tmp_path / "token")]
+    else:
+        settings["gateway.tls.client_ca"] = tmp_path / "ca.pem"
+        says += ["-tls-cert", str(tmp_path / "client.pem"), "-tls-key", str(tmp_path / "client.key")]
+    muster = Up(tmp_path, *(part for name, value in settings.items() for part in ("--set", f"{name}={value}")))
+    muster.process.start()
+    try:
+        certificate = ["--tls-cert", str(tmp_path / "client.pem"), "--tls-key", str(tmp_path / "client.key")]
+        probe = muster_command("health", f"grpc://{muster.grpc}", "--tls-ca", str(tmp_path / "ca.pem"), *certificate)
+        await eventually(lambda: run(*probe).returncode == 0, "it serves", every_s=0.2)
+        done = await asyncio.to_thread(run, str(go_rm), "-gateway", muster.grpc, "-callbacks=false", *says)
+        assert done.returncode == 0, done.stdout + done.stderr
+        unknown = await asyncio.to_thread(run, str(go_rm), "-gateway", muster.grpc, "-callbacks=false", *says[:2])
+        assert unknown.returncode == 1, unknown.stdout
+    finally:
+        muster.process.kill()
 
 
 @needs_go

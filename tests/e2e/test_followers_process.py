@@ -176,7 +176,7 @@ async def test_a_level_is_set_in_both_processes_and_an_end_leaves_nothing(up: De
     assert (await get(up, "/ws/v1/loglevel/debug", "PUT"))[0] == 200
     assert (await get(up, "/ws/v1/loglevel"))[2] == b'"debug"\n'
     stacks = (await get(up, "/debug/stack"))[2]
-    assert b"muster_scheduler/service" in stacks or b"partition_worker" in stacks  # of the process that decides
+    assert b"muster_scheduler." in stacks, stacks.decode()[:20_000]  # of the process that decides
     child = child_of(up)
     await up.stop()
     with pytest.raises(ProcessLookupError):

@@ -33,7 +33,7 @@ RANDOM_TESTS := tests/unit/scheduler_service/test_machine_recovery.py tests/simu
 LAW_TESTS := tests/unit/core/test_preemption_gang_laws.py \
   tests/simulation/test_preemption_properties.py tests/simulation/test_preemption_flow.py
 # They keep both cores busy with what they measure: one after the other, and beside nothing.
-LOAD_TESTS := tests/chaos/test_brokers.py tests/chaos/test_overload.py
+LOAD_TESTS := tests/chaos/test_brokers.py tests/chaos/test_overload.py tests/chaos/test_derive_members.py
 BAD_INPUT_TESTS := tests/e2e/test_generated_bad_input.py tests/e2e/test_generated_bad_calls.py
 
 .PHONY: help install install-dev demo examples example-external test test-unit test-long test-load fuzz check format simulate simulate-gangs simulate-callbacks simulate-external simulate-mixed bench bench-core bench-memory bench-export bench-derive bench-events bench-external bench-failover bench-group bench-neighbours bench-view openb figures routes proto lock compose-test compose-test-brokers compose-test-secure clean

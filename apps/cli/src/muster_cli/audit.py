@@ -11,7 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from muster_bus.backends.sqlite_backup import read_partitions
+from muster_bus.backends.sqlite_file import LogFile
 from muster_bus.errors import LogError
 from muster_client.audit_client import RESULTS, AuditClient, AuditQuery, entry_of
 from muster_client.errors import AdminFailed, AdminRefused
@@ -28,7 +28,6 @@ Entry = dict[str, Any]
 
 _LOG = "log.db"
 _FOLLOW_S = 0.5
-_RECORDS = 10_000
 
 
 def show(wanted: AuditWanted, settings: Path | None, assignments: Sequence[str]) -> int:
@@ -77,17 +76,19 @@ async def _of_gateway(wanted: AuditWanted, query: AuditQuery) -> None:
 
 def _of_file(path: Path, topic: str, query: AuditQuery, *, follow: bool) -> Iterator[list[Entry]]:
     """Yields the wanted entries, those of one read in the order of their times. Raises LogError."""
-    starts: dict[int, int] = {}
-    found: list[Entry] = []
+    positions: dict[int, int] = {}
     while True:
-        read = read_partitions(path, topic, starts, _RECORDS)
-        starts |= {partition: records[-1].offset + 1 for partition, records in read.items() if records}
-        entries = (entry_of(record.value) for records in read.values() for record in records)
-        found += (entry for entry in entries if entry is not None and query.fits(entry))
-        if any(read.values()):
-            continue
+        found: list[Entry] = []
+        with LogFile(path) as log:
+            for partition in log.partitions(topic):
+                first, end = log.bounds(topic, partition)
+                position = max(first, positions.get(partition, 0))
+                while position < end:
+                    records, position = log.read(topic, partition, position)
+                    entries = (entry_of(record.value) for record in records)
+                    found += (entry for entry in entries if entry is not None and query.fits(entry))
+                positions[partition] = position
         yield sorted(found, key=lambda entry: entry["recorded_ns"])
-        found = []
         if not follow:
             return
         time.sleep(_FOLLOW_S)

@@ -10,7 +10,6 @@ Muster does not start with half of it.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import shutil
@@ -20,9 +19,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from muster_bus.backends.sqlite import lock
 from muster_bus.backends.sqlite_backup import Verified, copy_database, verify_database, verify_log
 from muster_bus.backends.sqlite_mark import mark_path, read_mark, write_mark
-from muster_bus.errors import LogBehind, LogError
+from muster_bus.errors import LogBehind, LogError, LogUnavailable
 from muster_bus.log_mark import LogMark, check
 from muster_runtime import durable
 from muster_runtime.terminal import say
@@ -169,11 +169,11 @@ def _checksum(path: Path) -> str:
 @contextlib.contextmanager
 def locked(data: Path) -> Iterator[None]:
     """Keeps Muster from starting on the directory. Raises CommandError if it is running."""
-    with (data / f"{LOG}.lock").open("ab") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise CommandError(f"--data-dir {data}: Muster is running there; stop it first") from error
+    try:
+        held = lock(data / LOG)
+    except LogUnavailable as error:
+        raise CommandError(f"--data-dir {data}: Muster is running there; stop it first") from error
+    with held:
         yield
 
 

@@ -20,7 +20,7 @@ from typing import Any
 from muster_bus.backends.sqlite_copy import SqliteTarget
 from muster_bus.backends.sqlite_file import LogFile
 from muster_bus.clock import Clock, SystemClock
-from muster_bus.copying.copier import Copied, copy
+from muster_bus.copying.copier import copy
 from muster_bus.copying.target import CopyTarget
 from muster_bus.errors import CopyRefused, LogError, LogRefused, TopicMismatch
 from muster_bus.settings import LogSettings
@@ -55,14 +55,14 @@ def migrate(
         raise UsageError(f"{_place(there.log)}: is the log to copy; expected another one")
     clock = SystemClock()
 
-    async def work() -> Copied:
+    async def work() -> int:
         source = await _as_it_is(here.log, clock)
         found = await _copy(source, _target(there.log, clock), here.scheduler.group, clock)
         await _forget_sessions(there.gateway, clock)
         return found
 
     found = _run(work())
-    say(f"{_place(there.log)}: {sum(found.records.values())} records copied; {there.log.partitions} partitions")
+    say(f"{_place(there.log)}: {found} records copied; {there.log.partitions} partitions")
     say("The old log is as it was. Start Muster with the new one, and keep the old one until you are content.")
     return 0
 
@@ -146,8 +146,8 @@ async def _grow_kafka(
     return True
 
 
-async def _copy(source: LogSettings, target: CopyTarget, group: str, clock: Clock) -> Copied:
-    """Copies a log, and finishes the target."""
+async def _copy(source: LogSettings, target: CopyTarget, group: str, clock: Clock) -> int:
+    """Copies a log, and finishes the target. Returns the number of records."""
     log = unchanged(source)
     try:
         await log.start()

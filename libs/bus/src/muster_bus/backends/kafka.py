@@ -199,7 +199,7 @@ class KafkaLog(KafkaLink):
 
     async def _create_absent(self, admin: AIOKafkaAdminClient) -> None:
         known = set(await admin.list_topics())
-        self._check_whole(known)
+        await self._check_whole(admin, known)
         absent = [spec for spec in self._specs if spec.name not in known]
         if not absent:
             return
@@ -217,7 +217,7 @@ class KafkaLog(KafkaLink):
                 raise LogUnavailable(f"topic {name} cannot be created: {errors.for_code(code).__name__}{detail}")
         log.info("log.topics_created", topics=[spec.name for spec in absent])
 
-    def _check_whole(self, known: set[str]) -> None:
+    async def _check_whole(self, admin: AIOKafkaAdminClient, known: set[str]) -> None:
         """Raises TopicMismatch if a copy into the topics is not finished."""
         if copying_topic(self.settings.topic_prefix) in known:
             raise TopicMismatch(

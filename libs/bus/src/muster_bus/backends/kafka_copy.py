@@ -22,7 +22,7 @@ from muster_bus.backends.kafka import KafkaLog, copying_topic
 from muster_bus.backends.kafka_link import KafkaLink, stop, stop_producer, story
 from muster_bus.backends.kafka_offsets import stable_offset
 from muster_bus.backends.kafka_owner import TRANSACTION_BATCH_BYTES
-from muster_bus.backends.kafka_writer import add_to_batch
+from muster_bus.backends.kafka_writer import filled_batch
 from muster_bus.clock import Clock
 from muster_bus.errors import LogUnavailable, TargetNotEmpty
 from muster_bus.log import Record
@@ -39,23 +39,18 @@ class _NewTopics(KafkaLog):
 
     def __init__(self, settings: LogSettings, clock: Clock) -> None:
         super().__init__(settings.topics().specs(), settings, clock)
-        self.continues = False
         self._marker = copying_topic(settings.topic_prefix)
 
-    def _check_whole(self, known: set[str]) -> None:
-        self.continues = self._marker in known
-
-    async def _create_absent(self, admin: AIOKafkaAdminClient) -> None:
-        known = set(await admin.list_topics())
-        names = [spec.name for spec in self._specs if spec.name in known]
-        if self._marker not in known:
-            if names:
-                raise TargetNotEmpty(
-                    f"topics {', '.join(names[:3])} exist at Kafka {self.settings.kafka_bootstrap_servers}: expected "
-                    "none; another log.topic_prefix gives others"
-                )
-            await create_topic(admin, self._marker, self.settings.replication)
-        await super()._create_absent(admin)
+    async def _check_whole(self, admin: AIOKafkaAdminClient, known: set[str]) -> None:
+        """Begins a copy, or continues the one that was interrupted. Raises TargetNotEmpty."""
+        if self._marker in known:
+            return
+        if names := [spec.name for spec in self._specs if spec.name in known]:
+            raise TargetNotEmpty(
+                f"topics {', '.join(names[:3])} exist at Kafka {self.settings.kafka_bootstrap_servers}: expected none; "
+                "another log.topic_prefix gives others"
+            )
+        await create_topic(admin, self._marker, self.settings.replication)
 
     def _configs(self, spec: TopicSpec) -> dict[str, str]:
         return {**super()._configs(spec), "message.timestamp.type": "CreateTime"}
@@ -130,13 +125,7 @@ class KafkaTarget:
 
     async def _send(self, topic: str, partition: int, records: list[Record], sent: list[asyncio.Future[Any]]) -> int:
         """Sends one batch with as many of the first records as fit. Returns their number."""
-        batch = self._open.create_batch()
-        count = 0
-        for record in records:
-            if not add_to_batch(batch, record, record.timestamp_ms):
-                break
-            count += 1
-        batch.close()
+        batch, count = filled_batch(self._open, records, keeps_times=True)
         sent.append(await self._open.send_batch(batch, topic, partition=partition))
         return count
 

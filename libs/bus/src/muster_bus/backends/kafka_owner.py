@@ -14,7 +14,7 @@ from aiokafka import AIOKafkaProducer, TopicPartition, errors
 from muster_bus import metrics
 from muster_bus.backends.kafka_link import KafkaLink, retrieve, stop_producer, story
 from muster_bus.backends.kafka_offsets import stable_offset
-from muster_bus.backends.kafka_writer import add_to_batch
+from muster_bus.backends.kafka_writer import filled_batch
 from muster_bus.errors import Fenced, LogClosed, TransactionFailed, TransactionTimeout
 from muster_bus.log import OutRecord
 
@@ -146,13 +146,7 @@ class KafkaOwner:
 
     async def _send(self, place: tuple[str, int], records: list[OutRecord], sending: list[asyncio.Future[Any]]) -> int:
         """Sends one batch with as many of the first records as fit. Returns their number."""
-        batch = self._producer.create_batch()
-        count = 0
-        for record in records:
-            if not add_to_batch(batch, record):
-                break
-            count += 1
-        batch.close()
+        batch, count = filled_batch(self._producer, records)
         sending.append(await self._producer.send_batch(batch, place[0], partition=place[1]))
         for waiting in self._producer._message_accumulator._batches.get(TopicPartition(*place), ()):
             # aiokafka gives a second future the error of a fencing, and lets nobody have it.

@@ -206,6 +206,23 @@ def add_to_batch(batch: Any, record: OutRecord | Record, timestamp_ms: int | Non
     return batch.append(timestamp=timestamp_ms, key=record.key, value=record.value, headers=headers) is not None
 
 
+def filled_batch(
+    producer: AIOKafkaProducer, records: Sequence[OutRecord] | Sequence[Record], *, keeps_times: bool = False
+) -> tuple[Any, int]:
+    """Returns a closed batch of as many of the first records as fit, and their number.
+
+    :param keeps_times: the records' own times; else now.
+    """
+    batch, count = producer.create_batch(), 0
+    for record in records:
+        timestamp_ms = record.timestamp_ms if keeps_times and isinstance(record, Record) else None
+        if not add_to_batch(batch, record, timestamp_ms):
+            break
+        count += 1
+    batch.close()
+    return batch, count
+
+
 def _append_error(
     error: BaseException, topic: str, taken: Sequence[tuple[OutRecord, int, asyncio.Future[int]]], why: str
 ) -> BusError:

@@ -18,7 +18,6 @@ from muster_bus.backends import blocks
 from muster_bus.backends.blocks import Block
 from muster_bus.backends.sqlite_format import OFFSET_BITS, OFFSET_MASK, SELECT_BLOCKS, is_new, mark_of
 from muster_bus.errors import LogIncompatible, LogUnavailable
-from muster_bus.log import Record
 from muster_bus.log_mark import LogMark
 
 _BLOCKS_PER_READ = 256
@@ -93,39 +92,6 @@ def verify_log(path: Path) -> Verified:
     except (sqlite3.Error, LogIncompatible) as error:
         return Verified(nothing, records, [*problems, f"{path}: {error}"])
     return Verified(mark, records, problems[:_PROBLEMS_MAX])
-
-
-def read_partitions(path: Path, topic: str, starts: dict[int, int], count: int) -> dict[int, list[Record]]:
-    """Reads a topic's next records from a log's file, even while another process uses it. Raises LogUnavailable.
-
-    :param starts: the first offset by partition; a partition without one is read from its beginning.
-    :param count: about how many records of each partition.
-    """
-    found: dict[int, list[Record]] = {}
-    try:
-        with contextlib.closing(_read_only(path)) as connection:
-            places = connection.execute("SELECT id, partition, first_offset FROM partitions WHERE topic = ?", (topic,))
-            for id_, partition, first in places.fetchall():
-                records = found[partition] = []
-                start = max(first, starts.get(partition, 0))
-                # Offset 0 of the block in which the start is: a block begins at or before it.
-                (at,) = connection.execute(
-                    "SELECT coalesce(max(id), 0) FROM blocks WHERE id >= ? AND id <= ?",
-                    (id_ << OFFSET_BITS, (id_ << OFFSET_BITS) | start),
-                ).fetchone()
-                at = max(at, id_ << OFFSET_BITS)
-                while len(records) < count:
-                    bounds = (at, (id_ + 1) << OFFSET_BITS, _BLOCKS_PER_READ)
-                    rows = connection.execute(SELECT_BLOCKS, bounds).fetchall()
-                    if not rows:
-                        break
-                    for row in rows:
-                        block = Block(row[0] & OFFSET_MASK, *row[1:])
-                        records += (each for each in blocks.decode(topic, partition, block) if each.offset >= start)
-                    at = rows[-1][0] + 1
-    except (sqlite3.Error, ValueError) as error:
-        raise LogUnavailable(f"{path} cannot be read: {error}") from error
-    return found
 
 
 def _verify_partition(

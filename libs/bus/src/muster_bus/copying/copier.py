@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import NamedTuple
 
 from muster_bus.copying.merging import MergedPartitions
 from muster_bus.copying.target import CopyTarget
@@ -24,14 +23,8 @@ from muster_bus.topics import Topics, TopicSpec, parse_state_key
 Progress = Callable[[str, int, int], None]
 
 
-class Copied(NamedTuple):
-    """Records that were written, by topic of the target. An earlier, interrupted copy's are not counted."""
-
-    records: dict[str, int]
-
-
-async def copy(source: Log, topics: Topics, target: CopyTarget, group: str, progress: Progress) -> Copied:
-    """Copies a log into a target, or continues an interrupted copy.
+async def copy(source: Log, topics: Topics, target: CopyTarget, group: str, progress: Progress) -> int:
+    """Copies a log into a target, or continues an interrupted copy. Returns the number of records that this call wrote.
 
     :param source: started; no process writes to it.
     :param topics: of the source.
@@ -43,18 +36,18 @@ async def copy(source: Log, topics: Topics, target: CopyTarget, group: str, prog
     if target.topics.partitions < topics.partitions:
         raise TargetTooSmall(target.name, target.topics.partitions, topics.partitions)
     before = await _ends(source, topics)
-    written: dict[str, int] = {}
+    written = 0
     for here, there in zip(main_topics(topics), main_topics(target.topics), strict=True):
         ends = before[here.name]
         work = _Topic(source, topics, here.name, target, there.name, progress)
         if here.name == topics.requests:
-            written[there.name] = await _copy_requests(work, group, ends)
+            written += await _copy_requests(work, group, ends)
         else:
-            written[there.name] = await work.copy(ends)
+            written += await work.copy(ends)
     after = await _ends(source, topics)
     if moved := [name for name, ends in before.items() if after[name] != ends]:
         raise SourceMoved(moved)
-    return Copied(written)
+    return written
 
 
 def main_topics(topics: Topics) -> tuple[TopicSpec, ...]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from typing import Any
 
 import grpc
@@ -85,10 +85,8 @@ class GrpcDoor(grpc.aio.ServerInterceptor):
     def _calling(self, method: Method, inner: Handler) -> Handler:
         async def handle(request: Any, context: Any) -> Any:
             caller = await self._admit(method, request, context)
-            with ExitStack() as place:
-                await self._take_place(place, method, request, caller, context)
-                with self._calls.under_way(caller), self._audited(method, request, caller, context):
-                    return await inner(request, context)
+            async with self._under_way(method, request, caller, context):
+                return await inner(request, context)
 
         return handle
 
@@ -99,12 +97,10 @@ class GrpcDoor(grpc.aio.ServerInterceptor):
             withdrawn = asyncio.Event()
             caller = await self._admit(method, request, context)
             caller.on_withdrawn(withdrawn.set)
-            with ExitStack() as place:
-                await self._take_place(place, method, request, caller, context)
-                with self._calls.under_way(caller), self._audited(method, request, caller, context):
-                    if not await until(inner(request, context), withdrawn.wait()):
-                        gone = RightWithdrawn(caller.identity.name)
-                        await context.abort(gone.code, str(gone))
+            async with self._under_way(method, request, caller, context):
+                if not await until(inner(request, context), withdrawn.wait()):
+                    gone = RightWithdrawn(caller.identity.name)
+                    await context.abort(gone.code, str(gone))
 
         return handle
 
@@ -134,24 +130,27 @@ class GrpcDoor(grpc.aio.ServerInterceptor):
             result, reason = Result.FAILED, _status(context)
             raise
         finally:
-            rm_id = rm_of(method.path, request) if isinstance(request, bytes) else ""
-            self._audit.ended(caller, method.action, rm_id, result, reason)
+            self._audit.ended(caller, method.action, _rm_in(method, request), result, reason)
 
-    async def _take_place(self, place: ExitStack, method: Method, request: Any, caller: Caller, context: Any) -> None:
-        """Holds one of the identity's open calls, or ends the call with RESOURCE_EXHAUSTED."""
-        if self._limits is None or caller.identity.proof not in _OF_ONE_PARTY:
-            return
-        try:
-            place.enter_context(self._limits.identity_place(caller.identity.name))
-        except OverLimit as error:
-            if self._audit is not None:
-                rm_id = rm_of(method.path, request) if isinstance(request, bytes) else ""
-                self._audit.refused(caller, method.action, rm_id, error)
-            await context.abort(error.code, str(error))
+    @asynccontextmanager
+    async def _under_way(self, method: Method, request: Any, caller: Caller, context: Any) -> AsyncIterator[None]:
+        """Holds one of the identity's open calls while an admitted call is under way, and notes how it ends. Ends the
+        call with RESOURCE_EXHAUSTED if the identity has too many.
+        """
+        with ExitStack() as place:
+            if self._limits is not None and caller.identity.proof in _OF_ONE_PARTY:
+                try:
+                    place.enter_context(self._limits.identity_place(caller.identity.name))
+                except OverLimit as error:
+                    if self._audit is not None:
+                        self._audit.refused(caller, method.action, _rm_in(method, request), error)
+                    await context.abort(error.code, str(error))
+            with self._calls.under_way(caller), self._audited(method, request, caller, context):
+                yield
 
     async def _admit(self, method: Method, request: Any, context: Any) -> Caller:
         """Returns the call's caller, or ends the call with UNAUTHENTICATED or PERMISSION_DENIED."""
-        rm_id = rm_of(method.path, request) if isinstance(request, bytes) else ""
+        rm_id = _rm_in(method, request)
         peer: str = context.peer()
         asked: Asked | None = None
         try:
@@ -184,6 +183,11 @@ class GrpcDoor(grpc.aio.ServerInterceptor):
         if method.rm:
             caller.claims.append((method.right, rm_id))
         return caller
+
+
+def _rm_in(method: Method, request: Any) -> str:
+    """Returns the RM that a request names; "": it is a stream, or names none."""
+    return rm_of(method.path, request) if isinstance(request, bytes) else ""
 
 
 def _status(context: Any) -> str:

@@ -36,7 +36,6 @@ class Brokers:
 
     def start(self) -> None:
         """Starts all of them. Raises NoServer."""
-        jars = servers.kafka_jars()
         ports = free_ports(2 * len(NODES))
         self._ports = dict(zip(NODES, ports, strict=False))
         controllers = dict(zip(NODES, ports[len(NODES) :], strict=True))
@@ -65,17 +64,9 @@ class Brokers:
                 "broker.session.timeout.ms": "6000",
                 "replica.lag.time.max.ms": "6000",
             }
-            (work / "server.properties").write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-            (work / "log4j.properties").write_text(
-                "log4j.rootLogger=ERROR, out\nlog4j.appender.out=org.apache.log4j.ConsoleAppender\n"
-                "log4j.appender.out.layout=org.apache.log4j.PatternLayout\n"
+            self._tool, self._commands[node] = servers.broker_program(
+                work, settings, _CLUSTER, ("-Xms128m", "-Xmx512m")
             )
-            java = ["java", f"-Dlog4j.configuration=file:{work}/log4j.properties", "-cp", f"{jars}/*"]
-            formatted = [*java, "kafka.tools.StorageTool", "format", "-t", _CLUSTER, "-c", f"{work}/server.properties"]
-            subprocess.run(formatted, check=True, capture_output=True, timeout=_TOOL_TIMEOUT_S)
-            heap = ["-Xms128m", "-Xmx512m"]
-            self._commands[node] = [java[0], *heap, *java[1:], "kafka.Kafka", str(work / "server.properties")]
-        self._tool = [*java]
         # The first one answers only when another one is there to elect it.
         processes = {node: self._launch(node) for node in NODES}
         for node, process in processes.items():

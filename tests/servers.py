@@ -34,7 +34,7 @@ import sys
 import tempfile
 import time
 import urllib.parse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -323,15 +323,29 @@ def _container(kind: Kind, directory: Path) -> Server:
     return Server(kind, address, "docker", container=identity)
 
 
-def _local_kafka(kind: Kind, directory: Path) -> Server:
+def broker_program(
+    work: Path, settings: Mapping[str, str], cluster: str, heap: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """Prepares a broker in a directory that exists. Returns the command of Kafka's Java tools, and that of the broker.
+
+    Raises NoServer.
+    """
+    try:
+        return _kafka_program(work, settings, (), cluster, heap)
+    except _Unusable as error:
+        raise NoServer(f"no kafka: local: {error}") from error
+
+
+def _kafka_program(
+    work: Path,
+    settings: Mapping[str, str],
+    users: Sequence[str],
+    cluster: str = "TXVzdGVyVGVzdENsdXN0ZQ",
+    heap: Sequence[str] = ("-Xms256m", "-Xmx768m"),
+) -> tuple[list[str], list[str]]:
     if not shutil.which("java"):
         raise _Unusable("no java (Debian: apt-get install default-jre-headless)")
     jars = kafka_jars()
-    work = directory / "kafka"
-    port, own_ports = free_port(), (free_port(), free_port())
-    settings = _kafka_settings("127.0.0.1", port, own_ports, f"127.0.0.1:{port}", str(work / "data"))
-    work.mkdir(parents=True, exist_ok=True)
-    secured, users = _secure(settings, work)
     (work / "server.properties").write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
     (work / "log4j.properties").write_text(
         "log4j.rootLogger=WARN, out\nlog4j.appender.out=org.apache.log4j.ConsoleAppender\n"
@@ -356,7 +370,7 @@ def _local_kafka(kind: Kind, directory: Path) -> Server:
             "kafka.tools.StorageTool",
             "format",
             "-t",
-            "TXVzdGVyVGVzdENsdXN0ZQ",
+            cluster,
             "-c",
             f"{work}/server.properties",
             *users,
@@ -367,8 +381,16 @@ def _local_kafka(kind: Kind, directory: Path) -> Server:
     )
     if formatted.returncode != 0:
         raise _Unusable(f"kafka's storage could not be formatted: {_tail(formatted.stderr)}")
-    heap = ["-Xms256m", "-Xmx768m"]
-    command = [java[0], *heap, *java[1:], "kafka.Kafka", str(work / "server.properties")]
+    return java, [java[0], *heap, *java[1:], "kafka.Kafka", str(work / "server.properties")]
+
+
+def _local_kafka(kind: Kind, directory: Path) -> Server:
+    work = directory / "kafka"
+    port, own_ports = free_port(), (free_port(), free_port())
+    settings = _kafka_settings("127.0.0.1", port, own_ports, f"127.0.0.1:{port}", str(work / "data"))
+    work.mkdir(parents=True, exist_ok=True)
+    secured, users = _secure(settings, work)
+    command = _kafka_program(work, settings, users)[1]
     server = _process(kind, command, f"127.0.0.1:{port}", work)
     return replace(server, secured_address=secured, secrets=str(work / "secrets") if secured else "")
 

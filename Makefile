@@ -160,9 +160,10 @@ figures: install-dev ## the tables of figures in docs/performance.md and docs/ca
 routes: install-dev ## the tables of endpoints in docs/rest.md and docs/security.md
 	@$(BIN)/python scripts/route-tables
 
-proto: install-dev ## stubs from proto/, and where Go is here those of examples/go-rm
+proto: install-dev ## stubs from proto/, and where Go is here those of the programs in Go
 	PYTHON=$(BIN)/python scripts/proto
-	@if command -v go >/dev/null; then $(MAKE) -C examples/go-rm stubs PROTOC="$(abspath $(BIN))/python -m grpc_tools.protoc"; fi
+	@if command -v go >/dev/null; then for program in examples/go-rm deploy/kubernetes/shim; do \
+	  $(MAKE) -C $$program stubs PROTOC="$(abspath $(BIN))/python -m grpc_tools.protoc" || exit 1; done; fi
 
 lock: install-dev ## resolve requirements/*.lock anew
 	PATH="$(abspath $(BIN)):$$PATH" scripts/lock --upgrade

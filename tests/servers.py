@@ -56,7 +56,7 @@ IMAGES: dict[Kind, str] = {
     "postgres": "postgres:15-alpine",
 }
 
-GIVEN_TIMEOUT_S = 10.0  # a server of the environment is up already
+GIVEN_TIMEOUT_S = 60.0  # a server of the environment is up already
 ANSWER_TIMEOUT_S = 60.0  # a JVM on a busy two-core machine needs up to 20 s; three times that is a defect
 PULL_TIMEOUT_S = 120.0  # an image that is not here after two minutes is not worth a test session
 FETCH_TIMEOUT_S = 600.0  # Kafka's jars, about 110 MB, once per machine

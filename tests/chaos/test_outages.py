@@ -187,7 +187,7 @@ async def outage(deployment: Deployment, breakable: Breakable, kind: servers.Kin
 async def said(deployment: Deployment, name: str, status: int, words: str) -> None:
     """Waits until the process's health has this status, and these words in it."""
     answer = ""
-    async with httpx.AsyncClient(timeout=5.0, trust_env=False) as client:
+    async with httpx.AsyncClient(timeout=60, trust_env=False) as client:
         deadline = asyncio.get_running_loop().time() + WAIT_S
         while asyncio.get_running_loop().time() < deadline:
             try:

@@ -26,7 +26,7 @@ from redis.asyncio import Redis
 
 Key = tuple[str, str]
 
-DEADLINE_S = 30  # for what must happen at some time
+DEADLINE_S = 60  # for what must happen at some time
 
 
 def key_of(document: Document) -> Key:

@@ -48,7 +48,7 @@ def explained(up: Up, *about: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.timeout(300)  # forty commands, each a process
+@pytest.mark.timeout(600)  # forty commands, each a process
 async def test_a_pause_outlives_a_kill_and_ends_when_an_operator_says_so(up: Up, tmp_path: Path) -> None:
     told: list[str] = []
     accepted: list[str] = []

@@ -12,8 +12,8 @@ import resource
 import signal
 from pathlib import Path
 
+from muster_runtime.as_child import become_child, run_child
 from muster_runtime.channel import Channel
-from muster_runtime.child_process import become_child, run_child
 
 from muster_queue_config import compiled
 from muster_queue_config.judge_messages import OUT_OF_MEMORY, Limits, Ready, Text, ToChild, Verdict

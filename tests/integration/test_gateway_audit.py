@@ -33,7 +33,7 @@ def path_of(method: Any) -> str:
 @pytest.fixture
 async def gateway(world: Rig) -> Gateway:
     return await world.gateway(
-        tokens=TOKENS, registration_timeout_s=0.2, view_timeout_s=0.2, http_address="127.0.0.1:0"
+        tokens=TOKENS, registration_timeout_s=PATIENCE_S, view_timeout_s=0.2, http_address="127.0.0.1:0"
     )
 
 

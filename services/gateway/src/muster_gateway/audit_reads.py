@@ -95,6 +95,7 @@ class _Part:
     def __init__(self, reader: LogReader, end: int) -> None:
         self._reader, self._end = reader, end
         self._entries: deque[Any] = deque()
+        self._last_id = ""
 
     async def first(self) -> Any:
         """Returns the next entry; None: there is none."""
@@ -102,7 +103,11 @@ class _Part:
             records = await self._reader.read(_BATCH, _EMPTY_S)
             if not records:
                 return None
-            self._entries.extend(entry for record in records if (entry := decode_entry(record)))
+            for entry in (decode_entry(record) for record in records):
+                # An entry that was tried again while Kafka gave no answer may be there twice, one after the other.
+                if entry is not None and entry.id != self._last_id:
+                    self._entries.append(entry)
+                    self._last_id = entry.id
         return self._entries[0] if self._entries else None
 
     def take(self) -> Any:

@@ -33,7 +33,7 @@ from muster_gateway import http_rights, metrics
 from muster_gateway.access.calls import Calls
 from muster_gateway.audit import AuditWriter
 from muster_gateway.audit_codec import Result
-from muster_gateway.errors import NotIdentified, NotPermitted, TooFast, shown
+from muster_gateway.errors import NotIdentified, NotPermitted, OverLimit, TooFast, shown
 from muster_gateway.identity import Doorman, Refusal
 from muster_gateway.page import Page
 from muster_gateway.rates import Rates
@@ -163,6 +163,8 @@ class HttpFront:
                 reason = "" if good else f"status {status}"
                 result = Result.ACCEPTED if good else Result.FAILED
                 self._audit.ended(caller, str(needed), rm_id, result, reason)
+            elif status == 503 and self._audit is not None and http_rights.is_stream(scope["method"], scope["path"]):
+                self._audit.refused(caller, "call", rm_id, OverLimit("status 503: no place for the stream"))
 
     async def _route(self, scope: Scope, identity: Identity, receive: Receive, send: Send) -> None:
         path: str = scope["path"]

@@ -34,6 +34,8 @@ from muster_gateway import admin_codec, callback_admission, metrics_codec
 from muster_gateway import codec as gateway_codec
 from muster_gateway.access.policy import Policy, read_policy
 from muster_gateway.admission import admit, admit_configuration, admit_registration, rm_id_of
+from muster_gateway.audit_codec import decode_read
+from muster_gateway.audit_pages import read_query
 from muster_gateway.errors import GatewayError, NotIdentified, NotPermitted, PolicyUnusable
 from muster_gateway.http_front import HttpFront, respond
 from muster_gateway.identity import Doorman
@@ -491,9 +493,26 @@ identity_bytes_per_s = 1e6
     return [rules.encode(), quotas.encode()]
 
 
+def _audit_query(data: bytes) -> None:
+    _, wanted, limit = read_query(data)
+    assert 1 <= limit <= 1_000
+    assert wanted.since_ns >= 0 <= wanted.until_ns
+    decode_read(wanted.SerializeToString())
+
+
+def _audit_query_seeds() -> list[bytes]:
+    return [
+        b"rm=rm-1&identity=ann%40x&action=pause&result=refused&limit=500&after=1.2.3.4",
+        b"from=1769846400.5&to=2026-01-31T08:00:00%2B01:00",
+    ]
+
+
 def further() -> list[Target]:
     """Decoders of parts that may be there or not."""
-    return [Target("policy", _policy, _policy_seeds)]
+    return [
+        Target("policy", _policy, _policy_seeds),
+        Target("audit-queries", _audit_query, _audit_query_seeds, (GatewayError,)),
+    ]
 
 
 TARGETS = [

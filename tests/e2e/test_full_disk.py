@@ -20,7 +20,7 @@ from muster_client.local import muster_command
 from up import Up
 from waiting import eventually
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 PATIENCE_S = 90.0
 
 

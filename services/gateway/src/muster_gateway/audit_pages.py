@@ -8,10 +8,9 @@ from decimal import Decimal, InvalidOperation
 from urllib.parse import parse_qsl
 
 import msgspec
-from muster_proto.muster.v1 import audit_pb2 as pb
 from muster_rest.shapes.audit import AuditEntryDao, AuditPageDao
 
-from muster_gateway.audit_codec import Result, fits
+from muster_gateway.audit_codec import ReadAuditRequest, Result, entry_dao, fits, make_read
 from muster_gateway.audit_reads import AuditTrail, merged
 from muster_gateway.errors import InvalidRequest, shown
 
@@ -36,7 +35,7 @@ class AuditPages:
         with self._trail.place():
             return msgspec.json.encode(await self._page(wanted, limit, positions))
 
-    async def _page(self, wanted: pb.ReadAuditRequest, limit: int, positions: list[int]) -> AuditPageDao:
+    async def _page(self, wanted: ReadAuditRequest, limit: int, positions: list[int]) -> AuditPageDao:
         found: list[AuditEntryDao] = []
         seen = 0
         async with AsyncExitStack() as stack:
@@ -45,7 +44,7 @@ class AuditPages:
                 async for entry in entries:
                     seen += 1
                     if fits(entry, wanted):
-                        found.append(_dao(entry))
+                        found.append(entry_dao(entry))
                     if len(found) >= limit or seen >= self._seen_max:
                         break
             more = any([await part.first() is not None for part in parts])
@@ -64,45 +63,20 @@ class AuditPages:
         return [int(part) for part in parts]
 
 
-def read_query(query: bytes) -> tuple[dict[str, str], pb.ReadAuditRequest, int]:
+def read_query(query: bytes) -> tuple[dict[str, str], ReadAuditRequest, int]:
     """Returns a query's parameters, which entries it wants, and how many. Raises InvalidRequest."""
     given = dict(reversed(parse_qsl(query.decode("latin-1"), keep_blank_values=True)))  # the first one counts
-    wanted = pb.ReadAuditRequest(
-        rm_id=_text(given, "rm"),
-        identity=_text(given, "identity"),
-        action=_text(given, "action"),
-        since_ns=_time(given, "from"),
-        until_ns=_time(given, "to"),
-    )
     if (result := given.get("result", "")) and result not in _RESULTS:
         raise InvalidRequest(f"result {shown(result)}: expected one of {', '.join(_RESULTS)}")
-    if result:
-        wanted.result = _RESULTS[result]  # type: ignore[assignment]
-    return given, wanted, _limit(given)
-
-
-def _dao(entry: pb.AuditEntry) -> AuditEntryDao:
-    known = entry.result in pb.AuditEntry.Result.values()
-    return AuditEntryDao(
-        id=entry.id,
-        time=entry.recorded_ns,
-        identity=entry.identity,
-        proof=entry.proof,
-        peer=entry.peer,
-        door=entry.door,
-        method=entry.method,
-        action=entry.action,
-        rm_id=entry.rm_id,
-        objects=dict(sorted(entry.objects.items())),
-        result=pb.AuditEntry.Result.Name(entry.result).lower() if known else str(entry.result),
-        reason=entry.reason,
-        gateway_id=entry.gateway_id,
-        request_id=entry.request_id,
-        request_partition=entry.request_partition,
-        request_offset=entry.request_offset,
-        count=entry.count,
-        first_time=entry.first_ns,
+    wanted = make_read(
+        _text(given, "rm"),
+        _text(given, "identity"),
+        _text(given, "action"),
+        _RESULTS.get(result),
+        _time(given, "from"),
+        _time(given, "to"),
     )
+    return given, wanted, _limit(given)
 
 
 def _text(given: dict[str, str], name: str) -> str:

@@ -75,7 +75,7 @@ test: install-dev ## every test; finds or installs Kafka, Redis, PostgreSQL and 
 test-unit: install-dev ## the tests that need no server
 	$(BIN)/pytest -n $(JOBS) --dist worksteal -m 'not kafka and not redis and not postgres' $(PARALLEL_TESTS) $(PYTEST_ARGS)
 
-test-long: install-dev ## more of the random lives, the bad input and Faust's starts that `make test` has a part of
+test-long: install-dev ## more of the random lives, the bad input, Faust's starts and the kills that `make test` has a part of
 	@scripts/test-servers
 	MUSTER_SIMULATION_SEEDS=100 MUSTER_SPLIT_LIVES=2000 MUSTER_HISTORY_LIVES=2000 \
 	$(BIN)/pytest -n $(JOBS) --dist worksteal $(RANDOM_TESTS) $(PYTEST_ARGS)
@@ -83,6 +83,7 @@ test-long: install-dev ## more of the random lives, the bad input and Faust's st
 	MUSTER_BAD_INPUT_EXAMPLES=120 $(BIN)/pytest -n $(JOBS) --dist loadfile $(BAD_INPUT_TESTS) $(PYTEST_ARGS)
 	MUSTER_EXPORT_EVENTS=60000 $(BIN)/pytest tests/chaos/test_kill_export.py $(PYTEST_ARGS)
 	MUSTER_DERIVE_STARTS=100 $(BIN)/pytest tests/integration/test_faust_starts.py -k many_starts $(PYTEST_ARGS)
+	MUSTER_FAULT_KILLS=5 $(BIN)/pytest tests/chaos/test_kill_faults.py $(PYTEST_ARGS)
 
 test-load: install-dev ## brokers that go under load, and overload, beside nothing else
 	@scripts/test-servers

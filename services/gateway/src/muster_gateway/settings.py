@@ -115,6 +115,9 @@ class CallSettings(BaseModel):
     max_per_connection: int = Field(
         1_000, ge=1, description="Open calls of one connection; a client holds back further ones (HTTP/2)."
     )
+    max_refusals: int = Field(
+        100, ge=1, description="Calls over a limit that end within a second, of one host; more of them end later."
+    )
     max_resets: int = Field(
         200, ge=1, description="Calls that a connection cancels within a second of their begin, in each window."
     )

@@ -85,7 +85,7 @@ class CallLimits:
         self._silent: dict[str, dict[str, OrderedDict[Silent, None]]] = {}
         # Connection → end of the present window, resets in it.
         self._resets: OrderedDict[str, tuple[float, int]] = OrderedDict()
-        # Host → until when its refusals would take if each took its share of a second. Those of one second come at once.
+        # Host → until when its refusals last if each takes its share of a second. Those of one second come at once.
         self._refusals: OrderedDict[str, float] = OrderedDict()
         self._late = 0
 

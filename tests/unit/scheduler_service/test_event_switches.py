@@ -1,4 +1,4 @@
-"""An RM's event settings in extraConfig: they count at once and survive restarts, and bad values change nothing."""
+"""An RM's event settings in extraConfig apply at once and survive restarts. Bad values change nothing."""
 
 from __future__ import annotations
 

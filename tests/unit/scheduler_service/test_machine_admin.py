@@ -1,5 +1,5 @@
 """An operator's commands: pauses survive restarts and registrations, drains send nothing to the RM, validations apply
-nothing, dumps are passed on. Each is answered, and concerns no other RM."""
+nothing, dumps are passed on. Each command is answered and leaves other RMs alone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OK, NOT_FOUND, NOT_POSSIBLE = pb.AdminResult.OK, pb.AdminResult.NOT_FOUND, pb.Ad
 
 
 class AdminRig(Rig):
-    """The same, with the answers to commands, and with what goes to callback streams."""
+    """A rig that also keeps the answers to commands and the messages to callback streams."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class AdminRig(Rig):
             message = callbacks_pb2.ToResourceManager.FromString(envelope.response)
             assert message.response_sequence == envelope.sequence
             self.asked.append(message)
-            self.responses.append((envelope.sequence, si.NodeResponse()))  # it has its place in the one order
+            self.responses.append((envelope.sequence, si.NodeResponse()))  # it takes a place in the order
         else:
             super()._take_response(envelope)
 

@@ -1,4 +1,4 @@
-"""`muster admin forget` in the machine: what is written, what is left, and what comes after."""
+"""`muster admin forget` at the machine: its records, the RM's remaining numbers, and later registrations."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The RM's own objects through an event handler (the event handler framework: one handler for native and custom
-informers)."""
+"""The RM's own objects at an event handler: one handler serves native and custom informers."""
 
 from __future__ import annotations
 
@@ -66,7 +65,7 @@ UPDATE, DRAIN, UNDRAIN, GONE = (
 
 
 class Handler(DefaultEventHandler):
-    """Keeps its calls; makes statements, refuses and fails as a test wants it."""
+    """Keeps its calls. Makes statements, refuses and fails as the test demands."""
 
     def __init__(self, cache: ExternalCache, heard: list[str], says: Says) -> None:
         super().__init__(cache)
@@ -104,7 +103,7 @@ class Says:
 
 
 class Handled:
-    """A machine with a handler of its RM's objects."""
+    """A machine with a handler for its RM's objects."""
 
     def __init__(
         self,
@@ -139,7 +138,7 @@ class Handled:
         self.rig.consult = lambda machine, records: asyncio.run(self.natives.consult(machine, records))
 
     def send(self, *bodies: object) -> list[str]:
-        """The handler's calls since the last time."""
+        """Send a batch; return the handler's calls in it."""
         before = len(self.heard)
         self.rig.send(*bodies)
         self.rig.settle()
@@ -150,7 +149,7 @@ class Handled:
         return node.available[node.types.number(name)]
 
     def words(self) -> dict[str, object]:
-        """What the source has said, by id."""
+        """Return the source's recorded statements by id."""
         entries = self.rig.core.external.of("default").entries()
         return {entry.object_id: entry.said for entry in entries if entry.source == SOURCE}
 
@@ -169,7 +168,7 @@ def spare(vcore: int) -> Callable[[ExternalObject], ExternalObject]:
     return said
 
 
-# ---- it is told ------------------------------------------------------------------------------------------------------
+# ---- calls of the handler --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("generation", ["current", "previous"])
@@ -234,7 +233,7 @@ def test_the_handler_gets_the_same_calls_for_one_message_or_several() -> None:
 
 
 def story(dice: random.Random) -> list[object]:
-    """Messages of several items each; many of their items contradict what was before."""
+    """Return messages of several items, many of which contradict earlier ones."""
     names, apps, keys = ["n1", "n2", "n3", "bad"], ["a1", "a2", "evil"], [f"k{number}" for number in range(6)]
     actions = [si.NodeInfo.CREATE, si.NodeInfo.CREATE, UPDATE, DRAIN, UNDRAIN, GONE]
     messages: list[object] = [registration()]
@@ -263,7 +262,7 @@ def story(dice: random.Random) -> list[object]:
 
 
 def parted(message: object) -> list[object]:
-    """A message for each item, in the order in which they are taken."""
+    """Return one message for each item, in the order of processing."""
     match message:
         case si.NodeRequest():
             return [si.NodeRequest(nodes=[each], rmID=RM) for each in message.nodes]
@@ -299,7 +298,7 @@ def test_however_a_message_is_cut_the_outcome_is_the_same(seed: int) -> None:
     assert lives[0] == lives[1]
 
 
-# ---- what it says of nodes -------------------------------------------------------------------------------------------
+# ---- statements about nodes ------------------------------------------------------------------------------------------
 
 
 def test_a_handlers_statement_restricts_a_node_from_the_first_decision_on() -> None:
@@ -359,9 +358,9 @@ SAID = ExternalNode("n", {"vcore": 8, "memory": 8}, {"vcore": 1}, {"zone": "a"})
     ("put", "word"),
     [
         (SAID, None),
-        (replace(SAID, capacity={"vcore": 9, "memory": 8}), None),  # nobody enlarges
+        (replace(SAID, capacity={"vcore": 9, "memory": 8}), None),  # a statement cannot enlarge a node
         (replace(SAID, capacity={"vcore": 6, "memory": 8}), ExternalNode("n", {"vcore": 6}, brings=False)),
-        (replace(SAID, capacity={"vcore": 8}), None),  # of memory it says nothing
+        (replace(SAID, capacity={"vcore": 8}), None),  # no statement about memory
         (replace(SAID, capacity={"vcore": 8}, whole=True), ExternalNode("n", {"memory": 0}, brings=False)),
         (replace(SAID, occupied={"vcore": 3}), ExternalNode("n", None, {"vcore": 2}, brings=False)),
         (replace(SAID, occupied={}), None),
@@ -376,7 +375,7 @@ def test_the_word_of_a_handler_is_what_it_says_beside_the_rm(put: ExternalNode, 
     assert word_of(SAID, put) == word
 
 
-# ---- it refuses ------------------------------------------------------------------------------------------------------
+# ---- refusals --------------------------------------------------------------------------------------------------------
 
 
 def test_refused_objects_are_rejected_with_the_reason() -> None:
@@ -461,7 +460,7 @@ def test_without_a_native_informer_the_filter_is_about_sources_only() -> None:
     assert natives_of(service, service, 60.0, ManualClock(), "life") is None, "the worker has nothing to ask"
 
 
-# ---- it fails --------------------------------------------------------------------------------------------------------
+# ---- failures --------------------------------------------------------------------------------------------------------
 
 
 def test_a_handler_that_fails_keeps_out_what_is_new_and_closes_what_is_there() -> None:
@@ -513,7 +512,7 @@ def test_a_handler_that_cannot_begin_again_fails_on_everything() -> None:
 
 
 class Silent:
-    """Handlers that do not answer, or are gone as often as a test says."""
+    """Handlers that do not answer, or whose process is gone for a number of calls."""
 
     synced = True
 
@@ -577,7 +576,7 @@ def test_a_handler_whose_process_ends_is_asked_again_when_it_is_back() -> None:
     assert it.rejected("rejected") == {}
 
 
-# ---- it begins anew --------------------------------------------------------------------------------------------------
+# ---- restarts of the handler -----------------------------------------------------------------------------------------
 
 
 def test_a_new_handler_gets_all_existing_objects() -> None:
@@ -711,7 +710,7 @@ def test_between_two_calls_nothing_can_be_put() -> None:
 
 @pytest.mark.parametrize("seed", range(25))
 def test_cutting_a_message_changes_nothing_of_what_a_handler_makes_of_it(seed: int) -> None:
-    """What it says of an item is heard right before that item, not before the message."""
+    """A statement about an item applies right before that item, not before the message."""
     talk, written, heard = Talk(seed), [], []
     beginning = [message for _, message in talk.beginning()]
     said = [talk.message() for _ in range(5)]

@@ -1,4 +1,4 @@
-"""An identity sees its RMs and partitions only: others do not exist for it. Driven by the routes themselves."""
+"""An identity sees its own RMs and partitions only; others do not exist for it. The tests go through all routes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MINE = dict(Reach((("mi*", "*"),)).header())
 PART = dict(Reach((("mine", "gpu"),)).header())
 NONE = dict(Reach((("absent", "*"),)).header())
 SAMPLES = {"partition": "default", "queue": "root", "state": "active", "profile": "cmdline", "user": "u", "group": "g"}
-# About an RM: these take its id, or belong to the right to read one.
+# Parameters of endpoints about an RM: they take its id, or need the right to read one.
 ROUTES = [
     route
     for route in VIEW
@@ -24,7 +24,7 @@ ROUTES = [
     and not route.moved_to
     and any(each.name == "rm" for each in route.parameters)
 ]
-# They are about all RMs where none is named.
+# Without a named RM, these answer for all RMs.
 OF_ALL = {"/ws/v1/scheduler/healthcheck", "/ws/v1/metrics"}
 
 
@@ -53,7 +53,8 @@ async def test_no_endpoint_shows_another_rm(bench: Bench) -> None:
     async with bench.view() as view, client_of(view) as client:
         for route in ROUTES:
             named = await _asked(client, route, MINE, "theirs")
-            assert named.status_code in (400, 404), route.path  # 400: a sample that is no name of such an object
+            # (400: the sample value is no valid name of such an object.)
+            assert named.status_code in (400, 404), route.path
             unknown = await _asked(client, route, MINE, "unheard-of")
             assert named.status_code == unknown.status_code
             assert named.text == unknown.text.replace("unheard-of", "theirs"), "as one that does not exist"

@@ -1,4 +1,4 @@
-"""The usage of users and groups by queue, with their limits, and the statuses of YuniKorn"""
+"""The usage of users and groups by queue, with their limits and with YuniKorn's statuses."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ NAMED = """
 
 
 def test_a_user_named_by_a_limit_is_listed_without_an_application() -> None:
-    """As in YuniKorn, whose trackers are made of the configuration; what a type's limit of 0 forbids is shown."""
+    """As in YuniKorn, which makes trackers from the configuration. A limit of 0 for a type is shown."""
     cluster = Cluster(NAMED)
     cluster.node("n1", vcore=10_000)
     cluster.do(UpdateApplications((AppItem("x", "root.free", "default", "ann", ("ops",)),)))

@@ -79,6 +79,7 @@ test-long: install-dev ## more of the random lives, the bad input and Faust's st
 	$(BIN)/pytest -n $(JOBS) --dist worksteal $(RANDOM_TESTS) $(PYTEST_ARGS)
 	MUSTER_SIMULATION_SEEDS=1000 $(BIN)/pytest -n $(JOBS) --dist worksteal $(LAW_TESTS) $(PYTEST_ARGS)
 	MUSTER_BAD_INPUT_EXAMPLES=120 $(BIN)/pytest -n $(JOBS) --dist loadfile $(BAD_INPUT_TESTS) $(PYTEST_ARGS)
+	MUSTER_EXPORT_EVENTS=60000 $(BIN)/pytest tests/chaos/test_kill_export.py $(PYTEST_ARGS)
 	MUSTER_DERIVE_STARTS=100 $(BIN)/pytest tests/integration/test_faust_starts.py -k many_starts $(PYTEST_ARGS)
 
 test-load: install-dev ## brokers that go under load, and overload, beside nothing else

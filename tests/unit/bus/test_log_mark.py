@@ -1,4 +1,4 @@
-"""A log that lost records, or another log, does not start in silence; and its write-ahead log stays bounded."""
+"""A log that lost records, or another log, is noticed at the start. The write-ahead log stays bounded."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ async def test_the_write_ahead_log_is_bounded_beside_readers_that_never_pause(tm
 
     largest = 0
     with ThreadPoolExecutor(4) as threads:
-        readers = [threads.submit(read_on) for _ in range(4)]  # at any moment one of them has a snapshot
+        readers = [threads.submit(read_on) for _ in range(4)]  # one of them has a snapshot at each moment
         for _ in range(200):
             await fill(log, 1, 250_000)
             largest = max(largest, wal.stat().st_size)

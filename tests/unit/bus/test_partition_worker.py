@@ -1,4 +1,4 @@
-"""The partition worker over the logs that need no server."""
+"""The partition worker on the logs that need no server."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ async def test_applies_while_a_commit_is_in_flight_and_makes_one_batch_of_what_c
         await write_inputs(writer, topics, _inputs(1))
         await eventually(lambda: len(commits) == 1)
         await write_inputs(writer, topics, _inputs(10))
-        await eventually(lambda: sum(machine.batches) >= 2)  # applied, though the first commit has no answer yet
+        await eventually(lambda: sum(machine.batches) >= 2)  # applied, although the first commit has no answer yet
         assert len(commits) == 1
         gate.set()
         await eventually(lambda: worker.progress().committed == 11)

@@ -1,6 +1,4 @@
-"""The cache's way to the log: the newest state of each object, in an order without over-commitment, and without
-loss.
-"""
+"""The cache writes the newest state of each object to the log, in an order without over-commitment, and without loss."""
 
 from __future__ import annotations
 
@@ -39,9 +37,9 @@ LISTING, LIVE, STALE = SourceState.LISTING, SourceState.LIVE, SourceState.STALE
 
 
 class Rig:
-    """A cache that writes to a log in memory, by hand's time.
+    """A cache that writes to a log in memory, with a manual clock.
 
-    :ivar errors: what the next appends raise; None: nothing.
+    :ivar errors: errors that the next appends raise; None: the append succeeds.
     """
 
     def __init__(self, **arguments: Any) -> None:

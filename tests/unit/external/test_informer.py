@@ -1,4 +1,4 @@
-"""The informer: list, watch, and the difference; what is late, double, unreadable or lost."""
+"""The informer: lists, watches, differences; late, double, unreadable and lost changes."""
 
 from __future__ import annotations
 
@@ -132,10 +132,10 @@ async def test_a_source_that_is_away_at_the_start_is_asked_with_growing_waits() 
         for _ in range(30):
             asked.append(running.manager.lists)
             await running.time.advance(1)
-        # Asked at 0, 1, 3, 7, 12, 17, 22, and at 27 it answers.
+        # The informer asks at 0, 1, 3, 7, 12, 17 and 22 s; at 27 s the source answers.
         assert [n for n in range(1, 30) if asked[n] > asked[n - 1]] == [1, 3, 7, 12, 17, 22, 27]
         assert running.informer.has_synced()
-        # It was never LIVE, so it was not lost either: what is recorded of it counts as it was.
+        # It was never LIVE, so it is not lost either: its recorded statements still count.
         assert [state for state, _ in running.states] == [SourceState.LISTING, SourceState.LIVE]
 
 
@@ -309,7 +309,7 @@ async def test_an_unreadable_document_of_a_known_object_makes_it_doubtful_until_
         problem = running.informer.problems[0]
         assert (problem.kind, problem.object_id) == ("node", "h1")
         assert problem.text == f"capacity.vcore: -1, expected an amount from 0 to {2**53}"
-        # The same as before is said again: that is news now.
+        # The document of before comes again: now it is a change.
         running.manager.tell(ChangeType.MODIFIED, running.manager.objects["node", "h1"])
         running.manager.tell(ChangeType.MODIFIED, running.manager.objects["node", "h1"])
         await settled()
@@ -334,7 +334,7 @@ async def test_unreadable_documents_in_a_listing() -> None:
 
 @pytest.mark.parametrize("by", ["a change", "a listing"])
 async def test_an_object_that_was_never_readable_is_forgotten_at_its_end(by: str) -> None:
-    """The scheduler may know it from an earlier life: that it is gone must reach it all the same."""
+    """The scheduler may know it from an earlier life, so its end must still reach the scheduler."""
     async with Running() as running:
         running.manager.set(node("h1"))
         running.manager.set(node("h2"))
@@ -379,7 +379,7 @@ async def test_a_listing_of_which_a_part_is_nobodys_deletes_nothing(document: di
         assert running.ids == ["h1", "h2"]
         assert running.handler.distrusted == [Key(NODE, "h2")]
         assert running.informer.state is SourceState.LIVE, "what it has is in the store"
-        # It is listed again by itself, until it is whole.
+        # The informer lists again until the listing is complete.
         running.manager.extra = []
         for _ in range(10):
             assert running.manager.lists == 2

@@ -79,7 +79,7 @@ def test_a_browser_that_knows_a_name_and_a_token_sends_them_for_its_own_page_onl
     door, known = doorman(tokens=TOKENS, http_open=True), ("Authorization", basic(f"ops:{ADMIN}"))
     assert door.identify(scope(known, ("Sec-Fetch-Site", "same-origin"))) == of_token("ops", Role.ADMIN)
     assert refusal(door, scope(known, ("Sec-Fetch-Site", "cross-site"))) == Refusal.MALFORMED
-    # (A page that is another's sends no Authorization of its own: no answer allows it.)
+    # (A page of another origin cannot send Authorization: no answer allows it.)
     assert door.identify(scope(bearer(ADMIN), ("Sec-Fetch-Site", "cross-site"))) == of_token("ops", Role.ADMIN)
 
 
@@ -303,7 +303,7 @@ def test_a_proxy_of_this_machine_for_this_machine_may_ask(forwarded: list[str]) 
     assert refusal(doorman(), scope(*named, ("X-Forwarded-For", "10.0.0.1"))) == Refusal.NOT_LOCAL
     assert refusal(doorman(), scope(*named, ("Sec-Fetch-Site", "cross-site"))) == Refusal.NOT_LOCAL
     assert refusal(doorman(), scope(*named, client="10.0.0.1")) == Refusal.NOT_LOCAL
-    # A proxy that changes Host says what it was: an attacker's name may stand for 127.0.0.1 there, too.
+    # A proxy that changes Host also names the original host. An attacker's name may resolve to 127.0.0.1, there too.
     how = ("X-Forwarded-Proto", "http")
     assert doorman().identify(scope(*named, ("X-Forwarded-Host", "localhost:9889"), how)) == LOOPBACK
     assert refusal(doorman(), scope(*named, ("X-Forwarded-Host", "evil.example"), how)) == Refusal.NOT_LOCAL
@@ -314,7 +314,7 @@ def test_a_proxy_of_this_machine_for_this_machine_may_ask(forwarded: list[str]) 
     [("1.0", "close", True), ("1.0", None, False), ("1.0", "keep-alive", False), ("1.1", "close", False)],
 )
 def test_a_proxy_with_nginxs_defaults_is_recognised(version: str, connection: str | None, *, is_proxy: bool) -> None:
-    """It says nothing of whom it asks for, and names the address that it was given in Host."""
+    """It names no original client, and Host is the address of its configuration."""
     named = [("Connection", connection)] if connection is not None else []
     asked = {**scope(("Host", "127.0.0.1:9080"), *named), "http_version": version}
     if is_proxy:
@@ -343,7 +343,7 @@ def test_without_tokens_none_is_looked_at() -> None:
     assert doorman().identify(scope(bearer("of-another-muster-0"))) == LOOPBACK
 
 
-# ---- who may --------------------------------------------------------------------------------------------------------
+# ---- rights ---------------------------------------------------------------------------------------------------------
 
 
 def test_requests_without_a_role_are_never_refused() -> None:

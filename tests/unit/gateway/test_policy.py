@@ -1,4 +1,4 @@
-"""The policy file: what it says, what it may not say, and what an answer may show."""
+"""The policy file: its rules, its errors, and the parts of an answer that an identity may see."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cache writes the newest state of each object to the log, in an order without over-commitment, and without loss."""
+"""The cache writes the newest state of each object to the log, without loss, in an order without over-commitment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RmClient's callback stream against real gateways: what a gateway's end costs an RM that is asked."""
+"""RmClient's callback stream at real gateways, over gateways that end."""
 
 from __future__ import annotations
 

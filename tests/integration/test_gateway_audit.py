@@ -73,7 +73,7 @@ async def test_every_admin_call_and_refused_attempt_has_an_entry(method: Any, ga
     (refused,) = await entries(world, 1, wanted.path)
     assert (refused.identity, refused.proof, refused.peer) == ("", "none", "127.0.0.1")
     assert (refused.door, refused.action, refused.result) == ("grpc", wanted.action, Entry.REFUSED)
-    # 2. let in; the empty request is wrong for most methods, and the scheduler gets none of them
+    # 2. admitted; most methods refuse the empty request, and the scheduler gets none
     code = await call(gateway, world, method, OPS)
     _, done = await entries(world, 2, wanted.path)
     assert (done.identity, done.proof, done.action) == ("ops", "token", wanted.action)

@@ -134,7 +134,7 @@ async def until_fanned_out(log: Log, topics: Topics, lives: list[Life], within_s
 
 
 def assert_usage(usage: UsageRest, life: Life) -> None:
-    assert "never" not in usage.table.names(life.rm_id, "application"), "what was undone was derived from"
+    assert "never" not in usage.table.names(life.rm_id, "application"), "an aborted transaction was counted"
     for subject, changes in life.changes.items():
         expected = integrate(changes, WINDOW_NS, life.at_ns)
         windows = usage.table.windows(life.rm_id, *subject, 0, 1 << 62, WINDOW_NS)

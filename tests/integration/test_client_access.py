@@ -154,7 +154,7 @@ async def test_every_command_takes_certificate_and_token(
         assert await _run(*pause, *guarded.flags) == 1
         assert "rm.test may not operate rmID 'mine'" in capsys.readouterr().err
         assert await _run(*pause, *guarded.flags, "--token-file", str(guarded.file("token"))) == 1
-        assert "DEADLINE_EXCEEDED" in capsys.readouterr().err, "let in; the scripted scheduler answers no command"
+        assert "DEADLINE_EXCEEDED" in capsys.readouterr().err, "admitted; the scripted scheduler answers no command"
         for name, file in (("CA", "ca"), ("CERT", "crt"), ("KEY", "key")):
             monkeypatch.setenv(f"MUSTER_TLS_{name}", str(guarded.file(file)))
         monkeypatch.setenv("MUSTER_TOKEN", "bot-token-0123456789")

@@ -455,7 +455,7 @@ async def test_a_slow_caller_delays_no_other_and_gets_the_place_to_resume_from()
         assert story.endswith(f"go on with from.id {next_id}")
         assert trailing["muster-instance"] == INSTANCE
         assert slow.ids == list(range(10, 10 + len(slow.ids)))
-        assert next_id == slow.ids[-1] + 1, "what was being written comes before the status"
+        assert next_id == slow.ids[-1] + 1, "the message that was being written comes before the status"
         again = it.watch(from_=From(id=next_id), instance=INSTANCE)
         assert await again.until(8_009) == list(range(next_id, 8_010))
         await slow_channel.close()

@@ -331,7 +331,7 @@ async def test_an_identity_gets_its_rms_events_only(quick: Apart, tmp_path: Path
     stub = quick.stub(gateway)
     # a caller's claim about its own reach has no effect
     mine = (("authorization", f"Bearer {token}"), ("x-muster-reach", "*/*"))
-    assert (await stub.Batch(pb.EventBatchRequest(), metadata=mine)).rm_id == "one", "it is the only one for it"
+    assert (await stub.Batch(pb.EventBatchRequest(), metadata=mine)).rm_id == "one", "the only RM that it may read"
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await stub.Batch(pb.EventBatchRequest(rm_id="two"), metadata=mine)
     assert raised.value.code() is Code.PERMISSION_DENIED

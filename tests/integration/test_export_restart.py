@@ -113,7 +113,7 @@ async def test_kill_9_in_the_middle_several_times(tmp_path: Path) -> None:
         try:
             async with asyncio.timeout(60):
                 for _ in range(15 + 7 * kill):
-                    assert await victim.stdout.readline(), "the publisher died by itself"
+                    assert await victim.stdout.readline(), "the publisher ended before its kill"
         finally:
             victim.kill()
             await victim.wait()

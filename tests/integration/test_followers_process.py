@@ -106,8 +106,8 @@ async def test_a_hung_followers_process_is_replaced_without_delaying_requests(tm
                 said.update([text for check in process.problems().values() for text in await check()])
             await asyncio.sleep(0.001)
         assert any("has said nothing for" in text for text in said)
-        assert statuses == {503}, "after a while requests are not sent there any more"
-        assert await waits == 503, "and who waits is told"
+        assert statuses == {503}, "requests to a hung process get 503"
+        assert await waits == 503, "a waiting request gets 503, too"
         assert number > 2_000
         # 2. the next process has all of it
         while not await process.healthy():  # noqa: ASYNC110 - it is told

@@ -242,7 +242,7 @@ async def test_only_operators_dump_states(tenants: dict[str, Tenant]) -> None:
     for name in ("attacker", "owner", "reader"):
         denied(await tenants[name].first(AdminStub, "DumpState", request), name, "operate")
     code, _ = await tenants["operator"].first(AdminStub, "DumpState", request)
-    assert code is Code.UNAVAILABLE, "let in; there is no view here"
+    assert code is Code.UNAVAILABLE, "admitted; there is no view"
 
 
 async def test_owners_and_operators_configure(world: Rig, tenants: dict[str, Tenant]) -> None:
@@ -282,7 +282,7 @@ async def test_others_are_not_read(
 
     denied(await asked("attacker"), "attacker", "read")
     for name in ("owner", "operator", "reader"):
-        assert (await asked(name))[0] is Code.UNAVAILABLE, "let in; there is neither view nor publisher here"
+        assert (await asked(name))[0] is Code.UNAVAILABLE, "admitted; there is neither view nor publisher"
     code, said = await asked("nobody-special")
     assert (code, "may not read" in said) == (Code.PERMISSION_DENIED, True)
 
@@ -311,7 +311,7 @@ async def test_a_withdrawn_right_ends_streams_and_a_bad_file_withdraws_none(
     assert "rule[5].identities" in problem
     assert "what was read before stays in force" in problem
     assert await gateway._said_beside() == [problem]
-    assert await gateway.ready(), "the note makes nothing unready"
+    assert await gateway.ready(), "a bad policy file does not make the gateway unready"
     await world.scheduler.emit("mine", [StreamKind.NODE])
     await mine.receive()
     # a good one is applied

@@ -50,7 +50,7 @@ async def test_silent_streams_of_many_connections_take_nobody_s_place(world: Rig
     assert code is OVER
     assert "muster-rm-id" in story
     await _is_served(world.channel(gateway), "rm", named=named)
-    assert not living.call.done(), "a stream that has said whose it is stays"
+    assert not living.call.done(), "a stream that has named its RM stays"
     assert gateway._limits.silent_streams() <= 30
 
 

@@ -70,7 +70,7 @@ async def test_each_stream_gets_exactly_its_responses_in_spite_of_stalls(world: 
                 patience_s = 0.2
                 if chance.random() < 0.1:
                     await asyncio.sleep(chance.random() * 0.02)
-            assert got == sent[rm_id, kind][: len(got)], "nothing is doubled, left out or in another order"
+            assert got == sent[rm_id, kind][: len(got)], "a response was doubled, lost or out of order"
             stream.cancel()
         return got
 
@@ -112,7 +112,7 @@ async def test_requests_wait_while_the_log_does(world: Rig) -> None:
     sending = asyncio.create_task(_send_all(stream, message, 200))
     await eventually(lambda: len(waiting) * message.ByteSize() >= 20_000, "the stream's share is used up")
     await asyncio.sleep(0.1)
-    assert len(waiting) <= 20_000 // message.ByteSize() + 1, "and not more than that is taken"
+    assert len(waiting) <= 20_000 // message.ByteSize() + 1, "the gateway takes no more requests"
     writer.append = append  # type: ignore[method-assign]
     for record, future in waiting:
         future.set_result(await append(record))  # type: ignore[arg-type]

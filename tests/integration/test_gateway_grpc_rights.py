@@ -60,7 +60,7 @@ def test_a_method_needs_what_the_table_says(method: Any) -> None:
         assert row.right is Right.ACT
         return
     if row.right is Right.ADMIN:
-        assert row.rm == "", "it is about the process"
+        assert row.rm == "", "a method about the process names no RM"
         return
     # The request's own field names the RM, so the check of rights reads it before the method does.
     assert row.rm in ("rm_id", "rmID", "what.rm_id")

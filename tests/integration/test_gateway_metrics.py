@@ -233,7 +233,7 @@ async def test_many_watchers_of_one_query_share_one_question() -> None:
         for _ in range(5):
             seen |= {found.taken_ns for found in await asyncio.gather(*(anext(call) for call in calls))}
         assert len(seen) <= len(it.door.asked)
-        assert len(it.door.asked) < 20, "fewer questions than watchers, let alone snapshots"
+        assert len(it.door.asked) < 20, "watchers share requests to the view"
 
 
 async def test_watchers_of_other_queries_get_other_answers() -> None:
@@ -273,7 +273,7 @@ async def test_a_slow_reader_gets_fewer_and_no_old_ones() -> None:
         await narrow.close()
     assert late == sorted(set(late))
     assert late[-1] >= seen[-1], "up to date again"
-    assert sum(at < seen[-1] for at in late) <= 3, "of 20 that it did not read only those on their way came"
+    assert sum(at < seen[-1] for at in late) <= 3, "only buffered ones of the 20 unread snapshots came"
 
 
 async def test_an_interval_that_is_too_short() -> None:
@@ -294,7 +294,7 @@ async def test_only_so_many_may_watch() -> None:
             Code.RESOURCE_EXHAUSTED,
             "2 calls watch metrics here, expected at most 2: try another gateway",
         )
-        assert (await it.stub.Get(Request())).rm_id == "rm1", "once is not watching"
+        assert (await it.stub.Get(Request())).rm_id == "rm1", "Get does not count as a watch"
         calls[0].cancel()
         again: list[pb.MetricsSnapshot] = []
 
@@ -320,7 +320,7 @@ async def test_a_watcher_that_leaves_leaves_nothing_open() -> None:
         assert it.servicer._watchers == 0
         asked = len(it.door.asked)
         await asyncio.sleep(0.35)
-        assert len(it.door.asked) == asked, "nobody asks for nobody"
+        assert len(it.door.asked) == asked, "without watchers the view gets no requests"
 
 
 async def test_a_watcher_gets_the_reason_of_the_end() -> None:

@@ -80,7 +80,7 @@ async def test_an_open_stream_says_so_before_anything_is_sent(world: Rig, *, nam
     async with asyncio.timeout(PATIENCE_S):
         await stream.call.initial_metadata()
     assert not stream.call.done()
-    assert (gateway._table.get("rm", NODE) is not None) is named, "who is named has the seat by then"
+    assert (gateway._table.get("rm", NODE) is not None) is named, "a stream that names its RM has its seat at once"
     await stream.send(
         si_pb2.NodeRequest(rmID="rm", nodes=[si_pb2.NodeInfo(nodeID="n1", action=si_pb2.NodeInfo.CREATE)])
     )
@@ -345,7 +345,7 @@ async def test_after_a_crash_of_the_gateway_nothing_is_missing(world: Rig) -> No
     await world.scheduler.emit("rm", [ALLOCATION] * 2)
     second = await world.gateway()
     plain = world.channel(second).open(ALLOCATION, "rm")
-    assert await plain.take(7) == [2, 3, 4, 5, 6, 7, 8], "no position was stored: sent again, nothing left out"
+    assert await plain.take(7) == [2, 3, 4, 5, 6, 7, 8], "no position was stored, so all are sent again"
     exact = world.channel(second).open(ALLOCATION, "rm", resume_after=6)
     assert await exact.take(2) == [7, 8]
 

@@ -162,7 +162,7 @@ async def test_optional_certificates_have_a_second_address(site: Site) -> None:
     )
     client = site.authority.client("rm-1.test")
     assert await site.register(gateway.grpc_port, None, token=TOKEN) is Code.OK
-    assert await site.register(gateway.grpc_port, client) is Code.UNAUTHENTICATED, "it is not asked for there"
+    assert await site.register(gateway.grpc_port, client) is Code.UNAUTHENTICATED, "no certificates here"
     assert await site.register(gateway.grpc_mtls_port, client) is Code.OK
     assert await site.register(gateway.grpc_mtls_port, None, token=TOKEN) is Code.UNAVAILABLE
     for pair, token, status in (

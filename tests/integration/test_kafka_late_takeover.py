@@ -122,9 +122,9 @@ async def test_a_race_between_both_ends_one_way_or_the_other(bus: KafkaLog, topi
             await asyncio.sleep(0.01)
     assert seen in ([b"A:m0", b"B:m1"], [b"B:m0"])
     if told is None:
-        assert seen == [b"A:m0", b"B:m1"], "a commit that was told is there"
+        assert seen == [b"A:m0", b"B:m1"], "an acknowledged commit must be visible"
     if isinstance(told, Fenced):
-        assert seen == [b"B:m0"], "a commit that was refused is not"
+        assert seen == [b"B:m0"], "a refused commit must not be visible"
 
 
 async def test_an_offset_that_is_not_decided_yet_is_waited_for(bus: KafkaLog, topics: Topics) -> None:

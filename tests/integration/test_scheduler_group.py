@@ -147,7 +147,7 @@ async def test_informers_go_with_the_partition_of_their_rm(tmp_path: Path, kafka
             await rm.ask(5)
             await eventually(lambda: rm.waiting == 0)
             assert await other.problems() == []
-            assert lives[2] not in lives[:2], "a life of their own in each ownership"
+            assert lives[2] not in lives[:2], "each ownership has another life"
             assert set(rm.answers.values()) == {1}
         finally:
             await rm.stop()

@@ -324,7 +324,7 @@ def full_queue(
         ]
     for command in commands_of(asks):
         drain(core.apply(command, now_ns()))
-    assert settle(core, now_ns) == 0, "somebody found room"
+    assert settle(core, now_ns) == 0, "an ask was placed in the full queue"
     gc.collect()
     gc.freeze()
     return core, now_ns

@@ -219,7 +219,7 @@ class Client:
             await self._read()
 
     async def _read(self) -> None:
-        assert self._reader is not None, "open comes first"
+        assert self._reader is not None, "open() must be called first"
         rest = b""
         while size := int(await self._reader.readuntil(b"\r\n"), 16):
             chunk = await self._reader.readexactly(size + 2)

@@ -96,7 +96,7 @@ async def test_a_block_that_many_follow_is_read_once(
         found = await asyncio.gather(*(read_to(reader, turn * 100 + 100) for reader in readers))
         assert found[0] == found[1] == found[2]
         assert [record.offset for record in found[0]] == list(range(turn * 100, turn * 100 + 100))
-    assert len(reads) <= 10, "not by each of the three"
+    assert len(reads) <= 10, "the three followers share reads"
     # Another follower reads the same from the beginning and disturbs no other.
     late = await followed.reader(topic, 1, 0)
     assert len(await read_to(late, 500)) == 500
@@ -135,7 +135,7 @@ async def test_a_slow_child_gets_the_newest_movement_once_and_before_any_answer(
     await server.close()
     await append(owned, topic, range(1))
     await asyncio.sleep(0.05)
-    assert (len(sent), defects) == (3, []), "who is gone is told nothing"
+    assert (len(sent), defects) == (3, []), "a closed follower gets no notices"
 
 
 async def test_a_child_that_is_gone_owns_nothing(owned: SqliteLog) -> None:

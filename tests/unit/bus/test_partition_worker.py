@@ -317,7 +317,7 @@ async def test_a_report_is_in_the_transaction_that_answers_the_input(bus: Log, t
             assert reported <= answered, "reported before it was answered"
         else:
             answered += 1
-    assert reported >= 18, "no more than 8 KiB stay without a report"
+    assert reported >= 18, "at most 8 KiB stay unreported"
 
 
 @pytest.mark.parametrize("where", ["fold", "folded", "tick", "next_deadline_ns"])
@@ -486,7 +486,7 @@ async def test_others_are_asked_about_what_a_machine_gets_next(bus: Log, topics:
     class Told(CountingMachine):
         def apply(self, records: Sequence[Record], now_ns: int) -> list[OutRecord]:
             applied.setdefault(self, []).extend(record.offset for record in records)
-            assert asked[self] == applied[self], "asked before, about the same"
+            assert asked[self] == applied[self], "the machine was asked about the same batch before"
             return super().apply(records, now_ns)
 
     async def consult(machine: Machine, records: Sequence[Record]) -> None:

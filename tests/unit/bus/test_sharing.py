@@ -67,7 +67,7 @@ def test_the_laws_hold_for_any_group(seed: int) -> None:
         )
     shares = share_out(partitions, claims)
     again = share_out(partitions, list(reversed(claims)))
-    assert shares == again, "every member that leads must come to the same"
+    assert shares == again, "every leader must compute the same shares"
     owners = sorted(partition for share in shares.values() for partition in share.owned)
     assert owners == list(range(partitions)), "each partition has one owner"
     stays = [claim for claim in claims if not claim.retires] or claims
@@ -77,12 +77,12 @@ def test_the_laws_hold_for_any_group(seed: int) -> None:
         assert share.moving <= share.standbys
         assert len(share.standbys - share.moving) <= claim.standbys_max
         if claim not in stays:
-            assert share == Share(), "one that retires gets nothing, if there is another one"
+            assert share == Share(), "a retiring member gets nothing if there is another one"
     taking = [shares[claim.member] for claim in stays]
     if max(len(share.owned) for share in taking) - min(len(share.owned) for share in taking) > 1:
-        assert any(share.moving for share in taking), "somebody will ask for a new share"
+        assert any(share.moving for share in taking), "a member must ask for a new share"
     following = [partition for share in shares.values() for partition in share.standbys]
-    assert len(following) == len(set(following)), "one standby each"
+    assert len(following) == len(set(following)), "a partition has two standbys"
     # when all standbys are warm, further shares make the load even, and then nothing moves
     claims = [claim for claim in claims if not claim.retires] or [Claim("m")]
     shares = share_out(partitions, claims)
@@ -99,7 +99,7 @@ def test_a_new_member_follows_first_and_then_gets_its_part() -> None:
     first = share_out(6, [*claims_after(alone, 1), *fresh("b")])
     assert first["a"].owned == set(range(6))
     assert len(first["b"].moving) == 3
-    assert first["b"].standbys == set(range(6)), "it is also next in line for the others"
+    assert first["b"].standbys == set(range(6)), "the standby follows all partitions"
     cold = share_out(6, claims_after(first, 2, warm=False))
     assert cold["a"].owned == set(range(6)), "nothing moves to it before it is warm"
     second = share_out(6, claims_after(first, 2))

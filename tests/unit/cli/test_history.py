@@ -168,7 +168,7 @@ def test_the_life_of_an_application_has_its_owner_and_its_end(tmp_path: Path, as
     ]
     with opened(Source(place_of(str(tmp_path)), None, "", "")) as history:
         life = read(history, "one")
-    assert (life.finished, life.until_ns - life.begin_ns) == (True, 6 * S), "that it is forgotten is not its life"
+    assert (life.finished, life.until_ns - life.begin_ns) == (True, 6 * S), "the removed record is no part of its life"
 
 
 def test_an_application_that_is_sent_again_is_not_rejected(tmp_path: Path, ask: Callable[..., Any]) -> None:
@@ -433,7 +433,7 @@ def test_a_life_keeps_to_the_width(tmp_path: Path, width: int, count: int) -> No
         out.print(screen(life, width, 40, plain=True))
     lines = [line.rstrip() for line in captured.get().splitlines()]
     assert max(map(len, lines)) <= width
-    assert len(lines) < 60, "whatever there is of it"
+    assert len(lines) < 60, "the output is bounded"
     assert any(f"{count:,} asks" in line for line in lines)
     preempted = [line for line in lines if "preempted" in line]
     assert preempted

@@ -44,4 +44,4 @@ def test_a_process_gives_way() -> None:
 def test_its_session_does_where_it_is_its_own() -> None:
     ours = os.nice(0)
     assert seen(own_session=True)[1].endswith(f" nice {min(19, ours + 5)}")
-    assert seen(own_session=False)[1] == AUTOGROUP.read_text().strip(), "others are in this one"
+    assert seen(own_session=False)[1] == AUTOGROUP.read_text().strip(), "another session keeps its niceness"

@@ -190,7 +190,7 @@ class Recorder:
 
     def _update(self, old: ExternalObject, new: ExternalObject) -> None:
         key = self._call("update", new)
-        assert self.known[key] == old, f"{key} is not what it was said to be"
+        assert self.known[key] == old, f"{key} differs from the call's old object"
         self.known[key] = new
 
     def _delete(self, what: ExternalObject) -> None:

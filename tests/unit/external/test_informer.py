@@ -324,11 +324,11 @@ async def test_unreadable_documents_in_a_listing() -> None:
         await running.start()
         assert running.informer.has_synced(), "one bad document stops nobody"
         assert running.ids == ["h1"]
-        assert running.handler.distrusted == [Key(NODE, "h2")], "an earlier life may have known it"
+        assert running.handler.distrusted == [Key(NODE, "h2")], "an earlier life may have recorded it"
         running.manager.spoilt = {("node", "h1"): {"id": "h1", "nodes": 3}}
         running.manager.expire()
         await running.time.advance(1)
-        assert running.ids == ["h1", "h2"], "what is known stays"
+        assert running.ids == ["h1", "h2"], "known objects stay"
         assert running.handler.distrusted == [Key(NODE, "h2"), Key(NODE, "h1")]
 
 
@@ -378,7 +378,7 @@ async def test_a_listing_of_which_a_part_is_nobodys_deletes_nothing(document: di
         await running.time.advance(1)
         assert running.ids == ["h1", "h2"]
         assert running.handler.distrusted == [Key(NODE, "h2")]
-        assert running.informer.state is SourceState.LIVE, "what it has is in the store"
+        assert running.informer.state is SourceState.LIVE, "the readable objects are in the store"
         # The informer lists again until the listing is complete.
         running.manager.extra = []
         for _ in range(10):
@@ -433,13 +433,13 @@ async def test_one_id_twice_in_a_listing() -> None:
         running.manager.expire()
         await running.time.advance(1)
         assert running.handler.known[Key(NODE, "h1")] == ExternalNode("h1", {"vcore": 5})
-        assert running.ids == ["double", "h1"], "of a new one nothing is taken"
+        assert running.ids == ["double", "h1"], "an unreadable new object is not stored"
         assert running.handler.distrusted == [Key(NODE, "h1"), Key(NODE, "new")]
         assert {problem.object_id for problem in running.informer.problems} == {"h1", "new"}
         running.manager.extra = []
         running.manager.expire()
         await running.time.advance(1)
-        assert ("update", "h1") in running.handler.told, "said anew, it counts again"
+        assert ("update", "h1") in running.handler.told, "a new valid document counts again"
 
 
 def vm(vm_id: str, **more: object) -> dict[str, object]:
@@ -521,7 +521,7 @@ async def test_a_filter_that_starts_and_stops_to_match() -> None:
         assert running.handler.told == [("add", "large"), ("add", "small"), ("delete", "large"), ("update", "small")]
         running.manager.delete("node", "large")
         await settled()
-        assert len(running.handler.told) == 4, "of what it does not see it hears nothing"
+        assert len(running.handler.told) == 4, "the handler gets no calls for filtered objects"
         running.manager.tell(ChangeType.MODIFIED, {"id": "other", "x": 1})
         running.manager.tell(ChangeType.MODIFIED, {"id": "small", "x": 1})
         await settled()
@@ -597,7 +597,7 @@ async def test_the_log_holds_the_source_back() -> None:
         running.manager.set(node("more"))
         await running.time.advance(100)
         assert "more" not in running.ids
-        assert running.informer.state is SourceState.LIVE, "it is us who do not listen"
+        assert running.informer.state is SourceState.LIVE, "a slow informer does not make the source lost"
         gate.set()
         await settled()
         assert "more" in running.ids

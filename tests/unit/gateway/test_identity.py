@@ -142,7 +142,7 @@ def test_every_token_is_compared_in_constant_time(token: str, monkeypatch: pytes
         door.identify(with_token)
     else:
         refusal(door, with_token)
-    assert len(compared) == len(TOKENS), "as many for the first as for none"
+    assert len(compared) == len(TOKENS), "the same number of comparisons for every token"
     assert {len(each) for pair in compared for each in pair} == {32}, "digests, whatever the token's length"
 
 
@@ -183,12 +183,12 @@ async def test_a_file_is_read_again_and_may_have_two_tokens_meanwhile(tmp_path: 
     await asyncio.to_thread(file.write_text, second)
     assert await door.refresh()
     assert refusal(door, scope(bearer(ADMIN))) == Refusal.UNKNOWN
-    assert door.rights_now(caller) is None, "its token is gone"
+    assert door.rights_now(caller) is None, "the token was removed"
     await asyncio.to_thread(file.write_text, "no")
     assert not await door.refresh()
     (problem,) = door.problems()
     assert "gateway.tokens.ops.token_file" in problem
-    assert door.identify(scope(bearer(second))) == of_token("ops", Role.READ), "what was read before counts"
+    assert door.identify(scope(bearer(second))) == of_token("ops", Role.READ), "the last valid file counts"
 
 
 def test_a_digest_takes_the_place_of_a_token(tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def test_a_digest_takes_the_place_of_a_token(tmp_path: Path) -> None:
     for entry in ({"token": digest}, {"token_file": str(file)}):
         door = doorman(tokens={"ops": {"role": "admin", **entry}})
         assert door.identify(scope(bearer(ADMIN))) == of_token("ops", Role.ADMIN)
-        assert refusal(door, scope(bearer(digest[7:]))) == Refusal.UNKNOWN, "the digest itself lets nobody in"
+        assert refusal(door, scope(bearer(digest[7:]))) == Refusal.UNKNOWN, "the digest itself is no token"
     with pytest.raises(ValidationError, match="64 hexadecimal digits"):
         doorman(tokens={"ops": {"role": "admin", "token": "sha256:abc"}})
 

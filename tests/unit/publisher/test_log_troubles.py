@@ -85,7 +85,7 @@ async def test_a_partition_that_fails_at_start_leaves_no_reading_of_another_behi
     log.prepare = prepare
     settings = RmSettings(log, TWO, PublisherSettings(), lambda rm_id: None)
     await settings.start()
-    assert under_way == 0, "a reader belongs to one task, and follow() is the next one"
+    assert under_way == 0, "the reader must be idle before follow() uses it"
     assert len(settings.problems) == 1
     await settings.close()
 

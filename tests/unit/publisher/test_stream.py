@@ -534,7 +534,7 @@ async def test_a_client_that_leaves_during_its_last_line_ends_like_any_other() -
     await asyncio.sleep(0.01)
     stream.check()
     await asyncio.sleep(0.01)
-    assert not task.done(), "it waits for the last line to be taken"
+    assert not task.done(), "it waits until the client has taken the last line"
     client.left.set()
     await asyncio.wait({task}, timeout=10)
     assert task.done()

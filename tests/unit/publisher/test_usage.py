@@ -133,7 +133,7 @@ def test_unchanged_usage_costs_only_a_refresh() -> None:
     deriver.take([event(alloc("app-0", START_NS + 7 * 86_400 * S_IN_NS))])
     derived = deriver.flush()
     shown = [record for record in derived.records if record.topic == TOPICS.usage]
-    assert len(shown) == 100 + 1, "one for each application, and until when it is known"
+    assert len(shown) == 100 + 1, "one for each application, and the mark"
     # A window later, only the one that changes is written.
     deriver.take([event(alloc("app-1", START_NS + 7 * 86_400 * S_IN_NS + WINDOW_NS))])
     assert len([record for record in deriver.flush().records if record.topic == TOPICS.usage]) == 2
@@ -253,5 +253,5 @@ def test_names_without_end_are_left_out_and_every_record_fits_into_the_log() -> 
     rm = deriver.usage_of("rm")
     assert rm is not None
     held = rm.held(Kind.APPLICATION, "app")
-    assert {name: held[name] for name in usual} == {"memory": 1400, "vcore": 600}, "the others count on"
+    assert {name: held[name] for name in usual} == {"memory": 1400, "vcore": 600}, "the other types keep their counts"
     assert len(held) > 32

@@ -230,7 +230,7 @@ def integrate(changes: list[tuple[int, Counter[str], int]], window_ns: int, unti
     changes = sorted(changes, key=lambda change: change[0])
     for index, (at_ns, delta, allocations) in enumerate(changes):
         held.update(delta)
-        assert min(held.values(), default=0) >= 0, "the life itself is wrong"
+        assert min(held.values(), default=0) >= 0, "the test's life is inconsistent"
         start_ns = at_ns - at_ns % window_ns
         sums[start_ns].allocations += allocations
         next_ns = changes[index + 1][0] if index + 1 < len(changes) else until_ns

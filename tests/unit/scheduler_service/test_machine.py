@@ -416,7 +416,7 @@ def test_a_clock_set_back_does_not_turn_time_back(rig: Rig) -> None:
     assert rig.machine.next_deadline_ns() != rig.now_ns
     rig.rebuild()
     rig.settle()
-    assert len([event for _, event in rig.events if "was set back" in event.message]) == 1, "told once"
+    assert len([event for _, event in rig.events if "was set back" in event.message]) == 1, "the step is reported once"
 
 
 def test_a_deadline_is_met_after_a_rebuild_too(rig: Rig) -> None:

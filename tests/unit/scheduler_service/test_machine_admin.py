@@ -175,7 +175,7 @@ def test_pauses_that_are_over_are_remembered_whatever_happens(rig: AdminRig) -> 
     assert pauses() == [(10, 30, "new racks")]
     rig.command(pause="a slip")
     rig.command(resume=True)
-    assert pauses() == [(10, 30, "new racks")], "it was for a moment"
+    assert pauses() == [(10, 30, "new racks")], "the RM was paused for a moment"
     rig.command(pause="again")
     rig.wait(5)
     assert rig.register().accepted
@@ -249,7 +249,7 @@ def test_a_node_that_a_source_drains_is_drained_by_the_operator_beside_it(rig: A
         assert not rig.command(drain_node=drain(node_id)).changed
     rig.send(make.said(state=SourceState.LIVE))
     ask(rig, "k")
-    assert rig.keys("new") == [], "the operator's word stands"
+    assert rig.keys("new") == [], "the operator's drain stays in force"
     assert rig.command(drain_node=drain("own", schedulable=True)).changed
     assert rig.keys("new") == ["k"]
     rig.check_counters()
@@ -322,7 +322,7 @@ def test_changes_fit_a_record_even_with_long_lines(rig: AdminRig) -> None:
     )
     assert len(rig.registrations[-1].changes) == 1_000
     assert rig.registrations[-1].changes[0].startswith("[default] root.q0 properties.p: \U0001f600")
-    assert longest < 2**20, "a record of the log"
+    assert longest < 2**20, "the answer must fit a record"
 
 
 @pytest.mark.parametrize("where", ["properties", "childtemplate.properties"])

@@ -191,7 +191,7 @@ def test_an_rm_does_not_grow_over_what_a_record_holds() -> None:
     assert (problem.severity, problem.path) == (pb.ConfigProblem.ERROR, "extraConfig")
     assert problem.message.endswith("with the configuration, expected at most 983,040")
     rig.send(_update(BEFORE.replace("vcore: 2", "vcore: 7"), **{"k0-0": ""}))
-    assert rig.registrations[-1].accepted, "what is there may change"
+    assert rig.registrations[-1].accepted, "an update of the same size is accepted"
     assert max(len(record.value or b"") for record in rig.written) < 1 << 20
 
 

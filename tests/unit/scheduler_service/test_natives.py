@@ -190,8 +190,8 @@ def test_the_handler_gets_the_rms_changes_in_order(generation: str) -> None:
     it.send(old_ask("app", "large", vcore=100))
     assert it.send(ask_release("app", "large")) == ["delete_allocation large"]
     assert it.send(removal("app"), node("n1", GONE)) == ["delete_application app", "delete_node n1"]
-    assert it.send(removal("app"), node("n1", GONE), release("app", "k")) == [], "what is not there does not go"
-    assert it.words() == {}, "the default handler says nothing beside the RM"
+    assert it.send(removal("app"), node("n1", GONE), release("app", "k")) == [], "unknown objects have no calls"
+    assert it.words() == {}, "the default handler makes no statements"
 
 
 def test_old_and_new_are_what_the_rm_said_before_and_says_now() -> None:
@@ -390,7 +390,7 @@ def test_refused_objects_are_rejected_with_the_reason() -> None:
     assert it.rejected("rejectedAllocations") == {"k2": f"{says} k2 here"}
     rejected = it.rejected("rejected")
     assert rejected == {"n2": f"{says} n2 here", "app-2": f"{says} app-2 here"}
-    assert it.service.problems() == [], "to refuse is no mistake"
+    assert it.service.problems() == [], "a refusal is no problem of the handler"
 
 
 def test_an_ask_of_the_previous_generation_is_rejected_in_its_words() -> None:
@@ -421,7 +421,7 @@ def test_running_allocations_are_adopted_even_if_refused() -> None:
     it.send(asks(allocation("app", "waits", vcore=100)))
     it.says.raised = {"waits": NotTaken("no")}
     it.send(asks(allocation("app", "waits", vcore=101)), release("app", "waits"))
-    assert it.rejected("rejectedAllocations") == {}, "a refusal would read as its end"
+    assert it.rejected("rejectedAllocations") == {}, "a rejection would mean the end of the allocation"
 
 
 def test_a_node_that_is_there_and_is_refused_takes_nothing_new() -> None:
@@ -430,7 +430,7 @@ def test_a_node_that_is_there_and_is_refused_takes_nothing_new() -> None:
     it.says.raised = {"n1": NotTaken("no")}
     it.send(node("n1", UPDATE, vcore=9))
     assert it.rejected("rejected") == {"n1": "event handler told does not take it: no"}
-    assert it.free("n1") == 8, "nothing of it happened"
+    assert it.free("n1") == 8, "the refused update changed nothing"
     it.start()
     it.send(node("n1", DRAIN))
     assert it.words() == {"n1": ExternalNode("n1", schedulable=False, brings=False)}
@@ -449,7 +449,7 @@ def test_another_schedulers_node_is_rejected_with_its_name() -> None:
     other = next(name for name in names if name not in mine)
     assert it.rejected("rejected")[other] == f"node {other} is scheduler b's, not a's (of a, b)"
     assert it.heard == ["add_application app", *(f"add_node {name}" for name in mine)]
-    assert it.send(asks(allocation("app", "k", vcore=1))) == ["add_allocation k"], "asks are everybody's"
+    assert it.send(asks(allocation("app", "k", vcore=1))) == ["add_allocation k"], "every scheduler's handler gets asks"
 
 
 def test_without_a_native_informer_the_filter_is_about_sources_only() -> None:
@@ -457,7 +457,7 @@ def test_without_a_native_informer_the_filter_is_about_sources_only() -> None:
     topics = Topics(partitions=1)
     service = ExternalService(settings, MemoryLog(topics.specs(), ManualClock()), topics, ManualClock(), (0,), "life")
     assert (service.natives, service.gate.natives) == ({}, {})
-    assert natives_of(service, service, 60.0, ManualClock(), "life") is None, "the worker has nothing to ask"
+    assert natives_of(service, service, 60.0, ManualClock(), "life") is None, "there is no handler to consult"
 
 
 # ---- failures --------------------------------------------------------------------------------------------------------
@@ -471,7 +471,7 @@ def test_a_handler_that_fails_keeps_out_what_is_new_and_closes_what_is_there() -
     why = "event handler told failed: ValueError: broken"
     assert it.rejected("rejectedAllocations") == {"k": why}
     assert it.rejected("rejected") == {"n2": why}
-    assert it.free("n1") == 4, "what the RM says of a node that is there counts"
+    assert it.free("n1") == 4, "the RM's update of an existing node applies"
     assert not it.rig.core.partitions["default"].nodes["n1"].schedulable
     assert it.service.problems() == [
         f"informer {SOURCE} (native): {why} on allocation k (and on 2 more), which is refused or closed"
@@ -595,7 +595,7 @@ def test_a_new_handler_gets_all_existing_objects() -> None:
         "initial add_allocation runs",
         "add_node n3",
     ]
-    assert [it.free(name) for name in ("n1", "n2", "n3")] in ([2, 3, 3], [3, 2, 3]), "of what the RM said, not twice"
+    assert [it.free(name) for name in ("n1", "n2", "n3")] in ([2, 3, 3], [3, 2, 3]), "each occupied amount counts once"
     assert it.send(node("n3", UPDATE, vcore=9)) == ["update_node n3"]
 
 

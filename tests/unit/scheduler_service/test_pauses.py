@@ -168,7 +168,7 @@ def test_a_wait_for_a_source_has_its_times(ends: SourceState) -> None:
     world = World(Gate("life-1", {RM: (("default", "vms"),)}))
     world.rig.wait(10)
     world.rig.send(make.said(state=SourceState.LISTING))
-    assert world.told() == [Told("SOURCE_LISTING", 0)], "since the RM came, not since the source was first heard"
+    assert world.told() == [Told("SOURCE_LISTING", 0)], "the wait began with the registration"
     world.rig.wait(10)
     world.rig.send(make.said(state=ends))
     world.rig.wait(5)

@@ -123,7 +123,7 @@ def test_a_preemption_counts_once_in_spite_of_reminders(rig: Rig) -> None:
     assert tally(rig).preempted == 1, rig.of("released")
     heard = len(rig.of("released"))
     rig.wait(REMIND_S)
-    assert len(rig.of("released")) > heard, "it is told again"
+    assert len(rig.of("released")) > heard, "the release is repeated"
     (victim,) = {release.allocationKey for release in rig.of("released")}  # type: ignore[attr-defined]
     rig.send(make.release("app", victim, si.PREEMPTED_BY_SCHEDULER))
     assert counts(rig) == {**BEGUN, "applications_accepted": 2, "allocated": 3, "preempted": 1}

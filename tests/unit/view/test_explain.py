@@ -253,7 +253,7 @@ async def test_guarantees_count_up_to_the_fence_and_the_nearest_word_protects(be
         ("root.top", "memory", 0),
         ("root.top", "vcore", 5),
     ]
-    assert open_["protectedBy"] == "root.top.open", "inherited: the property stands at each of them"
+    assert open_["protectedBy"] == "root.top.open", "the queue inherits the property, so it protects itself"
     assert open_["message"].startswith("It has no guarantee of its own.")
     assert "Its allocations are protected from preemption." in open_["message"]
 

@@ -34,7 +34,7 @@ def _path(route: Route) -> str:
 
 def test_every_endpoint_about_rms_can_name_one() -> None:
     others = {route.path for route in VIEW if route.right is Right.READ} - {route.path for route in ROUTES}
-    assert others == {"/ws/v1/validate-conf"}, "what it is given, and nothing else"
+    assert others == {"/ws/v1/validate-conf"}, "validate-conf reads its body only"
 
 
 async def _asked(client: httpx.AsyncClient, route: Route, headers: dict[bytes, bytes], rm: str = "") -> httpx.Response:
@@ -57,7 +57,7 @@ async def test_no_endpoint_shows_another_rm(bench: Bench) -> None:
             assert named.status_code in (400, 404), route.path
             unknown = await _asked(client, route, MINE, "unheard-of")
             assert named.status_code == unknown.status_code
-            assert named.text == unknown.text.replace("unheard-of", "theirs"), "as one that does not exist"
+            assert named.text == unknown.text.replace("unheard-of", "theirs"), "another's RM looks like an unknown one"
             own = await _asked(client, route, MINE)
             assert "theirs" not in own.text, route.path
             everything = await _asked(client, route, {})

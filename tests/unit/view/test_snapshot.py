@@ -101,7 +101,7 @@ async def test_queues_parents_first_with_what_is_below(bench: Bench) -> None:
     assert [(queue["path"], queue["applications"], queue["leaf"]) for queue in queues] == [
         ("root", 3, False), ("root.p", 2, False), ("root.p.a", 1, True), ("root.p.b", 1, True), ("root.c", 1, True),
     ]  # fmt: skip
-    assert queues[0]["max"] == {"memory": 100, "vcore": 14_000}, "the cluster"
+    assert queues[0]["max"] == {"memory": 100, "vcore": 14_000}, "root's max is the cluster"
     assert queues[2] == {
         "path": "root.p.a", "state": "Active", "leaf": True, "guaranteed": {"vcore": 2_000}, "max": {"vcore": 4_000},
         "allocated": {"memory": 20, "vcore": 3_000}, "pending": {"memory": 20, "vcore": 3_000}, "preempting": {},

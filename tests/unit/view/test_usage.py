@@ -48,7 +48,7 @@ def test_a_users_queues_are_summed_on_the_way_to_root_and_show_its_own_limits() 
     cluster = Cluster(QUEUES)
     fill(cluster)
     apps = usage.by_user(cluster.partition)
-    assert sorted(apps) == ["ann", "bob"], "who holds and wants nothing uses nothing"
+    assert sorted(apps) == ["ann", "bob"], "a user without allocations and asks is not listed"
     assert go_json(usage.of_user(cluster.partition, "ann", apps["ann"])) == (
         b'{"userName":"ann","groups":{"x":"dev","y":"*"},"queues":{"queuePath":"root",'
         b'"resourceUsage":{"memory":10,"vcore":3000},"runningApplications":["x","y"],"maxResources":{"vcore":9000},'

@@ -1,4 +1,4 @@
-"""`muster admin` and `muster explain`: what they ask, what they print, as text and as JSON, and their exit codes."""
+"""`muster admin` and `muster explain`: requests, output as text and as JSON, exit codes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def gateway() -> Iterator[AdminGateway]:
 
 @pytest.fixture
 def muster(gateway: AdminGateway, capsys: pytest.CaptureFixture[str]) -> Any:
-    """Runs a command against the gateway; gives its exit code, its output and what it complained of."""
+    """Run a command against the gateway; return its exit code, its output and its errors."""
 
     def command(*arguments: str) -> tuple[int, str, str]:
         code = run([*arguments, "--gateway", gateway.address])
@@ -298,7 +298,7 @@ def test_an_ask_with_a_single_reason_is_shown_with_its_time(gateway: AdminGatewa
     assert muster("explain", "ask", "x", "k")[1].count("2023-") == 1
 
 
-# ---- nobody there, wrong calls --------------------------------------------------------------------------------------
+# ---- no gateway, wrong calls ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

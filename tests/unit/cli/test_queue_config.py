@@ -105,7 +105,7 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.parametrize(
     "text",
     [
-        # guaranteed and max as they hold: summed from below, and the least on the path
+        # effective guarantees and maxima: summed from below, and the least on the path
         "Prod, parent, guaranteed {vcore 4} (of its children), max {memory 1Ti, vcore 40}, at most 9 applications",
         "web, guaranteed {vcore 4}, max {memory 1Ti from above, vcore 10}, at most 9 applications",
         "batch, parent, max {memory 1Ti from above, vcore 40 from above, gpu 8}, at most 2 applications",

@@ -1,4 +1,4 @@
-"""`muster top`: what it prints of one snapshot and of several, and how it ends."""
+"""`muster top`: output of one snapshot and of several, and its end."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ class Terminal:
         self._here, there = pty.openpty()
         termios.tcsetwinsize(there, (50, 120))
         command = [sys.executable, "-c", "from muster_cli.main import main; main()", "top", *arguments]
-        # (Whoever runs the tests may say the size of another terminal.)
+        # (The environment of the tests may have another terminal's size.)
         inherited = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
         environment = {**inherited, "TERM": "xterm-256color", "PYTHONUNBUFFERED": "1"}
         self.process = subprocess.Popen(command, stdin=there, stdout=there, stderr=there, env=environment)
@@ -233,7 +233,7 @@ class Terminal:
                 self.seen += self._read()
 
     def interrupt(self) -> int:
-        """Ctrl-C; reads what else comes, and gives the exit code."""
+        """Send Ctrl-C, read the rest of the output, return the exit code."""
         self.process.send_signal(signal.SIGINT)
         while more := self._read():
             self.seen += more

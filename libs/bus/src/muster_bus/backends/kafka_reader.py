@@ -159,10 +159,12 @@ class KafkaReader:
         if known is not None:
             return known
         found = await self._asked_beside(_LATEST)
-        if found is not None:
-            return found
-        offsets = await self._link.bounded(self._consumer.end_offsets([self._place]), "end offset")
-        return int(offsets[self._place])
+        if found is None:
+            offsets = await self._link.bounded(self._consumer.end_offsets([self._place]), "end offset")
+            found = int(offsets[self._place])
+        if found > self._position:
+            self._is_busy()  # whoever asked waits for what is there, which may be markers
+        return found
 
     def _known_lately(self, max_age_s: float) -> int | None:
         """Returns the last stable offset as a fetch of the last seconds told it; None: there was none."""

@@ -155,7 +155,7 @@ class Publisher:
     async def figures(self) -> dict[str, dict[str, float]] | None:
         """The export figures of each store, summed over partitions; None while it does not answer."""
         try:
-            async with httpx.AsyncClient(timeout=5) as http:
+            async with httpx.AsyncClient(timeout=60) as http:
                 text = (await http.get(f"{self.url}/metrics")).text
         except httpx.HTTPError:
             assert self.process.running, self.process.log_tail()

@@ -19,7 +19,7 @@ TASKS = 8_152
 PACE_PER_S = 2_000.0
 RESTART_PAUSE_S = 0.3  # the client must notice: streams break, first tries fail
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def options(deployment: Deployment) -> ReplayOptions:

@@ -23,7 +23,7 @@ from waiting import eventually
 PATIENCE_S = 60.0
 # A test of many waits and command lines; each of these may take long on a busy machine.
 WHOLE_S = 240.0
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 SETTINGS = ["log.partitions=2", "gateway.lease_ttl_s=0.6", "publisher.request_push_interval_s=0.1"]
 # Paths that mean one RM each, without which YuniKorn's readers do not work.
 OF_ONE_RM = (

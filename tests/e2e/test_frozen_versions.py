@@ -35,7 +35,7 @@ HOSTS = """
 - {kind: allocation, id: db-1, node_id: host-1, quantities: {vcore: "8", memory: 64Gi}}
 """
 
-pytestmark = pytest.mark.timeout(200)
+pytestmark = pytest.mark.timeout(600)
 
 
 def unpacked(version: str, directory: Path) -> Up:

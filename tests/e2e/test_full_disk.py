@@ -17,7 +17,7 @@ from muster_cli.probe import probe
 from muster_client.local import muster_command
 from up import Up
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 PATIENCE_S = 90.0
 
 

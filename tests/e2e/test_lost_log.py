@@ -32,7 +32,7 @@ def up(tmp_path: Path) -> Iterator[Up]:
 async def register(up: Up, rm_id: str) -> None:
     async with grpc.aio.insecure_channel(up.grpc) as channel:
         request = si_pb2.RegisterResourceManagerRequest(rmID=rm_id, version="1", policyGroup="queues", config=CONFIG)
-        await SchedulerStub(channel).RegisterResourceManager(request, timeout=30)
+        await SchedulerStub(channel).RegisterResourceManager(request, timeout=60)
 
 
 def refused(up: Up) -> str:

@@ -19,7 +19,7 @@ from waiting import eventually
 QUEUES = "partitions: [{name: default, queues: [{name: root, submitacl: '*', queues: [{name: a}]}]}]"
 RMS = ["one", "two", "three", "four", "five"]
 
-pytestmark = [pytest.mark.kafka, pytest.mark.redis, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.kafka, pytest.mark.redis, pytest.mark.timeout(600)]
 
 
 def muster(*arguments: object) -> subprocess.CompletedProcess[str]:

@@ -115,7 +115,7 @@ async def deployed(_directory: Path) -> AsyncIterator[Place]:
 FORMS = [pytest.param(embedded, id="embedded"), *([pytest.param(deployed, id="deployed")] if DEPLOYED else [])]
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 @pytest.mark.usefixtures("logs_as_before")
 @pytest.mark.parametrize("form", FORMS)
 async def test_every_request_has_its_form(form: Any, tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ async def cards(rm: Rm) -> None:
     """Asks for cards do not compete with others."""
     labels = {"si/hostname": "host-4", "si/rackname": "rack-4", "zone": "<a&b>"}
     await rm.client.send_nodes([node("n4", {"card": 20}, attributes=labels)])
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await rm.client.nodes_answered()
     foreign = existing_allocation("elsewhere", "", "n4", {"card": 1})
     foreign.allocationTags["foreign"] = "default"

@@ -91,7 +91,7 @@ async def test_a_stopped_rm_is_asked_to_register(world: Rig) -> None:
         await life.shut_down("rm")
         await life.sweep(gateway._table)
         with pytest.raises(ReregistrationNeeded, match="is stopped"):
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await rm.wait()
 
 

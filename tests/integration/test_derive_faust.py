@@ -36,7 +36,7 @@ from muster_proto.si.v1.si_pb2 import EventRecord
 from unit.publisher.feeding import Feeder
 from unit.publisher.using import Life
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(400)]  # a dozen processes begin, one after the other
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]  # a dozen processes begin, one after the other
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "python" / "consume_events.py"
 FAUST_EXAMPLE = EXAMPLE.with_name("faust_consumer.py")
@@ -86,7 +86,7 @@ class Deriving:
         """The number of partitions that it says it works on; 0 while it does not answer."""
         async with httpx.AsyncClient() as http:
             try:
-                text = (await http.get(self._url.replace("/health", "/metrics"), timeout=5)).text
+                text = (await http.get(self._url.replace("/health", "/metrics"), timeout=60)).text
             except httpx.HTTPError:
                 return 0
         return len(re.findall(r"^muster_publisher_derive_lag_offsets\{", text, re.MULTILINE))
@@ -96,7 +96,7 @@ class Deriving:
         found: list[str] = []
         async with httpx.AsyncClient() as http:
             for _ in range(400):
-                text = (await http.get(self._url.replace("/health", "/metrics"), timeout=5)).text
+                text = (await http.get(self._url.replace("/health", "/metrics"), timeout=60)).text
                 found = re.findall(r"^muster_publisher_derive_lag_offsets\{.*\} (.*)$", text, re.MULTILINE)
                 if len(found) == PARTITIONS and set(found) == {"0.0"}:
                     return

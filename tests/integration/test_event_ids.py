@@ -20,11 +20,11 @@ ENVIRONMENT = {"MUSTER_PUBLISHER__RING_CAPACITY": "50"}
 # A publisher that was killed is back after seconds, on a busy machine after a minute.
 PATIENCE_S = 180.0
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def ask(deployment: Deployment, path: str) -> Any:
-    with urllib.request.urlopen(deployment.http + path, timeout=10) as answer:
+    with urllib.request.urlopen(deployment.http + path, timeout=60) as answer:
         return json.loads(answer.read())
 
 

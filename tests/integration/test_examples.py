@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 GO_RM = EXAMPLES / "go-rm"
 BUILD_TIMEOUT_S = 300  # grpc-go is compiled once per machine, on two busy cores
-RUN_TIMEOUT_S = 60
+RUN_TIMEOUT_S = 180
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(BUILD_TIMEOUT_S + 2 * RUN_TIMEOUT_S)]
 needs_go = pytest.mark.skipif(shutil.which("go") is None, reason="no Go toolchain here: the Go example is not tried")

@@ -20,6 +20,7 @@ from muster_bus.engines import make_log
 from muster_bus.log import Log
 from muster_bus.settings import LogSettings
 from muster_bus.topics import Topics
+from muster_client.local import free_ports
 from muster_event_publisher.app import PublisherService
 from muster_event_publisher.settings import PublisherSettings
 from pydantic import SecretStr
@@ -239,7 +240,7 @@ class Door:
         self._target = (host, int(port))
         self._address = address
         self._dsn = dsn
-        self._port = 0
+        (self._port,) = free_ports(1)
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
 
@@ -249,7 +250,6 @@ class Door:
 
     async def open(self) -> None:
         self._server = await asyncio.start_server(self._through, "127.0.0.1", self._port)
-        self._port = self._server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:
         if self._server is not None:

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "external.md").read_text(encoding="utf-8")
 KEPT = ROOT / "examples" / "external" / "acme"
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def blocks() -> dict[str, str]:

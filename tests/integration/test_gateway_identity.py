@@ -98,7 +98,7 @@ async def opened(behind: str = "asgi", **settings: Any) -> AsyncIterator[Front]:
     gateway = Gateway(chosen, log, topics, make_sessions(chosen, clock), clock, **mounted)
     await gateway.start()
     try:
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{gateway.http_port}", timeout=10) as client:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{gateway.http_port}", timeout=60) as client:
             yield Front(gateway, client)
     finally:
         await gateway.stop()
@@ -114,7 +114,7 @@ async def _raw(port: int, head: str) -> str:
     """What is answered to bytes as they are: clients of a library tidy up a path before they send it."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(head.replace("\n", "\r\n").encode() + b"Connection: close\r\n\r\n")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         answer = await reader.read()
     writer.close()
     return answer.decode()

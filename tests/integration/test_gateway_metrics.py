@@ -246,7 +246,7 @@ async def test_watchers_of_other_queries_get_other_answers() -> None:
 
 async def known(it: World) -> None:
     """Waits until the view knows an RM: it reads a large configuration beside everything else."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
             try:
                 await it.stub.Get(Request(sections=[Request.SCHEDULER]))

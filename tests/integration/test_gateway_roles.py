@@ -80,7 +80,7 @@ async def opened() -> AsyncIterator[tuple[Front, aiohttp.ClientSession]]:
     await front.gateway.start()
     try:
         url = f"http://127.0.0.1:{front.gateway.http_port}"
-        async with aiohttp.ClientSession(url, timeout=aiohttp.ClientTimeout(20)) as client:
+        async with aiohttp.ClientSession(url, timeout=aiohttp.ClientTimeout(60)) as client:
             yield front, client
     finally:
         await front.gateway.stop()

@@ -91,7 +91,7 @@ async def test_a_task_that_dies_takes_the_gateway_with_it(world: Rig) -> None:
     assert reader is not None
     await reader.close()
     with pytest.raises(Exception, match="closed"):
-        await asyncio.wait_for(gateway.wait(), 5)
+        await asyncio.wait_for(gateway.wait(), 60)
     await gateway.stop()
 
 
@@ -150,7 +150,7 @@ async def front(request: pytest.FixtureRequest, world: Rig) -> AsyncIterator[htt
     mounted = {"view": app, "publisher": app} if request.param == "asgi" else {}
     gateway = Gateway(settings, world.log, world.topics, world.sessions, world.clock, **mounted)
     await gateway.start()
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{gateway.http_port}", timeout=10) as client:
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{gateway.http_port}", timeout=60) as client:
         yield client
     await gateway.stop()
     server.should_exit = True

@@ -92,7 +92,7 @@ async def test_an_owner_that_is_replaced_between_two_steps_is_fenced(bus: KafkaL
     send_offsets, refused = a._producer.send_offsets_to_transaction, []
 
     async def late(*arguments: Any) -> None:
-        await asyncio.wait({a._producer._sender.sender_task}, timeout=20)
+        await asyncio.wait({a._producer._sender.sender_task}, timeout=60)
         try:
             await send_offsets(*arguments)
         except Exception as error:
@@ -115,9 +115,9 @@ async def test_a_race_between_both_ends_one_way_or_the_other(bus: KafkaLog, topi
     b = await bus.take_over("scheduler", topics.requests, 0)
     answer_b, position = await answer(bus, topics, "B", await b.committed())
     await b.commit([answer_b], position)
-    await asyncio.wait({held.commit}, timeout=20)
+    await asyncio.wait({held.commit}, timeout=60)
     told = held.commit.exception()
-    async with asyncio.timeout(20):  # a commit is told a moment before everybody sees it
+    async with asyncio.timeout(60):  # a commit is told a moment before everybody sees it
         while answer_b.value not in (seen := values(await all_of(bus, topics.responses))):  # noqa: ASYNC110 - a server
             await asyncio.sleep(0.01)
     assert seen in ([b"A:m0", b"B:m1"], [b"B:m0"])
@@ -138,7 +138,7 @@ async def test_an_offset_that_is_not_decided_yet_is_waited_for(bus: KafkaLog, to
     assert not question.done()
     held.go.set()
     await held.commit
-    assert await asyncio.wait_for(question, 20) == await a.committed() == 1
+    assert await asyncio.wait_for(question, 60) == await a.committed() == 1
 
 
 async def test_asking_before_fencing_would_double(bus: KafkaLog, topics: Topics, settings: LogSettings) -> None:

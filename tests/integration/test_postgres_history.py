@@ -399,7 +399,7 @@ async def test_views_agree_with_what_a_whole_muster_did(history: History, tmp_pa
             await driver.ask_up_front(rm, "a")
             await driver.release_all(rm, "a")
             await driver.ask_up_front(rm, "b")
-            async with httpx.AsyncClient(base_url=deployment.http, timeout=30) as http:
+            async with httpx.AsyncClient(base_url=deployment.http, timeout=60) as http:
                 async with asyncio.timeout(60):  # (the view follows the log: it may be behind what the RM heard)
                     while True:
                         nodes = (await http.get("/ws/v1/partition/default/nodes")).json()

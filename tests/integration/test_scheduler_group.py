@@ -17,7 +17,7 @@ from muster_scheduler.app import SchedulerService
 from muster_scheduler.settings import SchedulerSettings
 from waiting import eventually
 
-pytestmark = [pytest.mark.slow, pytest.mark.kafka, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.kafka, pytest.mark.timeout(600)]
 
 PARTITIONS = 4
 PACE_S = 0.02  # between two asks of an RM

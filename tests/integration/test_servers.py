@@ -38,7 +38,7 @@ async def test_kafka_ends_transactions(kafka_bootstrap: str) -> None:
         isolation_level="read_committed",
         auto_offset_reset="earliest",
     )
-    async with asyncio.timeout(30), producer, consumer:
+    async with asyncio.timeout(60), producer, consumer:
         for value in (b"a", b"b"):  # the second one can only begin when the first one has ended
             async with producer.transaction():
                 await producer.send_and_wait(topic, value)

@@ -18,7 +18,7 @@ from muster_si.constants import FOREIGN
 from waiting import eventually
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "python" / "objects.py"
-TIMEOUT_S = 60
+TIMEOUT_S = 180
 QUEUES = """
 partitions:
   - name: default
@@ -28,7 +28,7 @@ partitions:
         queues: [{name: a}, {name: b}]
 """
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 async def objects(*where: str) -> Any:

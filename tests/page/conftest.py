@@ -15,7 +15,7 @@ from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, 
 from up import Up, up
 
 # A machine that has much else to do: nothing is held against how fast it is.
-PATIENCE_MS = 30_000
+PATIENCE_MS = 60_000
 SHOTS = Path(__file__).parents[2] / ".artefacts" / "page"
 
 Opened = Callable[..., Awaitable[Page]]

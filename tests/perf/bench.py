@@ -1,4 +1,4 @@
-"""Measures Muster on this machine, embedded and on Kafka, beside the peer's figures; see the README.md here.
+"""Measures Muster on this machine, embedded and on Kafka, see the README.md here.
 
 .venv/bin/python -m tests.perf.bench [--backend embedded|kafka|both] [--runs 3] [--quick] [--only gangs] [--json FILE]
 """
@@ -28,7 +28,6 @@ from chaos.harness import Deployment, embedded, on_kafka  # noqa: E402
 from muster_client.replay import ReplayOptions, replay  # noqa: E402
 from perf.driver import Driver, Shape  # noqa: E402
 from perf.gang_driver import Gangs, run_gangs, run_gangs_on_a_clock  # noqa: E402
-from perf.peer import PEER  # noqa: E402
 from perf.turns_driver import MODES, broken_promises, run_turns, scenario_of  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
@@ -220,20 +219,18 @@ def flat(backend: str, found: dict[str, dict[str, Any]]) -> list[dict[str, Any]]
 
 
 def show(results: dict[str, dict[str, dict[str, Any]]]) -> None:
-    """Side by side: each backend, and the peer."""
+    """Side by side."""
     table = Table(title="medians", title_justify="left")
     table.add_column("scenario")
     table.add_column("figure")
     for backend in results:
         table.add_column(backend, justify="right")
-    table.add_column("peer (in memory)", justify="right")
     hidden = {"asks_per_message", "asks", "nodes", "tasks", "server_cpu_s_each", "good", "complaints", "pending"}
     for scenario in SCENARIOS:
         names = [name for found in results.values() for name in found.get(scenario, {}) if name not in hidden]
         for name in dict.fromkeys(names):
-            peer: Any = PEER.get(scenario, {})
             cells = [found[scenario].get(name, "") for found in results.values()]
-            table.add_row(scenario, name, *(_shown(cell) for cell in cells), _shown(peer.get(name, "")))
+            table.add_row(scenario, name, *(_shown(cell) for cell in cells))
         table.add_section()
     console.print(table)
 
@@ -260,7 +257,6 @@ def main() -> int:
         "muster": version("muster"),
         "measured_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "machine": machine(),
-        "peer": PEER,
         "medians": {},
         "each": {},
         "runs": [],

@@ -297,7 +297,7 @@ def test_an_unreachable_gateway_is_reported(command: tuple[str, ...], capsys: py
         assert run([*command, "--gateway", address, "--timeout-s", "5"]) == 1
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert printed.err.startswith(f"muster: {address}: no answer: ")
+    assert printed.err.startswith(f"muster: nothing answers at {address}: ")
 
 
 @pytest.mark.parametrize("command", [("admin", "drain"), ("explain", "ask", "x"), ("admin", "halt"), ("explain", "rm")])

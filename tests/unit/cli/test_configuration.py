@@ -111,6 +111,16 @@ def test_a_call_without_an_answer_is_one_line(file: Path, capsys: pytest.Capture
         address = f"127.0.0.1:{closed.getsockname()[1]}"
         assert run(["config", "apply", str(file), "--gateway", address, "--rm", "my-rm", "--timeout-s", "2"]) == 1
     printed = capsys.readouterr().err
+    assert printed.startswith(f"muster: nothing answers at {address}: ")
+
+
+def test_a_gateway_that_says_nothing_may_have_taken_it(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        assert run(["config", "apply", str(file), "--gateway", address, "--rm", "my-rm", "--timeout-s", "2"]) == 1
+    printed = capsys.readouterr().err
     assert printed.startswith(f"muster: {address}: ")
     assert printed.endswith("applying it again is safe\n")
     assert len(printed.splitlines()) == 1

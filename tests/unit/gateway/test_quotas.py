@@ -143,6 +143,19 @@ async def test_rms_of_other_partitions_are_counted_by_identity() -> None:
     assert await counts.elsewhere("0-new", "team-a") == (2, 3)
 
 
+async def test_an_accepted_rm_counts_while_its_session_is_not_stored_yet() -> None:
+    clock, sessions = ManualClock(), MemorySessions(ManualClock())
+    await sessions.start()
+    counts = RmCounts(sessions, lambda rm_id: int(rm_id[0]) % 2, clock)
+    await counts.elsewhere("1-rm", "team-a")
+    counts.registered("1-rm", "team-a")
+    clock.advance(5.0)
+    assert await counts.elsewhere("0-new", "team-a") == (1, 1), "this call has read the sessions"
+    await sessions.compare_and_set(session("1-rm", "team-a"))
+    counts.ended("1-rm")
+    assert await counts.elsewhere("0-new", "team-a") == (1, 1), "until the next read"
+
+
 # ---- notes -----------------------------------------------------------------------------------------------------------
 
 

@@ -18,6 +18,7 @@ from rich.live import Live
 from muster_cli.common import NO_ACCESS_FLAGS, AccessFlags
 from muster_cli.errors import CommandError, UsageError
 from muster_cli.operating import check_call
+from muster_cli.reach import check_reachable
 from muster_cli.top_screen import Room, screen
 
 INTERVAL_MIN_S = 0.1
@@ -57,6 +58,7 @@ def top(asked: Asked) -> int:
         raise UsageError(f"--nodes {asked.nodes}: expected at least 1")
     check_call(asked.gateway)
     access = asked.flags.access()
+    check_reachable(asked.gateway)
     try:
         asyncio.run(_show(asked, access))
     except AdminRefused as error:

@@ -95,7 +95,7 @@ class LocalProcess:
             self._process.kill()
             self._process.wait()
 
-    def stop(self, timeout_s: float = 15.0) -> int:
+    def stop(self, timeout_s: float = 60.0) -> int:
         """Asks the process to end, kills it after the time allowed, and returns its exit code."""
         if self._process is None:
             return 0

@@ -21,6 +21,7 @@ import grpc
 import structlog
 from muster_rest.methods import METHODS, Method, by_path
 from muster_runtime.caller import Caller
+from muster_runtime.grpc_headers import send_headers
 from muster_runtime.identity import Proof, Right
 from muster_runtime.life import until
 
@@ -98,6 +99,7 @@ class GrpcDoor(grpc.aio.ServerInterceptor):
             caller = await self._admit(method, request, context)
             caller.on_withdrawn(withdrawn.set)
             async with self._under_way(method, request, caller, context):
+                await send_headers(context)
                 if not await until(inner(request, context), withdrawn.wait()):
                     gone = RightWithdrawn(caller.identity.name)
                     await context.abort(gone.code, str(gone))

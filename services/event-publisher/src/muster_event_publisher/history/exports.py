@@ -36,21 +36,24 @@ class Exports:
         self._membership, self._sinks, self._make = membership, sinks, make
         self._exporters: dict[int, Sequence[Exporter]] = {}
         self._tasks: dict[int, list[asyncio.Task[None]]] = {}
-        self._shared = asyncio.Event()  # the first share is taken
+        self._share: Assignment | None = None  # that is taken
+        self._shared = asyncio.Event()
         self._finishing = False
 
     async def start(self) -> None:
         """Begins to join the group. A publisher without sinks exports nothing, and is no member."""
-        if self._sinks:
-            await self._membership.start()
+        if not self._sinks:
+            return
+        await self._membership.start()
+        if self._membership.assignment is not None:
+            await self._take(self._membership.assignment)
 
     async def run(self) -> None:
         """Exports what is this publisher's, for ever. Raises an exporter's error."""
         if not self._sinks:
             await asyncio.Event().wait()
-        share: Assignment | None = None
         while True:
-            changed = asyncio.ensure_future(self._membership.changed(share))
+            changed = asyncio.ensure_future(self._membership.changed(self._share))
             try:
                 await asyncio.wait({changed, *self._every()}, return_when=asyncio.FIRST_COMPLETED)
                 if self._finishing:
@@ -63,7 +66,6 @@ class Exports:
             finally:
                 changed.cancel()
             await self._take(share)
-            self._shared.set()
 
     async def finish(self) -> None:
         """Returns when the events up to the feeds' ends are durable, as far as they are this publisher's. The feeds
@@ -73,9 +75,8 @@ class Exports:
             return
         await self._shared.wait()  # a publisher may be stopped before it is a member
         self._finishing = True
-        for exporters in self._exporters.values():
-            for exporter in exporters:
-                exporter.finish()
+        for exporter in self.exporters:
+            exporter.finish()
         await asyncio.gather(*self._every())
         await self._membership.close()
 
@@ -97,9 +98,14 @@ class Exports:
         return share.members if share is not None else 0
 
     @property
+    def exporters(self) -> list[Exporter]:
+        """Those that run."""
+        return [exporter for exporters in self._exporters.values() for exporter in exporters]
+
+    @property
     def problems(self) -> list[str]:
         """The faults of this moment, one sentence each."""
-        found = {each.problem for exporters in self._exporters.values() for each in exporters if each.problem}
+        found = {each.problem for each in self.exporters if each.problem}
         problem = self._membership.problem() if self._sinks else ""
         return sorted(found) + ([problem] if problem else [])
 
@@ -117,6 +123,8 @@ class Exports:
                 for exporter in exporters
             ]
         metrics.EXPORT_PARTITIONS.set(len(self._exporters))
+        self._share = share
+        self._shared.set()
 
     async def _give_up(self, partition: int) -> None:
         """Ends a partition's exporters at once: whoever exports it next reads again what they had not written."""

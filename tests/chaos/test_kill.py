@@ -26,6 +26,7 @@ def options(deployment: Deployment) -> ReplayOptions:
     return ReplayOptions(
         gateway=deployment.gateway,
         http=deployment.http,
+        access=deployment.access,
         rm_id=RM_ID,
         asks_per_s=PACE_PER_S,
         quiet_s=5.0,  # longer than a restart: silence while the scheduler is away is not the end

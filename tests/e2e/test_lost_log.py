@@ -73,7 +73,7 @@ async def test_a_lost_log_does_not_start(up: Up, tmp_path: Path, lose: Callable[
     up.process.kill()
     lose(tmp_path / "data")
     assert "log.accept_loss=" in refused(up)
-    assert "log.accept_loss=" in refused(up), "and the second start is no other"
+    assert "log.accept_loss=" in refused(up), "a second start is refused, too"
 
 
 async def test_an_accepted_loss_is_an_event_and_what_is_left_goes_on(up: Up, tmp_path: Path) -> None:

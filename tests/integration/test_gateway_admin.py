@@ -1,4 +1,4 @@
-"""muster.v1.Admin over real gRPC, with a scripted scheduler: answers, errors, and streams that notice nothing."""
+"""muster.v1.Admin over real gRPC, with a scripted scheduler: answers, errors, undisturbed streams."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ async def test_a_stream_that_lags_passes_over_the_answers(world: Rig) -> None:
 
 
 async def test_a_rebuilt_session_is_not_misled_by_an_answer(world: Rig) -> None:
-    """What came before the update belongs to the registration in force, and is still owed."""
+    """Responses from before the update belong to the present registration, and are still delivered."""
     channel = await world.registered(await world.gateway())
     await world.scheduler.emit("rm", [ALLOCATION] * 3)
     await channel.configure("rm", "good")
@@ -118,7 +118,7 @@ async def test_a_rebuilt_session_is_not_misled_by_an_answer(world: Rig) -> None:
 
 @pytest.mark.parametrize("text", ["good", "bad"])
 async def test_an_answer_behind_a_registration_is_no_response_number(world: Rig, text: str) -> None:
-    """A client that resumes behind its registration, where only an answer without a number follows."""
+    """A client resumes after its registration, and only an answer without a number follows."""
     channel = await world.registered(await world.gateway())
     await channel.configure("rm", text)
     stream = channel.open(ALLOCATION, "rm", resume_after=1)

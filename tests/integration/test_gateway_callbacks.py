@@ -138,7 +138,7 @@ async def test_a_callback_stream_alone_keeps_an_rm_running(world: Rig) -> None:
     )
 
 
-# ---- what ends a stream, and what does not ---------------------------------------------------------------------------
+# ---- errors ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -285,7 +285,7 @@ async def test_a_registration_ends_the_stream_and_its_end_is_noted(world: Rig) -
     await channel.register("rm")
     assert await stream.status() == (Code.ABORTED, "superseded: rmID 'rm' registered again, open new streams")
     await eventually(lambda: world.scheduler.notes("rm") == [(True, 1), (False, 2)], "the scheduler knows of its end")
-    await world.scheduler.ask("rm", 2)  # to nobody: of the new registration no stream was ever open
+    await world.scheduler.ask("rm", 2)  # no recipient: the new registration has had no stream
     again = await channel.connect(predicates=True)
     await world.scheduler.ask("rm", 3)
     assert await again.asked(1) == [3]
@@ -347,7 +347,7 @@ async def test_questions_before_a_gateways_death_are_sent_again(quick: Rig) -> N
 
 
 async def test_old_questions_are_not_worth_a_search(quick: Rig) -> None:
-    """What was asked longer ago than callback_resume_s is passed over, whatever the RM says it processed."""
+    """Questions older than callback_resume_s are skipped, whatever number the RM has processed."""
     gateway = await quick.gateway(callback_resume_s=0.5)
     channel = await quick.registered(gateway)
     stream = await channel.connect(predicates=True)
@@ -484,7 +484,7 @@ async def test_a_gateway_that_was_taken_for_dead_gives_the_stream_up(quick: Rig)
     first, second = await quick.gateway(**times), await quick.gateway(**times)
     channel = await quick.registered(first)
     stream = await channel.connect(predicates=True)
-    clock.advance(11.0)  # the first one shows no sign of life
+    clock.advance(11.0)  # the first one is silent
     await second._servicer._parts.life.sweep(second._table)  # type: ignore[union-attr]
     await first._servicer._parts.life.sweep(first._table)  # type: ignore[union-attr]
     assert (await stream.status())[0] is Code.ABORTED
@@ -515,12 +515,12 @@ async def test_a_store_that_lost_everything_goes_on_with_the_epochs_of_the_log(w
 
 
 async def test_a_stream_that_ended_while_the_store_was_empty_is_noted(world: Rig) -> None:
-    """The gateway died together with the store: only the log knows that there was a stream."""
+    """The gateway died together with the store, so only the log knows of the stream."""
     gateway = await world.gateway(lease_ttl_s=0.3)
     channel = await world.registered(gateway)
     stream = await channel.connect(predicates=True)
     await eventually(lambda: world.scheduler.notes("rm"), "the scheduler has heard of it")
-    await world.scheduler.ask("rm", 0)  # (in the transaction behind the one that records it)
+    await world.scheduler.ask("rm", 0)  # (in the transaction after the one that records it)
     await stream.asked(1)
     await crash(gateway)
     await _forget(world)
@@ -551,7 +551,7 @@ Told = list[tuple[str, int | None]]
 
 
 def apart(told: Told) -> tuple[list[tuple[str, int]], list[str]]:
-    """Tracked events, and those of asks: each in its own order."""
+    """Split into tracked events and request events, each in its order."""
     return [(name, number) for name, number in told if number is not None], [n for n, number in told if number is None]
 
 
@@ -578,7 +578,7 @@ async def test_a_stream_without_the_wish_gets_no_events(quick: Rig) -> None:
 @pytest.mark.parametrize("after", [0, 503, 1_499, 2_998])
 async def test_events_go_on_behind_an_id(world: Rig, after: int) -> None:
     channel = await world.registered(await world.gateway())
-    for start in range(0, 3_000, 100):  # between others' events, and the RM's own without an id
+    for start in range(0, 3_000, 100):  # between events of other RMs, and the RM's own without an id
         await world.scheduler.happen("rm", *[f"e{n}" for n in range(start, start + 100)])
         await world.scheduler.happen("rm", f"ask{start}", tracked=False)
         await world.scheduler.happen("other", *["x"] * 60)
@@ -618,7 +618,7 @@ async def test_the_newest_request_events_are_kept_and_the_rest_counted(quick: Ri
     assert told == ([], names[-1_000:])
     assert stream.got[-1].events.request_events_dropped == 1_500
     assert metrics.request_events_dropped._value.get() - before == 1_500
-    # the RM has another capacity now
+    # the store of the RM has another capacity now
     await quick.scheduler.happen("rm", *names[:20], tracked=False, store=5)
     assert apart(await stream.events(5)) == ([], names[15:20])
 
@@ -649,7 +649,7 @@ async def test_no_request_event_comes_twice_or_is_lost_between_streams(world: Ri
 
 
 async def test_request_events_made_while_no_stream_is_open_arrive_once_and_in_order(world: Rig) -> None:
-    """The RM says nothing of what it has: what was sent counts, over reconnects and restarts of the gateway."""
+    """The RM names no position. The gateway's stored position counts, over reconnects and restarts of the gateway."""
     gateway = await world.gateway()
     channel = await world.registered(gateway)
     await world.scheduler.happen("rm", "a0", "a1", tracked=False)
@@ -677,7 +677,7 @@ async def test_request_events_made_while_no_stream_is_open_arrive_once_and_in_or
     assert apart(told) == ([("t1", 1)], ["c0"])
     stream.cancel()
     await eventually(lambda: world.scheduler.notes("rm")[-1] == (False, 6), "the stream has left")
-    # 4. nothing happened meanwhile
+    # 4. without new events
     stream = await channel.connect(request_events_only=True)
     assert await stream.silent()
 
@@ -750,7 +750,7 @@ async def test_a_slow_reader_holds_its_own_events_up_and_loses_none(world: Rig) 
     feed = gateway._table.get("rm", CALLBACK)._events  # type: ignore[union-attr]
     await eventually(lambda: feed._waiting_bytes >= 500_000, "what may wait is full")
     await asyncio.sleep(0.2)
-    assert feed._waiting_bytes < 600_000, "and no more than that is read"
+    assert feed._waiting_bytes < 600_000, "the gateway reads no further"
     quick_one = await other.connect("other", events=True)
     await world.scheduler.happen("other", "mine")
     assert await quick_one.events(1) == [("mine", 0)], "another RM notices nothing"
@@ -857,7 +857,7 @@ async def test_only_so_many_configurations_wait(quick: Rig) -> None:
     await stream.send(Said(configurations=[a_configuration(f"{n}", "good") for n in range(30)]))
     results = [(await stream.receive()).configurations[0] for _ in range(13)]
     assert all("wait for the scheduler already: try again" in result.error for result in results)
-    # (Whether the first one is under way already when the last ones come is chance.)
+    # (It is chance whether the first one is already under way when the last ones come.)
     assert {result.id for result in results} <= {f"{n}" for n in range(16, 30)}
     await stream.say(1)
     await eventually(lambda: quick.scheduler.answers("rm"), "answers do not wait for configurations")

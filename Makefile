@@ -36,7 +36,7 @@ LAW_TESTS := tests/unit/core/test_preemption_gang_laws.py \
 LOAD_TESTS := tests/chaos/test_brokers.py tests/chaos/test_overload.py tests/chaos/test_derive_members.py
 BAD_INPUT_TESTS := tests/e2e/test_generated_bad_input.py tests/e2e/test_generated_bad_calls.py
 
-.PHONY: help install install-dev demo examples example-external test test-unit test-long test-load fuzz check format simulate simulate-gangs simulate-callbacks simulate-external simulate-mixed bench bench-core bench-memory bench-export bench-derive bench-events bench-external bench-failover bench-group bench-neighbours bench-view openb figures routes proto lock compose-test compose-test-brokers compose-test-secure clean
+.PHONY: help install install-dev demo examples example-external test test-unit test-long test-load fuzz check format simulate simulate-gangs simulate-callbacks simulate-external simulate-mixed bench bench-core bench-memory bench-export bench-derive bench-events bench-external bench-failover bench-group bench-neighbours bench-view profile openb figures routes proto lock compose-test compose-test-brokers compose-test-secure clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -150,6 +150,9 @@ bench-group: install-dev ## what several schedulers and their standbys cost; JSO
 
 bench-neighbours: install-dev ## one RM's asks beside an RM that asks for much, hostile configurations, readers of metrics; JSON
 	@$(BIN)/python -m tests.perf.neighbours_bench $(BENCH_ARGS)
+
+profile: install-dev ## where the processor time of one ask goes, by process, thread and stage (BENCH_ARGS='--asks-per-s 100' or '--syscalls')
+	@$(BIN)/python -m tests.perf.profile_bench $(BENCH_ARGS)
 
 openb: install-dev ## four node sort policies on the openb trace: table and plot, also into docs/
 	@$(BIN)/python examples/openb/compare.py --write docs $(OPENB_ARGS)

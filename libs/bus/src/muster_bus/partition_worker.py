@@ -314,6 +314,7 @@ class _Life:
     def __init__(self, worker: PartitionWorker, machine: Machine, owner: PartitionOwner, reader: LogReader) -> None:
         self._worker, self._machine, self._owner, self._reader = worker, machine, owner, reader
         self._settings, self._clock = worker.settings, worker.clock
+        self._observe = metrics.apply_seconds.labels(worker.label).observe
         self._in_flight: asyncio.Task[None] | None = None
         self._outputs: list[OutRecord] = []  # of the next transaction, as are the next three
         self._output_bytes = 0
@@ -446,7 +447,7 @@ class _Life:
         try:
             return guard(call, *arguments)
         finally:
-            metrics.apply_seconds.labels(self._worker.label).observe(self._clock.monotonic() - started_s)
+            self._observe(self._clock.monotonic() - started_s)
 
     def _tick_if_due(self) -> bool:
         """Calls the machine's ``tick`` if its deadline has come. Returns whether this gave records."""

@@ -198,7 +198,7 @@ class Rm:
         )
         self._gateway, self._queues = gateway, queues
         self.client = self._new_client()
-        self._http = httpx.AsyncClient(base_url=http, timeout=10)
+        self._http = httpx.AsyncClient(base_url=http, timeout=60)
 
     def _new_client(self) -> RmClient:
         return RmClient(

@@ -32,7 +32,7 @@ def up(tmp_path: Path) -> Iterator[Up]:
 async def register(up: Up, rm_id: str) -> None:
     async with grpc.aio.insecure_channel(up.grpc) as channel:
         request = si_pb2.RegisterResourceManagerRequest(rmID=rm_id, version="1", policyGroup="queues", config=CONFIG)
-        await SchedulerStub(channel).RegisterResourceManager(request, timeout=30)
+        await SchedulerStub(channel).RegisterResourceManager(request, timeout=60)
 
 
 def refused(up: Up) -> str:
@@ -72,7 +72,7 @@ async def test_a_lost_log_does_not_start(up: Up, tmp_path: Path, lose: Callable[
     up.process.kill()
     lose(tmp_path / "data")
     assert "log.accept_loss=" in refused(up)
-    assert "log.accept_loss=" in refused(up), "and the second start is no other"
+    assert "log.accept_loss=" in refused(up), "a second start is refused, too"
 
 
 async def test_an_accepted_loss_is_an_event_and_what_is_left_goes_on(up: Up, tmp_path: Path) -> None:

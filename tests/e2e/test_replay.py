@@ -23,7 +23,7 @@ TASKS = 8_152
 RM_MINIMAL = ROOT / "examples" / "rm_minimal.py"
 COMMAND_TIMEOUT_S = 200
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 async def run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
@@ -64,7 +64,7 @@ async def muster_up(tmp_path: Path) -> AsyncIterator[Deployment]:
 async def highest_event(deployment: Deployment) -> int:
     """Highest event id; the publisher may still be reading."""
     last = -1
-    async with httpx.AsyncClient(base_url=deployment.http, timeout=10) as http:
+    async with httpx.AsyncClient(base_url=deployment.http, timeout=60) as http:
         for _ in range(100):
             batch = (await http.get("/ws/v1/events/batch", params={"rm": "openb", "count": "1"})).json()
             if batch.get("HighestID", 0) == last > 0:
@@ -75,7 +75,7 @@ async def highest_event(deployment: Deployment) -> int:
 
 
 async def partition(deployment: Deployment) -> dict[str, Any]:
-    async with httpx.AsyncClient(base_url=deployment.http, timeout=10) as http:
+    async with httpx.AsyncClient(base_url=deployment.http, timeout=60) as http:
         for _ in range(100):
             answer = await http.get("/ws/v1/partitions")
             found = [item for item in answer.json() if item["clusterId"] == "openb"] if answer.is_success else []

@@ -1,4 +1,4 @@
-"""Recorded time goes on as time elapses, whoever sets the clock."""
+"""Recorded time advances as time elapses, also when the system clock is set."""
 
 from __future__ import annotations
 

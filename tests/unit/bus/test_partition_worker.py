@@ -1,4 +1,4 @@
-"""The partition worker over the logs that need no server."""
+"""The partition worker on the logs that need no server."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ async def test_applies_while_a_commit_is_in_flight_and_makes_one_batch_of_what_c
         await write_inputs(writer, topics, _inputs(1))
         await eventually(lambda: len(commits) == 1)
         await write_inputs(writer, topics, _inputs(10))
-        await eventually(lambda: sum(machine.batches) >= 2)  # applied, though the first commit has no answer yet
+        await eventually(lambda: sum(machine.batches) >= 2)  # applied, although the first commit has no answer yet
         assert len(commits) == 1
         gate.set()
         await eventually(lambda: worker.progress().committed == 11)
@@ -335,7 +335,7 @@ async def test_a_report_is_in_the_transaction_that_answers_the_input(bus: Log, t
             assert reported <= answered, "reported before it was answered"
         else:
             answered += 1
-    assert reported >= 18, "no more than 8 KiB stay without a report"
+    assert reported >= 18, "at most 8 KiB stay unreported"
 
 
 @pytest.mark.parametrize("where", ["fold", "folded", "tick", "next_deadline_ns"])
@@ -504,7 +504,7 @@ async def test_others_are_asked_about_what_a_machine_gets_next(bus: Log, topics:
     class Told(CountingMachine):
         def apply(self, records: Sequence[Record], now_ns: int) -> list[OutRecord]:
             applied.setdefault(self, []).extend(record.offset for record in records)
-            assert asked[self] == applied[self], "asked before, about the same"
+            assert asked[self] == applied[self], "the machine was asked about the same batch before"
             return super().apply(records, now_ns)
 
     async def consult(machine: Machine, records: Sequence[Record]) -> None:

@@ -1,4 +1,4 @@
-"""A gateway that knows muster.v1.Admin only, and answers as a test says."""
+"""A gateway that serves muster.v1.Admin only, with the test's answers."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class AdminGateway(AdminServicer):
     """A server on a free port.
 
     :ivar asked: the requests, and their metadata.
-    :ivar answer: what comes back; a status and its details: the call ends with them.
+    :ivar answer: the response, or a status and its details, with which the call ends.
     :ivar called: the other calls: method and request.
-    :ivar answers: by method, what comes back of them (of DumpState: several); a status and its details as above.
+    :ivar answers: by method, the responses of the other calls (of DumpState: several), or a status as above.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""A gateway that knows muster.v1.Metrics only, and answers as a test says."""
+"""A gateway that serves muster.v1.Metrics only, with the test's answers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GIB = 1 << 30
 
 
 def snapshot(second: int = 0, **tally: int) -> pb.MetricsSnapshot:
-    """Some figures; ``tally``: what is other than below."""
+    """Return a snapshot; ``tally``: counts that differ from the ones below."""
     counts = {"allocated": 950, "reported": 50, "ended": 400, "released": 390, "dropped": 7, "preempted": 3}
     counts |= {"decisions": 500, "deciding_us": 1_000_000}
     return pb.MetricsSnapshot(
@@ -97,7 +97,7 @@ class MetricsGateway(MetricsServicer):
     """A server on a free port.
 
     :ivar asked: the requests, and their metadata.
-    :ivar answers: what Watch sends, and the first of which Get gives; a status and its details: the call ends so.
+    :ivar answers: the messages of Watch (Get returns the first), or a status and its details, with which the call ends.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The replay against a gateway and a REST front in this process: what it accounts for, and what it calls wrong."""
+"""The replay against a gateway and a REST front in this process: its counts, and the faults that it finds."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PODS = HEAD + "".join(f"p{n},1000,1,0,,,LS,Running,{n},0,0\n" for n in range(10)
 
 
 class Cluster:
-    """First fit on the trace's nodes, and a REST front that tells of it."""
+    """First fit on the trace's nodes, and a REST front that shows the result."""
 
     def __init__(self) -> None:
         self.gateway = FakeGateway(self._answer)

@@ -1,4 +1,4 @@
-"""Deadlines count what elapses, over steps of the clock and over restarts; events have the time of day."""
+"""Deadlines count elapsed time, over steps of the clock and over restarts. Events have the time of day."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_restart_of_the_same_boot_counts_what_elapsed(step: int, *, knows: boo
 
 def test_recorded_time_from_the_future_goes_on_at_once_after_another_boot() -> None:
     machine = Machine()
-    last = machine.wall_ns + 400 * DAY  # as data that a version without anchors recorded
+    last = machine.wall_ns + 400 * DAY  # like data of a version without anchors
     machine.reboot()
     clock = machine.clock()
     times = resumed(clock, last, NO_ANCHOR)
@@ -72,7 +72,7 @@ def test_recorded_time_from_the_future_goes_on_at_once_after_another_boot() -> N
     machine.sleep(5 * SECOND)
     assert times.recorded(clock.now_ns()) == last + 5 * SECOND
     assert wall_of(times, clock) == machine.wall_ns
-    # and the next restart tells nothing new
+    # and the next restart reports no step
     again = resumed(clock, last + 5 * SECOND, times.anchor)
     assert again.take_story() == ""
 

@@ -1,4 +1,4 @@
-"""The view shows the folded state like the scheduler's own core."""
+"""The view shows the folded state exactly as it shows the scheduler's own core."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def busy(rm: Recorded) -> None:
 
 
 def unordered(value: Any) -> Any:
-    """Lists have no order in REST: an object that changed is folded anew, behind the others."""
+    """Sort lists, which have no order in REST: the fold puts a changed object behind the others."""
     if isinstance(value, dict):
         return {name: unordered(each) for name, each in value.items()}
     if isinstance(value, list):

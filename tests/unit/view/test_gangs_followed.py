@@ -1,6 +1,6 @@
-"""Random lives of gangs, followed record by record: what the view says of them is what the deciding core would say.
+"""Random lives of gangs, followed record by record: the view explains them as the deciding core would.
 
-The lives are those of ``tests/simulation`` (seeded); after each step both are asked everything.
+The lives are those of ``tests/simulation`` (seeded). Each step ends with a comparison of all explanations.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SEEDS, STEPS = (0, 1, 9, 18, 19, 25, 31, 56, 84), 80
 
 
 class Followed(Law):
-    """What a follower of the records says, compared with what the core says, after each cycle that ran to its end."""
+    """Compares a follower's explanations with the core's after each cycle that ran to its end."""
 
     def __init__(self) -> None:
         self._follower: StateFolder | None = None
@@ -37,7 +37,7 @@ class Followed(Law):
         self._follower = None
 
     def taken(self, run: Run, command: Command, facts: list[Fact], events: list[Event]) -> None:
-        if isinstance(command, UpdateConfiguration):  # (which is not in the records of a run)
+        if isinstance(command, UpdateConfiguration):  # (the run's records do not have it)
             self._follower = None
 
     def record(self, key: bytes, value: bytes | None) -> None:
@@ -79,7 +79,7 @@ def unordered(value: Any) -> Any:
 
 
 def promised(partition: Partition) -> dict[str, dict[str, int]]:
-    """By queue, what the deciding core keeps for gangs that have started."""
+    """Return, by queue, the room that the deciding core keeps for started gangs."""
     names = partition.types.names
     return {
         path: {names[number]: value for number, value in queue.promised.items()}

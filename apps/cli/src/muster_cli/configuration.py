@@ -14,6 +14,7 @@ from muster_cli.common import NO_ACCESS_FLAGS, AccessFlags
 from muster_cli.errors import CommandError, UsageError
 from muster_cli.operating import check_call, only_one
 from muster_cli.queue_config import read
+from muster_cli.reach import check_reachable
 
 # Greatest number of changes in an answer (proto/muster/v1/admin.proto).
 CHANGES_TOLD_MAX = 1000
@@ -35,6 +36,7 @@ def apply(
     access = flags.access()
     text = read_configuration(file)
     try:
+        check_reachable(gateway)
         rm_id, answer = asyncio.run(_ask(gateway, rm_id, text, timeout_s, access))
     except AdminRefused as error:
         raise CommandError(f"{gateway}: {error.details} ({error.code.name})") from error

@@ -51,7 +51,8 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-_END_OFFSET_INTERVAL_S = 1.0  # greatest age of the lag in progress()
+_END_OFFSET_INTERVAL_S = 1.0  # of the looks at the lag in progress()
+_END_OFFSET_AGE_S = 5.0  # greatest age of its end; while nothing comes, no broker is asked for it
 _FOLD_READ_S = 1.0  # wait for the rest of the state; needed only with a slow broker
 _GATHER_WAIT = 10  # a transaction gathers for so many times gather_s by the clock
 _CLOSE_TIMEOUT_S = 5.0  # the worker abandons an owner or reader that does not close in this time
@@ -401,7 +402,8 @@ class _Life:
             worker.end_offset = worker.position
         if now_s - self._end_asked_s >= _END_OFFSET_INTERVAL_S:
             self._end_asked_s = now_s
-            worker.end_offset = await self._reader.end_offset()
+            is_idle = not self._dirty and self._in_flight is None
+            worker.end_offset = await self._reader.end_offset(_END_OFFSET_AGE_S if is_idle else 0.0)
             metrics.lag_records.labels(worker.label).set(worker.progress().lag)
 
     # ---- 7 apply, tick --------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from grpc_reflection.v1alpha import reflection
 from muster_runtime import whose
 from muster_runtime.addresses import host_of_peer
 from muster_runtime.caller import INTERNAL, current
+from muster_runtime.grpc_headers import send_headers
 from muster_runtime.life import until
 from muster_runtime.reach import Reach, reach_in
 from prometheus_client import Counter
@@ -124,6 +125,7 @@ class EventsService:
 
 async def _serve(watch: EventWatch, context: Any) -> None:
     """Writes until the caller leaves or the call must end. Raises CallRefused."""
+    await send_headers(context)
     await until(_write(watch, context), watch.ended.wait())
     if watch.error is not None:
         raise watch.error

@@ -32,7 +32,7 @@ from muster_bus.clock import Clock
 from muster_runtime.addresses import host_of_peer
 
 from muster_gateway import metrics
-from muster_gateway.errors import GatewayError, InvalidRequest, OverLimit
+from muster_gateway.errors import GatewayError, InvalidRequest, OverLimit, TooSilent
 from muster_gateway.settings import CallSettings
 
 # A call that lives longer was worth its costs.
@@ -276,14 +276,14 @@ def _over(reason: str, story: str) -> OverLimit:
 class CallGuard(grpc.aio.ServerInterceptor):
     """Gives each call its place, and calls with one request a deadline for it.
 
-    :param refused: is told of a call over a limit: its method, its host, and the error.
+    :param refused: is told of a call over a limit, also of time: its method, its host, and the error.
     """
 
     def __init__(
         self,
         limits: CallLimits,
         settings: CallSettings,
-        refused: Callable[[str, str, OverLimit], None] = lambda *_: None,
+        refused: Callable[[str, str, GatewayError], None] = lambda *_: None,
     ) -> None:
         self._refused = refused
         self._limits, self._settings = limits, settings
@@ -299,7 +299,7 @@ class CallGuard(grpc.aio.ServerInterceptor):
             method = self._placed(streamed, name)
         else:
             single: Handler = handler.unary_stream if handler.response_streaming else handler.unary_unary
-            method = self._placed(self._in_time(single), name)
+            method = self._placed(self._in_time(single, name), name)
         # The client sees no difference: one request is a stream of one message. So the wait for it is this guard's.
         make = (
             grpc.stream_stream_rpc_method_handler
@@ -321,7 +321,7 @@ class CallGuard(grpc.aio.ServerInterceptor):
 
         return call
 
-    def _in_time(self, method: Handler) -> Handler:
+    def _in_time(self, method: Handler, name: str) -> Handler:
         timeout_s = self._settings.first_message_timeout_s
 
         async def call(_: Any, context: Any) -> Any:
@@ -330,10 +330,9 @@ class CallGuard(grpc.aio.ServerInterceptor):
                     request = await context.read()
             except TimeoutError:
                 metrics.calls_refused.labels("no_message").inc()
-                await context.abort(
-                    grpc.StatusCode.DEADLINE_EXCEEDED,
-                    f"no request within {timeout_s:g} s (gateway.calls.first_message_timeout_s)",
-                )
+                silent = TooSilent(f"no request within {timeout_s:g} s (gateway.calls.first_message_timeout_s)")
+                self._refused(name, host_of_peer(context.peer()), silent)
+                await context.abort(silent.code, str(silent))
             if request is grpc.aio.EOF:
                 wrong = InvalidRequest("the call was closed before its request")
                 await context.abort(wrong.code, str(wrong))

@@ -240,8 +240,13 @@ class GatewaySettings(BaseModel):
     trusted_proxies: tuple[IPvAnyNetwork, ...] = Field(
         (), description="Peers whose X-Forwarded-For names the client (addresses or networks)."
     )
-    view_url: str = Field("http://127.0.0.1:9081", description="The view: /ws/v1/* and /debug/* go there.")
-    publisher_url: str = Field("http://127.0.0.1:9082", description="The event publisher: /ws/v1/events/* goes there.")
+    view_url: str = Field(
+        "http://127.0.0.1:9081",
+        description="The views: /ws/v1/* and /debug/* go there. Several URLs with commas, or a name of several hosts.",
+    )
+    publisher_url: str = Field(
+        "http://127.0.0.1:9082", description="The event publishers: /ws/v1/events/* goes there; likewise."
+    )
     publisher_grpc_url: str = Field(
         "grpc://127.0.0.1:9091", description="The event publisher's gRPC address: muster.v1.Events goes there."
     )

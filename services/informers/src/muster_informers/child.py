@@ -82,7 +82,7 @@ class PipeReader:
     async def first_offset(self) -> int:
         return (await self._bus.ask("first", self._number)).offset
 
-    async def end_offset(self) -> int:
+    async def end_offset(self, max_age_s: float = 0.0) -> int:
         return (await self._bus.ask("end", self._number)).offset
 
     async def close(self) -> None:

@@ -151,7 +151,7 @@ class SqliteReader(AheadReader):
         self._log.check_open()
         return self._place.first_offset
 
-    async def end_offset(self) -> int:
+    async def end_offset(self, max_age_s: float = 0.0) -> int:
         self._log.check_open()
         return self._place.tail.end
 

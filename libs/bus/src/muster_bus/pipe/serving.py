@@ -1,7 +1,7 @@
 """The parent's end of a log whose file a child reads by itself (``following.py``).
 
 No record's content goes to the child. One frame tells the child which partitions moved since the last frame. A first
-movement is told at once; frames have a pause between them, so that a busy log wakes the child seldom. The child's
+movement is sent at once; frames have a pause between them, so that a busy log wakes the child seldom. The child's
 writes come here and go to the log's owner.
 """
 

@@ -6,6 +6,7 @@ fast as they are let. Combinations that differ in their RMs only run one after t
 
 per_s     allocations of all RMs, until the last one came
 cpu_us    processor time of each kind of process for one allocation, until all are folded and exported
+net_us    the same without what the processes use for nothing in the same time (with --idle)
 idle      percent of a core that each kind uses afterwards, with all RMs connected and nothing to do
 rss_mib   memory of each kind at the end
 lost      allocations that an RM did not hear of exactly once: 0, or the exit status is 1
@@ -139,6 +140,7 @@ async def measure(stack: Stack, rms: int, asks: int, idle_s: float, kafka: int) 
     :param kafka: the broker's pid.
     """
     shape = Shape(nodes=NODES // rms, asks=asks // rms, queues=4, applications=8)
+    sum_of_asks = shape.asks * rms
     life, addresses = secrets.token_hex(3), stack.addresses
     drivers = [Driver(addresses[number % len(addresses)], f"rm-{life}-{number}", shape) for number in range(rms)]
     async with AsyncExitStack() as clients:
@@ -152,24 +154,27 @@ async def measure(stack: Stack, rms: int, asks: int, idle_s: float, kafka: int) 
         )
         took_s = max(driver.last_at for driver in drivers) - began_s
         await settled(stack)
-        used = stack.cpu(kafka) - before
+        used, window_s = stack.cpu(kafka) - before, time.monotonic() - began_s
         lost = sum(abs(driver.allocated - shape.asks) for driver in drivers)
         lost += sum(len(client.missing_sequences()) for client in opened)
         idle: dict[str, float] = {}
+        net: dict[str, int] = {}
         if idle_s:
             await asyncio.sleep(SETTLE_S)
             before, began_s = stack.cpu(kafka), time.monotonic()
             await asyncio.sleep(idle_s)
             slept_s = time.monotonic() - began_s
-            idle = {kind: round(each / slept_s / 1e4, 1) for kind, each in (stack.cpu(kafka) - before).items()}
+            still = stack.cpu(kafka)
+            still.subtract(before)
+            idle = {kind: round(each / slept_s / 1e4, 1) for kind, each in still.items()}
+            net = {kind: round((used[kind] - each / slept_s * window_s) / sum_of_asks) for kind, each in still.items()}
         rss = stack.rss()
-    total = shape.asks * rms
     return {
         "rms": rms,
-        "allocations": total,
-        "per_s": round(total / took_s),
-        "cpu_us": {kind: round(value / total) for kind, value in used.items()},
-        **({"idle": idle} if idle_s else {}),
+        "allocations": sum_of_asks,
+        "per_s": round(sum_of_asks / took_s),
+        "cpu_us": {kind: round(value / sum_of_asks) for kind, value in used.items()},
+        **({"net_us": net, "idle": idle} if idle_s else {}),
         "rss_mib": rss,
         "lost": lost,
     }

@@ -9,6 +9,7 @@ cpu_us    processor time of each kind of process for one allocation, until all a
 net_us    the same without what the processes use for nothing in the same time (with --idle)
 idle      percent of a core that each kind uses afterwards, with all RMs connected and nothing to do
 rss_mib   memory of each kind at the end
+transactions  of all schedulers: a small one costs more for each allocation
 lost      allocations that an RM did not hear of exactly once: 0, or the exit status is 1
 """
 
@@ -18,11 +19,13 @@ import argparse
 import asyncio
 import json
 import os
+import re
 import secrets
 import signal
 import sys
 import tempfile
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
@@ -45,6 +48,7 @@ from tests.perf.idle_bench import cpu_s, ready, rss_mib  # noqa: E402
 NODES = 1_024  # of all RMs
 WITHIN_S = 300.0
 SETTLE_S = 6.0
+_TRANSACTIONS = re.compile(r"^muster_bus_transaction_seconds_count{.*} ([0-9.e+]+)$", re.MULTILINE)
 
 
 class Stack:
@@ -70,6 +74,7 @@ class Stack:
             **environment,
         }
         self.addresses: list[str] = []
+        self.schedulers: list[str] = []
         self.health: list[str] = [f"http://127.0.0.1:{view}", f"http://127.0.0.1:{publisher}"]
         self.processes: list[tuple[str, LocalProcess]] = []
 
@@ -80,6 +85,7 @@ class Stack:
         for number in range(schedulers):
             address = f"127.0.0.1:{next(ports)}"
             self.health.append(f"http://{address}")
+            self.schedulers.append(f"http://{address}")
             add("scheduler", f"scheduler-{number}", {"MUSTER_SCHEDULER__HTTP_ADDRESS": address})
         add("view", "view", {})
         add("event-publisher", "event-publisher", {})
@@ -113,6 +119,18 @@ class Stack:
         if kafka:
             found["broker"] = round(cpu_s(kafka) * 1e6)
         return found
+
+    async def transactions(self) -> int:
+        """Transactions of all schedulers so far."""
+
+        def ask() -> int:
+            found = 0
+            for address in self.schedulers:
+                with urllib.request.urlopen(f"{address}/metrics", timeout=30) as answer:
+                    found += sum(int(float(each)) for each in _TRANSACTIONS.findall(answer.read().decode()))
+            return found
+
+        return await asyncio.to_thread(ask)
 
     def rss(self) -> dict[str, int]:
         found: Counter[str] = Counter()
@@ -148,6 +166,7 @@ async def measure(stack: Stack, rms: int, asks: int, idle_s: float, kafka: int) 
         for driver, client in zip(drivers, opened, strict=True):
             await driver.set_up(client)
         await settled(stack)
+        transactions = await stack.transactions()
         before, began_s = stack.cpu(kafka), time.monotonic()
         await asyncio.gather(
             *(driver.ask_up_front(client, "a") for driver, client in zip(drivers, opened, strict=True))
@@ -155,6 +174,7 @@ async def measure(stack: Stack, rms: int, asks: int, idle_s: float, kafka: int) 
         took_s = max(driver.last_at for driver in drivers) - began_s
         await settled(stack)
         used, window_s = stack.cpu(kafka) - before, time.monotonic() - began_s
+        transactions = await stack.transactions() - transactions
         lost = sum(abs(driver.allocated - shape.asks) for driver in drivers)
         lost += sum(len(client.missing_sequences()) for client in opened)
         idle: dict[str, float] = {}
@@ -173,6 +193,7 @@ async def measure(stack: Stack, rms: int, asks: int, idle_s: float, kafka: int) 
         "rms": rms,
         "allocations": sum_of_asks,
         "per_s": round(sum_of_asks / took_s),
+        "transactions": transactions,
         "cpu_us": {kind: round(value / sum_of_asks) for kind, value in used.items()},
         **({"net_us": net, "idle": idle} if idle_s else {}),
         "rss_mib": rss,

@@ -130,7 +130,7 @@ async def test_two_views_one_of_which_lags_and_dies() -> None:
 @pytest.mark.parametrize("urls", ["", "view:9081", "http://a:1,", "http://a:1,ftp://b:2", "http://", "http://a:port"])
 @pytest.mark.parametrize("setting", ["view_url", "publisher_url"])
 def test_what_is_no_address_is_refused(setting: str, urls: str) -> None:
-    with pytest.raises(ValidationError, match="expected http://host:port|expected host:port"):
+    with pytest.raises(ValidationError, match=r"expected (http://)?host:port"):
         GatewaySettings.model_validate({setting: urls})
 
 

@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import json
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -118,6 +119,7 @@ def main() -> None:
     arguments.add_argument("--partitions", type=int, nargs="+", default=[4, 8, 32])
     arguments.add_argument("--seconds", type=float, default=15.0)
     given = arguments.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what was started is ended
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     asyncio.run(run(given.partitions, given.seconds))
 

@@ -1,13 +1,15 @@
 """What several schedulers, gateways and RMs cost: one line of JSON for each combination.
 
 A whole Muster on Kafka, each service a process, all on this machine: so many schedulers and gateways, a view, and an
-event publisher with PostgreSQL or without a store. The RMs share the asks evenly, on as many nodes in sum, and are
-spread over the gateways. They ask as fast as they are let.
+event publisher. The RMs share the asks evenly, on 1,024 nodes in sum, and are spread over the gateways. They ask as
+fast as they are let. Combinations that differ in their RMs only run one after the other on the same processes.
 
 per_s     allocations of all RMs, until the last one came
 cpu_us    processor time of each kind of process for one allocation, until all are folded and exported
+net_us    the same without what the processes use for nothing in the same time (with --idle)
 idle      percent of a core that each kind uses afterwards, with all RMs connected and nothing to do
 rss_mib   memory of each kind at the end
+transactions  of all schedulers: a small one costs more for each allocation
 lost      allocations that an RM did not hear of exactly once: 0, or the exit status is 1
 """
 
@@ -17,13 +19,17 @@ import argparse
 import asyncio
 import json
 import os
+import re
 import secrets
+import signal
 import sys
 import tempfile
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +48,7 @@ from tests.perf.idle_bench import cpu_s, ready, rss_mib  # noqa: E402
 NODES = 1_024  # of all RMs
 WITHIN_S = 300.0
 SETTLE_S = 6.0
+_TRANSACTIONS = re.compile(r"^muster_bus_transaction_seconds_count{.*} ([0-9.e+]+)$", re.MULTILINE)
 
 
 class Stack:
@@ -67,6 +74,7 @@ class Stack:
             **environment,
         }
         self.addresses: list[str] = []
+        self.schedulers: list[str] = []
         self.health: list[str] = [f"http://127.0.0.1:{view}", f"http://127.0.0.1:{publisher}"]
         self.processes: list[tuple[str, LocalProcess]] = []
 
@@ -77,6 +85,7 @@ class Stack:
         for number in range(schedulers):
             address = f"127.0.0.1:{next(ports)}"
             self.health.append(f"http://{address}")
+            self.schedulers.append(f"http://{address}")
             add("scheduler", f"scheduler-{number}", {"MUSTER_SCHEDULER__HTTP_ADDRESS": address})
         add("view", "view", {})
         add("event-publisher", "event-publisher", {})
@@ -111,6 +120,18 @@ class Stack:
             found["broker"] = round(cpu_s(kafka) * 1e6)
         return found
 
+    async def transactions(self) -> int:
+        """Transactions of all schedulers so far."""
+
+        def ask() -> int:
+            found = 0
+            for address in self.schedulers:
+                with urllib.request.urlopen(f"{address}/metrics", timeout=30) as answer:
+                    found += sum(int(float(each)) for each in _TRANSACTIONS.findall(answer.read().decode()))
+            return found
+
+        return await asyncio.to_thread(ask)
+
     def rss(self) -> dict[str, int]:
         found: Counter[str] = Counter()
         for kind, process in self.processes:
@@ -131,60 +152,50 @@ async def settled(stack: Stack) -> None:
             return
 
 
-async def measure(
-    schedulers: int,
-    gateways: int,
-    rms: int,
-    asks: int,
-    idle_s: float,
-    kafka: servers.Server,
-    redis: servers.Server,
-    environment: Mapping[str, str],
-) -> dict[str, Any]:
+async def measure(stack: Stack, rms: int, asks: int, idle_s: float, kafka: int) -> dict[str, Any]:
+    """Runs new RMs on a running stack.
+
+    :param kafka: the broker's pid.
+    """
     shape = Shape(nodes=NODES // rms, asks=asks // rms, queues=4, applications=8)
-    with tempfile.TemporaryDirectory() as work:
-        stack = Stack(Path(work), kafka.address, redis.address, schedulers, gateways, environment)
-        try:
-            await stack.start()
-            drivers = [Driver(stack.addresses[number % gateways], f"rm-{number}", shape) for number in range(rms)]
-            async with AsyncExitStack() as clients:
-                opened: list[RmClient] = [await clients.enter_async_context(driver.client()) for driver in drivers]
-                for driver, client in zip(drivers, opened, strict=True):
-                    await driver.set_up(client)
-                await settled(stack)
-                before, began_s = stack.cpu(kafka.pid), time.monotonic()
-                await asyncio.gather(
-                    *(driver.ask_up_front(client, "a") for driver, client in zip(drivers, opened, strict=True))
-                )
-                took_s = max(driver.last_at for driver in drivers) - began_s
-                await settled(stack)
-                used = stack.cpu(kafka.pid) - before
-                lost = sum(abs(driver.allocated - shape.asks) for driver in drivers)
-                lost += sum(len(client.missing_sequences()) for client in opened)
-                idle_before, idle_began_s = stack.cpu(kafka.pid), 0.0
-                if idle_s:
-                    await asyncio.sleep(SETTLE_S)
-                    idle_before, idle_began_s = stack.cpu(kafka.pid), time.monotonic()
-                    await asyncio.sleep(idle_s)
-                idle = {
-                    kind: round(value / (time.monotonic() - idle_began_s) / 1e4, 1)
-                    for kind, value in (stack.cpu(kafka.pid) - idle_before).items()
-                }
-                rss = stack.rss()
-        except BaseException:
-            print(stack.logs(), file=sys.stderr)
-            raise
-        finally:
-            await stack.stop()
-    total = shape.asks * rms
+    sum_of_asks = shape.asks * rms
+    life, addresses = secrets.token_hex(3), stack.addresses
+    drivers = [Driver(addresses[number % len(addresses)], f"rm-{life}-{number}", shape) for number in range(rms)]
+    async with AsyncExitStack() as clients:
+        opened: list[RmClient] = [await clients.enter_async_context(driver.client()) for driver in drivers]
+        for driver, client in zip(drivers, opened, strict=True):
+            await driver.set_up(client)
+        await settled(stack)
+        transactions = await stack.transactions()
+        before, began_s = stack.cpu(kafka), time.monotonic()
+        await asyncio.gather(
+            *(driver.ask_up_front(client, "a") for driver, client in zip(drivers, opened, strict=True))
+        )
+        took_s = max(driver.last_at for driver in drivers) - began_s
+        await settled(stack)
+        used, window_s = stack.cpu(kafka) - before, time.monotonic() - began_s
+        transactions = await stack.transactions() - transactions
+        lost = sum(abs(driver.allocated - shape.asks) for driver in drivers)
+        lost += sum(len(client.missing_sequences()) for client in opened)
+        idle: dict[str, float] = {}
+        net: dict[str, int] = {}
+        if idle_s:
+            await asyncio.sleep(SETTLE_S)
+            before, began_s = stack.cpu(kafka), time.monotonic()
+            await asyncio.sleep(idle_s)
+            slept_s = time.monotonic() - began_s
+            still = stack.cpu(kafka)
+            still.subtract(before)
+            idle = {kind: round(each / slept_s / 1e4, 1) for kind, each in still.items()}
+            net = {kind: round((used[kind] - each / slept_s * window_s) / sum_of_asks) for kind, each in still.items()}
+        rss = stack.rss()
     return {
-        "schedulers": schedulers,
-        "gateways": gateways,
         "rms": rms,
-        "allocations": total,
-        "per_s": round(total / took_s),
-        "cpu_us": {kind: round(value / total) for kind, value in used.items()},
-        **({"idle": idle} if idle_s else {}),
+        "allocations": sum_of_asks,
+        "per_s": round(sum_of_asks / took_s),
+        "transactions": transactions,
+        "cpu_us": {kind: round(value / sum_of_asks) for kind, value in used.items()},
+        **({"net_us": net, "idle": idle} if idle_s else {}),
         "rss_mib": rss,
         "lost": lost,
     }
@@ -196,10 +207,20 @@ async def run(cells: list[tuple[int, int, int]], asks: int, idle_s: float, envir
         kafka = servers.own_local("kafka", Path(work))
         redis = servers.own_local("redis", Path(work))
         try:
-            for schedulers, gateways, rms in cells:
-                found = await measure(schedulers, gateways, rms, asks, idle_s, kafka, redis, environment)
-                lost += found["lost"]
-                print(json.dumps(found), flush=True)
+            for (schedulers, gateways), some in groupby(cells, key=lambda cell: cell[:2]):
+                directory = Path(tempfile.mkdtemp(dir=work))
+                stack = Stack(directory, kafka.address, redis.address, schedulers, gateways, environment)
+                try:
+                    await stack.start()
+                    for _, _, rms in some:
+                        found = await measure(stack, rms, asks, idle_s, kafka.pid)
+                        lost += found["lost"]
+                        print(json.dumps({"schedulers": schedulers, "gateways": gateways, **found}), flush=True)
+                except BaseException:
+                    print(stack.logs(), file=sys.stderr)
+                    raise
+                finally:
+                    await stack.stop()
         finally:
             servers.stop(kafka)
             servers.stop(redis)
@@ -219,6 +240,7 @@ def main() -> None:
     arguments.add_argument("--idle", type=float, default=0.0, help="seconds to measure without work")
     arguments.add_argument("--set", action="append", default=[], metavar="VARIABLE=VALUE", help="for all processes")
     given = arguments.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what was started is ended
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     environment = dict(os.path.expandvars(each).split("=", 1) for each in given.set)
     sys.exit(asyncio.run(run(given.cells, given.asks, given.idle, environment)))

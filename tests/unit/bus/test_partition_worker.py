@@ -251,6 +251,24 @@ async def test_what_a_machine_holds_back_is_in_the_transaction_of_its_input(
     assert [record.value for record in await read_all(bus, topics.responses)] == expected_responses(inputs)
 
 
+async def test_every_transaction_that_answers_input_reports_how_far_it_is(bus: Log, topics: Topics) -> None:
+    """A writer may wait for the report with a single request, so that none is too small for one."""
+
+    def report(position: int) -> OutRecord:
+        return OutRecord(topics.responses, 0, None, b"%d" % position)
+
+    worker = PartitionWorker(bus, topics, "test", 0, lambda: HoldingMachine(topics), SystemClock(), FAST, report=report)
+    running = asyncio.create_task(worker.run())
+    writer = await bus.writer("test")
+    for number in (1, 2, 3):
+        await write_inputs(writer, topics, [(b"a", b"x")])
+        await eventually(lambda number=number: worker.progress().committed == number)
+    worker.stop()
+    await asyncio.wait_for(running, 10)
+    reports = [record.value for record in await read_all(bus, topics.responses) if record.key is None]
+    assert reports == [b"1", b"2", b"3"]
+
+
 async def test_a_record_whose_held_records_cannot_be_written_is_put_aside(bus: Log, topics: Topics) -> None:
     class Verbose(HoldingMachine):
         def flush(self, now_ns: int) -> list[list[OutRecord]]:

@@ -12,7 +12,9 @@ import pytest
 from muster_gateway import http_places
 from muster_gateway.http_places import FAR_BEHIND, Places
 from muster_gateway.http_target import HttpTarget
+from muster_gateway.settings import GatewaySettings
 from muster_runtime.http_server import HttpServer
+from pydantic import ValidationError
 
 A, B = "http://10.0.0.1:9081", "http://10.0.0.2:9081"
 
@@ -123,3 +125,15 @@ async def test_two_views_one_of_which_lags_and_dies() -> None:
             await first.stop()
             assert (await http.get("/ws/v1/partitions")).status_code == 503
         await target.close()
+
+
+@pytest.mark.parametrize("urls", ["", "view:9081", "http://a:1,", "http://a:1,ftp://b:2", "http://", "http://a:port"])
+@pytest.mark.parametrize("setting", ["view_url", "publisher_url"])
+def test_what_is_no_address_is_refused(setting: str, urls: str) -> None:
+    with pytest.raises(ValidationError, match=r"expected (http://)?host:port"):
+        GatewaySettings.model_validate({setting: urls})
+
+
+def test_several_addresses_are_a_setting() -> None:
+    urls = "http://view-1:9081, http://view-2:9081"
+    assert GatewaySettings(view_url=urls).view_url == urls

@@ -55,7 +55,6 @@ _END_OFFSET_INTERVAL_S = 1.0  # of the looks at the lag in progress()
 _END_OFFSET_AGE_S = 5.0  # greatest age of its end; while nothing comes, no broker is asked for it
 _FOLD_READ_S = 1.0  # wait for the rest of the state; needed only with a slow broker
 _GATHER_WAIT = 10  # a transaction gathers for so many times gather_s by the clock
-_REPORT_BYTES = 8 << 10  # input between two reports of the position
 _CLOSE_TIMEOUT_S = 5.0  # the worker abandons an owner or reader that does not close in this time
 
 
@@ -316,11 +315,11 @@ class _Life:
     def __init__(self, worker: PartitionWorker, machine: Machine, owner: PartitionOwner, reader: LogReader) -> None:
         self._worker, self._machine, self._owner, self._reader = worker, machine, owner, reader
         self._settings, self._clock = worker.settings, worker.clock
+        self._observe = metrics.apply_seconds.labels(worker.label).observe
         self._in_flight: asyncio.Task[None] | None = None
         self._outputs: list[OutRecord] = []  # of the next transaction, as are the next three
         self._output_bytes = 0
         self._inputs = 0
-        self._unreported_bytes = _REPORT_BYTES  # of input; the first transaction reports
         self._dirty = False  # there is something to commit
         self._gathers_since: tuple[float, float] | None = None  # processor time and clock (seconds)
         self._held_from: int | None = None  # the first input whose records the machine may hold back
@@ -431,7 +430,6 @@ class _Life:
                 raise
         worker.position = after if self._kept else self._reader.position
         self._inputs += len(records)
-        self._unreported_bytes += sum(len(record.value or b"") for record in records)
         self._dirty = self._is_position_new = True
         await asyncio.sleep(0)  # a batch may take long: let other tasks run
 
@@ -451,7 +449,7 @@ class _Life:
         try:
             return guard(call, *arguments)
         finally:
-            metrics.apply_seconds.labels(self._worker.label).observe(self._clock.monotonic() - started_s)
+            self._observe(self._clock.monotonic() - started_s)
 
     def _tick_if_due(self) -> bool:
         """Calls the machine's ``tick`` if its deadline has come. Returns whether this gave records."""
@@ -510,9 +508,8 @@ class _Life:
         await self._flush()
         outputs, position = self._outputs, self._worker.position if self._is_position_new else None
         report = self._worker.report
-        if report is not None and position is not None and self._unreported_bytes >= _REPORT_BYTES:
+        if report is not None and position is not None:
             outputs.append(report(position))
-            self._unreported_bytes = 0
         self._is_position_new = False
         self._outputs, self._output_bytes, self._inputs, self._dirty = [], 0, 0, False
         self._in_flight = asyncio.create_task(self._commit(outputs, position))

@@ -366,6 +366,15 @@ class GatewaySettings(BaseModel):
             raise ValueError(f"{rm_id!a}, expected an rmID: not blanks only, no control characters; or none")
         return rm_id
 
+    @field_validator("view_url", "publisher_url")
+    @classmethod
+    def _http_addresses(cls, urls: str) -> str:
+        for url in urls.split(","):
+            parts = _split(url.strip())
+            if parts.scheme not in ("http", "https") or not parts.hostname:
+                raise ValueError(f"{url.strip()!r}, expected http://host:port, or several with commas")
+        return urls
+
     @field_validator("publisher_grpc_url")
     @classmethod
     def _grpc_address(cls, url: str) -> str:

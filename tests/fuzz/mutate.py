@@ -14,7 +14,21 @@ from hypothesis import strategies as st
 TOKENS: tuple[bytes, ...] = (
     *(b"\x00", b"\xff", b"\x7f", b"\x80", b"\xff" * 9 + b"\x01", b"\x80" * 10, b"\xfe\xff\xff\xff\x0f", b"\x0b"),
     *(b"\xed\xa0\x80", b"\xc0\xaf", b"\xf4\x90\x80\x80", b"\xe2\x80\xae", b"\x1b[2J", b"\r\n", b"\x00\x00\x00\x00"),
-    *(b"9223372036854775808", b"-1", b"1e999", b"nan", b"-0", b"0x", b"1" * 400, b"null", b"{}", b"[]", b"[" * 200),
+    *(
+        b"9223372036854775808",
+        b"-1",
+        b"1e999",
+        b"nan",
+        b"-0",
+        b"0x",
+        b"1" * 400,
+        b"1" * 5000,
+        b"inf",
+        b"null",
+        b"{}",
+        b"[]",
+        b"[" * 200,
+    ),
     *(b"&a [*a,*a]", b"<<: *a", b"!!python/object:os.system", b"---\n", b": ", b"- ", b"|\n", b"%00", b"%2e%2e%2f"),
     *(b"partitions", b"queues", b"root", b"*", b"..", b"@", b"#", b"'", b'"', b"\\", b"${x}", b"password=x", b"//"),
 )

@@ -408,7 +408,7 @@ class Rig:
         chosen = {
             "grpc_address": "127.0.0.1:0",
             "http_address": "",
-            "registration_timeout_s": 5.0,
+            "registration_timeout_s": PATIENCE_S,
             "cursor_flush_ms": 10.0,
             "resend_window_s": 0.0,
             "request_push_interval_s": 0.05,

@@ -9,9 +9,9 @@ from pathlib import Path
 import grpc
 import pytest
 from certificates import Authority
-from integration.gateway_rig import Rig
+from integration.gateway_rig import PATIENCE_S, Rig
 from muster_cli.main import run
-from muster_client import RmClient
+from muster_client import Callbacks, RmClient
 from muster_client.admin import AdminClient
 from muster_client.errors import AdminFailed, AdminRefused
 from muster_gateway.service import Gateway
@@ -122,6 +122,52 @@ async def test_a_renewed_token_is_used_without_a_restart(guarded: Guarded) -> No
         await asyncio.to_thread(guarded.file("token").write_text, renewed)
         assert (await bot.update_configuration("mine", "")).accepted
         await rm.register()
+
+
+async def test_renewed_certificates_are_used_without_a_restart(guarded: Guarded) -> None:
+    """Both sides get another authority. Open streams go on, new ones use the new certificates."""
+    lost: list[str] = []
+    taken = asyncio.Event()
+    tls = guarded.gateway._doorman.tls
+    assert tls is not None
+
+    def note(stream: str, opened: bool) -> None:
+        if not opened:
+            lost.append(stream)
+        elif stream == "node":
+            taken.set()
+
+    async with (
+        RmClient(guarded.address, "mine", access=guarded.access(), callbacks=Callbacks(on_stream=note)) as rm,
+        AdminClient(guarded.address, access=guarded.access()) as admin,
+    ):
+        await rm.register()
+        await asyncio.wait_for(taken.wait(), PATIENCE_S)
+        authority = Authority()
+        # the client's files first, one after the other: while they do not fit each other, the last ones count
+        pair = authority.client("rm.test")
+        guarded.file("key").write_bytes(pair.key)
+        assert (await admin.update_configuration("mine", "")).accepted
+        guarded.file("crt").write_bytes(pair.certificate)
+        guarded.file("ca").write_bytes(authority.pem)
+        with pytest.raises(AdminFailed):  # the new ones are in use: the gateway has the old ones still
+            await admin.update_configuration("mine", "", timeout_s=5)
+        authority.server().write(guarded.file("server.crt"), guarded.file("server.key"))
+        newest = (guarded.file("server.crt").read_bytes(), authority.pem)
+        await eventually(
+            lambda: (tls.files.value.certificate, tls.files.value.client_ca) == newest, "the gateway took them"
+        )
+
+        async def answered() -> bool:
+            try:
+                return (await admin.update_configuration("mine", "")).accepted
+            except AdminFailed:
+                return False
+
+        await eventually(answered, "new calls use the new certificates")
+        assert lost == []
+        await rm.register()  # opens streams anew
+    assert rm.metrics.streams_lost == 0
 
 
 async def test_every_command_takes_certificate_and_token(

@@ -65,7 +65,7 @@ async def with_view(world: Rig, view: FakeView, sessions: SessionStore) -> Gatew
     settings = GatewaySettings(
         grpc_address="127.0.0.1:0",
         http_address="",
-        registration_timeout_s=2.0,
+        registration_timeout_s=5.0,
         view_timeout_s=0.3,
         view_answer_bytes=1024,
         cursor_flush_ms=10,
@@ -222,7 +222,7 @@ async def test_a_scheduler_that_does_not_answer(
     await stream.take(1)
     world.scheduler.mute = True
     code, details = await refusal(call(channel))
-    assert (code, details) == (Code.UNAVAILABLE, "the scheduler did not answer within 2 s: ask again")
+    assert (code, details) == (Code.UNAVAILABLE, "the scheduler did not answer within 5 s: ask again")
     world.scheduler.mute = False
     await world.scheduler.emit(RM, [StreamKind.NODE])
     await stream.take(1)

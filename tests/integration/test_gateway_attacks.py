@@ -106,7 +106,7 @@ def policy(tmp_path: Path) -> Path:
 @pytest.fixture
 async def gateway(world: Rig, policy: Path) -> Gateway:
     return await world.gateway(
-        tokens=TOKENS, policy_file=policy, reload_interval_s=0.05, registration_timeout_s=5.0, view_timeout_s=0.5
+        tokens=TOKENS, policy_file=policy, reload_interval_s=0.05, registration_timeout_s=PATIENCE_S, view_timeout_s=0.5
     )
 
 

@@ -242,6 +242,31 @@ def test_an_identity_counts_over_all_its_hosts() -> None:
     assert not limits._of_identity
 
 
+def test_a_host_gets_so_many_refusals_in_a_second() -> None:
+    clock = Clock()
+    limits = CallLimits(CallSettings(max_refusals=2), clock)
+    assert [limits.refusal_wait_s("bad") for _ in range(4)] == [0.0, 0.0, 0.5, 1.0]
+    assert limits.refusal_wait_s("good") == 0.0
+    clock.now_s = 10.0
+    assert [limits.refusal_wait_s("bad") for _ in range(3)] == [0.0, 0.0, 0.5]
+
+
+async def test_a_call_that_waits_for_its_refusal_holds_no_place() -> None:
+    limits, bad = CallLimits(CallSettings(max_refusals=1), Clock()), Caller("bad", "bad:1")
+    await limits.refuse_late(bad, placed=False)  # the first one of the second
+    with limits.place(bad):
+        assert limits._of_host == {"bad": 1}
+        waiting = asyncio.create_task(limits.refuse_late(bad, placed=True))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        assert not limits._of_host
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        assert limits._of_host == {"bad": 1}
+    assert not limits._of_host
+    assert limits._late == 0
+
+
 def test_a_connection_with_many_resets_gets_calls_again_after_a_window() -> None:
     clock = Clock()
     limits = CallLimits(CallSettings(max_resets=3, resets_window_s=10), clock)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -166,12 +167,12 @@ async def test_a_stream_closed_without_hello_is_refused(quick: Rig) -> None:
 
 
 async def test_a_stream_that_says_no_hello_is_not_waited_for(quick: Rig) -> None:
-    gateway = await quick.gateway(registration_timeout_s=0.3)
+    gateway = await quick.gateway(registration_timeout_s=3.0)
     await quick.registered(gateway)
     async with grpc.aio.insecure_channel(f"127.0.0.1:{gateway.grpc_port}") as channel:
         call = CallbacksStub(channel).Connect(metadata=(("muster-rm-id", "rm"),))
         assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
-        assert await call.details() == "no first message within 0.3 s: it has to carry hello"
+        assert await call.details() == "no first message within 3 s: it has to carry hello"
 
 
 async def test_a_gateway_that_stops_tells_streams_that_have_said_nothing(quick: Rig) -> None:
@@ -357,12 +358,20 @@ async def test_old_questions_are_not_worth_a_search(quick: Rig) -> None:
     await quick.scheduler.ask("rm", 2)
     await quick.scheduler.emit("other", [NODE] * 1_000)
     await asyncio.sleep(0.6)
-    await quick.scheduler.ask("rm", 3)
+    numbers = itertools.count(3)
+
+    async def go_on_asking() -> None:  # (on a busy machine the stream may come later than callback_resume_s)
+        while True:
+            await quick.scheduler.ask("rm", next(numbers))
+            await asyncio.sleep(0.1)
+
+    asking = asyncio.create_task(go_on_asking())
     for resume_after in (None, stream.got[-1].response_sequence, 0):
         stream = await channel.connect(predicates=True, resume_after=resume_after)
-        assert await stream.asked(1) == [3], resume_after
+        assert (await stream.asked(1))[0] >= 3, resume_after
         stream.cancel()
         await eventually(lambda: not gateway._table.all(), "the gateway has noticed")
+    asking.cancel()
 
 
 async def test_questions_that_retention_deleted_end_nothing(quick: Rig) -> None:
@@ -590,7 +599,7 @@ async def test_an_id_that_is_none_yet_means_what_comes_behind_it(quick: Rig) -> 
 
 
 async def test_request_events_come_at_the_interval_and_wait_for_it(quick: Rig) -> None:
-    channel = await quick.registered(await quick.gateway(request_push_interval_s=0.5))
+    channel = await quick.registered(await quick.gateway(request_push_interval_s=3.0))
     stream = await channel.connect(events=True)
     await quick.scheduler.happen("rm", "k1", "k2", tracked=False)
     await quick.scheduler.happen("rm", "a")
@@ -825,7 +834,7 @@ async def test_configurations_are_put_to_the_scheduler_in_order_and_answered(wor
 
 
 async def test_a_configuration_that_gets_no_answer_is_answered_with_an_error(quick: Rig) -> None:
-    channel = await quick.registered(await quick.gateway(registration_timeout_s=0.3))
+    channel = await quick.registered(await quick.gateway(registration_timeout_s=3.0))
     stream = await channel.connect()
     await stream.send(Said(configurations=[a_configuration("x", "good", rm_id="other")]))
     (result,) = (await stream.receive()).configurations
@@ -834,14 +843,14 @@ async def test_a_configuration_that_gets_no_answer_is_answered_with_an_error(qui
     quick.scheduler.mute = True
     await stream.send(Said(configurations=[a_configuration("y", "good")]))
     (result,) = (await stream.receive()).configurations
-    assert (result.id, result.error) == ("y", "the scheduler did not answer within 0.3 s: update it again")
+    assert (result.id, result.error) == ("y", "the scheduler did not answer within 3 s: update it again")
     quick.scheduler.mute = False
     await stream.send(Said(configurations=[a_configuration("z", "good")]))
     assert (await stream.receive()).configurations[0].response.accepted
 
 
 async def test_only_so_many_configurations_wait(quick: Rig) -> None:
-    channel = await quick.registered(await quick.gateway(registration_timeout_s=2.0))
+    channel = await quick.registered(await quick.gateway(registration_timeout_s=5.0))
     stream = await channel.connect()
     await eventually(lambda: quick.scheduler.notes("rm"), "the scheduler has heard of the stream")
     quick.scheduler.mute = True

@@ -73,7 +73,7 @@ def test_a_method_needs_what_the_table_says(method: Any) -> None:
 
 @pytest.fixture
 async def closed(world: Rig) -> Gateway:
-    return await world.gateway(tokens=TOKENS, registration_timeout_s=0.2, view_url="http://127.0.0.1:9")
+    return await world.gateway(tokens=TOKENS, registration_timeout_s=PATIENCE_S, view_url="http://127.0.0.1:9")
 
 
 async def _status(channel: grpc.aio.Channel, method: Any, token: str | None) -> tuple[grpc.StatusCode, str]:

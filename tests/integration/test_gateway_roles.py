@@ -37,7 +37,7 @@ OTHER_METHODS = ("HEAD", "DELETE", "PATCH", "TRACE")
 # Endpoints without a role. A new one is a decision, which must be visible here.
 FOR_ALL = {"/", "/favicon.ico", "/health", "/health/live", "/health/ready"}
 FOR_READERS_THAT_POST = {"/ws/v1/validate-conf", "/ws/v1/object-states"}
-FOR_ADMINS_THAT_GET = {"/ws/v1/stack", "/ws/v1/fullstatedump", "/ws/v1/events/streams"}
+FOR_ADMINS_THAT_GET = {"/ws/v1/audit", "/ws/v1/stack", "/ws/v1/fullstatedump", "/ws/v1/events/streams"}
 SAMPLES = {"profile": "cmdline", "level": "warning"}
 
 

@@ -133,7 +133,7 @@ async def test_a_silent_broker_fails_commits_appends_and_health_in_bounded_time(
     settings: LogSettings, topics: Topics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = await _open(
-        settings.model_copy(update={"transaction_deadline_s": 0.5, "health_timeout_s": 0.3, "kafka_silence_s": 0.5})
+        settings.model_copy(update={"transaction_deadline_s": 5.0, "health_timeout_s": 0.3, "kafka_silence_s": 0.5})
     )
     owner, writer = await log.take_over("group", topics.requests, 0), await log.writer("test")
     reader = await log.reader(topics.requests, 0)

@@ -45,7 +45,7 @@ class CountingMachine:
     def tick(self, now_ns: int) -> list[OutRecord]:
         return []
 
-    def flush(self, now_ns: int) -> list[OutRecord]:
+    def flush(self, now_ns: int) -> list[list[OutRecord]]:
         return []
 
     def held(self) -> int:

@@ -109,7 +109,13 @@ async def cluster() -> AsyncIterator[Cluster]:
 
 def options(cluster: Cluster, **changes: Any) -> ReplayOptions:
     quick = ClientSettings(backoff_min_ms=5, backoff_max_ms=20, close_timeout_s=1)
-    limits = {"quiet_s": 0.2, "settle_timeout_s": 2.0, "rest_timeout_s": 1.0, "answer_timeout_s": 3.0}
+    limits = {
+        "quiet_s": 0.2,
+        "settle_timeout_s": 2.0,
+        "rest_timeout_s": 1.0,
+        "follow_timeout_s": 1.0,
+        "answer_timeout_s": 3.0,
+    }
     fixed = {"chunk": 3, **limits, "client": quick}
     return ReplayOptions(**{"gateway": cluster.gateway.address, "http": cluster.http, **fixed, **changes})
 

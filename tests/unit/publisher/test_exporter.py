@@ -262,7 +262,7 @@ async def test_a_store_that_refuses_everything_loses_little_and_is_named() -> No
 
 
 def exporters(publisher: Running) -> list[Exporter]:
-    return publisher.service._exporters
+    return publisher.service._exports.exporters
 
 
 class DefectiveSink(CountingSink):

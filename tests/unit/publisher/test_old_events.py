@@ -143,7 +143,7 @@ async def test_a_batch_says_where_it_is_from_and_what_is_gone(tmp_path: Path) ->
 
 
 def _exported(service: PublisherService) -> bool:
-    return all(exporter.problem is None for exporter in service._exporters)
+    return all(exporter.problem is None for exporter in service._exports.exporters)
 
 
 async def test_a_count_above_the_limit_is_cut_and_said() -> None:

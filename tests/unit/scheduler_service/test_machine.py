@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
 import pytest
 from muster_bus.log import OutRecord, Record
 from muster_bus.topics import Topics, rm_state_key
-from muster_core.model.outcome import Outcome, PreemptionPredicatesAsked
+from muster_core.model.outcome import (
+    Change,
+    Detail,
+    EventType,
+    Outcome,
+    PreemptionPredicatesAsked,
+    RejectedAsk,
+)
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.muster.v1 import callbacks_pb2
 from muster_proto.si.v1 import si_pb2 as si
@@ -333,6 +341,21 @@ def test_a_question_about_thousands_of_victims_goes_alone_or_not_at_all(rig: Rig
     questions = [question.id for message in told for question in message.preemption_predicates]
     assert questions == [1, 2, 3, 4, 5, 7]
     assert max(len(record.value or b"") for record in records) < RECORD_BYTES_MAX
+
+
+def test_a_large_outcome_is_written_in_steps_and_the_rm_s_object_stays_first(rig: Rig) -> None:
+    out = Outcome()
+    out.facts += [RejectedAsk(f"k{number}", "x", "no", False) for number in range(1_000)]
+    for number in range(1_000):
+        out.tell_people(f"k{number}", "x", None, "no", 1)
+        out.track(EventType.APP, Change.SET, Detail.NONE, f"k{number}", now_ns=1)
+    records: list[OutRecord] = []
+    written = [len(records) for _ in Emitter(rig.topics, rig.machine.rms[RM].info).emit_steps(out, 1, records)]
+    events = [each for each in records if each.topic == rig.topics.events]
+    assert len(written) >= len(events) // 300
+    assert max(after - before for before, after in pairwise([0, *written, len(events)])) <= 300
+    assert records[0].key == rm_state_key(RM)
+    assert [each.key for each in records].count(rm_state_key(RM)) == 1
 
 
 def test_many_answers_make_several_responses(rig: Rig) -> None:

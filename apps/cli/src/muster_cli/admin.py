@@ -13,11 +13,14 @@ from muster_client.admin import AdminClient, Forgotten, Paused, ResourceManager
 from muster_runtime.private_files import open_private
 from muster_runtime.terminal import as_seen, marked, styled, write_json_bytes
 from rich.table import Table
+from rich.text import Text
 
 from muster_cli.configuration import print_problems, read_configuration
 from muster_cli.errors import UsageError
 from muster_cli.operating import Operator, ask, console, print_json, run
 
+# A narrower terminal gets fewer columns.
+_WIDE = 140
 _RUNNING = "RUNNING"
 _STATE_COLOURS = {"RUNNING": "green", "DISCONNECTED": "yellow", "STOPPED": "red"}
 
@@ -35,7 +38,8 @@ def rms(operator: Operator) -> int:
     elif not found:
         console().print("No resource manager is registered.")
     else:
-        console().print(_table(found))
+        out = console()
+        out.print(_table(found, narrow=out.width < _WIDE and not operator.rm))
         if operator.rm:
             console().print(_details(found[0]))
         else:
@@ -50,26 +54,25 @@ def rms(operator: Operator) -> int:
     return 0
 
 
-def _table(found: list[ResourceManager]) -> Table:
-    table = Table(
-        "RM", "state", "since", "reason", "paused by an operator", "streams", "version", "generation", "registered"
-    )
+def _table(found: list[ResourceManager], *, narrow: bool) -> Table:
+    """All columns, or those that 80 characters have room for."""
+    columns = ("RM", "state", "since", "paused by an operator", "streams")
+    table = Table(*columns) if narrow else Table(*columns, "reason", "version", "generation", "registered")
     for each in found:
         colour = _STATE_COLOURS.get(each.state, "yellow")
         why = f": {each.held_reason}" if each.held_reason else ""
         held = marked("[bold red]yes[/]{}", why) if each.held else "no"
         times = f"{_time(each.registered_ns)}{f' ({each.registrations} times)' if each.registrations > 1 else ''}"
-        table.add_row(
+        streams = str(len(each.streams)) if narrow else as_seen(", ".join(stream.kind for stream in each.streams))
+        row: list[Text | str] = [
             as_seen(each.rm_id),
             styled(each.state, colour),
             _time(each.since_ns),
-            as_seen(each.reason),
             held,
-            as_seen(", ".join(stream.kind for stream in each.streams)) or "none",
-            as_seen(each.version),
-            as_seen(each.generation),
-            times,
-        )
+            streams or "none",
+        ]
+        more = (as_seen(each.reason), as_seen(each.version), as_seen(each.generation), times)
+        table.add_row(*row, *(() if narrow else more))
     return table
 
 

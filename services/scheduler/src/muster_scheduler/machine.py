@@ -285,26 +285,34 @@ class SchedulerMachine:
             self._watch.forget()
         return outputs
 
-    def flush(self, now_ns: int) -> list[OutRecord]:
-        """Returns the records of the outcomes that were held back."""
-        outputs: list[OutRecord] = []
-        self._watch.start()
+    def flush(self, now_ns: int) -> Iterator[Sequence[OutRecord]]:
+        """Yields the records of the outcomes that were held back, and an empty part after each few milliseconds."""
         for rm_id in [rm_id for rm_id in self._outcomes if rm_id in self._held]:
             state = self._folder.rms.get(rm_id)
-            if state is not None:
-                self._emit(state, self._outcomes.pop(rm_id), outputs)
+            if state is None:
+                continue
+            outputs: list[OutRecord] = []
+            self._watch.start()
+            for _ in self._emit_steps(state, self._outcomes.pop(rm_id), outputs):
+                self._watch.lap(rm_id)
+                yield ()
+                self._watch.start()
+            yield outputs
         self._held.clear()
         self._watch.forget()
-        return outputs
 
     def held(self) -> int:
         """Returns about how many records :meth:`flush` gives."""
         return sum(out.size for rm_id, out in self._outcomes.items() if rm_id in self._held)
 
     def _emit(self, state: RmState, out: Outcome, outputs: list[OutRecord]) -> None:
+        for _ in self._emit_steps(state, out, outputs):
+            pass
+
+    def _emit_steps(self, state: RmState, out: Outcome, outputs: list[OutRecord]) -> Iterator[None]:
         rm_id = state.info.rm_id
         took_us = partial(self._watch.take_us, rm_id)
-        self._emitters[rm_id].emit(out, state.core.next_submission, outputs, took_us)
+        return self._emitters[rm_id].emit_steps(out, state.core.next_submission, outputs, took_us)
 
     def _check_invariants(self, now_ns: int) -> None:
         if self._check_every_ns and now_ns >= self._checked_ns + self._check_every_ns:

@@ -204,6 +204,10 @@ class KafkaTopics:
         """Raises LogUnavailable."""
         await self._link.bounded(self._admin.start(), "start")
 
+    async def is_refused(self) -> bool:
+        """Tells whether the brokers answer, and refuse this client."""
+        return await self._link.refusal_of_credentials() is not None
+
     async def partitions(self) -> dict[str, int]:
         """Returns the number of partitions of each topic with this prefix that exists."""
         names = [*self._names(), copying_topic(self._settings.topic_prefix)]

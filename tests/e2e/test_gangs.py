@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 from chaos.harness import embedded
-from e2e.gang_rig import E, Muster, P, Rm, Told, live_through, timeless, unordered
+from e2e.gang_rig import E, Muster, P, Rm, Told, live_through, timeless
 from muster_client import AdminClient, ask, release
 from muster_proto.si.v1 import si_pb2 as si
+from unordered import unordered
 from waiting import eventually
 
 QUEUES = """

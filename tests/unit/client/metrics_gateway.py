@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
 import grpc
 from muster_proto.muster.v1 import metrics_pb2 as pb
 from muster_proto.muster.v1.metrics_pb2_grpc import MetricsServicer, add_MetricsServicer_to_server
+from unit.client.serving import serving
 
 SECOND_NS = 1_000_000_000
 AT_NS = 1_704_164_645 * SECOND_NS  # 2024-01-02 03:04:05 UTC
@@ -120,12 +120,5 @@ class MetricsGateway(MetricsServicer):
 def running() -> Iterator[MetricsGateway]:
     """Served by threads: the caller may run an event loop of its own."""
     gateway = MetricsGateway()
-    with ThreadPoolExecutor(max_workers=2) as threads:
-        server = grpc.server(threads)
-        add_MetricsServicer_to_server(gateway, server)
-        gateway.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
-        server.start()
-        try:
-            yield gateway
-        finally:
-            server.stop(None).wait()
+    with serving(gateway, add_MetricsServicer_to_server) as gateway.address:
+        yield gateway

@@ -31,6 +31,7 @@ from muster_view.explain import explain, explain_queue
 from muster_view.rest import dao, render, usage
 from unit.view import explained
 from unit.view.recorded import Bench, ClockOf, Recorded, client_of
+from unordered import unordered
 
 P = "/ws/v1/partition/default"
 E = "/ws/v1/explain"
@@ -433,15 +434,6 @@ def expected(rm: Recorded, now_ns: int) -> dict[str, Callable[[], bytes]]:
             for app in partition.apps.values()
         },
     }
-
-
-def unordered(value: Any) -> Any:
-    """Sort lists, which have no order in REST, and drop the times of preemption, which depend on the clock."""
-    if isinstance(value, dict):
-        return {name: unordered(each) for name, each in value.items()}
-    if isinstance(value, list):
-        return sorted((unordered(each) for each in value), key=repr)
-    return value
 
 
 @pytest.mark.parametrize("piecemeal", [False, True], ids=["collected", "followed"])

@@ -23,6 +23,7 @@ from simulation.life import Life
 from simulation.manager import GANGS
 from simulation.records import RM
 from simulation.run import Law, Run
+from unordered import unordered
 
 SEEDS, STEPS = (0, 1, 9, 18, 19, 25, 31, 56, 84), 80
 
@@ -70,12 +71,6 @@ def all_that_is_said(core: SchedulerCore, run: Run) -> Iterator[tuple[str, Any]]
             yield app_id, json.loads(b"".join(explain.application(state, partition, app, run.now_ns)))
         for node_id, node in sorted(partition.nodes.items()):
             yield node_id, json.loads(b"".join(render.node(partition, node)))
-
-
-def unordered(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: unordered(each) for name, each in value.items()}
-    return sorted((unordered(each) for each in value), key=repr) if isinstance(value, list) else value
 
 
 def promised(partition: Partition) -> dict[str, dict[str, int]]:

@@ -257,8 +257,8 @@ def health(
     """
     from muster_cli.probe import probe
 
-    ready, said = probe(address, timeout_s, flags.access())
-    say(f"{address}: {said.strip()}")
+    ready, why = probe(address, timeout_s, flags.access())
+    say(f"{address}: {why.strip()}")
     return 0 if ready else 1
 
 

@@ -92,9 +92,9 @@ def _scheduler(now: MetricsSnapshot, before: MetricsSnapshot | None) -> Table:
         ended = rates.counts(("released", "released by the RM"), ("dropped", "dropped when it registered again"))
         confirmed = tally.ended - tally.released - tally.dropped
         lines.add_row("ended", f"{ended}, {confirmed:,} released by Muster")
-    told = (("preempted", "preempted"), ("timed_out", "timed out"), ("replaced", "replaced"))
-    if any(getattr(tally, name) for name, _ in told):
-        lines.add_row("releases", rates.counts(*told))
+    labels = (("preempted", "preempted"), ("timed_out", "timed out"), ("replaced", "replaced"))
+    if any(getattr(tally, name) for name, _ in labels):
+        lines.add_row("releases", rates.counts(*labels))
     refused = [
         rates.count(name, words)
         for name, words in (
@@ -130,11 +130,11 @@ class Rates:
         more = self._more(name)
         return None if more is None else more / self._seconds
 
-    def count(self, name: str, words: str) -> str:
+    def count(self, name: str, text: str) -> str:
         """Returns a count as text, with its rate if it grows."""
         rate = self.per_second(name)
         grows = f" (+{rate:,.0f}/s)" if rate is not None and rate >= 0.5 else ""
-        return f"{getattr(self._now, name):,} {words}{grows}"
+        return f"{getattr(self._now, name):,} {text}{grows}"
 
     def counts(self, *each: tuple[str, str]) -> str:
         """Returns several counts as text; each is (name, words)."""
@@ -143,12 +143,12 @@ class Rates:
     def decisions(self) -> str:
         """The number of decisions, the time of each, and their share of all time."""
         made, spent_us = self._now.decisions, self._now.deciding_us
-        said = self.count("decisions", "made")
+        decisions = self.count("decisions", "made")
         more, more_us = self._more("decisions"), self._more("deciding_us")
         if more and more_us is not None:
             busy = more_us / 1e6 / self._seconds
-            return f"{said}, {more_us / more / 1e3:.1f} ms each, {busy:.0%} of the time"
-        return f"{said}, {spent_us / made / 1e3:.1f} ms each" if made else said
+            return f"{decisions}, {more_us / more / 1e3:.1f} ms each, {busy:.0%} of the time"
+        return f"{decisions}, {spent_us / made / 1e3:.1f} ms each" if made else decisions
 
     def _more(self, name: str) -> int | None:
         if self._before is None:

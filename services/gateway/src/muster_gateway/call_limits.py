@@ -254,7 +254,7 @@ class CallLimits:
             if stream.rm_id or stream.has_ended:
                 self._drop(host, connection, stream)
 
-    def _end_oldest(self, host: str, story: str) -> None:
+    def _end_oldest(self, host: str, message: str) -> None:
         connections = self._silent[host]
         connection = max(connections, key=lambda name: len(connections[name]))
         stream = next(iter(connections[connection]))
@@ -262,15 +262,15 @@ class CallLimits:
         stream.end(
             _over(
                 "silent",
-                f"{story} that have not said their rmID, and this one waits longest: name it in the metadata "
+                f"{message} that have not said their rmID, and this one waits longest: name it in the metadata "
                 "muster-rm-id, or send the first message sooner",
             )
         )
 
 
-def _over(reason: str, story: str) -> OverLimit:
+def _over(reason: str, message: str) -> OverLimit:
     metrics.calls_refused.labels(reason).inc()
-    return OverLimit(story)
+    return OverLimit(message)
 
 
 class CallGuard(grpc.aio.ServerInterceptor):

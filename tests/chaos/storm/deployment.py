@@ -144,7 +144,11 @@ class Storm:
             "MUSTER_GATEWAY__PUBLISHER_URL": f"http://{publisher}",
             "MUSTER_GATEWAY__PUBLISHER_GRPC_URL": f"grpc://{events}",
         }
-        schedulers = common | {"MUSTER_LOG__KAFKA_BOOTSTRAP_SERVERS": self._bootstrap("schedulers-brokers")}
+        schedulers = common | {
+            "MUSTER_LOG__KAFKA_BOOTSTRAP_SERVERS": self._bootstrap("schedulers-brokers"),
+            # Longer than the default: on a busy machine a living scheduler is silent for three seconds.
+            "MUSTER_SCHEDULER__SESSION_TIMEOUT_S": "8",
+        }
         dsn = postgres.replace(_place(postgres), self.links["publisher-postgres"][0].address)
         followers = common | {
             "MUSTER_LOG__KAFKA_BOOTSTRAP_SERVERS": self._bootstrap("followers-brokers"),
@@ -299,6 +303,7 @@ def prepared(directory: Path, rm_of_source: str) -> Storm:
     work = Path(tempfile.mkdtemp(prefix="muster-storm-"))
     work.chmod(0o711)
     storm = Storm(directory, work, rm_of_source, Brokers(work, doors, settings))
+    storm.source.write_text("[]")  # (a scheduler is not ready before its sources have listed)
     with suppress(pytest.skip.Exception):
         library()
         storm.clocks = {name: WallClock(directory / f"{name}.clock") for name in CLOCKS}

@@ -19,6 +19,7 @@ from typing import Any
 
 import asyncpg
 import httpx
+import structlog
 from chaos.harness import opened_log, records
 from chaos.storm.auditor import Finding, audit, shown_by_state
 from chaos.storm.deployment import PARTITIONS, Storm, prepared
@@ -310,9 +311,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     directory = (options.directory / f"{seed}-{os.getpid()}").absolute()
     directory.mkdir(parents=True)
-    began_s = time.monotonic()
     goal = options.asks or max(ASKS_AT_LEAST, round(ASKS_PER_MINUTE * options.minutes))
-    findings = asyncio.run(storm(seed, options.minutes, goal, directory))
+    began_s = time.monotonic()
+    with (directory / "rms.log").open("w") as said:
+        structlog.configure(logger_factory=structlog.PrintLoggerFactory(said))
+        findings = asyncio.run(storm(seed, options.minutes, goal, directory))
     if findings:
         _tell(seed, options.minutes, findings, directory, plan(seed, options.minutes * 60))
         return 1

@@ -37,7 +37,17 @@ from muster_state.follower import (
     events_of,
 )
 
-from muster_scheduler import audit, callback_stream, configuration, generation, ingest, notices, pauses, policy_groups
+from muster_scheduler import (
+    audit,
+    callback_stream,
+    configuration,
+    generation,
+    ingest,
+    metrics,
+    notices,
+    pauses,
+    policy_groups,
+)
 from muster_scheduler.admin_commands import CHANGES_MAX, AdminCommands
 from muster_scheduler.configuration import ConfigJudge
 from muster_scheduler.dead_letters import Unreadable, dead_letter
@@ -342,12 +352,9 @@ class SchedulerMachine:
             if body == "admin" and envelope.admin.WhichOneof("command") == "forget":
                 self._registrar.forget(rm_id, envelope.request_id, now_ns, outputs, force=envelope.admin.forget.force)
                 return rm_id
-            state = self._folder.rms.get(rm_id)
+            state = self._taking(rm_id, envelope, body)
             if state is None:
-                if rm_id in self._folder.forgotten:  # the request was under way when the RM was forgotten
-                    log.info("request of a forgotten rm passed over", rm=rm_id, body=body)
-                    return rm_id
-                raise Unreadable(f"RM {rm_id[:_SHOWN_MAX]!r} is not registered")
+                return rm_id
             out = self._roster.outcome(rm_id)
             match body:
                 case "allocation":
@@ -385,6 +392,19 @@ class SchedulerMachine:
         except BadDocument as error:
             raise Unreadable(f"external changes: {error}") from error
         return rm_id
+
+    def _taking(self, rm_id: str, envelope: pb.RequestEnvelope, body: str) -> RmState | None:
+        """Returns the RM that takes a request; None if the request is passed over. Raises Unreadable."""
+        state = self._folder.rms.get(rm_id)
+        if state is None:
+            if rm_id in self._folder.forgotten:  # the request was under way when the RM was forgotten
+                log.info("request of a forgotten rm passed over", rm=rm_id, body=body)
+                return None
+            raise Unreadable(f"RM {rm_id[:_SHOWN_MAX]!r} is not registered")
+        if envelope.HasField("sent") and not state.info.sent.take(body, envelope.sent):
+            metrics.requests_repeated.inc()
+            return None
+        return state
 
     def _take_items(
         self,

@@ -114,6 +114,7 @@ class Registrar:
             info.instance_uuid = self._new_uuid()
         if known is not None:
             info.tally, info.quotas_reached = known.info.tally, known.info.quotas_reached
+            info.sent = known.info.sent
             # An operator's pause concerns the RM, not one registration of it. An RM that restarts, by itself or in a
             # crash loop, must not lift the pause.
             info.paused, info.paused_reason = known.info.paused, known.info.paused_reason

@@ -22,6 +22,7 @@ from muster_runtime.access import PLAIN, Access
 
 SERVING_TIMEOUT_S = 90.0  # four Python processes that start on two busy cores, behind a broker
 SUPERVISION_S = 0.5
+PARTITIONS = 4  # of each topic; all tests of a session share one broker
 READ_RECORDS, READ_WAIT_S = 2_000, 0.5
 
 
@@ -136,8 +137,10 @@ def on_kafka(
     grpc_port, http_port, scheduler_port, view_port, publisher_port, events_port = free_ports(6)
     gateway, http = f"127.0.0.1:{grpc_port}", f"127.0.0.1:{http_port}"
     prefix = f"chaos-{secrets.token_hex(4)}"
+    partitions = int((environment or {}).get("MUSTER_LOG__PARTITIONS", PARTITIONS))
     settings = {
         "MUSTER_LOG__BACKEND": "kafka",
+        "MUSTER_LOG__PARTITIONS": str(partitions),
         "MUSTER_LOG__KAFKA_BOOTSTRAP_SERVERS": kafka,
         "MUSTER_LOG__TOPIC_PREFIX": f"{prefix}.",
         "MUSTER_GATEWAY__GRPC_ADDRESS": gateway,
@@ -159,7 +162,7 @@ def on_kafka(
     deployment = Deployment(
         gateway,
         f"http://{http}",
-        LogSettings(backend="kafka", kafka_bootstrap_servers=kafka, topic_prefix=f"{prefix}."),
+        LogSettings(backend="kafka", kafka_bootstrap_servers=kafka, topic_prefix=f"{prefix}.", partitions=partitions),
         {
             name: LocalProcess(
                 muster_command(name.removesuffix("-2")),

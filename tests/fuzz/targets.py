@@ -1,7 +1,7 @@
-"""What is fuzzed: every decoder of bytes or text that came from elsewhere.
+"""The targets of fuzzing: every decoder of bytes or text from outside of the process.
 
-A target takes bytes. It returns, or raises one of its own errors: those that its callers expect. Anything else is a
-finding, and so is a property that does not hold (the target asserts it).
+A target takes bytes. It returns, or raises an error that its callers expect. Any other error is a finding, and so is
+a failed assertion of the target.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ LIMITS = AdmissionLimits()
 @dataclass(frozen=True)
 class Target:
     """:ivar call: takes the bytes.
-    :ivar seeds: valid inputs, from which others are made.
+    :ivar seeds: valid inputs, which mutation changes.
     :ivar expected: the errors that its callers handle.
     """
 
@@ -139,7 +139,7 @@ def _events() -> list[bytes]:
 
 
 class _Machine:
-    """One machine takes many inputs; a new one begins now and then, so that a finding is of the last few."""
+    """One machine takes many inputs. A new one starts now and then, so that the last few inputs explain a finding."""
 
     def __init__(self) -> None:
         self.rig, self.taken = Rig(), 500
@@ -191,7 +191,7 @@ def _admission(data: bytes) -> None:
             rm_id_of(kind, data, LIMITS)
         with suppress(GatewayError):
             admitted = admit(kind, data, "rm-1", LIMITS)
-            for payload in admitted.payloads:  # what passed can be read
+            for payload in admitted.payloads:  # an accepted input can be decoded
                 {"ALLOCATION": ingest.allocations, "APPLICATION": ingest.applications, "NODE": ingest.nodes}[kind.name](
                     payload
                 )
@@ -383,7 +383,7 @@ def _front() -> HttpFront:
 
 
 def _http(data: bytes) -> None:
-    """The first line is the target, the others are headers, as an HTTP server hands them on."""
+    """The first line is the target; the others are headers, in the form that an HTTP server gives."""
     target, *lines = data.split(b"\n")
     raw_path, _, query = target.partition(b"?")
     headers = [(name.strip().lower(), value.strip()) for name, _, value in (line.partition(b":") for line in lines)]
@@ -427,7 +427,7 @@ def _http_seeds() -> list[bytes]:
     ]
 
 
-# ---- what is written elsewhere ---------------------------------------------------------------------------------------
+# ---- decoders of other packages --------------------------------------------------------------------------------------
 
 
 _CALLERS = [
@@ -508,7 +508,7 @@ def _audit_query_seeds() -> list[bytes]:
 
 
 def further() -> list[Target]:
-    """Decoders of parts that may be there or not."""
+    """Return more targets: decoders of optional parts."""
     return [
         Target("policy", _policy, _policy_seeds),
         Target("audit-queries", _audit_query, _audit_query_seeds, (GatewayError,)),

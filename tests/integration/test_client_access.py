@@ -1,4 +1,4 @@
-"""Clients and commands with tokens and certificates, against a gateway that wants them."""
+"""Clients and commands with tokens and certificates, at a gateway that needs them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ operate = ["mine"]
 
 @dataclass
 class Guarded:
-    """A gateway that wants a certificate, and takes a token, too."""
+    """A gateway that needs a certificate and also accepts a token."""
 
     gateway: Gateway
     folder: Path
@@ -184,7 +184,7 @@ async def test_every_command_takes_certificate_and_token(
         assert await _run(*apply, "--timeout-s", "5") == 1
         assert await _run(*apply, *guarded.flags) == 0
         capsys.readouterr()
-        # what needs a view or a publisher gets as far as that: there is none here
+        # commands that need a view or a publisher are admitted and then fail: there is none
         for command in (
             ("admin", "rms", *at),
             ("explain", "queue", "root", "--rm", "mine", *at),
@@ -195,12 +195,12 @@ async def test_every_command_takes_certificate_and_token(
             said = capsys.readouterr().err
             assert "UNAVAILABLE" in said
             assert "view" in said or "publisher" in said
-        # a token comes before the certificate, and from the environment, too
+        # a token counts before the certificate, also a token from the environment
         pause = ("admin", "pause", "--rm", "mine", *at, "--timeout-s", "0.5")
         assert await _run(*pause, *guarded.flags) == 1
         assert "rm.test may not operate rmID 'mine'" in capsys.readouterr().err
         assert await _run(*pause, *guarded.flags, "--token-file", str(guarded.file("token"))) == 1
-        assert "DEADLINE_EXCEEDED" in capsys.readouterr().err, "let in; the scripted scheduler answers no command"
+        assert "DEADLINE_EXCEEDED" in capsys.readouterr().err, "admitted; the scripted scheduler answers no command"
         for name, file in (("CA", "ca"), ("CERT", "crt"), ("KEY", "key")):
             monkeypatch.setenv(f"MUSTER_TLS_{name}", str(guarded.file(file)))
         monkeypatch.setenv("MUSTER_TOKEN", "bot-token-0123456789")

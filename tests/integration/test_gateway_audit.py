@@ -39,7 +39,7 @@ def one_window(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 async def gateway(world: Rig) -> Gateway:
     return await world.gateway(
-        tokens=TOKENS, registration_timeout_s=0.2, view_timeout_s=0.2, http_address="127.0.0.1:0"
+        tokens=TOKENS, registration_timeout_s=PATIENCE_S, view_timeout_s=0.2, http_address="127.0.0.1:0"
     )
 
 
@@ -68,7 +68,7 @@ def test_the_table_says_that_admin_calls_and_registrations_are_audited() -> None
     table = by_path()
     assert {method.path for method in METHODS if method.audited} == {path_of(method) for method in AUDITED}
     actions = [table[path_of(method)].action for method in AUDITED]
-    assert len(set(actions)) == len(actions), "each has a word of its own"
+    assert len(set(actions)) == len(actions), "each action has another name"
 
 
 @pytest.mark.parametrize("method", AUDITED, ids=lambda method: method.name)
@@ -79,7 +79,7 @@ async def test_every_admin_call_and_refused_attempt_has_an_entry(method: Any, ga
     (refused,) = await entries(world, 1, wanted.path)
     assert (refused.identity, refused.proof, refused.peer) == ("", "none", "127.0.0.1")
     assert (refused.door, refused.action, refused.result) == ("grpc", wanted.action, Entry.REFUSED)
-    # 2. let in; the empty request is wrong for most methods, and the scheduler gets none of them
+    # 2. admitted; most methods refuse the empty request, and the scheduler gets none
     code = await call(gateway, world, method, OPS)
     _, done = await entries(world, 2, wanted.path)
     assert (done.identity, done.proof, done.action) == ("ops", "token", wanted.action)
@@ -183,7 +183,7 @@ async def test_the_trail_is_read_by_admins_with_filters_and_followed(gateway: Ga
         assert await read(AuditQuery(rm_id="rm-1", until_ns=found["recorded_ns"])) == []
         assert await read(AuditQuery(rm_id="rm-1", since_ns=found["recorded_ns"])) == [found]
         following = client.read(AuditQuery(rm_id="rm-9"), follow=True)
-        assert await anext(following) == [], "what is there"
+        assert await anext(following) == [], "the present entries come first"
         request = admin_pb2.PauseResourceManagerRequest(rm_id="rm-9").SerializeToString()
         await call(gateway, world, pause, READER, request)
         async with asyncio.timeout(PATIENCE_S):

@@ -49,7 +49,7 @@ async def test_a_path_leads_to_its_service(path: str, target: str | None) -> Non
     if target is None:
         assert (answer.status_code, answer.text) == (404, "404 page not found\n")
     else:
-        # (Who is asked knows the right path, and says so.)
+        # (The service knows the right path, and redirects.)
         assert answer.text == f"{target} {path}"
 
 

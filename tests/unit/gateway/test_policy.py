@@ -1,4 +1,4 @@
-"""The policy file: what it says, what it may not say, and what an answer may show."""
+"""The policy file: its rules, its errors, and the parts of an answer that an identity may see."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_rules_add_up(policy: Policy) -> None:
     assert not tenant.may(Right.ACT, "other")
     assert not tenant.may(Right.OPERATE, "openb-prod")
     assert tenant.may(Right.CONFIGURE, "openb-prod")
-    assert tenant.may(Right.READ, "openb-prod"), "who may act may read"
+    assert tenant.may(Right.READ, "openb-prod"), "the right to act includes the right to read"
     assert tenant.may(Right.READ, "shared")
     assert not tenant.may(Right.READ, "other")
     assert not tenant.may(Right.INSPECT)

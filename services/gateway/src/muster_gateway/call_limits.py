@@ -10,6 +10,9 @@ silent
 reset
     A call that its client cancelled within a second. Opening and resetting calls costs a client little and the gateway
     much (CVE-2023-44487), so a connection with many resets gets no calls for a while.
+late refusal
+    A client that opens at once what was refused keeps the gateway busy with refusals. So a host gets a number of them
+    in a second; later ones wait. A call that waits for its refusal holds no place.
 
 The guard sees every call of the server, of all its services. It also gives calls with one request a deadline for it:
 headers alone hold no place for ever. Everything here belongs to one event loop.
@@ -35,6 +38,9 @@ from muster_gateway.settings import CallSettings
 # A call that lives longer was worth its costs.
 _RESET_WITHIN_S = 1.0
 _CONNECTIONS_REMEMBERED = 10_000
+_HOSTS_REMEMBERED = 10_000
+# Calls that wait for their refusal, each of some 20 KiB. More of them are refused at once.
+_LATE_MAX = 5_000
 
 Handler = Callable[[Any, Any], Awaitable[Any]]
 
@@ -79,6 +85,9 @@ class CallLimits:
         self._silent: dict[str, dict[str, OrderedDict[Silent, None]]] = {}
         # Connection → end of the present window, resets in it.
         self._resets: OrderedDict[str, tuple[float, int]] = OrderedDict()
+        # Host → until when its refusals last if each takes its share of a second. Those of one second come at once.
+        self._refusals: OrderedDict[str, float] = OrderedDict()
+        self._late = 0
 
     # ---- all calls -------------------------------------------------------------------------------------------------
 
@@ -151,6 +160,35 @@ class CallLimits:
             if not open_calls[identity]:
                 del open_calls[identity]
 
+    # ---- refusals --------------------------------------------------------------------------------------------------
+
+    def refusal_wait_s(self, host: str) -> float:
+        """Counts one more refusal of a host. Returns how long it must wait (seconds)."""
+        now_s, limit = self._clock.monotonic(), self._settings.max_refusals
+        due_s = max(self._refusals.get(host, float("-inf")), now_s - 1.0) + 1.0 / limit
+        self._refusals[host] = due_s
+        self._refusals.move_to_end(host)
+        if len(self._refusals) > _HOSTS_REMEMBERED:
+            self._refusals.popitem(last=False)
+        return max(0.0, due_s - now_s)
+
+    async def refuse_late(self, caller: Caller, *, placed: bool) -> None:
+        """Returns when a refusal of the caller is due.
+
+        :param placed: the call has a place. It has none meanwhile.
+        """
+        if self._late >= _LATE_MAX or (wait_s := self.refusal_wait_s(caller.host)) <= 0:
+            return
+        self._late += 1
+        if placed:
+            self._count(caller, -1)
+        try:
+            await asyncio.sleep(wait_s)
+        finally:
+            self._late -= 1
+            if placed:
+                self._count(caller, 1)
+
     # ---- resets ----------------------------------------------------------------------------------------------------
 
     def _add_reset(self, connection: str) -> None:
@@ -216,7 +254,7 @@ class CallLimits:
             if stream.rm_id or stream.has_ended:
                 self._drop(host, connection, stream)
 
-    def _end_oldest(self, host: str, story: str) -> None:
+    def _end_oldest(self, host: str, message: str) -> None:
         connections = self._silent[host]
         connection = max(connections, key=lambda name: len(connections[name]))
         stream = next(iter(connections[connection]))
@@ -224,15 +262,15 @@ class CallLimits:
         stream.end(
             _over(
                 "silent",
-                f"{story} that have not said their rmID, and this one waits longest: name it in the metadata "
+                f"{message} that have not said their rmID, and this one waits longest: name it in the metadata "
                 "muster-rm-id, or send the first message sooner",
             )
         )
 
 
-def _over(reason: str, story: str) -> OverLimit:
+def _over(reason: str, message: str) -> OverLimit:
     metrics.calls_refused.labels(reason).inc()
-    return OverLimit(story)
+    return OverLimit(message)
 
 
 class CallGuard(grpc.aio.ServerInterceptor):
@@ -277,6 +315,7 @@ class CallGuard(grpc.aio.ServerInterceptor):
                     stack.enter_context(self._limits.place(caller_of(context)))
                 except OverLimit as error:
                     self._refused(name, host_of_peer(context.peer()), error)
+                    await self._limits.refuse_late(caller_of(context), placed=False)
                     await context.abort(error.code, str(error))
                 return await _called(method, requests, context)
 

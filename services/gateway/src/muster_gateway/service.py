@@ -265,9 +265,9 @@ class Gateway:
     async def _said_beside(self) -> list[str]:
         """Returns the problems of the other services of this process."""
         answers = await asyncio.gather(*(_in_time_said(check) for check in self._beside.values()))
-        said = [f"{name}: {one}" for name, answer in zip(self._beside, answers, strict=True) for one in answer]
+        others = [f"{name}: {one}" for name, answer in zip(self._beside, answers, strict=True) for one in answer]
         own = self._bus.problems() if isinstance(self._bus, LogCondition) else []
-        return [*self._doorman.problems(), *self._rates.problems(), *own, *said]
+        return [*self._doorman.problems(), *self._rates.problems(), *own, *others]
 
     # ---- parts ----------------------------------------------------------------------------------------------------
 
@@ -299,12 +299,12 @@ class Gateway:
     async def _note_quotas(self, rm_id: str, limits: RmLimits) -> None:
         await self._write_note(self._codec.quotas(rm_id, limits, self._clock.now_ns()))
 
-    def _tell_slow(self, rm_id: str, story: str) -> None:
+    def _tell_slow(self, rm_id: str, message: str) -> None:
         """Has an RM's slow streams recorded as an event, beside the stream."""
 
         async def tell() -> None:
             with contextlib.suppress(LogDown):
-                await self._write_note(self._codec.notice(rm_id, story, self._clock.now_ns()))
+                await self._write_note(self._codec.notice(rm_id, message, self._clock.now_ns()))
 
         task = asyncio.create_task(tell(), name="tell slow stream")
         self._telling.add(task)

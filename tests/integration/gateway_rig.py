@@ -413,6 +413,10 @@ class Rig:
             "resend_window_s": 0.0,
             "request_push_interval_s": 0.05,
             "stop_grace_s": 0.05,
+            # Nobody: at the usual ports there may be another Muster of this machine.
+            "view_url": "http://127.0.0.1:1",
+            "publisher_url": "http://127.0.0.1:1",
+            "publisher_grpc_url": "grpc://127.0.0.1:1",
             **settings,
         }
         if sessions is None:

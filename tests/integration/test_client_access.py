@@ -213,14 +213,14 @@ async def test_every_command_takes_certificate_and_token(
         assert "not-the-token" not in said
 
 
-async def test_files_that_cannot_be_used_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    absent = str(tmp_path / "absent")
+async def test_files_that_cannot_be_used_are_one_line(guarded: Guarded, capsys: pytest.CaptureFixture[str]) -> None:
+    absent = str(guarded.file("absent"))
     for flags, said in (
         (["--tls-ca", absent], f"tls_ca {absent}: cannot be read"),
         (["--tls-cert", absent], "expected both or none of them"),
         (["--token-file", absent], f"--token-file {absent}: cannot be read"),
     ):
-        assert await _run("admin", "rms", *flags) == 2
+        assert await _run("admin", "rms", "--gateway", guarded.address, *flags) == 2
         told = capsys.readouterr().err
         assert said in told
         assert len(told.splitlines()) == 1

@@ -336,7 +336,8 @@ def shown_by_state(evidence: Evidence) -> Shown:
             queues[path][1].update(wanted)
     for each in evidence.allocations_in_state():
         app_id, amounts = each.demand.application_id, dict(each.demand.resource.values)
-        if each.foreign:  # in the node's occupied amount
+        if each.foreign:
+            _add(shown.occupied.setdefault(each.node_id, Counter()), amounts, 1)
             continue
         shown.add(ON_NODE, each.node_id, amounts)
         shown.add(HELD, app_id, amounts)

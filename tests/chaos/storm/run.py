@@ -35,7 +35,8 @@ ASKS_PER_MINUTE, ASKS_AT_LEAST = 7_000, 20_000
 SPARE = 0.7  # the share of the run in which all asks are sent if no fault holds an RM up
 PROGRESS_S = 10.0
 QUIET_S = 3.0
-PATIENCE_S = 600.0  # for each step after the last fault; no step takes a tenth of it on an idle machine
+LONGEST = 3.0  # the RMs ask for at most so many times the length of the faults, on a busy machine
+STUCK_S = 300.0  # without faults no RM is without an answer for so long, on the busiest machine
 SHOWN = 20  # findings that are printed
 
 
@@ -61,6 +62,7 @@ async def storm(seed: int, minutes: float, goal: int, directory: Path) -> list[F
                 -(-goal // len(rm_ids)),
                 pace,
                 over,
+                seconds * LONGEST,
                 is_asked=number == 1,
                 source=here.source if number == 2 else None,
             )
@@ -101,11 +103,9 @@ async def _lived(
         await here.well()
         await here.in_sync()
         over.set()
-        async with asyncio.timeout(PATIENCE_S + seconds):
-            await asyncio.gather(*working)
-        async with asyncio.timeout(PATIENCE_S):
-            await asyncio.gather(*(rm.heard_out() for rm in rms))
-            await _quiet(here, rms)
+        await _unless_stuck(asyncio.gather(*working), rms)
+        await _unless_stuck(asyncio.gather(*(rm.heard_out() for rm in rms)), rms)
+        await asyncio.wait_for(_quiet(here, rms), STUCK_S)
     except Exception as error:
         traceback.print_exc()
         waiting = [f"{rm.rm_id}: {len(rm.asked)} asked, {rm.answered} answered" for rm in rms]
@@ -147,6 +147,17 @@ async def _progress(rms: list[StormRm], faults: Sequence[Fault], begun: list[Fau
         now = ", ".join(f"{each.kind} {each.target}" for each in under_way(begun, now_s, 0.0))
         line = f"{now_s:5.0f} s  asked {asked}  answered {answered}  faults {len(begun)}/{len(faults)}"
         print(f"{line}  lag {silent_s:.1f} s{f'  ({now})' if now else ''}", flush=True)
+
+
+async def _unless_stuck(work: asyncio.Future[Any], rms: list[StormRm]) -> None:
+    """Returns when the work is done. Raises AssertionError if nothing is heard for long: no machine is that slow."""
+    since_s = time.monotonic()
+    while not (await asyncio.wait({work}, timeout=1.0))[0]:
+        silent_s = time.monotonic() - max(since_s, *(rm.heard_at_s for rm in rms))
+        if silent_s > STUCK_S:
+            work.cancel()
+            raise AssertionError(f"no RM has heard anything for {silent_s:.0f} s, without faults")
+    work.result()
 
 
 async def _quiet(here: Storm, rms: list[StormRm]) -> None:
@@ -236,7 +247,7 @@ async def _history(here: Storm, evidence: Evidence) -> list[Any]:
             return bool(count >= len(evidence.events))
 
         with contextlib.suppress(AssertionError):  # (the auditor says what is missing)
-            await eventually(is_complete, "history is complete", within_s=120, every_s=0.2)
+            await eventually(is_complete, "history is complete", within_s=STUCK_S, every_s=0.2)
         rows = await connection.fetch(f"select {names} from {here.schema}.events where rm = $1", evidence.rm_id)
     finally:
         await connection.close()
@@ -262,7 +273,7 @@ async def _shown(here: Storm, evidence: Evidence) -> None:
             return wanted == evidence.shown_pending and same == {name: +each for name, each in state.items() if +each}
 
         with contextlib.suppress(AssertionError):
-            await eventually(look, "the view has caught up", within_s=120, every_s=0.5)
+            await eventually(look, "the view has caught up", within_s=STUCK_S, every_s=0.5)
 
 
 # ---- what is said ---------------------------------------------------------------------------------------------------

@@ -49,10 +49,10 @@ SOURCE = "vms"
 ALLOWED_OF_4 = 3  # the share of nodes that a predicate allows for an ask
 
 
-def configuration(variant: int, *, asked: bool) -> str:
+def configuration(variant: int) -> str:
     """A queue configuration. Variants differ in maxima, guarantees and limits of users."""
     batch, service, user = ((60, 40, 24), (45, 40, 24), (60, 30, 15), (70, 50, 30))[variant % 4]
-    del asked
+
     return json.dumps(
         {
             "partitions": [
@@ -109,6 +109,7 @@ class StormRm:
     :param goal: so many asks in all.
     :param pace: asks in a second.
     :param over: set when there are no faults any more: until then it works, even if it has asked for all.
+    :param longest_s: it stops after so long, also before its goal: a busy machine takes fewer asks.
     :param is_asked: it answers predicates.
     :param source: the file of an external source with its hosts and VMs; None: it has no source.
     :ivar heard: all that its callbacks got, in order.
@@ -125,11 +126,12 @@ class StormRm:
         goal: int,
         pace: float,
         over: asyncio.Event,
+        longest_s: float,
         *,
         is_asked: bool = False,
         source: Path | None = None,
     ) -> None:
-        self.rm_id, self.goal, self._pace, self._over = rm_id, goal, pace, over
+        self.rm_id, self.goal, self._pace, self._over, self._longest_s = rm_id, goal, pace, over, longest_s
         self.is_asked, self.source = is_asked, source
         self._dice = random.Random(f"{seed}/{rm_id}")
         self._address = address
@@ -140,7 +142,7 @@ class StormRm:
         self.nodes: dict[str, int] = {}
         self.drained: set[str] = set()
         self.vms: dict[str, str] = {}
-        self.config = configuration(0, asked=is_asked)
+        self.config = configuration(0)
         self.reloads = 0
         self._in_doubt: str | None = None  # a configuration whose answer was lost
         self._began_s = time.monotonic()
@@ -153,6 +155,7 @@ class StormRm:
         self._of_app = 0
         self._due: dict[str, float] = {}
         self._confirm: asyncio.Queue[si.AllocationRelease] = asyncio.Queue()
+        self._reloading: asyncio.Task[None] | None = None
         self._confirming_task: asyncio.Task[None] | None = None
         self._rejected: set[str] = set()
         self._answered = 0
@@ -202,17 +205,20 @@ class StormRm:
             await asyncio.gather(working, failing, return_exceptions=True)
 
     async def stop(self) -> None:
-        if self._confirming_task is not None:
-            self._confirming_task.cancel()
-            await asyncio.gather(self._confirming_task, return_exceptions=True)
+        tasks = [task for task in (self._confirming_task, self._reloading) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self.client.close()
         await self._admin.close()
 
     async def heard_out(self) -> None:
-        """Ends its gangs. Returns when all that it said is taken in, and it has heard what was decided on it."""
+        """Ends its gangs and its reload. Returns when it has heard what was decided on all that it said."""
         for app in list(self._gangs):
             await self._remove(app)
         self._gangs.clear()
+        if self._reloading is not None:
+            await self._reloading
         for _ in range(2):
             key = self._next("nobody")
             await self._ask_one(ask(key, "nobody", {"vcore": 1000}))
@@ -227,7 +233,7 @@ class StormRm:
         await self._add_nodes(NODES)
         await self._new_application()
         begin_s, done_s = time.monotonic(), 0.0
-        while len(self.asked) < self.goal or not self._over.is_set():
+        while not self._over.is_set() or (len(self.asked) < self.goal and time.monotonic() - begin_s < self._longest_s):
             await self._step(time.monotonic() - begin_s)
             done_s += TICK_S
             await asyncio.sleep(max(0.0, begin_s + done_s - time.monotonic()))
@@ -242,8 +248,11 @@ class StormRm:
         if self._is_due("gang", at_s, GANG_EVERY_S):
             await self._begin_gang()
         await self._tend_gangs()
-        if self._is_due("reload", at_s, RELOAD_EVERY_S):
-            await self._reload()
+        if self._reloading is not None and self._reloading.done():
+            self._reloading.result()
+            self._reloading = None
+        if self._reloading is None and self._is_due("reload", at_s, RELOAD_EVERY_S):
+            self._reloading = asyncio.create_task(self._reload())
         if self.source is not None and self._is_due("source", at_s, SOURCE_EVERY_S):
             self.change_source()
 
@@ -401,7 +410,7 @@ class StormRm:
 
     async def _reload(self) -> None:
         """Gives another configuration. An answer that is lost leaves it in doubt, and the next one tries again."""
-        wanted = self._in_doubt or configuration(self._dice.randrange(4), asked=self.is_asked)
+        wanted = self._in_doubt or configuration(self._dice.randrange(4))
         self._in_doubt = wanted
         with contextlib.suppress(AdminFailed):
             if self.is_asked:

@@ -6,8 +6,7 @@ import random
 
 import pytest
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
-from muster_proto.muster.bus.v1 import state_pb2
-from muster_state.sent import SentMessages
+from muster_state.sent import SentMessages, TakenOf
 from unit.scheduler_service import rig as make
 
 
@@ -90,14 +89,14 @@ def test_what_the_log_refused_is_taken_when_it_comes_again() -> None:
     assert taken.take("node", message(3, before=2)), "the log refused 2"
     assert taken.take("node", message(2))
     assert not taken.take("node", message(3))
-    assert [each.up_to for each in taken.encode()] == [3]
+    assert [each.up_to for each in taken.all()] == [3]
 
 
 def test_a_message_without_a_record_leaves_no_hole() -> None:
     taken = SentMessages()
     assert taken.take("node", message(1))
     assert taken.take("node", message(4, before=1)), "2 and 3 were answered by the gateway"
-    assert taken.encode() == [state_pb2.SentObject(stream="node", client="c", up_to=4)]
+    assert taken.all() == [TakenOf("node", "c", 4, [])]
 
 
 def test_a_message_of_several_records_counts_with_the_last_one() -> None:
@@ -112,7 +111,7 @@ def test_few_clients_are_remembered() -> None:
     taken = SentMessages()
     for number in range(20):
         assert taken.take("node", message(1, client=f"client {number}"))
-    assert [each.client for each in taken.encode()] == [f"client {number}" for number in range(16, 20)]
+    assert [each.client for each in taken.all()] == [f"client {number}" for number in range(16, 20)]
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -138,5 +137,5 @@ def test_whatever_is_repeated_each_message_is_taken_once(seed: int) -> None:
             record = late.pop(dice.randrange(len(late)))
             if record.number <= proven or record.before <= proven:
                 counts[record.number] += taken.take("node", record)
-        taken = SentMessages.decode(taken.encode())
+        taken = SentMessages.of(taken.all())
     assert set(counts.values()) == {1}, counts

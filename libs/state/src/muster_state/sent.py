@@ -8,14 +8,38 @@ has each of them taken once.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-
-from muster_proto.muster.bus.v1 import envelope_pb2, state_pb2
+from typing import NamedTuple, Protocol
 
 # A second client takes over from the first one, and may lose to it again. More of them are not one RM.
 _CLIENTS_MAX = 4
 # Numbers are missing only where the log refused a message, and until the client sends that one again.
 _BEYOND_MAX = 1_000
+
+
+class Sent(Protocol):
+    """A message's place in its client's order (proto SentMessage)."""
+
+    @property
+    def client(self) -> str: ...
+    @property
+    def number(self) -> int: ...
+    @property
+    def first(self) -> int: ...
+    @property
+    def before(self) -> int: ...
+    @property
+    def more(self) -> bool: ...
+
+
+class TakenOf(NamedTuple):
+    """What is taken of one client on one kind of stream (proto SentObject)."""
+
+    stream: str
+    client: str
+    up_to: int
+    beyond: Sequence[int]
 
 
 @dataclass(slots=True)
@@ -54,7 +78,7 @@ class SentMessages:
     def __init__(self) -> None:
         self._taken: dict[tuple[str, str], _Taken] = {}
 
-    def take(self, stream: str, sent: envelope_pb2.SentMessage) -> bool:
+    def take(self, stream: str, sent: Sent) -> bool:
         """Tells whether a message is taken now for the first time, and remembers it."""
         taken = self._of(stream, sent.client, sent.first - 1)
         taken.settle(sent.first - 1)
@@ -72,17 +96,14 @@ class SentMessages:
             del self._taken[key]
         return found
 
-    def encode(self) -> list[state_pb2.SentObject]:
-        """Returns the records, the client that sent last at the end."""
-        return [
-            state_pb2.SentObject(stream=stream, client=client, up_to=taken.up_to, beyond=taken.beyond)
-            for (stream, client), taken in self._taken.items()
-        ]
+    def all(self) -> list[TakenOf]:
+        """Returns what is taken, the client that sent last at the end."""
+        return [TakenOf(stream, client, taken.up_to, taken.beyond) for (stream, client), taken in self._taken.items()]
 
     @classmethod
-    def decode(cls, recorded: object) -> SentMessages:
-        """Inverse of :meth:`encode`."""
+    def of(cls, recorded: Iterable[TakenOf]) -> SentMessages:
+        """Inverse of :meth:`all`."""
         made = cls()
-        for each in recorded:  # type: ignore[attr-defined]
+        for each in recorded:
             made._taken[each.stream, each.client] = _Taken(each.up_to, list(each.beyond))
         return made

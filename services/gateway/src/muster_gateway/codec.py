@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 from muster_bus.errors import CodecError
@@ -140,6 +141,16 @@ class Response:
         return self.registration or self.configuration or self.command
 
 
+class SentMessage(NamedTuple):
+    """The number of a message whose client numbers them (proto SentMessage)."""
+
+    client: str
+    number: int
+    first: int
+    before: int
+    more: bool
+
+
 class RequestCodec:
     """Makes the records of si.requests.
 
@@ -167,7 +178,7 @@ class RequestCodec:
         kind: StreamKind,
         payload: bytes,
         now_ns: int,
-        sent: envelope_pb2.SentMessage | None = None,
+        sent: SentMessage | None = None,
     ) -> OutRecord:
         """Makes the record of one SI request of a stream.
 
@@ -175,7 +186,7 @@ class RequestCodec:
         """
         envelope = self._envelope(rm_id, now_ns)
         if sent is not None:
-            envelope.sent.CopyFrom(sent)
+            envelope.sent.CopyFrom(envelope_pb2.SentMessage(**sent._asdict()))
         if kind is StreamKind.ALLOCATION:
             envelope.allocation = payload
         elif kind is StreamKind.APPLICATION:

@@ -27,13 +27,12 @@ from muster_bus.clock import Clock
 from muster_bus.errors import BusError, LogError, RecordTooLarge
 from muster_bus.log import Log, LogWriter, OutRecord
 from muster_bus.topics import Topics
-from muster_proto.muster.bus.v1 import envelope_pb2
 from muster_runtime.caller import current
 from muster_runtime.identity import Identity, Right
 
 from muster_gateway import metrics
 from muster_gateway.admission import admission_steps, check_rm_id, rm_id_of
-from muster_gateway.codec import RequestCodec
+from muster_gateway.codec import RequestCodec, SentMessage
 from muster_gateway.errors import (
     GatewayError,
     InvalidRequest,
@@ -188,12 +187,10 @@ class Numbers:
         self._number += 1
         self._left = records
 
-    def next(self) -> envelope_pb2.SentMessage:
+    def next(self) -> SentMessage:
         """Returns the number of the message's next record."""
         self._left -= 1
-        sent = envelope_pb2.SentMessage(
-            client=self._client, number=self._number, first=self._first, before=self._before, more=self._left > 0
-        )
+        sent = SentMessage(self._client, self._number, self._first, self._before, self._left > 0)
         if not self._left:
             self._before = self._number
         return sent

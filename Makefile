@@ -2,6 +2,8 @@
 # except Debian packages that `install` (python3-venv) and `test` (servers) need and only when run as root.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
+# Some images set it. Each start of a process would then compile every module: 5 s of a core for `muster up`, not 1.5.
+unexport PYTHONDONTWRITEBYTECODE
 
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -14,6 +16,8 @@ SEED ?=
 SEEDS ?=
 STEPS ?=
 FUZZ_S ?= 600
+MINUTES ?= 3
+CHAOS_ARGS ?=
 OPENB_ARGS ?=
 BASE ?= HEAD~20
 
@@ -38,7 +42,8 @@ LOAD_TESTS := tests/chaos/test_brokers.py tests/chaos/test_overload.py tests/cha
   tests/perf/test_sockets.py
 BAD_INPUT_TESTS := tests/e2e/test_generated_bad_input.py tests/e2e/test_generated_bad_calls.py
 
-.PHONY: help install install-dev demo examples example-external test test-unit test-long test-load fuzz check format simulate simulate-gangs simulate-callbacks simulate-external simulate-mixed bench bench-core bench-memory bench-export bench-derive bench-events bench-external bench-failover bench-group bench-idle bench-neighbours bench-scale bench-peer bench-compare bench-view openb figures routes proto lock compose-test compose-test-brokers compose-test-secure clean
+# Every target of the list below.
+.PHONY: $(shell sed -nE 's/^([a-z-]+):.*## .*/\1/p' $(firstword $(MAKEFILE_LIST)))
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -73,7 +78,7 @@ test: install-dev ## every test; finds or installs Kafka, Redis, PostgreSQL and 
 test-unit: install-dev ## the tests that need no server
 	$(BIN)/pytest -n $(JOBS) --dist worksteal -m 'not kafka and not redis and not postgres' $(PARALLEL_TESTS) $(PYTEST_ARGS)
 
-test-long: install-dev ## more of the random lives, the bad input and Faust's starts that `make test` has a part of
+test-long: install-dev ## more of the random lives, the bad input, Faust's starts and the kills that `make test` has a part of
 	@scripts/test-servers
 	MUSTER_SIMULATION_SEEDS=100 MUSTER_SPLIT_LIVES=2000 MUSTER_HISTORY_LIVES=2000 \
 	$(BIN)/pytest -n $(JOBS) --dist worksteal $(RANDOM_TESTS) $(PYTEST_ARGS)
@@ -81,10 +86,15 @@ test-long: install-dev ## more of the random lives, the bad input and Faust's st
 	MUSTER_BAD_INPUT_EXAMPLES=120 $(BIN)/pytest -n $(JOBS) --dist loadfile $(BAD_INPUT_TESTS) $(PYTEST_ARGS)
 	MUSTER_EXPORT_EVENTS=60000 $(BIN)/pytest tests/chaos/test_kill_export.py $(PYTEST_ARGS)
 	MUSTER_DERIVE_STARTS=100 $(BIN)/pytest tests/integration/test_faust_starts.py -k many_starts $(PYTEST_ARGS)
+	MUSTER_FAULT_KILLS=5 $(BIN)/pytest tests/chaos/test_kill_faults.py $(PYTEST_ARGS)
 
 test-load: install-dev ## brokers that go under load, and overload, beside nothing else
 	@scripts/test-servers
 	$(BIN)/pytest -s $(LOAD_TESTS) $(PYTEST_ARGS)
+
+chaos: install-dev ## all faults at once from a seed, with an auditor outside (SEED=17 MINUTES=3); a failure repeats with its seed
+	@scripts/test-servers
+	@PYTHONPATH=tests $(BIN)/python -m chaos.storm.run --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(CHAOS_ARGS)
 
 fuzz: install-dev ## mutated inputs for every decoder, as long as FUZZ_S says (FUZZ_S=600 SEED=7); findings go to tests/fuzz/found
 	@PYTHONPATH=tests $(BIN)/python -m fuzz --seconds $(FUZZ_S) $(if $(SEED),--seed $(SEED))
@@ -159,6 +169,9 @@ bench-scale: install-dev ## 1 to 4 schedulers, 1 to 64 RMs through gateways: rat
 
 bench-neighbours: install-dev ## one RM's asks beside an RM that asks for much, hostile configurations, readers of metrics; JSON
 	@$(BIN)/python -m tests.perf.neighbours_bench $(BENCH_ARGS)
+
+profile: install-dev ## where the processor time of one ask goes, by process, thread and stage (BENCH_ARGS='--asks-per-s 100' or '--syscalls')
+	@$(BIN)/python -m tests.perf.profile_bench $(BENCH_ARGS)
 
 bench-peer: install-dev ## beside YuniKorn's own core (needs Go), ratios into docs/performance.md; JSON (BENCH_ARGS='--rounds 3')
 	@$(BIN)/python -m tests.perf.peer_bench --write $(BENCH_ARGS)

@@ -43,8 +43,12 @@ async def test_an_rm_goes_on_at_the_other_gateway(tmp_path: Path, kafka_bootstra
         for name in ("event-publisher", "gateway-2"):
             await said(deployment, name, 200, "")
         addresses = f"ipv4:{deployment.gateway},{deployment.second_gateway}"
-        assert (await balanced(addresses)).count("accepted") == 6
-        assert all([await served(deployment, name) for name in KILLS]), "the streams were spread over both gateways"
+
+        async def spread() -> bool:  # (at first, if its connection to one of them takes longer)
+            assert (await balanced(addresses)).count("accepted") == 6
+            return all([await served(deployment, name) for name in KILLS])
+
+        await eventually(spread, "the streams are spread over both gateways", within_s=120)
         both = replace(options(deployment), gateway=addresses)
         report = await replay(OPENB, both, on_sent=on_sent)
         assert len(restarts) == len(KILLS), "not every gateway was killed: the test has shown nothing"

@@ -26,11 +26,12 @@ def options(deployment: Deployment) -> ReplayOptions:
     return ReplayOptions(
         gateway=deployment.gateway,
         http=deployment.http,
+        access=deployment.access,
         rm_id=RM_ID,
         asks_per_s=PACE_PER_S,
         quiet_s=5.0,  # longer than a restart: silence while the scheduler is away is not the end
         settle_timeout_s=120.0,
-        rest_timeout_s=30.0,
+        rest_timeout_s=60.0,
         client=ClientSettings(backoff_seed=11),
     )
 

@@ -148,12 +148,6 @@ def _vcore(held: si.Allocation) -> int:
     return held.resourcePerAlloc.resources["vcore"].value
 
 
-def unordered(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: unordered(each) for name, each in value.items()}
-    return sorted((unordered(each) for each in value), key=repr) if isinstance(value, list) else value
-
-
 def timeless(value: Any) -> Any:
     """An explanation without its time and without durations."""
     if isinstance(value, dict):

@@ -132,8 +132,8 @@ async def test_killed_again_and_again_it_shows_and_exports_all_once_and_decision
             text = (await get(up, "/metrics"))[2].decode()
             families = exposed.parse(text)
             assert families["muster_followers_process_starts_total"].value() == KILLS + 1
-            assert families["muster_publisher_ring_events"].values("rm")[RM] > KILLS * ASKS, "of the followers"
-            assert families["muster_scheduler_decisions_total"].samples, "of those who decide"
+            assert families["muster_publisher_ring_events"].values("rm")[RM] > KILLS * ASKS, "a metric of the followers"
+            assert families["muster_scheduler_decisions_total"].samples, "a metric of the scheduler"
             text = (await get(up, "/ws/v1/metrics"))[2].decode()
             assert "yunikorn_scheduler_" in text
         # 3. usage counts each allocation once

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 OPENB = ROOT / "examples" / "openb"
 TASKS = 8_152
 RM_MINIMAL = ROOT / "examples" / "rm_minimal.py"
-COMMAND_TIMEOUT_S = 200
+COMMAND_TIMEOUT_S, SETTLE_TIMEOUT_S = 400, 300
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -35,8 +35,9 @@ async def run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
 async def replay_by_command(deployment: Deployment, directory: Path) -> dict[str, Any]:
     found = directory / "report.json"
     command = muster_command(
-        "replay-trace", str(OPENB), "--gateway", deployment.gateway, "--http", deployment.http, "--json", str(found)
-    )
+        "replay-trace", str(OPENB), "--gateway", deployment.gateway, "--http", deployment.http, "--json", str(found),
+        "--timeout-s", str(SETTLE_TIMEOUT_S),
+    )  # fmt: skip
     done = await run(command)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n{deployment.logs()}"
     report: dict[str, Any] = json.loads(found.read_text())

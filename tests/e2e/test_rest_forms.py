@@ -141,7 +141,7 @@ async def test_every_request_has_its_form(form: Any, tmp_path: Path) -> None:
             # 4. every row of the table answers
             await ask_every_row(client)
             unseen = shapes.unseen() - NOT_LIVED - place.not_lived
-            assert sorted(unseen) == [], "the life is to show it, or it is lost on the way"
+            assert sorted(unseen) == [], "the life has no such object, or a form loses it"
             # 5. it knows what one knows that comes only now
             await knows_the_same(server, client)
             # 6. a node that went comes again, and the server starts anew, with what it stored
@@ -306,7 +306,7 @@ async def knows_the_same(server: HistoryServer, client: httpx.AsyncClient) -> No
     assert server.troubles == [f"2/3/202 of refused: nothing is known of its id {refused}"]
     assert server.partition_polls > 0
     again = [row for row in server.applications.values() if row.what.application_id == "again"]
-    assert len({row.what.id for row in again}) == 2, "each of them is one of its own"
+    assert len({row.what.id for row in again}) == 2, "the two objects have different ids"
     assert all(row.deleted_ns is not None for row in again)
     assert [row.what.node_id for row in server.nodes.values() if row.deleted_ns is not None] == ["n3"]
     (partition,) = server.partitions

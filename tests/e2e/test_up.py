@@ -41,7 +41,7 @@ async def test_it_serves_all_its_parts_and_stops_on_sigterm(up: Up) -> None:
     assert isinstance(json.loads(get(up, "/ws/v1/partitions")[1]), list)
     assert "EventRecords" in json.loads(get(up, "/ws/v1/events/batch")[1])
     assert _run("health", f"grpc://{up.grpc}").returncode == 0
-    assert up.data.stat().st_mode & 0o077 == 0, "nobody else reads the log past the gateway"
+    assert up.data.stat().st_mode & 0o077 == 0, "other users must not read the log"
     assert up.process.stop() == 0
     banner = up.process.log_file.read_text()
     assert "Muster is ready" in banner

@@ -1,4 +1,4 @@
-"""EventsClient and `muster events` against a real publisher: over lost connections, once each, in order."""
+"""EventsClient and `muster events` at a real publisher: each event once, in order, over lost connections."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ async def test_a_watch_that_shall_not_resume_says_so() -> None:
 
 @pytest.fixture
 def printed(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[[], tuple[str, str]]]:
-    """What the command has printed since the last time; the logging is as it was afterwards."""
+    """Read the command's output since the last call. Restores the logging setup at the end."""
     root = logging.getLogger()
     before = structlog.get_config(), root.handlers[:], root.level
     logs.configure("critical", "auto")
@@ -214,7 +214,7 @@ async def test_a_wrong_command_is_one_clear_line(
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """What starts meanwhile gets SIGINT's default action, even if these tests run in a shell's background.
+    """Give processes that start meanwhile SIGINT's default action, even if the tests run in a shell's background.
 
     (`preexec_fn` would fork this process, with gRPC's threads and handlers in it: such a child may die.)
     """

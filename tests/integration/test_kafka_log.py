@@ -1,4 +1,4 @@
-"""The log on Kafka: what the contract test cannot ask of every backend."""
+"""The log on Kafka: properties that the contract test cannot demand of every backend."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ async def test_workers_that_take_over_from_each_other_answer_each_input_once(
     writer = await bus.writer("test")
     writing = asyncio.create_task(_write_slowly(writer, topics, inputs))
     logs, endings = [], []
-    for _ in range(4):  # each in what could be a process of its own
+    for _ in range(4):  # each with its own log, as in a process of its own
         log = await _open(settings)
         logs.append(log)
         worker = PartitionWorker(log, topics, "test", 0, lambda: CountingMachine(topics), SystemClock(), WORKER)
@@ -106,12 +106,12 @@ async def _write_slowly(writer: object, topics: Topics, inputs: list[tuple[bytes
         await asyncio.sleep(0.01)
 
 
-# ---- what is lost -------------------------------------------------------------------------------------------------
+# ---- lost brokers -------------------------------------------------------------------------------------------------
 
 
 async def test_an_absent_broker_is_reported_in_bounded_time() -> None:
     with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))  # bound and not listening: connections are refused
+        unused.bind(("127.0.0.1", 0))  # bound but not listening: connections are refused
         settings = LogSettings(
             backend="kafka",
             kafka_bootstrap_servers=f"127.0.0.1:{unused.getsockname()[1]}",
@@ -133,7 +133,7 @@ async def test_a_silent_broker_fails_commits_appends_and_health_in_bounded_time(
     settings: LogSettings, topics: Topics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = await _open(
-        settings.model_copy(update={"transaction_deadline_s": 0.5, "health_timeout_s": 0.3, "kafka_silence_s": 0.5})
+        settings.model_copy(update={"transaction_deadline_s": 5.0, "health_timeout_s": 0.3, "kafka_silence_s": 0.5})
     )
     owner, writer = await log.take_over("group", topics.requests, 0), await log.writer("test")
     reader = await log.reader(topics.requests, 0)
@@ -192,7 +192,7 @@ async def test_a_topic_of_another_kind_or_too_small_is_refused(bus: KafkaLog, se
         await _open(larger)
 
 
-# ---- names that are not ours --------------------------------------------------------------------------------------
+# ---- names of libraries -------------------------------------------------------------------------------------------
 
 
 def test_aiokafkas_private_back_off_still_exists_and_is_used() -> None:

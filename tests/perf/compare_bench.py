@@ -36,20 +36,20 @@ from perf.sockets import (  # noqa: E402
     spread,
 )
 
-# Figures of which less is worse; of all others more is.
+# Figures of which more is better; of all others less is.
 RATES = ("allocations_per_s", "releases_per_s")
 WARNING_PERCENT = 10.0
 
 
 def git(*arguments: str) -> str:
-    """Runs git in the project. Raises CalledProcessError."""
+    """Run git in the project. Raise CalledProcessError."""
     done = subprocess.run(["git", *arguments], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
     return done.stdout.strip()
 
 
 @contextmanager
 def worktree(revision: str) -> Iterator[Path]:
-    """The files of a revision, removed at the end."""
+    """A worktree of a revision, removed at the end."""
     place = ROOT / ".cache" / "compare"
     place.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=place) as directory:
@@ -61,18 +61,18 @@ def worktree(revision: str) -> Iterator[Path]:
 
 
 def python_path(directory: Path) -> str:
-    """Where a revision's packages are: they come before those that are installed."""
+    """Return the path of a revision's packages, which come before the installed ones."""
     return ":".join(str(each) for each in sorted(directory.glob("*/src")) + sorted(directory.glob("*/*/src")))
 
 
 def system(directory: Path) -> System:
-    """Muster of a revision, embedded."""
+    """Embedded Muster of a revision."""
     environment = {"PYTHONPATH": python_path(directory)}
     return lambda place: muster(embedded(place, environment))
 
 
 def table(result: dict[str, Any]) -> tuple[str, list[str]]:
-    """The figures as Markdown, and a sentence for each that is worse by more than WARNING_PERCENT."""
+    """Return the figures as Markdown, and a sentence for each that is worse by more than WARNING_PERCENT."""
     lines = ["| scenario | figure | before | now | now / before |", "|---|---|---:|---:|---:|"]
     warnings = []
     for scenario, runs in result["runs"].items():

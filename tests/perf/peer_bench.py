@@ -1,8 +1,8 @@
 """Measures Muster beside YuniKorn's own core, socket to socket, in one run.
 
 `peer/server` is YuniKorn's core behind gRPC, in memory; `peer/driver` is the resource manager that measures both. In
-each round every scenario runs on the peer, on Muster embedded and on Muster on Kafka, each time on new processes. What
-counts is the ratio of medians: what else the machine does changes all of them.
+each round, every scenario runs on the peer, on Muster embedded and on Muster on Kafka, each time on new processes.
+The results are ratios of medians, because the machine's other work affects all systems.
 
 .venv/bin/python -m tests.perf.peer_bench [--rounds 5] [--only front] [--on peer,embedded,kafka] [--write] [--json FILE]
 """
@@ -49,8 +49,8 @@ SYSTEMS = ("peer", "embedded", "kafka")
 class Row:
     """One line of the table.
 
-    :ivar figure: of the driver's object.
-    :ivar goals: what is to be reached embedded and on Kafka: a ratio to the peer, or with ``absolute`` a value at most.
+    :ivar figure: the name in the driver's JSON object.
+    :ivar goals: goals embedded and on Kafka: a ratio to the peer, or, with ``absolute``, a largest value.
     """
 
     scenario: str
@@ -76,7 +76,7 @@ ROWS = (
 
 
 def systems_of(names: list[str], stack: ExitStack) -> dict[str, System]:
-    """The systems by name. Finds or starts Kafka and Redis if they are needed."""
+    """Return the systems by name. Find or start Kafka and Redis if they are needed."""
     known: dict[str, System] = {"peer": peer, "embedded": lambda place: muster(embedded(place))}
     if "kafka" in names:
         directory = servers.session_directory()
@@ -87,7 +87,7 @@ def systems_of(names: list[str], stack: ExitStack) -> dict[str, System]:
 
 
 def table(result: dict[str, Any]) -> str:
-    """The figures as Markdown: a line for each row that was measured."""
+    """Return the figures as Markdown: a line for each measured row."""
     systems = result["systems"]
     heads = ["peer"] if "peer" in systems else []
     for system in systems:
@@ -124,7 +124,7 @@ def _cell(runs: list[dict[str, float]], figure: str) -> str:
 
 
 def between_marks(page: str, text: str) -> str:
-    """Returns the page with another table."""
+    """Return the page with another table between its marks."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n\n{text}\n\n{END}{after}"

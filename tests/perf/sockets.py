@@ -1,7 +1,7 @@
-"""What measures a scheduler from socket to socket: the driver in Go, the systems that it measures, and their figures.
+"""Measures schedulers from socket to socket: the driver in Go, the measured systems, and their figures.
 
-A measurement runs each scenario on each system in turn, each time on new processes, and compares medians: what else the
-machine does changes all of them.
+A measurement runs each scenario on each system in turn, each time on new processes, and compares medians, because the
+machine's other work affects all systems.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ BUILD_TIMEOUT_S = 900
 
 console = Console(stderr=True, width=200)
 
-# A new system in a directory of its own: its address, and its processes by what they do.
+# Starts a new system in a directory of its own. Yields its address, and its processes by role.
 Started = AbstractContextManager[tuple[str, dict[str, int]]]
 System = Callable[[Path], Started]
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """What the driver does.
+    """A scenario of the driver.
 
-    :ivar arguments: of the driver.
+    :ivar arguments: the driver's arguments.
     """
 
     name: str
@@ -57,7 +57,7 @@ SCENARIOS = (
 
 
 def build(*programs: str) -> None:
-    """Builds programs of ``peer``, unless they are newer than their sources. Needs Go."""
+    """Build the programs of ``peer``, unless they are newer than their sources. Needs Go."""
     sources = [*SOURCES.rglob("*.go"), SOURCES / "go.mod", SOURCES / "go.sum"]
     newest_s = max(each.stat().st_mtime for each in sources)
     for name in programs:
@@ -73,7 +73,7 @@ def build(*programs: str) -> None:
 
 @contextmanager
 def peer(_: Path) -> Iterator[tuple[str, dict[str, int]]]:
-    """A new peer: its address, and its processes by what they do."""
+    """Start a new peer. Yield its address, and its processes by role."""
     process = subprocess.Popen([BINARIES / "server"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
         assert process.stdout is not None
@@ -88,7 +88,7 @@ def peer(_: Path) -> Iterator[tuple[str, dict[str, int]]]:
 
 @contextmanager
 def muster(deployment: Deployment) -> Iterator[tuple[str, dict[str, int]]]:
-    """A new Muster: its gateway's address, and its processes by what they do."""
+    """Start a new Muster. Yield its gateway's address, and its processes by role."""
     asyncio.run(deployment.start())
     try:
         pids = {name: process.pid for name, process in deployment.processes.items()}
@@ -102,7 +102,7 @@ def muster(deployment: Deployment) -> Iterator[tuple[str, dict[str, int]]]:
 
 
 def drive(address: str, scenario: Scenario, pids: dict[str, int]) -> dict[str, float]:
-    """Runs a scenario and returns its figures. Raises CalledProcessError."""
+    """Run a scenario and return its figures. Raise CalledProcessError."""
     counted = ",".join(f"{name}={pid}" for name, pid in pids.items())
     command = [str(BINARIES / "driver"), "--address", address, "--pids", counted, *scenario.arguments.split()]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=RUN_TIMEOUT_S)
@@ -113,7 +113,7 @@ def drive(address: str, scenario: Scenario, pids: dict[str, int]) -> dict[str, f
 def measure(
     scenarios: Sequence[Scenario], systems: Mapping[str, System], rounds: int, work: Path
 ) -> dict[str, dict[str, list[dict[str, float]]]]:
-    """Runs all of it. Returns, by scenario and system, the figures of each round."""
+    """Run all rounds. Return, by scenario and system, the figures of each round."""
     found: dict[str, dict[str, list[dict[str, float]]]] = {
         each.name: {system: [] for system in systems} for each in scenarios
     }
@@ -132,13 +132,13 @@ def measure(
 
 
 def median(runs: list[dict[str, float]], figure: str) -> float | None:
-    """The median of a figure; None: it was not measured."""
+    """Return the median of a figure; None: not measured."""
     values = [run[figure] for run in runs if figure in run]
     return statistics.median(values) if values else None
 
 
 def spread(runs: list[dict[str, float]], figure: str) -> str:
-    """The smallest and the largest value."""
+    """Return the smallest and the largest value."""
     values = sorted(run[figure] for run in runs)
     return f"{shown(values[0])}-{shown(values[-1])}"
 
@@ -148,7 +148,7 @@ def shown(value: float) -> str:
 
 
 def measured(result: Mapping[str, Any]) -> str:
-    """Says when and where a result was measured."""
+    """Return the time and the machine of a measurement."""
     machine = result["machine"]
     return (
         f"{result['measured_at'][:10]}, {machine['commit']}: {machine['cores']} cores ({machine['architecture']}), "

@@ -1,4 +1,4 @@
-"""The tables of the measurements from socket to socket say what was measured."""
+"""The tables of the measurements from socket to socket show the measured figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`muster config apply`: what it prints, and its exit codes."""
+"""`muster config apply`: output and exit codes."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ async def test_rms_of_other_partitions_are_counted_by_identity() -> None:
     assert await counts.elsewhere("0-new", "team-a") == (1, 2)
     counts.ended("0-new")
     assert await counts.elsewhere("5-rm", "team-a") == (1, 2)
-    assert await counts.elsewhere("0-new", "team-a") == (2, 3), "one that waits for its answer counts"
+    assert await counts.elsewhere("0-new", "team-a") == (2, 3), "an unanswered registration counts"
     counts.ended("5-rm")
     counts.ended("0-new")
     assert await counts.elsewhere("0-new", "team-a") == (1, 2)
@@ -174,7 +174,7 @@ async def test_a_note_is_written_when_the_limits_are_others() -> None:
     notes.registered("rm-1", known.rm(TEAM, "rm-1"))
     both = [("rm-1", TEAM), ("rm-2", TEAM)]
     await notes.review(both)
-    assert written == [], "rm-1 has them, and the log was away"
+    assert written == [], "rm-1 already has them; the log was away for the other"
     await notes.review(both)
     await notes.review(both)
     assert written == [("rm-2", 50_000)]

@@ -30,6 +30,7 @@ HttpAddress = Annotated[str, Parameter(env_var=HTTP_VARIABLE)]
 RmId = Annotated[str, Parameter(env_var=RM_VARIABLE)]
 # "-" is a value, not the beginning of a flag.
 ReportFile = Annotated[Path | None, Parameter(allow_leading_hyphen=True)]
+InputFile = Annotated[Path, Parameter(allow_leading_hyphen=True)]
 DEFAULT_GATEWAY, DEFAULT_HTTP = "127.0.0.1:9090", "http://127.0.0.1:9080"
 
 

@@ -28,6 +28,7 @@ from muster_cli.common import (
     Common,
     GatewayAddress,
     HttpAddress,
+    InputFile,
     ReportFile,
     RmId,
 )
@@ -256,8 +257,8 @@ def health(
     """
     from muster_cli.probe import probe
 
-    ready, said = probe(address, timeout_s, flags.access())
-    say(f"{address}: {said.strip()}")
+    ready, why = probe(address, timeout_s, flags.access())
+    say(f"{address}: {why.strip()}")
     return 0 if ready else 1
 
 
@@ -493,12 +494,12 @@ def topics_describe(*, common: Common = _COMMON) -> int:
 
 
 @config_app.command(name="check")
-def config_check(file: Path) -> int:
+def config_check(file: InputFile) -> int:
     """Checks a queue configuration (YAML): prints its errors with line and column, or each queue's settings.
 
     Of a policy file (TOML) it prints the errors, or the rules.
 
-    :param file: the queue configuration, or the policy file (.toml).
+    :param file: the queue configuration, or the policy file (.toml); "-": a queue configuration from standard input.
     """
     from muster_cli import policy, queue_config
 
@@ -507,7 +508,7 @@ def config_check(file: Path) -> int:
 
 
 @config_app.command(name="diff")
-def config_diff(old: Path, new: Path) -> int:
+def config_diff(old: InputFile, new: InputFile) -> int:
     """Compares two queue configurations: new and removed queues, keys, rules and limits.
 
     :param old: the present queue configuration.

@@ -17,7 +17,7 @@ from muster_cli.reach import check_reachable
 
 if TYPE_CHECKING:  # every command loads these flags, but few call a gateway
     from muster_client.admin import AdminClient
-    from rich.table import Table
+    from rich.console import RenderableType
 
 T = TypeVar("T")
 
@@ -121,9 +121,12 @@ def console() -> Screen:
     return found if found.is_terminal else Screen(width=_PIPED_WIDTH)
 
 
-def say_table(table: Table) -> None:
-    """Prints a table without blanks at the ends of its lines; in a pipe, no line is folded."""
-    screen = Screen(width=None if is_terminal() else _PIPED_TABLE_WIDTH)
+def say_table(table: RenderableType, screen: Screen | None = None) -> None:
+    """Prints a table; into a pipe without blanks at the ends of its lines, which are not folded."""
+    screen = screen or Screen(width=None if is_terminal() else _PIPED_TABLE_WIDTH)
+    if is_terminal():
+        screen.print(table)
+        return
     with screen.capture() as printed:
         screen.print(table)
     say("\n".join(map(str.rstrip, printed.get().splitlines())))

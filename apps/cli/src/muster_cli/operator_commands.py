@@ -141,7 +141,9 @@ def explain_queue(queue: str, *, partition: str = "", operator: Operator = _OPER
     """
     from muster_cli.explaining import explain
 
-    return explain(operator, lambda admin, rm: admin.explain_queue(rm, queue, **operator.at(partition)))
+    return explain(
+        operator, lambda admin, rm: admin.explain_queue(rm, queue, **operator.at(partition)), with_summary=True
+    )
 
 
 @explain_app.command(name="node")

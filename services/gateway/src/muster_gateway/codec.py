@@ -160,9 +160,22 @@ class RequestCodec:
         self._count += 1
         return f"{self._gateway_id}/{_CONFIGURATION}{self._count}"
 
-    def request(self, rm_id: str, partition: int, kind: StreamKind, payload: bytes, now_ns: int) -> OutRecord:
-        """Makes the record of one SI request of a stream."""
+    def request(
+        self,
+        rm_id: str,
+        partition: int,
+        kind: StreamKind,
+        payload: bytes,
+        now_ns: int,
+        sent: envelope_pb2.SentMessage | None = None,
+    ) -> OutRecord:
+        """Makes the record of one SI request of a stream.
+
+        :param sent: the message's number; None: its client does not number them.
+        """
         envelope = self._envelope(rm_id, now_ns)
+        if sent is not None:
+            envelope.sent.CopyFrom(sent)
         if kind is StreamKind.ALLOCATION:
             envelope.allocation = payload
         elif kind is StreamKind.APPLICATION:

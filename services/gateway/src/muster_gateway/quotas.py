@@ -163,13 +163,13 @@ class RmCounts:
         SessionsDown.
         """
         await self._read()
-        here = self._partition_of(rm_id)
+        own = self._partition_of(rm_id)
         found = [
             *self._known.values(),
             *(self._under_way[each] for each in self._under_way.keys() - self._known.keys()),
         ]
-        others = [name for name, partition in found if partition != here]
-        self._under_way[rm_id] = (identity, here)
+        others = [name for name, partition in found if partition != own]
+        self._under_way[rm_id] = (identity, own)
         return others.count(identity), len(others)
 
     async def _read(self) -> None:

@@ -24,8 +24,8 @@ from muster_bus.pipe.writing import PipeWriter
 from muster_bus.topics import Topics
 from muster_core.external.errors import NotSynced, SettingsWrong
 from muster_runtime import logs
+from muster_runtime.as_child import become_child, run_child
 from muster_runtime.channel import Channel
-from muster_runtime.child_process import become_child, run_child
 
 from muster_informers import samples
 from muster_informers.pipe import (

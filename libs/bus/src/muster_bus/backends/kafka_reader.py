@@ -11,7 +11,7 @@ from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition, errors
 from aiokafka.protocol.offset import OffsetRequest
 
 from muster_bus import metrics
-from muster_bus.backends.kafka_link import RETRY_MS, KafkaLink, stop, story
+from muster_bus.backends.kafka_link import RETRY_MS, KafkaLink, stop, text_of
 from muster_bus.errors import LogClosed, LogUnavailable, OffsetGone
 from muster_bus.log import Record
 
@@ -139,7 +139,7 @@ class KafkaReader:
         except errors.ConsumerStoppedError as error:
             raise LogClosed(f"the reader of {place.topic}[{place.partition}] is closed") from error
         except errors.KafkaError as error:
-            raise LogUnavailable(f"{place.topic}[{place.partition}] cannot be read: {story(error)}") from error
+            raise LogUnavailable(f"{place.topic}[{place.partition}] cannot be read: {text_of(error)}") from error
         found: Sequence[ConsumerRecord] = batches.get(place, ())
         return found
 

@@ -34,18 +34,24 @@ class Feed:
 
     def __init__(self, feeder: Feeder, rms: Iterable[str]) -> None:
         self._feeder, self.written = feeder, dict.fromkeys(rms, 0)
+        self._stopping = False
         self._task = asyncio.create_task(self._run())
 
     async def _run(self) -> None:
-        while True:
+        while not self._stopping:
             for rm_id, count in self.written.items():
                 await self._feeder.events(rm_id, range(count, count + 5), instance=rm_id)
                 self.written[rm_id] = count + 5
             await asyncio.sleep(PACE_S)
 
     async def stop(self) -> None:
+        """Returns when ``written`` is right: a write that is under way ends first. Raises the writer's error."""
+        self._stopping = True
+        await self._task
+
+    def abandon(self) -> None:
+        """Ends it after a failure."""
         self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
 
 
 async def exports(publisher: Publisher) -> dict[str, object]:
@@ -128,7 +134,7 @@ async def test_publishers_come_go_die_and_pause(tmp_path: Path, kafka_bootstrap:
                 print(publisher.process.log_tail())
             raise
         finally:
-            await feed.stop()
+            feed.abandon()
             for publisher in publishers:
                 if publisher.process.running:
                     publisher.send(signal.SIGCONT)

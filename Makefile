@@ -2,6 +2,8 @@
 # except Debian packages that `install` (python3-venv) and `test` (servers) need and only when run as root.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
+# Some images set it. Each start of a process would then compile every module: 5 s of a core for `muster up`, not 1.5.
+unexport PYTHONDONTWRITEBYTECODE
 
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -14,7 +16,10 @@ SEED ?=
 SEEDS ?=
 STEPS ?=
 FUZZ_S ?= 600
+MINUTES ?= 3
+CHAOS_ARGS ?=
 OPENB_ARGS ?=
+BASE ?= HEAD~20
 
 RUN_TIME := requirements/muster.lock requirements/build.lock
 DEVELOPMENT := requirements/dev.lock requirements/build.lock
@@ -23,9 +28,9 @@ DEVELOPMENT := requirements/dev.lock requirements/build.lock
 PARALLEL_TESTS := $(wildcard tests/unit tests/contract tests/fuzz tests/scenario tests/simulation)
 SYSTEM_JOBS ?= $(shell expr 2 '*' $(JOBS) + 1)
 SLOW_SYSTEM_TESTS := $(wildcard tests/chaos/test_outages.py tests/chaos/test_gateways.py tests/e2e/test_replay.py tests/chaos/test_kill*.py \
-  tests/e2e/test_clock_steps.py tests/chaos/test_backup.py tests/e2e/test_lost_log.py \
+  tests/e2e/test_clock_steps.py tests/chaos/test_backup.py tests/e2e/test_lost_log.py tests/integration/test_export_group.py \
   tests/page/test_*.py tests/e2e/test_gangs.py tests/e2e/test_generated_*.py tests/e2e/test_external_faults.py)
-SYSTEM_TESTS := $(SLOW_SYSTEM_TESTS) $(filter-out $(SLOW_SYSTEM_TESTS),$(wildcard $(addsuffix /test_*.py, \
+SYSTEM_TESTS := $(SLOW_SYSTEM_TESTS) $(filter-out $(SLOW_SYSTEM_TESTS) $(LOAD_TESTS),$(wildcard $(addsuffix /test_*.py, \
   tests/integration tests/e2e tests/perf)))
 # Of their lives and their bad input `make test` has a part, `make test-long` more.
 RANDOM_TESTS := tests/unit/scheduler_service/test_machine_recovery.py tests/simulation/test_message_splitting.py \
@@ -33,10 +38,12 @@ RANDOM_TESTS := tests/unit/scheduler_service/test_machine_recovery.py tests/simu
 LAW_TESTS := tests/unit/core/test_preemption_gang_laws.py \
   tests/simulation/test_preemption_properties.py tests/simulation/test_preemption_flow.py
 # They keep both cores busy with what they measure: one after the other, and beside nothing.
-LOAD_TESTS := tests/chaos/test_brokers.py tests/chaos/test_overload.py tests/chaos/test_derive_members.py
+LOAD_TESTS := tests/chaos/test_brokers.py tests/chaos/test_overload.py tests/chaos/test_derive_members.py \
+  tests/perf/test_sockets.py
 BAD_INPUT_TESTS := tests/e2e/test_generated_bad_input.py tests/e2e/test_generated_bad_calls.py
 
-.PHONY: help install install-dev demo examples example-external test test-unit test-long test-load fuzz check format simulate simulate-gangs simulate-callbacks simulate-external simulate-mixed bench bench-core bench-memory bench-export bench-derive bench-events bench-external bench-failover bench-group bench-neighbours bench-view openb figures routes proto lock compose-test compose-test-brokers compose-test-secure clean
+# Every target of the list below.
+.PHONY: $(shell sed -nE 's/^([a-z-]+):.*## .*/\1/p' $(firstword $(MAKEFILE_LIST)))
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -71,17 +78,23 @@ test: install-dev ## every test; finds or installs Kafka, Redis, PostgreSQL and 
 test-unit: install-dev ## the tests that need no server
 	$(BIN)/pytest -n $(JOBS) --dist worksteal -m 'not kafka and not redis and not postgres' $(PARALLEL_TESTS) $(PYTEST_ARGS)
 
-test-long: install-dev ## more of the random lives, the bad input and Faust's starts that `make test` has a part of
+test-long: install-dev ## more of the random lives, the bad input, Faust's starts and the kills that `make test` has a part of
 	@scripts/test-servers
 	MUSTER_SIMULATION_SEEDS=100 MUSTER_SPLIT_LIVES=2000 MUSTER_HISTORY_LIVES=2000 \
 	$(BIN)/pytest -n $(JOBS) --dist worksteal $(RANDOM_TESTS) $(PYTEST_ARGS)
 	MUSTER_SIMULATION_SEEDS=1000 $(BIN)/pytest -n $(JOBS) --dist worksteal $(LAW_TESTS) $(PYTEST_ARGS)
 	MUSTER_BAD_INPUT_EXAMPLES=120 $(BIN)/pytest -n $(JOBS) --dist loadfile $(BAD_INPUT_TESTS) $(PYTEST_ARGS)
+	MUSTER_EXPORT_EVENTS=60000 $(BIN)/pytest tests/chaos/test_kill_export.py $(PYTEST_ARGS)
 	MUSTER_DERIVE_STARTS=100 $(BIN)/pytest tests/integration/test_faust_starts.py -k many_starts $(PYTEST_ARGS)
+	MUSTER_FAULT_KILLS=5 $(BIN)/pytest tests/chaos/test_kill_faults.py $(PYTEST_ARGS)
 
 test-load: install-dev ## brokers that go under load, and overload, beside nothing else
 	@scripts/test-servers
 	$(BIN)/pytest -s $(LOAD_TESTS) $(PYTEST_ARGS)
+
+chaos: install-dev ## all faults at once from a seed, with an auditor outside (SEED=17 MINUTES=3); a failure repeats with its seed
+	@scripts/test-servers
+	@PYTHONPATH=tests $(BIN)/python -m chaos.storm.run --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(CHAOS_ARGS)
 
 fuzz: install-dev ## mutated inputs for every decoder, as long as FUZZ_S says (FUZZ_S=600 SEED=7); findings go to tests/fuzz/found
 	@PYTHONPATH=tests $(BIN)/python -m fuzz --seconds $(FUZZ_S) $(if $(SEED),--seed $(SEED))
@@ -148,8 +161,23 @@ bench-failover: install-dev ## how long nothing is decided when a scheduler is k
 bench-group: install-dev ## what several schedulers and their standbys cost; JSON
 	@$(BIN)/python -m tests.perf.group_bench
 
+bench-idle: install-dev ## what partitions cost that nobody uses: processor time, memory, start; JSON (BENCH_ARGS='--partitions 32')
+	@$(BIN)/python -m tests.perf.idle_bench $(BENCH_ARGS)
+
+bench-scale: install-dev ## 1 to 4 schedulers, 1 to 64 RMs through gateways: rates, processor time, memory; JSON (BENCH_ARGS='--cells 2,2,8')
+	@$(BIN)/python -m tests.perf.scale_bench $(BENCH_ARGS)
+
 bench-neighbours: install-dev ## one RM's asks beside an RM that asks for much, hostile configurations, readers of metrics; JSON
 	@$(BIN)/python -m tests.perf.neighbours_bench $(BENCH_ARGS)
+
+profile: install-dev ## where the processor time of one ask goes, by process, thread and stage (BENCH_ARGS='--asks-per-s 100' or '--syscalls')
+	@$(BIN)/python -m tests.perf.profile_bench $(BENCH_ARGS)
+
+bench-peer: install-dev ## beside YuniKorn's own core (needs Go), ratios into docs/performance.md; JSON (BENCH_ARGS='--rounds 3')
+	@$(BIN)/python -m tests.perf.peer_bench --write $(BENCH_ARGS)
+
+bench-compare: install-dev ## this revision beside another one, alternately (BASE=main BENCH_ARGS='--rounds 3 --only front'; needs Go)
+	@$(BIN)/python -m tests.perf.compare_bench $(BASE) $(BENCH_ARGS)
 
 openb: install-dev ## four node sort policies on the openb trace: table and plot, also into docs/
 	@$(BIN)/python examples/openb/compare.py --write docs $(OPENB_ARGS)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import subprocess
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,10 +26,15 @@ _TOOL_TIMEOUT_S = 60.0
 class Brokers:
     """See the module.
 
+    :param doors: further listeners by name. A broker says of each an address that is another one than its own: that of
+        a proxy in front of it. By node: (port of the listener, port that it says).
+    :param settings: further properties of each broker.
     :ivar address: of all brokers, as a client's bootstrap servers.
     """
 
     directory: Path
+    doors: Mapping[str, Mapping[int, tuple[int, int]]] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
     address: str = ""
     _running: dict[int, servers.Server] = field(default_factory=dict)
     _commands: dict[int, list[str]] = field(default_factory=dict)
@@ -63,7 +70,12 @@ class Brokers:
                 # How soon the controller gives a dead broker's partitions to the others (Kafka's default is 9 s).
                 "broker.session.timeout.ms": "6000",
                 "replica.lag.time.max.ms": "6000",
+                **self.settings,
             }
+            for door, ports_of in self.doors.items():
+                settings["listener.security.protocol.map"] += f",{door}:PLAINTEXT"
+                settings["listeners"] += f",{door}://127.0.0.1:{ports_of[node][0]}"
+                settings["advertised.listeners"] += f",{door}://127.0.0.1:{ports_of[node][1]}"
             self._tool, self._commands[node] = servers.broker_program(
                 work, settings, _CLUSTER, ("-Xms128m", "-Xmx512m")
             )
@@ -92,6 +104,10 @@ class Brokers:
     def kill(self, node: int) -> None:
         """kill -9."""
         servers.kill(self._running.pop(node))
+
+    def send(self, node: int, what: signal.Signals) -> None:
+        """Sends a signal to a running broker."""
+        os.kill(self._running[node].pid, what)
 
     def start_again(self, node: int) -> None:
         """Starts a killed broker with what it has written; returns when it answers."""

@@ -29,7 +29,10 @@ class Pair:
 
 
 class Authority:
-    def __init__(self, name: str = "test authority") -> None:
+    """:param valid_days: how much longer before and after now its certificates are valid than a test takes."""
+
+    def __init__(self, name: str = "test authority", valid_days: int = 0) -> None:
+        self._valid = valid_days * _DAY
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = _name(name)
         now = dt.datetime.now(dt.UTC)
@@ -39,8 +42,8 @@ class Authority:
             .issuer_name(self._name)
             .public_key(self._key.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - 30 * _DAY)
-            .not_valid_after(now + 30 * _DAY)
+            .not_valid_before(now - 30 * _DAY - self._valid)
+            .not_valid_after(now + 30 * _DAY + self._valid)
             .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False)
             .sign(self._key, hashes.SHA256())
@@ -64,14 +67,14 @@ class Authority:
     ) -> Pair:
         key = ec.generate_private_key(ec.SECP256R1())
         now = dt.datetime.now(dt.UTC)
-        end = now - _DAY if expired else now + _DAY
+        end = now - _DAY if expired else now + _DAY + self._valid
         building = (
             x509.CertificateBuilder()
             .subject_name(_name(common_name))
             .issuer_name(self._name)
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - 2 * _DAY)
+            .not_valid_before(now - 2 * _DAY - self._valid)
             .not_valid_after(end)
             .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)

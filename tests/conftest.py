@@ -23,6 +23,8 @@ settings.load_profile("muster")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Where the environment has it, each process that a test starts would compile Muster's 300 modules.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     if not hasattr(config, "workerinput") and _DIRECTORY not in os.environ:
         os.environ[_DIRECTORY] = str(servers.session_directory())  # workers of xdist inherit it
         config.add_cleanup(_end_servers)

@@ -20,7 +20,7 @@ from typing import Any
 
 from servers import NoServer, free_port
 
-ANSWER_TIMEOUT_S = 30.0
+ANSWER_TIMEOUT_S = 60.0
 # As docs/metrics.md says of `muster up`.
 _CONFIG = """
 global: {{scrape_interval: {interval}, scrape_timeout: {interval}}}
@@ -52,7 +52,7 @@ class Prometheus:
 
     def query(self, expression: str) -> list[dict[str, Any]]:
         """The series and their values now. Raises urllib.error.HTTPError for what is no PromQL."""
-        with urllib.request.urlopen(f"{self._url}/query?query={urllib.parse.quote(expression)}", timeout=30) as answer:
+        with urllib.request.urlopen(f"{self._url}/query?query={urllib.parse.quote(expression)}", timeout=60) as answer:
             found: list[dict[str, Any]] = json.load(answer)["data"]["result"]
         return found
 
@@ -61,7 +61,7 @@ class Prometheus:
 
     def targets(self) -> list[dict[str, Any]]:
         """Whom it asks, with what it says of them."""
-        with urllib.request.urlopen(f"{self._url}/targets", timeout=30) as answer:
+        with urllib.request.urlopen(f"{self._url}/targets", timeout=60) as answer:
             found: list[dict[str, Any]] = json.load(answer)["data"]["activeTargets"]
         return found
 
@@ -89,10 +89,10 @@ def asking(target: str, directory: Path, interval: str = "500ms") -> Iterator[Pr
     finally:
         process.terminate()
         try:
-            process.wait(timeout=15)
+            process.wait(timeout=60)
         except subprocess.TimeoutExpired:
             process.kill()
-            process.wait(timeout=15)
+            process.wait(timeout=60)
 
 
 def _await_answer(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
@@ -101,7 +101,7 @@ def _await_answer(url: str, process: subprocess.Popen[bytes], log: Path) -> None
         if process.poll() is not None:
             break
         try:
-            with urllib.request.urlopen(url, timeout=5):
+            with urllib.request.urlopen(url, timeout=60):
                 return
         except (urllib.error.URLError, OSError):
             time.sleep(0.05)

@@ -25,6 +25,7 @@ import fcntl
 import json
 import os
 import pwd
+import random
 import shutil
 import signal
 import socket
@@ -55,7 +56,7 @@ IMAGES: dict[Kind, str] = {
     "postgres": "postgres:15-alpine",
 }
 
-GIVEN_TIMEOUT_S = 10.0  # a server of the environment is up already
+GIVEN_TIMEOUT_S = 60.0  # a server of the environment is up already
 ANSWER_TIMEOUT_S = 60.0  # a JVM on a busy two-core machine needs up to 20 s; three times that is a defect
 PULL_TIMEOUT_S = 120.0  # an image that is not here after two minutes is not worth a test session
 FETCH_TIMEOUT_S = 600.0  # Kafka's jars, about 110 MB, once per machine
@@ -231,10 +232,16 @@ def stop(server: Server) -> None:
 
 
 def free_port() -> int:
-    """A TCP port of the loopback that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A TCP port of the loopback that nobody listens on now.
+
+    The system takes none of these for outgoing connections: a server that restarts finds its port free.
+    """
+    chance = random.SystemRandom()
+    while True:
+        port = chance.randrange(20_000, 32_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 # --- the ways -------------------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ class Up:
 
     def get(self, path: str) -> tuple[int, bytes]:
         """Returns the status and the body of an answer. Raises urllib's errors."""
-        with urllib.request.urlopen(f"{self.http}{path}", timeout=10) as answer:
+        with urllib.request.urlopen(f"{self.http}{path}", timeout=60) as answer:
             return answer.status, answer.read()
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import secrets
+import signal
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -93,7 +94,7 @@ class Exported:
             await log.close()
         return time.monotonic() - began
 
-    def publisher(self, stores: Sequence[str]) -> Publisher:
+    def publisher(self, stores: Sequence[str], name: str = "publisher") -> Publisher:
         """A publisher that exports to these stores; not started."""
         (port,) = free_ports(1)
         places: dict[str, dict[str, Any]] = {
@@ -111,7 +112,7 @@ class Exported:
             "MUSTER_PUBLISHER__GRPC_ADDRESS": "",
             "MUSTER_PUBLISHER__SINKS": json.dumps(sinks),
         }
-        process = LocalProcess(muster_command("event-publisher"), self.folder / "publisher.log", environment)
+        process = LocalProcess(muster_command("event-publisher"), self.folder / f"{name}.log", environment)
         return Publisher(process, f"http://127.0.0.1:{port}", tuple(stores))
 
     async def rows(self, store: str) -> tuple[int, int, int]:
@@ -154,7 +155,7 @@ class Publisher:
     async def figures(self) -> dict[str, dict[str, float]] | None:
         """The export figures of each store, summed over partitions; None while it does not answer."""
         try:
-            async with httpx.AsyncClient(timeout=5) as http:
+            async with httpx.AsyncClient(timeout=60) as http:
                 text = (await http.get(f"{self.url}/metrics")).text
         except httpx.HTTPError:
             assert self.process.running, self.process.log_tail()
@@ -164,6 +165,19 @@ class Publisher:
             figures = found.setdefault(store, {})
             figures[name] = figures.get(name, 0.0) + float(value)
         return found
+
+    async def health(self) -> dict[str, Any]:
+        """What its /health says; {} if it does not answer."""
+        try:
+            async with httpx.AsyncClient(timeout=5) as http:
+                found = (await http.get(f"{self.url}/health")).json()
+        except httpx.HTTPError:
+            return {}
+        assert isinstance(found, dict)
+        return found
+
+    def send(self, what: signal.Signals) -> None:
+        os.kill(self.process.pid, what)
 
     async def until(self, exported: int | None, timeout_s: float) -> dict[str, float]:
         """Waits until some store took so many events in this life, or (None) all are there in every store.

@@ -18,9 +18,11 @@ from muster_bus.topics import HEADER_EVENT_ID, HEADER_RM_ID, Topics, parse_state
 from muster_client.local import LocalProcess, free_ports, muster_command
 from muster_client.report import ReplayReport
 from muster_proto.muster.bus.v1 import envelope_pb2, state_pb2
+from muster_runtime.access import PLAIN, Access
 
 SERVING_TIMEOUT_S = 90.0  # four Python processes that start on two busy cores, behind a broker
 SUPERVISION_S = 0.5
+PARTITIONS = 4  # of each topic; all tests of a session share one broker
 READ_RECORDS, READ_WAIT_S = 2_000, 0.5
 
 
@@ -29,9 +31,11 @@ class Deployment:
 
     :ivar processes: in the order of starting; the gateway comes last.
     :ivar operations: where each process answers /health and /metrics, by name.
+    :ivar access: how to reach the gateway.
     :ivar second_gateway: host:port of a second gateway (``gateway-2``); "": there is none.
     """
 
+    access = PLAIN
     second_gateway = ""
 
     def __init__(
@@ -52,7 +56,7 @@ class Deployment:
         await self.serving()
 
     async def serving(self) -> None:
-        await list(self.processes.values())[-1].serving(self.gateway, SERVING_TIMEOUT_S)
+        await list(self.processes.values())[-1].serving(self.gateway, SERVING_TIMEOUT_S, self.access)
 
     async def kill(self, name: str) -> None:
         """kill -9."""
@@ -103,14 +107,20 @@ class Deployment:
         return "\n".join(f"---- {name}\n{process.log_tail()}" for name, process in self.processes.items())
 
 
-def embedded(directory: Path, environment: Mapping[str, str] | None = None) -> Deployment:
-    """`muster up`: one process, named "up", with its data in ``directory/data``."""
+def embedded(directory: Path, environment: Mapping[str, str] | None = None, access: Access = PLAIN) -> Deployment:
+    """`muster up`: one process, named "up", with its data in ``directory/data``.
+
+    :param access: how to reach it, if the environment asks for TLS.
+    """
     grpc_port, http_port = free_ports(2)
     gateway, http, data = f"127.0.0.1:{grpc_port}", f"127.0.0.1:{http_port}", directory / "data"
     command = muster_command("up", "--data-dir", str(data), "--grpc-address", gateway, "--http-address", http)
     settings = LogSettings(backend="sqlite", sqlite_path=data / "log.db")
     processes = {"up": LocalProcess(command, directory / "up.log", environment)}
-    return Deployment(gateway, f"http://{http}", settings, processes, {"up": f"http://{http}"})
+    url = f"{'https' if access.uses_tls else 'http'}://{http}"
+    deployment = Deployment(gateway, url, settings, processes, {"up": url})
+    deployment.access = access
+    return deployment
 
 
 def on_kafka(
@@ -127,8 +137,10 @@ def on_kafka(
     grpc_port, http_port, scheduler_port, view_port, publisher_port, events_port = free_ports(6)
     gateway, http = f"127.0.0.1:{grpc_port}", f"127.0.0.1:{http_port}"
     prefix = f"chaos-{secrets.token_hex(4)}"
+    partitions = int((environment or {}).get("MUSTER_LOG__PARTITIONS", PARTITIONS))
     settings = {
         "MUSTER_LOG__BACKEND": "kafka",
+        "MUSTER_LOG__PARTITIONS": str(partitions),
         "MUSTER_LOG__KAFKA_BOOTSTRAP_SERVERS": kafka,
         "MUSTER_LOG__TOPIC_PREFIX": f"{prefix}.",
         "MUSTER_GATEWAY__GRPC_ADDRESS": gateway,
@@ -150,7 +162,7 @@ def on_kafka(
     deployment = Deployment(
         gateway,
         f"http://{http}",
-        LogSettings(backend="kafka", kafka_bootstrap_servers=kafka, topic_prefix=f"{prefix}."),
+        LogSettings(backend="kafka", kafka_bootstrap_servers=kafka, topic_prefix=f"{prefix}.", partitions=partitions),
         {
             name: LocalProcess(
                 muster_command(name.removesuffix("-2")),

@@ -26,7 +26,7 @@ BROKER_AT, CONTROLLER_AT = 1_500, 5_000  # asks sent
 # The pace of asks while a broker is away, so that its whole absence is under load.
 PAUSE_S = CHUNK * 30 / 3_000
 
-pytestmark = [pytest.mark.slow, pytest.mark.kafka, pytest.mark.redis, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.kafka, pytest.mark.redis, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")

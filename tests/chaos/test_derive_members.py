@@ -12,7 +12,7 @@ from unit.publisher.feeding import Feeder
 from unit.publisher.using import Life
 from waiting import eventually
 
-pytestmark = [pytest.mark.slow, pytest.mark.kafka, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.kafka, pytest.mark.timeout(600)]
 
 
 async def test_two_members_share_the_partitions(kafka_bootstrap: str, tmp_path: Path) -> None:

@@ -19,18 +19,19 @@ TASKS = 8_152
 PACE_PER_S = 2_000.0
 RESTART_PAUSE_S = 0.3  # the client must notice: streams break, first tries fail
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def options(deployment: Deployment) -> ReplayOptions:
     return ReplayOptions(
         gateway=deployment.gateway,
         http=deployment.http,
+        access=deployment.access,
         rm_id=RM_ID,
         asks_per_s=PACE_PER_S,
         quiet_s=5.0,  # longer than a restart: silence while the scheduler is away is not the end
         settle_timeout_s=120.0,
-        rest_timeout_s=30.0,
+        rest_timeout_s=60.0,
         client=ClientSettings(backoff_seed=11),
     )
 

@@ -1,6 +1,7 @@
 """kill -9 of the publisher in the middle of an export from Kafka to every store: each event is there once.
 
-MUSTER_EXPORT_EVENTS and MUSTER_EXPORT_KILLS make it larger; ``make bench-export`` does it with a million.
+MUSTER_EXPORT_EVENTS and MUSTER_EXPORT_KILLS make it larger: ``make test-long`` does it with 60,000, ``make
+bench-export`` with a million.
 """
 
 from __future__ import annotations
@@ -11,15 +12,15 @@ from pathlib import Path
 import pytest
 from chaos.exporting import STORES, Exported
 
-EVENTS = int(os.environ.get("MUSTER_EXPORT_EVENTS", "60000"))
+EVENTS = int(os.environ.get("MUSTER_EXPORT_EVENTS", "16000"))
 KILLS = int(os.environ.get("MUSTER_EXPORT_KILLS", "3"))
 PATIENCE_S = 240  # some seconds, where the machine has nothing else to do
 
 # Small writes, so that a kill meets the middle of many.
 OPTIONS = {
-    "postgres": {"flush_records": 2_000, "transaction_records": 700, "flush_s": 0.2},
-    "parquet": {"roll_records": 1_500, "roll_s": 0.2},
-    "jsonl": {"roll_records": 1_500, "roll_s": 0.2},
+    "postgres": {"flush_records": EVENTS // 30, "transaction_records": EVENTS // 86, "flush_s": 0.2},
+    "parquet": {"roll_records": EVENTS // 40, "roll_s": 0.2},
+    "jsonl": {"roll_records": EVENTS // 40, "roll_s": 0.2},
 }
 
 

@@ -33,7 +33,7 @@ partitions:
 # After so many replacements that were told: some of them in the middle of a gang, and one right after another.
 KILLS = (3, 14, 15, 30)
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 async def ended(rm: Rm, app: str) -> dict[str, Any]:

@@ -29,7 +29,7 @@ partitions:
         queues: [{name: work, resources: {max: {vcore: 1000}}}]
 """
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 async def snapshot(deployment: Deployment, rm_id: str = RM_ID) -> MetricsSnapshot:
@@ -154,7 +154,7 @@ def processes(found: MetricsSnapshot) -> list[str]:
 
 
 def _exposed(deployment: Deployment) -> str:
-    with urllib.request.urlopen(f"{deployment.http}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"{deployment.http}/metrics", timeout=60) as answer:
         found: str = answer.read().decode()
     return found
 

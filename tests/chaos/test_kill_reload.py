@@ -30,7 +30,7 @@ RM_ID = "reloaded"
 PATIENCE_S = 60.0
 ROUNDS = 3
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def queues(most: int, *leaves: str) -> str:

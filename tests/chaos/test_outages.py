@@ -23,6 +23,7 @@ from chaos.harness import Deployment, assert_each_task_once, on_kafka
 from history_files import rows_of
 from muster_client.replay import ReplayOptions, replay
 from muster_client.settings import ClientSettings
+from waiting import eventually
 from wanting import server_wanted
 
 OPENB = Path(__file__).parents[2] / "examples" / "openb"
@@ -32,9 +33,10 @@ OUTAGE_S = float(os.environ.get("MUSTER_OUTAGE_S", "6"))
 # When so many asks are sent, and no server is away any more. Between outages asks are sent as fast as they are taken.
 OUTAGES: dict[servers.Kind, int] = {"postgres": 800, "redis": 3_000, "kafka": 5_500}
 CHUNK = 20
-# The pace of asks while a server is away: those up to the next outage last until it is back, even on a busy machine.
-RECOVERY_S = 12.0
-PAUSE_S = CHUNK * (OUTAGE_S + RECOVERY_S) / 2_200
+# The pace of asks while a server is away.
+PAUSE_S = 0.15
+# So many asks before the next outage are kept back until the present one is noticed: it wants to see decisions.
+KEPT_BACK = 600
 # What says so, and in which words; and whether allocations go on meanwhile.
 SAID: dict[servers.Kind, list[tuple[str, str]]] = {
     "postgres": [("event-publisher", "postgres")],
@@ -50,7 +52,7 @@ WAIT_S = 60.0
 
 pytestmark = [
     pytest.mark.slow, pytest.mark.kafka, pytest.mark.redis, pytest.mark.postgres,
-    pytest.mark.timeout(240 + 6 * OUTAGE_S),
+    pytest.mark.timeout(600 + 6 * OUTAGE_S),
 ]  # fmt: skip
 
 
@@ -136,30 +138,45 @@ def breaking(
     """A hook for the replay that ends the next server when enough asks were sent, and the tasks that it started."""
     due = list(OUTAGES.items())
     begun: list[asyncio.Task[None]] = []
+    noticed = asyncio.Event()
 
     async def on_sent(sent: int) -> None:
         last = sent == TASKS or bool(due and sent >= due[0][1])
         if begun and not begun[-1].done():
             await asyncio.wait(begun[-1:], timeout=None if last else PAUSE_S)
+            if due and sent >= due[0][1] - KEPT_BACK and not last:
+                await first_of(begun[-1], noticed)
         if begun and begun[-1].done():
             begun[-1].result()  # what failed there fails here, at once
         if due and sent >= due[0][1]:
-            begun.append(asyncio.create_task(outage(deployment, breakable, due.pop(0)[0])))
+            noticed.clear()
+            begun.append(asyncio.create_task(outage(deployment, breakable, due.pop(0)[0], noticed)))
 
     return on_sent, begun
 
 
-async def outage(deployment: Deployment, breakable: Breakable, kind: servers.Kind) -> None:
+async def first_of(task: asyncio.Task[None], event: asyncio.Event) -> None:
+    waiting = asyncio.create_task(event.wait())
+    await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+
+
+async def outage(deployment: Deployment, breakable: Breakable, kind: servers.Kind, noticed: asyncio.Event) -> None:
     await asyncio.to_thread(breakable.kill, kind)
     try:
         # 1. it is said
         for name, words in SAID[kind]:
             await said(deployment, name, 503, words)
-        # 2. what does not need it goes on
+        # 2. what does not need it goes on: asks follow that were kept back until now
         before = await newest_event(deployment) if kind in UNHARMED else 0
+        noticed.set()
         await asyncio.sleep(OUTAGE_S)
         if kind in UNHARMED:
-            assert await newest_event(deployment) > before + 1, f"without {kind} nothing was decided"
+
+            async def decided() -> bool:
+                return await newest_event(deployment) > before + 1
+
+            await eventually(decided, f"without {kind} something is decided", every_s=0.05)
     finally:
         await asyncio.to_thread(breakable.start_again, kind)
     # 3. it is back
@@ -170,7 +187,7 @@ async def outage(deployment: Deployment, breakable: Breakable, kind: servers.Kin
 async def said(deployment: Deployment, name: str, status: int, words: str) -> None:
     """Waits until the process's health has this status, and these words in it."""
     answer = ""
-    async with httpx.AsyncClient(timeout=5.0, trust_env=False) as client:
+    async with httpx.AsyncClient(timeout=60, trust_env=False) as client:
         deadline = asyncio.get_running_loop().time() + WAIT_S
         while asyncio.get_running_loop().time() < deadline:
             try:
@@ -186,7 +203,7 @@ async def said(deployment: Deployment, name: str, status: int, words: str) -> No
 
 async def newest_event(deployment: Deployment) -> int:
     """Id of the newest event, as REST says."""
-    async with httpx.AsyncClient(timeout=5.0, trust_env=False) as client:
+    async with httpx.AsyncClient(timeout=WAIT_S, trust_env=False) as client:
         answer = await client.get(f"{deployment.http}/ws/v1/events/batch?count=1")
     return int(answer.json()["HighestID"])
 

@@ -18,6 +18,7 @@ import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 from muster_bus.clock import SystemClock
+from muster_client.local import free_ports
 from muster_informers.contract import ChangeType, Delta, Document, InformerContext, ListWatch
 from muster_informers.sources import file, http, kafka
 from muster_informers.sources import redis as redis_informer
@@ -25,7 +26,7 @@ from redis.asyncio import Redis
 
 Key = tuple[str, str]
 
-DEADLINE_S = 30  # for what must happen at some time
+DEADLINE_S = 60  # for what must happen at some time
 
 
 def key_of(document: Document) -> Key:
@@ -95,14 +96,13 @@ class Door:
 
     def __init__(self, host: str, port: int) -> None:
         self._target = (host, port)
-        self.port = 0
+        (self.port,) = free_ports(1)  # (none of the system's own choice: a client that retries would take it meanwhile)
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
         self._server = await asyncio.start_server(self._through, "127.0.0.1", self.port)
-        self.port = self._server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:
         if self._server is not None:
@@ -234,7 +234,7 @@ class HttpServer:
     def __init__(self, answer: Callable[[Request], Reply]) -> None:
         self.answer = answer
         self.requests: list[Request] = []
-        self.port = 0
+        (self.port,) = free_ports(1)
         self._server: asyncio.Server | None = None
         self._writers: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
 
@@ -244,7 +244,6 @@ class HttpServer:
 
     async def open(self, secure: ssl.SSLContext | None = None) -> None:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, ssl=secure)
-        self.port = self._server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:
         if self._server is not None:

@@ -12,7 +12,7 @@ from muster_bus.log import Log, LogReader, OutRecord, Record
 from muster_bus.settings import LogSettings
 from muster_bus.topics import Topics
 
-DEADLINE_S = 30  # for what must happen at some time; nothing here measures speed
+DEADLINE_S = 60  # for what must happen at some time; nothing here measures speed
 QUIET_S = 0.15  # long enough to see what must not happen, if it does
 
 

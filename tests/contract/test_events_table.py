@@ -70,7 +70,7 @@ def found(row: Row) -> list[Told]:
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: " ".join(row.about))
 def test_a_row_is_made_by_its_story_and_by_its_rules(row: Row) -> None:
     assert si.EventRecord.ChangeDetail.Value(row.detail) == int(row.number)
-    assert row.when, "the table says when"
+    assert row.when, "the table must name the cause"
     made = found(row)
     assert made, f"{row.story} makes no such event"
     for told in made:
@@ -104,7 +104,7 @@ def test_each_notification_is_made_by_its_story(text: str, story: str) -> None:
     assert {(told.type, told.change, told.detail) for told in made} == {("REQUEST", "NONE", "DETAILS_NONE")}
     assert {told.event_id for told in made} == {None}
     objects = [told.record.objectID for told in made]
-    assert len(objects) == len({*objects}), "once for each"
+    assert len(objects) == len({*objects}), "one event for each object"
 
 
 @pytest.mark.parametrize("story", STORIES)
@@ -119,7 +119,7 @@ def test_every_event_of_a_story_has_a_row_and_keeps_the_rules(story: str) -> Non
         assert (told.event_id is None) == (told.type == "REQUEST"), told
         assert told.change == "REMOVE" or told.record.message != ANEW, told
     assert times == sorted(times)
-    assert f"`{story}`" in PAGE, "nothing names it"
+    assert f"`{story}`" in PAGE, "the page does not name it"
 
 
 def test_every_detail_of_the_interface_has_a_row_or_a_reason() -> None:

@@ -134,8 +134,8 @@ def _all_fields_are_seen() -> Iterator[None]:
     if told == set(STORIES_HERE):
         alone = {shape.__name__ for shape in TESTED_ALONE}
         missing = {each for each in shapes.unseen() if each[0] not in alone}
-        assert sorted(missing - shapes.NEVER_SEEN) == [], "a story is to be told in which it is there"
-        assert sorted(shapes.NEVER_SEEN - missing) == [], "it is seen after all"
+        assert sorted(missing - shapes.NEVER_SEEN) == [], "no scenario of the test has these fields"
+        assert sorted(shapes.NEVER_SEEN - missing) == [], "a scenario has these fields, so they are no exceptions"
 
 
 told: set[str] = set()
@@ -209,7 +209,7 @@ async def test_a_field_that_is_missing_or_has_another_type_is_found() -> None:
             value = holder.pop(key)
             for other in OTHER_TYPES[type(value)] if path not in seen else ():
                 holder[key] = other
-                assert not _holds(dump), f"{path}: {other!r} in the stead of {value!r}"
+                assert not _holds(dump), f"{path}: {other!r} instead of {value!r}"
             holder.pop(key, None)
             # (Where nothing follows from it, it is tried again with the next one.)
             (unmissed.add if _holds(dump) else unmissed.discard)(path)

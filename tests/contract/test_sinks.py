@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import fcntl
 import json
 import re
 import shutil
@@ -29,7 +31,7 @@ from muster_event_publisher.history.places import LocalPlace, place_of
 from muster_event_publisher.history.postgres import PostgresSink
 from muster_event_publisher.history.postgres_reader import PostgresReader
 from muster_event_publisher.history.registry import SinkContext
-from muster_event_publisher.history.sink import LastEvent, Progress, Sink
+from muster_event_publisher.history.sink import HoldingSink, LastEvent, Progress, Sink
 from pyarrow.fs import S3FileSystem
 from pydantic import SecretStr
 from unit.publisher.feeding import INSTANCE, event, record
@@ -397,7 +399,7 @@ async def test_files_appear_whole_and_leftovers_go(tmp_path: Path) -> None:
     (tmp_path / f"000001/p0/.{5:020d}-{9:020d}.parquet.writing").write_bytes(b"half a fi")
     await written(bench)
     names = await asyncio.to_thread(lambda: sorted(path.name for path in tmp_path.rglob("*")))
-    assert names == sorted([".lock", "000001", f"{0:020d}-{5:020d}.parquet", "p0"])
+    assert names == sorted([".lock", ".lock-p0", "000001", f"{0:020d}-{5:020d}.parquet", "p0"])
 
 
 def spread(start: int, end: int) -> EventBatch:
@@ -481,19 +483,64 @@ async def test_files_of_the_earlier_layout_are_taken_over(tmp_path: Path) -> Non
     )
     assert found == [(11, 11, 3, 0)]
     assert await asyncio.to_thread(lambda: sorted(path.name for path in tmp_path.iterdir())) == [
-        ".lock", "000000", "000001"
+        ".lock", ".lock-p0", "000000", "000001"
     ]  # fmt: skip
 
 
-async def test_a_folder_has_one_writer(tmp_path: Path) -> None:
+async def test_a_partition_of_a_folder_has_one_writer(tmp_path: Path) -> None:
     bench = parquet_bench(tmp_path)
     first, second = bench.sink(), bench.sink()
     await first.start()
-    with pytest.raises(SinkUnavailable, match="another publisher"):
-        await second.start()
-    await first.close()
     await second.start()
+    await first.progress(0)
+    with pytest.raises(SinkUnavailable, match="another publisher writes partition 0"):
+        await second.progress(0)
+    assert await second.progress(1) is None
+    await second.write(batch([record(0, "rm", 3)], 0, 1, partition=1))
+    await first.release(0)
+    await second.progress(0)
+    with pytest.raises(SinkUnavailable, match="another publisher writes partition 0"):
+        await first.write(batch([record(0, "rm", 3)], 0, 1))
+    await first.close()
     await second.close()
+
+
+async def test_an_older_version_shares_a_folder_with_nobody(tmp_path: Path) -> None:
+    bench = parquet_bench(tmp_path)
+    sink = bench.sink()
+    with (tmp_path / ".lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(SinkUnavailable, match="another publisher"):
+            await sink.start()
+    await sink.start()
+    with (tmp_path / ".lock").open("a") as lock, pytest.raises(BlockingIOError):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    await sink.close()
+
+
+async def test_a_sink_notices_that_another_one_goes_on(bench: Bench) -> None:
+    """As after a pause of a process whose partitions others have taken meanwhile."""
+    paused, other = bench.sink(), bench.sink()
+    await paused.start()
+    await paused.progress(0)
+    await paused.write(spread(0, 5))
+    if isinstance(paused, HoldingSink):  # as if the lock did not hold: an S3 prefix has none
+        await paused.release(0)
+    await other.start()
+    await other.progress(0)
+    await other.write(spread(5, 12))
+    with contextlib.suppress(SinkUnavailable):
+        await paused.write(spread(5, 9))
+    await paused.close()
+    await other.write(spread(12, 15))
+    await other.close()
+    last = bench.sink()
+    await last.start()
+    found = await last.progress(0)
+    await last.close()
+    assert found is not None
+    assert found.end == 15
+    assert await bench.ids() == pairs(range(15))
 
 
 async def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:

@@ -164,7 +164,7 @@ def test_every_kind_is_written_and_each_value_is_the_message_of_its_kind(written
             ordinal = value.ordinal if kind == "alloc" else 0
             key = value.demand.allocation_key if kind == "ask" else value.demand.allocation_key.replace("#", "##")
             assert parts[2] == (f"{key}#{ordinal}" if ordinal else key)
-    assert met == set(kinds()) - {"forgotten"}, "(of that below)"
+    assert met == set(kinds()) - {"forgotten"}, "a kind has no record in this test"
 
 
 def test_of_a_forgotten_rm_all_is_a_tombstone_but_its_numbers() -> None:
@@ -208,7 +208,7 @@ def test_no_child_is_ever_without_its_parents(written: Written) -> None:
             there[kind, parts] = value = getattr(pb, kinds()[kind].message).FromString(record.value)
             for parent in parents(kind, parts, value):
                 assert parent in there, f"{kind} {parts} comes before its {parent}"
-    assert {kind for kind, _ in there} == {"rm", "reg", "queue", "source", "ext"}, "what a registration anew leaves"
+    assert {kind for kind, _ in there} == {"rm", "reg", "queue", "source", "ext"}, "the rest after a new registration"
 
 
 def parents(kind: str, parts: tuple[str, ...], value: Any) -> list[tuple[str, tuple[str, ...]]]:

@@ -149,7 +149,7 @@ def _held(held: Any) -> None:
     assert isinstance(held.get("allocationTags", {}), dict)
     _integers(held.get("resource", {}))
     if "allocationDelay" in held:
-        assert held["placeholderUsed"] is True, "only of what took a placeholder's place"
+        assert held["placeholderUsed"] is True, "only of an allocation that replaced a placeholder"
 
 
 def _integers(values: dict[str, Any]) -> None:

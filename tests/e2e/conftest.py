@@ -9,6 +9,9 @@ import pytest
 from e2e.arena import Arena, opened
 from e2e.gang_rig import Muster, muster_here
 from e2e.spoilt import SECRET, VICTIM
+from verdicts import shared_verdicts
+
+__all__ = ["arena", "muster", "shared_verdicts"]
 
 
 @pytest.fixture

@@ -30,6 +30,7 @@ from muster_client import (
 from muster_client.callbacks import Rejection
 from muster_client.local import free_ports
 from muster_proto.si.v1 import si_pb2 as si
+from muster_runtime.access import PLAIN, Access
 from waiting import eventually
 
 PATIENCE_S = 60.0
@@ -148,12 +149,6 @@ def _vcore(held: si.Allocation) -> int:
     return held.resourcePerAlloc.resources["vcore"].value
 
 
-def unordered(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: unordered(each) for name, each in value.items()}
-    return sorted((unordered(each) for each in value), key=repr) if isinstance(value, list) else value
-
-
 def timeless(value: Any) -> Any:
     """An explanation without its time and without durations."""
     if isinstance(value, dict):
@@ -177,7 +172,15 @@ class Rm:
     EXTRA: ClassVar[dict[str, str]] = {}
 
     def __init__(
-        self, gateway: str, http: str, rm_id: str, queues: str, *, previous: bool = False, **callbacks: Any
+        self,
+        gateway: str,
+        http: str,
+        rm_id: str,
+        queues: str,
+        *,
+        previous: bool = False,
+        access: Access = PLAIN,
+        **callbacks: Any,
     ) -> None:
         self.rm_id, self.previous = rm_id, previous
         self.heard: list[Told] = []
@@ -196,9 +199,9 @@ class Rm:
             on_application=self._application,
             **callbacks,
         )
-        self._gateway, self._queues = gateway, queues
+        self._gateway, self._queues, self._access = gateway, queues, access
         self.client = self._new_client()
-        self._http = httpx.AsyncClient(base_url=http, timeout=10)
+        self._http = httpx.AsyncClient(base_url=http, timeout=60)
 
     def _new_client(self) -> RmClient:
         return RmClient(
@@ -208,6 +211,7 @@ class Rm:
             extra_config=self.EXTRA,
             callbacks=self._callbacks,
             settings=QUICK,
+            access=self._access,
         )
 
     async def comes_back(self) -> None:

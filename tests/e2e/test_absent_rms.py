@@ -23,7 +23,7 @@ from waiting import eventually
 PATIENCE_S = 60.0
 # A test of many waits and command lines; each of these may take long on a busy machine.
 WHOLE_S = 240.0
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 SETTINGS = ["log.partitions=2", "gateway.lease_ttl_s=0.6", "publisher.request_push_interval_s=0.1"]
 # Paths that mean one RM each, without which YuniKorn's readers do not work.
 OF_ONE_RM = (
@@ -116,7 +116,7 @@ async def test_rest_without_rm_means_the_only_one_that_is_not_stopped(tmp_path: 
         await eventually(several, "two that live: each is named, or nobody is meant")
         await shut_down(muster, "old")
         await eventually(lambda: _same(muster, "new"), "one that is stopped does not count")
-        assert (await get(muster, f"{P}/nodes", rm="old"))[0]["nodeID"] == "old-n1", "by name it is there"
+        assert (await get(muster, f"{P}/nodes", rm="old"))[0]["nodeID"] == "old-n1", "a named RM is shown"
         async with EventsClient(muster.gateway) as events:
             assert (await events.batch(place=Place(id=0))).rm_id == "new"
         assert (await muster_cli(muster, "admin", "rms"))[0] == 0
@@ -137,10 +137,10 @@ async def _same(muster: Muster, rm_id: str) -> bool:
 async def test_default_rm_selects_one_of_several_rms(tmp_path: Path) -> None:
     settings = [*SETTINGS, "gateway.default_rm=b/ü"]
     async with asyncio.timeout(WHOLE_S), muster_here(tmp_path, settings) as muster, an_rm(muster, "a"):
-        assert (await whose(muster))["node"] == "a-n1", "where there is one, that one is meant"
+        assert (await whose(muster))["node"] == "a-n1", "the only RM is the default"
         async with RmClient(muster.gateway, "b2") as other:
             await other.register()
-            assert (await ask_http(muster, "/ws/v1/partitions")).status_code == 400, "the default is not there"
+            assert (await ask_http(muster, "/ws/v1/partitions")).status_code == 400, "the default RM does not exist"
     settings[-1] = "gateway.default_rm=b"
     async with (
         asyncio.timeout(WHOLE_S),
@@ -153,7 +153,7 @@ async def test_default_rm_selects_one_of_several_rms(tmp_path: Path) -> None:
         assert found == {"a": False, "b": True}
         async with httpx.AsyncClient(base_url=muster.http) as http:
             said = await http.get(f"{P}/nodes", headers={"X-Muster-Default-Rm": "a"})
-            assert said.json()[0]["nodeID"] == "b-n1", "clients do not say who is meant, but by rm"
+            assert said.json()[0]["nodeID"] == "b-n1", "only the parameter rm names an RM"
         code, said_there = await muster_cli(muster, "admin", "drain", "b-n1")
         assert (code, "is drained" in said_there) == (0, True), said_there
 

@@ -561,7 +561,7 @@ async def test_bad_input_gets_a_clear_error_and_changes_nothing(
     world: World, send: Send, expected: Code | str, text: str
 ) -> None:
     before = await world.state(VICTIM)
-    assert len(before) >= 5, "there is something to harm"
+    assert len(before) >= 5, "no state to protect: the test proves nothing"
     outcome, story = await send(world)
     assert outcome == expected, story
     assert text in story

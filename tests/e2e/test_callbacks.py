@@ -70,7 +70,7 @@ async def test_everything_lands_where_the_rm_lets_it(muster: Muster) -> None:
         for key in placed:
             node_id = rm.runs[key].nodeID
             assert key.startswith("any") or key.split("-")[0] in LABELS[node_id].split(), (key, node_id)
-            assert node_id in labels.asked[key], "nothing was placed unasked"
+            assert node_id in labels.asked[key], "an ask was placed without the RM's answer"
         # what no node has waits, and the RM's own words say why
         await eventually(lambda: set(labels.asked["nvme-0"]) == set(LABELS), "it was asked about every node")
         said = await rm.shows(f"{E}/ask/app/nvme-0", lambda said: "has no nvme" in json.dumps(said))
@@ -133,7 +133,7 @@ async def test_an_rm_whose_stream_is_gone_is_waited_for_a_while_and_then_not_ask
         await rm.comes_back()  # as one that knows nothing of callbacks
         await rm.client.send_asks([ask("b", "app", {"vcore": 1_000})])
         await rm.barrier()
-        assert not rm.runs, "somebody may come back who answers"
+        assert not rm.runs, "an answering stream may come back during the grace"
         muster.clock.forward(31)
         await rm.runs_these("a", "b")
 
@@ -242,7 +242,7 @@ async def test_a_preemption_needs_its_consent(muster: Muster) -> None:
         assert set(question.args.preemptAllocationKeys) <= {f"a{n}" for n in range(4)}
         assert set(question.preempt_application_ids) == {"rich"}
         await rm.barrier()
-        assert len(rm.runs) == 4, "nobody went"
+        assert len(rm.runs) == 4, "nothing was preempted"
         agrees = True
         for _ in range(4):  # it is asked again after a while
             muster.clock.forward(16)

@@ -20,7 +20,7 @@ from muster_proto.si.v1 import si_pb2
 from muster_proto.si.v1.si_pb2_grpc import SchedulerStub
 from up import Up
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(600)
 PATIENCE_S = 90.0
 DAY_S = 86_400
 # A placeholder's time-out: the time that must elapse, whatever the clock says.

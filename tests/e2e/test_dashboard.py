@@ -181,7 +181,7 @@ def test_prometheus_reads_all_of_it_as_its_type_and_nothing_twice(lived: Lived) 
     families: list[Family] = []
     for target in lived.prometheus.targets():
         assert (target["health"], target["lastError"]) == ("up", "")
-        with urllib.request.urlopen(target["scrapeUrl"], timeout=30) as answer:
+        with urllib.request.urlopen(target["scrapeUrl"], timeout=60) as answer:
             families += parse(answer.read().decode()).values()
     assert not [family.name for family in families if family.type == "untyped"]
     # What one process counts is exposed by it alone: sums over both addresses are true.

@@ -71,7 +71,7 @@ async def test_a_daemon_waits_for_its_node_then_for_room_on_it_then_for_a_victim
             "It must run on node n2 and asks for 2 cores, and that node has 1 core of its 1 core free. "
             "Waiting does not help: a larger node n2 would, or asking for less."
         )
-        assert said["preemption"]["state"] == "NONE", "nothing that goes there makes the node larger"
+        assert said["preemption"]["state"] == "NONE", "no preemption makes the node larger"
         (unknown,) = said["history"]
         assert (unknown["reason"], unknown["node"], unknown["until"]) == (
             "REQUIRED_NODE_UNKNOWN", "n2", said["since"],

@@ -22,7 +22,7 @@ from chaos.harness import on_kafka
 from e2e.external_rig import SILENT, ExternalUp, HttpSource, Rm, get, host, settings_text, vm, write
 from waiting import eventually
 
-STALE_AFTER_S = 0.5
+POLL_S, STALE_AFTER_S = 0.2, 0.8
 FUTURE, PAST = "Fri, 31 Dec 2199 23:59:59 GMT", "Thu, 01 Jan 1970 00:00:00 GMT"
 # The RM says eight cores of ``shared``, which are there. What is left of both hosts beside the VM: three and two.
 SHARED = [host("shared", 4), host("brought", 2), vm("vm-1", "shared", 1)]
@@ -42,7 +42,7 @@ NONSENSE: dict[str, tuple[int, bytes]] = {
 
 
 def http_table(rm: str, source: HttpSource, **more: object) -> dict[str, object]:
-    often = {"poll_s": 0.1, "timeout_s": 1.0, "retry_after_max_s": 0.3, "stale_after_s": STALE_AFTER_S}
+    often = {"poll_s": POLL_S, "timeout_s": 1.0, "retry_after_max_s": 0.3, "stale_after_s": STALE_AFTER_S}
     return {"kind": "http", "rm": rm, "url": source.url, **often, **more}
 
 
@@ -96,7 +96,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     tables["late"]["required"] = False
     file = directory / "hosts.json"
     write(file, json.dumps(SHARED))
-    often = {"poll_s": 0.1, "settle_s": 0.0, "stale_after_s": STALE_AFTER_S}
+    often = {"poll_s": POLL_S, "settle_s": 0.0, "stale_after_s": STALE_AFTER_S}
     tables["filed"] = {"kind": "file", "rm": "filed", "path": str(file), **often}
     up = ExternalUp(directory, tables, sync_timeout_s=3)
     try:

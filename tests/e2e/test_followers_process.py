@@ -34,7 +34,7 @@ async def get(deployment: Deployment, path: str, method: str = "GET") -> tuple[i
     def asked() -> tuple[int, dict[str, str], bytes]:
         request = urllib.request.Request(f"{deployment.http}{path}", method=method)
         try:
-            with urllib.request.urlopen(request, timeout=30) as answer:
+            with urllib.request.urlopen(request, timeout=60) as answer:
                 return answer.status, dict(answer.headers), answer.read()
         except urllib.error.HTTPError as error:
             with error:
@@ -86,7 +86,7 @@ async def test_an_answer_includes_the_responses_that_its_reader_got_before(up: D
     async with registered(up) as (driver, rm):
         for number in range(30):
             await driver.ask_up_front(rm, f"k{number}")
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 while True:
                     status, headers, body = await get(up, PATH)
                     assert (status, headers["x-muster-consistency"]) == (200, "snapshot")
@@ -95,7 +95,7 @@ async def test_an_answer_includes_the_responses_that_its_reader_got_before(up: D
             assert len(json.loads(body)["allocations"]) == number + 1
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 async def test_killed_again_and_again_it_shows_and_exports_all_once_and_decisions_go_on(tmp_path: Path) -> None:
     # Small writes, so that a kill meets the middle of many.
     small = {
@@ -132,8 +132,8 @@ async def test_killed_again_and_again_it_shows_and_exports_all_once_and_decision
             text = (await get(up, "/metrics"))[2].decode()
             families = exposed.parse(text)
             assert families["muster_followers_process_starts_total"].value() == KILLS + 1
-            assert families["muster_publisher_ring_events"].values("rm")[RM] > KILLS * ASKS, "of the followers"
-            assert families["muster_scheduler_decisions_total"].samples, "of those who decide"
+            assert families["muster_publisher_ring_events"].values("rm")[RM] > KILLS * ASKS, "a metric of the followers"
+            assert families["muster_scheduler_decisions_total"].samples, "a metric of the scheduler"
             text = (await get(up, "/ws/v1/metrics"))[2].decode()
             assert "yunikorn_scheduler_" in text
         # 3. usage counts each allocation once
@@ -165,7 +165,7 @@ async def test_without_the_one_that_decides_it_ends(up: Deployment) -> None:
         pid = await followers(up)
         os.kill(pid, sign)
         await up.kill("up")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while is_there(pid):  # noqa: ASYNC110 - another process's end
                 await asyncio.sleep(0.02)
         await up.restart("up")

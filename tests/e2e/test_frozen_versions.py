@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from e2e.wall_clock import library
+from e2e import wall_clock
 from frozen.furnish import CURRENT, PREVIOUS
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.json_format import MessageToDict
@@ -35,7 +35,7 @@ HOSTS = """
 - {kind: allocation, id: db-1, node_id: host-1, quantities: {vcore: "8", memory: 64Gi}}
 """
 
-pytestmark = pytest.mark.timeout(200)
+pytestmark = pytest.mark.timeout(600)
 
 
 def unpacked(version: str, directory: Path) -> Up:
@@ -49,12 +49,7 @@ def unpacked(version: str, directory: Path) -> Up:
         f'[scheduler.external.informers.vms]\nkind = "file"\npath = "hosts.yaml"\nrm = "{CURRENT}"\n'
     )
     (directory / "now").write_text(NOW[version] + "\n")
-    clock = {
-        "LD_PRELOAD": library(),
-        "FAKETIME_TIMESTAMP_FILE": str(directory / "now"),
-        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-        "TZ": "UTC",
-    }
+    clock = {**wall_clock.environment(directory / "now"), "TZ": "UTC"}
     return Up(directory, "--settings", str(directory / "settings.toml"), environment=clock)
 
 

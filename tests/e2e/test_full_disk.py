@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import urllib.error
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,12 @@ import pytest
 from e2e.full_disk import small_disk
 from e2e.test_lost_log import register
 from muster_cli.probe import probe
+from muster_client.audit_client import AuditClient, AuditQuery
 from muster_client.local import muster_command
 from up import Up
+from waiting import eventually
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 PATIENCE_S = 90.0
 
 
@@ -69,10 +72,17 @@ async def test_a_full_disk_is_read_and_goes_on_when_there_is_room(tmp_path: Path
             assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
             assert "disk is full" in str(refused.value.details())
             assert not probe(f"grpc://{up.grpc}", 3.0)[0]
+            assert await asyncio.to_thread(refused_attempt, up) == 401
             # 4. room
             disk.free()
             await until(up, 200)
             await register(up, "two")
+            # 5. the audit trail has what happened meanwhile, once
+            found = await audited(up, lambda found: len(found) >= 2)
+            assert [(each["method"], each["action"], each["count"]) for each in found] == [
+                ("/si.v1.Scheduler/RegisterResourceManager", "register", 1),
+                ("GET /ws/v1/partitions", "read", 1),
+            ]
             assert "Traceback" not in up.process.log_file.read_text()
             assert up.process.stop() == 0
         finally:
@@ -88,6 +98,28 @@ async def records(up: Up, enough: Callable[[list[Any]], bool]) -> list[Any]:
             if enough(found):
                 return list(found)
             await asyncio.sleep(0.2)
+
+
+def refused_attempt(up: Up) -> int:
+    """The status for a request that a proxy passed on for somebody elsewhere."""
+    headers = {"X-Forwarded-For": "203.0.113.9"}
+    try:
+        with urllib.request.urlopen(urllib.request.Request(f"{up.http}/ws/v1/partitions", headers=headers)) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+async def audited(up: Up, enough: Callable[[list[Any]], bool]) -> list[Any]:
+    """The calls that were refused or failed, once they are as wanted."""
+    async with AuditClient(up.grpc) as client:
+
+        async def read() -> list[Any]:
+            found = [each async for batch in client.read(AuditQuery()) for each in batch]
+            found = [each for each in found if each["result"] != "accepted" and each["action"] != "audit"]
+            return found if enough(found) else []
+
+        return list(await eventually(read, "the trail has them", PATIENCE_S))
 
 
 def get(up: Up, path: str) -> str:

@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 from chaos.harness import embedded
-from e2e.gang_rig import E, Muster, P, Rm, Told, live_through, timeless, unordered
+from e2e.gang_rig import E, Muster, P, Rm, Told, live_through, timeless
 from muster_client import AdminClient, ask, release
 from muster_proto.si.v1 import si_pb2 as si
+from unordered import unordered
 from waiting import eventually
 
 QUEUES = """
@@ -280,7 +281,7 @@ async def test_003_scheduler_logic_several_task_groups_form_one_gang(muster: Mus
         await rm.real("x", "d", 2_000, group="driver")
         await rm.runs_these(driver, workers[0])
         waits = await rm.shows(f"{E}/ask/x/d", lambda said: said["reason"] == "GANG_FORMING")
-        assert waits["gang"]["taskGroup"] == "workers", "its own is complete: the other is what it waits for"
+        assert waits["gang"]["taskGroup"] == "workers", "its own group is complete: it waits for the other group"
         await rm.nodes(n2=1_000)
         await rm.hears("released", driver, "PLACEHOLDER_REPLACED")
         groups = {each["taskGroup"]: each for each in (await rm.explains("x"))["gang"]["taskGroups"]}
@@ -657,7 +658,7 @@ async def test_003_completion_leftover_placeholders_go_and_the_id_may_be_used_ag
         await rm.ends("w")
         await rm.hears("application", "x", "Completing")
         await rm.barrier()
-        assert not [told for told in rm.heard if told[:2] == ("released", names[1])], "more may still come"
+        assert not [told for told in rm.heard if told[:2] == ("released", names[1])], "further asks may still come"
         muster.clock.forward(31)
         assert (await rm.hears("released", names[1])).how == "TIMEOUT"
         await rm.app("x", lambda said: said["applicationState"] == "Completing")

@@ -51,7 +51,7 @@ generated = settings(
 
 async def _turned_away(arena: Arena, kind: StreamKind, items: list[Spoilt]) -> None:
     before = arena.state(VICTIM)
-    assert len(before) >= 6, "there is something to harm"
+    assert len(before) >= 6, "no state to protect: the test proves nothing"
     reasons = await arena.rejections(kind, request_of(kind, items), len(items))
     for each in items:
         told = any(all(text in reason for text in each.says) for reason in reasons)

@@ -23,7 +23,7 @@ from muster_client.local import muster_command
 from muster_proto.si.v1 import si_pb2 as si
 from waiting import eventually
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 PAGE = Path(__file__).parents[2] / "docs" / "history.md"
 RM = "hist"
@@ -39,7 +39,7 @@ partitions:
             resources: {guaranteed: {vcore: "2"}, max: {vcore: "8"}}
           - name: b
 """
-COMMAND_TIMEOUT_S = 60
+COMMAND_TIMEOUT_S = 180
 
 
 @dataclass

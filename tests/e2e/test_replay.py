@@ -21,9 +21,9 @@ ROOT = Path(__file__).parents[2]
 OPENB = ROOT / "examples" / "openb"
 TASKS = 8_152
 RM_MINIMAL = ROOT / "examples" / "rm_minimal.py"
-COMMAND_TIMEOUT_S = 200
+COMMAND_TIMEOUT_S, SETTLE_TIMEOUT_S = 400, 300
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 async def run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
@@ -35,8 +35,9 @@ async def run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
 async def replay_by_command(deployment: Deployment, directory: Path) -> dict[str, Any]:
     found = directory / "report.json"
     command = muster_command(
-        "replay-trace", str(OPENB), "--gateway", deployment.gateway, "--http", deployment.http, "--json", str(found)
-    )
+        "replay-trace", str(OPENB), "--gateway", deployment.gateway, "--http", deployment.http, "--json", str(found),
+        "--timeout-s", str(SETTLE_TIMEOUT_S),
+    )  # fmt: skip
     done = await run(command)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n{deployment.logs()}"
     report: dict[str, Any] = json.loads(found.read_text())
@@ -64,7 +65,7 @@ async def muster_up(tmp_path: Path) -> AsyncIterator[Deployment]:
 async def highest_event(deployment: Deployment) -> int:
     """Highest event id; the publisher may still be reading."""
     last = -1
-    async with httpx.AsyncClient(base_url=deployment.http, timeout=10) as http:
+    async with httpx.AsyncClient(base_url=deployment.http, timeout=60) as http:
         for _ in range(100):
             batch = (await http.get("/ws/v1/events/batch", params={"rm": "openb", "count": "1"})).json()
             if batch.get("HighestID", 0) == last > 0:
@@ -75,7 +76,7 @@ async def highest_event(deployment: Deployment) -> int:
 
 
 async def partition(deployment: Deployment) -> dict[str, Any]:
-    async with httpx.AsyncClient(base_url=deployment.http, timeout=10) as http:
+    async with httpx.AsyncClient(base_url=deployment.http, timeout=60) as http:
         for _ in range(100):
             answer = await http.get("/ws/v1/partitions")
             found = [item for item in answer.json() if item["clusterId"] == "openb"] if answer.is_success else []

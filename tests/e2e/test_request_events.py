@@ -16,7 +16,7 @@ from muster_client import Callbacks, EventFilter, EventsClient, Place, RmClient,
 
 # A test of many waits, on a busy machine.
 WHOLE_S = 240.0
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 QUEUES = """
 partitions:
   - name: default

@@ -84,7 +84,7 @@ async def test_the_configuration_says_that_root_is_a_parent_and_how_long_locks_m
 
 
 async def test_a_state_dump_names_the_event_streams_that_are_open(muster: Muster, rm: Rm) -> None:
-    async with httpx.AsyncClient(base_url=muster.http, timeout=30) as http:
+    async with httpx.AsyncClient(base_url=muster.http, timeout=60) as http:
 
         async def streams() -> list[dict[str, str]]:
             answer = await http.get("/debug/fullstatedump")
@@ -121,7 +121,7 @@ async def test_a_running_gang_shows_what_its_replaced_placeholders_used(muster: 
 
 async def test_a_state_dump_has_two_histories_of_one_moment(muster: Muster, rm: Rm) -> None:
     await rm.nodes(n1=4_000)
-    async with httpx.AsyncClient(base_url=muster.http, timeout=30) as http:
+    async with httpx.AsyncClient(base_url=muster.http, timeout=60) as http:
         lengths = set()
 
         async def of_one_moment() -> bool:

@@ -27,6 +27,7 @@ from contract.web_ui import WebUi
 from e2e.gang_rig import P, Rm, muster_here
 from muster_client import application, ask, existing_allocation, node
 from muster_proto.si.v1 import si_pb2 as si
+from muster_runtime.access import PLAIN, Access
 from waiting import eventually
 
 DEPLOYED = os.environ.get("MUSTER_DEPLOYED", "")
@@ -83,6 +84,7 @@ class Place(NamedTuple):
 
     :ivar as_admin: the same, with what lets an admin in: all that a history server can be given.
     :ivar pass_s: lets so many seconds pass.
+    :ivar access: lets an RM in.
     :ivar not_lived: (model, field) of ``contract.rest_shapes`` that it may be too young for.
     """
 
@@ -91,6 +93,7 @@ class Place(NamedTuple):
     as_admin: str
     pass_s: Callable[[float], Awaitable[None]]
     not_lived: frozenset[tuple[str, str]] = frozenset()
+    access: Access = PLAIN
 
 
 @asynccontextmanager
@@ -109,13 +112,16 @@ async def deployed(_directory: Path) -> AsyncIterator[Place]:
     as_admin = http.replace("://", f"://{name}:{token}@")
     # (A sample is taken each minute; the first was before there was an RM.)
     history = frozenset({("StateDump", "app_history"), ("StateDump", "container_history")})
-    yield Place(gateway, as_admin if reading == "closed" else http, as_admin, asyncio.sleep, history)
+    if reading == "closed":  # gRPC wants the token, too
+        yield Place(gateway, as_admin, as_admin, asyncio.sleep, history, Access(token=token))
+    else:
+        yield Place(gateway, http, as_admin, asyncio.sleep, history)
 
 
 FORMS = [pytest.param(embedded, id="embedded"), *([pytest.param(deployed, id="deployed")] if DEPLOYED else [])]
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 @pytest.mark.usefixtures("logs_as_before")
 @pytest.mark.parametrize("form", FORMS)
 async def test_every_request_has_its_form(form: Any, tmp_path: Path) -> None:
@@ -129,7 +135,7 @@ async def test_every_request_has_its_form(form: Any, tmp_path: Path) -> None:
         server = HistoryServer(client)
         await server.sync()
         await server.ready()
-        async with followed_by(server), Rm(place.gateway, place.http, "rm", QUEUES) as rm:
+        async with followed_by(server), Rm(place.gateway, place.http, "rm", QUEUES, access=place.access) as rm:
             # 2. the life, which it follows
             await life(rm, place)
             # 3. every answer has its shape
@@ -141,14 +147,14 @@ async def test_every_request_has_its_form(form: Any, tmp_path: Path) -> None:
             # 4. every row of the table answers
             await ask_every_row(client)
             unseen = shapes.unseen() - NOT_LIVED - place.not_lived
-            assert sorted(unseen) == [], "the life is to show it, or it is lost on the way"
+            assert sorted(unseen) == [], "the life has no such object, or a form loses it"
             # 5. it knows what one knows that comes only now
             await knows_the_same(server, client)
             # 6. a node that went comes again, and the server starts anew, with what it stored
             await rm.nodes(n3=1_000)
             await server.sync()
             # 7. a second RM: now each request says whose
-            async with Rm(place.gateway, place.http, "other", QUEUES) as other:
+            async with Rm(place.gateway, place.http, "other", QUEUES, access=place.access) as other:
                 await other.nodes(n1=1_000)
                 await ask_every_row_of_several(client)
 
@@ -223,7 +229,7 @@ async def cards(rm: Rm) -> None:
     """Asks for cards do not compete with others."""
     labels = {"si/hostname": "host-4", "si/rackname": "rack-4", "zone": "<a&b>"}
     await rm.client.send_nodes([node("n4", {"card": 20}, attributes=labels)])
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await rm.client.nodes_answered()
     foreign = existing_allocation("elsewhere", "", "n4", {"card": 1})
     foreign.allocationTags["foreign"] = "default"
@@ -306,7 +312,7 @@ async def knows_the_same(server: HistoryServer, client: httpx.AsyncClient) -> No
     assert server.troubles == [f"2/3/202 of refused: nothing is known of its id {refused}"]
     assert server.partition_polls > 0
     again = [row for row in server.applications.values() if row.what.application_id == "again"]
-    assert len({row.what.id for row in again}) == 2, "each of them is one of its own"
+    assert len({row.what.id for row in again}) == 2, "the two objects have different ids"
     assert all(row.deleted_ns is not None for row in again)
     assert [row.what.node_id for row in server.nodes.values() if row.deleted_ns is not None] == ["n3"]
     (partition,) = server.partitions

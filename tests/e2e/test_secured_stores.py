@@ -23,7 +23,7 @@ from chaos.harness import Deployment, on_kafka
 from muster_client.local import free_ports
 from secured_servers import Secured
 
-pytestmark = [pytest.mark.kafka, pytest.mark.redis, pytest.mark.postgres, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.kafka, pytest.mark.redis, pytest.mark.postgres, pytest.mark.timeout(600)]
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "rm_minimal.py"
 WITHIN_S = 90
@@ -95,7 +95,7 @@ async def _until(ask: Callable[[], Awaitable[Any]]) -> None:
 
 
 def _get(address: str) -> Any:
-    with urllib.request.urlopen(address, timeout=10) as answer:
+    with urllib.request.urlopen(address, timeout=60) as answer:
         return json.loads(answer.read())
 
 

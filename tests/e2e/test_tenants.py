@@ -99,7 +99,7 @@ async def _over_http(up: Up) -> None:
                 status, said = await got(f"{path}{mark}rm=rm-{other}")
                 assert status == 403, path
                 assert f"{own} may not read rmID 'rm-{other}'" in said
-                assert (await got(f"{path}{mark}rm=rm-nobody"))[0] == 403, "whether it exists is not told"
+                assert (await got(f"{path}{mark}rm=rm-nobody"))[0] == 403, "its existence must stay hidden"
             for path in ("/metrics", "/debug/stack", f"/debug/fullstatedump?rm=rm-{own}", "/ws/v1/loglevel"):
                 assert (await got(path))[0] == 403, path
             assert (await got("/health"))[1] == "SERVING\n"
@@ -117,7 +117,7 @@ async def _over_grpc(up: Up) -> None:
         await _refused(admin.explain_ask("rm-blue", "app-of-blue", "too-large"))
         await _refused(admin.drain_node("rm-blue", "node-of-blue"))
     async with MetricsClient(up.grpc, access=access("red")) as figures:
-        assert (await figures.get()).rm_id == "rm-red", "the only one for it"
+        assert (await figures.get()).rm_id == "rm-red", "the only RM that it may read"
         await _refused(figures.get("rm-blue"))
     async with EventsClient(up.grpc, access=access("blue")) as events:
         assert (await events.batch()).rm_id == "rm-blue"

@@ -18,7 +18,7 @@ from up import Up
 
 
 def get(up: Up, path: str) -> tuple[int, bytes]:
-    with urllib.request.urlopen(f"{up.http}{path}", timeout=10) as answer:
+    with urllib.request.urlopen(f"{up.http}{path}", timeout=60) as answer:
         return answer.status, answer.read()
 
 
@@ -41,7 +41,7 @@ async def test_it_serves_all_its_parts_and_stops_on_sigterm(up: Up) -> None:
     assert isinstance(json.loads(get(up, "/ws/v1/partitions")[1]), list)
     assert "EventRecords" in json.loads(get(up, "/ws/v1/events/batch")[1])
     assert _run("health", f"grpc://{up.grpc}").returncode == 0
-    assert up.data.stat().st_mode & 0o077 == 0, "nobody else reads the log past the gateway"
+    assert up.data.stat().st_mode & 0o077 == 0, "other users must not read the log"
     assert up.process.stop() == 0
     banner = up.process.log_file.read_text()
     assert "Muster is ready" in banner
@@ -55,7 +55,7 @@ async def test_health_names_a_store_that_is_away_and_serves_all_the_same(tmp_pat
     up = Up(tmp_path, "--set", f"publisher.postgres_dsn=postgresql://muster:hidden@127.0.0.1:{nobody}/muster")
     try:
         await up.start()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while b"event publisher: postgres" not in get(up, "/health")[1]:  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
         status, said = get(up, "/health")
@@ -105,7 +105,7 @@ async def test_a_wide_address_needs_a_token(tmp_path: Path) -> None:
         with pytest.raises(urllib.error.HTTPError, match="401"):
             get(up, "/ws/v1/partitions")
         request = urllib.request.Request(f"{up.http}/ws/v1/partitions", headers={"Authorization": f"Bearer {token}"})
-        answer = await asyncio.to_thread(urllib.request.urlopen, request, timeout=10)
+        answer = await asyncio.to_thread(urllib.request.urlopen, request, timeout=60)
         with answer:
             assert isinstance(json.load(answer), list)
         assert get(up, "/health/ready") == (200, b"SERVING\n")

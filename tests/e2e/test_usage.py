@@ -51,7 +51,7 @@ def changes_of(events: list[dict[str, Any]]) -> Changes:
 
 class UpWithUsage(Up):
     def get(self, path: str) -> Any:
-        with urllib.request.urlopen(f"{self.http}{path}", timeout=10) as answer:
+        with urllib.request.urlopen(f"{self.http}{path}", timeout=60) as answer:
             return json.loads(answer.read(), parse_float=Decimal)
 
     async def known_until(self, at_ns: int) -> dict[str, Any]:

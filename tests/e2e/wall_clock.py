@@ -16,6 +16,19 @@ def library() -> str:
     return str(found[0])
 
 
+def environment(file: Path) -> dict[str, str]:
+    """Variables of processes whose wall clock the file tells, in libfaketime's words."""
+    return {
+        "LD_PRELOAD": library(),
+        "FAKETIME_TIMESTAMP_FILE": str(file),
+        "FAKETIME_CACHE_DURATION": "1",  # it reads the file again after so many seconds
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        # Waits with a limit are on the monotonic clock. libfaketime's remedy for an old glibc ends them at once
+        # instead: threads that wait for Python's lock then take three times the processor time.
+        "FAKETIME_FORCE_MONOTONIC_FIX": "0",
+    }
+
+
 class WallClock:
     """:param file: tells libfaketime how far the clock is off."""
 
@@ -26,12 +39,7 @@ class WallClock:
     @property
     def environment(self) -> dict[str, str]:
         """Variables of the processes that have this clock."""
-        return {
-            "LD_PRELOAD": library(),
-            "FAKETIME_TIMESTAMP_FILE": str(self._file),
-            "FAKETIME_CACHE_DURATION": "1",  # it reads the file again after so many seconds
-            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-        }
+        return environment(self._file)
 
     def set(self, days: int) -> None:
         """Sets the clock so many days off."""

@@ -1,9 +1,9 @@
-"""``make fuzz``: every target in turn, until the time is over. What it finds, in its smallest form, goes to a file.
+"""``make fuzz``: every target in turn, until the time is over. Each finding goes to a file in its smallest form.
 
     PYTHONPATH=tests python -m fuzz --seconds 600 [--target yaml] [--seed 7]
 
-A run with the same seed tries the same inputs, as far as its time allows. A finding is a file in ``tests/fuzz/found``,
-which ``tests/fuzz/test_fuzz.py`` plays again for ever: mend the decoder, and commit both.
+A run with the same seed tries the same inputs, as far as its time allows. The files are in ``tests/fuzz/found``, and
+``tests/fuzz/test_fuzz.py`` replays each of them. Mend the decoder, and commit both.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from fuzz.mutate import mutated
 from fuzz.targets import TARGETS, Target
 
 FOUND = Path(__file__).parent / "found"
-_EXAMPLES = 200  # of a target, before the next one has its turn
+_EXAMPLES = 200  # of a target, before the next one's turn
 
 
 def once(target: Target, data: bytes) -> None:
-    """One input. Raises what is a finding."""
+    """Try one input. Raise if it is a finding."""
     with contextlib.suppress(*target.expected):
         target.call(data)
 
 
 def fuzz(target: Target, seed: int, examples: int) -> bytes | None:
-    """Returns the smallest input that is a finding; None: there is none among these."""
+    """Return the smallest input that is a finding; None: no input was one."""
     last: list[bytes] = []
 
     @hypothesis.seed(seed)
@@ -73,7 +73,7 @@ def main() -> int:
     found: list[Path] = []
     end, turn = time.monotonic() + arguments.seconds, 0
     while time.monotonic() < end:
-        # The one that had least time so far: a slow target does not take that of the others.
+        # The target with the least time so far, so that a slow one does not take the others' time.
         target = min(chosen, key=lambda each: took[each.name])
         began = time.monotonic()
         data = fuzz(target, arguments.seed * 1_000_003 + turn, _EXAMPLES)

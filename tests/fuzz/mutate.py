@@ -10,11 +10,25 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-# Where decoders stumble: limits of numbers, of lengths in protobuf, of UTF-8; escapes, brackets, controls.
+# Bytes that often break decoders: limits of numbers, of lengths in protobuf, of UTF-8; escapes, brackets, controls.
 TOKENS: tuple[bytes, ...] = (
     *(b"\x00", b"\xff", b"\x7f", b"\x80", b"\xff" * 9 + b"\x01", b"\x80" * 10, b"\xfe\xff\xff\xff\x0f", b"\x0b"),
     *(b"\xed\xa0\x80", b"\xc0\xaf", b"\xf4\x90\x80\x80", b"\xe2\x80\xae", b"\x1b[2J", b"\r\n", b"\x00\x00\x00\x00"),
-    *(b"9223372036854775808", b"-1", b"1e999", b"nan", b"-0", b"0x", b"1" * 400, b"null", b"{}", b"[]", b"[" * 200),
+    *(
+        b"9223372036854775808",
+        b"-1",
+        b"1e999",
+        b"nan",
+        b"-0",
+        b"0x",
+        b"1" * 400,
+        b"1" * 5000,
+        b"inf",
+        b"null",
+        b"{}",
+        b"[]",
+        b"[" * 200,
+    ),
     *(b"&a [*a,*a]", b"<<: *a", b"!!python/object:os.system", b"---\n", b": ", b"- ", b"|\n", b"%00", b"%2e%2e%2f"),
     *(b"partitions", b"queues", b"root", b"*", b"..", b"@", b"#", b"'", b'"', b"\\", b"${x}", b"password=x", b"//"),
 )
@@ -25,7 +39,7 @@ _SCRIPT_BYTES_MAX = 40  # up to ten changes
 
 
 def mutated(seeds: Sequence[bytes]) -> st.SearchStrategy[bytes]:
-    """One of the seeds after some changes.
+    """A strategy for a seed after some changes.
 
     Hypothesis draws one short script of bytes: that is twenty times as fast as a draw for each change, and a shorter
     script has fewer changes.
@@ -34,7 +48,7 @@ def mutated(seeds: Sequence[bytes]) -> st.SearchStrategy[bytes]:
 
 
 def apply(script: bytes, seeds: Sequence[bytes]) -> bytes:
-    """Chooses a seed and changes it, as the script says. Nothing left of the script: no more changes."""
+    """Choose a seed and change it as the script says, until the script ends."""
     steps = iter(script)
 
     def number(below: int) -> int:

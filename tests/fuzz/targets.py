@@ -1,7 +1,7 @@
-"""What is fuzzed: every decoder of bytes or text that came from elsewhere.
+"""The targets of fuzzing: every decoder of bytes or text from outside of the process.
 
-A target takes bytes. It returns, or raises one of its own errors: those that its callers expect. Anything else is a
-finding, and so is a property that does not hold (the target asserts it).
+A target takes bytes. It returns, or raises an error that its callers expect. Any other error is a finding, and so is
+a failed assertion of the target.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -32,10 +32,15 @@ from muster_event_publisher.history.parquet import read_footer
 from muster_event_publisher.history.places import LocalPlace
 from muster_gateway import admin_codec, callback_admission, metrics_codec
 from muster_gateway import codec as gateway_codec
+from muster_gateway.access.policy import Policy, read_policy
 from muster_gateway.admission import admit, admit_configuration, admit_registration, rm_id_of
-from muster_gateway.errors import GatewayError, NotIdentified, NotPermitted
+from muster_gateway.audit_codec import decode_read
+from muster_gateway.audit_pages import read_query
+from muster_gateway.errors import GatewayError, NotIdentified, NotPermitted, PolicyUnusable
 from muster_gateway.http_front import HttpFront, respond
 from muster_gateway.identity import Doorman
+from muster_gateway.quota_settings import QuotaSettings
+from muster_gateway.quotas import QuotaBook
 from muster_gateway.rm_life import RmState
 from muster_gateway.sessions.codec import from_json, to_json
 from muster_gateway.sessions.contract import Cursor, Seat, Session
@@ -46,6 +51,7 @@ from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.muster.v1 import admin_pb2, callbacks_pb2, events_pb2, metrics_pb2
 from muster_proto.si.v1 import si_pb2 as si
 from muster_queue_config.queue_yaml import checksum, load_queue_config
+from muster_runtime.identity import Identity, Proof, Right, Rights, Role
 from muster_runtime.invisible import first_invisible, visible, visible_json
 from muster_runtime.secrets import masked_json, masked_text, masked_yaml
 from muster_scheduler import ingest
@@ -59,7 +65,7 @@ LIMITS = AdmissionLimits()
 @dataclass(frozen=True)
 class Target:
     """:ivar call: takes the bytes.
-    :ivar seeds: valid inputs, from which others are made.
+    :ivar seeds: valid inputs, which mutation changes.
     :ivar expected: the errors that its callers handle.
     """
 
@@ -133,7 +139,7 @@ def _events() -> list[bytes]:
 
 
 class _Machine:
-    """One machine takes many inputs; a new one begins now and then, so that a finding is of the last few."""
+    """One machine takes many inputs. A new one starts now and then, so that the last few inputs explain a finding."""
 
     def __init__(self) -> None:
         self.rig, self.taken = Rig(), 500
@@ -185,7 +191,7 @@ def _admission(data: bytes) -> None:
             rm_id_of(kind, data, LIMITS)
         with suppress(GatewayError):
             admitted = admit(kind, data, "rm-1", LIMITS)
-            for payload in admitted.payloads:  # what passed can be read
+            for payload in admitted.payloads:  # an accepted input can be decoded
                 {"ALLOCATION": ingest.allocations, "APPLICATION": ingest.applications, "NODE": ingest.nodes}[kind.name](
                     payload
                 )
@@ -377,7 +383,7 @@ def _front() -> HttpFront:
 
 
 def _http(data: bytes) -> None:
-    """The first line is the target, the others are headers, as an HTTP server hands them on."""
+    """The first line is the target; the others are headers, in the form that an HTTP server gives."""
     target, *lines = data.split(b"\n")
     raw_path, _, query = target.partition(b"?")
     headers = [(name.strip().lower(), value.strip()) for name, _, value in (line.partition(b":") for line in lines)]
@@ -421,12 +427,92 @@ def _http_seeds() -> list[bytes]:
     ]
 
 
-# ---- what is written elsewhere ---------------------------------------------------------------------------------------
+# ---- decoders of other packages --------------------------------------------------------------------------------------
+
+
+_CALLERS = [
+    Identity(name, Rights(Role.NONE), proof) for name, proof in (("rm-1", Proof.CERTIFICATE), ("ops", Proof.JWT))
+]
+
+
+def _policy(data: bytes) -> None:
+    """A file is taken as a whole or refused with its name. What is taken gives rights and quotas that can be used."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "policy.toml"
+        path.write_bytes(data)
+        file, refusal = None, f"{path}: "
+        try:
+            file = read_policy(path)
+        except PolicyUnusable as error:
+            refusal = str(error)
+    assert all(line.startswith(f"{path}: ") for line in refusal.splitlines()), refusal
+    if file is None:
+        return
+    policy = Policy(file)
+    book = QuotaBook(QuotaSettings.model_validate({}), lambda: policy.quotas)
+    for caller in _CALLERS:
+        identity = policy.apply(caller)
+        assert identity.name == caller.name
+        if not any(rule.matches(caller) for rule in file.rule):
+            assert identity.rights == Rights(Role.NONE)
+        assert identity.rights.reads.sees("rm-1") or not identity.rights.may(Right.CONFIGURE, "rm-1")
+        identity.rights.reads.header()
+        rates = (book.rm_rate(identity, "rm-1"), book.identity_rate(identity))
+        assert all(0 <= number < float("inf") for rate in rates for number in (rate.requests_per_s, rate.bytes_per_s))
+        pb.Quotas(
+            **asdict(book.rm(identity, "rm-1")), resource_managers=book.resource_managers(identity)
+        )  # go on the log
+
+
+def _policy_seeds() -> list[bytes]:
+    rules = """
+[[rule]]
+identities = ["rm-*", "spiffe://prod/rm/?"]
+proofs = ["certificate"]
+act = ["rm-*"]
+operate = ["rm-1"]
+role = "read"
+[[rule.read]]
+rm = "shared"
+partitions = ["default"]
+"""
+    quotas = """
+[[rule]]
+identities = ["ops"]
+role = "admin"
+[[quota]]
+identities = ["rm-*"]
+rms = ["rm-*"]
+nodes = 5
+asks = 200
+requests_per_s = 1.5
+[[quota]]
+identity_resource_managers = 20
+identity_bytes_per_s = 1e6
+"""
+    return [rules.encode(), quotas.encode()]
+
+
+def _audit_query(data: bytes) -> None:
+    _, wanted, limit = read_query(data)
+    assert 1 <= limit <= 1_000
+    assert wanted.since_ns >= 0 <= wanted.until_ns
+    decode_read(wanted.SerializeToString())
+
+
+def _audit_query_seeds() -> list[bytes]:
+    return [
+        b"rm=rm-1&identity=ann%40x&action=pause&result=refused&limit=500&after=1.2.3.4",
+        b"from=1769846400.5&to=2026-01-31T08:00:00%2B01:00",
+    ]
 
 
 def further() -> list[Target]:
-    """Decoders of parts that may be there or not: the policy file gets its target here."""
-    return []
+    """Return more targets: decoders of optional parts."""
+    return [
+        Target("policy", _policy, _policy_seeds),
+        Target("audit-queries", _audit_query, _audit_query_seeds, (GatewayError,)),
+    ]
 
 
 TARGETS = [

@@ -1,4 +1,4 @@
-"""Every decoder takes a few mutated inputs, and again everything that fuzzing ever found (``make fuzz``)."""
+"""Every decoder takes a few mutated inputs, and each earlier finding of ``make fuzz``."""
 
 from __future__ import annotations
 

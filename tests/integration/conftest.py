@@ -1,4 +1,4 @@
-"""A gateway's surroundings on the engines that need no server."""
+"""Rigs of a gateway on the backends that need no server."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ async def _on(settings: LogSettings) -> AsyncIterator[Rig]:
 
 @pytest.fixture
 async def quick() -> AsyncIterator[Rig]:
-    """In memory, for what does not depend on log or store."""
+    """A rig in memory, for tests that do not depend on log or store."""
     async with _on(LogSettings(backend="memory", partitions=2)) as it:
         yield it
 
 
 @pytest.fixture
 def world(quick: Rig) -> Rig:
-    """The one of a module that has no other."""
+    """The default rig of a module."""
     return quick
 
 
 @pytest.fixture(params=["memory", "sqlite"])
 async def embedded(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Rig]:
-    """On each log of one process; on SQLite a registration's answer has a number."""
+    """A rig on each log of one process. On SQLite, a registration's answer has a number."""
     async with _on(LogSettings(backend=request.param, sqlite_path=tmp_path / "log.db", partitions=2)) as it:
         it.scheduler.numbered_registrations = request.param == "sqlite"
         yield it

@@ -1,4 +1,4 @@
-"""The input and the expected output of a deriver on a real Kafka: records, undone transactions, and sums."""
+"""The input and the expected output of a deriver on a real Kafka: records, aborted transactions, and sums."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def derive_until_killed(settings: LogSettings, derive: DeriveSettings) -> None:
 
 
 def one_start(bootstrap: str, prefix: str, file: Path, mended: bool, seek_s: float) -> None:
-    """A minimal application that writes down what its agent gets. Its seek takes so long, as on a distant broker."""
+    """A minimal application that prints its agent's events. Its seek is slow, as on a distant broker."""
     raw = {"key_type": bytes, "value_type": bytes, "key_serializer": "raw", "value_serializer": "raw", "partitions": 2}
     app = faust.App(
         f"{prefix}app", broker=f"kafka://{bootstrap}", store="memory://", topic_partitions=2, web_enabled=False,
@@ -67,7 +67,7 @@ def one_start(bootstrap: str, prefix: str, file: Path, mended: bool, seek_s: flo
         with file.open("a", buffering=1) as out:
             async for event in stream.events():
                 out.write(f"{event.message.partition} {event.message.offset}\n")
-                await asyncio.sleep(0.005)  # it does something with it
+                await asyncio.sleep(0.005)  # some work on the event
 
     app.agent(app.topic(f"{prefix}events", **raw), name="agent")(agent)
 
@@ -94,7 +94,7 @@ async def read_all(log: Log, topic: str, partition: int) -> list[Record]:
 
 
 async def abort(bootstrap: str, topics: Topics, life: Life, next_id: int) -> None:
-    """A transaction that tells of an allocation and never comes through: its ids are used again."""
+    """Abort a transaction with an allocation; its ids are used again."""
     producer = AIOKafkaProducer(bootstrap_servers=bootstrap, transactional_id=uuid4().hex)
     await producer.start()
     value = EventRecord(
@@ -121,7 +121,7 @@ def origin(record: Record) -> int:
 
 
 async def until_fanned_out(log: Log, topics: Topics, lives: list[Life], within_s: float = 60) -> None:
-    """Until the last record of each RM's events is in the topic of its kind."""
+    """Wait until the last event of each RM is in the topic of its kind."""
     async with asyncio.timeout(within_s):
         for life in lives:
             partition = topics.partition_of(life.rm_id)
@@ -134,7 +134,7 @@ async def until_fanned_out(log: Log, topics: Topics, lives: list[Life], within_s
 
 
 def assert_usage(usage: UsageRest, life: Life) -> None:
-    assert "never" not in usage.table.names(life.rm_id, "application"), "what was undone was derived from"
+    assert "never" not in usage.table.names(life.rm_id, "application"), "an aborted transaction was counted"
     for subject, changes in life.changes.items():
         expected = integrate(changes, WINDOW_NS, life.at_ns)
         windows = usage.table.windows(life.rm_id, *subject, 0, 1 << 62, WINDOW_NS)
@@ -152,7 +152,7 @@ async def assert_fan_out(log: Log, topics: Topics, life: Life) -> None:
         for record in await read_all(log, topics.events_of(kind), partition):
             at = origin(record)
             if at <= newest:
-                continue  # a repeat: how a consumer drops it
+                continue  # a repeat, which consumers drop
             newest = at
             routed[at] = record
             assert EventRecord.Type.Name(EventRecord.FromString(record.value or b"").type).lower() == kind

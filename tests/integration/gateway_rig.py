@@ -1,4 +1,4 @@
-"""A gateway over real gRPC with a scripted scheduler behind its log: what the gateway's tests stand on."""
+"""A gateway over real gRPC with a scripted scheduler behind its log: the rig of the gateway's tests."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ METHODS = {
 
 
 class FakeScheduler:
-    """Answers like a scheduler without thinking: everything asked for is allocated, everything else accepted.
+    """A scripted scheduler: it allocates every ask and accepts everything else.
 
-    A registration or a configuration update whose config has the word "bad" in it is refused. ``mute`` keeps it from
-    answering. Each accepted registration takes a number, but its answer carries it only if ``numbered_registrations``:
-    both are legal.
+    It refuses a registration or an update whose configuration has the word "bad". ``mute`` stops its answers. Each
+    accepted registration takes a number, but its answer carries the number only if ``numbered_registrations``: both
+    are legal.
     """
 
     numbered_registrations = False
@@ -90,7 +90,7 @@ class FakeScheduler:
         ]
 
     def bodies(self, rm_id: str, body: str) -> list[Any]:
-        """The bodies of one kind that arrived: bytes, but for notes."""
+        """The received bodies of one kind: bytes, but for notes."""
         return [getattr(r, body) for r in self.requests if r.rm_id == rm_id and r.WhichOneof("body") == body]
 
     def notes(self, rm_id: str) -> list[tuple[bool, int]]:
@@ -99,16 +99,16 @@ class FakeScheduler:
         return [(note.connected, note.epoch) for note in notes]
 
     def answers(self, rm_id: str) -> list[callbacks_pb2.FromResourceManager]:
-        """What the RM answered on its callback stream."""
+        """The RM's answers on its callback stream."""
         bodies = self.bodies(rm_id, "callback_answers")
         return [callbacks_pb2.FromResourceManager.FromString(body) for body in bodies]
 
     async def emit(self, rm_id: str, kinds: Sequence[StreamKind]) -> None:
-        """Writes one response for each kind, in one transaction."""
+        """Write one response for each kind, in one transaction."""
         await self._commit(rm_id, lambda: [self._numbered(rm_id, kind, None) for kind in kinds])
 
     async def ask(self, rm_id: str, *ids: int, node_id: str = "n1") -> None:
-        """One message to the RM's callback stream for each question, in one transaction."""
+        """Write a message to the RM's callback stream for each question, in one transaction."""
 
         def questions() -> list[OutRecord]:
             return [
@@ -131,19 +131,19 @@ class FakeScheduler:
         await self._commit(rm_id, questions)
 
     async def tell(self, rm_id: str, message: callbacks_pb2.ToResourceManager) -> None:
-        """One message to the RM's callback stream."""
+        """Write a message to the RM's callback stream."""
         await self._commit(rm_id, lambda: [self._numbered(rm_id, StreamKind.CALLBACK, message)])
 
     async def tell_often(self, rm_id: str, times: int, message: callbacks_pb2.ToResourceManager) -> None:
-        """The same so many times, in one transaction."""
+        """Write the same message so many times, in one transaction."""
         await self._commit(rm_id, lambda: [self._numbered(rm_id, StreamKind.CALLBACK, message) for _ in range(times)])
 
     async def happen(
         self, rm_id: str, *objects: str, tracked: bool = True, padding: str = "", store: int | None = None
     ) -> None:
-        """Events of the RM, in one transaction.
+        """Write events of the RM, in one transaction.
 
-        :param store: what untracked ones say about their store.
+        :param store: the store size in the headers of untracked events.
         """
 
         def events() -> list[OutRecord]:
@@ -266,7 +266,7 @@ class FakeScheduler:
 
 
 class Channel:
-    """A client's connection, with the plain stubs that any RM would use."""
+    """A client's connection with the plain stubs of an RM."""
 
     def __init__(self, port: int) -> None:
         # No pooling of connections: a test's client is one of its own.
@@ -297,7 +297,7 @@ class Channel:
     async def connect(
         self, rm_id: str | None = "rm", resume_after: int | None = None, **hello: Any
     ) -> CallbackConversation:
-        """A callback stream that has said hello, and was welcomed."""
+        """Open a callback stream: hello sent, welcome received."""
         stream = self.connection(rm_id, resume_after)
         await stream.send(callbacks_pb2.FromResourceManager(hello=callbacks_pb2.Hello(**hello)))
         welcome = await stream.receive()
@@ -305,7 +305,7 @@ class Channel:
         return stream
 
     def connection(self, rm_id: str | None = "rm", resume_after: int | None = None) -> CallbackConversation:
-        """A callback stream that has said nothing yet."""
+        """Open a callback stream without a hello."""
         pairs = [("muster-rm-id", rm_id)] if rm_id is not None else []
         if resume_after is not None:
             pairs.append(("muster-resume-after", str(resume_after)))
@@ -338,7 +338,7 @@ class Stream:
         return message
 
     async def take(self, count: int) -> list[int]:
-        """The numbers of the next ``count`` responses."""
+        """Return the numbers of the next ``count`` responses."""
         return [(await self.receive()).responseSequence for _ in range(count)]
 
     async def silent(self, wait_s: float = 0.1) -> bool:
@@ -350,7 +350,7 @@ class Stream:
         return False
 
     async def status(self) -> tuple[grpc.StatusCode, str]:
-        """How the call ended; what was still under way is read before."""
+        """Read the rest of the stream, and return the call's status."""
         async with asyncio.timeout(PATIENCE_S):
             with contextlib.suppress(grpc.RpcError):
                 while (message := await self.call.read()) is not grpc.aio.EOF:
@@ -369,7 +369,7 @@ class CallbackConversation(Stream):
         return ids
 
     async def events(self, count: int) -> list[tuple[str, int | None]]:
-        """The next events: the object, and the id if there is one."""
+        """Return the next events: the object, and the id if there is one."""
         events: list[tuple[str, int | None]] = []
         while len(events) < count:
             told = (await self.receive()).events.events
@@ -383,9 +383,9 @@ class CallbackConversation(Stream):
 
 @dataclass
 class Rig:
-    """A log, a fake scheduler, and as many gateways and clients as a test starts.
+    """A log, a fake scheduler, and the gateways and clients that a test starts.
 
-    :param open_sessions: gives each gateway its own door to the store; None: they share ``sessions``.
+    :param open_sessions: opens the store for each gateway; None: the gateways share ``sessions``.
     """
 
     log: Log
@@ -404,15 +404,19 @@ class Rig:
         ready_when: Sequence[Ready] = (),
         **settings: Any,
     ) -> Gateway:
-        """Starts a gateway; short times unless the test says otherwise."""
+        """Start a gateway, with short times by default."""
         chosen = {
             "grpc_address": "127.0.0.1:0",
             "http_address": "",
-            "registration_timeout_s": 5.0,
+            "registration_timeout_s": PATIENCE_S,
             "cursor_flush_ms": 10.0,
             "resend_window_s": 0.0,
             "request_push_interval_s": 0.05,
             "stop_grace_s": 0.05,
+            # Nobody: at the usual ports there may be another Muster of this machine.
+            "view_url": "http://127.0.0.1:1",
+            "publisher_url": "http://127.0.0.1:1",
+            "publisher_grpc_url": "grpc://127.0.0.1:1",
             **settings,
         }
         if sessions is None:
@@ -442,7 +446,7 @@ async def rig(
     sessions: SessionStore | None = None,
     open_sessions: Callable[[], SessionStore] | None = None,
 ) -> AsyncIterator[Rig]:
-    """Everything around a started log; all of it is ended afterwards, the log is not."""
+    """A rig on a started log. At the end, everything but the log is stopped."""
     clock = SystemClock()
     scheduler = FakeScheduler(log, topics)
     await scheduler.start()
@@ -458,7 +462,7 @@ async def rig(
 
 
 async def crash(gateway: Gateway) -> None:
-    """Ends a gateway as ``kill -9`` would: no position is stored, no seat left, no lease dropped, no note written."""
+    """End a gateway like ``kill -9``: it stores no position, gives up no seat or lease, and writes no note."""
     dead = _DeadStore()
     gateway.sessions = dead  # type: ignore[assignment]
     servicer = gateway._servicer
@@ -471,7 +475,7 @@ async def crash(gateway: Gateway) -> None:
 
 
 class _DeadStore:
-    """The store as a dead process sees it."""
+    """The store of a dead process: every call fails."""
 
     def __getattr__(self, name: str) -> Any:
         async def gone(*_: Any) -> Any:
@@ -489,12 +493,12 @@ def an_ask(key: str, application: str = "app", **fields: Any) -> si_pb2.Allocati
 
 
 def asks(rm_id: str, *keys: str) -> si_pb2.AllocationRequest:
-    """A request with one ask for each key."""
+    """Return a request with one ask for each key."""
     return si_pb2.AllocationRequest(rmID=rm_id, allocations=[an_ask(key) for key in keys])
 
 
 async def audit_of(world: Rig) -> list[audit_pb2.AuditEntry]:
-    """The audit entries on the log, by partition."""
+    """Return the audit entries on the log, by partition."""
     found: list[audit_pb2.AuditEntry] = []
     for partition in range(world.topics.partitions):
         reader = await world.log.reader(world.topics.audit, partition)

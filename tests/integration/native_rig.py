@@ -1,4 +1,4 @@
-"""`muster up` with an event handler of what the RM itself says, and an RM that remembers what it was answered."""
+"""`muster up` with an event handler of the RM's own objects, and an RM that keeps its answers."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ CORE, MEMORY = 1_000, 1 << 30
 
 
 class NativeUp(Up):
-    """One with an event handler.
+    """A `muster up` with an event handler.
 
-    :param settings: the settings' file; partitions and pace of its log are added.
-    :param path: where plugins are.
+    :param settings: text of the settings' file; the rig adds partitions and pace of the log.
+    :param path: directory of plugins.
     """
 
     def __init__(self, directory: Path, settings: str, path: Path, *more: str) -> None:
@@ -33,7 +33,7 @@ class NativeUp(Up):
         super().__init__(directory, "--settings", str(file), *more, environment={**os.environ, "PYTHONPATH": str(path)})
 
     def informers_pid(self, times: int = 1) -> int:
-        """The informers' process that was started last; 0: not so often yet."""
+        """Return the pid of the last started informers' process; 0: not started that often yet."""
         lines = [line for line in self.process.log_file.read_text().splitlines() if line.startswith("{")]
         begun = "the informers' process was started"
         pids = [said["pid"] for line in lines if (said := json.loads(line))["event"] == begun]
@@ -58,8 +58,8 @@ class NativeUp(Up):
 class Rm:
     """An RM of either generation of the interface.
 
-    :ivar refused: by id, the reason of what was rejected last.
-    :ivar runs: node by key, of what is allocated.
+    :ivar refused: the last rejection's reason, by id.
+    :ivar runs: node of each allocation, by key.
     """
 
     def __init__(self, up: Up, generation: str = "current") -> None:
@@ -99,7 +99,7 @@ class Rm:
         action: si.NodeInfo.ActionFromRM.ValueType = si.NodeInfo.CREATE,
         attributes: Mapping[str, str] | None = None,
     ) -> None:
-        """Says something of a node, and returns when it is answered."""
+        """Send a change of a node, and wait for the answer."""
         self._forget(name)
         size = {"vcore": cores * CORE, "memory": 64 * MEMORY}
         await self.client.send_nodes([node(name, size, action=action, attributes=attributes)])
@@ -126,7 +126,7 @@ class Rm:
 
 
 def install(place: Path, name: str, source: str, **entry_points: str) -> None:
-    """A plugin of one module, as an installed package is found: by the entry points of its metadata."""
+    """Install a plugin of one module with the metadata of a package, so that its entry points are found."""
     (place / f"{name}.py").write_text(source)
     metadata = place / f"{name}-1.dist-info"
     metadata.mkdir()

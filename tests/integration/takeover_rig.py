@@ -1,4 +1,4 @@
-"""Shared by the tests of take-overs: a log on Kafka with its own topics, and workers that answer by hand."""
+"""Shared by the tests of take-overs: a log on Kafka with its own topics, and manual answers of workers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from muster_bus.topics import Topics
 
 
 def kafka_settings(bootstrap: str, name: str) -> LogSettings:
-    """One partition, and topics that no other test has."""
+    """Settings with one partition and topics of this test only."""
     prefix = f"{name}-{uuid.uuid4().hex[:12]}."
     return LogSettings(backend="kafka", partitions=1, kafka_bootstrap_servers=bootstrap, topic_prefix=prefix)
 
@@ -32,7 +32,7 @@ async def started(settings: LogSettings) -> AsyncIterator[KafkaLog]:
 
 
 async def with_requests(bus: KafkaLog, topics: Topics, *messages: bytes) -> Topics:
-    """The topics, whose requests hold these messages."""
+    """Create topics with these messages as requests."""
     writer = await bus.writer("test")
     for message in messages:
         await writer.append(OutRecord(topics.requests, 0, b"k", message))
@@ -40,7 +40,7 @@ async def with_requests(bus: KafkaLog, topics: Topics, *messages: bytes) -> Topi
 
 
 async def answer(bus: KafkaLog, topics: Topics, who: str, start: int | None) -> tuple[OutRecord, int]:
-    """A worker's answer to the request at ``start``, and its input position afterwards. Nothing is written."""
+    """Return a worker's answer to the request at ``start``, and the input position after it. Nothing is written."""
     reader = await bus.reader(topics.requests, 0, start)
     (record,) = await drain(reader, 1)
     return OutRecord(topics.responses, 0, b"k", f"{who}:".encode() + (record.value or b"")), reader.position

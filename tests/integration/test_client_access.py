@@ -1,4 +1,4 @@
-"""Clients and commands with tokens and certificates, against a gateway that wants them."""
+"""Clients and commands with tokens and certificates, at a gateway that needs them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 import grpc
 import pytest
 from certificates import Authority
-from integration.gateway_rig import Rig
+from integration.gateway_rig import PATIENCE_S, Rig
 from muster_cli.main import run
-from muster_client import RmClient
+from muster_client import Callbacks, RmClient
 from muster_client.admin import AdminClient
 from muster_client.errors import AdminFailed, AdminRefused
 from muster_gateway.service import Gateway
@@ -32,7 +32,7 @@ operate = ["mine"]
 
 @dataclass
 class Guarded:
-    """A gateway that wants a certificate, and takes a token, too."""
+    """A gateway that needs a certificate and also accepts a token."""
 
     gateway: Gateway
     folder: Path
@@ -124,6 +124,52 @@ async def test_a_renewed_token_is_used_without_a_restart(guarded: Guarded) -> No
         await rm.register()
 
 
+async def test_renewed_certificates_are_used_without_a_restart(guarded: Guarded) -> None:
+    """Both sides get another authority. Open streams go on, new ones use the new certificates."""
+    lost: list[str] = []
+    taken = asyncio.Event()
+    tls = guarded.gateway._doorman.tls
+    assert tls is not None
+
+    def note(stream: str, opened: bool) -> None:
+        if not opened:
+            lost.append(stream)
+        elif stream == "node":
+            taken.set()
+
+    async with (
+        RmClient(guarded.address, "mine", access=guarded.access(), callbacks=Callbacks(on_stream=note)) as rm,
+        AdminClient(guarded.address, access=guarded.access()) as admin,
+    ):
+        await rm.register()
+        await asyncio.wait_for(taken.wait(), PATIENCE_S)
+        authority = Authority()
+        # the client's files first, one after the other: while they do not fit each other, the last ones count
+        pair = authority.client("rm.test")
+        guarded.file("key").write_bytes(pair.key)
+        assert (await admin.update_configuration("mine", "")).accepted
+        guarded.file("crt").write_bytes(pair.certificate)
+        guarded.file("ca").write_bytes(authority.pem)
+        with pytest.raises(AdminFailed):  # the new ones are in use: the gateway has the old ones still
+            await admin.update_configuration("mine", "", timeout_s=5)
+        authority.server().write(guarded.file("server.crt"), guarded.file("server.key"))
+        newest = (guarded.file("server.crt").read_bytes(), authority.pem)
+        await eventually(
+            lambda: (tls.files.value.certificate, tls.files.value.client_ca) == newest, "the gateway took them"
+        )
+
+        async def answered() -> bool:
+            try:
+                return (await admin.update_configuration("mine", "")).accepted
+            except AdminFailed:
+                return False
+
+        await eventually(answered, "new calls use the new certificates")
+        assert lost == []
+        await rm.register()  # opens streams anew
+    assert rm.metrics.streams_lost == 0
+
+
 async def test_every_command_takes_certificate_and_token(
     guarded: Guarded, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,7 +184,7 @@ async def test_every_command_takes_certificate_and_token(
         assert await _run(*apply, "--timeout-s", "5") == 1
         assert await _run(*apply, *guarded.flags) == 0
         capsys.readouterr()
-        # what needs a view or a publisher gets as far as that: there is none here
+        # commands that need a view or a publisher are admitted and then fail: there is none
         for command in (
             ("admin", "rms", *at),
             ("explain", "queue", "root", "--rm", "mine", *at),
@@ -149,12 +195,12 @@ async def test_every_command_takes_certificate_and_token(
             said = capsys.readouterr().err
             assert "UNAVAILABLE" in said
             assert "view" in said or "publisher" in said
-        # a token comes before the certificate, and from the environment, too
+        # a token counts before the certificate, also a token from the environment
         pause = ("admin", "pause", "--rm", "mine", *at, "--timeout-s", "0.5")
         assert await _run(*pause, *guarded.flags) == 1
         assert "rm.test may not operate rmID 'mine'" in capsys.readouterr().err
         assert await _run(*pause, *guarded.flags, "--token-file", str(guarded.file("token"))) == 1
-        assert "DEADLINE_EXCEEDED" in capsys.readouterr().err, "let in; the scripted scheduler answers no command"
+        assert "DEADLINE_EXCEEDED" in capsys.readouterr().err, "admitted; the scripted scheduler answers no command"
         for name, file in (("CA", "ca"), ("CERT", "crt"), ("KEY", "key")):
             monkeypatch.setenv(f"MUSTER_TLS_{name}", str(guarded.file(file)))
         monkeypatch.setenv("MUSTER_TOKEN", "bot-token-0123456789")
@@ -167,14 +213,14 @@ async def test_every_command_takes_certificate_and_token(
         assert "not-the-token" not in said
 
 
-async def test_files_that_cannot_be_used_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    absent = str(tmp_path / "absent")
+async def test_files_that_cannot_be_used_are_one_line(guarded: Guarded, capsys: pytest.CaptureFixture[str]) -> None:
+    absent = str(guarded.file("absent"))
     for flags, said in (
         (["--tls-ca", absent], f"tls_ca {absent}: cannot be read"),
         (["--tls-cert", absent], "expected both or none of them"),
         (["--token-file", absent], f"--token-file {absent}: cannot be read"),
     ):
-        assert await _run("admin", "rms", *flags) == 2
+        assert await _run("admin", "rms", "--gateway", guarded.address, *flags) == 2
         told = capsys.readouterr().err
         assert said in told
         assert len(told.splitlines()) == 1

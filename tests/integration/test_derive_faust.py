@@ -1,7 +1,7 @@
-"""``muster derive`` on a real Kafka: killed again and again, among transactions some of which are undone.
+"""``muster derive`` on a real Kafka: killed again and again, with some aborted transactions in its input.
 
-What must hold afterwards: usage is exact, and each event is in the topic of its kind, in order, once repeats are
-dropped by the offset that they came from. ``MUSTER_DERIVE_STEPS`` makes the life longer (default 400 steps of an RM).
+Afterwards usage is exact, and each event is in the topic of its kind, in order, after repeats are dropped by their
+original offset. ``MUSTER_DERIVE_STEPS`` makes the life longer (default 400 steps of an RM).
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from muster_proto.si.v1.si_pb2 import EventRecord
 from unit.publisher.feeding import Feeder
 from unit.publisher.using import Life
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(400)]  # a dozen processes begin, one after the other
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]  # a dozen processes start one after the other
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "python" / "consume_events.py"
 FAUST_EXAMPLE = EXAMPLE.with_name("faust_consumer.py")
 STEPS = int(os.environ.get("MUSTER_DERIVE_STEPS", "400"))
 PARTITIONS = 2
-RMS = ("rm-1", "rm-4")  # in either partition
+RMS = ("rm-1", "rm-4")  # in each partition
 
 
 class Deriving:
-    """The command, as a supervisor would start it."""
+    """The command, started as by a supervisor."""
 
     def __init__(self, settings: LogSettings, directory: Path, member: str = "0") -> None:
         self.settings = settings
@@ -83,20 +83,20 @@ class Deriving:
         raise AssertionError(self.process.log_tail())
 
     async def partitions(self) -> int:
-        """The number of partitions that it says it works on; 0 while it does not answer."""
+        """Return the number of partitions that the process reports; 0: it does not answer."""
         async with httpx.AsyncClient() as http:
             try:
-                text = (await http.get(self._url.replace("/health", "/metrics"), timeout=5)).text
+                text = (await http.get(self._url.replace("/health", "/metrics"), timeout=60)).text
             except httpx.HTTPError:
                 return 0
         return len(re.findall(r"^muster_publisher_derive_lag_offsets\{", text, re.MULTILINE))
 
     async def not_behind(self) -> None:
-        """The metric says so, although markers of transactions are the last offsets."""
+        """Wait until the metric shows no lag, although markers of transactions have the last offsets."""
         found: list[str] = []
         async with httpx.AsyncClient() as http:
             for _ in range(400):
-                text = (await http.get(self._url.replace("/health", "/metrics"), timeout=5)).text
+                text = (await http.get(self._url.replace("/health", "/metrics"), timeout=60)).text
                 found = re.findall(r"^muster_publisher_derive_lag_offsets\{.*\} (.*)$", text, re.MULTILINE)
                 if len(found) == PARTITIONS and set(found) == {"0.0"}:
                     return
@@ -147,7 +147,7 @@ async def test_killed_again_and_again_it_derives_everything(kafka_bootstrap: str
         rounds = 3
         for number in range(rounds):
             derive.process.start()
-            # 1. transactions of all sizes, and one that is undone
+            # 1. transactions of all sizes, and an aborted one
             before = [until_ns(usage, life) for life in lives]
             for life in lives:
                 end = len(life.records) * (number + 1) // rounds
@@ -159,10 +159,10 @@ async def test_killed_again_and_again_it_derives_everything(kafka_bootstrap: str
                     part = part[count:]
                 next_id = sum(dict(record.headers)["tracking"] == b"1" for record in life.records[:end])
                 await abort(kafka_bootstrap, topics, life, next_id)
-            # 2. killed as soon as something came of it
+            # 2. killed as soon as it has written something
             await until(lambda b=before: [until_ns(usage, life) for life in lives] > b, derive.process)  # type: ignore[misc]
             derive.process.kill()
-        # 3. the last one comes to the end, and leaves in order
+        # 3. the last one derives everything, and stops in order
         derive.process.start()
         await until(lambda: [until_ns(usage, life) for life in lives] == [life.at_ns for life in lives], derive.process)
         await derive.ready()
@@ -173,7 +173,7 @@ async def test_killed_again_and_again_it_derives_everything(kafka_bootstrap: str
             assert_usage(usage, life)
             await assert_fan_out(log, topics, life)
         await assert_example(kafka_bootstrap, log, topics, lives, tmp_path / "counts.json")
-        # 4. its place is kept: the next one repeats nothing
+        # 4. its position is stored: the next one repeats nothing
         places = await committed(kafka_bootstrap, f"{topics.prefix}muster-derive", topics.events)
         ends = [(await read_all(log, topics.events, n))[-1].offset + 1 for n in range(PARTITIONS)]
         assert places == ends
@@ -185,7 +185,7 @@ async def test_killed_again_and_again_it_derives_everything(kafka_bootstrap: str
         derive.process.kill()
         again = [len(await read_all(log, topics.events_of("app"), n)) for n in range(PARTITIONS)]
         assert again == written
-        # 5. with windows of another length it does not go on
+        # 5. with windows of another length it does not continue
         derive.process.command += ["--set", "derive.window_s=30"]
         derive.process.start()
         for _ in range(1_500):
@@ -197,7 +197,7 @@ async def test_killed_again_and_again_it_derives_everything(kafka_bootstrap: str
 
 
 async def assert_example(bootstrap: str, log: Log, topics: Topics, lives: list[Life], file: Path) -> None:
-    """A consumer that drops repeats counts each event once, also when it is started twice."""
+    """Run the example, a consumer that drops repeats: it counts each event once, also if it is started twice."""
     topic = topics.events_of("app")
     expected: Counter[str] = Counter()
     for record in (record for life in lives for record in life.records):
@@ -224,7 +224,7 @@ def more(life: Life) -> list[Record]:
 async def test_the_faust_example_counts_each_event_once_under_repeats_and_kills(
     kafka_bootstrap: str, tmp_path: Path
 ) -> None:
-    """The topic holds stretches twice, as after a crash of the deriver; the program is killed in the middle."""
+    """The topic has some events twice, as after a crash of the deriver. The program is killed in the middle."""
     lives = [Life(number, rm_id).live(150) for number, rm_id in enumerate(RMS)]
     settings = LogSettings(
         backend="kafka", kafka_bootstrap_servers=kafka_bootstrap, topic_prefix=f"t{uuid4().hex}.", partitions=PARTITIONS
@@ -245,7 +245,7 @@ async def test_the_faust_example_counts_each_event_once_under_repeats_and_kills(
     try:
         for number in range(3):
             example.start()
-            # 1. a third of the events, a stretch of which comes again
+            # 1. a third of the events, some of which are repeated
             for life in lives:
                 records = [
                     one for one in life.records if EventRecord.FromString(one.value or b"").type == EventRecord.APP
@@ -260,7 +260,7 @@ async def test_the_faust_example_counts_each_event_once_under_repeats_and_kills(
                         headers=list(record.headers),
                     )  # fmt: skip
             await producer.flush()
-            # 2. killed as soon as something came of it; the last one comes to the end
+            # 2. killed as soon as it has counted something; the last one counts everything
             before = counted(file)
             await until(lambda b=before: counted(file) != b, example)  # type: ignore[misc]
             if number == 2:

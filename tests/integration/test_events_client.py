@@ -1,4 +1,4 @@
-"""EventsClient and `muster events` against a real publisher: over lost connections, once each, in order."""
+"""EventsClient and `muster events` at a real publisher: each event once, in order, over lost connections."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import asyncio
 import json
 import logging
 import signal
-import socket
 from collections.abc import Callable, Iterator
-from contextlib import aclosing
+from contextlib import aclosing, contextmanager
 from typing import Any
 
 import grpc
@@ -19,6 +18,7 @@ from muster_bus.backends.memory import MemoryStore
 from muster_cli.main import run
 from muster_client.errors import AdminFailed, AdminRefused
 from muster_client.events_client import Event, EventFilter, EventsClient, Place
+from muster_client.local import free_ports, muster_command
 from muster_proto.si.v1.si_pb2 import EventRecord
 from muster_runtime import logs
 from unit.publisher.feeding import INSTANCE, START_NS
@@ -31,12 +31,6 @@ Code = grpc.StatusCode
 
 def address(it: World) -> str:
     return f"127.0.0.1:{it.publisher.service.grpc_port}"
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 async def test_a_batch_in_the_client_s_words() -> None:
@@ -98,14 +92,14 @@ async def test_refusals() -> None:
         with pytest.raises(AdminRefused, match="not there yet"):
             async for _ in client.watch("rm", place=Place(id=9)):
                 pass
-    async with EventsClient(f"127.0.0.1:{free_port()}") as client:
+    async with EventsClient(f"127.0.0.1:{free_ports(1)[0]}") as client:
         with pytest.raises(AdminFailed):
             async for _ in client.watch("rm"):
                 pass
 
 
 async def test_a_watch_goes_on_over_a_publisher_that_restarts() -> None:
-    kept, port = MemoryStore(), free_port()
+    kept, (port,) = MemoryStore(), free_ports(1)
     ids: list[int] = []
     asks: list[str] = []
     batches = 0
@@ -153,7 +147,7 @@ async def test_a_watch_that_shall_not_resume_says_so() -> None:
 
 @pytest.fixture
 def printed(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[[], tuple[str, str]]]:
-    """What the command has printed since the last time; the logging is as it was afterwards."""
+    """Read the command's output since the last call. Restores the logging setup at the end."""
     root = logging.getLogger()
     before = structlog.get_config(), root.handlers[:], root.level
     logs.configure("critical", "auto")
@@ -218,15 +212,27 @@ async def test_a_wrong_command_is_one_clear_line(
         assert (len(err.splitlines()), out) == (1, "")
 
 
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Give processes that start meanwhile SIGINT's default action, even if the tests run in a shell's background.
+
+    (`preexec_fn` would fork this process, with gRPC's threads and handlers in it: such a child may die.)
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 async def test_the_command_watches_until_it_is_ended() -> None:
     async with world() as it:
         await it.events(0, 3)
-        process = await asyncio.create_subprocess_exec(
-            ".venv/bin/muster", "events", "watch", "--gateway", address(it), "--start", "1", "--json", "--requests",
-            stdout=asyncio.subprocess.PIPE,
-            # (Whoever runs the tests in a shell's background has SIGINT ignored, and hands that on.)
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        command = muster_command(
+            "events", "watch", "--gateway", address(it), "--start", "1", "--json", "--requests"
         )  # fmt: skip
+        with interruptible():
+            process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
         assert process.stdout is not None
         async with asyncio.timeout(PATIENCE_S):
             found = [json.loads(await process.stdout.readline())["id"] for _ in range(2)]

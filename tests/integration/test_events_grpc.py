@@ -43,7 +43,7 @@ class World:
     open: list[Watching] = field(default_factory=list)
 
     async def events(self, first: int, count: int, rm_id: str = "rm") -> None:
-        """Writes them, and waits until the ring has them."""
+        """Write events, and wait until the ring has them."""
         await self.publisher.feeder.events(rm_id, range(first, first + count))
         await until_next(self.publisher, rm_id, first + count)
 
@@ -69,7 +69,7 @@ class World:
 
 @dataclass
 class Watching:
-    """A call of Watch, and what came."""
+    """A call of Watch and its messages."""
 
     call: Any
     got: list[pb.WatchedEvents] = field(default_factory=list)
@@ -90,7 +90,7 @@ class Watching:
         return [each.objectID for message in self.got for each in message.request_events]
 
     async def until(self, last_id: int) -> list[int]:
-        """The ids so far, once there is this one."""
+        """Wait for this id, and return all ids so far."""
         while not self.ids or self.ids[-1] < last_id:
             await self.take()
         return self.ids
@@ -101,7 +101,7 @@ class Watching:
         return self.asks
 
     async def end(self) -> tuple[Code, str, dict[str, str]]:
-        """How it ends, after all that is still to come."""
+        """Read the remaining messages, and return the status."""
         async with asyncio.timeout(PATIENCE_S):
             try:
                 while (message := await self.call.read()) is not grpc.aio.EOF:
@@ -427,7 +427,7 @@ async def test_a_quiet_watch_says_that_it_is_there_and_how_far_it_looked() -> No
 
 
 def narrow(it: World) -> grpc.aio.Channel:
-    """A channel that takes in 64 KiB ahead and no more."""
+    """A channel with a receive window of 64 KiB."""
     return grpc.aio.insecure_channel(f"127.0.0.1:{it.publisher.service.grpc_port}", [("grpc.http2.bdp_probe", 0)])
 
 
@@ -455,7 +455,7 @@ async def test_a_slow_caller_delays_no_other_and_gets_the_place_to_resume_from()
         assert story.endswith(f"go on with from.id {next_id}")
         assert trailing["muster-instance"] == INSTANCE
         assert slow.ids == list(range(10, 10 + len(slow.ids)))
-        assert next_id == slow.ids[-1] + 1, "what was being written comes before the status"
+        assert next_id == slow.ids[-1] + 1, "the message that was being written comes before the status"
         again = it.watch(from_=From(id=next_id), instance=INSTANCE)
         assert await again.until(8_009) == list(range(next_id, 8_010))
         await slow_channel.close()
@@ -501,21 +501,21 @@ async def test_batches_of_old_events_are_bounded_and_watches_wait_for_their_turn
         await it.events(0, 3_000)
         reads = it.publisher.service.old_reads
         async with reads.turn():
-            # 1. one batch waits, as many as may; the next one is refused, by id and by time
+            # 1. one batch, the most allowed, waits; the next one is refused, by id and by time
             waiting = asyncio.create_task(it.batch(from_=From(id=5), count=10))
             await eventually(lambda: reads.waiting == 1)
             for place in (From(id=5), From(time_ns=START_NS)):
                 code, story = await it.refused(it.batch(from_=place))
                 assert code is Code.RESOURCE_EXHAUSTED
                 assert story == "older events cannot be read now: 1 answers read them and 1 wait"
-            # 2. a watch is not, and one who leaves gives up its place
+            # 2. a watch is not refused, and a caller that leaves gives up its place
             old, leaving = it.watch(from_=From(id=7)), it.watch(from_=From(id=8))
             for watch in (old, leaving):
                 await watch.take()
             await eventually(lambda: reads.waiting == 3)
             leaving.call.cancel()
             await eventually(lambda: reads.waiting == 2)
-            # 3. and the ring answers meanwhile
+            # 3. the ring answers meanwhile
             assert [each.id for each in (await it.batch(from_=From(id=2_990))).events] == list(range(2_990, 3_000))
             assert await it.watch(from_=From(id=2_950)).until(2_999) == list(range(2_950, 3_000))
         assert [each.id for each in (await waiting).events] == list(range(5, 15))
@@ -566,7 +566,7 @@ async def test_request_events_come_at_the_interval_and_once() -> None:
         await asked(it, "c")
         assert await watch.until_asks(3) == ["a", "b", "c"]
         assert await watch.until(2) == [0, 1, 2]
-        await eventually(lambda: len(store(it)) == 0)  # what was sent is gone
+        await eventually(lambda: len(store(it)) == 0)  # sent events are removed
         assert await plain.until(2) == [0, 1, 2]
         assert plain.asks == []
         position = watch.got[-1].request_position

@@ -1,4 +1,4 @@
-"""muster.v1.Events at a gateway: passed through to a publisher of its own, in memory and on Kafka."""
+"""muster.v1.Events at a gateway, which passes calls to a separate publisher, in memory and on Kafka."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PATIENCE_S = 60.0
 
 @dataclass
 class Apart:
-    """A gateway and a publisher that share a log and nothing else."""
+    """A gateway and a publisher that share only a log."""
 
     rig: Rig
     publishers: list[PublisherService] = field(default_factory=list)
@@ -44,7 +44,7 @@ class Apart:
     watches: list[Watching] = field(default_factory=list)
 
     async def publisher(self, port: int = 0, **settings: Any) -> PublisherService:
-        """A publisher; with a log connection of its own where the log has such."""
+        """A publisher, with its own log connection if the log has connections."""
         log = self.rig.log
         if self.log_settings is not None:
             log = make_log(self.log_settings, SystemClock())
@@ -129,7 +129,7 @@ async def test_through_the_gateway_each_event_comes_once_over_breaks_and_a_publi
     await world.happen("live")
     assert await watch.until_asks(2) == ["k1", "k2"]
     assert await watch.until(500) == list(range(10, 501))
-    # 3. the publisher goes and comes back
+    # 3. the publisher stops and comes back
     next_id, instance = watch.got[-1].next_id, watch.got[-1].instance
     position = watch.got[-1].request_position
     await publisher.stop()
@@ -142,7 +142,7 @@ async def test_through_the_gateway_each_event_comes_once_over_breaks_and_a_publi
     await world.happen("k3", tracked=False)
     await world.publisher(port)
     async with asyncio.timeout(PATIENCE_S):
-        while True:  # the gateway's connection comes back
+        while True:  # the gateway reconnects
             again = world.watch(
                 gateway,
                 from_=pb.EventsFrom(id=next_id),
@@ -219,7 +219,7 @@ async def test_limits_per_host_count_callers_not_the_gateway(quick: Apart) -> No
     gateway = await quick.gateway(publisher)
     await quick.watch(gateway).take()
     assert (await quick.watch(gateway).end())[0] is Code.RESOURCE_EXHAUSTED
-    # who claims to be somebody else is not believed
+    # a caller's claim to be another host has no effect
     forged = (("x-forwarded-for", "127.0.0.2"),)
     call = quick.stub(gateway).Watch(pb.WatchEventsRequest(rm_id="rm"), metadata=forged)
     assert (await Watching(call).end())[0] is Code.RESOURCE_EXHAUSTED
@@ -231,7 +231,7 @@ async def test_a_call_without_an_rm_uses_the_gateways_default(quick: Apart) -> N
     publisher = await quick.publisher()
     await eventually(lambda: publisher.rings.rm_ids() == ["one", "two"], "the publisher has them")
     gateway = await quick.gateway(publisher, default_rm="two")
-    # what a caller says of it counts for nothing
+    # a caller's own header has no effect
     forged = (("x-muster-default-rm", "one"),)
     found = await quick.stub(gateway).Batch(pb.EventBatchRequest(), metadata=forged)
     assert found.rm_id == "two"
@@ -239,7 +239,7 @@ async def test_a_call_without_an_rm_uses_the_gateways_default(quick: Apart) -> N
     watch = Watching(call)
     quick.watches.append(watch)
     assert (await watch.take()).rm_id == "two"
-    # without one it has to be named
+    # without a default, the call must name one
     with pytest.raises(grpc.aio.AioRpcError, match="expected an RM's id") as refused:
         await quick.stub(await quick.gateway(publisher)).Batch(pb.EventBatchRequest(), metadata=forged)
     assert refused.value.code() is Code.INVALID_ARGUMENT
@@ -329,9 +329,9 @@ async def test_an_identity_gets_its_rms_events_only(quick: Apart, tmp_path: Path
     tokens = {"tenant": {"role": "admin", "token": token}}
     gateway = await quick.gateway(publisher, tokens=tokens, policy_file=policy)
     stub = quick.stub(gateway)
-    # what a caller says of its own reach counts for nothing
+    # a caller's claim about its own reach has no effect
     mine = (("authorization", f"Bearer {token}"), ("x-muster-reach", "*/*"))
-    assert (await stub.Batch(pb.EventBatchRequest(), metadata=mine)).rm_id == "one", "it is the only one for it"
+    assert (await stub.Batch(pb.EventBatchRequest(), metadata=mine)).rm_id == "one", "the only RM that it may read"
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await stub.Batch(pb.EventBatchRequest(rm_id="two"), metadata=mine)
     assert raised.value.code() is Code.PERMISSION_DENIED

@@ -1,4 +1,4 @@
-"""Every example, started as a user starts it, against a real Muster: what it prints, and that it ends well."""
+"""Every example, started as a user starts it, at a real Muster: its output and exit code."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 GO_RM = EXAMPLES / "go-rm"
 BUILD_TIMEOUT_S = 300  # grpc-go is compiled once per machine, on two busy cores
-RUN_TIMEOUT_S = 60
+RUN_TIMEOUT_S = 180
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(BUILD_TIMEOUT_S + 2 * RUN_TIMEOUT_S)]
 needs_go = pytest.mark.skipif(shutil.which("go") is None, reason="no Go toolchain here: the Go example is not tried")
 
-# The last three are no RMs: test_state_consumer.py and test_derive_faust.py run them.
+# The last three are no RMs; test_state_consumer.py and test_derive_faust.py run them.
 NOT_HERE = {
     "python/wire.py",
     "python/balanced.py",
@@ -35,7 +35,7 @@ NOT_HERE = {
     "python/faust_consumer.py",
 }
 
-# Of what each program prints: these lines' beginnings, in this order, among others. A program judges the rest itself.
+# Beginnings of lines that each program prints, in this order, among others. Programs check the rest themselves.
 PYTHON_TOLD = {
     "rm_minimal.py": [
         "run task-0 on node-1",
@@ -93,7 +93,7 @@ GO_TASK = [
     "released task-1",
     "left",
 ]
-# All that the program prints.
+# The whole output of the program.
 GO_TOLD = {
     "current": ["registered go-rm", "node node-1", *GO_TASK],
     "upstream-only": ["registered go-rm", "node node-1", *GO_TASK],
@@ -137,7 +137,7 @@ GO_FLAGS = {
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a `muster up` that all examples of this module share, as different RMs."""
+    """The address of a `muster up` that all examples of this module use as different RMs."""
     muster = Up(tmp_path_factory.mktemp("muster"))
     try:
         asyncio.run(muster.start())
@@ -229,7 +229,7 @@ async def test_the_example_in_go_says_who_it_is(by: str, go_rm: Path, tmp_path: 
 
 @needs_go
 def test_the_stubs_in_go_are_fresh() -> None:
-    """Its own Makefile makes them again from proto/, with tools of pinned versions, and compares."""
+    """The example's Makefile generates them from proto/ with pinned tools, and compares."""
     protoc = f"{sys.executable} -m grpc_tools.protoc"
     done = run("make", "-C", str(GO_RM), "check", f"PROTOC={protoc}", timeout_s=BUILD_TIMEOUT_S)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -37,7 +37,7 @@ async def test_restart_ring_rest_and_history(kafka_bootstrap: str, tmp_path: Pat
 
     feeder = Feeder(log, log_settings.topics())
     try:
-        # 1. a publisher that crashes with most of its history unwritten
+        # 1. a publisher crashes before it has written most of its history
         first = service(parquet_roll_records=70, parquet_roll_s=3600)
         await first.start()
         await feeder.events("rm", range(100), per_transaction=3)

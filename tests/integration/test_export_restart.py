@@ -20,6 +20,7 @@ from muster_bus.engines import make_log
 from muster_bus.log import Log
 from muster_bus.settings import LogSettings
 from muster_bus.topics import Topics
+from muster_client.local import free_ports
 from muster_event_publisher.app import PublisherService
 from muster_event_publisher.settings import PublisherSettings
 from pydantic import SecretStr
@@ -28,7 +29,7 @@ from waiting import eventually
 
 RMS = ("rm-one", "rm-two", "rm-three")
 
-# The whole of a publisher with its own feeder, to be killed from outside: it writes events and says how many.
+# A program that the test kills: a publisher with a feeder, which writes events and prints their number.
 VICTIM = """
 import asyncio, sys
 from pathlib import Path
@@ -112,7 +113,7 @@ async def test_kill_9_in_the_middle_several_times(tmp_path: Path) -> None:
         try:
             async with asyncio.timeout(60):
                 for _ in range(15 + 7 * kill):
-                    assert await victim.stdout.readline(), "the publisher died by itself"
+                    assert await victim.stdout.readline(), "the publisher ended before its kill"
         finally:
             victim.kill()
             await victim.wait()
@@ -165,7 +166,7 @@ async def test_parquet_and_duckdb_answer_about_a_day(log: SqliteLog, tmp_path: P
 
 @pytest.mark.postgres
 async def test_postgres_down_and_back(log: SqliteLog, tmp_path: Path, postgres_dsn: str) -> None:
-    """The server is behind a door that closes: connections break, new ones are refused, then it opens again."""
+    """The server is behind a port that closes (connections break, new ones are refused) and opens again."""
     schema = f"t{uuid4().hex}"
     door = Door(postgres_dsn)
     await door.open()
@@ -199,7 +200,7 @@ async def test_postgres_down_and_back(log: SqliteLog, tmp_path: Path, postgres_d
         await service.start()
         await feed()
         await until_stored(1)
-        # 1. it goes away in the middle, three times; events keep coming, REST's ring takes them
+        # 1. the server is away three times; new events still come, and REST's ring takes them
         for _ in range(3):
             await feed()
             await door.close()
@@ -210,13 +211,13 @@ async def test_postgres_down_and_back(log: SqliteLog, tmp_path: Path, postgres_d
             assert [problem for problem in problems if problem.startswith("postgres: ")]
             await door.open()
             await feed()
-        # 2. all is there in the end, once
+        # 2. at the end the history has each event once
         await until_stored(sum(next_ids.values()))
         rows = await connection.fetch(f"select rm, id from {schema}.events order by rm, id")
         expected = sorted((rm, n) for rm, next_id in next_ids.items() for n in range(next_id))
         assert [tuple(row) for row in rows] == expected
         assert await service.healthy()
-        # 3. a crash, and another publisher goes on where the target says
+        # 3. after a crash another publisher continues at the target's progress
         await service.abandon()
         await feed()
         after = service_on(log, tmp_path, postgres_dsn=SecretStr(postgres_dsn), postgres_schema=schema)
@@ -239,7 +240,7 @@ class Door:
         self._target = (host, int(port))
         self._address = address
         self._dsn = dsn
-        self._port = 0
+        (self._port,) = free_ports(1)
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
 
@@ -249,7 +250,6 @@ class Door:
 
     async def open(self) -> None:
         self._server = await asyncio.start_server(self._through, "127.0.0.1", self._port)
-        self._port = self._server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:
         if self._server is not None:

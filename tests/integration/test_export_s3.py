@@ -1,4 +1,4 @@
-"""The publisher and a store that speaks S3 over HTTP, which goes away and comes back."""
+"""The publisher with an S3 store that goes away and comes back."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FAST = {"retry_min_s": 0.05, "retry_max_s": 0.1, "stop_timeout_s": 20}
 
 
 class Store:
-    """It keeps its objects while it is away."""
+    """An S3 store that keeps its objects while it is away."""
 
     def __init__(self) -> None:
         self._server: ThreadedMotoServer | None = None
@@ -60,7 +60,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
 
 
 async def test_json_lines_are_compressed_once(store: Store) -> None:
-    """(Arrow's streams go by a name's end: who writes by them and reads by them notices nothing.)"""
+    """(Arrow's streams compress by the name's ending, so a test that reads through them would notice nothing.)"""
     location = f"s3://outages/lines?endpoint=http://127.0.0.1:{store.port}&region=us-east-1"
     log = MemoryLog(TOPICS.specs(), SystemClock(), store=MemoryStore())
     await log.start()
@@ -103,7 +103,7 @@ async def test_away_and_back(store: Store, tmp_path: Path) -> None:
         await feeder.events("rm", range(100))
         await eventually(lambda: bench.files() != [])
         for turn in range(1, 4):
-            # 1. away: health names it, REST and the other store go on
+            # 1. away: health names the store, REST and the other store continue
             await asyncio.to_thread(store.close)
             await feeder.events("rm", range(turn * 200 - 100, turn * 200))
             await eventually(lambda: local() == turn * 200)  # noqa: B023
@@ -117,7 +117,7 @@ async def test_away_and_back(store: Store, tmp_path: Path) -> None:
             assert "a-secret" not in health.text
             answer = (await http.get(f"/ws/v1/events/batch?start={turn * 200 - 1}")).json()
             assert [one["objectID"] for one in answer["EventRecords"]] == [f"app-{turn * 200 - 1}"]
-            # 2. back: it has everything, once
+            # 2. back: the store has each event once
             await asyncio.to_thread(store.open)
             await feeder.events("rm", range(turn * 200, turn * 200 + 100))
             expected = [(INSTANCE, n) for n in range(turn * 200 + 100)]

@@ -1,4 +1,4 @@
-"""The example plugin, as a user has it: installed as a package of its own, played, and its own tests."""
+"""The example plugin as a user has it: installed as a package, run, with its own tests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "external"
-RUN_TIMEOUT_S = 90
+RUN_TIMEOUT_S = 240
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2 * RUN_TIMEOUT_S)]
 
@@ -26,7 +26,7 @@ def run(*command: str, installed: Path | None = None) -> subprocess.CompletedPro
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the package is installed, built from its sources: nothing of it is in this Python's environment."""
+    """Build and install the package into a directory, outside of this Python's environment; return the directory."""
     place = tmp_path_factory.mktemp("installed")
     how = ("--quiet", "--disable-pip-version-check", "--no-deps", "--no-build-isolation", "--target", str(place))
     done = run("-m", "pip", "install", *how, str(EXAMPLE))

@@ -1,5 +1,6 @@
-"""docs/external.md's plugin, from the page alone: its code blocks are written to files, installed as a package, and run
-against a Muster and an RM of either generation of the interface."""
+"""The plugin of docs/external.md, from the page alone: its code blocks are written to files and installed as a package.
+
+It runs with a Muster and an RM of each generation of the interface."""
 
 from __future__ import annotations
 
@@ -22,11 +23,11 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "external.md").read_text(encoding="utf-8")
 KEPT = ROOT / "examples" / "external" / "acme"
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def blocks() -> dict[str, str]:
-    """The page's files, by their path: code blocks whose first line names it."""
+    """Return the page's files by path: the code blocks whose first line names a path."""
     found = re.findall(r"```(?:python|toml)\n(# ([\w./-]+\.(?:py|toml))\n.*?)```", PAGE, re.DOTALL)
     return {path: text for text, path in found}
 
@@ -42,7 +43,7 @@ def test_the_page_and_the_example_are_the_same() -> None:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the package of the page is installed."""
+    """Install the page's package; return its directory."""
     source, place = tmp_path_factory.mktemp("acme"), tmp_path_factory.mktemp("installed")
     for path, text in blocks().items():
         (source / path).parent.mkdir(exist_ok=True)
@@ -56,7 +57,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Manager:
-    """The manager that the page's informer speaks with: hosts, and what changed since."""
+    """The manager of the page's informer: hosts, and their changes."""
 
     def __init__(self, **hosts: dict[str, object]) -> None:
         self.said: list[dict[str, object]] = []
@@ -96,7 +97,7 @@ async def test_the_plugin_of_the_page_runs(generation: str, installed: Path, tmp
         await up.start()
         async with Rm(up, generation) as rm:
             await rm.client.register()
-            # 1. the same handler, of what the other manager says and of what the RM says
+            # 1. one handler gets the objects of the other manager and of the RM
             await rm.node("n1", 4)
             await rm.node("n2", 4, attributes={"state": "repair"})
 
@@ -112,17 +113,17 @@ async def test_the_plugin_of_the_page_runs(generation: str, installed: Path, tmp
                 "hosts": ("LIVE", 1),
                 "itself": ("LIVE", 2),
             }
-            # 2. it refuses, and says why
+            # 2. the handler refuses with a reason
             await rm.application("app")
             await rm.application("evil", user="mallory")
             assert rm.refused == {"evil": "event handler acme does not take it: user mallory may run nothing here"}
-            # 3. what it takes runs
+            # 3. accepted asks run
             await rm.ask("large", "app", 7)
             await rm.runs_all("large")
             await rm.ask("small", "app", 3)
             await rm.runs_all("large", "small")
             assert rm.runs == {"large": "host1", "small": "n1"}
-            # 4. what changes, and what it puts besides
+            # 4. changes, and further statements of the handler
             await rm.node("n2", 4, si.NodeInfo.UPDATE, {"state": "ok"})
             assert (await up.nodes())["n2"]["schedulable"]
             await rm.application("tenant", **{"acme/quota": "0"})
@@ -139,7 +140,7 @@ async def test_the_plugin_of_the_page_runs(generation: str, installed: Path, tmp
         manager.server.server_close()
 
 
-# ---- what is killed, and what hangs ----------------------------------------------------------------------------------
+# ---- kills and hangs -------------------------------------------------------------------------------------------------
 
 NATIVE = """
 [scheduler.external]
@@ -150,7 +151,7 @@ rm = "my-cluster"
 timeout_s = {timeout_s}
 """
 
-# A handler that keeps two cores of each node, remembers what it was told, and does what a node's attribute says.
+# A handler that reserves two cores of each node, keeps its calls, and fails as a node's attribute demands.
 SPARE = """
 import os, time
 from dataclasses import replace
@@ -200,11 +201,11 @@ async def test_killed_and_started_again_what_the_handler_said_holds(
             await rm.application("app")
             await rm.ask("k1", "app", 1)
             await rm.runs_all("k1")
-            # 1. the informers' process alone: nothing is refused, what comes waits for the next one
+            # 1. the informers' process alone: nothing is refused, new requests wait for the next process
             os.kill(up.informers_pid(), signal.SIGKILL)
             await rm.node("n2", 4)
             assert rm.refused == {}
-            # 2. all of it
+            # 2. the whole of Muster
             up.process.kill()
             await up.start()
             await rm.node("n3", 4)
@@ -246,10 +247,10 @@ async def test_a_handler_that_fails_dies_or_hangs_stops_no_other_part(spare: Pat
                 return "informer itself (native): event handler spare failed" in await up.health()
 
             await eventually(is_shown, "what the handler fails on is shown")
-            # 2. it hangs, and is ended
+            # 2. it hangs, and its process is ended
             await rm.node("slow", 4, attributes={"do": "hang"})
             assert rm.refused["slow"] == "event handler spare did not answer within 8 s"
-            # 3. what comes meanwhile is answered at once, and what runs goes on
+            # 3. requests meanwhile are answered at once, and allocations continue
             await rm.ask("k", "app", 1)
 
             await eventually(

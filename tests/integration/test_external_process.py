@@ -1,4 +1,4 @@
-"""Informers in a process of their own: their statements are on the log, whichever of the two processes is killed."""
+"""Informers in a process of their own: their statements reach the log, also if one of the two processes is killed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ HOSTS = [{"kind": "node", "id": "h1", "capacity": {"vcore": 4000}}]
 
 
 class Log(MemoryLog):
-    """``away``: no record is taken."""
+    """A log. ``away``: it takes no record."""
 
     away = False
 
@@ -83,7 +83,7 @@ class Rig:
             await self.log.close()
 
     async def said(self) -> list[tuple[str, str, str]]:
-        """What is on the log: (life, source, state or id)."""
+        """Return the statements on the log: (life, source, state or id)."""
         reader = await self.log.reader(TOPICS.requests, 0, 0)
         found = []
         while records := await reader.read(1000, 0):
@@ -120,7 +120,7 @@ def is_there(pid: int) -> bool:
 
 
 def sample(name: str, **labels: str) -> float | None:
-    """Of the last one: there must not be two."""
+    """Return a sample's value. There must be at most one such sample."""
     found = [
         each.value
         for family in REGISTRY.collect()
@@ -150,7 +150,7 @@ async def test_statements_are_on_the_log_and_secrets_nowhere_visible(
             assert SECRET.encode() not in read, place
             assert (b"muster_informers.child" in read) == (place == "cmdline")
         assert SECRET not in problem
-        # Its metrics are this process's, and there once.
+        # This process serves the informers' metrics, each once.
         await eventually(lambda: sample("muster_external_objects", source="vms", kind="node") == 1)
         assert sample("muster_external_state", source="vms") == 1
         pid = process.pid
@@ -214,7 +214,7 @@ async def test_killed_before_it_has_synced_it_is_waited_for_all_the_same(tmp_pat
         assert not process.synced
         (tmp_path / "hosts.json").write_text(json.dumps(HOSTS))
         await eventually(lambda: process.synced)
-        # It was required, and never there: it was not given up.
+        # A required source that never came is not given up.
         assert await rig.said() == [("life", "vms", "LISTING"), *listed("life#2")]
 
 

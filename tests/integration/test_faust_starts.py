@@ -1,7 +1,7 @@
-"""Faust's starts on a real Kafka, many of them, each ended by a kill: nothing lost, nothing twice in the sums.
+"""Many starts of Faust on a real Kafka, each ended by a kill: the sums lose nothing and count nothing twice.
 
-``MUSTER_DERIVE_STARTS`` says how many (default 24, in four deployments at a time; run 100 after a change of
-``derive/steady.py`` or of Faust's version), ``MUSTER_DERIVE_SEED`` at which moments.
+``MUSTER_DERIVE_STARTS`` is the number of starts (default 24, in four deployments at a time; run 100 after a change of
+``derive/steady.py`` or of Faust's version). ``MUSTER_DERIVE_SEED`` chooses the moments of the kills.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ DERIVE = DeriveSettings(
 
 
 def processes() -> ForkServerContext:
-    """Processes that have imported everything when they begin."""
+    """Return a context whose new processes have all imports already."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["muster_event_publisher.derive.faust_app", "muster_bus.backends.kafka"])
     return context
@@ -58,7 +58,7 @@ def processes() -> ForkServerContext:
 
 @contextmanager
 def process(context: ForkServerContext, target: object, *args: object) -> Iterator[ForkServerProcess]:
-    """Runs it; at the end it is killed, which must be what ended it."""
+    """Run the process, and kill it at the end. Fails if it ended before."""
     started = context.Process(target=target, args=args, daemon=True)  # type: ignore[arg-type]
     started.start()
     try:
@@ -95,7 +95,7 @@ async def deployment(bootstrap: str, starts: int, seed: int, ended: asyncio.Barr
     try:
         for number in range(starts):
             with process(context, derive_until_killed, settings, DERIVE):
-                # Half are killed soon after something came of them, half at any moment, so mostly while they begin.
+                # Half are killed soon after their first output, half at a random moment, mostly during their start.
                 before = [until_ns(usage, life) for life in lives]
                 lives_s, began_s, came_s = chance.uniform(0, 1.0), time.monotonic(), None
                 at_any_moment = number % 2 == 1
@@ -110,7 +110,8 @@ async def deployment(bootstrap: str, starts: int, seed: int, ended: asyncio.Barr
                         break
                     assert now_s - began_s < 60, f"seed {seed}: start {number} derived nothing in a minute"
         with process(context, derive_until_killed, settings, DERIVE):
-            for life in lives:  # (the last event says the latest time: when that is known, everything went in)
+            # (The last event has the latest time, so a mark of that time means that all events were derived.)
+            for life in lives:
                 last = life.wait(2).records[-1]
                 await feeder.write(life.rm_id, [(last.value or b"", last.headers)])
             ends = [life.at_ns for life in lives]
@@ -118,7 +119,7 @@ async def deployment(bootstrap: str, starts: int, seed: int, ended: asyncio.Barr
             await until_fanned_out(log, topics, lives)
         for life in lives:
             await assert_fan_out(log, topics, life)
-        # (Brute force takes the processor, so nobody may still wait for the broker, and the loop goes on meanwhile.)
+        # (The brute-force sums need much CPU, so they run in a thread after all waits for the broker.)
         await ended.wait()
         for life in lives:
             await asyncio.to_thread(assert_usage, usage, life)
@@ -128,7 +129,7 @@ async def deployment(bootstrap: str, starts: int, seed: int, ended: asyncio.Barr
 
 
 async def feed(feeder: Feeder, lives: list[Life], chance: random.Random, bootstrap: str) -> None:
-    """A transaction of each RM, and now and then one that is undone."""
+    """Write a transaction of each RM, and sometimes an aborted one."""
     for life in lives:
         before = len(life.records)
         life.live(chance.choice((1, 1, 2, 6)))
@@ -146,9 +147,9 @@ async def feed(feeder: Feeder, lives: list[Life], chance: random.Random, bootstr
 async def test_a_start_whose_seek_is_slow_gets_each_event_once(
     kafka_bootstrap: str, tmp_path: Path, mended: bool
 ) -> None:
-    """As it is, Faust throws away what comes until the seek is over. When it no longer does, drop the mend.
+    """Without the mend, Faust drops events that arrive before the seek is over. If Faust is fixed, remove the mend.
 
-    (On a busy machine it may begin to read only after that, so it has several starts to show it, each with a slower
+    (On a busy machine Faust may start to read later. So the defect has several starts to show, each with a slower
     seek.)
     """
     exact = {n: list(range(COUNT + 1)) for n in range(2)}
@@ -165,7 +166,7 @@ async def test_a_start_whose_seek_is_slow_gets_each_event_once(
 
 
 async def got_at_a_start(kafka_bootstrap: str, file: Path, mended: bool, seek_s: float) -> dict[int, list[int]]:
-    """The offsets that the agent got, by partition."""
+    """Return the offsets that the agent got, by partition."""
     prefix, count = f"t{uuid4().hex}.", COUNT
     topics = [f"{prefix}events", f"{prefix}t"]
     admin = AIOKafkaAdminClient(bootstrap_servers=kafka_bootstrap)
@@ -179,12 +180,12 @@ async def got_at_a_start(kafka_bootstrap: str, file: Path, mended: bool, seek_s:
         await asyncio.gather(*sent)
     await asyncio.to_thread(file.touch)
     with process(processes(), one_start, kafka_bootstrap, prefix, file, mended, seek_s):
-        # (As it is, Faust may throw all of them away.)
+        # (Without the mend, Faust may drop all of them.)
         with nullcontext() if mended else suppress(TimeoutError):
             await until(lambda: bool(lines_of(file)), 60)
         more = [await producer.send(topics[0], b"last", key=b"k", partition=n) for n in range(2)]
         await asyncio.gather(*more)
-        # (As it is, Faust may throw the last ones away too: then they never come.)
+        # (Without the mend, Faust may drop the last ones, too; then they never come.)
         with nullcontext() if mended else suppress(TimeoutError):
             await until(lambda: {f"{n} {count}" for n in range(2)} <= set(lines_of(file)), 60 if mended else 20)
     await producer.stop()

@@ -1,4 +1,4 @@
-"""The followers' process as seen from the deciding process: a hung one is replaced and delays no request."""
+"""A hung followers' process is replaced by the main process, and delays no request."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from unit.publisher.feeding import Feeder
 WITHIN_S = 60.0
 NAMES = ("view", "event publisher", "derive", "usage")
 SECRET = "s3cret-of-nobody"
-# No other test has an RM of this name: of a gauge that both processes have, this one's counts, and other tests leave
-# theirs in it.
+# No other test has an RM of this name: if both processes have a gauge, this process's value counts, and other tests
+# leave values in it.
 RM = "rm-of-followers-process"
 
 
 class Rig:
-    """A log, and what follows it in a process of its own."""
+    """A log, and its followers in a process of their own."""
 
     def __init__(self, directory: Path, **given: object) -> None:
         self.settings: MusterSettings = load(
@@ -58,7 +58,7 @@ class Rig:
 
 
 async def asked(process: FollowersProcess, path: str) -> int:
-    """The status of a GET at the view."""
+    """Return the status of a GET at the view."""
     found: list[int] = []
 
     async def receive() -> Message:
@@ -82,7 +82,7 @@ async def test_a_hung_followers_process_is_replaced_without_delaying_requests(tm
         tmp_path / "data",
         **{
             "publisher.postgres_dsn": f"postgresql://u:{SECRET}@127.0.0.1:1/none",
-            "publisher.stop_timeout_s": 0,  # what that store has not, it never gets
+            "publisher.stop_timeout_s": 0,  # there is no such server, so waiting for it is useless
         },
     )
     async with rig.running(silent_max_s=6) as process:
@@ -93,7 +93,7 @@ async def test_a_hung_followers_process_is_replaced_without_delaying_requests(tm
             assert SECRET.encode() not in Path(f"/proc/{first}/{place}").read_bytes()  # noqa: ASYNC240
         assert socket_directory(rig.settings.log.sqlite_path).stat().st_mode & 0o777 == 0o700
         os.kill(first, signal.SIGSTOP)
-        # 1. far more than a pipe holds is written meanwhile
+        # 1. meanwhile much more is written than a pipe buffers
         feeder = Feeder(rig.log, rig.settings.log.topics())
         waits = asyncio.create_task(asked(process, "/ws/v1/partitions"))
         statuses, said = set(), set()
@@ -106,16 +106,16 @@ async def test_a_hung_followers_process_is_replaced_without_delaying_requests(tm
                 said.update([text for check in process.problems().values() for text in await check()])
             await asyncio.sleep(0.001)
         assert any("has said nothing for" in text for text in said)
-        assert statuses == {503}, "after a while requests are not sent there any more"
-        assert await waits == 503, "and who waits is told"
+        assert statuses == {503}, "requests to a hung process get 503"
+        assert await waits == 503, "a waiting request gets 503, too"
         assert number > 2_000
-        # 2. the next one has it all
+        # 2. the next process has all of it
         while not await process.healthy():  # noqa: ASYNC110 - it is told
             await asyncio.sleep(0.01)
         assert process.pid not in (0, first)
         assert await asked(process, "/ws/v1/partitions") == 200
         events = f'muster_publisher_ring_events{{rm="{RM}"}} {min(number, 100_000)}.0'
-        async with asyncio.timeout(30):  # (it answers before it has read all that was written)
+        async with asyncio.timeout(60):  # (it answers before it has read everything)
             while events not in (await process.exposition()).decode():  # noqa: ASYNC110 - another process
                 await asyncio.sleep(0.05)
         problems = {name: await check() for name, check in process.problems().items()}
@@ -159,7 +159,7 @@ async def test_it_may_be_stopped_while_it_begins(tmp_path: Path) -> None:
 
 
 async def test_event_calls_carry_the_default_rm(tmp_path: Path) -> None:
-    """A call that names no RM means `gateway.default_rm`, in the followers' process as at another publisher."""
+    """A call without an RM means `gateway.default_rm`, in the followers' process and at a separate publisher."""
     settings = load(None, (), [("gateway.default_rm", "", "rm-b")], embedded_defaults(tmp_path / "data"), {}).values
     log = make_log(settings.log, SystemClock())
     assert isinstance(log, SqliteLog)

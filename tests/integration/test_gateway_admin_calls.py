@@ -1,5 +1,5 @@
-"""muster.v1.Admin over real gRPC in case of errors: bad requests, unknown RMs, no answer. Nothing changes, and the
-streams continue."""
+"""Errors of muster.v1.Admin over real gRPC: bad requests, unknown RMs, no answer. They change nothing, and the streams
+continue."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ RM = "rm"
 
 
 class FakeView:
-    """Answers each path as a test says; nobody's business otherwise.
+    """A view with the test's answers.
 
-    :ivar answers: by the end of the path: status and body; None: it is mute.
+    :ivar answers: status and body by the end of the path; None: it does not answer.
     """
 
     def __init__(self) -> None:
@@ -61,11 +61,11 @@ def view() -> FakeView:
 
 
 async def with_view(world: Rig, view: FakeView, sessions: SessionStore) -> Gateway:
-    """A gateway with that view, where nothing waits for long."""
+    """A gateway with that view and short timeouts."""
     settings = GatewaySettings(
         grpc_address="127.0.0.1:0",
         http_address="",
-        registration_timeout_s=2.0,
+        registration_timeout_s=5.0,
         view_timeout_s=0.3,
         view_answer_bytes=1024,
         cursor_flush_ms=10,
@@ -79,7 +79,7 @@ async def with_view(world: Rig, view: FakeView, sessions: SessionStore) -> Gatew
 
 @pytest.fixture
 async def channel(world: Rig, view: FakeView) -> Channel:
-    """A client of such a gateway; the RM is registered."""
+    """A client of such a gateway, with a registered RM."""
     return await world.registered(await with_view(world, view, world.sessions), RM)
 
 
@@ -143,7 +143,7 @@ ASK = pb.AskId(application_id="x", allocation_key="k")
 )
 async def test_a_bad_rm_id_is_named(channel: Channel, world: Rig, method: str, rm_id: str, said: str) -> None:
     if method == "ListResourceManagers" and not rm_id:
-        return  # all of them
+        return  # all RMs
     requests = len(world.scheduler.requests)
     code, details = await refusal(of_rm(method, rm_id)(channel))
     assert code is Code.INVALID_ARGUMENT
@@ -222,7 +222,7 @@ async def test_a_scheduler_that_does_not_answer(
     await stream.take(1)
     world.scheduler.mute = True
     code, details = await refusal(call(channel))
-    assert (code, details) == (Code.UNAVAILABLE, "the scheduler did not answer within 2 s: ask again")
+    assert (code, details) == (Code.UNAVAILABLE, "the scheduler did not answer within 5 s: ask again")
     world.scheduler.mute = False
     await world.scheduler.emit(RM, [StreamKind.NODE])
     await stream.take(1)
@@ -328,7 +328,7 @@ async def test_a_session_store_that_is_away(world: Rig, channel: Channel, monkey
 
 
 class NarrowStore(MemorySessions):
-    """Has a few connections, as Redis' client has a hundred: who comes when none is free is turned away."""
+    """A store with few connections. Like Redis' client with its hundred, it refuses a call when none is free."""
 
     CONNECTIONS = 10
 

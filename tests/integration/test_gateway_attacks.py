@@ -22,7 +22,7 @@ from muster_proto.si.v1.si_pb2_grpc import SchedulerStub
 from waiting import eventually
 
 Code = grpc.StatusCode
-# The attacks of the present test: who, and the refusal.
+# The attacks of the present test: attacker and refusal.
 DENIED: list[tuple[str, str]] = []
 NAMES = ("owner", "attacker", "operator", "reader", "nobody-special")
 TOKENS = {name: {"role": "admin", "token": f"{name}-token-0123456789"} for name in NAMES}
@@ -69,7 +69,7 @@ class Tenant:
         return Code.OK, ""
 
     async def first(self, stub: Any, method: str, request: Any) -> tuple[Code, str]:
-        """Of a stream of answers: OK when one comes."""
+        """Return OK at the first answer of a stream."""
         call = getattr(stub(self.grpc), method)(request, metadata=self.metadata, timeout=PATIENCE_S)
         try:
             await call.read()
@@ -106,7 +106,7 @@ def policy(tmp_path: Path) -> Path:
 @pytest.fixture
 async def gateway(world: Rig, policy: Path) -> Gateway:
     return await world.gateway(
-        tokens=TOKENS, policy_file=policy, reload_interval_s=0.05, registration_timeout_s=5.0, view_timeout_s=0.5
+        tokens=TOKENS, policy_file=policy, reload_interval_s=0.05, registration_timeout_s=PATIENCE_S, view_timeout_s=0.5
     )
 
 
@@ -189,7 +189,7 @@ async def test_callbacks_are_not_taken(tenants: dict[str, Tenant]) -> None:
 
 
 async def test_allocations_of_others_are_not_released(world: Rig, tenants: dict[str, Tenant]) -> None:
-    """Neither on a stream of theirs, nor with their rmID on a stream of one's own."""
+    """Neither on the other RM's stream, nor on the own stream with the other's rmID."""
     mine = tenants["owner"].stream(StreamKind.ALLOCATION, "mine")
     await mine.send(asks("mine", "a1"))
     await mine.receive()
@@ -231,7 +231,7 @@ async def test_only_operators_operate(method: str, world: Rig, tenants: dict[str
     for name in ("attacker", "owner", "reader"):
         denied(await tenants[name].unary(AdminStub, method, OPERATIONS[method]), name, "operate")
     assert not world.scheduler.bodies("mine", "admin"), "nothing reached the log"
-    # (The scripted scheduler answers no command, so the call that is let in may find no answer.)
+    # (The scripted scheduler answers no command, so an admitted call may get no answer.)
     call = asyncio.ensure_future(tenants["operator"].unary(AdminStub, method, OPERATIONS[method]))
     await eventually(lambda: world.scheduler.bodies("mine", "admin"), "the operator's command is on the log")
     call.cancel()
@@ -242,7 +242,7 @@ async def test_only_operators_dump_states(tenants: dict[str, Tenant]) -> None:
     for name in ("attacker", "owner", "reader"):
         denied(await tenants[name].first(AdminStub, "DumpState", request), name, "operate")
     code, _ = await tenants["operator"].first(AdminStub, "DumpState", request)
-    assert code is Code.UNAVAILABLE, "let in; there is no view here"
+    assert code is Code.UNAVAILABLE, "admitted; there is no view"
 
 
 async def test_owners_and_operators_configure(world: Rig, tenants: dict[str, Tenant]) -> None:
@@ -282,7 +282,7 @@ async def test_others_are_not_read(
 
     denied(await asked("attacker"), "attacker", "read")
     for name in ("owner", "operator", "reader"):
-        assert (await asked(name))[0] is Code.UNAVAILABLE, "let in; there is neither view nor publisher here"
+        assert (await asked(name))[0] is Code.UNAVAILABLE, "admitted; there is neither view nor publisher"
     code, said = await asked("nobody-special")
     assert (code, "may not read" in said) == (Code.PERMISSION_DENIED, True)
 
@@ -304,17 +304,17 @@ async def test_a_withdrawn_right_ends_streams_and_a_bad_file_withdraws_none(
     await mine.call.initial_metadata()
     theirs = tenants["attacker"].stream(StreamKind.NODE, "other-1")
     await theirs.call.initial_metadata()
-    # a bad file changes nothing, whole as it is
+    # a bad file changes nothing, not even in part
     _write(policy, POLICY.replace('["mine"]', '["none-of-mine"]') + "\n[[rule]]\nidentities = 1\n")
     await eventually(lambda: gateway._doorman.problems(), "the bad file is noticed")
     (problem,) = gateway._doorman.problems()
     assert "rule[5].identities" in problem
     assert "what was read before stays in force" in problem
     assert await gateway._said_beside() == [problem]
-    assert await gateway.ready(), "the note makes nothing unready"
+    assert await gateway.ready(), "a bad policy file does not make the gateway unready"
     await world.scheduler.emit("mine", [StreamKind.NODE])
     await mine.receive()
-    # a good one does
+    # a good one is applied
     _write(policy, POLICY.replace('act = ["mine"]', 'act = ["none-of-mine"]'))
     code, said = await mine.status()
     assert (code, "owner has lost the right" in said) == (Code.PERMISSION_DENIED, True)
@@ -322,7 +322,7 @@ async def test_a_withdrawn_right_ends_streams_and_a_bad_file_withdraws_none(
     await world.scheduler.emit("other-1", [StreamKind.NODE])
     await theirs.receive()
     assert (await tenants["owner"].register("mine"))[0] is Code.PERMISSION_DENIED
-    # and gives it back
+    # and the right is given back
     _write(policy, POLICY)
     again = Tenant(world.channel(gateway), "owner")
 

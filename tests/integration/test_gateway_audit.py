@@ -30,10 +30,16 @@ def path_of(method: Any) -> str:
     return f"/{method.containing_service.full_name}/{method.name}"
 
 
+@pytest.fixture(autouse=True)
+def one_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows end when a test says so, however slow the machine is."""
+    monkeypatch.setattr(audit, "WINDOW_S", 3_600.0)
+
+
 @pytest.fixture
 async def gateway(world: Rig) -> Gateway:
     return await world.gateway(
-        tokens=TOKENS, registration_timeout_s=0.2, view_timeout_s=0.2, http_address="127.0.0.1:0"
+        tokens=TOKENS, registration_timeout_s=PATIENCE_S, view_timeout_s=0.2, http_address="127.0.0.1:0"
     )
 
 
@@ -62,7 +68,7 @@ def test_the_table_says_that_admin_calls_and_registrations_are_audited() -> None
     table = by_path()
     assert {method.path for method in METHODS if method.audited} == {path_of(method) for method in AUDITED}
     actions = [table[path_of(method)].action for method in AUDITED]
-    assert len(set(actions)) == len(actions), "each has a word of its own"
+    assert len(set(actions)) == len(actions), "each action has another name"
 
 
 @pytest.mark.parametrize("method", AUDITED, ids=lambda method: method.name)
@@ -73,7 +79,7 @@ async def test_every_admin_call_and_refused_attempt_has_an_entry(method: Any, ga
     (refused,) = await entries(world, 1, wanted.path)
     assert (refused.identity, refused.proof, refused.peer) == ("", "none", "127.0.0.1")
     assert (refused.door, refused.action, refused.result) == ("grpc", wanted.action, Entry.REFUSED)
-    # 2. let in; the empty request is wrong for most methods, and the scheduler gets none of them
+    # 2. admitted; most methods refuse the empty request, and the scheduler gets none
     code = await call(gateway, world, method, OPS)
     _, done = await entries(world, 2, wanted.path)
     assert (done.identity, done.proof, done.action) == ("ops", "token", wanted.action)
@@ -177,10 +183,58 @@ async def test_the_trail_is_read_by_admins_with_filters_and_followed(gateway: Ga
         assert await read(AuditQuery(rm_id="rm-1", until_ns=found["recorded_ns"])) == []
         assert await read(AuditQuery(rm_id="rm-1", since_ns=found["recorded_ns"])) == [found]
         following = client.read(AuditQuery(rm_id="rm-9"), follow=True)
-        assert await anext(following) == [], "what is there"
+        assert await anext(following) == [], "the present entries come first"
         request = admin_pb2.PauseResourceManagerRequest(rm_id="rm-9").SerializeToString()
         await call(gateway, world, pause, READER, request)
         async with asyncio.timeout(PATIENCE_S):
             (new,) = await anext(following)
         assert new["rm_id"] == "rm-9"
         assert any(each["action"] == "audit" for each in await read(AuditQuery(identity="ops")))
+
+
+async def test_silent_streams_and_calls_without_a_request_are_audited(world: Rig) -> None:
+    gateway = await world.gateway(calls={"first_message_timeout_s": 0.2}, tokens=TOKENS)
+    metadata = (("authorization", f"Bearer {OPS}"),)
+    channel = world.channel(gateway).grpc
+    silent: list[Any] = [channel.stream_stream("/si.v1.Scheduler/UpdateNode")(metadata=metadata) for _ in range(5)]
+    for each in silent:
+        assert await each.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    headers: Any = channel.stream_stream("/muster.v1.Admin/DumpState")(metadata=metadata)
+    assert await headers.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    gateway._audit.turn()
+    first, more = await entries(world, 2, "/si.v1.Scheduler/UpdateNode")
+    assert (first.identity, first.action, first.result, first.count) == ("ops", "call", Entry.REFUSED, 1)
+    assert first.reason.startswith("DEADLINE_EXCEEDED: no message within 0.2 s")
+    assert more.count == 4, "equal ones are counted"
+    (early,) = await entries(world, 1, "/muster.v1.Admin/DumpState")
+    assert (early.identity, early.action) == ("", "call"), "it ended before anybody was identified"
+    assert early.reason.startswith("no request within 0.2 s")
+
+
+async def test_silent_streams_that_give_way_are_audited(world: Rig) -> None:
+    gateway = await world.gateway(calls={"max_silent": 2})
+    channel = world.channel(gateway).grpc
+    opened: list[Any] = []
+    for _ in range(5):
+        opened.append(channel.stream_stream("/si.v1.Scheduler/UpdateNode")())
+        await opened[-1].initial_metadata()
+    await eventually(lambda: sum(each.done() for each in opened) == 3, "the oldest ones gave way")
+    gateway._audit.turn()
+    found = await entries(world, 2, "/si.v1.Scheduler/UpdateNode")
+    assert sum(entry.count for entry in found) == 3
+    assert "more than 2 streams that have not said their rmID" in found[0].reason
+
+
+async def test_refused_streams_are_audited(world: Rig) -> None:
+    gateway = await world.gateway(max_streams=3, tokens=TOKENS)
+    channel = world.channel(gateway).grpc
+    request = si_pb2.RegisterResourceManagerRequest(rmID="rm-1").SerializeToString()
+    assert await call(gateway, world, REGISTER, OPS, request) is grpc.StatusCode.OK
+    metadata = (("authorization", f"Bearer {OPS}"), ("muster-rm-id", "rm-1"))
+    for name in ("UpdateNode", "UpdateApplication", "UpdateAllocation"):
+        await channel.stream_stream(f"/si.v1.Scheduler/{name}")(metadata=metadata).initial_metadata()
+    other: Any = channel.stream_stream("/muster.v1.Callbacks/Connect")(metadata=metadata)
+    assert await other.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    (found,) = await entries(world, 1, "/muster.v1.Callbacks/Connect")
+    assert (found.identity, found.action, found.result) == ("ops", "call", Entry.REFUSED)
+    assert "expected at most 3" in found.reason

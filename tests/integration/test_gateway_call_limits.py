@@ -1,5 +1,5 @@
 """Attacks with calls: silent streams, headers without a request, many calls, connections and resets of one host. An RM
-on the same host, which is the worst place for it, stays served.
+on the same host, the worst case, stays served.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OVER = grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 async def _is_served(channel: Channel, name: str, *, named: bool) -> None:
-    """An RM opens a stream as it likes, and its ask is allocated."""
+    """Check that an RM can open a stream, and that its ask is allocated."""
     await channel.register(name)
     stream = channel.open(ALLOCATION, name if named else None)
     await stream.send(asks(name, f"{name}-1"))
@@ -41,7 +41,7 @@ async def test_silent_streams_of_many_connections_take_nobody_s_place(world: Rig
     living = before.open(NODE, "before")
     await living.call.initial_metadata()
     silent: list[Stream] = []
-    for attacker in attackers * 12:  # 120 streams, twice the places that there are
+    for attacker in attackers * 12:  # 120 streams, twice the limit
         silent.append(attacker.open(ALLOCATION))
         if len(silent) % 10 == 0:
             await asyncio.sleep(0)
@@ -50,7 +50,7 @@ async def test_silent_streams_of_many_connections_take_nobody_s_place(world: Rig
     assert code is OVER
     assert "muster-rm-id" in story
     await _is_served(world.channel(gateway), "rm", named=named)
-    assert not living.call.done(), "a stream that has said whose it is stays"
+    assert not living.call.done(), "a stream that has named its RM stays"
     assert gateway._limits.silent_streams() <= 30
 
 
@@ -151,7 +151,7 @@ async def test_rapid_resets_close_a_connection_for_a_while_and_no_other(world: R
     attacker = world.channel(gateway)
 
     async def refused() -> bool:
-        """Opens and resets until that is refused."""
+        """Open and reset calls until they are refused."""
         stream = attacker.open(ALLOCATION)
         await asyncio.wait({asyncio.ensure_future(stream.call.initial_metadata())}, timeout=PATIENCE_S)
         if stream.call.done():
@@ -218,7 +218,7 @@ def test_the_oldest_of_the_busiest_connection_of_the_busiest_host_ends() -> None
     limits.add_silent(Sleeper(), Caller("other", "other:1"))
     assert isinstance(many[0].ended, OverLimit)
     assert (good.ended, beside.ended) == (None, None)
-    many[1].rm_id = "rm"  # it spoke: it is no longer silent
+    many[1].rm_id = "rm"  # it has sent a message: it is no longer silent
     limits.add_silent(Sleeper(), Caller("bad", "bad:2"))
     assert [each.ended is not None for each in many] == [True, False, False, False]
     for _ in range(20):
@@ -240,6 +240,31 @@ def test_an_identity_counts_over_all_its_hosts() -> None:
     with limits.identity_place("ann"):
         pass
     assert not limits._of_identity
+
+
+def test_a_host_gets_so_many_refusals_in_a_second() -> None:
+    clock = Clock()
+    limits = CallLimits(CallSettings(max_refusals=2), clock)
+    assert [limits.refusal_wait_s("bad") for _ in range(4)] == [0.0, 0.0, 0.5, 1.0]
+    assert limits.refusal_wait_s("good") == 0.0
+    clock.now_s = 10.0
+    assert [limits.refusal_wait_s("bad") for _ in range(3)] == [0.0, 0.0, 0.5]
+
+
+async def test_a_call_that_waits_for_its_refusal_holds_no_place() -> None:
+    limits, bad = CallLimits(CallSettings(max_refusals=1), Clock()), Caller("bad", "bad:1")
+    await limits.refuse_late(bad, placed=False)  # the first one of the second
+    with limits.place(bad):
+        assert limits._of_host == {"bad": 1}
+        waiting = asyncio.create_task(limits.refuse_late(bad, placed=True))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        assert not limits._of_host
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        assert limits._of_host == {"bad": 1}
+    assert not limits._of_host
+    assert limits._late == 0
 
 
 def test_a_connection_with_many_resets_gets_calls_again_after_a_window() -> None:

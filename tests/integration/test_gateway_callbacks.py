@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -137,7 +138,7 @@ async def test_a_callback_stream_alone_keeps_an_rm_running(world: Rig) -> None:
     )
 
 
-# ---- what ends a stream, and what does not ---------------------------------------------------------------------------
+# ---- errors ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -166,12 +167,12 @@ async def test_a_stream_closed_without_hello_is_refused(quick: Rig) -> None:
 
 
 async def test_a_stream_that_says_no_hello_is_not_waited_for(quick: Rig) -> None:
-    gateway = await quick.gateway(registration_timeout_s=0.3)
+    gateway = await quick.gateway(registration_timeout_s=3.0)
     await quick.registered(gateway)
     async with grpc.aio.insecure_channel(f"127.0.0.1:{gateway.grpc_port}") as channel:
         call = CallbacksStub(channel).Connect(metadata=(("muster-rm-id", "rm"),))
         assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
-        assert await call.details() == "no first message within 0.3 s: it has to carry hello"
+        assert await call.details() == "no first message within 3 s: it has to carry hello"
 
 
 async def test_a_gateway_that_stops_tells_streams_that_have_said_nothing(quick: Rig) -> None:
@@ -284,7 +285,7 @@ async def test_a_registration_ends_the_stream_and_its_end_is_noted(world: Rig) -
     await channel.register("rm")
     assert await stream.status() == (Code.ABORTED, "superseded: rmID 'rm' registered again, open new streams")
     await eventually(lambda: world.scheduler.notes("rm") == [(True, 1), (False, 2)], "the scheduler knows of its end")
-    await world.scheduler.ask("rm", 2)  # to nobody: of the new registration no stream was ever open
+    await world.scheduler.ask("rm", 2)  # no recipient: the new registration has had no stream
     again = await channel.connect(predicates=True)
     await world.scheduler.ask("rm", 3)
     assert await again.asked(1) == [3]
@@ -346,7 +347,7 @@ async def test_questions_before_a_gateways_death_are_sent_again(quick: Rig) -> N
 
 
 async def test_old_questions_are_not_worth_a_search(quick: Rig) -> None:
-    """What was asked longer ago than callback_resume_s is passed over, whatever the RM says it processed."""
+    """Questions older than callback_resume_s are skipped, whatever number the RM has processed."""
     gateway = await quick.gateway(callback_resume_s=0.5)
     channel = await quick.registered(gateway)
     stream = await channel.connect(predicates=True)
@@ -357,12 +358,20 @@ async def test_old_questions_are_not_worth_a_search(quick: Rig) -> None:
     await quick.scheduler.ask("rm", 2)
     await quick.scheduler.emit("other", [NODE] * 1_000)
     await asyncio.sleep(0.6)
-    await quick.scheduler.ask("rm", 3)
+    numbers = itertools.count(3)
+
+    async def go_on_asking() -> None:  # (on a busy machine the stream may come later than callback_resume_s)
+        while True:
+            await quick.scheduler.ask("rm", next(numbers))
+            await asyncio.sleep(0.1)
+
+    asking = asyncio.create_task(go_on_asking())
     for resume_after in (None, stream.got[-1].response_sequence, 0):
         stream = await channel.connect(predicates=True, resume_after=resume_after)
-        assert await stream.asked(1) == [3], resume_after
+        assert (await stream.asked(1))[0] >= 3, resume_after
         stream.cancel()
         await eventually(lambda: not gateway._table.all(), "the gateway has noticed")
+    asking.cancel()
 
 
 async def test_questions_that_retention_deleted_end_nothing(quick: Rig) -> None:
@@ -475,7 +484,7 @@ async def test_a_gateway_that_was_taken_for_dead_gives_the_stream_up(quick: Rig)
     first, second = await quick.gateway(**times), await quick.gateway(**times)
     channel = await quick.registered(first)
     stream = await channel.connect(predicates=True)
-    clock.advance(11.0)  # the first one shows no sign of life
+    clock.advance(11.0)  # the first one is silent
     await second._servicer._parts.life.sweep(second._table)  # type: ignore[union-attr]
     await first._servicer._parts.life.sweep(first._table)  # type: ignore[union-attr]
     assert (await stream.status())[0] is Code.ABORTED
@@ -506,12 +515,12 @@ async def test_a_store_that_lost_everything_goes_on_with_the_epochs_of_the_log(w
 
 
 async def test_a_stream_that_ended_while_the_store_was_empty_is_noted(world: Rig) -> None:
-    """The gateway died together with the store: only the log knows that there was a stream."""
+    """The gateway died together with the store, so only the log knows of the stream."""
     gateway = await world.gateway(lease_ttl_s=0.3)
     channel = await world.registered(gateway)
     stream = await channel.connect(predicates=True)
     await eventually(lambda: world.scheduler.notes("rm"), "the scheduler has heard of it")
-    await world.scheduler.ask("rm", 0)  # (in the transaction behind the one that records it)
+    await world.scheduler.ask("rm", 0)  # (in the transaction after the one that records it)
     await stream.asked(1)
     await crash(gateway)
     await _forget(world)
@@ -542,7 +551,7 @@ Told = list[tuple[str, int | None]]
 
 
 def apart(told: Told) -> tuple[list[tuple[str, int]], list[str]]:
-    """Tracked events, and those of asks: each in its own order."""
+    """Split into tracked events and request events, each in its order."""
     return [(name, number) for name, number in told if number is not None], [n for n, number in told if number is None]
 
 
@@ -569,7 +578,7 @@ async def test_a_stream_without_the_wish_gets_no_events(quick: Rig) -> None:
 @pytest.mark.parametrize("after", [0, 503, 1_499, 2_998])
 async def test_events_go_on_behind_an_id(world: Rig, after: int) -> None:
     channel = await world.registered(await world.gateway())
-    for start in range(0, 3_000, 100):  # between others' events, and the RM's own without an id
+    for start in range(0, 3_000, 100):  # between events of other RMs, and the RM's own without an id
         await world.scheduler.happen("rm", *[f"e{n}" for n in range(start, start + 100)])
         await world.scheduler.happen("rm", f"ask{start}", tracked=False)
         await world.scheduler.happen("other", *["x"] * 60)
@@ -590,7 +599,7 @@ async def test_an_id_that_is_none_yet_means_what_comes_behind_it(quick: Rig) -> 
 
 
 async def test_request_events_come_at_the_interval_and_wait_for_it(quick: Rig) -> None:
-    channel = await quick.registered(await quick.gateway(request_push_interval_s=0.5))
+    channel = await quick.registered(await quick.gateway(request_push_interval_s=3.0))
     stream = await channel.connect(events=True)
     await quick.scheduler.happen("rm", "k1", "k2", tracked=False)
     await quick.scheduler.happen("rm", "a")
@@ -609,7 +618,7 @@ async def test_the_newest_request_events_are_kept_and_the_rest_counted(quick: Ri
     assert told == ([], names[-1_000:])
     assert stream.got[-1].events.request_events_dropped == 1_500
     assert metrics.request_events_dropped._value.get() - before == 1_500
-    # the RM has another capacity now
+    # the store of the RM has another capacity now
     await quick.scheduler.happen("rm", *names[:20], tracked=False, store=5)
     assert apart(await stream.events(5)) == ([], names[15:20])
 
@@ -640,7 +649,7 @@ async def test_no_request_event_comes_twice_or_is_lost_between_streams(world: Ri
 
 
 async def test_request_events_made_while_no_stream_is_open_arrive_once_and_in_order(world: Rig) -> None:
-    """The RM says nothing of what it has: what was sent counts, over reconnects and restarts of the gateway."""
+    """The RM names no position. The gateway's stored position counts, over reconnects and restarts of the gateway."""
     gateway = await world.gateway()
     channel = await world.registered(gateway)
     await world.scheduler.happen("rm", "a0", "a1", tracked=False)
@@ -668,7 +677,7 @@ async def test_request_events_made_while_no_stream_is_open_arrive_once_and_in_or
     assert apart(told) == ([("t1", 1)], ["c0"])
     stream.cancel()
     await eventually(lambda: world.scheduler.notes("rm")[-1] == (False, 6), "the stream has left")
-    # 4. nothing happened meanwhile
+    # 4. without new events
     stream = await channel.connect(request_events_only=True)
     assert await stream.silent()
 
@@ -741,7 +750,7 @@ async def test_a_slow_reader_holds_its_own_events_up_and_loses_none(world: Rig) 
     feed = gateway._table.get("rm", CALLBACK)._events  # type: ignore[union-attr]
     await eventually(lambda: feed._waiting_bytes >= 500_000, "what may wait is full")
     await asyncio.sleep(0.2)
-    assert feed._waiting_bytes < 600_000, "and no more than that is read"
+    assert feed._waiting_bytes < 600_000, "the gateway reads no further"
     quick_one = await other.connect("other", events=True)
     await world.scheduler.happen("other", "mine")
     assert await quick_one.events(1) == [("mine", 0)], "another RM notices nothing"
@@ -825,7 +834,7 @@ async def test_configurations_are_put_to_the_scheduler_in_order_and_answered(wor
 
 
 async def test_a_configuration_that_gets_no_answer_is_answered_with_an_error(quick: Rig) -> None:
-    channel = await quick.registered(await quick.gateway(registration_timeout_s=0.3))
+    channel = await quick.registered(await quick.gateway(registration_timeout_s=3.0))
     stream = await channel.connect()
     await stream.send(Said(configurations=[a_configuration("x", "good", rm_id="other")]))
     (result,) = (await stream.receive()).configurations
@@ -834,21 +843,21 @@ async def test_a_configuration_that_gets_no_answer_is_answered_with_an_error(qui
     quick.scheduler.mute = True
     await stream.send(Said(configurations=[a_configuration("y", "good")]))
     (result,) = (await stream.receive()).configurations
-    assert (result.id, result.error) == ("y", "the scheduler did not answer within 0.3 s: update it again")
+    assert (result.id, result.error) == ("y", "the scheduler did not answer within 3 s: update it again")
     quick.scheduler.mute = False
     await stream.send(Said(configurations=[a_configuration("z", "good")]))
     assert (await stream.receive()).configurations[0].response.accepted
 
 
 async def test_only_so_many_configurations_wait(quick: Rig) -> None:
-    channel = await quick.registered(await quick.gateway(registration_timeout_s=2.0))
+    channel = await quick.registered(await quick.gateway(registration_timeout_s=5.0))
     stream = await channel.connect()
     await eventually(lambda: quick.scheduler.notes("rm"), "the scheduler has heard of the stream")
     quick.scheduler.mute = True
     await stream.send(Said(configurations=[a_configuration(f"{n}", "good") for n in range(30)]))
     results = [(await stream.receive()).configurations[0] for _ in range(13)]
     assert all("wait for the scheduler already: try again" in result.error for result in results)
-    # (Whether the first one is under way already when the last ones come is chance.)
+    # (It is chance whether the first one is already under way when the last ones come.)
     assert {result.id for result in results} <= {f"{n}" for n in range(16, 30)}
     await stream.say(1)
     await eventually(lambda: quick.scheduler.answers("rm"), "answers do not wait for configurations")

@@ -1,4 +1,4 @@
-"""Every gRPC method, called without a token, with one to read, and with an admin's; driven by the descriptors."""
+"""Every gRPC method of the descriptors, called without a token, with a reader's token, and with an admin's."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _FILES: tuple[Any, ...] = (
 SERVICES = {each.full_name: each for file in _FILES for each in file.DESCRIPTOR.services_by_name.values()}
 DESCRIPTORS = [method for each in SERVICES.values() for method in each.methods]
 NOT_LET_IN = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
-# What needs no right at all: anything more is a decision, and is to be seen here.
+# Methods without a right. A new one is a decision, which must be visible here.
 FOR_ALL = {"grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"}
 FOR_READERS = {"ListResourceManagers", "Explain", "Get", "Watch", "Batch"}
 
@@ -60,9 +60,9 @@ def test_a_method_needs_what_the_table_says(method: Any) -> None:
         assert row.right is Right.ACT
         return
     if row.right is Right.ADMIN:
-        assert row.rm == "", "it is about the process"
+        assert row.rm == "", "a method about the process names no RM"
         return
-    # The request's own field names the RM, so the door sees it before the method does.
+    # The request's own field names the RM, so the check of rights reads it before the method does.
     assert row.rm in ("rm_id", "rmID", "what.rm_id")
     assert row.rm.split(".")[0] in fields
     request = GetMessageClass(method.input_type)
@@ -73,7 +73,7 @@ def test_a_method_needs_what_the_table_says(method: Any) -> None:
 
 @pytest.fixture
 async def closed(world: Rig) -> Gateway:
-    return await world.gateway(tokens=TOKENS, registration_timeout_s=0.2, view_url="http://127.0.0.1:9")
+    return await world.gateway(tokens=TOKENS, registration_timeout_s=PATIENCE_S, view_url="http://127.0.0.1:9")
 
 
 async def _status(channel: grpc.aio.Channel, method: Any, token: str | None) -> tuple[grpc.StatusCode, str]:

@@ -1,4 +1,4 @@
-"""Callers over HTTP, on a real gateway: 401, 403 and 200, streams, and the identity that services behind it get."""
+"""Callers over HTTP at a real gateway: 401, 403 and 200, streams, and the identity that its services get."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ APP = Starlette(
 
 @dataclass
 class Front:
-    """A gateway's front, and a client of it."""
+    """A gateway's front and its client."""
 
     gateway: Gateway
     client: httpx.AsyncClient
@@ -78,7 +78,7 @@ class Front:
 
 @asynccontextmanager
 async def opened(behind: str = "asgi", **settings: Any) -> AsyncIterator[Front]:
-    """A front with an application behind it: in this process, or behind a URL."""
+    """Start a front with an application behind it: in this process, or behind a URL."""
     topics, clock = Topics(partitions=1), SystemClock()
     log = MemoryLog(topics.specs(), clock)
     await log.start()
@@ -98,7 +98,7 @@ async def opened(behind: str = "asgi", **settings: Any) -> AsyncIterator[Front]:
     gateway = Gateway(chosen, log, topics, make_sessions(chosen, clock), clock, **mounted)
     await gateway.start()
     try:
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{gateway.http_port}", timeout=10) as client:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{gateway.http_port}", timeout=60) as client:
             yield Front(gateway, client)
     finally:
         await gateway.stop()
@@ -111,10 +111,10 @@ def _refused(reason: str) -> float:
 
 
 async def _raw(port: int, head: str) -> str:
-    """What is answered to bytes as they are: clients of a library tidy up a path before they send it."""
+    """Return the answer to raw bytes, because clients of libraries normalize paths."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(head.replace("\n", "\r\n").encode() + b"Connection: close\r\n\r\n")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         answer = await reader.read()
     writer.close()
     return answer.decode()
@@ -196,7 +196,7 @@ async def test_services_get_the_caller_and_never_a_token(behind: str) -> None:
     forged = {
         "X-Muster-Identity": "root",
         "X-Muster-Role": "admin",
-        # A header that is named here concerns this hop only: it would not reach the service.
+        # A header that Connection names belongs to this hop only, and does not reach the service.
         "Connection": "x-muster-identity, x-muster-role",
     }
     async with opened(behind, tokens=TOKENS) as front:

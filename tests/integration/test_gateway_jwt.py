@@ -1,4 +1,4 @@
-"""JSON Web Tokens at the door of gRPC: who comes in with which, over files and URLs whose keys change."""
+"""JSON Web Tokens over gRPC: admitted and refused ones, with keys of files and URLs that change."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def register(channel: Channel, rm_id: str, bearer: str) -> tuple[Code, str
 
 @asynccontextmanager
 async def jwks_url(content: Callable[[], Any]) -> AsyncIterator[str]:
-    """Serves keys at a URL of the loopback."""
+    """Serve keys at a URL of the loopback."""
 
     async def answer(_: Request) -> JSONResponse:
         return JSONResponse(content())

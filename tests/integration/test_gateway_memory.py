@@ -1,4 +1,4 @@
-"""A large answer passes through the gateway, which never holds it as a whole, for any reader."""
+"""The gateway never holds a large answer as a whole, for any reader."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from muster_runtime.http_server import HttpServer
 from starlette.types import Receive, Scope, Send
 
 ANSWER_BYTES = int(os.environ.get("MUSTER_TEST_ANSWER_MB", "60")) << 20
-# What a process may take more while so much passes: buffers of both connections, and Python's own arenas.
+# The allowed growth of the process meanwhile: buffers of both connections, and Python's own arenas.
 GROWN_BYTES_MAX = 16 << 20
 CHUNK = b"x" * (64 << 10)
-# A gateway's proxy alone in a process, as the gateway has it.
+# The gateway's proxy alone in a process.
 PROXY = """
 import asyncio, sys
 from muster_gateway.http_target import HttpTarget
@@ -49,7 +49,7 @@ async def proxy() -> AsyncIterator[tuple[int, int]]:
         [sys.executable, "-c", PROXY, f"http://127.0.0.1:{server.port}", f"127.0.0.1:{port}"]
     )
     try:
-        await read(port, ANSWER_BYTES)  # (what the first one needs is there from then on)
+        await read(port, ANSWER_BYTES)  # (the first answer allocates what later ones reuse)
         yield process.pid, port
     finally:
         process.kill()

@@ -32,11 +32,11 @@ from waiting import eventually
 Code = grpc.StatusCode
 Request, Watch = pb.MetricsRequest, pb.WatchMetricsRequest
 PATIENCE_S = 60.0
-STREAMS = (1, 2, 3)  # something with a length
+STREAMS = (1, 2, 3)  # an attribute, so that snapshots are long
 
 
 class Door:
-    """Stands before the view: counts who comes, holds them up while it is closed, may send them away."""
+    """Stands before the view: counts requests, delays them while it is closed, may refuse them."""
 
     def __init__(self, view: Any) -> None:
         self._view = view
@@ -56,14 +56,14 @@ class Door:
 
 
 class World:
-    """A gateway's metrics on a port, the view behind it, and an RM whose state is written by hand."""
+    """A gateway's metrics on a port, the view behind it, and an RM whose state the test writes."""
 
     def __init__(self, bench: Bench, door: Door, servicer: MetricsServicer, target: str, channel: Any) -> None:
         self.bench, self.door, self.servicer, self.target, self.channel = bench, door, servicer, target, channel
         self.stub: Any = MetricsStub(channel)
 
     async def rm(self, rm_id: str = "rm1") -> Recorded:
-        """An RM with a node, an allocation and a pending ask, on the log."""
+        """Write an RM with a node, an allocation and a pending ask to the log."""
         rm = self.bench.rm(rm_id)
         rm.cluster.node("n1", vcore=10_000)
         rm.do(UpdateApplications((AppItem("x", "root.a", "default", "u"),)))
@@ -137,7 +137,7 @@ async def test_everything_at_once() -> None:
 
 
 async def test_only_what_is_asked_for() -> None:
-    life = ("state", "description")  # (of the RM: with whatever is asked for)
+    life = ("state", "description")  # (every answer has the RM's own figures)
     async with world() as it:
         await it.rm()
         found = await it.stub.Get(Request(sections=[Request.QUEUES], queue="root.a"))
@@ -233,7 +233,7 @@ async def test_many_watchers_of_one_query_share_one_question() -> None:
         for _ in range(5):
             seen |= {found.taken_ns for found in await asyncio.gather(*(anext(call) for call in calls))}
         assert len(seen) <= len(it.door.asked)
-        assert len(it.door.asked) < 20, "fewer questions than watchers, let alone snapshots"
+        assert len(it.door.asked) < 20, "watchers share requests to the view"
 
 
 async def test_watchers_of_other_queries_get_other_answers() -> None:
@@ -245,8 +245,8 @@ async def test_watchers_of_other_queries_get_other_answers() -> None:
 
 
 async def known(it: World) -> None:
-    """Waits until the view knows an RM: it reads a large configuration beside everything else."""
-    async with asyncio.timeout(30):
+    """Wait until the view knows an RM: it reads large configurations in the background."""
+    async with asyncio.timeout(60):
         while True:
             try:
                 await it.stub.Get(Request(sections=[Request.SCHEDULER]))
@@ -258,13 +258,13 @@ async def known(it: World) -> None:
 
 
 async def test_a_slow_reader_gets_fewer_and_no_old_ones() -> None:
-    """It holds back the gateway's writes by not reading; then it gets what was on the way, and next the newest."""
+    """A client that does not read blocks the gateway's writes. Later it gets the buffered snapshots, then new ones."""
     queues = ", ".join(f"{{name: q{number}, resources: {{max: {{vcore: 1}}}}}}" for number in range(2_000))
     watch = Watch(what=Request(sections=[Request.QUEUES]), interval_ms=100)
     async with world() as it:
         await it.bench.write(it.bench.rm(queues=f"{{name: root, submitacl: '*', queues: [{queues}]}}"))
         await known(it)
-        # Without measuring the way's capacity, gRPC takes in 64 KiB ahead: less than one of these snapshots.
+        # Without bandwidth probes, gRPC's window is 64 KiB: less than one of these snapshots.
         narrow = grpc.aio.insecure_channel(it.target, [("grpc.http2.bdp_probe", 0)])
         slow, quick = aiter(MetricsStub(narrow).Watch(watch)), aiter(it.stub.Watch(watch))
         await anext(slow)
@@ -273,7 +273,7 @@ async def test_a_slow_reader_gets_fewer_and_no_old_ones() -> None:
         await narrow.close()
     assert late == sorted(set(late))
     assert late[-1] >= seen[-1], "up to date again"
-    assert sum(at < seen[-1] for at in late) <= 3, "of 20 that it did not read only those on their way came"
+    assert sum(at < seen[-1] for at in late) <= 3, "only buffered ones of the 20 unread snapshots came"
 
 
 async def test_an_interval_that_is_too_short() -> None:
@@ -294,7 +294,7 @@ async def test_only_so_many_may_watch() -> None:
             Code.RESOURCE_EXHAUSTED,
             "2 calls watch metrics here, expected at most 2: try another gateway",
         )
-        assert (await it.stub.Get(Request())).rm_id == "rm1", "once is not watching"
+        assert (await it.stub.Get(Request())).rm_id == "rm1", "Get does not count as a watch"
         calls[0].cancel()
         again: list[pb.MetricsSnapshot] = []
 
@@ -320,7 +320,7 @@ async def test_a_watcher_that_leaves_leaves_nothing_open() -> None:
         assert it.servicer._watchers == 0
         asked = len(it.door.asked)
         await asyncio.sleep(0.35)
-        assert len(it.door.asked) == asked, "nobody asks for nobody"
+        assert len(it.door.asked) == asked, "without watchers the view gets no requests"
 
 
 async def test_a_watcher_gets_the_reason_of_the_end() -> None:
@@ -375,7 +375,7 @@ async def test_a_gateway_lists_it_in_reflection_and_health() -> None:
             health = health_pb2_grpc.HealthStub(channel)
             answer = await health.Check(health_pb2.HealthCheckRequest(service=SERVICE))
             assert answer.status == health_pb2.HealthCheckResponse.SERVING
-            # Nobody is behind the view's address here.
+            # There is no view behind the address.
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await MetricsStub(channel).Get(Request())
             assert caught.value.code() is Code.UNAVAILABLE

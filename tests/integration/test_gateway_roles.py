@@ -1,4 +1,4 @@
-"""Every endpoint, asked without a token, with one to read, and with an admin's; driven by the routes themselves."""
+"""Every endpoint of the routes, called without a token, with a reader's token, and with an admin's."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ AS_ADMIN, AS_READER = {"Authorization": f"Bearer {ADMIN}"}, {"Authorization": f"
 NOT_LET_IN = (401, 403)
 METHODS = ("GET", "POST", "PUT")
 OTHER_METHODS = ("HEAD", "DELETE", "PATCH", "TRACE")
-# What needs no role at all: anything more is a decision, and is to be seen here.
+# Endpoints without a role. A new one is a decision, which must be visible here.
 FOR_ALL = {"/", "/favicon.ico", "/health", "/health/live", "/health/ready"}
 FOR_READERS_THAT_POST = {"/ws/v1/validate-conf", "/ws/v1/object-states"}
-FOR_ADMINS_THAT_GET = {"/ws/v1/stack", "/ws/v1/fullstatedump", "/ws/v1/events/streams"}
+FOR_ADMINS_THAT_GET = {"/ws/v1/audit", "/ws/v1/stack", "/ws/v1/fullstatedump", "/ws/v1/events/streams"}
 SAMPLES = {"profile": "cmdline", "level": "warning"}
 
 
 class Front:
-    """A gateway with its view and its publisher, in one process, and everything that they have routes for."""
+    """A gateway with its view and its publisher in one process, with data for every route."""
 
     def __init__(self) -> None:
         topics, clock = Topics(partitions=1), SystemClock()
@@ -65,7 +65,7 @@ class Front:
         )
 
     def paths(self) -> list[str]:
-        """Of all routes, of all files, and of paths that no route has."""
+        """Return the paths of all routes and files, and paths without a route."""
         patterns = {route.path for route in (*self.view.asgi.routes, *through_the_gateway())}
         patterns |= {route.path for route in self.publisher.asgi.routes if isinstance(route, Route)}
         patterns |= {*Page().paths, *(f"{folder}x" for folder in BELOW)}
@@ -80,7 +80,7 @@ async def opened() -> AsyncIterator[tuple[Front, aiohttp.ClientSession]]:
     await front.gateway.start()
     try:
         url = f"http://127.0.0.1:{front.gateway.http_port}"
-        async with aiohttp.ClientSession(url, timeout=aiohttp.ClientTimeout(20)) as client:
+        async with aiohttp.ClientSession(url, timeout=aiohttp.ClientTimeout(60)) as client:
             yield front, client
     finally:
         await front.gateway.stop()
@@ -102,7 +102,7 @@ async def _status(client: aiohttp.ClientSession, method: str, path: str, headers
 
 
 def _role(method: str, path: str) -> Role:
-    """As a reader of the issue would say it, not as the table does."""
+    """Return the role that the path needs, stated independently of the table of routes."""
     if method in ("GET", "HEAD"):
         if path in FOR_ALL or path.startswith("/page/"):
             return Role.NONE

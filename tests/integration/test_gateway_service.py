@@ -91,7 +91,7 @@ async def test_a_task_that_dies_takes_the_gateway_with_it(world: Rig) -> None:
     assert reader is not None
     await reader.close()
     with pytest.raises(Exception, match="closed"):
-        await asyncio.wait_for(gateway.wait(), 5)
+        await asyncio.wait_for(gateway.wait(), 60)
     await gateway.stop()
 
 
@@ -150,7 +150,7 @@ async def front(request: pytest.FixtureRequest, world: Rig) -> AsyncIterator[htt
     mounted = {"view": app, "publisher": app} if request.param == "asgi" else {}
     gateway = Gateway(settings, world.log, world.topics, world.sessions, world.clock, **mounted)
     await gateway.start()
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{gateway.http_port}", timeout=10) as client:
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{gateway.http_port}", timeout=60) as client:
         yield client
     await gateway.stop()
     server.should_exit = True
@@ -239,8 +239,8 @@ async def test_an_upstream_that_is_away_is_503_in_yunikorns_shape(world: Rig) ->
 @pytest.mark.redis
 async def test_two_gateways_with_redis_hand_an_rm_over(world: Rig, redis_url: str) -> None:
     settings = GatewaySettings(sessions_url=SecretStr(redis_url), sessions_prefix=f"test-{uuid.uuid4().hex}:")
-    first = await world.gateway(sessions=make_sessions(settings, world.clock), lease_ttl_s=0.6)
-    second = await world.gateway(sessions=make_sessions(settings, world.clock), lease_ttl_s=0.6)
+    first = await world.gateway(sessions=make_sessions(settings, world.clock), lease_ttl_s=3.0)
+    second = await world.gateway(sessions=make_sessions(settings, world.clock), lease_ttl_s=3.0)
     channel = await world.registered(first)
     stream = channel.open(ALLOCATION, "rm")
     await world.scheduler.emit("rm", [ALLOCATION] * 3)
@@ -261,8 +261,8 @@ async def test_two_gateways_with_redis_hand_an_rm_over(world: Rig, redis_url: st
 @pytest.mark.redis
 async def test_a_stream_in_another_gateway_supersedes_an_idle_one(world: Rig, redis_url: str) -> None:
     settings = GatewaySettings(sessions_url=SecretStr(redis_url), sessions_prefix=f"test-{uuid.uuid4().hex}:")
-    first = await world.gateway(sessions=make_sessions(settings, world.clock), lease_ttl_s=0.6)
-    second = await world.gateway(sessions=make_sessions(settings, world.clock), lease_ttl_s=0.6)
+    first = await world.gateway(sessions=make_sessions(settings, world.clock), lease_ttl_s=6.0)
+    second = await world.gateway(sessions=make_sessions(settings, world.clock), lease_ttl_s=6.0)
     channel = await world.registered(first)
     older = channel.open(ALLOCATION, "rm")
     await eventually(lambda: first._table.all(), "the older stream is seated")

@@ -80,7 +80,7 @@ async def test_an_open_stream_says_so_before_anything_is_sent(world: Rig, *, nam
     async with asyncio.timeout(PATIENCE_S):
         await stream.call.initial_metadata()
     assert not stream.call.done()
-    assert (gateway._table.get("rm", NODE) is not None) is named, "who is named has the seat by then"
+    assert (gateway._table.get("rm", NODE) is not None) is named, "a stream that names its RM has its seat at once"
     await stream.send(
         si_pb2.NodeRequest(rmID="rm", nodes=[si_pb2.NodeInfo(nodeID="n1", action=si_pb2.NodeInfo.CREATE)])
     )
@@ -110,7 +110,7 @@ async def test_a_fully_admitted_message_is_passed_on_unchanged(world: Rig) -> No
     gateway = await world.gateway()
     channel = await world.registered(gateway)
     message = asks("rm", "a")
-    unknown = message.SerializeToString() + b"\xfa\x07\x03new"  # a field of a later SI
+    unknown = message.SerializeToString() + b"\xfa\x07\x03new"  # a field of a later version of the interface
     stream = channel.grpc.stream_stream("/si.v1.Scheduler/UpdateAllocation")()
     await stream.write(unknown)
     await eventually(lambda: world.scheduler.bodies("rm", "allocation") == [unknown], "the bytes arrive")
@@ -254,7 +254,7 @@ async def test_an_oversized_message_ends_its_stream_only(world: Rig) -> None:
     await again.take(1)
 
 
-# ---- what an RM gets after a break ----------------------------------------------------------------------------------
+# ---- resume after a break --------------------------------------------------------------------------------------------
 
 
 async def test_after_a_break_the_stream_goes_on_where_it_was(world: Rig) -> None:
@@ -345,7 +345,7 @@ async def test_after_a_crash_of_the_gateway_nothing_is_missing(world: Rig) -> No
     await world.scheduler.emit("rm", [ALLOCATION] * 2)
     second = await world.gateway()
     plain = world.channel(second).open(ALLOCATION, "rm")
-    assert await plain.take(7) == [2, 3, 4, 5, 6, 7, 8], "no position was stored: sent again, nothing left out"
+    assert await plain.take(7) == [2, 3, 4, 5, 6, 7, 8], "no position was stored, so all are sent again"
     exact = world.channel(second).open(ALLOCATION, "rm", resume_after=6)
     assert await exact.take(2) == [7, 8]
 
@@ -386,7 +386,7 @@ async def test_two_gateways_an_rm_moves_from_one_to_the_other(world: Rig) -> Non
 async def test_a_rebuilt_session_store_knows_the_rm_and_where_it_registered(world: Rig) -> None:
     channel = await world.registered(await world.gateway())
     await world.scheduler.emit("rm", [ALLOCATION] * 3)
-    await channel.register("rm")  # 5: what was before it is void
+    await channel.register("rm")  # number 5: earlier responses are void
     await world.scheduler.emit("rm", [ALLOCATION] * 2)
     fresh = await world.gateway(sessions=MemorySessions(world.clock))
     assert await world.channel(fresh).open(ALLOCATION, "rm").take(2) == [6, 7]
@@ -394,7 +394,7 @@ async def test_a_rebuilt_session_store_knows_the_rm_and_where_it_registered(worl
 
 
 async def test_an_rm_that_shuts_down_is_not_reported_as_superseded(world: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its seats are given up before its streams end: who stores positions in between must not end them otherwise."""
+    """Its seats are given up before its streams end. A stored position in between must not end them as superseded."""
     gateway = await world.gateway()
     channel = await world.registered(gateway)
     stream = channel.open(ALLOCATION, "rm")

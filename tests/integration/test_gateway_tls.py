@@ -1,4 +1,4 @@
-"""TLS and clients' certificates on both doors: identities, refusals, and rotations under open streams."""
+"""TLS and clients' certificates over gRPC and HTTP: identities, refusals, and rotations under open streams."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Site:
         return Code.OK
 
     async def get(self, port: int, pair: Pair | None, path: str = "/ws/v1/openapi.json", token: str = "") -> int:
-        """The status; 0: TLS let nobody in."""
+        """Return the status; 0: TLS refused the connection."""
         headers = {"authorization": f"Bearer {token}"} if token else {}
         try:
             async with (
@@ -162,7 +162,7 @@ async def test_optional_certificates_have_a_second_address(site: Site) -> None:
     )
     client = site.authority.client("rm-1.test")
     assert await site.register(gateway.grpc_port, None, token=TOKEN) is Code.OK
-    assert await site.register(gateway.grpc_port, client) is Code.UNAUTHENTICATED, "it is not asked for there"
+    assert await site.register(gateway.grpc_port, client) is Code.UNAUTHENTICATED, "no certificates here"
     assert await site.register(gateway.grpc_mtls_port, client) is Code.OK
     assert await site.register(gateway.grpc_mtls_port, None, token=TOKEN) is Code.UNAVAILABLE
     for pair, token, status in (
@@ -185,7 +185,7 @@ async def test_http_requires_a_certificate_if_told_so(site: Site) -> None:
 
 
 async def _rotate(site: Site, gateway: Gateway, authority: Authority) -> None:
-    """Writes one file after the other, as a tool would; between them they do not fit each other."""
+    """Write one file after the other, as a tool would. Between two writes, the files do not match."""
     tls = gateway._doorman.tls
     assert tls is not None
     before = tls.files.value
@@ -212,12 +212,12 @@ async def test_a_rotation_ends_no_stream(site: Site) -> None:
         # rotated
         new = Authority()
         await _rotate(site, gateway, new)
-        # what was open goes on
+        # open streams continue
         await site.rig.scheduler.emit("mine", [StreamKind.NODE])
         await stream.receive()
         async with kept.get(url) as answer:
             assert answer.status == 200
-    # what is new uses the new ones
+    # new connections use the new certificates
     assert await site.register(gateway.grpc_port, new.client(name), new.pem) is Code.OK
     assert await site.register(gateway.grpc_port, old, new.pem) is Code.UNAVAILABLE, "the old authority is gone"
     assert await site.register(gateway.grpc_port, new.client(name), site.authority.pem) is Code.UNAVAILABLE

@@ -1,4 +1,4 @@
-"""The informer for files: writers in the middle of writing, directories, and what is no file."""
+"""The informer for files: incomplete writes, directories, and paths that are no files."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ async def test_a_directory_is_one_inventory(tmp_path: Path) -> None:
     (place / "README.md").write_text("nonsense")
     listing = await source.list()
     assert [document["id"] for document in listing.documents] == ["a", "b"]
-    # 1. a file more, 2. nonsense in one is nonsense, 3. a file less
+    # 1. a new file, 2. an invalid file makes the listing invalid, 3. a removed file
     (place / "c.json").write_text('{"pools": [{"id": "tool"}]}')
     assert await told(source, listing.cursor) == [(ChangeType.ADDED, "tool")]
     (place / "c.json").write_text('{"pools": ')

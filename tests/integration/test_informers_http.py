@@ -1,4 +1,4 @@
-"""The informer for HTTP: what a server can answer, and what becomes of it."""
+"""The informer for HTTP: answers of servers, and their effects."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ async def test_an_etag_saves_the_answer_and_a_listing_asks_for_all_of_it(server:
 
 
 async def test_content_decides_whatever_a_server_says_of_it(server: HttpServer, make: Make) -> None:
-    """Neither a new ETag for the same, nor an old date for something new, mean anything."""
+    """A new ETag for the same content is no change, and an old date does not hide one."""
     versions = iter(range(100))
     body = HOSTS
 
@@ -100,7 +100,7 @@ async def test_content_decides_whatever_a_server_says_of_it(server: HttpServer, 
     source = make()
     cursor = (await source.list()).cursor
     await beats(source, cursor, 3)
-    body = b'[{"id": "b"}, {"id": "a"}]'  # another order
+    body = b'[{"id": "b"}, {"id": "a"}]'  # the same in another order
     await beats(source, cursor, 2)
     body = b'[{"id": "b"}]'
     assert await told(source, cursor) == [(ChangeType.DELETED, "a")]
@@ -171,7 +171,7 @@ async def test_answers_that_are_not_taken(
 async def test_a_source_that_answers_too_slowly_is_unavailable(make: Make) -> None:
     async def never(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
-        for _ in range(100):  # it does answer, a byte at a time
+        for _ in range(100):  # it answers a byte at a time
             writer.write(b" ")
             await asyncio.sleep(0.02)
         writer.close()
@@ -242,7 +242,7 @@ async def test_certificates(server: HttpServer, make: Make, tmp_path: Path) -> N
     assert await ids_of(make(url=url, ca_file="ca.pem")) == ["a", "b"]
     assert await ids_of(make(url=url, verify=False)) == ["a", "b"]
     with pytest.raises(SourceUnavailable, match="CERTIFICATE_VERIFY_FAILED"):
-        await make(url=url.replace("127.0.0.1", "localhost"), ca_file="ca.pem").list()  # of another name
+        await make(url=url.replace("127.0.0.1", "localhost"), ca_file="ca.pem").list()  # for another name
     safe.answer = lambda _: Reply(302, {"Location": f"{server.url}/plain"})
     with pytest.raises(SourceUnavailable, match="from https to http"):
         await make(url=url, ca_file="ca.pem").list()
@@ -251,7 +251,7 @@ async def test_certificates(server: HttpServer, make: Make, tmp_path: Path) -> N
 
 
 def certified(directory: Path) -> ssl.SSLContext:
-    """A server's side with a certificate of its own for 127.0.0.1, which is also in ca.pem."""
+    """A server's TLS context with a self-signed certificate for 127.0.0.1, which is also in ca.pem."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "hosts")])
     now = datetime.now(UTC)
@@ -317,7 +317,7 @@ async def test_retry_after_is_kept_to_within_bounds(
 
 
 class Pages:
-    """Answers of two a page."""
+    """A server of pages with two objects each."""
 
     def __init__(self, server: HttpServer, *names: str) -> None:
         self.names = list(names)
@@ -341,7 +341,7 @@ async def test_an_object_that_slips_between_two_pages_is_not_gone(server: HttpSe
 
     def slip(page: int) -> None:
         if page == 1 and "a" in pages.names:
-            pages.names.remove("a")  # what is behind moves up: c was on page 1, and is on page 0 now
+            pages.names.remove("a")  # later objects move up: c was on page 1 and is on page 0 now
 
     pages.before_page = slip
     listing = await source.list()
@@ -374,7 +374,7 @@ async def test_pages_that_lead_away_or_nowhere_are_nonsense(
 ) -> None:
     pages = Pages(server, *"abcdefghi")
     pages.link = link
-    if "page=0" in link:  # ever another page
+    if "page=0" in link:  # another page without end
         pages.link, count = '<?{0}&page=0>; rel="next"', iter(range(100))
         pages.answer = lambda _: Reply(headers={**JSON, "Link": f'<?n={next(count)}>; rel="next"'}, body=HOSTS)  # type: ignore[method-assign]
         server.answer = pages.answer

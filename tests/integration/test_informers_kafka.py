@@ -1,4 +1,4 @@
-"""The informer for Kafka: transactions, partitions, topics that come and go, and offers on their way back."""
+"""The informer for Kafka: transactions, partitions, topics that come and go, and returned offers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def test_the_newest_of_each_key_is_listed_and_what_is_not_committed_is_not
     for is_undone in (True, False):
         await producer.begin_transaction()
         await producer.send_and_wait(rig.topic, key=b"node/t", value=json.dumps({"undone": is_undone}).encode())
-        listing = await source.list()  # ends before what is under way
+        listing = await source.list()  # ends before the open transaction
         assert sorted(map(str, listing.documents)) == sorted(
             map(str, [{"kind": "node", "id": "a", "version": 2}, {"version": 1, "kind": "node", "id": "short"}])
         )
@@ -67,7 +67,7 @@ async def test_a_topic_that_is_not_there_is_not_made_and_an_untouched_one_is_no_
     assert not (await rig.make(empty_is_valid=True).list()).documents
     await rig.put({"kind": "node", "id": "a"})
     await rig.delete(("node", "a"))
-    assert not (await rig.make().list()).documents  # somebody said so
+    assert not (await rig.make().list()).documents  # it has had records, so an empty list is valid
 
 
 async def test_a_topic_counts_as_long_as_its_marker_is_there(rig: KafkaRig) -> None:
@@ -145,7 +145,7 @@ async def test_a_topic_that_was_made_anew_takes_nothing_with_it(rig: KafkaRig, a
 
 
 async def until_expired(source: ListWatch, cursor: str) -> None:
-    """Asks again as an informer does, while what changed goes round among the brokers."""
+    """Retry as an informer does, while brokers exchange the new metadata."""
     async with asyncio.timeout(DEADLINE_S):
         while True:
             try:

@@ -1,4 +1,4 @@
-"""The informer for Redis: what proves that nothing of a stream was lost, and what a lost server is."""
+"""The informer for Redis: detection of lost entries, and lost servers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def entry_deleted(rig: RedisRig) -> None:
 
 
 async def begun_anew(rig: RedisRig) -> None:
-    """As after FLUSHALL, with as many entries as before."""
+    """A stream as after FLUSHALL, with the same number of entries."""
     await rig.redis.delete(rig.stream, rig.key)
     await put(rig, "x", "y", "z")
 
@@ -55,14 +55,14 @@ async def begun_anew_and_longer(rig: RedisRig) -> None:
 
 
 async def older(rig: RedisRig) -> None:
-    """As a replica that was behind when it took over."""
+    """A stream as of a replica that was behind when it took over."""
     await rig.redis.delete(rig.stream)
     for sequence in (1, 2, 3):
         await rig.redis.xadd(rig.stream, {"id": "a"}, id=f"5-{sequence}")
 
 
 async def begun_anew_earlier(rig: RedisRig) -> None:
-    """With a first entry that is older than what was read, so that it does not look trimmed."""
+    """A new stream with a first entry older than the cursor, so that it does not look trimmed."""
     await rig.redis.delete(rig.stream)
     await rig.redis.xadd(rig.stream, {"id": "a"}, id="5-1")
     await put(rig, "b")
@@ -167,7 +167,7 @@ async def test_a_hash_counts_as_long_as_its_marker_is_there(rig: RedisRig) -> No
 
 
 async def test_a_listing_is_as_new_as_its_cursor(rig: RedisRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What changes while the hash is read is in the listing, and is not told again."""
+    """Changes during the read of the hash are in the listing, and are not reported again."""
     await put(rig, "a", "gone")
     source = rig.make()
     scan = source._redis.hscan  # type: ignore[attr-defined]

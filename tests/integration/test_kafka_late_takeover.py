@@ -1,7 +1,7 @@
-"""Taking over while the old owner is just about to commit: what it commits in time must not be answered again.
+"""A take-over just before the old owner's commit: input that it still commits must not be answered again.
 
-The experiment: A has sent its output and its input position, B takes over, A commits in time. Asking for the committed
-position before fencing finds the old one; the last test shows the double answer that follows.
+The experiment: A has sent its output and its input position, B takes over, A commits in time. A question for the
+committed position before the fence gets the old one; the last test shows the double answer that follows.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ async def topics(bus: KafkaLog, settings: LogSettings) -> Topics:
 
 
 class Held:
-    """An owner's commit that has sent everything and waits before the transaction's end."""
+    """An owner's commit that waits before the transaction's end, after it has sent everything."""
 
     def __init__(self, owner: KafkaOwner, answer: OutRecord, position: int) -> None:
         self.sent, self.go = asyncio.Event(), asyncio.Event()
@@ -65,7 +65,7 @@ async def test_input_committed_in_time_is_not_read_again(bus: KafkaLog, topics: 
     await held.sent.wait()
     held.go.set()
     await held.commit
-    b = await bus.take_over("scheduler", topics.requests, 0)  # at once: the group's offsets may still be on their way
+    b = await bus.take_over("scheduler", topics.requests, 0)  # at once, while the group's offsets may be on their way
     answer_b, position = await answer(bus, topics, "B", await b.committed())
     await b.commit([answer_b], position)
     assert values(await all_of(bus, topics.responses, at_least=2)) == [b"A:m0", b"B:m1"]
@@ -85,14 +85,14 @@ async def test_input_not_committed_in_time_is_undone_and_read_again(bus: KafkaLo
 
 
 async def test_an_owner_that_is_replaced_between_two_steps_is_fenced(bus: KafkaLog, topics: Topics) -> None:
-    """The client is told beside the commit, whose next step it then calls illegal, and no more."""
+    """The client learns of the fence outside of the commit, and only calls the commit's next step illegal."""
     a = await bus.take_over("scheduler", topics.requests, 0)
     answer_a, position = await answer(bus, topics, "A", await a.committed())
     await bus.take_over("scheduler", topics.requests, 0)
     send_offsets, refused = a._producer.send_offsets_to_transaction, []
 
     async def late(*arguments: Any) -> None:
-        await asyncio.wait({a._producer._sender.sender_task}, timeout=20)
+        await asyncio.wait({a._producer._sender.sender_task}, timeout=60)
         try:
             await send_offsets(*arguments)
         except Exception as error:
@@ -115,20 +115,20 @@ async def test_a_race_between_both_ends_one_way_or_the_other(bus: KafkaLog, topi
     b = await bus.take_over("scheduler", topics.requests, 0)
     answer_b, position = await answer(bus, topics, "B", await b.committed())
     await b.commit([answer_b], position)
-    await asyncio.wait({held.commit}, timeout=20)
+    await asyncio.wait({held.commit}, timeout=60)
     told = held.commit.exception()
-    async with asyncio.timeout(20):  # a commit is told a moment before everybody sees it
+    async with asyncio.timeout(60):  # a commit is acknowledged a moment before it is visible to all
         while answer_b.value not in (seen := values(await all_of(bus, topics.responses))):  # noqa: ASYNC110 - a server
             await asyncio.sleep(0.01)
     assert seen in ([b"A:m0", b"B:m1"], [b"B:m0"])
     if told is None:
-        assert seen == [b"A:m0", b"B:m1"], "a commit that was told is there"
+        assert seen == [b"A:m0", b"B:m1"], "an acknowledged commit must be visible"
     if isinstance(told, Fenced):
-        assert seen == [b"B:m0"], "a commit that was refused is not"
+        assert seen == [b"B:m0"], "a refused commit must not be visible"
 
 
 async def test_an_offset_that_is_not_decided_yet_is_waited_for(bus: KafkaLog, topics: Topics) -> None:
-    """What asking for the stable offset adds to the order; the plain question is answered with the older one."""
+    """The question must be for the stable offset. The plain question gets the older one."""
     a = await bus.take_over("scheduler", topics.requests, 0)
     held = Held(a, *await answer(bus, topics, "A", None))
     await held.sent.wait()
@@ -138,7 +138,7 @@ async def test_an_offset_that_is_not_decided_yet_is_waited_for(bus: KafkaLog, to
     assert not question.done()
     held.go.set()
     await held.commit
-    assert await asyncio.wait_for(question, 20) == await a.committed() == 1
+    assert await asyncio.wait_for(question, 60) == await a.committed() == 1
 
 
 async def test_asking_before_fencing_would_double(bus: KafkaLog, topics: Topics, settings: LogSettings) -> None:

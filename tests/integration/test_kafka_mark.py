@@ -1,4 +1,4 @@
-"""Topics that were deleted and created again are noticed by the sessions, which know where they ended."""
+"""The sessions know where the topics ended, and so detect topics that were deleted and created again."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A worker that lost its partition and finishes late: its output must never be seen.
+"""The late output of a worker that lost its partition must never be visible.
 
 The experiment: A holds a message, B takes the partition over and answers it, then A finishes. With one transactional id
-per worker, A's commit goes through; the last test shows that, so that the others are known to be able to fail.
+per worker, A's commit would succeed. The last test shows that, so the other tests can fail.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ async def test_a_zombies_late_commit_is_fenced_and_leaves_nothing(bus: KafkaLog,
     assert await b.committed() == position
     with pytest.raises(LogClosed):  # never used again
         await a.commit([answer_a], position)
-    await b.commit([answer_b], position)  # the one who fenced is not disturbed
+    await b.commit([answer_b], position)  # the new owner is not disturbed
 
 
 async def test_a_zombie_between_sending_and_committing_is_fenced_and_leaves_nothing(
@@ -62,7 +62,7 @@ async def test_a_zombie_between_sending_and_committing_is_fenced_and_leaves_noth
     await (await producer.send(topics.responses, answer_a.value, partition=0))
     await producer.send_offsets_to_transaction({TopicPartition(topics.requests, 0): position}, a._group)
     b = await bus.take_over("scheduler", topics.requests, 0)
-    assert await b.committed() is None  # undone before take_over returned
+    assert await b.committed() is None  # aborted before take_over returned
     answer_b, _ = await answer(bus, topics, "B", None)
     await b.commit([answer_b], position)
     with pytest.raises(Exception, match=r"newer producer|Fenced|epoch"):
@@ -83,7 +83,7 @@ async def test_one_transactional_id_per_worker_would_double(
         )
         await producers[who].start()
     try:
-        for who in "BA":  # B takes over and answers; then A finishes what it held
+        for who in "BA":  # B takes over and answers; then A finishes
             given, position = await answer(bus, topics, who, None)
             async with producers[who].transaction():
                 await producers[who].send(topics.responses, given.value, partition=0)

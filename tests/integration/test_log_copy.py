@@ -1,4 +1,4 @@
-"""Copies of logs into new ones, over more partitions: whole, in order, with their times, and over interruptions."""
+"""Copies of logs into new ones with more partitions: complete, in order, with their times, over interruptions."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from muster_bus.topics import Topics, state_key
 
 RMS = [f"rm-{number}" for number in range(7)]
 GROUP = "scheduler"
-# What a record is, apart from its place in a log.
+# A record's content, without its place in a log.
 Content = tuple[bytes | None, bytes | None, int, tuple[tuple[str, bytes], ...]]
 
 
 class Interrupted(Exception):
-    """The copy's process ended here."""
+    """Raised to end the copy's process."""
 
 
 class Broken:
-    """A target whose process ends at a write; what was committed before stays.
+    """A target whose process ends at a write; earlier commits stay.
 
-    :param before: the write is lost; else it is committed, but nobody hears of it.
+    :param before: the write is lost; otherwise it is committed without an answer.
     """
 
     def __init__(self, target: CopyTarget, writes: int, *, before: bool) -> None:

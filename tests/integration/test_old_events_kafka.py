@@ -1,4 +1,4 @@
-"""Many who read old events at once, on a real Kafka: all others go on, and nobody gets anything wrong."""
+"""Many readers of old events at once, on a real Kafka: other readers continue, and all get right answers."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ BATCH, STREAM = "/ws/v1/events/batch", "/ws/v1/events/stream"
 WRITTEN, RING, MOST, LINE = 20_000, 500, 2, 8
 READERS = int(os.environ.get("MUSTER_OLD_READERS", "40"))
 ROUNDS = int(os.environ.get("MUSTER_OLD_ROUNDS", "10"))
-# No connection is used twice: on a busy machine one that rests may be closed while the next request goes out on it.
+# No connection is used twice: on a busy machine, the server may close an idle one while a request is sent on it.
 LIMITS = httpx.Limits(max_connections=READERS + 10, max_keepalive_connections=0)
 
 
 @dataclass
 class Flood:
-    """Clients that ask for old events again and again, each at a place of its own or all at the beginning."""
+    """Clients that read old events again and again, each at its own place or all at the beginning."""
 
     url: str
     most: int = 2_000
@@ -57,7 +57,7 @@ class Flood:
             else:
                 assert answer.status_code == 503
                 assert answer.headers["retry-after"] == "1"
-                await asyncio.sleep(0.2)  # sooner than it is told
+                await asyncio.sleep(0.2)  # sooner than Retry-After
 
 
 @asynccontextmanager
@@ -94,11 +94,11 @@ async def test_the_ring_and_the_following_go_on_while_many_read_what_is_old(kafk
             await flood.run(group, client)
             await eventually(lambda: reads.running == MOST and reads.waiting == LINE)
             for _ in range(ROUNDS):
-                # 1. what is written comes into the ring
+                # 1. new events come into the ring
                 await feeder.events("rm", range(end, end + 50))
                 end += 50
                 await eventually(lambda end=end: ring.next_id == end)
-                # 2. and the ring answers, while old answers are being made
+                # 2. the ring answers while old reads run
                 await eventually(lambda: reads.running == MOST)
                 old_before = flood.statuses[200]
                 answer = await direct.get(BATCH, params={"start": end - 50})
@@ -108,11 +108,11 @@ async def test_the_ring_and_the_following_go_on_while_many_read_what_is_old(kafk
                 assert ids == [f"app-{n}" for n in range(end - 50, end)]
             await eventually(lambda: flood.statuses[200] >= 20, within_s=60)
             flood.over = True
-        # 3. never more than may be; the others were told to come again
+        # 3. never more old reads than allowed; the others got Retry-After
         assert reads.running_most == MOST
         assert flood.statuses[503] > 0
         assert set(flood.statuses) == {200, 503}
-        # 4. no ring answer had to see more old answers through than are made at once (and those just done)
+        # 4. no ring answer waited for more old answers than run at once (and those just done)
         assert max(beside) <= 2 * MOST
         await eventually(lambda: (reads.running, reads.waiting) == (0, 0))
 
@@ -143,6 +143,6 @@ async def test_streams_and_batches_from_the_past_all_come_to_the_present(kafka_b
                 await asyncio.wait(streams)
             flood.over = True
         assert reads.running_most <= MOST
-        # A stream goes to another place once for each 2,048 events at most, a batch a few times.
+        # A stream seeks at most once for each 2,048 events, a batch a few times.
         walked = sum(end - number * 6_000 for number in range(count)) // 2_048 + 2 * count
         assert metrics.LOG_LOOKUP_SEEKS._value.get() - seeks <= walked + 5 * flood.statuses[200]

@@ -1,4 +1,4 @@
-"""History in a real PostgreSQL: migrations, the views on it, retention."""
+"""History in a real PostgreSQL: migrations, views, retention."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def history(postgres_dsn: str) -> AsyncIterator[History]:
 
 
 class Story:
-    """Events as the scheduler makes them, one second apart."""
+    """Events like the scheduler's, one second apart."""
 
     def __init__(self) -> None:
         self.records: list[Record] = []
@@ -138,7 +138,7 @@ def life() -> Story:
     story.at(15).add("APP", "SET", "APP_EXPIRED", "app-1")
     story.at(20).submitted("app-1", "root.c").state("app-1", "ACCEPTED")
     story.at(21).add("APP", "REMOVE", "APP_REJECT", "app-3", message="no such queue")
-    # An RM with very much registers again: what the application held is not told one by one.
+    # An RM with many objects registers again: the application's allocations get no events of their own.
     story.at(25).add("APP", "REMOVE", "DETAILS_NONE", "app-2", message="the resource manager registered again")
     return story
 
@@ -149,7 +149,7 @@ def at(second: int) -> datetime:
 
 async def test_views_tell_what_happened(history: History) -> None:
     await history.write(life().records)
-    # 1. allocations: two at one key are two; begin, end, where and how
+    # 1. allocations: one key twice is two allocations; begin, end, node and cause
     rows = await history.ask(
         "select application, allocation_key, node, queue, begin_time, end_time, seconds::float, ended, message"
         " from {s}.allocations order by begin_id"
@@ -160,7 +160,7 @@ async def test_views_tell_what_happened(history: History) -> None:
         ("app-1", "k2", "n2", "root.a.b", at(3), at(12), 9.0, "released", "by CANCEL"),
         ("app-2", "k1", "n1", "root.c", at(4), at(25), 21.0, "dropped", ""),
     ]
-    # 2. applications: a life each
+    # 2. applications: each with one life
     rows = await history.ask(
         "select application, life, queue, user_name, user_group, state, submitted_time, accepted_time, started_time,"
         " finished_time, asks, allocations, running, preempted, resource_seconds, message"
@@ -175,7 +175,7 @@ async def test_views_tell_what_happened(history: History) -> None:
         ("app-1", 2, "root.c", None, "developers", "Accepted", at(20), at(20), None, None, 0, 0, 0, 0, None, ""),
         ("app-3", 0, None, None, None, "Rejected", None, None, None, at(21), 0, 0, 0, 0, None, "no such queue"),
     ]  # fmt: skip
-    # 3. usage of queues, with those above
+    # 3. usage of queues and their parents
     rows = await history.ask(
         "select queue, time, delta::int, used::int from {s}.queue_usage where resource_type = 'vcore'"
         " and queue in ('root', 'root.a') order by queue, id"
@@ -239,7 +239,7 @@ async def test_an_application_that_is_sent_again_is_not_rejected(history: Histor
 async def test_a_change_of_size_is_no_further_allocation(history: History) -> None:
     story = Story().at(1).submitted("app", "root.a").begins("app", "k", "n1", SMALL).begins("app", "p", "n1", SMALL)
     story.at(3).ends("app", "k", "n1", SMALL, "REPLACED").begins("app", "k", "n1", LARGE)
-    # (A placeholder that makes room says for whom; the same key may come again at that moment.)
+    # (The event of a replaced placeholder names the real ask, which may have the same key.)
     story.add("APP", "REMOVE", "ALLOC_REPLACED", "app", "p", SMALL, "replaced by real")
     story.add("NODE", "REMOVE", "NODE_ALLOC", "n1", "p", SMALL).begins("app", "p", "n1", SMALL)
     await history.write(story.records)
@@ -256,7 +256,7 @@ async def test_a_change_of_size_is_no_further_allocation(history: History) -> No
 
 
 async def test_views_without_the_beginning(history: History) -> None:
-    """Retention took the begins: their ends do not go with other begins, and nothing becomes negative."""
+    """Retention has deleted the begins. Their ends do not match other begins, and nothing becomes negative."""
     records = life().records
     begun = next(n for n, one in enumerate(records) if b"k2" in (one.value or b"") and b"n1" in (one.value or b""))
     late = [one for one in records[begun:] if one.value != records[begun].value]
@@ -307,7 +307,7 @@ async def test_a_schema_of_version_1_is_brought_forward(history: History) -> Non
     await sink.write(batch_of(0, story.records[20:], 20, len(story.records)))
     await sink.close()
     upgraded = {view: await history.ask(f"select * from {{s}}.{view} order by 1, 2, 3, 4, 5") for view in VIEWS}
-    # The same events in a schema that was new yesterday.
+    # The same events in a schema that is a day older.
     other = History(history.dsn, history.connection)
     await other.write(life().records)
     for view in VIEWS:
@@ -315,7 +315,7 @@ async def test_a_schema_of_version_1_is_brought_forward(history: History) -> Non
         assert await other.ask(f"select * from {{s}}.{view} order by 1, 2, 3, 4, 5") == upgraded[view]
     rows = await history.ask("select indexdef from pg_indexes where schemaname = $1", history.schema)
     indexes = [text for (text,) in rows if f"events_{name}" in text]
-    assert len(indexes) == 7  # the day that was there has the new ones too
+    assert len(indexes) == 7  # the day of the old events has the new ones, too
     await history.connection.execute(f"drop schema {other.schema} cascade")
 
 
@@ -332,7 +332,7 @@ async def days(history: History) -> list[str]:
 
 
 def daily(first: int, last: int, *, of_day: int | None = None) -> list[Record]:
-    """An event a day (or all of one day), from 1970-01-01."""
+    """Make an event a day (or all of one day), from 1970-01-01."""
     return [
         record(n, "rm", n, event(n, at_ns=(n if of_day is None else of_day) * DAY_NS + 5)) for n in range(first, last)
     ]
@@ -346,17 +346,17 @@ async def test_retention_drops_days_and_late_events_do_not_bring_them_back(histo
     sink = history.sink(clock=clock, retention_days=2)
     await sink.start()
     assert await days(history) == ["19700104", "19700105", "19700106"]
-    # 2. what is too old when it comes is passed over; the progress is not held up
+    # 2. too old events are skipped, and progress continues
     before = metrics.EXPORT_EXPIRED.labels("postgres")._value.get()
     await sink.write(batch_of(0, [*daily(6, 9, of_day=1), *daily(9, 10, of_day=3)], 6, 10))
     assert await days(history) == ["19700104", "19700105", "19700106"]
     assert metrics.EXPORT_EXPIRED.labels("postgres")._value.get() - before == 3
     assert await sink.progress(0) == Progress(10, LastEvent(9, "rm", INSTANCE, 9))
     assert await history.ask("select id from {s}.events order by id") == [(3,), (4,), (5,), (9,)]
-    # 3. a batch of nothing but such
+    # 3. a batch of too old events only
     await sink.write(batch_of(0, daily(10, 12, of_day=0), 10, 12))
     assert await sink.progress(0) == Progress(12, LastEvent(11, "rm", INSTANCE, 11))
-    # 4. tomorrow comes while it runs
+    # 4. the next day begins meanwhile
     clock.advance(86_400)
     await sink.write(batch_of(0, daily(12, 13, of_day=6), 12, 13))
     assert await days(history) == ["19700105", "19700106", "19700107"]
@@ -384,7 +384,7 @@ async def test_a_reader_holds_up_a_drop_and_not_the_export(history: History) -> 
 
 
 async def test_views_agree_with_what_a_whole_muster_did(history: History, tmp_path: Path) -> None:
-    """Real events: 600 asks in 5 queues, half of them released; the view's figures are those of REST."""
+    """Real events of 600 asks in 5 queues, half of them released. The views' figures equal REST's."""
     environment = {
         "MUSTER_PUBLISHER__POSTGRES_DSN": history.dsn,
         "MUSTER_PUBLISHER__POSTGRES_SCHEMA": history.schema,
@@ -399,8 +399,8 @@ async def test_views_agree_with_what_a_whole_muster_did(history: History, tmp_pa
             await driver.ask_up_front(rm, "a")
             await driver.release_all(rm, "a")
             await driver.ask_up_front(rm, "b")
-            async with httpx.AsyncClient(base_url=deployment.http, timeout=30) as http:
-                async with asyncio.timeout(60):  # (the view follows the log: it may be behind what the RM heard)
+            async with httpx.AsyncClient(base_url=deployment.http, timeout=60) as http:
+                async with asyncio.timeout(60):  # (the view follows the log, and may be behind the RM's responses)
                     while True:
                         nodes = (await http.get("/ws/v1/partition/default/nodes")).json()
                         if sum(len(node.get("allocations") or []) for node in nodes) == 300:
@@ -408,7 +408,7 @@ async def test_views_agree_with_what_a_whole_muster_did(history: History, tmp_pa
                         await asyncio.sleep(0.02)
                 queues = (await http.get("/ws/v1/partition/default/queues")).json()
                 highest = (await http.get("/ws/v1/events/batch?count=1")).json()["HighestID"]
-            # (More may have come since REST was asked: what is still to be exported is, before it stops.)
+            # (There may be more events since the REST request: the publisher exports the rest before it stops.)
             async with asyncio.timeout(60):
                 while ((await history.ask("select max(id) from {s}.events"))[0][0] or 0) < highest:  # noqa: ASYNC110
                     await asyncio.sleep(0.1)
@@ -422,7 +422,7 @@ async def test_views_agree_with_what_a_whole_muster_did(history: History, tmp_pa
     assert rows == [(600, 600, 600, 300, 600, 0)]
     rows = await history.ask("select ended, count(*) from {s}.allocations group by 1 order by 1")
     assert rows == [("released", 300), (None, 300)]
-    # 2. the queues' usage in the end
+    # 2. the queues' usage at the end
     told = {"root": queues, **{child["queuename"]: child for child in queues["children"]}}
     rows = await history.ask(
         "select distinct on (queue, resource_type) queue, resource_type, used::bigint"
@@ -433,7 +433,7 @@ async def test_views_agree_with_what_a_whole_muster_did(history: History, tmp_pa
         (name, kind): value for name, queue in told.items() for kind, value in queue["allocatedResource"].items()
     }
     assert len(used) >= 12
-    # 3. what runs on the nodes
+    # 3. the nodes' allocations
     rows = await history.ask(
         "select distinct on (node) node, allocations::int from {s}.node_timeline order by node, id desc"
     )

@@ -1,5 +1,5 @@
-"""Two and three schedulers as processes, under load: started, killed, paused and stopped. Each ask is answered exactly
-once, and only the partitions that must move do.
+"""Two and three schedulers as processes under load: started, killed, paused and stopped. Each ask is answered exactly
+once, and no partition moves without need.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from muster_scheduler.app import SchedulerService
 from muster_scheduler.settings import SchedulerSettings
 from waiting import eventually
 
-pytestmark = [pytest.mark.slow, pytest.mark.kafka, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.kafka, pytest.mark.timeout(600)]
 
 PARTITIONS = 4
 PACE_S = 0.02  # between two asks of an RM
@@ -39,7 +39,7 @@ async def test_schedulers_come_go_die_and_pause_under_load(tmp_path: Path, kafka
                 await asyncio.sleep(PACE_S)
 
         async def answered() -> None:
-            """What was asked for until now is answered."""
+            """Wait until all asks so far are answered."""
             asked = [(rm, set(rm.sent)) for rm in rms]
             await eventually(lambda: all(keys <= rm.allocated.keys() for rm, keys in asked), "all asks are answered")
 
@@ -65,7 +65,7 @@ async def test_schedulers_come_go_die_and_pause_under_load(tmp_path: Path, kafka
             # 4 started again
             schedulers.start(dead)
             before = await schedulers.settled([0, 1, 2], PARTITIONS)
-            # 5 paused: the others take over; it goes on, writes nothing, and is a member again
+            # 5 paused: the others take over; then it continues, writes nothing, and is a member again
             paused = next(number for number in (0, 1, 2) if before[number])
             others = [number for number in (0, 1, 2) if number != paused]
             schedulers.send(paused, signal.SIGSTOP)
@@ -117,7 +117,7 @@ async def test_schedulers_come_go_die_and_pause_under_load(tmp_path: Path, kafka
 
 
 async def test_informers_go_with_the_partition_of_their_rm(tmp_path: Path, kafka_bootstrap: str) -> None:
-    """The next owner lists anew, and decides after that."""
+    """The next owner lists again before it decides."""
     path = tmp_path / "hosts.yaml"
     path.write_text("[]\n")
     async with opened(kafka_bootstrap, "outside", 2) as (settings, log):
@@ -147,7 +147,7 @@ async def test_informers_go_with_the_partition_of_their_rm(tmp_path: Path, kafka
             await rm.ask(5)
             await eventually(lambda: rm.waiting == 0)
             assert await other.problems() == []
-            assert lives[2] not in lives[:2], "a life of their own in each ownership"
+            assert lives[2] not in lives[:2], "each ownership has another life"
             assert set(rm.answers.values()) == {1}
         finally:
             await rm.stop()

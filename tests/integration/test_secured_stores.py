@@ -1,5 +1,6 @@
-"""Kafka, Redis and PostgreSQL that want TLS and a password: each client gets in with its settings, and a client that is
-refused says which setting is at fault, never its secret.
+"""Kafka, Redis and PostgreSQL with TLS and passwords: each client connects with its settings.
+
+The error of a refused client names the setting at fault, never its secret.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ WRONG = "wr0ng-passw0rd-that-nobody-may-see"
 
 @pytest.fixture(autouse=True)
 def no_secret_is_logged(secured: Secured, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """Looks at everything that any library logged, too."""
+    """Check the logs of all libraries."""
     caplog.set_level(logging.DEBUG)
     logging.getLogger("asyncio").setLevel(logging.INFO)
     with structlog.testing.capture_logs() as captured:
@@ -65,7 +66,7 @@ def _holds_no_secret(secured: Secured, text: str) -> None:
 
 
 def _said(secured: Secured, error: BaseException) -> str:
-    """An error's text; nothing of it, of its causes and of the frames' lines holds a secret."""
+    """Return an error's text. Check that the text, its causes and the traceback hold no secret."""
     _holds_no_secret(secured, "".join(traceback.format_exception(error)) + repr(error))
     return str(error)
 
@@ -167,7 +168,7 @@ async def test_kafka_refuses(
     secured: Secured, files: dict[str, Path], changes: dict[str, Any], kind: type[LogError], told: str
 ) -> None:
     named = {name: files.get(value, value) if isinstance(value, str) else value for name, value in changes.items()}
-    # (An uncertain refusal is tried again until the time is over; then the brokers are asked once more.)
+    # (The client repeats an uncertain refusal until the timeout, then asks the brokers once more.)
     settings = _kafka(secured, "t.", kafka_start_timeout_s=60 if kind is LogRefused else 1, **named)
     with pytest.raises(kind) as refused:
         async with _opened(settings):
@@ -445,7 +446,7 @@ async def _source(module: Any, options: dict[str, Any]) -> AsyncIterator[ListWat
 
 @pytest.fixture
 async def kafka_inventory(secured: Secured) -> dict[str, Any]:
-    """A topic with one host, and the options to read it."""
+    """Make a topic with one host; return the options to read it."""
     topic = f"t{uuid.uuid4().hex}"
     admin = AIOKafkaAdminClient(bootstrap_servers=secured.kafka_plain)
     await admin.start()

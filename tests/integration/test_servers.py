@@ -1,4 +1,4 @@
-"""The servers that the fixtures give are what the tests take them for."""
+"""The servers of the fixtures have the properties that tests assume."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ async def test_kafka_ends_transactions(kafka_bootstrap: str) -> None:
         isolation_level="read_committed",
         auto_offset_reset="earliest",
     )
-    async with asyncio.timeout(30), producer, consumer:
-        for value in (b"a", b"b"):  # the second one can only begin when the first one has ended
+    async with asyncio.timeout(60), producer, consumer:
+        for value in (b"a", b"b"):  # the second one cannot begin before the first one has ended
             async with producer.transaction():
                 await producer.send_and_wait(topic, value)
         assert [(await consumer.getone()).value for _ in range(2)] == [b"a", b"b"]

@@ -1,4 +1,4 @@
-"""examples/python/objects.py, as somebody else's consumer of si.state.v1, beside the view's answers over REST."""
+"""examples/python/objects.py, a foreign consumer of si.state.v1, compared with the view's answers over REST."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from muster_si.constants import FOREIGN
 from waiting import eventually
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "python" / "objects.py"
-TIMEOUT_S = 60
+TIMEOUT_S = 180
 QUEUES = """
 partitions:
   - name: default
@@ -28,11 +28,11 @@ partitions:
         queues: [{name: a}, {name: b}]
 """
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 async def objects(*where: str) -> Any:
-    """What the example prints, of everything that was there when it began."""
+    """Return the example's output for all records at its start."""
     done = await asyncio.to_thread(
         subprocess.run,
         [sys.executable, str(EXAMPLE), *where, "--json"],
@@ -79,7 +79,7 @@ async def lived(rm: Rm) -> None:
 
 
 async def agree(rm: Rm, *where: str) -> dict[str, Any]:
-    """The example and the view come to say the same."""
+    """Wait until the example and the view agree."""
     last: list[Any] = []
 
     async def same() -> bool:
@@ -96,7 +96,7 @@ async def agree(rm: Rm, *where: str) -> dict[str, Any]:
 
 def holds_what_was_lived(found: dict[str, Any], rm: Rm) -> None:
     assert (found["nodes"], found["applications"]) == (2, {"Running": 2, "Rejected": 1})
-    assert found["allocations"] == len(rm.runs.keys() - {"daemon"}) > 2  # (somebody else's, and echoed)
+    assert found["allocations"] == len(rm.runs.keys() - {"daemon"}) > 2  # (the daemon's is foreign, and is echoed)
     assert found["pending"] == 5 - sum(name.startswith("large") for name in rm.runs) > 0
 
 
@@ -112,7 +112,7 @@ async def test_on_the_embedded_log_beside_its_owner_and_after_it(tmp_path: Path)
         found = await agree(rm, str(data))
         holds_what_was_lived(found, rm)
         await agree(second, str(data))
-        await rm.client.register()  # anew: all that it had is gone
+        await rm.client.register()  # a new registration: all objects are gone
         await rm.nodes(n1=4_000)
         left = await objects(str(data))
         assert (left["rm/1 %/default"]["nodes"], left["rm/1 %/default"]["applications"]) == (1, {})
@@ -131,7 +131,7 @@ def test_without_a_log_it_says_so(tmp_path: Path) -> None:
 @pytest.mark.kafka
 @pytest.mark.parametrize("name", ["objects.py", "consume_events.py"])
 def test_without_a_topic_they_say_so(name: str, kafka_bootstrap: str) -> None:
-    """(They would wait for ever.)"""
+    """(Otherwise they would wait for ever.)"""
     said = nothing_at(EXAMPLE.with_name(name), kafka_bootstrap, "--topic", "nobody.made-this")
     assert said.startswith("there is no topic nobody.made-this: ")
 

@@ -1,4 +1,4 @@
-"""Debian's Chromium, and something for it to look at. One of each for all tests of this folder."""
+"""One Chromium and one `muster up` for all tests of this folder."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from page import world
 from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, async_playwright, expect
 from up import Up, up
 
-# A machine that has much else to do: nothing is held against how fast it is.
-PATIENCE_MS = 30_000
+# A generous limit: the tests do not measure speed.
+PATIENCE_MS = 60_000
 SHOTS = Path(__file__).parents[2] / ".artefacts" / "page"
 
 Opened = Callable[..., Awaitable[Page]]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One event loop for all of them: the browser and the resource managers live in it."""
+    """Give all tests one event loop, because the browser and the resource managers live in it."""
     for item in items:
         if Path(__file__).parent in item.path.parents and isinstance(item, pytest.Function):
             item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
@@ -44,7 +44,7 @@ def chromium() -> str:
 async def browser(chromium: str) -> AsyncIterator[Browser]:
     expect.set_options(timeout=PATIENCE_MS)
     async with async_playwright() as playwright:
-        # (A container has neither the rights that the sandbox needs nor much shared memory.)
+        # (A container lacks the sandbox's rights and has little shared memory.)
         arguments = ["--no-sandbox", "--disable-dev-shm-usage", "--force-color-profile=srgb"]
         one = await playwright.chromium.launch(executable_path=chromium, args=arguments)
         yield one
@@ -67,12 +67,12 @@ async def muster(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Asy
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def opened(browser: Browser) -> AsyncIterator[Opened]:
-    """Opens a page of its own context; at the end none of them may have said an error, or been hacked."""
+    """Open pages, each in a context of its own. At the end, no page may have logged an error or run hostile text."""
     contexts: list[BrowserContext] = []
     said: list[str] = []
 
     def heard(message: ConsoleMessage) -> None:
-        # (What a server answers with 4xx and 5xx the browser reports by itself.)
+        # (The browser itself reports answers of 4xx and 5xx.)
         if message.type == "error" and "Failed to load resource" not in message.text:
             said.append(message.text)
 
@@ -89,7 +89,7 @@ async def opened(browser: Browser) -> AsyncIterator[Opened]:
         if init:
             await context.add_init_script(init)
         page = await context.new_page()
-        if clock:  # it goes as ever, and can be put forward
+        if clock:  # it advances as usual, and tests can move it forward
             await page.clock.install()
         page.set_default_timeout(PATIENCE_MS)
         page.on("console", heard)

@@ -1,4 +1,4 @@
-"""Each view on a screen and on a phone, light and dark: pictures for people, and what can be measured of their looks.
+"""Each view on a screen and on a phone, light and dark: pictures for people, and measured rules of legibility.
 
 The pictures are in .artefacts/page: git ignores it, continuous integration keeps it.
 """
@@ -13,7 +13,7 @@ from page.conftest import SHOTS, Opened
 from playwright.async_api import expect
 from up import Up
 
-# View, and what of it is there when it is drawn.
+# View → a selector that exists once the view is drawn.
 VIEWS = {
     "overview": ("#/overview?rm=prod", ".gauge"),
     "queues": ("#/queues?rm=prod", ".tree"),
@@ -40,7 +40,7 @@ SMALL = """() => [...document.querySelectorAll('body *')]
 
 
 async def test_each_view_can_be_read(muster: Up, opened: Opened) -> None:
-    """Each text stands out 4.5 to 1 (WCAG AA) and has 12 pixels, each control has a name, nothing is too wide."""
+    """Each text has a contrast of 4.5 to 1 (WCAG AA) and 12 pixels, each control has a name, nothing is too wide."""
     SHOTS.mkdir(parents=True, exist_ok=True)
     found = await asyncio.gather(*(_problems(muster, opened, look) for look in LOOKS))
     assert dict(zip(LOOKS, found, strict=True)) == {look: {} for look in LOOKS}

@@ -1,4 +1,4 @@
-"""How the page behaves: towards its reader (keyboard, eyes, small screens, tokens) and towards the server (polling)."""
+"""The page's behaviour: keyboard, colours, tokens, and requests to the server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TOKEN = "page-token-0123456789"
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def guarded(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Up]:
-    """A `muster up` that wants a token, and has no resource manager."""
+    """A `muster up` that needs a token and has no resource manager."""
     tokens = json.dumps({"reader": {"role": "read", "token": TOKEN}})
     settings = ("--set", f"gateway.tokens={tokens}", "--set", "gateway.grpc_open=true")
     async with up(tmp_path_factory.mktemp("guarded"), *settings) as one:
@@ -31,11 +31,11 @@ async def _quiet(page: Page) -> None:
     await expect(page.locator("main")).not_to_contain_text("Loading")
 
 
-# ---- for everybody ---------------------------------------------------------------------------------------------------
+# ---- accessibility ---------------------------------------------------------------------------------------------------
 
 
 async def test_the_looking_finds_what_is_wrong(muster: Up, opened: Opened) -> None:
-    """(That of each view, in test_looks.py, could not fail otherwise.)"""
+    """(This shows that the check of each view in test_looks.py can fail.)"""
     page = await opened(muster.http)
     await _quiet(page)
     await page.evaluate(
@@ -74,7 +74,7 @@ async def test_everything_is_reached_by_tab_in_reading_order(muster: Up, opened:
         )
         if box is None:
             break
-        # What has the focus is to be seen.
+        # The focus is visible.
         assert box["outline"] >= 2
         assert box["kind"] != "none"
         reached += 1
@@ -128,8 +128,9 @@ async def test_only_what_is_shown_is_asked_for_and_nothing_while_hidden(muster: 
     await page.evaluate(turn, True)
     await expect(page.locator("#status")).to_contain_text("paused while hidden")
     asked.clear()
-    await page.clock.fast_forward(60_000)  # longer than from one question to the next
-    await page.evaluate("async () => { await fetch('/page/icon.svg'); }")  # (what was asked before this is seen)
+    await page.clock.fast_forward(60_000)  # longer than the interval of requests
+    # (Requests from before the change arrive before this one.)
+    await page.evaluate("async () => { await fetch('/page/icon.svg'); }")
     assert asked == []
     async with page.expect_response("**/metrics/snapshot**"):
         await page.evaluate(turn, False)
@@ -175,7 +176,7 @@ async def test_a_token_is_asked_for_and_kept_in_the_tab_only(guarded: Up, opened
 async def test_a_gateway_that_is_away_is_said_and_waited_for(guarded: Up, opened: Opened) -> None:
     page = await opened(guarded.http, init=f"sessionStorage.setItem('muster.token', '{TOKEN}')", clock=True)
     async with world.Rm(guarded, "empty", world.LARGE):
-        # A cluster without anything.
+        # An empty cluster.
         await page.clock.fast_forward(3000)
         await expect(page.get_by_role("heading", name="The cluster is empty")).to_be_visible()
         await page.get_by_role("link", name="Users").click()
@@ -183,7 +184,7 @@ async def test_a_gateway_that_is_away_is_said_and_waited_for(guarded: Up, opened
         await page.get_by_role("link", name="Applications", exact=True).click()
         await expect(page.locator("main")).to_contain_text("No application is active.")
         assert page.url.endswith("#/applications")
-        # Who is shown stays, whoever else registers, and the address says it from then on.
+        # The chosen RM stays when others register, and the address names it from then on.
         async with world.Rm(guarded, "above", world.LARGE):
             await page.clock.fast_forward(11_000)
             await expect(page.get_by_label("Resource manager")).to_have_value("empty")

@@ -1,4 +1,4 @@
-"""What each view shows of a real Muster, and that a link to a state of it leads there again."""
+"""The content of each view of a real Muster, and links to a view's state."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ async def test_an_application_has_its_life_drawn(muster: Up, opened: Opened) -> 
     await expect(drawing).to_have_attribute(
         "aria-label", re.compile(r"New, Accepted, Running. 29 asks in all, 21 alloc")
     )
-    # 24 at first; 8 of them are over, which only events know; 5 came later.
+    # 24 at first; 8 of them have ended, which only events show; 5 came later.
     assert await drawing.locator("rect.run").count() == 29
     assert await drawing.locator("rect.run.released").count() == 8
     assert await drawing.locator("rect.state.running").count() == 1
@@ -149,7 +149,7 @@ async def test_the_heat_map_is_for_the_keyboard_too(muster: Up, opened: Opened) 
     await page.keyboard.press("ArrowDown")
     await expect(said).not_to_contain_text("node-0000")
     down = (await said.inner_text()).split()[0]
-    # It stays where it is, and has the focus, when the figures come anew.
+    # An update of the figures changes neither place nor focus.
     async with page.expect_response("**/metrics/snapshot**"):
         await page.clock.fast_forward(5000)
     await expect(said).to_contain_text(down)
@@ -164,7 +164,7 @@ async def test_the_heat_map_is_for_the_keyboard_too(muster: Up, opened: Opened) 
 
 
 async def test_many_nodes_stay_fluent(muster: Up, opened: Opened) -> None:
-    """Nothing in the document grows with the nodes, so that no figure of time needs to be held against a machine."""
+    """The document does not grow with the number of nodes. So the test needs no measurement of time."""
     page = await opened(f"{muster.http}/#/nodes?rm=large")
     await expect(page.locator(".list tbody tr")).to_have_count(25)
     assert await page.evaluate("() => document.querySelectorAll('*').length") < 900
@@ -194,7 +194,7 @@ async def test_events_come_live_and_can_be_held(muster: Up, opened: Opened) -> N
         hold = page.get_by_role("button", name="Pause")
         await hold.click()
         await page.get_by_role("button", name="Resume").click()
-    # It goes on where it was.
+    # It continues from its last event.
     assert re.search(r"start=\d+", (await asked.value).url)
 
 
@@ -226,7 +226,7 @@ async def test_users_and_groups_are_measured_against_their_limits(muster: Up, op
     page = await opened(f"{muster.http}/#/users?{PROD}")
     rows = page.locator(".people tbody tr")
     await expect(rows).to_have_count(8)
-    # Who uses most of the cluster, of whatever type, comes first; then who is nearest to a limit.
+    # The largest share of the cluster (of any type) comes first, then the user nearest to a limit.
     await expect(rows.first).to_contain_text("66% nvidia.com/gpu")
     await page.get_by_role("button", name="Nearest limit").click()
     await expect(rows.first).to_contain_text(re.compile("ben.*32 of 32 cores in root.research"))
@@ -239,7 +239,7 @@ async def test_users_and_groups_are_measured_against_their_limits(muster: Up, op
     await expect(queues).to_have_text(
         [re.compile("root.*1 of 200"), re.compile("research.*1 of 50"), re.compile("notebooks")]
     )
-    # Where nothing is limited no bar pretends it, and a limit above holds below.
+    # There is no bar without a limit, and a parent's limit holds for its children.
     meters = [await one.get_attribute("aria-label") for one in await queues.get_by_role("meter").all()]
     assert meters == ["root.research: cores", "root.research.notebooks: cores, of the max above"]
     await expect(queues.first).to_contain_text("64Gi · no limit")
@@ -247,13 +247,13 @@ async def test_users_and_groups_are_measured_against_their_limits(muster: Up, op
     await page.get_by_role("link", name="ben", exact=True).click()
     await page.get_by_role("link", name="Show all of the user's applications").click()
     await expect(page.locator(".apps tbody tr")).to_have_count(1)
-    # In the navigation groups are with the users.
+    # The navigation marks "users" for groups, too.
     await page.goto(f"{muster.http}/#/groups?{PROD}")
     await expect(page.locator("main")).to_contain_text("No group has a limit")
     await expect(page.get_by_role("navigation", name="Views").get_by_role("link", name="Users")).to_have_attribute(
         "aria-current", "page"
     )
-    # Of many applications some are named.
+    # If there are many applications, some are named.
     await page.goto(f"{muster.http}/#/users/user-1?rm=large")
     await queues.nth(1).get_by_role("link", name=re.compile(r"\d+ more")).click()
     await expect(page.get_by_label("User")).to_have_value("user-1")
@@ -268,14 +268,14 @@ async def test_partitions_are_kept_apart(muster: Up, opened: Opened) -> None:
     )
     await expect(queues.first).to_contain_text("24Gi of 48Gi")
     await queues.last.get_by_role("link", name="nightly").click()
-    # Of the application of the same id in the other partition there is nothing in this one's life.
+    # The life of this application shows nothing of the one with the same id in the other partition.
     await expect(page.locator("main")).to_contain_text("Another application has this id, in partition default.")
     await expect(page.locator("svg.timeline rect.run")).to_have_count(3)
     await expect(page.locator("main")).to_contain_text(re.compile("ann.*counts in group ml"))
     await page.get_by_role("link", name="Show that one").click()
     await expect(page.locator("svg.timeline rect.run")).to_have_count(10)
     await expect(page.get_by_label("Partition")).to_have_value("default")
-    # What is in the other one is found there.
+    # The objects of the other partition are shown there.
     for view, name in (("applications", "only-gpu"), ("nodes", "n-3"), ("queues", "root.gpu")):
         await page.goto(f"{muster.http}/#/{view}/{name}?rm=pair")
         await page.get_by_role("link", name="It is in partition accelerated.").click()
@@ -298,7 +298,7 @@ async def test_partitions_are_kept_apart(muster: Up, opened: Opened) -> None:
 
 @pytest.mark.parametrize("view", ["applications", "users", "pending", "nodes", "events"])
 async def test_hostile_names_are_text(muster: Up, opened: Opened, view: str) -> None:
-    """(`opened` looks that nothing of theirs ran, and that the browser had nothing to refuse.)"""
+    """(`opened` checks that no script of theirs ran, and that the browser had nothing to refuse.)"""
     page = await opened(f"{muster.http}/#/{view}?{PROD}&q=onerror")
     await expect(page.locator("main")).to_contain_text(HOSTILE)
     assert await page.locator("main img").count() == 0
@@ -335,7 +335,7 @@ async def test_every_reason_has_a_heading_and_every_event_a_sentence(muster: Up,
             "referenceID": "that",
         }
         for row in rows
-        if row[0] != "REQUEST"  # those go to the RM only
+        if row[0] != "REQUEST"  # these events go to the RM only
     ]
     assert len(events) > 50
     sentences = await page.evaluate(
@@ -346,7 +346,7 @@ async def test_every_reason_has_a_heading_and_every_event_a_sentence(muster: Up,
 
 
 async def test_a_completed_application_is_found_and_drawn(muster: Up, opened: Opened) -> None:
-    """(Completing takes 30 s, most of which have passed with the other tests.)"""
+    """(Completion takes 30 s; most of it has passed during the other tests.)"""
     page = await opened(f"{muster.http}/#/applications?{PROD}&state=Completed")
     row = page.locator(".apps tbody tr")
     await expect(row).to_contain_text("nightly-report", timeout=45_000)

@@ -1,4 +1,4 @@
-"""What the page is shown: a `muster up` of its own, and resource managers that live a scripted life there."""
+"""The data of the page's tests: a `muster up` with resource managers that follow a script."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from waiting import eventually
 PATIENCE_S = 60.0
 QUICK = ClientSettings(backoff_min_ms=20, backoff_max_ms=200, close_timeout_s=1, linger_s=0.2)
 GI = 1 << 30
-# Applications of the large cluster, with four allocations each; what a full one has: 5000.
+# Applications of the large cluster, with four allocations each. (A full cluster has 5,000.)
 APPLICATIONS = int(os.environ.get("MUSTER_PAGE_APPLICATIONS", "1000"))
 NODES = 1_500
 
@@ -74,9 +74,9 @@ partitions:
 
 
 class Rm:
-    """A resource manager that confirms at once whatever it is told to end.
+    """A resource manager that confirms each release at once.
 
-    :ivar runs: what was allocated and not released, by key.
+    :ivar runs: allocations that are not released, by key.
     """
 
     def __init__(self, muster: Up, rm_id: str, queues: str) -> None:
@@ -118,13 +118,13 @@ class Rm:
         self.states.update({item.applicationID: item.state for item in updated})
 
     async def app(self, app: str, queue: str, user: str, **more: Any) -> None:
-        """Announces it, and waits for the answer."""
+        """Announce an application, and wait for the answer."""
         self.states.pop(app, None)
         await self.client.send_applications([application(app, queue, user=user, **more)])
         await eventually(lambda: app in self.states, f"an answer for {app}")
 
     async def asks(self, app: str, number: int, resources: dict[str, int], name: str = "", **more: Any) -> list[str]:
-        """Asks for so many alike; gives their keys."""
+        """Send so many equal asks; return their keys."""
         keys = [f"{name or app}-{each}" for each in range(number)]
         await self.client.send_asks([ask(key, app, resources, **more) for key in keys])
         return keys
@@ -138,7 +138,7 @@ class Rm:
         await eventually(lambda: self.runs.keys().isdisjoint(keys), f"the end of {keys}")
 
     async def shows(self, path: str, what: Callable[[Any], Any]) -> Any:
-        """Waits until what REST says holds; gives it."""
+        """Wait until REST's answer meets the condition; return the answer."""
 
         async def look() -> Any:
             answer = await self._http.get(path, params={"rm": self.rm_id})
@@ -148,8 +148,8 @@ class Rm:
 
 
 async def lives(rm: Rm) -> None:
-    """Queues, limits, gangs, what runs, waits, is over, failed and was rejected. Returns when all of it is so."""
-    # 1. Nodes of three kinds, with work of others on some; one drains.
+    """Create queues, limits, gangs, and applications in every state. Return when all are in their states."""
+    # 1. Nodes of three kinds, some with foreign allocations; one drains.
     nodes = [
         *(
             node(f"cpu-{n:02}", {"vcore": 32_000, "memory": 128 * GI}, occupied={"vcore": 1_000, "memory": 2 * GI})
@@ -162,7 +162,7 @@ async def lives(rm: Rm) -> None:
     await rm.client.send_nodes(nodes)
     async with asyncio.timeout(PATIENCE_S):
         await rm.client.nodes_answered()
-    # 2. What is over soon: one that completes (30 s from now on), a gang that fails, one that is rejected.
+    # 2. Short lives: an application that completes (30 s from now on), a gang that fails, one that is rejected.
     await rm.app("nightly-report", "root.prod.payments", "pay")
     report = await rm.asks("nightly-report", 6, {"vcore": 2_000, "memory": 4 * GI})
     await rm.has(report)
@@ -177,7 +177,7 @@ async def lives(rm: Rm) -> None:
         await rm.has(await rm.asks(name, pods, {"vcore": 2_000, "memory": 6 * GI}))
     await rm.ends([f"search-{n}" for n in range(0, 24, 3)])
     await rm.has(await rm.asks("search", 5, {"vcore": 2_000, "memory": 6 * GI}, "search-again"))
-    # 4. A gang that runs, one that has no room; notebooks up to a user's limit.
+    # 4. A gang that runs, one without room; notebooks up to a user's limit.
     await rm.app("train-vision", "root.research.training", "ann", placeholder_ask={"nvidia.com/gpu": 16})
     gpus = {"vcore": 8_000, "memory": 32 * GI, "nvidia.com/gpu": 4}
     await rm.asks("train-vision", 4, gpus, "vision-ph", placeholder=True, task_group="workers")
@@ -186,17 +186,17 @@ async def lives(rm: Rm) -> None:
     await rm.asks("train-speech", 5, gpus, "speech-ph", placeholder=True, task_group="workers")
     await rm.app("notebook-ben", "root.research.notebooks", "ben")
     await rm.has((await rm.asks("notebook-ben", 6, {"vcore": 8_000, "memory": 16 * GI}))[:4])
-    # 5. Batches at their queue's max; one that no node can take.
+    # 5. Batches at their queue's max; one that fits on no node.
     for number in range(4):
         await rm.app(f"batch-{number}", "root.prod.batch", "bat")
         await rm.asks(f"batch-{number}", 20, {"vcore": 2_000, "memory": 8 * GI})
     await rm.app("giant", "root.prod.web", "ann")
     await rm.asks("giant", 2, {"vcore": 60_000, "memory": GI})
-    # 6. Hostile names, in the state that shows most of them.
+    # 6. Hostile names, in the state in which the page shows most of them.
     await rm.app(HOSTILE_APP, "root.sandbox", HOSTILE)
     await rm.has(await rm.asks(HOSTILE_APP, 1, {"vcore": 500}, HOSTILE_KEY))
     await rm.asks(HOSTILE_APP, 1, {"vcore": 30_000}, f"{HOSTILE_KEY}-waits")
-    # 7. All of that is to be seen.
+    # 7. Wait until REST shows all of it.
     drained = node("cpu-15", {}, action=si.NodeInfo.DRAIN_NODE)
     await rm.client.send_nodes([drained])
     at = "/ws/v1/partition/default"
@@ -208,7 +208,7 @@ async def lives(rm: Rm) -> None:
 
 
 async def parts(rm: Rm) -> None:
-    """What lives in the two partitions of :data:`PAIR`."""
+    """Create the objects of the two partitions of :data:`PAIR`."""
     plain, gpu = {"vcore": 16_000, "memory": 64 * GI}, {"vcore": 32_000, "memory": 128 * GI, "nvidia.com/gpu": 8}
     await rm.client.send_nodes([node(f"n-{n}", plain, partition="default") for n in range(3)])
     await rm.client.send_nodes([node(f"n-{n}", gpu, partition="accelerated") for n in (2, 3)])
@@ -225,7 +225,7 @@ async def parts(rm: Rm) -> None:
 
 
 async def fills(rm: Rm, applications: int = APPLICATIONS, nodes: int = NODES) -> None:
-    """A large cluster: many nodes, many applications with four allocations each."""
+    """Create a large cluster: many nodes, many applications with four allocations each."""
     sizes = [16_000, 32_000, 64_000]
     await rm.client.send_nodes(
         [node(f"node-{n:04}", {"vcore": sizes[n % 3], "memory": sizes[n % 3] // 250 * GI}) for n in range(nodes)]
@@ -234,7 +234,7 @@ async def fills(rm: Rm, applications: int = APPLICATIONS, nodes: int = NODES) ->
     await rm.client.send_applications(
         [application(name, f"root.{'abc'[n % 3]}", user=f"user-{n % 7}") for n, name in enumerate(names)]
     )
-    # (However many they are, they fill half of it, some nodes more than others.)
+    # (Any number of them fills half of the cluster, some nodes more than others.)
     sized = [
         {"vcore": (500 + n % 11 * 700) * 2_000 // applications, "memory": (1 + n % 7) * 2_000 * GI // applications}
         for n in range(applications)

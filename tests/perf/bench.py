@@ -1,4 +1,4 @@
-"""Measures Muster on this machine, embedded and on Kafka, beside the peer's figures; see the README.md here.
+"""Measures Muster on this machine, embedded and on Kafka. README.md in this folder explains the scenarios.
 
 .venv/bin/python -m tests.perf.bench [--backend embedded|kafka|both] [--runs 3] [--quick] [--only gangs] [--json FILE]
 """
@@ -28,7 +28,6 @@ from chaos.harness import Deployment, embedded, on_kafka  # noqa: E402
 from muster_client.replay import ReplayOptions, replay  # noqa: E402
 from perf.driver import Driver, Shape  # noqa: E402
 from perf.gang_driver import Gangs, run_gangs, run_gangs_on_a_clock  # noqa: E402
-from perf.peer import PEER  # noqa: E402
 from perf.turns_driver import MODES, broken_promises, run_turns, scenario_of  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
@@ -37,7 +36,7 @@ GOAL_ASKS_PER_S = {"embedded": 3_000.0, "kafka": 2_000.0}
 BACKENDS = tuple(GOAL_ASKS_PER_S)
 CLOCK_ASKS_PER_S = 500.0
 PACED_CHUNK, BURST_CHUNK = 5, 100
-# What is measured, in the order of the table.
+# The figures, in the order of the table.
 SCENARIOS = (
     "throughput",
     "churn",
@@ -51,7 +50,7 @@ SCENARIOS = (
     "gangs",
     "gangs_latency",
 )
-# Of all pairs of ask and node, by an RM that refuses some.
+# The share of all pairs of ask and node that the RM refuses, in %.
 REFUSED_PERCENT = 30
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -59,7 +58,7 @@ console = Console(stderr=True)
 
 
 async def throughput_and_churn(deployment: Deployment, shape: Shape) -> dict[str, dict[str, Any]]:
-    """10,000 asks up front; then all released, and as many again."""
+    """Send 10,000 asks up front, release all, and send as many again."""
     driver = Driver(deployment.gateway, "bench-throughput", shape)
     async with driver.client() as rm:
         nodes_s = await driver.set_up(rm)
@@ -82,7 +81,7 @@ async def throughput_and_churn(deployment: Deployment, shape: Shape) -> dict[str
 
 
 async def asked(deployment: Deployment, shape: Shape, refused_percent: int) -> dict[str, Any]:
-    """10,000 asks up front, by an RM that is asked before each is placed."""
+    """Send 10,000 asks up front from an RM that answers predicates."""
     driver = Driver(deployment.gateway, f"bench-callbacks-{refused_percent}", shape, refused_percent)
     async with driver.client() as rm:
         await driver.set_up(rm)
@@ -100,7 +99,7 @@ async def asked(deployment: Deployment, shape: Shape, refused_percent: int) -> d
 async def latency(
     deployment: Deployment, shape: Shape, duration_s: float, refused_percent: int | None = None
 ) -> dict[str, Any]:
-    """500 asks/s, one by one."""
+    """Send 500 asks/s, one in a message."""
     rm_id = "bench-latency" if refused_percent is None else "bench-callbacks-latency"
     driver = Driver(deployment.gateway, rm_id, shape, refused_percent)
     async with driver.client() as rm:
@@ -110,7 +109,7 @@ async def latency(
 
 
 async def trace(deployment: Deployment, mode: str, goal_asks_per_s: float) -> dict[str, Any]:
-    """The openb trace: "paced" at the goal's rate, "burst" as fast as it is taken."""
+    """Replay the openb trace: "paced" at the goal's rate, "burst" as fast as Muster takes it."""
     paced = mode == "paced"
     options = ReplayOptions(
         deployment.gateway,
@@ -131,7 +130,7 @@ async def trace(deployment: Deployment, mode: str, goal_asks_per_s: float) -> di
 
 
 async def measure(backend: str, deployment: Deployment, quick: bool, only: str) -> dict[str, dict[str, Any]]:
-    """Every scenario once, on one set of processes (or those whose names begin with ``only``)."""
+    """Run every scenario (or those whose names begin with ``only``) once on one set of processes."""
     shape = Shape()
     found: dict[str, dict[str, Any]] = {}
     await deployment.start()
@@ -165,7 +164,7 @@ async def measure(backend: str, deployment: Deployment, quick: bool, only: str) 
 
 
 def medians(runs: list[dict[str, dict[str, Any]]]) -> dict[str, dict[str, Any]]:
-    """For each scenario, the median of each number; what is no number is the last run's."""
+    """Return each scenario's medians. Values that are no numbers come from the last run."""
     result: dict[str, dict[str, Any]] = {}
     for scenario, last in runs[-1].items():
         result[scenario] = {}
@@ -201,7 +200,7 @@ def resident_mb(deployment: Deployment) -> dict[str, float]:
 
 
 def machine() -> dict[str, Any]:
-    """Where this was measured."""
+    """Return facts of the machine."""
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
     ).stdout.strip()
@@ -220,20 +219,18 @@ def flat(backend: str, found: dict[str, dict[str, Any]]) -> list[dict[str, Any]]
 
 
 def show(results: dict[str, dict[str, dict[str, Any]]]) -> None:
-    """Side by side: each backend, and the peer."""
+    """Print the backends side by side."""
     table = Table(title="medians", title_justify="left")
     table.add_column("scenario")
     table.add_column("figure")
     for backend in results:
         table.add_column(backend, justify="right")
-    table.add_column("peer (in memory)", justify="right")
     hidden = {"asks_per_message", "asks", "nodes", "tasks", "server_cpu_s_each", "good", "complaints", "pending"}
     for scenario in SCENARIOS:
         names = [name for found in results.values() for name in found.get(scenario, {}) if name not in hidden]
         for name in dict.fromkeys(names):
-            peer: Any = PEER.get(scenario, {})
             cells = [found[scenario].get(name, "") for found in results.values()]
-            table.add_row(scenario, name, *(_shown(cell) for cell in cells), _shown(peer.get(name, "")))
+            table.add_row(scenario, name, *(_shown(cell) for cell in cells))
         table.add_section()
     console.print(table)
 
@@ -260,7 +257,6 @@ def main() -> int:
         "muster": version("muster"),
         "measured_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "machine": machine(),
-        "peer": PEER,
         "medians": {},
         "each": {},
         "runs": [],

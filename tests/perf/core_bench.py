@@ -4,24 +4,24 @@
 .venv/bin/python -m tests.perf.core_bench --only gangs [--runs 3]
 
 Standard output carries one JSON line for each run, standard error a table beside YuniKorn's figures. Each run is
-a process of its own, with the garbage collector as the service sets it, and does what the scheduler service does with
-its core, less the protobuf: all asks are submitted up front in requests of 1,000 (``apply``), then ``cycle`` is called
-with the service's budget until nothing more fits; every outcome is drained (facts, events, changed objects).
+a process of its own, with the service's settings of the garbage collector. It drives the core like the scheduler
+service, without protobuf: all asks are submitted up front in requests of 1,000 (``apply``), then ``cycle`` is called
+with the service's budget until nothing more fits. Every outcome is drained (facts, events, changed objects).
 
-What the figures are:
+The figures:
 
 * ``allocations_per_s``: allocations over the time from the first ask submitted to the last allocation handed out. The
   requests are decoded before the clock starts: decoding is the shell's work.
 * ``first_decile_per_s``, ``last_decile_per_s``: the rate of the first and of the last tenth of the allocations, over
   the time of the cycles alone (submission is over by then), interpolated within a budget.
-* ``live_bytes_per_allocation``: from a second run of the same scenario under tracemalloc, because tracing costs time:
-  what the Python allocator holds at the end (asks placed, outcome drained, garbage collected) less what it held when
-  nodes, queues and applications were registered, over the allocations. Requests are decoded one by one there, so that
-  keys, tags and quantities which the core keeps are counted as its own. Not counted: the allocator's own overhead,
-  which resident memory shows.
+* ``live_bytes_per_allocation``: from a second run of the same scenario under tracemalloc, because tracing costs time.
+  The figure is the growth of the Python allocator's memory, per allocation, from the registration of nodes, queues and
+  applications to the end (asks placed, outcome drained, garbage collected). This run decodes requests one by one, so
+  that keys, tags and quantities that the core keeps are counted. The allocator's own overhead is not counted; resident
+  memory shows it.
 
-The ``pending`` run submits 20,000 asks that cannot fit, lets the core come to rest, and then ticks it as the service
-does (when a deadline is due, or the last budget left something over): CPU seconds over seconds.
+The ``pending`` run submits 20,000 asks that cannot fit, waits until the core is idle, and then ticks it as the service
+does (when a deadline is due, or the last budget was used up): CPU seconds over seconds.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ PENDING, GANGS = "pending", "gangs"
 PENDING_ASKS, PENDING_NODES = 20_000, 1_000
 
 # Allocations/s of Apache YuniKorn's core (be3bb487, July 2026; Go, two busy cores) by (scenario, applications, asks):
-# on 1,000, 5,000 and 10,000 nodes. Runs that a time limit stopped are given with the rate that they had until then.
+# on 1,000, 5,000 and 10,000 nodes. Runs that a time limit stopped have their rate until then.
 SIZES = (1_000, 5_000, 10_000)
 REAL_CORE: dict[tuple[str, int, int], tuple[int, int, int]] = {
     ("single", 10, 50_000): (1_440, 1_324, 912),
@@ -95,7 +95,7 @@ REAL_CORE: dict[tuple[str, int, int], tuple[int, int, int]] = {
 
 @dataclass(frozen=True)
 class Scenario:
-    """One line of the table: what is asked of how many nodes."""
+    """One line of the table: kind, nodes, asks, applications."""
 
     scenario: str
     nodes: int
@@ -199,7 +199,7 @@ def requests(scenario: Scenario) -> Iterator[bytes]:
 
 
 def capacity(scenario: Scenario) -> dict[str, int]:
-    """What each node has: 1.25 times the total demand over the nodes, at least the largest ask."""
+    """The capacity of each node: 1.25 times its share of the total demand, at least the largest ask."""
     asked = [quantities for quantities, _ in demands(scenario)]
     found = {"pods": PODS_PER_NODE}
     for name in asked[0]:
@@ -232,7 +232,7 @@ def cluster(scenario: Scenario) -> SchedulerCore:
 
 
 def decide(core: SchedulerCore, now_ns: Callable[[], int], each: Callable[[int], None]) -> int:
-    """Cycles until nothing more fits; tells ``each`` how many are placed."""
+    """Run cycles until nothing more fits; call ``each`` with the number of placed asks."""
     allocated, limit = 0, budget()
     while True:
         allocated += drain(core.cycle(now_ns(), limit))
@@ -242,11 +242,11 @@ def decide(core: SchedulerCore, now_ns: Callable[[], int], each: Callable[[int],
 
 
 def timed(scenario: Scenario, profile: Path | None) -> dict[str, float]:
-    """Rates of one run."""
+    """Measure the rates of one run."""
     core = cluster(scenario)
     commands = [ingest.allocations(value) for value in requests(scenario)]
     gc.collect()
-    gc.freeze()  # the decoded requests would not be here in a service
+    gc.freeze()  # a service does not keep decoded requests
     commands.reverse()
     profiler = cProfile.Profile() if profile is not None else None
     placed: list[tuple[float, int]] = []
@@ -273,7 +273,7 @@ def timed(scenario: Scenario, profile: Path | None) -> dict[str, float]:
 
 
 def _when(placed: list[tuple[float, int]], count: float) -> float:
-    """When so many were placed."""
+    """Return the time at which so many were placed."""
     for (before, low), (after, high) in itertools.pairwise(placed):
         if high >= count > low:
             return before + (after - before) * (count - low) / (high - low)
@@ -281,7 +281,7 @@ def _when(placed: list[tuple[float, int]], count: float) -> float:
 
 
 def traced(scenario: Scenario) -> int:
-    """Live bytes per allocation of one run."""
+    """Measure the live bytes per allocation of one run."""
     core = cluster(scenario)
     gc.collect()
     tracemalloc.start()
@@ -299,7 +299,7 @@ def traced(scenario: Scenario) -> int:
 
 
 def pending(seconds: float) -> dict[str, float]:
-    """What an idle scheduler with asks that cannot fit costs."""
+    """Measure the cost of an idle scheduler with asks that cannot fit."""
     base = Scenario("mixed", PENDING_NODES, PENDING_ASKS, 200)
     core = cluster(base)
     too_large = {name: 3 * value for name, value in capacity(base).items() if name != "pods"}
@@ -329,7 +329,7 @@ def pending(seconds: float) -> dict[str, float]:
 
 
 def measure(scenario: Scenario, options: argparse.Namespace) -> Result:
-    """One scenario: the median of so many timed runs, and one under tracemalloc."""
+    """Measure one scenario: medians of the timed runs, and one run under tracemalloc."""
     profile = [] if options.profile is None else ["--profile", str(options.profile.resolve())]
     runs = [in_a_process(MODULE, "--part", "time", "--only", str(scenario), *profile) for _ in range(options.runs)]
     middle = statistics.median_low(run["allocations_per_s"] for run in runs)
@@ -348,7 +348,7 @@ def measure(scenario: Scenario, options: argparse.Namespace) -> Result:
 
 
 def measure_gangs(scenario: GangScenario, options: argparse.Namespace) -> dict[str, Any]:
-    """One scenario of gangs: the median of each figure over so many runs."""
+    """Measure one scenario of gangs: the median of each figure over the runs."""
     profile = [] if options.profile is None else ["--profile", str(options.profile.resolve())]
     arguments = ["--part", "gangs", "--only", str(scenario), "--idle-s", str(options.idle_s), *profile]
     runs = [in_a_process(MODULE, *arguments) for _ in range(options.runs)]
@@ -357,7 +357,7 @@ def measure_gangs(scenario: GangScenario, options: argparse.Namespace) -> dict[s
 
 
 def show_gangs(results: list[dict[str, Any]]) -> None:
-    """What gangs cost, on standard error: figures by name, for they differ from kind to kind."""
+    """Print the figures of gangs on standard error, by name, because each kind has others."""
     console = Console(stderr=True, width=None if sys.stderr.isatty() else 120)
     for result in results:
         words = [f"{name} {value:,}" for name, value in list(result.items())[4:]]
@@ -366,7 +366,7 @@ def show_gangs(results: list[dict[str, Any]]) -> None:
 
 
 def show(results: list[Result], idle: dict[str, float] | None) -> None:
-    """The table on standard error."""
+    """Print the table on standard error."""
     table = Table(title="the core alone, allocations per second")
     for heading in (
         "scenario",
@@ -414,7 +414,7 @@ def _marked(text: str, *, good: bool) -> str:
 
 
 def one_of_all(text: str) -> str | Scenario | GangScenario:
-    """What ``--only`` names."""
+    """The scenario that ``--only`` names."""
     if text in (PENDING, GANGS):
         return text
     return GangScenario.parse(text) if text.startswith("gang") else Scenario.parse(text)

@@ -1,16 +1,16 @@
 """Gangs in the core alone: a part of ``core_bench.py``.
 
-* ``gangs,NODES,GANGS,MEMBERS``: so many gangs, over ten queues, each with one task group. First all placeholders are
-  asked for (in requests of 1,000) and placed; then all real asks, in the same way. The RM confirms every
-  PLACEHOLDER_REPLACED at once, all those of an outcome in requests of 1,000. ``ordinary_per_s`` is the same number of
-  asks of the same applications, without placeholders. ``longest_ms``: the longest single call, with its outcome.
-* ``gang-room,NODES,GANGS,MEMBERS``: all gangs wait for room in one full queue, whose allocations are released one by
-  one, a cycle after each, until all of them are there. ``ordinary_release_us`` is the same with ordinary asks.
+* ``gangs,NODES,GANGS,MEMBERS``: gangs in ten queues, each with one task group. First, all placeholders are submitted
+  (in requests of 1,000) and placed; then all real asks, in the same way. The RM confirms every PLACEHOLDER_REPLACED at
+  once, those of an outcome in requests of 1,000. ``ordinary_per_s`` is the rate of the same number of asks of the same
+  applications, without placeholders. ``longest_ms``: the longest single call, with its outcome.
+* ``gang-room,NODES,GANGS,MEMBERS``: all gangs wait for room in one full queue. Its allocations are released one by one,
+  with a cycle after each, until all gangs are placed. ``ordinary_release_us`` is the same with ordinary asks.
   ``idle_release_us``: a release and an ask that takes the room again, while all gangs wait;
-  ``idle_release_few_us``: the same while a hundredth of them does.
-* ``gang-sizes,…``: the same, and no two gangs announce the same (the ordinary asks do).
-* ``gang-held,NODES,ASKS,MEMBERS``: one gang of which one member has no room, and so many real asks that wait for it.
-  The cost at rest, and the rate of ordinary allocations beside it, with the held asks and without.
+  ``idle_release_few_us``: the same while a hundredth of them waits.
+* ``gang-sizes,…``: the same, but each gang announces another size (the ordinary asks are equal).
+* ``gang-held,NODES,ASKS,MEMBERS``: one member of a gang has no room, and real asks wait for it. The figures are the
+  cost at rest, and the rate of ordinary allocations with the held asks and without.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ FEW = 100  # a hundredth
 
 @dataclass(frozen=True)
 class GangScenario:
-    """One line of the table. ``gangs``: how many, or (gang-held) how many real asks are held."""
+    """One line of the table. ``gangs``: the number of gangs, or (gang-held) of held real asks."""
 
     scenario: str
     nodes: int
@@ -88,7 +88,7 @@ SCENARIOS = [
 ]
 
 
-# ---- what the RM says ------------------------------------------------------------------------------------------------
+# ---- the RM's requests -----------------------------------------------------------------------------------------------
 
 
 def gang_id(number: int) -> str:
@@ -99,7 +99,7 @@ def gang_id(number: int) -> str:
 def add_applications(
     core: SchedulerCore, announced: Iterable[tuple[str, str, dict[str, int] | None]], now_ns: int
 ) -> None:
-    """Submits (id, queue, placeholderAsk) and makes sure that all of them were taken."""
+    """Submit (id, queue, placeholderAsk), and check that all are accepted."""
     request = si.ApplicationRequest(
         new=[
             si.AddApplicationRequest(
@@ -145,17 +145,17 @@ def commands_of(asks: Iterable[si.Allocation], each: int = ASKS_PER_REQUEST) -> 
 
 
 def release_of(app_id: str, key: str, termination: Termination = Termination.STOPPED_BY_RM) -> ReleaseItem:
-    """The RM ends an allocation, or confirms its end."""
+    """The RM's release of an allocation, or the confirmation of one."""
     return ReleaseItem("default", app_id, key, termination)
 
 
 def times(quantities: dict[str, int], count: int) -> dict[str, int]:
-    """So many times these quantities."""
+    """Multiply quantities."""
     return {name: value * count for name, value in quantities.items()}
 
 
 def roomy(nodes: int, members: int) -> dict[str, int]:
-    """What each node has, so that all have 1.25 times what so many members need."""
+    """The capacity of each node, so that all nodes have 1.25 times the demand of so many members."""
     return {"pods": PODS_PER_NODE, **times(MEMBER, max(1, -(-int(HEADROOM * members) // nodes)))}
 
 
@@ -164,13 +164,13 @@ def roomy(nodes: int, members: int) -> dict[str, int]:
 
 @dataclass
 class Rm:
-    """Works a core as the service and an RM that confirms at once do.
+    """Drives a core like the service, as an RM that confirms each release at once.
 
     :ivar made: allocations of the last run; ``ended``: the moment of the last one.
     :ivar rounds: (moment, how many allocations so far) at the end of each cycle with its confirmations, of the last
         run; first the moment of the first cycle.
     :ivar submitted: the moment of the first request of the last run.
-    :ivar longest_s: of the calls, their outcomes drained.
+    :ivar longest_s: the longest call, with its outcome drained.
     """
 
     core: SchedulerCore
@@ -182,7 +182,7 @@ class Rm:
     longest_s: float = 0.0
 
     def run(self, commands: list[UpdateAllocations]) -> None:
-        """Submits the commands (which are used up), and goes on until nothing more is to be done."""
+        """Submit the commands (the list is emptied), and run until nothing is left to do."""
         commands.reverse()
         self.made, self.rounds, self.submitted = 0, [], time.perf_counter()
         while commands:
@@ -227,7 +227,7 @@ class Rm:
 
 
 def when(rounds: list[tuple[float, int]], count: float) -> float:
-    """When so many were placed, interpolated within a round."""
+    """Return the time at which so many were placed, interpolated within a round."""
     for (before, low), (after, high) in itertools.pairwise(rounds):
         if high >= count > low:
             return before + (after - before) * (count - low) / (high - low)
@@ -244,7 +244,7 @@ def flat_queues(properties: str = "") -> str:
 
 
 def gangs(scenario: GangScenario, profile: Path | None) -> dict[str, float]:
-    """All placeholders, then all real asks; and the same asks without placeholders."""
+    """Measure all placeholders, then all real asks; and the same asks without placeholders."""
     members, wanted = range(scenario.members), scenario.gangs * scenario.members
     found: dict[str, float] = {}
     for kind in ("gangs", "ordinary"):
@@ -257,7 +257,7 @@ def gangs(scenario: GangScenario, profile: Path | None) -> dict[str, float]:
             ask_of(each, f"{each}-r{member:05}", MEMBER, task_group=TASK_GROUP) for each in ids for member in members
         )
         gc.collect()
-        gc.freeze()  # the decoded requests would not be here in a service
+        gc.freeze()  # a service does not keep decoded requests
         rm = Rm(core, clock())
         if kind == "ordinary":
             rm.run(real)
@@ -277,7 +277,7 @@ def gangs(scenario: GangScenario, profile: Path | None) -> dict[str, float]:
 
 @contextmanager
 def profiled(path: Path | None) -> Iterator[None]:
-    """Writes cProfile's statistics of what is done within; None: does not profile."""
+    """Write cProfile's statistics of the block to a file; None: do not profile."""
     if path is None:
         yield
         return
@@ -324,14 +324,14 @@ def full_queue(
         ]
     for command in commands_of(asks):
         drain(core.apply(command, now_ns()))
-    assert settle(core, now_ns) == 0, "somebody found room"
+    assert settle(core, now_ns) == 0, "an ask was placed in the full queue"
     gc.collect()
     gc.freeze()
     return core, now_ns
 
 
 def settle(core: SchedulerCore, now_ns: Callable[[], int]) -> int:
-    """Cycles until nothing more fits; how many were placed."""
+    """Run cycles until nothing more fits; return the number of placed asks."""
     made = 0
     while True:
         made += drain(core.cycle(now_ns(), budget()))
@@ -340,7 +340,7 @@ def settle(core: SchedulerCore, now_ns: Callable[[], int]) -> int:
 
 
 def released_one_by_one(core: SchedulerCore, now_ns: Callable[[], int], count: int) -> tuple[list[float], int]:
-    """Releases the filler's allocations, each with a cycle after it: seconds of each, and how many were placed."""
+    """Release the filler's allocations, a cycle after each. Return the seconds of each, and the number placed."""
     took, made = [], 0
     for number in range(count):
         command = UpdateAllocations((), [release_of("filler", f"filler-{number:06}")])
@@ -352,7 +352,7 @@ def released_one_by_one(core: SchedulerCore, now_ns: Callable[[], int], count: i
 
 
 def idle_release_us(nodes: int, gangs_waiting: int, members: int, *, sizes: bool) -> float:
-    """Microseconds of a release with an ask that takes its room again, at whose end all gangs wait as before."""
+    """Measure a release and an ask that takes the room again, after which all gangs wait as before: microseconds."""
     room = max(IDLE_RELEASES, members)
     core, now_ns = full_queue(nodes, gangs_waiting, members, sizes=sizes, room=room)
     swaps = []
@@ -370,7 +370,7 @@ def idle_release_us(nodes: int, gangs_waiting: int, members: int, *, sizes: bool
 
 
 def gang_room(scenario: GangScenario, profile: Path | None) -> dict[str, float]:
-    """Gangs that wait for room, while it comes."""
+    """Measure gangs that wait for room while it becomes free."""
     sizes = scenario.scenario == "gang-sizes"
     members, count = scenario.members, scenario.gangs * scenario.members
     core, now_ns = full_queue(scenario.nodes, scenario.gangs, members, sizes=sizes, room=count)
@@ -399,11 +399,11 @@ def micros(took: list[float]) -> float:
     return round(sum(took) / len(took) * 1e6, 1)
 
 
-# ---- held back -------------------------------------------------------------------------------------------------------
+# ---- held asks -------------------------------------------------------------------------------------------------------
 
 
 def gang_held(scenario: GangScenario, profile: Path | None, idle_s: float) -> dict[str, float]:
-    """Real asks that wait for a gang's last member, and what goes on beside them."""
+    """Measure real asks that wait for a gang's last member, and ordinary asks beside them."""
     beside = {}
     for held in (0, scenario.gangs):
         core = started(flat_queues(), scenario.nodes, roomy(scenario.nodes, BESIDE_ASKS + scenario.members))
@@ -441,7 +441,7 @@ def gang_held(scenario: GangScenario, profile: Path | None, idle_s: float) -> di
 
 
 def measured(scenario: GangScenario, profile: Path | None, idle_s: float) -> dict[str, Any]:
-    """One scenario, once."""
+    """Measure one scenario once."""
     match scenario.scenario:
         case "gangs":
             figures = gangs(scenario, profile)

@@ -1,4 +1,4 @@
-"""What the core's benchmarks share: the shell's part around a core, without logs and protobuf."""
+"""Shared by the core's benchmarks: a service's part around a core, without logs and protobuf."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def resource(quantities: dict[str, int]) -> si.Resource:
 
 
 def drain(out: Outcome) -> int:
-    """Takes an outcome as the shell does, to the last object; gives how many allocations it carries."""
+    """Read a whole outcome as the service does; return the number of its allocations."""
     made = sum(1 for fact in out.facts if isinstance(fact, NewAllocation))
     for _ in out.events:
         pass
@@ -45,7 +45,7 @@ def drain(out: Outcome) -> int:
 
 
 def started(config: str, nodes: int, capacity: dict[str, int]) -> SchedulerCore:
-    """A core with these queues (YAML) and so many nodes of this capacity."""
+    """Return a core with these queues (YAML) and so many nodes of this capacity."""
     parsed, problems = load_queue_config(config)
     assert parsed is not None, problems
     core = SchedulerCore(parsed)
@@ -62,18 +62,18 @@ def started(config: str, nodes: int, capacity: dict[str, int]) -> SchedulerCore:
 
 
 def budget() -> int:
-    """Allocations in one cycle, as the service has it."""
+    """The service's limit of allocations in one cycle."""
     return SchedulerSettings().max_allocations_batch
 
 
 def clock() -> Callable[[], int]:
-    """Nanoseconds: the asks are created when it starts, and time goes by as it does in a service."""
+    """Return a clock in nanoseconds that starts when the asks are created and runs in real time."""
     begun = time.perf_counter_ns()
     return lambda: START_NS + time.perf_counter_ns() - begun
 
 
 def at_rest(core: SchedulerCore, seconds: float) -> dict[str, float]:
-    """Ticks a core that is at rest as the service does: CPU seconds over seconds, and how many ticks there were."""
+    """Tick an idle core as the service does. Return CPU seconds over seconds, and the number of ticks."""
     cpu, begun, ticks = time.process_time(), time.monotonic(), 0
     while (left := begun + seconds - time.monotonic()) > 0:
         deadline_ns = core.next_deadline_ns() if core.exhausted else 0
@@ -89,13 +89,13 @@ def at_rest(core: SchedulerCore, seconds: float) -> dict[str, float]:
 
 
 def chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    """The items, so many at a time."""
+    """Split the items into lists of this size."""
     for start in range(0, len(items), size):
         yield items[start : start + size]
 
 
 def in_a_process(module: str, *arguments: str) -> dict[str, float]:
-    """Runs one part of a benchmark in a process of its own; it prints one JSON object."""
+    """Run one part of a benchmark in a process of its own, which prints one JSON object."""
     done = subprocess.run(
         [sys.executable, "-m", module, *arguments], cwd=ROOT, stdout=subprocess.PIPE, check=True, timeout=3600
     )

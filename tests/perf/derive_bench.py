@@ -1,12 +1,12 @@
-"""How many events a second are derived from: by the pure code, in transactions of the embedded log, by Faust on Kafka.
+"""Measures the derivation in events/s: by the pure code, in transactions of the embedded log, by Faust on Kafka.
 
 .venv/bin/python -m tests.perf.derive_bench [--records 100000] [--only pure,embedded,faust] [--json FILE]
 
-The mix is that of allocations which come and go: for each, an event of the application, of its user and of its node at
-either end; 1,000 applications in 10 queues, ten allocations a second. Usage, fan-out, and both. Faust and the broker
-share the machine (Kafka is found as tests/servers.py finds it, once for all ways). For Faust, the processor time of its
-process for each event stands beside the rate (Linux): on a busy machine it says more. 20,000 records are enough for
-that. One JSON line on standard output, the table on standard error.
+The events are those of allocations that begin and end: three events at each end (application, user, node). 1,000
+applications in 10 queues make ten allocations a second. The measured ways are usage, fan-out, and both. Faust and the
+broker share the machine (tests/servers.py finds one Kafka for all ways). Beside Faust's rate stands the processor time
+of its process for each event (Linux), which is more exact on a busy machine. 20,000 records are enough for that. One
+JSON line on standard output, the table on standard error.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ console = Console(stderr=True)
 
 APPLICATIONS, QUEUES, USERS, NODES, HELD = 1_000, 10, 50, 500, 5_000
 WAYS = {"usage": (True, False), "fan-out": (False, True), "both": (True, True)}  # (usage, fan-out)
-STALL_S = 60.0  # nothing came for so long: it will not end by itself
+STALL_S = 60.0  # without progress for so long it will not end by itself
 AMOUNTS = {"vcore": 1_000, "memory": 4 << 30}
 
 
 def events() -> Iterator[bytes]:
-    """For ever: first the applications, then allocations, each of which ends when HELD later ones have come."""
+    """Yield events without end: first applications, then allocations. Each allocation ends after HELD later ones."""
     at_ns = START_NS
     for app in range(APPLICATIONS):
         yield usage_event(E.QUEUE, E.ADD, E.QUEUE_APP, f"root.q{app % QUEUES}", f"app-{app}", at_ns)
@@ -110,7 +110,7 @@ async def embedded(records: list[Record], usage: bool, fan_out: bool) -> float:
 
 
 async def faust(records: list[Record], usage: bool, fan_out: bool, bootstrap: str) -> tuple[float, float]:
-    """How long it took, and the processor time of that."""
+    """Return the duration and the processor time."""
     prefix = f"b{uuid4().hex}."
     settings = LogSettings(backend="kafka", kafka_bootstrap_servers=bootstrap, topic_prefix=prefix, partitions=1)
     log, topics = make_log(settings, SystemClock()), settings.topics()
@@ -157,9 +157,9 @@ def cpu_seconds(pid: int) -> float:
 
 
 async def caught_up(log: Log, topics: Topics, count: int, usage: bool, look: Callable[[], None]) -> None:
-    """Until the last event has arrived: in the mark of usage, or in the topic that the last one goes to.
+    """Wait until the last event has arrived: in the mark of usage, or in its topic.
 
-    :param look: raises what keeps it from arriving.
+    :param look: raises an error if the process has failed.
     """
     last = b"%d" % (count - 1)
     names = [topics.usage] if usage else [topics.events_of(kind) for kind in EVENT_KINDS]

@@ -17,8 +17,8 @@ from muster_runtime.access import PLAIN, Access
 
 T = TypeVar("T")
 
-CORES_MILLI, MEMORY_BYTES = 1_000, 4 << 30  # of each ask
-ROOM = 1.25  # the nodes together hold so much of the whole demand
+CORES_MILLI, MEMORY_BYTES = 1_000, 4 << 30  # demand of each ask
+ROOM = 1.25  # the nodes' capacity, as a multiple of the whole demand
 STEP_TIMEOUT_S = 180.0
 
 
@@ -46,8 +46,8 @@ def queue_config(queues: int) -> str:
 class Driver:
     """One RM's run. All times are monotonic seconds of this process.
 
-    :param refused_percent: the RM wants to be asked before anything is placed, and refuses so many of all pairs of ask
-        and node, always the same ones; None: it is not asked.
+    :param refused_percent: the RM answers predicates, and refuses this share of all pairs of ask and node, always the
+        same ones; None: it does not want predicates.
     :param access: certificate and token.
     """
 
@@ -73,7 +73,7 @@ class Driver:
         return RmClient(self.gateway, self.rm_id, config=config, callbacks=self.callbacks(), access=self.access)
 
     def callbacks(self) -> Callbacks:
-        """What it hears, and whether it is asked."""
+        """The driver's callbacks, with predicates if it refuses pairs."""
         return Callbacks(
             on_allocated=self._on_allocated,
             on_released=self._on_released,
@@ -92,7 +92,7 @@ class Driver:
         ]
 
     def asks(self, prefix: str, count: int) -> list[si.Allocation]:
-        """So many asks, round robin over the applications."""
+        """Return so many asks, round robin over the applications."""
         quantities = {"vcore": CORES_MILLI, "memory": MEMORY_BYTES}
         return [
             ask(f"{prefix}-{number}", f"app-{number % self.shape.applications}", quantities, tags={"creationTime": "1"})
@@ -100,7 +100,7 @@ class Driver:
         ]
 
     async def set_up(self, rm: RmClient) -> float:
-        """Registers, adds nodes and applications; gives the seconds from the first node to the last acceptance."""
+        """Register, add nodes and applications; return the seconds from the first node to the last acceptance."""
         shape = self.shape
         await rm.register()
         if self.refused_percent is not None:
@@ -119,7 +119,7 @@ class Driver:
         return nodes_s
 
     async def ask_up_front(self, rm: RmClient, prefix: str) -> dict[str, float]:
-        """All asks as fast as they are taken."""
+        """Send all asks as fast as Muster takes them."""
         asks = self.asks(prefix, self.shape.asks)
         self._begin(self.allocated + len(asks))
         began = time.monotonic()
@@ -131,7 +131,7 @@ class Driver:
         return {"allocations_per_s": round(len(asks) / (self.last_at - began), 1), **self._percentiles()}
 
     async def ask_on_a_clock(self, rm: RmClient, prefix: str, asks_per_s: float, duration_s: float) -> dict[str, float]:
-        """One ask in a message, each at its time, whatever happened to those before."""
+        """Send one ask in a message, each at its time, without waiting for earlier ones."""
         asks = self.asks(prefix, int(asks_per_s * duration_s))
         self._begin(self.allocated + len(asks))
         began = time.monotonic() + 0.05
@@ -148,7 +148,7 @@ class Driver:
         )
 
     async def release_all(self, rm: RmClient, prefix: str) -> float:
-        """Releases what ask_up_front got; gives releases/s."""
+        """Release the allocations of ask_up_front; return releases/s."""
         asks = self.asks(prefix, self.shape.asks)
         releases = [release(item.applicationID, item.allocationKey) for item in asks]
         self._begin(self.released + len(releases))

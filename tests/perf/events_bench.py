@@ -1,4 +1,4 @@
-"""Measures what the publisher keeps in memory and how fast it gives it out, beside the figures of the event history
+"""Measures the publisher's memory for events and the speed of its answers, beside the figures of the event history
 design.
 
 .venv/bin/python -m tests.perf.events_bench [--records 9000000] [--only ring|streams] [--seconds 30] [--json FILE]
@@ -11,21 +11,21 @@ ring
 
     * ``mib``: growth of the process's resident memory (``/proc/self/statm``), from before the first event to after the
       last; so allocator, interpreter and the generator's state are in it. ``packed_mib``: the blocks' bytes alone.
-    * ``append_per_s``: events over the time that the ring took for them, packing included; making them is not.
+    * ``append_per_s``: events over the time of the ring's appends, with packing, without making the events.
     * ``batch_10000_ms``: the REST application's whole answer to ``?count=10000&start=…``, from the request to the last
-      byte, uncompressed: the median over places spread over the ring's middle that nobody asked for before.
-    * ``lossless``: every event was compared with what was put in (a digest over all of them).
+      byte, uncompressed: the median over places in the ring's middle that no request has read before.
+    * ``lossless``: the events read equal the events written (a digest over all of them).
 
 streams
     ``muster up`` under 200 asks/s, and 100 stream clients in another process; ten of them stop reading.
 
     * ``latency_p50_ms``, ``latency_p99_ms``: from the decision (the event's time stamp) to the line in a client, over
       all lines of the 90 others. Scheduler, publisher, the driver and all clients share the machine's cores.
-    * ``allocation_p50_ms``, ``allocation_p99_ms``: from ask to allocation meanwhile; ``server_cpu_percent``: what the
-      whole of Muster took, of one core.
-    * ``in_order``: the others got the same lines, and the same as a batch has.
-    * ``told_why``: stalled clients whose last line says why they were dropped; ``resumed``: clients that went on with
-      the id that it names and had every event then.
+    * ``allocation_p50_ms``, ``allocation_p99_ms``: from ask to allocation meanwhile; ``server_cpu_percent``: the CPU
+      of the whole of Muster, of one core.
+    * ``in_order``: the 90 others got the same lines as a batch.
+    * ``told_why``: stalled clients whose last line has the reason of their end; ``resumed``: clients that resumed at
+      the id of that line and got every event.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ SEED_MIB = {
 }
 CLIENTS, STALLED = 100, 10
 ASKS_PER_S = 200.0
-# Small, so that stalled clients are seen to be dropped within the time of a run.
+# Small, so that stalled clients are dropped within the time of a run.
 LAG_RECORDS = 2_000
 PATIENCE_S = 60.0
 MODULE = "tests.perf.events_bench"
@@ -99,10 +99,10 @@ def resident_bytes() -> int:
 
 
 async def measure_ring(records: int, mix: Mix) -> dict[str, Any]:
-    """Fills a ring and asks it; runs in a process of its own."""
+    """Fill a ring and read it; runs in a process of its own."""
     rings = Rings(records)
     ring, stream = rings.ring_for("rm", "b4751b7d-a1a3-4431-bb68-bff896adb9c2"), events(mix)
-    # 1. everything that comes up once is there before the figure is taken
+    # 1. warm up, so that one-time costs are not measured
     warm = EventRing("warm", "", records)
     warm.extend(0, list(itertools.islice(events(mix), 50_000)))
     while warm.pack():
@@ -149,13 +149,13 @@ async def measure_ring(records: int, mix: Mix) -> dict[str, Any]:
 
 
 def places(records: int) -> Iterator[int]:
-    """Beginnings of batches in the middle, none near another."""
+    """Return beginnings of batches in the ring's middle, far from each other."""
     step = max(records // 2 // BATCHES, 1)
     return (records // 4 + number * step for number in range(BATCHES))
 
 
 async def one_batch(rings: Rings, ring: EventRing, start: int) -> float:
-    """Milliseconds of one answer of the REST application."""
+    """Measure one answer of the REST application in milliseconds."""
     source = EventSource(rings, [], Topics())
     streams = EventStreams(StreamLimits(1, 1, 1, 1.0, 1.0), SystemClock())
 
@@ -190,7 +190,7 @@ _TIME = re.compile(rb'"timestampNano":([0-9]+)')
 
 
 class Client:
-    """One stream over a plain socket; ``digest`` is of its event lines, with how many there were."""
+    """One stream over a plain socket; ``digest`` covers its event lines and their number."""
 
     def __init__(self, host: str, port: int) -> None:
         self.host, self.port = host, port
@@ -214,12 +214,12 @@ class Client:
         assert b" 200 " in head.splitlines()[0], head
 
     async def read(self) -> None:
-        """Reads until the stream or the connection ends."""
+        """Read until the stream or the connection ends."""
         with contextlib.suppress(asyncio.IncompleteReadError):
             await self._read()
 
     async def _read(self) -> None:
-        assert self._reader is not None, "open comes first"
+        assert self._reader is not None, "open() must be called first"
         rest = b""
         while size := int(await self._reader.readuntil(b"\r\n"), 16):
             chunk = await self._reader.readexactly(size + 2)
@@ -240,7 +240,7 @@ class Client:
 
 
 async def run_clients(host: str, port: int) -> dict[str, Any]:
-    """The clients' process: opens all, says so, and ends when it is told to (a line on standard input)."""
+    """The clients' process: opens all streams, prints a line, and ends at a line on standard input."""
     first = _batch(host, port, 0, 1)
     next_id = int(first["HighestID"]) + 1
     readers = [Client(host, port) for _ in range(CLIENTS - STALLED)]
@@ -252,7 +252,7 @@ async def run_clients(host: str, port: int) -> dict[str, Any]:
     reading = [asyncio.create_task(client.read()) for client in readers]
     print("open", flush=True)
     await asyncio.to_thread(sys.stdin.readline)
-    # 1. the others have everything that there is
+    # 1. the others have all events
     end = int(_batch(host, port, 0, 1)["HighestID"]) + 1
     wanted = end - next_id
     for _ in range(int(PATIENCE_S / 0.05)):
@@ -266,7 +266,7 @@ async def run_clients(host: str, port: int) -> dict[str, Any]:
     for task in reading:
         task.cancel()
     await asyncio.gather(*reading, return_exceptions=True)
-    # 2. the stalled ones read at last: what they missed they get when they go on where they are told
+    # 2. the stalled clients read, resume at the id that they get, and so have the missed events
     told = resumed = 0
     for client in stalled:
         with contextlib.suppress(TimeoutError):
@@ -301,7 +301,7 @@ def _batch(host: str, port: int, start: int, count: int) -> dict[str, Any]:
 
 
 async def measure_streams(seconds: float) -> dict[str, Any]:
-    """Starts Muster, the clients and the driver."""
+    """Start Muster, the clients and the driver."""
     with tempfile.TemporaryDirectory() as directory:
         environment = {
             "MUSTER_PUBLISHER__MAX_STREAMS": str(2 * CLIENTS),
@@ -344,7 +344,7 @@ async def measure_streams(seconds: float) -> dict[str, Any]:
 
 
 def show(found: dict[str, Any]) -> None:
-    """The table beside the event history design's figures."""
+    """Print the table beside the event history design's figures."""
     if "mib" in found:
         table = Table("events in memory, MiB", "3M", "6M", "9M", title="Rings of the design's mix")
         for name, seed_mib in SEED_MIB.items():
@@ -368,7 +368,7 @@ def show(found: dict[str, Any]) -> None:
 
 
 def child(*arguments: str) -> dict[str, Any]:
-    """Runs one part in a fresh process."""
+    """Run one part in a new process."""
     done = subprocess.run(
         [sys.executable, "-m", MODULE, *arguments], cwd=ROOT, stdout=subprocess.PIPE, check=True, timeout=3600
     )

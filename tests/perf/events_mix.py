@@ -1,4 +1,4 @@
-"""Serialised events in the mix that the event history design reckons with: 3,000 gangs of 100 pods a day."""
+"""Serialised events in the mix of the event history design: 3,000 gangs of 100 pods a day."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _GIB = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """What the events are of. The waits decide how far apart one pod's events lie, and so how well they compress.
+    """The numbers of the mix. The waits set the distance between one pod's events, and so their compression.
 
-    :param applications: new ones in a day.
+    :param applications: new applications in a day.
     :param pods: of each application; each has six events, and its application seven.
-    :param asked_s: within so many seconds an application's placeholders are asked for.
+    :param asked_s: seconds in which all of an application's placeholders are submitted.
     :param placed_s: mean wait of a placeholder until it is placed.
-    :param replaced_s: mean wait of a placeholder until a pod takes its place.
+    :param replaced_s: mean wait of a placeholder until a pod replaces it.
     """
 
     applications: int = 3_000
@@ -35,10 +35,10 @@ class Mix:
 
 
 def events(mix: Mix) -> Iterator[bytes]:
-    """The events of one day after the other, in order of time, for ever; no two UUIDs are the same.
+    """Yield the events of day after day, in order of time, without end. All UUIDs differ.
 
-    For each pod: its placeholder is asked for; it is placed, said of the application and of the node; the pod is asked
-    for; the placeholder is replaced, said of both again. UUIDs, names and quantities have the size of Kubernetes'.
+    A pod has the events of a placeholder's ask, its allocation (at application and node), the pod's ask, and the
+    replacement (at both again). UUIDs, names and quantities have the sizes of Kubernetes.
     """
     random = Random(mix.seed)
     nodes = [

@@ -2,10 +2,9 @@
 
 .venv/bin/python -m tests.perf.export_bench [--records 1000000] [--kills 5] [--stores parquet,jsonl] [--json FILE]
 
-The events are on the log first. 1. Each store alone, by a publisher that starts with nothing: records/s from its first
-answer until everything is durable, and its processor time. 2. All stores at once, with ``kill -9`` several times; what
-is in each store afterwards is counted: rows, and distinct (RM, instance, id). Publisher, broker and database share the
-machine.
+The events are on the log before the start. 1. Each store alone, with a new publisher: records/s from its first answer
+until everything is durable, and its processor time. 2. All stores at once, with ``kill -9`` several times. Then the
+rows of each store are counted, and the distinct (RM, instance, id). Publisher, broker and database share the machine.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ from rich.table import Table  # noqa: E402
 
 console = Console(stderr=True)
 
-# As shipped, but for the last file's wait.
+# The default settings, but for the last file's wait.
 OPTIONS = {"parquet": {"roll_s": 2.0}, "jsonl": {"roll_s": 2.0}}
 
 
 async def measure(exported: Exported, stores: list[str]) -> dict[str, Any]:
-    """All of it on one topic."""
+    """Measure all stores on one topic."""
     timeout_s = 120 + exported.events / 1_000
     console.print(f"writing {exported.events:,} events to Kafka …")
     fed_s = await exported.feed()
@@ -63,7 +62,7 @@ async def measure(exported: Exported, stores: list[str]) -> dict[str, Any]:
 
 
 async def killed(exported: Exported, stores: list[str], kills: int) -> dict[str, Any]:
-    """All stores at once, killed in the middle."""
+    """Measure all stores at once, with kills in the middle."""
     timeout_s = 120 + exported.events / 500
     console.print(f"exporting to {', '.join(stores)} with kill -9, {kills} times …")
     publisher = exported.publisher(stores)

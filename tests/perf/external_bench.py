@@ -1,28 +1,28 @@
-"""Measures what resources outside of the RM cost: until they are known, and while they change.
+"""Measures the cost of external resources: the first listing, and changes.
 
 .venv/bin/python -m tests.perf.external_bench [--only core|framework|native|sync|load] [--backend embedded|kafka|both]
     [--rounds 3] [--seconds 20] [--quick] [--json FILE]
 
-Standard output carries one JSON object, standard error what is being done. Five parts:
+Standard output carries one JSON object, standard error the progress. Five parts:
 
 core
-    The scheduler alone (``external_core.py``): its core, and its machine with all protobuf. ``share_percent`` is what
-    2,000 changes a second take of one core.
+    The scheduler alone (``external_core.py``): its core, and its machine with all protobuf. ``share_percent`` is the
+    share of one core that 2,000 changes a second take.
 framework
     Source to log (``external_framework.py``): informer, handler, cache.
 native
-    What it costs to tell an event handler what the RM itself says (``external_native.py``), and nothing where none is.
+    The cost of an event handler for the RM's own objects (``external_native.py``), and of none.
 sync
-    ``muster up`` with an informer that lists 5,000 nodes, of an RM that registered before. ``synced_s``: from the
-    informer's first word on the log (its start) to when the last change was decided, on the log; ``visible_s``: to when
-    the view shows it (asked every 20 ms); ``process_s``: from the start of the process, Python's included.
+    ``muster up`` with an informer that lists 5,000 nodes of a registered RM. ``synced_s``: from the informer's first
+    record on the log (its start) until the log has the decision for the last change; ``visible_s``: until the view
+    shows it (asked every 20 ms); ``process_s``: the same from the start of the process, with Python's.
 load
     5,000 hosts of a ``redis`` informer, and 2,000 changes a second of them (use, size, VMs) from a process of its own,
     on and off in turns in one run: 10,000 asks up front again and again (``saturated``), and 500 asks/s, one in a
-    message (``paced``). ``cpu_us_per_change``: what one change takes of all of Muster while nothing is asked, the
-    figure that noise moves least. ``slower_percent`` compares the medians; ``rounds`` has each, to show the noise.
-    Muster, driver, Redis and the changes' writer share the machine's cores. What the last two take is no part of the
-    figure: without changes they do the same, in an inventory that nobody reads (``aside``).
+    message (``paced``). ``cpu_us_per_change``: the CPU of all of Muster for one change while nothing is asked, the
+    figure with the least noise. ``slower_percent`` compares the medians; ``rounds`` has each, to show the noise.
+    Muster, driver, Redis and the changes' writer share the machine's cores. The load of the last two is no part of the
+    figure: without changes they do the same in an inventory that nobody reads (``aside``).
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def documents(nodes: int) -> list[dict[str, object]]:
 
 
 class HttpInventory:
-    """Answers every request with the inventory."""
+    """A server that answers every request with the inventory."""
 
     def __init__(self, body: bytes) -> None:
         class Handler(BaseHTTPRequestHandler):
@@ -103,7 +103,7 @@ class HttpInventory:
 
 
 def fill_redis(url: str, prefix: str, nodes: int) -> dict[str, object]:
-    """Puts the inventory into a hash; gives the informer's table."""
+    """Put the inventory into a hash; return the informer's table of settings."""
     client = redis.Redis.from_url(url)
     client.delete(f"{prefix}.hosts", f"{prefix}.changes")
     with client.pipeline() as pipeline:
@@ -116,14 +116,14 @@ def fill_redis(url: str, prefix: str, nodes: int) -> dict[str, object]:
 
 
 def aside(prefix: str) -> str:
-    """Where nobody reads."""
+    """An inventory that nobody reads."""
     return f"{prefix}-aside"
 
 
 def change(url: str, prefix: str, nodes: int) -> int:
-    """Changes the inventory at the rate, between the words on and off at standard input; tells how often at its end.
+    """Change the inventory at the rate, between the words on and off on standard input. Print the count at the end.
 
-    With aside instead of on it is another inventory.
+    The word aside instead of on changes another inventory.
     """
     client = redis.Redis.from_url(url)
     stream, version, said, is_on = external_core.changes(nodes), itertools.count(2), 0, False
@@ -180,7 +180,7 @@ def deploy(
     rm_id: str,
     environment: Mapping[str, str] | None = None,
 ) -> Deployment:
-    """Muster, with one informer or none."""
+    """Start Muster, with one informer or none."""
     place.mkdir(parents=True, exist_ok=True)
     is_kafka = backend == "kafka"
     if is_kafka:
@@ -197,14 +197,14 @@ def deploy(
 
 
 def get(http: str, path: str) -> Any:
-    """What REST says; None: nothing yet."""
+    """Return REST's answer; None: none yet."""
     with suppress(OSError, json.JSONDecodeError), urllib.request.urlopen(f"{http}{path}", timeout=10) as answer:
         return json.loads(answer.read())
     return None
 
 
 async def until_live(http: str, rm_id: str, nodes: int) -> int:
-    """Returns when the view shows the source complete; gives that moment."""
+    """Wait until the view shows the source complete; return that time."""
     give_up = time.monotonic() + PATIENCE_S
     while time.monotonic() < give_up:
         found = await asyncio.to_thread(get, http, f"/ws/v1/external?rm={rm_id}")
@@ -215,19 +215,19 @@ async def until_live(http: str, rm_id: str, nodes: int) -> int:
     raise TimeoutError(f"source {SOURCE} is not complete within {PATIENCE_S:.0f} s: {found}")
 
 
-# ---- until it is known ---------------------------------------------------------------------------------------------
+# ---- the first listing ---------------------------------------------------------------------------------------------
 
 
 async def sync(
     backend: str, place: Path, addresses: Mapping[str, str], table: Mapping[str, object], nodes: int
 ) -> dict[str, float]:
-    """One start of an informer that lists everything."""
+    """Measure one start of an informer that lists everything."""
     rm_id = "bench-sync"
     # 1. an RM that registered before, in the same log
     first = deploy(backend, place, addresses, None, rm_id)
     async with first.running(), Driver(first.gateway, rm_id, Shape(nodes=10, asks=10)).client() as rm:
         await rm.register()
-    # (On Kafka the same topics, in the embedded log the same file.)
+    # (The next start has the same topics or the same file.)
     same = {"MUSTER_LOG__TOPIC_PREFIX": first.log_settings.topic_prefix} if backend == "kafka" else None
     second = deploy(backend, place, addresses, table, rm_id, same)
     second.log_settings = first.log_settings
@@ -244,7 +244,7 @@ async def sync(
         raise
     finally:
         await second.stop()
-    # 3. when, by the log
+    # 3. the times of the log's records
     async with opened_log(second.log_settings) as (log, topics):
         partition = topics.partition_of(rm_id)
         started_ms = min(
@@ -268,7 +268,7 @@ async def sync(
 async def all_syncs(
     backend: str, work: Path, addresses: Mapping[str, str], rounds: int, nodes: int
 ) -> dict[str, dict[str, Any]]:
-    """Every kind of informer, some rounds each."""
+    """Measure every kind of informer, some rounds each."""
     body = json.dumps(documents(nodes)).encode()
     (work / "hosts.json").write_bytes(body)
     server = HttpInventory(body)
@@ -292,13 +292,13 @@ async def all_syncs(
     return result
 
 
-# ---- while it changes ----------------------------------------------------------------------------------------------
+# ---- changes -------------------------------------------------------------------------------------------------------
 
 
 async def load(
     backend: str, work: Path, addresses: Mapping[str, str], rounds: int, seconds: float, nodes: int, per_s_max: int
 ) -> dict[str, Any]:
-    """Asks decided without and with changes, in turns.
+    """Measure decisions without and with changes, in turns.
 
     :param per_s_max: the informer's changes_per_s_max.
     """
@@ -326,12 +326,12 @@ async def load(
                 await until_live(deployment.http, rm_id, nodes)
                 await driver.ask_up_front(rm, "warm")
                 await driver.release_all(rm, "warm")
-                # 1. what changes cost when nothing is asked
+                # 1. the cost of changes without asks
                 cpu_us = await changes_alone(deployment, tell, changer, seconds)
                 console.print(f"load, {backend}: {cpu_us:.0f} µs of CPU for one change")
                 # 2. asks, in turns
                 for number in range(2 * rounds):
-                    # (without, with; with, without; …: what drifts falls on both)
+                    # (without, with; with, without; …: so drift affects both)
                     with_changes = number % 4 in (1, 2)
                     tell("on" if with_changes else "aside")
                     await asyncio.sleep(0.5)
@@ -370,7 +370,7 @@ async def load(
 async def changes_alone(
     deployment: Deployment, tell: Callable[[str], None], changer: subprocess.Popen[str], seconds: float
 ) -> float:
-    """CPU of all of Muster for one change, less what it takes at rest; µs."""
+    """Measure the CPU of all of Muster for one change, less its CPU at rest: µs."""
     assert changer.stdout is not None
     taken = []
     for word in ("aside", "on"):
@@ -386,7 +386,7 @@ async def changes_alone(
 
 
 def compared(segments: list[dict[str, Any]]) -> dict[str, Any]:
-    """Medians without and with changes, and how much worse."""
+    """Return the medians without and with changes, and the difference in %."""
 
     def of(name: str, which: bool) -> float:
         return statistics.median(each[name] for each in segments if each["with_changes"] is which)
@@ -411,14 +411,14 @@ def compared(segments: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def in_a_process(*arguments: str) -> dict[str, Any]:
-    """A part in a process of its own; it prints one JSON object."""
+    """Run a part in a process of its own, which prints one JSON object."""
     done = subprocess.run([sys.executable, "-m", *arguments], cwd=ROOT, stdout=subprocess.PIPE, check=True)
     found: dict[str, Any] = json.loads(done.stdout.decode().strip().splitlines()[-1])
     return found
 
 
 def alone(quick: bool) -> dict[str, dict[str, Any]]:
-    """The scheduler's own costs."""
+    """Measure the scheduler's own costs."""
     result = {}
     for which in ("core", "machine"):
         more = ["--rounds", "1", "--asks", "5000"] if quick else []

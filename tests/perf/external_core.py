@@ -1,4 +1,4 @@
-"""What external changes cost the scheduler itself, in one process: the core alone, and its machine with all protobuf.
+"""Measures the scheduler's cost of external changes, in one process: the core alone, and its machine with all protobuf.
 
 Run by ``external_bench.py`` in a process of its own; prints one JSON object.
 
@@ -7,8 +7,8 @@ Run by ``external_bench.py`` in a process of its own; prints one JSON object.
 ``change_us``
     CPU of one change (a node's use or size, or a VM that starts or stops) when nothing is asked for.
 ``allocations_per_s``, ``with_changes_per_s``
-    Asks placed as fast as they are, without and with 2,000 changes/s of wall-clock time among them, in turns; medians
-    of the rounds, and ``slower_percent`` of them.
+    Placed asks per second, as fast as possible, without and with 2,000 changes per second of wall-clock time, in turns;
+    medians of the rounds, and ``slower_percent`` of them.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ CORES = 64
 APPLICATIONS, QUEUES = 100, 10
 
 
-# ---- what the other manager does -----------------------------------------------------------------------------------
+# ---- changes by the other manager ----------------------------------------------------------------------------------
 
 
 def host(number: int, cores: int = CORES, used: int = 0) -> ExternalNode:
@@ -68,19 +68,19 @@ def host(number: int, cores: int = CORES, used: int = 0) -> ExternalNode:
 
 
 def listing(nodes: int) -> list[ExternalChange]:
-    """Everything, once."""
+    """The first listing."""
     return [changed(host(number)) for number in range(nodes)]
 
 
 def changed(what: ExternalNode | ExternalAllocation) -> ExternalChange:
-    """As a change."""
+    """A host as a change."""
     if isinstance(what, ExternalNode):
         return ExternalChange(ExternalKind.NODE, what.node_id, what)
     return ExternalChange(ExternalKind.ALLOCATION, what.key, what)
 
 
 def changes(nodes: int, seed: int = 4) -> Iterator[ExternalChange]:
-    """For ever: use and sizes of hosts, VMs that start and stop, a third each."""
+    """Yield changes without end: use of hosts, sizes of hosts, VMs that start and stop, a third each."""
     dice = random.Random(seed)
     running: list[str] = []
     number = 0
@@ -102,7 +102,7 @@ def changes(nodes: int, seed: int = 4) -> Iterator[ExternalChange]:
 
 
 def some(stream: Iterator[ExternalChange], count: int) -> UpdateExternal:
-    """The next ones, as one command; of an object that comes twice the last state, as the cache has it."""
+    """Return the next changes as one command; an object that comes twice has its last state, as in the cache."""
     newest: dict[tuple[ExternalKind, str], ExternalChange] = {}
     for _ in range(count):
         change = next(stream)
@@ -150,7 +150,7 @@ def releases(prefix: str, count: int) -> bytes:
 
 
 class CoreAlone:
-    """Commands in, outcomes drained."""
+    """The core alone: takes commands and drains outcomes."""
 
     def __init__(self) -> None:
         config, problems = load_queue_config(queue_config(QUEUES))
@@ -181,7 +181,7 @@ class CoreAlone:
 
 
 class Machine:
-    """Records in, records out: with decoding, encoding, states, answers and events."""
+    """The machine: takes records and makes records (states, answers, events), with decoding and encoding."""
 
     def __init__(self) -> None:
         self.topics = Topics(partitions=1)
@@ -238,7 +238,7 @@ class Machine:
 
 
 def measure(make: Callable[[], CoreAlone | Machine], nodes: int, rounds: int, asked: int) -> dict[str, Any]:
-    """One of the two."""
+    """Measure the core or the machine."""
     under = make()
     # 1. listing
     all_of_it = listing(nodes)

@@ -1,18 +1,18 @@
-"""What the informer framework costs, from a source's documents to the embedded log: no core, no RM.
+"""Measures the informer framework, from a source's documents to the embedded log, without core and RM.
 
     .venv/bin/python -m tests.perf.external_framework --json framework.json
 
 Prints one JSON object:
 
 ``listed_s``
-    5,000 nodes in one listing, until they are in the store and were handed to the handler (``has_synced``).
+    5,000 nodes in one listing, until all are in the store and the handler has had them (``has_synced``).
 ``synced_s``
-    The same, until all of it and the note LIVE are durable.
+    The same, until all of them and the note LIVE are durable.
 ``blocked_ms``
-    How long another task of the same event loop waited for its turn meanwhile: p99 and the longest.
+    The wait of another task of the same event loop meanwhile: p99 and the longest.
 ``change_us``
-    CPU of the process for one change of a node (read, compared, stored, handled, coalesced, encoded, written), by how
-    many come at once.
+    CPU of the process for one change of a node (read, compared, stored, handled, coalesced, encoded, written), by the
+    number of changes at once.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def document(number: int, version: int, used: int) -> Document:
 
 
 class Source:
-    """Nodes that change as they are told to."""
+    """Nodes that change on demand."""
 
     def __init__(self) -> None:
         self.changes: asyncio.Queue[Sequence[Delta]] = asyncio.Queue()

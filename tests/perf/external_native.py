@@ -5,11 +5,11 @@ consulted, then applied. Three ways in turns: ``none`` (no informer of kind ``na
 ``here`` (the default handler in this process), ``process`` (in the informers' process, as ``muster up`` has it).
 
 ``allocations_per_s``
-    Asks placed as fast as they are, in messages of 100, two to a batch; medians of the rounds.
+    Placed asks per second, as fast as possible, in messages of 100, two to a batch; medians of the rounds.
 ``cpu_us_per_ask``
-    CPU of the scheduler's process for an ask, placed: the figure that noise moves least.
+    CPU of the scheduler's process for a placed ask: the figure with the least noise.
 ``message_ms``
-    One ask in a message, alone: how long its batch takes, median.
+    The duration of a batch of one ask, median.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ NODES, PER_MESSAGE, PER_BATCH = 5_000, 100, 2
 
 
 class Consulted(Machine):
-    """A machine whose RM's objects a handler is told of, or not."""
+    """A machine with a handler of its RM's objects, or without."""
 
     def __init__(self) -> None:
         super().__init__()
         self.natives: Natives | None = None
 
     async def take_all(self, values: Sequence[bytes]) -> int:
-        """One batch, as the worker hands it on."""
+        """Process one batch as the worker does."""
         records = []
         for value in values:
             records.append(Record(self.topics.requests, 0, self._offset, 0, RM.encode(), value))
@@ -107,7 +107,7 @@ async def measure(node_count: int, rounds: int, asked: int) -> dict[str, Any]:
                 under.natives = ways[way]
                 prefix = f"{way}{number}"
                 await under.take_all([envelope("allocation", asks(f"{prefix}.first", 1))])  # (a handler begins here)
-                # 1. as many as there is time for
+                # 1. as many as possible in the time
                 parts = range(asked // PER_MESSAGE)
                 messages = [envelope("allocation", asks(f"{prefix}.{part}", PER_MESSAGE)) for part in parts]
                 began, cpu, made = time.perf_counter(), time.process_time(), 0

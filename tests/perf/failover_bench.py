@@ -1,4 +1,4 @@
-"""How long nothing is decided when a scheduler dies or stops: one line of JSON.
+"""Measures the time without decisions when a scheduler dies or stops: one line of JSON.
 
 One RM with many nodes and live allocations, asks at a fixed rate, and two schedulers as processes. All asks are written
 to the log, and an allocation counts when its response is visible there. For each round:
@@ -57,7 +57,7 @@ class Rounds:
             await asyncio.sleep(1 / RATE_PER_S)
 
     async def ready(self, *, warm: bool) -> None:
-        """Waits until one owns and the other follows."""
+        """Wait until one scheduler owns and the other follows."""
 
         async def look() -> bool:
             answers = [await self.schedulers.health(number) for number in (0, 1)]
@@ -106,7 +106,7 @@ class Rounds:
         }
 
     async def _first_after(self, sent_s: float, began_s: float) -> float:
-        """Returns when an ask that was sent after this time had its allocation, in seconds since the beginning."""
+        """Return when the first ask sent after this time had its allocation, in seconds since the beginning."""
         rm = self.rm
 
         def look() -> float:

@@ -1,4 +1,4 @@
-"""The load driver of gangs: an RM as real ones are. It announces, fills with placeholders, and confirms each swap."""
+"""The load driver of gangs: an RM that announces gangs, asks for placeholders, and confirms each replacement."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from muster_proto.si.v1 import si_pb2 as si
 from perf.driver import CORES_MILLI, MEMORY_BYTES, Driver, Shape
 
 TASK_GROUP = "workers"
-PLACEHOLDERS, REAL = "p", "r"  # what the keys begin with
+PLACEHOLDERS, REAL = "p", "r"  # prefix of the keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Gangs:
     queues: int = 10
 
     def shape(self) -> Shape:
-        """The same as the driver has it: an application for each gang, its members in one message."""
+        """The driver's shape: an application for each gang, its members in one message."""
         return Shape(self.nodes, self.gangs * self.members, self.queues, self.gangs, self.members)
 
 
@@ -35,8 +35,8 @@ class GangDriver(Driver):
     """One RM's run; each application is a gang.
 
     :ivar announces: False: ordinary applications, whose members come without placeholders.
-    :ivar replaced: placeholders that were told to go for a real ask.
-    :ivar wrong: other ends that nobody asked for.
+    :ivar replaced: placeholders that Muster released for a real ask.
+    :ivar wrong: other releases by Muster.
     """
 
     announces: bool = True
@@ -46,7 +46,7 @@ class GangDriver(Driver):
 
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[RmClient]:
-        """A client whose RM confirms at once that a placeholder is gone: one message for each response."""
+        """A client whose RM confirms released placeholders at once, with one message for each response."""
         async with self.client() as rm:
             task = asyncio.create_task(self._confirm(rm))
             try:
@@ -57,12 +57,12 @@ class GangDriver(Driver):
                     await task
 
     async def place_all(self, rm: RmClient, kind: str) -> dict[str, float]:
-        """All placeholders, or all real members, as fast as they are taken: seconds, and what Driver gives."""
+        """Place all placeholders or all real members as fast as possible. Return the seconds, and Driver's result."""
         found = await self.ask_up_front(rm, kind)
         return {"s": round(self.shape.asks / found["allocations_per_s"], 3), **found}
 
     def applications(self) -> list[si.AddApplicationRequest]:
-        """See Driver; each announces what its placeholders will take."""
+        """See Driver; each application announces its placeholders' resources."""
         members = self.shape.asks_per_message
         whole = {"vcore": members * CORES_MILLI, "memory": members * MEMORY_BYTES}
         return [
@@ -91,7 +91,7 @@ class GangDriver(Driver):
         ]
 
     def check(self) -> None:
-        """Every placeholder went for a real ask, and nothing else went."""
+        """Check that every placeholder was replaced, and that Muster released nothing else."""
         assert not self.wrong, self.wrong[:3]
         assert not self.rejected, self.rejected[:3]
         expected = self.shape.asks if self.announces else 0
@@ -117,7 +117,7 @@ class GangDriver(Driver):
 
 
 async def run_gangs(gateway: str, rm_id: str, size: Gangs) -> dict[str, float]:
-    """All placeholders; then all real members; and, by another RM, the same members as ordinary applications."""
+    """Measure all placeholders, then all real members, then the same members as ordinary applications of another RM."""
     ordinary = GangDriver(gateway, f"{rm_id}-ordinary", size.shape(), announces=False)
     async with ordinary.connected() as rm:
         await ordinary.set_up(rm)
@@ -150,7 +150,7 @@ async def run_gangs(gateway: str, rm_id: str, size: Gangs) -> dict[str, float]:
 
 
 async def run_gangs_on_a_clock(gateway: str, rm_id: str, size: Gangs, asks_per_s: float) -> dict[str, float]:
-    """Formed gangs whose real asks come one by one: from when each was due to its allocation, the swap in between."""
+    """Measure formed gangs whose real asks come one by one, from each ask's due time to its allocation."""
     driver = GangDriver(gateway, rm_id, size.shape())
     async with driver.connected() as rm:
         await driver.set_up(rm)

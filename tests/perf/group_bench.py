@@ -1,4 +1,4 @@
-"""What several schedulers and their standbys cost: one line of JSON for each number of schedulers.
+"""Measures the cost of several schedulers and their standbys: one line of JSON for each number of schedulers.
 
 Eight RMs in four partitions ask for 4,000 allocations each, on 200 nodes each, as fast as the log takes them.
 ``per_s`` counts until the last allocation is visible; it depends on the cores that schedulers, broker and RMs share.
@@ -32,7 +32,7 @@ WITHIN_S = 600.0
 
 
 def ids_of(topics: Topics) -> list[str]:
-    """Ids such that each partition has as many RMs."""
+    """Return RM ids so that each partition has the same number of RMs."""
     found: dict[int, list[str]] = {partition: [] for partition in range(topics.partitions)}
     number = 0
     while any(len(ids) < RMS_EACH for ids in found.values()):

@@ -1,7 +1,7 @@
-"""How much memory each thing that a quota counts takes, in a scheduler's core: ``make bench-memory``.
+"""Measures the memory of each object that a quota counts, in a scheduler's core: ``make bench-memory``.
 
-Each kind is measured in a process of its own, by its resident memory before and after. A follower (the view) holds the
-same objects once more.
+Each kind is measured in a process of its own, by the resident memory before and after. A follower (the view) holds
+the same objects once more.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ COUNTS = {
 
 
 def tags() -> dict[str, str]:
-    """Some labels and annotations, as Kubernetes' shim sends them; each text is an object of its own, as if decoded."""
+    """Labels and annotations as the Kubernetes shim sends them. Each text is a separate object, as after decoding."""
     return {f"kubernetes.io/label/app-{number}": f"value-{number}" for number in range(6)}
 
 
 def resident() -> int:
-    """Bytes."""
+    """Return the resident memory in bytes."""
     gc.collect()
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
@@ -78,7 +78,7 @@ def _applications(count: int, *, queues: bool = False, users: bool = False) -> l
 
 
 def measure(kind: str) -> float:
-    """Bytes for each."""
+    """Return the bytes of one object."""
     count = COUNTS[kind]
     if kind == "resource_managers":
         _rms(1)

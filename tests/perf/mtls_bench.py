@@ -1,4 +1,4 @@
-"""Measures what mutual TLS with a policy costs: the same asks through a plain gateway and a guarded one, in turns.
+"""Measures the cost of mutual TLS with a policy: the same asks through a plain gateway and a guarded one, in turns.
 
 .venv/bin/python -m tests.perf.mtls_bench [--rounds 5] [--asks 5000] [--json FILE]
 """
@@ -31,7 +31,7 @@ START_S = 120.0
 
 
 def guarded(directory: Path) -> tuple[Deployment, Access]:
-    """A gateway that requires certificates, and how to reach it."""
+    """The settings of a gateway that requires certificates, and of its clients."""
     authority = Authority()
     files = {
         name: directory / name for name in ("ca", "server.crt", "server.key", "client.crt", "client.key", "policy")
@@ -51,7 +51,7 @@ def guarded(directory: Path) -> tuple[Deployment, Access]:
 
 
 def start(deployment: Deployment, access: Access) -> None:
-    """Starts it, and waits until it serves."""
+    """Start the gateway, and wait until it serves."""
     for process in deployment.processes.values():
         process.start()
     until_s = time.monotonic() + START_S
@@ -62,7 +62,7 @@ def start(deployment: Deployment, access: Access) -> None:
 
 
 async def measured(deployments: dict[str, tuple[Deployment, Access]], shape: Shape, rounds: int) -> dict[str, Any]:
-    """The rounds of both, in turns, so that the machine's other work slows both alike."""
+    """Run the rounds of both in turns, so that the machine's other work slows both alike."""
     drivers = {
         name: Driver(deployment.gateway, f"bench-{name}", shape, access=access)
         for name, (deployment, access) in deployments.items()
@@ -72,7 +72,7 @@ async def measured(deployments: dict[str, tuple[Deployment, Access]], shape: Sha
     cpu_s: dict[str, list[float]] = {name: [] for name in drivers}
     for name, driver in drivers.items():
         await driver.set_up(clients[name])
-    for number in range(-1, rounds):  # the first one warms both up
+    for number in range(-1, rounds):  # the first round warms both up
         for name in list(drivers) if number % 2 else reversed(list(drivers)):
             driver, rm, deployment = drivers[name], clients[name], deployments[name][0]
             before = sum(cpu_seconds(deployment).values())

@@ -1,13 +1,13 @@
-"""Measures what one RM's asks take beside another RM, or a reader, that asks for much. One JSON line.
+"""Measures the latency of one RM's asks beside another RM, or a reader, with a high load. One JSON line.
 
 .venv/bin/python -m tests.perf.neighbours_bench [--seconds 8] [--only asks]
 
-A quiet RM sends one ask at a time, twenty in a second, and the time until its allocation counts. Beside it:
+A quiet RM sends one ask at a time, twenty in a second. The figure is the time to the allocation. Beside it:
 
 quiet      nothing
 asks       an RM of the same partition sends messages of 20,000 asks, as fast as they are taken
 configs    RMs register with hostile and with large configurations, three at a time
-streams    20 connections open 200 streams each, send nothing, and open again what the gateway ends
+streams    20 connections open 200 streams each, send nothing, and open each ended stream again
 metrics    40 readers ask for /metrics without a pause
 
 The others run in a process of their own. Percentiles are of the quiet RM's asks, in ms. ``loop_…`` is the processor
@@ -64,7 +64,7 @@ def neighbour_of(rm_id: str) -> str:
 
 
 async def attack(name: str, gateway: str, http: str) -> None:
-    """Prints a line when it begins, and goes on until it is ended."""
+    """Print a line at the begin, and run until the process is ended."""
     async with grpc.aio.insecure_channel(gateway, options=[("grpc.max_send_message_length", -1)]) as channel:
         if name == "asks":
             await _ask_for_much(channel)
@@ -122,7 +122,7 @@ async def _ask_for_much(channel: grpc.aio.Channel) -> None:
 
 
 def configurations() -> list[str]:
-    """Texts that cost much, refused and accepted, below and above the default limit."""
+    """Return expensive texts, refused and accepted ones, below and above the default limit."""
     head = "partitions:\n- name: default\n  queues:\n  - name: root\n    submitacl: '*'\n    queues:\n"
     line = "    - {name: queue-%05d, submitacl: '*', resources: {max: {memory: 10Gi, vcore: 10}}}\n"
     return [
@@ -184,7 +184,7 @@ async def _read_metrics(http: str) -> None:
 
 
 class Quiet(Driver):
-    """Notes the processor time of Muster's event loop with each ask."""
+    """An RM that notes the processor time of Muster's event loop with each ask."""
 
     def watch(self, pid: int) -> None:
         """``pid``: the process whose first thread is the loop."""
@@ -222,7 +222,7 @@ class Quiet(Driver):
 
 
 async def allocated_by_neighbour(http: str) -> float:
-    """Returns the allocations of the RM of ``asks`` until now."""
+    """Return the number of allocations of the RM of ``asks`` so far."""
     async with httpx.AsyncClient(timeout=60) as client:
         text = (await client.get(f"{http}/metrics")).text
     name = f'muster_scheduler_allocations_total{{rm="{neighbour_of(QUIET_RM)}"}} '
@@ -230,7 +230,7 @@ async def allocated_by_neighbour(http: str) -> float:
 
 
 async def measure(deployment: Deployment, seconds: float, only: str) -> dict[str, dict[str, float]]:
-    """Runs the quiet RM beside each attack."""
+    """Measure the quiet RM beside each attack."""
     driver = Quiet(deployment.gateway, QUIET_RM, Shape(nodes=100, asks=20_000, applications=10))
     driver.watch(deployment.processes["up"].pid)
     results: dict[str, dict[str, float]] = {}

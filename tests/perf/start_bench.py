@@ -1,4 +1,4 @@
-"""Measures how long Muster needs to start after RMs registered very large configurations. One JSON line.
+"""Measures Muster's start after RMs registered very large configurations. One JSON line.
 
 .venv/bin/python -m tests.perf.start_bench [--rms 6] [--queues 9990] [--bytes 900000] [--starts 3]
 
@@ -36,7 +36,7 @@ _LIMITS = {
 
 
 def configuration(queues: int, size_bytes: int) -> str:
-    """So many queues below root; comments fill the text up to its size."""
+    """Return a configuration with so many queues below root; comments fill the text up to its size."""
     head = "partitions:\n- name: default\n  queues:\n  - name: root\n    submitacl: '*'\n    queues:\n"
     lines = "".join(f"    - {{name: q{number}, resources: {{max: {{vcore: 10}}}}}}\n" for number in range(queues))
     text = head + lines
@@ -45,7 +45,7 @@ def configuration(queues: int, size_bytes: int) -> str:
 
 
 async def start(deployment: Deployment) -> dict[str, float]:
-    """Starts once."""
+    """Measure one start."""
     began_s = time.monotonic()
     await deployment.start()
     return {"start_s": round(time.monotonic() - began_s, 2), "cpu_s": round(sum(cpu_seconds(deployment).values()), 2)}

@@ -1,4 +1,4 @@
-"""The core's benchmark says what it must, whatever the figures are."""
+"""The core's benchmark prints all its figures, at any speed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-TIMEOUT_S = 280  # some seconds, where the machine has nothing else to do
+TIMEOUT_S = 280  # some seconds on an idle machine
 
 pytestmark = pytest.mark.timeout(TIMEOUT_S + 20)
 FIELDS = [
@@ -84,7 +84,7 @@ def test_gangs_are_measured(scenario: str, figures: list[str]) -> None:
     name, *numbers = scenario.split(",")
     head = ["scenario", "nodes", "gangs", "members"]
     assert [result[field] for field in head] == [name, *map(int, numbers)]
-    # (What rests costs nothing: these two may be zero.)
+    # (An idle core costs nothing, so these two may be zero.)
     assert sorted(result) == sorted([*head, *figures, *(["ticks", "cpu_percent"] if name == "gang-held" else [])])
     assert min(result[field] for field in figures) > 0
     assert name in done.stderr

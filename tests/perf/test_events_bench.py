@@ -1,4 +1,4 @@
-"""The benchmark of events says what it means to: the event history design's mix, and figures of all of it."""
+"""The benchmark of events uses the event history design's mix, and prints all its figures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def test_the_mix_is_the_seeds() -> None:
     found = [EventRecord.FromString(value) for value in itertools.islice(events(Mix()), 60_000)]
     times = [event.timestampNano for event in found]
     assert times == sorted(times)
-    # Of applications that are through: seven events of their own, and six for each pod with two UUIDs.
+    # Finished applications have seven events, and six for each pod, with two UUIDs.
     through = {e.objectID for e in found if e.eventChangeDetail == EventRecord.APP_COMPLETED}
     assert len(through) > 50
     references: dict[str, set[str]] = {name: set() for name in through}

@@ -1,4 +1,4 @@
-"""The benchmark of external resources says what it must, whatever the figures are."""
+"""The benchmark of external resources prints all its figures, at any speed."""
 
 from __future__ import annotations
 

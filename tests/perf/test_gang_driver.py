@@ -1,4 +1,4 @@
-"""The load driver of gangs plays a resource manager to the end, and notices an end that should not be."""
+"""The load driver of gangs completes its life as a resource manager, and notices a wrong release."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The load driver with stateful predicates counts what it was told, and no mode but "all" has violations."""
+"""The load driver with stateful predicates counts its allocations, and only the mode "all" has violations."""
 
 from __future__ import annotations
 

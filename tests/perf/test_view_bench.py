@@ -1,4 +1,4 @@
-"""The benchmark of the view says what it must, whatever the figures are; its load understands HTTP."""
+"""The benchmark of the view prints all its figures, at any speed. Its load generator understands HTTP."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SIZES = (0, 1, 1_000, 300_000)
 
 
 async def answer(scope: Scope, _receive: Receive, send: Send) -> None:
-    """So many bytes as the path says, in chunks of different lengths or with their length said before."""
+    """A body of the path's length in bytes, in chunks of different lengths or with Content-Length."""
     kind, size = scope["path"].strip("/").split("/")
     headers = [(b"content-length", size.encode())] if kind == "whole" else []
     await send({"type": "http.response.start", "status": 200, "headers": headers})

@@ -1,4 +1,4 @@
-"""An RM whose predicates depend on what runs where, in each of the modes in which proposals take turns."""
+"""An RM whose predicates depend on running allocations, in each mode of proposals in turns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from muster_proto.muster.v1 import callbacks_pb2 as pb
 from muster_proto.si.v1 import si_pb2 as si
 from perf.driver import Driver, Shape
 
-# What the hello asks for. In all but the first one the RM never hears of two of a kind on one node.
+# The modes of the hello. In all but the first one, the RM never gets two open proposals of a kind for one node.
 MODES = {
     "all": pb.OPEN_PROPOSALS_ALL,
     "node": pb.OPEN_PROPOSALS_NODE,
@@ -21,13 +21,13 @@ MODES = {
     "one": pb.OPEN_PROPOSALS_ONE,
 }
 SIZE = Shape(nodes=50, asks=400, queues=2, applications=10)
-TASK_GROUPS = 2  # of each application; each of them is a service, of which a node may have one
+TASK_GROUPS = 2  # task groups of an application; each is a service, which a node may run once
 VCORES = (250, 500, 1_000)
 ASKS_PER_S, DURATION_S = 40.0, 4.0
 
 
 def scenario_of(mode: str) -> str:
-    """Its name among bench's scenarios."""
+    """The scenario's name in the benchmark."""
     return f"stateful_{mode.replace('-', '_')}"
 
 
@@ -42,7 +42,7 @@ class TurnsDriver(Driver):
         return replace(super().callbacks(), predicates=self.kubelet, open_proposals=MODES[self.mode])
 
     def asks(self, prefix: str, count: int) -> list[si.Allocation]:
-        """Round robin over the applications, and over the task groups of each."""
+        """Return asks, round robin over the applications and their task groups."""
         made = []
         for number in range(count):
             app = number % self.shape.applications
@@ -62,7 +62,7 @@ class TurnsDriver(Driver):
 
 
 async def run_turns(gateway: str, mode: str, size: Shape = SIZE, duration_s: float = DURATION_S) -> dict[str, Any]:
-    """A burst; then asks one by one on a clock."""
+    """Measure a burst, then asks one by one on a clock."""
     driver = TurnsDriver(gateway, f"bench-turns-{mode}", size, refused_percent=0, mode=mode)
     async with driver.client() as rm:
         await driver.set_up(rm)
@@ -80,6 +80,6 @@ async def run_turns(gateway: str, mode: str, size: Shape = SIZE, duration_s: flo
 
 
 def broken_promises(found: dict[str, dict[str, Any]]) -> list[str]:
-    """The scenarios with violations in a mode that promises none."""
+    """Return the scenarios with violations in a mode that promises none."""
     named = (scenario_of(mode) for mode in MODES if mode != "all")
     return [name for name in named if found.get(name, {}).get("violations")]

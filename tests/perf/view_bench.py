@@ -1,24 +1,24 @@
-"""Measures whether readers are in the way of decisions, and how fast they are answered.
+"""Measures the effect of readers on decisions, and the latency of answers.
 
 .venv/bin/python -m tests.perf.view_bench [--only reads|dump] [--form FORM …] [--rounds 3] [--seconds 20] [--quick]
     [--json FILE]
 
-Standard output carries one JSON object, standard error what is being done. Forms: ``embedded`` (``muster up``),
+Standard output carries one JSON object, standard error the progress. Forms: ``embedded`` (``muster up``),
 ``one-process`` (the same with ``process.followers_own_process = false``) and ``kafka`` (scheduler, view, publisher and
-gateway each by itself). Readers, driver, services and broker share the cores. Two parts, each with a deployment of its
+gateway as processes). Readers, driver, services and broker share the cores. Two parts, each with a deployment of its
 own:
 
 reads
-    1,000 nodes, 20,000 allocations, 100 asks that wait. ``view_load.py`` asks the gateway 1,000 times a second what
-    its ``MIX`` says, from a process of its own on a clock that waits for nobody; a latency counts from when its request
-    was due, to the last byte of its answer. ``still``: nothing is decided meanwhile; ``deciding``: 100 asks/s are,
-    one in a message. Goal: p99 under 100 ms.
+    1,000 nodes, 20,000 allocations, 100 pending asks. ``view_load.py`` sends the gateway 1,000 requests of its ``MIX``
+    a second, from a process of its own, on a clock that does not wait for answers. A latency counts from the request's
+    due time to the last byte of its answer. ``still``: no asks meanwhile; ``deciding``: 100 asks/s, one in a message.
+    Goal: p99 under 100 ms.
 dump
-    1,000 nodes, 100,000 allocations. 5,000 asks/s, 50 in a message, are decided; without and with a reader that takes
-    one state dump after the other, in turns in one run. ``slower_percent`` compares the medians of allocations per
-    second (goal: under 5); latencies of the asks and CPU are beside it. ``saturated``: the same while 10,000 asks are
-    there up front again and again; there every bit of CPU that a reader takes is missing, wherever it is taken.
-    ``grown_mb``: how far each process's memory rose above what it was while a dump was read.
+    1,000 nodes, 100,000 allocations. 5,000 asks/s, 50 in a message, without and with a reader that takes one state dump
+    after the other, in turns in one run. ``slower_percent`` compares the medians of allocations per second (goal: under
+    5); latencies of the asks and CPU are beside it. ``saturated``: the same with 10,000 asks up front again and again;
+    there, each process's CPU for readers costs allocations. ``grown_mb``: growth of each process's memory during a
+    dump.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ console = Console(stderr=True)
 
 
 def deploy(form: str, place: Path, addresses: dict[str, str]) -> Deployment:
-    """Muster in one of its forms."""
+    """Start Muster in one of its forms."""
     place.mkdir(parents=True, exist_ok=True)
     if form == "kafka":
         return on_kafka(place, addresses["kafka"], addresses["redis"])
@@ -71,7 +71,7 @@ def deploy(form: str, place: Path, addresses: dict[str, str]) -> Deployment:
     return embedded(place, own)
 
 
-# ---- what processes take ---------------------------------------------------------------------------------------------
+# ---- use of processes ------------------------------------------------------------------------------------------------
 
 
 def processes(deployment: Deployment) -> dict[str, int]:
@@ -85,7 +85,7 @@ def processes(deployment: Deployment) -> dict[str, int]:
 
 
 def cpu_seconds(deployment: Deployment) -> dict[str, float]:
-    """CPU time of each so far."""
+    """CPU time of each process so far."""
     found = {}
     for name, pid in processes(deployment).items():
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -94,7 +94,7 @@ def cpu_seconds(deployment: Deployment) -> dict[str, float]:
 
 
 def memory_mb(deployment: Deployment, field: str) -> dict[str, float]:
-    """VmRSS (now) or VmHWM (the most since :func:`forget_peak`) of each."""
+    """VmRSS (now) or VmHWM (the most since :func:`forget_peak`) of each process."""
     found = {}
     for name, pid in processes(deployment).items():
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
@@ -110,7 +110,7 @@ def forget_peak(deployment: Deployment) -> None:
 
 
 def cpu_percent(before: dict[str, float], after: dict[str, float], seconds: float) -> dict[str, float]:
-    """Of one core each."""
+    """CPU of each process, in % of one core."""
     return {name: round(100 * (after[name] - before.get(name, 0.0)) / seconds, 1) for name in after}
 
 
@@ -118,7 +118,7 @@ def cpu_percent(before: dict[str, float], after: dict[str, float], seconds: floa
 
 
 async def loaded(deployment: Deployment, rm_id: str, seconds: float, nodes: int, per_s: float) -> dict[str, Any]:
-    """One run of the mix."""
+    """Run the mix once."""
     before, began = cpu_seconds(deployment), time.monotonic()
     arguments = ["reads", deployment.http, "--rm", rm_id, "--seconds", str(seconds), "--per-s", str(per_s)]
     process = await asyncio.create_subprocess_exec(
@@ -133,7 +133,7 @@ async def loaded(deployment: Deployment, rm_id: str, seconds: float, nodes: int,
 
 
 async def reads(deployment: Deployment, rounds: int, seconds: float, shape: Shape, per_s: float) -> dict[str, Any]:
-    """Still, and while asks are decided."""
+    """Measure reads without and with decisions."""
     rm_id = "bench-reads"
     driver = Driver(deployment.gateway, rm_id, shape)
     result: dict[str, Any] = {"target_p99_ms": TARGET_P99_MS}
@@ -160,7 +160,7 @@ async def reads(deployment: Deployment, rounds: int, seconds: float, shape: Shap
 
 
 async def set_up(driver: Driver, rm: RmClient, more: int) -> None:
-    """Nodes and applications, with room for so many allocations more than the shape has; and the allocations."""
+    """Create nodes and applications with extra room for so many allocations; make the shape's allocations."""
     shape = driver.shape
     driver.shape = replace(shape, asks=shape.asks + more)
     await driver.set_up(rm)
@@ -169,7 +169,7 @@ async def set_up(driver: Driver, rm: RmClient, more: int) -> None:
 
 
 async def populate(driver: Driver, rm: RmClient, more: int) -> None:
-    """The cluster, and asks that wait, because no node is so large."""
+    """Create the cluster, and pending asks that are too large for each node."""
     await set_up(driver, rm, more)
     await rm.send_applications([application(view_load.WAITING_APP, "root.q0", user="bench")])
     await asyncio.wait_for(rm.applications_answered(), STEP_TIMEOUT_S)
@@ -178,7 +178,7 @@ async def populate(driver: Driver, rm: RmClient, more: int) -> None:
 
 
 async def warmed(deployment: Deployment, rm_id: str, nodes: int) -> None:
-    """Returns when the view has seen everything."""
+    """Wait until the view has folded everything."""
     await asyncio.sleep(1.0)
     await loaded(deployment, rm_id, 2.0, nodes, 100.0)
 
@@ -187,7 +187,7 @@ async def warmed(deployment: Deployment, rm_id: str, nodes: int) -> None:
 
 
 async def ask_in_messages(driver: Driver, rm: RmClient, prefix: str, seconds: float) -> dict[str, float]:
-    """5,000 asks/s, 50 in a message, each message at its time, whatever happened to those before."""
+    """Send 5,000 asks/s, 50 in a message, each message at its time, without waiting for earlier ones."""
     asks = driver.asks(prefix, int(ASKS_PER_S * seconds))
     before, first = driver.allocated, len(driver.latencies_s)
     wanted = before + len(asks)
@@ -199,7 +199,7 @@ async def ask_in_messages(driver: Driver, rm: RmClient, prefix: str, seconds: fl
         late_s = max(late_s, time.monotonic() - due)
         driver.due_at.update((item.allocationKey, due) for item in part)
         await rm.send_asks(part)
-    # What was decided in the time: what comes later is late.
+    # Decisions within the time; later ones do not count.
     await asyncio.sleep(max(began + seconds - time.monotonic(), 0))
     decided, took = driver.allocated - before, time.monotonic() - began
     give_up = time.monotonic() + STEP_TIMEOUT_S
@@ -217,7 +217,7 @@ async def ask_in_messages(driver: Driver, rm: RmClient, prefix: str, seconds: fl
 
 
 async def release(driver: Driver, rm: RmClient, prefix: str, count: int) -> None:
-    """Releases what was allocated to the asks of a prefix."""
+    """Release the allocations of the asks with a prefix."""
     shape = driver.shape
     driver.shape = replace(shape, asks=count)
     try:
@@ -227,7 +227,7 @@ async def release(driver: Driver, rm: RmClient, prefix: str, count: int) -> None
 
 
 async def saturate(driver: Driver, rm: RmClient, prefix: str, seconds: float, asks: int) -> dict[str, float]:
-    """Asks up front again and again."""
+    """Send asks up front, again and again."""
     shape = driver.shape
     driver.shape = replace(shape, asks=asks)
     rates, began, wave = [], time.monotonic(), 0
@@ -242,7 +242,7 @@ async def saturate(driver: Driver, rm: RmClient, prefix: str, seconds: float, as
 
 
 async def dump(deployment: Deployment, rounds: int, seconds: float, shape: Shape, asks: int) -> dict[str, Any]:
-    """Asks decided without and with dumps, in turns."""
+    """Measure decisions without and with dumps, in turns."""
     rm_id = "bench-dump"
     driver = Driver(deployment.gateway, rm_id, shape)
     result: dict[str, Any] = {"target_slower_percent": TARGET_SLOWER_PERCENT}
@@ -274,10 +274,10 @@ async def dump(deployment: Deployment, rounds: int, seconds: float, shape: Shape
 async def in_turns(
     deployment: Deployment, rm_id: str, name: str, rounds: int, seconds: float, work: Callable[[str], Any]
 ) -> dict[str, Any]:
-    """The work without and with dumps beside it."""
+    """Run the work without and with dumps beside it."""
     segments: list[dict[str, Any]] = []
     for number in range(2 * rounds):
-        with_dumps = number % 4 in (1, 2)  # (without, with; with, without; …: what drifts falls on both)
+        with_dumps = number % 4 in (1, 2)  # (without, with; with, without; …: so drift affects both)
         before, began = cpu_seconds(deployment), time.monotonic()
         read: dict[str, Any] = {}
         if with_dumps:
@@ -306,7 +306,7 @@ async def in_turns(
 
 
 async def dumped(deployment: Deployment, rm_id: str, seconds: float) -> dict[str, Any]:
-    """Dumps for so long, one after the other, by a process of its own."""
+    """Read dumps for so long, one after the other, in a process of its own."""
     arguments = ["dumps", deployment.http, "--rm", rm_id, "--seconds", str(seconds)]
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", LOAD, *arguments, cwd=ROOT, stdout=subprocess.PIPE
@@ -319,7 +319,7 @@ async def dumped(deployment: Deployment, rm_id: str, seconds: float) -> dict[str
 
 
 async def grown(deployment: Deployment, rm_id: str) -> dict[str, float]:
-    """How far memory rises in a dump."""
+    """Measure the growth of memory during a dump."""
     forget_peak(deployment)
     before = memory_mb(deployment, "VmRSS")
     await dumped(deployment, rm_id, 0.1)

@@ -1,16 +1,16 @@
-"""Reads the HTTP front as many readers together do: the load of ``view_bench.py``, in a process of its own.
+"""Reads the HTTP front like many readers: the load of ``view_bench.py``, in a process of its own.
 
 .venv/bin/python -m tests.perf.view_load reads URL --rm ID --per-s 1000 --seconds 10 [--connections 64] [--seed 1]
 .venv/bin/python -m tests.perf.view_load dumps URL --rm ID --seconds 10
 
-Standard output carries one JSON object. A small HTTP client of its own, because a library's would take more of the
-machine than what is measured: keep-alive, whole answers are taken and counted, nothing is kept.
+Standard output carries one JSON object. The HTTP client is its own, because a library's would use more CPU than the
+measured services. It keeps connections alive, and reads and counts whole answers without keeping them.
 
 reads
-    Requests of :data:`MIX` at random (seeded) on a clock that waits for nobody: a request that finds no free connection
-    waits for one, and its latency counts from when it was due.
+    Requests of :data:`MIX` at random (seeded) on a clock that does not wait for answers. A request without a free
+    connection waits for one, and its latency counts from its due time.
 dumps
-    State dumps, one after the other, each read as fast as it comes.
+    State dumps, one after the other, each read as fast as possible.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 from muster_client.accounts import percentile  # noqa: E402
 
 NODES, APPLICATIONS, QUEUES = 1_000, 100, 10
-# An application whose asks wait, and how many of them there are.
+# An application with pending asks, and their number.
 WAITING_APP, WAITING = "waiting", 100
 PARTITION = "/ws/v1/partition/default"
 GZIP = "Accept-Encoding: gzip\r\n"
@@ -44,10 +44,10 @@ GZIP = "Accept-Encoding: gzip\r\n"
 class Kind(NamedTuple):
     """One kind of request.
 
-    :ivar weight: so many of a thousand.
+    :ivar weight: share of requests, in thousandths.
     :ivar path: ``{node}``, ``{app}``, ``{queue}``, ``{key}`` are drawn for each; ``{rm}`` is the RM's id,
-        ``{event}`` one of the last hundred events when it began: who follows events by asking goes on where it was.
-    :ivar gzip: asked for compressed, as browsers and Go's clients do.
+        ``{event}`` one of the last hundred events at the beginning, like a client that polls for new events.
+    :ivar gzip: the request accepts compression, as browsers and Go's clients do.
     """
 
     name: str
@@ -56,10 +56,10 @@ class Kind(NamedTuple):
     gzip: bool = True
 
 
-# What reads a cluster of 1,000 nodes and 20,000 allocations. Of a thousand requests: the web UI's pages and our own
-# (540), dashboards and scrapers (160), people and scripts who look for one thing (300).
+# The readers of a cluster of 1,000 nodes and 20,000 allocations. Of a thousand requests: the web UI's pages and our own
+# (540), dashboards and scrapers (160), people and scripts that look for one object (300).
 MIX = (
-    # the web UI: its dashboard, and what every page of it asks again and again
+    # the web UI: its dashboard, and the requests that each of its pages repeats
     Kind("partitions", 120, "/ws/v1/partitions?rm={rm}"),
     Kind("clusters", 60, "/ws/v1/clusters?rm={rm}"),
     Kind("queues", 120, PARTITION + "/queues?rm={rm}"),
@@ -76,7 +76,7 @@ MIX = (
     Kind("metrics", 2, "/ws/v1/metrics"),
     Kind("users", 20, PARTITION + "/usage/users?rm={rm}"),
     Kind("explain summary", 18, "/ws/v1/explain/summary?rm={rm}"),
-    # one thing
+    # one object
     Kind("application", 60, PARTITION + "/application/{app}?rm={rm}"),
     Kind("queue", 80, PARTITION + "/queue/{queue}?rm={rm}", gzip=False),
     Kind("node", 80, PARTITION + "/node/{node}?rm={rm}", gzip=False),
@@ -89,7 +89,7 @@ assert sum(kind.weight for kind in MIX) == 1_000
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What there is to ask for."""
+    """The names of the cluster's objects."""
 
     rm: str
     nodes: int = NODES
@@ -108,7 +108,7 @@ class Cluster:
 
 
 class Broken(Exception):
-    """An answer that is none, or a connection that ended in it."""
+    """Raised for an invalid answer, or a connection that ended within one."""
 
 
 class Connection(asyncio.Protocol):
@@ -119,7 +119,8 @@ class Connection(asyncio.Protocol):
         self._head = bytearray()
         self._answer: asyncio.Future[tuple[int, int]] | None = None
         self._status = 0
-        self._left: int | None = None  # of the body, or of a chunk with its line feed; None: a head or size is next
+        # Bytes left of the body, or of a chunk with its line feed; None: a head or size is next.
+        self._left: int | None = None
         self._is_chunked = False
         self._in_body = False
         self._size = 0
@@ -143,7 +144,7 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
     def ask(self, request: bytes) -> asyncio.Future[tuple[int, int]]:
-        """Gives (status, bytes of the body as they came)."""
+        """Send a request; return (status, bytes of the body as received)."""
         assert self._transport is not None
         self._answer = asyncio.get_running_loop().create_future()
         self._size = 0
@@ -151,7 +152,7 @@ class Connection(asyncio.Protocol):
         return self._answer
 
     def data_received(self, data: bytes) -> None:
-        if self._left is not None and len(data) < self._left:  # (in the midst of a large answer)
+        if self._left is not None and len(data) < self._left:  # (in the middle of a large answer)
             self._left -= len(data)
             self._size += len(data)
             return
@@ -206,7 +207,7 @@ class Connection(asyncio.Protocol):
 
 @dataclass(slots=True)
 class Counted:
-    """What came of it."""
+    """The results of a run."""
 
     latencies_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     statuses: Counter[int] = field(default_factory=Counter)
@@ -244,10 +245,10 @@ def request(host: str, path: str, *, gzip: bool) -> bytes:
 
 
 async def reads(url: str, cluster: Cluster, per_s: float, seconds: float, connections: int, seed: int) -> Counted:
-    """The mix, on a clock."""
+    """Send the mix on a clock."""
     host = url.removeprefix("http://").rstrip("/")
     name, _, port = host.partition(":")
-    # 1. everything that costs is made before
+    # 1. prepare everything that costs time
     chance = random.Random(seed)
     kinds = chance.choices(MIX, [kind.weight for kind in MIX], k=int(per_s * seconds))
     requests = [(kind.name, request(host, cluster.path(kind, chance), gzip=kind.gzip)) for kind in kinds]
@@ -287,7 +288,7 @@ async def reads(url: str, cluster: Cluster, per_s: float, seconds: float, connec
         else:
             waiting.append((kind, text, due_s))
         if number % 16 == 15:
-            await asyncio.sleep(0)  # answers are taken while we are behind, too
+            await asyncio.sleep(0)  # answers are read also while we are behind
     # 3. the last ones
     try:
         await asyncio.wait_for(done.wait(), 60.0)
@@ -299,7 +300,7 @@ async def reads(url: str, cluster: Cluster, per_s: float, seconds: float, connec
 
 
 async def dumps(url: str, rm: str, seconds: float) -> dict[str, object]:
-    """State dumps until the time is over; the one that is under way then is read to its end."""
+    """Read state dumps until the time is over; the last one is read to its end."""
     host = url.removeprefix("http://").rstrip("/")
     name, _, port = host.partition(":")
     connection = await Connection.open(name, int(port))
@@ -328,7 +329,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--nodes", type=int, default=NODES)
     options = parser.parse_args()
-    gc.disable()  # (short, and its pauses would count as the server's)
+    gc.disable()  # (the run is short, and the collector's pauses would count as the server's)
     if options.what == "dumps":
         print(json.dumps(asyncio.run(dumps(options.url, options.rm, options.seconds))))
         return 0

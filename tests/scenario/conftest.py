@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from scenario.operated import world
+from verdicts import shared_verdicts
 
-__all__ = ["world"]
+__all__ = ["shared_verdicts", "world"]

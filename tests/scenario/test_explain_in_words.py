@@ -394,7 +394,7 @@ def test_a_queue_is_as_full_as_it_is_while_it_is_too_full() -> None:
     said = "queue root.a uses 5 cores of its max of 8 cores; 4 cores more would exceed it."
     assert found["sentence"] == f"Ask ask of application app has waited for 8 minutes because {said}"
     assert found["message"] == f"Q{said[1:]}"
-    assert (found["used"], found["now"]["used"]) == (7_000, 5_000), "what was decided on is kept beside what is"
+    assert (found["used"], found["now"]["used"]) == (7_000, 5_000), "the decision's figures stay beside new ones"
     assert Explained(arena, "larger").json()["message"] == (
         "It asks for 9 cores, and queue root.a may use 8 cores in all. Waiting does not help: a higher max would, or "
         "asking for less."

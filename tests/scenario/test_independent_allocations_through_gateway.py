@@ -113,7 +113,7 @@ async def test_an_ask_of_no_application_is_scheduled_shown_and_released(muster: 
             await rm.hears(UPDATE, "released", allocationKey="w", applicationID="")
             assert await _adds_up(rm) == 2
             told = {each.item["applicationID"] for each in rm.peer.heard["UpdateApplication"]}
-            assert told == {"app"}, "the RM is told nothing of an application that it did not send"
+            assert told == {"app"}, "the RM gets no answer for an application that it did not send"
             assert not [each for each in rm.peer.heard[UPDATE] if "rejected" in each.kind]
         finally:
             await rm.peer.lose_connection()

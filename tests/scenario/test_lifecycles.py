@@ -181,4 +181,4 @@ def test_no_two_scenarios_have_one_name() -> None:
 
 
 def test_the_page_is_drawn_from_the_arrows_and_their_scenarios() -> None:
-    assert draw.DOC.read_text(encoding="utf-8") == draw.page(), "draw it anew: see lifecycles/draw.py"
+    assert draw.DOC.read_text(encoding="utf-8") == draw.page(), "the page is stale: run lifecycles/draw.py"

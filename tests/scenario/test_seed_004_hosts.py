@@ -130,7 +130,7 @@ def test_nothing_is_placed_before_the_informer_has_synced() -> None:
     cluster.sets("vms", SourceState.LIVE)
     assert cluster.placed("x") == {}
     cluster.do(SetDeciding(True))
-    assert cluster.pending("x") == {"container": "NO_NODE_HAS_ROOM"}, "what the VM holds was known before"
+    assert cluster.pending("x") == {"container": "NO_NODE_HAS_ROOM"}, "the VM's resources were known before"
 
 
 # ---- the default event handler ---------------------------------------------------------------------------------------

@@ -128,7 +128,7 @@ def test_a_framework_offers_and_revokes_without_overcommitment() -> None:
     assert {fact.termination for fact in told} == {Termination.PREEMPTED_BY_SCHEDULER}
     assert len(told) == 4
     mesos.hear()
-    assert mesos.unused("agent-2") == 0, "it is given back when it is free, not when that was asked for"
+    assert mesos.unused("agent-2") == 0, "an offer is given back when it is free, not at the request"
     # 5. The RM confirms; the offer goes back, and the host is the other framework's.
     muster.release("job", "task", Termination.PREEMPTED_BY_SCHEDULER)
     mesos.hear()
@@ -210,6 +210,6 @@ def test_two_frameworks_never_use_more_than_the_capacity(seed: int) -> None:
         mesos.check()
         if step % 6 == 0:
             muster.check_folds()
-    assert lent > 3, "something was lent"
-    assert used, "and something used by the other"
-    assert placed > 1, "and by Muster"
+    assert lent > 3, "no offer was used: the test proves nothing"
+    assert used, "the other manager used nothing"
+    assert placed > 1, "Muster placed nothing"

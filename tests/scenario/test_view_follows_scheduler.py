@@ -16,6 +16,7 @@ from muster_proto.si.v1 import si_pb2 as si
 from muster_view import ViewService
 from muster_view.settings import ViewSettings
 from scenario.operated import LOGS, log_settings, scheduler_and_view
+from unordered import unordered
 from waiting import eventually
 
 RM = "rm1"
@@ -196,15 +197,6 @@ async def test_a_view_that_starts_later_shows_the_same(running: Running) -> None
         async with httpx.AsyncClient(transport=httpx.ASGITransport(late.asgi), base_url="http://late") as client:
             for path in ("/ws/v1/partitions", f"{P}/queues", f"{P}/queue/root.free/applications", f"{P}/nodes"):
                 here, there = (await running.http.get(path)).json(), (await client.get(path)).json()
-                assert _unordered(here) == _unordered(there)
+                assert unordered(here) == unordered(there)
     finally:
         await late.stop()
-
-
-def _unordered(value: object) -> object:
-    """Lists of objects, sorted: their order is not specified."""
-    if isinstance(value, list):
-        return sorted((_unordered(each) for each in value), key=repr)
-    if isinstance(value, dict):
-        return {name: _unordered(each) for name, each in value.items()}
-    return value

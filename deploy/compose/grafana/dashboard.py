@@ -267,7 +267,7 @@ ROWS = (
                 (
                     ("scheduler", "sum(muster_bus_lag_records)"),
                     ("view", "sum(muster_view_lag_records)"),
-                    ("event publisher", "sum(muster_publisher_follow_lag_offsets)"),
+                    ("event publisher", "sum(max by (partition) (muster_publisher_follow_lag_offsets))"),
                     ("usage", "sum(muster_publisher_derive_lag_offsets)"),
                 ),
                 about="What is on the log and was not taken yet: the depth of each reader's queue.",
@@ -339,8 +339,8 @@ ROWS = (
     Row(
         "Events",
         (
-            Panel("Events", (("{{rm}}", _rate("muster_publisher_events_total", "rm")),), "ops"),
-            Panel("Events in the ring", (("{{rm}}", "sum by (rm) (muster_publisher_ring_events)"),)),
+            Panel("Events", (("{{rm}}", f"max by (rm) (rate(muster_publisher_events_total{_OVER}))"),), "ops"),
+            Panel("Events in the ring", (("{{rm}}", "max by (rm) (muster_publisher_ring_events)"),)),
             Panel(
                 "Open streams of events",
                 (("REST", "sum(muster_publisher_streams)"), ("gRPC", "sum(muster_publisher_watchers)")),

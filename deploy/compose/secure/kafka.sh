@@ -80,7 +80,8 @@ grant() {
   asked "${acl[@]}" --topic "${prefix}si." \
     --operation Create --operation Describe --operation DescribeConfigs --operation Read --operation Write
   asked "${acl[@]}" --transactional-id "${prefix}scheduler." --operation Write
-  asked "${acl[@]/prefixed/literal}" --group "${prefix}scheduler" --group "${prefix}muster-derive" --operation Read
+  asked "${acl[@]/prefixed/literal}" --group "${prefix}scheduler" --group "${prefix}event-publisher" \
+    --group "${prefix}muster-derive" --operation Read
   touch /tmp/granted
 }
 

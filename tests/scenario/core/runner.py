@@ -940,7 +940,7 @@ def placeholders_of(app: Any) -> dict[str, str]:
             marks = (held.replaced_by is not None, held.timed_out, held.preempted is not None)
             states = (PlaceholderState.LEAVING, PlaceholderState.TIMING_OUT, PlaceholderState.PREEMPTED)
             told = [state for mark, state in zip(marks, states, strict=True) if mark]
-            assert len(told) <= 1, f"{held} was told to go for more than one reason: {told}"
+            assert len(told) <= 1, f"{held} was released for more than one reason: {told}"
             found[key] = told[0] if told else PlaceholderState.HELD
     return {key: str(state) for key, state in sorted(found.items())}
 

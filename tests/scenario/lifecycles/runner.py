@@ -395,8 +395,8 @@ class _Role:
                 assert place is not None
                 del heard[place]
         left = {method: _told(heard) for method, heard in peer.heard.items() if heard}
-        assert not left, f"{peer.rm_id} heard what nobody expects: {left}"
-        assert not peer.foreign, f"{peer.rm_id} ({peer.generation}) heard in another generation's words: {peer.foreign}"
+        assert not left, f"{peer.rm_id} got unexpected messages: {left}"
+        assert not peer.foreign, f"{peer.rm_id} ({peer.generation}) got messages of another generation: {peer.foreign}"
 
 
 def _barrier(heard: list[Heard], kind: str, name: str, key: str) -> Callable[[], int | None]:

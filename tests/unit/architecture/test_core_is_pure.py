@@ -1,5 +1,5 @@
-"""The core gets time, order and ids as arguments. What import-linter cannot say by name, this says by a list of what is
-allowed, and by the calls that read the outside world without an import of their own."""
+"""The core gets time, order and ids as arguments. import-linter forbids modules by name. This test allows a list of
+modules only, and finds calls that read the outside world without an import."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def impurities(source: str) -> list[str]:
-    """What a module of the core may not do, as "line: what"."""
+    """Return the impure imports and calls of a module, as "line: what"."""
     tree = ast.parse(source)
     found = [
         f"{line}: imports {name}"
@@ -86,7 +86,7 @@ def test_every_module_of_the_core_is_pure() -> None:
         "from random import random",
         "import muster_bus.clock",
         "print('x')",
-        "key = hash(name)",  # differs from run to run for text
+        "key = hash(name)",  # the hash of a text differs between runs
     ],
 )
 def test_the_check_sees_impurity(line: str) -> None:

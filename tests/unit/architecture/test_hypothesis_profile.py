@@ -1,4 +1,4 @@
-"""Properties have no deadline of their own, so none fails because the machine is busy."""
+"""Properties have no deadline, so none fails because the machine is busy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_one_profile_holds_for_every_property() -> None:
     profile = settings()
     assert profile.deadline is None
     assert HealthCheck.too_slow in profile.suppress_health_check
-    assert profile.print_blob  # a failure can be played again
+    assert profile.print_blob  # a failure can be reproduced
 
 
 @settings(max_examples=2)

@@ -1,4 +1,4 @@
-"""No product file imports itself by way of others, imports for types counted; and none is longer than one can read."""
+"""No product files import each other in a circle (imports for types count), and no file is too long."""
 
 import ast
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
 LINES_MAX = 700
-# Files that are still longer, and how long at most.
+# Files that may be longer, with their limits.
 LONGER: dict[str, int] = {}
 
 
@@ -21,7 +21,7 @@ def sources() -> dict[str, Path]:
 
 
 def imported(path: Path, modules: dict[str, Path]) -> set[str]:
-    """The product's modules that a file imports, wherever in it."""
+    """The product's modules that a file imports, at any place in the file."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -34,7 +34,7 @@ def imported(path: Path, modules: dict[str, Path]) -> set[str]:
 
 
 def circles(arrows: dict[str, set[str]]) -> Iterator[frozenset[str]]:
-    """The sets of modules each of which imports each other one by some way."""
+    """The sets of modules that import each other, directly or not."""
     reached: dict[str, set[str]] = {}
     for start, onward in arrows.items():
         seen: set[str] = set()
@@ -68,4 +68,4 @@ def test_no_file_is_longer_than_one_can_read() -> None:
     lengths = {str(path.relative_to(ROOT)): path.read_text().count("\n") for path in sources().values()}
     long = {path: lines for path, lines in lengths.items() if lines > LINES_MAX}
     assert {path for path, lines in long.items() if lines > LONGER.get(path, LINES_MAX)} == set()
-    assert long.keys() == LONGER.keys(), "a file that is short enough now is still listed"
+    assert long.keys() == LONGER.keys(), "LONGER lists a file that is short enough"

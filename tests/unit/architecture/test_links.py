@@ -1,4 +1,4 @@
-"""Every link of a page to another page, or to a heading of one, leads somewhere."""
+"""Every link between pages has an existing target: a page or a heading."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def anchors(page: Path) -> frozenset[str]:
 
 
 def dead_links(page: Path, text: str) -> list[str]:
-    """The links of a text that stands at this page and leads nowhere."""
+    """The links of a page's text without a target."""
     dead = []
     for target, anchor in LINK.findall(FENCE.sub("", text)):
         to = (page.parent / target).resolve() if target else page

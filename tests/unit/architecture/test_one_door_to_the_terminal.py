@@ -1,4 +1,4 @@
-"""What commands print goes through muster_runtime/terminal.py: no module of them writes to a terminal by itself."""
+"""Commands print through muster_runtime/terminal.py only."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 ROOT = Path(__file__).parents[3]
 FOLDERS = ("apps/cli/src/muster_cli", "libs/client/src/muster_client")
 MODULES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
-# rich's shapes are laid out by the door's Screen; its consoles and its markup are not for anybody else.
+# Modules may use rich's layouts, which Screen prints. Its consoles and markup are for terminal.py only.
 RICH = {"rich.console": {"Group", "RenderableType"}, "rich.markup": set(), "rich": set()}
 
 
 def bypasses(source: str) -> list[str]:
-    """The places that write past the door."""
+    """The places that print without terminal.py."""
     found = []
     for each in ast.walk(ast.parse(source)):
         match each:

@@ -1,4 +1,4 @@
-"""What README and ARCHITECTURE name as a file or folder is there, so that a move takes its pages along."""
+"""Every file and folder that README and ARCHITECTURE name exists, so that a move updates the pages, too."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ PACKAGES = {path.name: path for path in ROOT.glob("*/*/src/muster_*")} | {
 PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md"]
 PAGES += sorted(ROOT.glob("libs/*/README.md")) + sorted(ROOT.glob("services/*/README.md"))
 PAGES += sorted(ROOT.glob("apps/*/README.md")) + sorted(ROOT.glob("docs/decisions/*.md"))
-# A path in backticks: with a slash, or the name of a module. What only looks like one: a topic, a setting, an address.
+# A path in backticks: with a slash, or the name of a module. Not paths: a topic, a setting, an address.
 PATH = re.compile(r"`((?:[\w.*-]+/)+[\w.*-]*|[\w*]+\.py)`")
-# Folders that a reader has to look into; what begins otherwise (/ws/v1, application/json) is no path of ours.
+# First folders of our paths. Texts that begin otherwise (/ws/v1, application/json) are no paths of ours.
 FIRST = {"apps", "deploy", "docs", "examples", "libs", "proto", "scripts", "services", "tests", ".ci"}
 
 
@@ -26,7 +26,7 @@ def named(text: str) -> list[str]:
 
 
 def is_there(path: str, page: Path) -> bool:
-    """Whether the path leads somewhere: from the root, in a package that it names, or in the page's own package."""
+    """Whether the path exists: from the root, in a package that it names, or in the page's own package."""
     first, _, rest = path.partition("/")
     if first in FIRST and "/" in path:
         return any(ROOT.glob(path.rstrip("/")))

@@ -1,6 +1,6 @@
-"""One word for one thing (docs/glossary.md): a word that was given up does not come back.
+"""One word for one thing (docs/glossary.md): a retired word does not come back.
 
-To retire a word: change all its places, then add it below with the word that took its place.
+To retire a word, change all its places, then add it below with its replacement.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TEXT = {
     r"\b[Dd]esign §": "the document's name (docs/requirements.md)",
     r"§[24]\.\d": "the document's name (docs/requirements.md)",
 }
-# In what people read: documentation, the command line, the page.
+# In texts for readers: documentation, the command line, the page.
 READ = {
     r"\btold to go\b": "released",
     r"\basks? nobody\b": "has no authentication, or does not authenticate",
@@ -48,16 +48,16 @@ READ_IN = (
     "apps/cli",
     "services/gateway/src/muster_gateway/page",
 )
-# What people see: the page's texts, and the command line's.
+# Texts for users: the page's and the command line's.
 SHOWN = {
     r"[\"'`>]Asks that wait\b": "Pending",
     r"[\"'`>](Hold|Go on)[\"'`<]": "Pause, Resume",
     r"[\"'`>]Kept free for\b": "Reserved for",
 }
-# Between two words of a phrase: a space, or the end of a line and what begins the next one of a comment.
+# Between two words of a phrase: a space, or the end of a line and the beginning of the next comment line.
 BREAK = r"(?: |\n[ #/*]*)"
 SHOWN_IN = ("apps/cli/src", "services/gateway/src/muster_gateway/page")
-# Names of modules, functions, classes, arguments and attributes: below which folder, the name, and the name to use.
+# Names of modules, functions, classes, arguments and attributes: folder, retired name, name to use.
 NAMES = {
     ("libs/core", "telling.py"): "notifications.py",
     ("libs/core", "claims.py"): "long_wait.py",
@@ -95,7 +95,7 @@ NAMES = {
 
 
 def files(*roots: str) -> Iterator[Path]:
-    """The files of the repository below these folders, but for this one."""
+    """The files of the repository below these folders, without this one."""
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", *roots],
         cwd=ROOT,

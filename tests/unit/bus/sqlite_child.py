@@ -15,7 +15,7 @@ from muster_bus.settings import LogSettings
 
 
 def settings_for(path: str) -> LogSettings:
-    # Maintenance all the time: a kill must find compaction and checkpoints half done too.
+    # Constant maintenance, so that kills also interrupt compaction and checkpoints.
     return LogSettings(
         backend="sqlite",
         partitions=1,

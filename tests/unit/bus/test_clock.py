@@ -1,11 +1,11 @@
-"""Recorded time goes on as time elapses, whoever sets the clock."""
+"""Recorded time advances as time elapses, also when the system clock is set."""
 
 from __future__ import annotations
 
 from itertools import pairwise
 
 import pytest
-from muster_bus.clock import NO_ANCHOR, STEP_NS, Anchor, SystemClock, step_story
+from muster_bus.clock import NO_ANCHOR, STEP_NS, Anchor, SystemClock, step_text
 
 SECOND, DAY = 10**9, 86_400 * 10**9
 START = 1_700_000_000 * SECOND
@@ -103,4 +103,4 @@ def test_the_operating_systems_clock_has_a_boot_and_no_step() -> None:
     ("step", "told"), [(400 * DAY, "forward by 400.0 days"), (-90 * SECOND, "back by 1.5 minutes"), (3 * SECOND, "3 s")]
 )
 def test_a_step_is_told_in_words(step: int, told: str) -> None:
-    assert told in step_story(step)
+    assert told in step_text(step)

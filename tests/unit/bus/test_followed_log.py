@@ -1,4 +1,4 @@
-"""The embedded log in a child of its process: what is read once, what is told, and what the file has by then."""
+"""The embedded log, followed from a child process: single reads, notices, and the file's content at a notice."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def test_holes_of_compaction_are_passed_by_slow_and_by_current_readers(
         await append(owned, topic, range(1_000))
         if turn == 1:
             await read_to(ahead, 2_000)
-    # What is newer than the chain is compacted before anybody has read it.
+    # The records after the chain are compacted before anybody has read them.
     await owned.maintain()
     for reader in (behind, ahead):
         found = await read_to(reader, 3_000)
@@ -96,8 +96,8 @@ async def test_a_block_that_many_follow_is_read_once(
         found = await asyncio.gather(*(read_to(reader, turn * 100 + 100) for reader in readers))
         assert found[0] == found[1] == found[2]
         assert [record.offset for record in found[0]] == list(range(turn * 100, turn * 100 + 100))
-    assert len(reads) <= 10, "not by each of the three"
-    # Another one, from the beginning, reads the same and spoils nothing.
+    assert len(reads) <= 10, "the three followers share reads"
+    # Another follower reads the same from the beginning and disturbs no other.
     late = await followed.reader(topic, 1, 0)
     assert len(await read_to(late, 500)) == 500
     await append(owned, topic, range(500, 510))
@@ -114,7 +114,7 @@ async def test_a_slow_child_gets_the_newest_movement_once_and_before_any_answer(
     for number in range(50):
         await append(owned, topic, range(number, number + 1))
     assert sent == []
-    # 1. an answer brings what is visible by then, whoever listens
+    # 1. an answer brings the records that are visible then, also without a listener
     server.take(Append((NewRecord(7, topic, 1, b"k", b"v"),)))
     async with asyncio.timeout(WITHIN_S):
         while len(sent) < 2:  # noqa: ASYNC110 - a list of a test
@@ -123,7 +123,7 @@ async def test_a_slow_child_gets_the_newest_movement_once_and_before_any_answer(
         assert isinstance(moved, Moved)
         assert isinstance(settled, Settled)
         assert (moved.places[0][1:], settled.durable) == ((0, 51), ((7, 50),))
-        # 2. and once it listens it hears the newest
+        # 2. a listener gets the newest records
         await append(owned, topic, range(20))
         assert len(sent) == 2
         unsent_bytes = 0
@@ -135,7 +135,7 @@ async def test_a_slow_child_gets_the_newest_movement_once_and_before_any_answer(
     await server.close()
     await append(owned, topic, range(1))
     await asyncio.sleep(0.05)
-    assert (len(sent), defects) == (3, []), "who is gone is told nothing"
+    assert (len(sent), defects) == (3, []), "a closed follower gets no notices"
 
 
 async def test_a_child_that_is_gone_owns_nothing(owned: SqliteLog) -> None:
@@ -144,7 +144,7 @@ async def test_a_child_that_is_gone_owns_nothing(owned: SqliteLog) -> None:
     log = await first.start()
     owner = await log.take_over("derive", topics.events, 0)
     await owner.commit([OutRecord(topics.usage, 0, b"k", b"v")], 5)
-    second = Followed(owned)  # while the first one's last words are still on their way
+    second = Followed(owned)  # while the first one's last messages are on their way
     other = await (await second.start()).take_over("derive", topics.events, 0)
     with pytest.raises(Fenced, match="taken over"):
         await owner.commit([OutRecord(topics.usage, 0, b"k", b"again")], 6)

@@ -1,4 +1,4 @@
-"""The group's offset: what each answer of a coordinator leads to."""
+"""The group's offset: the effect of each answer of a coordinator."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def answer(error: int = 0, *, offset: int = 7, partition_error: int = 0, topic: 
 
 
 class Coordinator:
-    """In place of aiokafka's client: gives one answer after the other, the last for ever."""
+    """Stands in for aiokafka's client: gives one answer after the other, then repeats the last."""
 
     def __init__(self, answers: Sequence[Answer]) -> None:
         self.answers = list(answers)

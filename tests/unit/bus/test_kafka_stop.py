@@ -1,4 +1,4 @@
-"""How a Kafka client is stopped that ends otherwise than it should."""
+"""Kafka clients are stopped completely, even if their own stop fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A log that lost records, or another log, does not start in silence; and its write-ahead log stays bounded."""
+"""A log that lost records, or another log, is noticed at the start. The write-ahead log stays bounded."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ async def test_a_log_that_lost_records_does_not_start_until_the_loss_is_accepted
     await fill(log, 3)
     await log.close()
     again = await opened(killed)
-    assert again.loss, "until the histories of the RMs know"
+    assert again.loss, "the loss holds until the RMs' histories have it"
     await again.loss_told()
     await again.close()
     again = await opened(killed, accept_loss=refused.value.token)
@@ -220,7 +220,7 @@ async def test_the_write_ahead_log_is_bounded_beside_readers_that_never_pause(tm
 
     largest = 0
     with ThreadPoolExecutor(4) as threads:
-        readers = [threads.submit(read_on) for _ in range(4)]  # at any moment one of them has a snapshot
+        readers = [threads.submit(read_on) for _ in range(4)]  # one of them has a snapshot at each moment
         for _ in range(200):
             await fill(log, 1, 250_000)
             largest = max(largest, wal.stat().st_size)

@@ -1,4 +1,4 @@
-"""The partition worker over the logs that need no server."""
+"""The partition worker on the logs that need no server."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ async def test_applies_while_a_commit_is_in_flight_and_makes_one_batch_of_what_c
         await write_inputs(writer, topics, _inputs(1))
         await eventually(lambda: len(commits) == 1)
         await write_inputs(writer, topics, _inputs(10))
-        await eventually(lambda: sum(machine.batches) >= 2)  # applied, though the first commit has no answer yet
+        await eventually(lambda: sum(machine.batches) >= 2)  # applied, although the first commit has no answer yet
         assert len(commits) == 1
         gate.set()
         await eventually(lambda: worker.progress().committed == 11)
@@ -217,9 +217,9 @@ class HoldingMachine(CountingMachine):
         self.waiting += super().apply(records, now_ns)
         return []
 
-    def flush(self, now_ns: int) -> list[OutRecord]:
+    def flush(self, now_ns: int) -> list[list[OutRecord]]:
         outputs, self.waiting = self.waiting, []
-        return outputs
+        return [[], outputs[:1], [], outputs[1:]]
 
     def held(self) -> int:
         return len(self.waiting)
@@ -233,7 +233,7 @@ async def test_what_a_machine_holds_back_is_in_the_transaction_of_its_input(
     faults = FaultyLog(bus, lambda: chance.choice(["", "", "", "before", "after"]))
 
     class Fragile(HoldingMachine):
-        def flush(self, now_ns: int) -> list[OutRecord]:
+        def flush(self, now_ns: int) -> list[list[OutRecord]]:
             if chance.random() < 0.1:
                 raise ValueError("the test breaks the machine")
             return super().flush(now_ns)
@@ -251,13 +251,31 @@ async def test_what_a_machine_holds_back_is_in_the_transaction_of_its_input(
     assert [record.value for record in await read_all(bus, topics.responses)] == expected_responses(inputs)
 
 
+async def test_every_transaction_that_answers_input_reports_how_far_it_is(bus: Log, topics: Topics) -> None:
+    """A writer may wait for the report with a single request, so that none is too small for one."""
+
+    def report(position: int) -> OutRecord:
+        return OutRecord(topics.responses, 0, None, b"%d" % position)
+
+    worker = PartitionWorker(bus, topics, "test", 0, lambda: HoldingMachine(topics), SystemClock(), FAST, report=report)
+    running = asyncio.create_task(worker.run())
+    writer = await bus.writer("test")
+    for number in (1, 2, 3):
+        await write_inputs(writer, topics, [(b"a", b"x")])
+        await eventually(lambda number=number: worker.progress().committed == number)
+    worker.stop()
+    await asyncio.wait_for(running, 10)
+    reports = [record.value for record in await read_all(bus, topics.responses) if record.key is None]
+    assert reports == [b"1", b"2", b"3"]
+
+
 async def test_a_record_whose_held_records_cannot_be_written_is_put_aside(bus: Log, topics: Topics) -> None:
     class Verbose(HoldingMachine):
-        def flush(self, now_ns: int) -> list[OutRecord]:
-            outputs = super().flush(now_ns)
-            if any((record.value or b"").startswith(b"3:") for record in outputs):
-                outputs.append(OutRecord(topics.events, 0, b"k", bytes(2 << 20)))
-            return outputs
+        def flush(self, now_ns: int) -> list[list[OutRecord]]:
+            parts = super().flush(now_ns)
+            if any((record.value or b"").startswith(b"3:") for outputs in parts for record in outputs):
+                parts.append([OutRecord(topics.events, 0, b"k", bytes(2 << 20))])
+            return parts
 
     inputs = _inputs(8)
     await write_inputs(await bus.writer("test"), topics, inputs)
@@ -317,7 +335,7 @@ async def test_a_report_is_in_the_transaction_that_answers_the_input(bus: Log, t
             assert reported <= answered, "reported before it was answered"
         else:
             answered += 1
-    assert reported >= 18, "no more than 8 KiB stay without a report"
+    assert reported >= 18, "at most 8 KiB stay unreported"
 
 
 @pytest.mark.parametrize("where", ["fold", "folded", "tick", "next_deadline_ns"])
@@ -353,7 +371,7 @@ async def test_ticks_at_the_deadline_and_leaves_the_input_position(bus: Log, top
             self.deadline_ns = None
             return [OutRecord(topics.events, 0, b"k", b"tick")]
 
-        def flush(self, now_ns: int) -> list[OutRecord]:
+        def flush(self, now_ns: int) -> list[list[OutRecord]]:
             return []
 
         def held(self) -> int:
@@ -416,7 +434,7 @@ async def test_a_deadline_that_stays_past_does_not_make_the_worker_spin(bus: Log
             ticks += 1
             return []
 
-        def flush(self, now_ns: int) -> list[OutRecord]:
+        def flush(self, now_ns: int) -> list[list[OutRecord]]:
             return []
 
         def held(self) -> int:
@@ -486,7 +504,7 @@ async def test_others_are_asked_about_what_a_machine_gets_next(bus: Log, topics:
     class Told(CountingMachine):
         def apply(self, records: Sequence[Record], now_ns: int) -> list[OutRecord]:
             applied.setdefault(self, []).extend(record.offset for record in records)
-            assert asked[self] == applied[self], "asked before, about the same"
+            assert asked[self] == applied[self], "the machine was asked about the same batch before"
             return super().apply(records, now_ns)
 
     async def consult(machine: Machine, records: Sequence[Record]) -> None:

@@ -1,4 +1,4 @@
-"""Shares of a group: laws over random groups, and the stories that the rules are for."""
+"""Shares of a group: laws over random groups, and an example for each rule."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from muster_bus.sharing import Claim, Share, share_out
 
 
 def claims_after(shares: dict[str, Share], generation: int, *, warm: bool = True, limit: int = 99) -> list[Claim]:
-    """What members claim who have these shares."""
+    """The claims of members with these shares."""
     return [
         Claim(
             member,
@@ -31,7 +31,7 @@ def fresh(*members: str, limit: int = 99) -> list[Claim]:
 
 
 def moved(before: dict[str, Share], after: dict[str, Share]) -> set[int]:
-    """Partitions that have another owner than before."""
+    """Partitions with a new owner."""
     owners = {partition: member for member, share in before.items() for partition in share.owned}
     return {
         partition
@@ -57,7 +57,7 @@ def test_the_laws_hold_for_any_group(seed: int) -> None:
             Claim(
                 f"m{number}",
                 dice.randint(0, 3),
-                frozenset(dice.sample(range(partitions + 2), dice.randint(0, partitions))),  # also what is not there
+                frozenset(dice.sample(range(partitions + 2), dice.randint(0, partitions))),  # also unknown ones
                 standbys,
                 frozenset(partition for partition in standbys if dice.random() < 0.7),
                 frozenset(partition for partition in standbys if dice.random() < 0.2),
@@ -67,7 +67,7 @@ def test_the_laws_hold_for_any_group(seed: int) -> None:
         )
     shares = share_out(partitions, claims)
     again = share_out(partitions, list(reversed(claims)))
-    assert shares == again, "every member that leads must come to the same"
+    assert shares == again, "every leader must compute the same shares"
     owners = sorted(partition for share in shares.values() for partition in share.owned)
     assert owners == list(range(partitions)), "each partition has one owner"
     stays = [claim for claim in claims if not claim.retires] or claims
@@ -77,13 +77,13 @@ def test_the_laws_hold_for_any_group(seed: int) -> None:
         assert share.moving <= share.standbys
         assert len(share.standbys - share.moving) <= claim.standbys_max
         if claim not in stays:
-            assert share == Share(), "one that retires gets nothing, if there is another one"
+            assert share == Share(), "a retiring member gets nothing if there is another one"
     taking = [shares[claim.member] for claim in stays]
     if max(len(share.owned) for share in taking) - min(len(share.owned) for share in taking) > 1:
-        assert any(share.moving for share in taking), "somebody will ask for a new share"
+        assert any(share.moving for share in taking), "a member must ask for a new share"
     following = [partition for share in shares.values() for partition in share.standbys]
-    assert len(following) == len(set(following)), "one standby each"
-    # and when everybody is warm, some further shares make the load even, and then nothing moves any more
+    assert len(following) == len(set(following)), "a partition has two standbys"
+    # when all standbys are warm, further shares make the load even, and then nothing moves
     claims = [claim for claim in claims if not claim.retires] or [Claim("m")]
     shares = share_out(partitions, claims)
     limits = {claim.member: claim.standbys_max for claim in claims}
@@ -99,7 +99,7 @@ def test_a_new_member_follows_first_and_then_gets_its_part() -> None:
     first = share_out(6, [*claims_after(alone, 1), *fresh("b")])
     assert first["a"].owned == set(range(6))
     assert len(first["b"].moving) == 3
-    assert first["b"].standbys == set(range(6)), "it is also next in line for the others"
+    assert first["b"].standbys == set(range(6)), "the standby follows all partitions"
     cold = share_out(6, claims_after(first, 2, warm=False))
     assert cold["a"].owned == set(range(6)), "nothing moves to it before it is warm"
     second = share_out(6, claims_after(first, 2))
@@ -118,7 +118,7 @@ def test_the_standby_takes_over_and_nothing_else_moves() -> None:
     for partition in shares["c"].owned:
         follower = "a" if partition in shares["a"].standbys else "b"
         assert partition in after[follower].owned
-    # and when it comes back, it gets as much as it had, from whoever has too much
+    # when it comes back, it gets as many as it had, from members with too many
     back = share_out(9, [*claims_after(after, 4), *fresh("c")])
     assert moved(after, back) == set()
     back = share_out(9, claims_after(back, 5))
@@ -127,7 +127,7 @@ def test_the_standby_takes_over_and_nothing_else_moves() -> None:
 
 
 def test_a_promise_is_kept() -> None:
-    """What one member gave up for another's sake is not exchanged for something else when more of it is warm."""
+    """A partition that one member gave up for another stays promised, even if more standbys become warm."""
     a = Claim("a", 7, frozenset({0, 1, 3}), frozenset({2}), frozenset({2}), standbys_max=9)
     b = Claim("b", 7, frozenset({2}), frozenset({0, 1, 3}), frozenset({0, 1, 3}), standbys_max=9)
     for promised in (0, 1, 3):
@@ -136,7 +136,7 @@ def test_a_promise_is_kept() -> None:
 
 
 def test_of_two_owners_the_later_share_counts() -> None:
-    """A process that was paused claims what it had; the group has given it to others meanwhile."""
+    """A process that was paused still claims its partitions, which the group has given to others meanwhile."""
     zombie = Claim("a", 3, frozenset({0, 1}), standbys_max=9)
     owner = Claim("b", 5, frozenset({0, 1}), standbys_max=9)
     shares = share_out(2, [zombie, owner])

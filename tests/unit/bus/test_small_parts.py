@@ -44,7 +44,7 @@ def test_ids_of_events_are_read_whatever_they_hold(header: bytes | None, number:
 
 
 def test_known_values_of_kafkas_hash() -> None:
-    """From Kafka's own tests of its partitioner (UtilsTest): murmur2 of these, as a signed number."""
+    """Values of Kafka's own tests of its partitioner (UtilsTest): murmur2 as a signed number."""
     known = {b"21": -973932308, b"foobar": -790332482, b"a-little-bit-long-string": -985981536}
     topics = Topics(partitions=1_000_003)
     for data, murmur2 in known.items():

@@ -1,4 +1,4 @@
-"""What only the embedded log promises: one file, one process, no loss over a kill, bounded growth."""
+"""The embedded log's own promises: one file, one process, no loss over a kill, bounded growth."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def test_kill_in_the_middle_tears_nothing(tmp_path: Path) -> None:
 
 
 async def _check_after_kill(path: str, told: int) -> int:
-    """Nothing that was told is lost, the position belongs to the output, the state is the last one. Returns it."""
+    """Check that no committed record is lost and that position and state fit the output. Return the position."""
     log = await _open(settings_for(path).model_copy(update={"sqlite_maintenance_interval_s": 600.0}))
     topics = settings_for(path).topics()
     try:
@@ -221,7 +221,7 @@ async def test_retention_deletes_what_is_old_and_remembers_where_it_was(tmp_path
     await log.maintain()
     assert await read_all(log, topics.requests) == []
     await log.close()
-    log = await _open(settings, clock)  # offsets go on although nothing is left that carries them
+    log = await _open(settings, clock)  # offsets go on although no record with them is left
     reader = await log.reader(topics.requests, 0)
     assert await reader.first_offset() == await reader.end_offset() == 40
     assert await (await log.writer("test")).append(OutRecord(topics.requests, 0, b"k", b"v")) == 40
@@ -290,7 +290,7 @@ _STEPS = st.lists(
 )
 
 
-@example(  # a tombstone may go only after what it superseded
+@example(  # a tombstone may go only after the record that it supersedes
     steps=[("write", [(0, False), (0, True)]), ("age", 1500), ("write", [(1, False)]), ("maintain", None)]
 )
 @example(  # the same over two passes
@@ -308,8 +308,10 @@ _STEPS = st.lists(
 @settings(max_examples=60)
 @given(steps=_STEPS)
 def test_compaction_keeps_the_newest_of_each_key(steps: list[tuple[str, object]]) -> None:
-    """Against a dictionary: what a fold gives is the same however often the log was compacted or opened again, and a
-    fold from any position on never brings a deleted key back, nor an older value after a newer one."""
+    """Compared with a dictionary: compactions and restarts do not change a fold's result.
+
+    A fold from any position never brings back a deleted key, nor an older value after a newer one.
+    """
     directory = Path(tempfile.mkdtemp())
     try:
         asyncio.run(_run_steps(directory, steps))
@@ -436,7 +438,7 @@ def test_a_changed_byte_in_a_block_is_detected_or_harmless(count: int, codec: in
         except ValueError as error:
             assert "damaged" in str(error)  # noqa: PT017 - one or the other
             told += 1
-    assert told > len(block.body) // 2  # deflate has bits that mean nothing; none of them changes a record
+    assert told > len(block.body) // 2  # deflate has bits without meaning; none of them changes a record
 
 
 async def test_errors_of_the_log_are_one_family(tmp_path: Path) -> None:

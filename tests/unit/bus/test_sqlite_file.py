@@ -14,7 +14,7 @@ from muster_bus.errors import BadRecord, LogIncompatible, LogUnavailable, Offset
 from muster_bus.log import OutRecord, Record
 from muster_bus.settings import LogSettings
 
-RECORDS = 40_000  # more than one read gives
+RECORDS = 40_000  # more than one read returns
 
 
 @pytest.fixture

@@ -21,9 +21,9 @@ FAST = WorkerSettings(backoff_first_s=0.001, backoff_limit_s=0.01, idle_wait_s=0
 
 
 class Follower(CountingMachine):
-    """Collects, then applies at once, as the scheduler's machine does.
+    """Collects records, then applies all at once, as the scheduler's machine does.
 
-    :ivar folds: records that it was given.
+    :ivar folds: number of records that it got.
     """
 
     made = 0
@@ -134,7 +134,7 @@ async def test_a_machine_that_fails_while_it_follows_is_made_anew(log: MemoryLog
     await eventually(lambda: len(made) == 2 and standby.warm and made[1].counts == {b"k": 13})
     assert standby.last_error == ""
     await standby.close()
-    assert standby.state is StandbyState.WARM  # of its last machine, which is dropped
+    assert standby.state is StandbyState.WARM  # of its last machine, which it drops
 
 
 async def test_a_standby_without_a_machine_leaves_the_worker_to_fold_by_itself(log: MemoryLog) -> None:

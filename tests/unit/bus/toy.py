@@ -1,4 +1,4 @@
-"""A small deterministic machine, and what its outputs must look like."""
+"""A small deterministic machine and its expected outputs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from muster_bus.topics import Topics
 class CountingMachine:
     """Counts the inputs of each key. For each input, a response ``key:count``, and the count as the key's state.
 
-    Its response depends on all inputs before: one that is applied twice, or not at all, shows in the responses.
+    Each response depends on all inputs before, so the responses show an input that was applied twice or not at all.
     """
 
     def __init__(self, topics: Topics, partition: int = 0) -> None:
@@ -45,7 +45,7 @@ class CountingMachine:
     def tick(self, now_ns: int) -> list[OutRecord]:
         return []
 
-    def flush(self, now_ns: int) -> list[OutRecord]:
+    def flush(self, now_ns: int) -> list[list[OutRecord]]:
         return []
 
     def held(self) -> int:
@@ -56,7 +56,7 @@ class CountingMachine:
 
 
 def expected_responses(inputs: Sequence[tuple[bytes, bytes]]) -> list[bytes]:
-    """What CountingMachine answers to inputs (key, value) when each is applied exactly once, in order."""
+    """CountingMachine's answers to inputs (key, value) if each is applied exactly once, in order."""
     counts: dict[bytes, int] = {}
     answers = []
     for key, value in inputs:
@@ -86,7 +86,7 @@ async def write_inputs(writer: LogWriter, topics: Topics, inputs: Sequence[tuple
 
 
 class FaultyLog:
-    """A log whose commits fail when told: before they reach the log, or after it took them.
+    """A log whose commits fail on demand: before they reach the log, or after it took them.
 
     :param faults: called before each commit; gives "", "before", "after" or an error to raise.
     """

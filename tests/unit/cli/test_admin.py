@@ -1,4 +1,4 @@
-"""`muster admin` and `muster explain`: what they ask, what they print, as text and as JSON, and their exit codes."""
+"""`muster admin` and `muster explain`: requests, output as text and as JSON, exit codes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def gateway() -> Iterator[AdminGateway]:
 
 @pytest.fixture
 def muster(gateway: AdminGateway, capsys: pytest.CaptureFixture[str]) -> Any:
-    """Runs a command against the gateway; gives its exit code, its output and what it complained of."""
+    """Run a command against the gateway; return its exit code, its output and its errors."""
 
     def command(*arguments: str) -> tuple[int, str, str]:
         code = run([*arguments, "--gateway", gateway.address])
@@ -240,6 +240,20 @@ def test_explain(gateway: AdminGateway, muster: Any, command: tuple[str, ...], a
     assert (code, out, err) == (1, "", f"muster: {gateway.address}: Queue not found (NOT_FOUND)\n")
 
 
+def test_asks_with_one_reason_are_one_line(gateway: AdminGateway, muster: Any) -> None:
+    lines = ["It is running.", *(f"k{number}: No room." for number in range(40)), "g1: No [GPU].", "g2: No [GPU]."]
+    gateway.answers["Explain"] = pb.ExplainResponse(json=b"{}", sentences=lines)
+    _, out, _ = muster("explain", "application", "x")
+    assert out.splitlines() == ["It is running.", "k0, k1, k2 and 37 more: No room.", "g1, g2: No [GPU]."]
+
+
+def test_a_queue_begins_with_its_summary(gateway: AdminGateway, muster: Any) -> None:
+    value = json.dumps({"sentence": "Queue root.a uses 3 cores of its max of 3 cores."}).encode()
+    gateway.answers["Explain"] = pb.ExplainResponse(json=value, sentences=["It has its guarantee."])
+    _, out, _ = muster("explain", "queue", "root.a")
+    assert out.splitlines() == ["Queue root.a uses 3 cores of its max of 3 cores.", "It has its guarantee."]
+
+
 FIRST_NS = 1_700_000_000_000_000_000  # 2023-11-14 22:13:20 UTC
 
 
@@ -284,7 +298,7 @@ def test_an_ask_with_a_single_reason_is_shown_with_its_time(gateway: AdminGatewa
     assert muster("explain", "ask", "x", "k")[1].count("2023-") == 1
 
 
-# ---- nobody there, wrong calls --------------------------------------------------------------------------------------
+# ---- no gateway, wrong calls ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -297,7 +311,7 @@ def test_an_unreachable_gateway_is_reported(command: tuple[str, ...], capsys: py
         assert run([*command, "--gateway", address, "--timeout-s", "5"]) == 1
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert printed.err.startswith(f"muster: {address}: no answer: ")
+    assert printed.err.startswith(f"muster: nothing answers at {address}: ")
 
 
 @pytest.mark.parametrize("command", [("admin", "drain"), ("explain", "ask", "x"), ("admin", "halt"), ("explain", "rm")])

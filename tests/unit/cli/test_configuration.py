@@ -1,4 +1,4 @@
-"""`muster config apply`: what it prints, and its exit codes."""
+"""`muster config apply`: output and exit codes."""
 
 from __future__ import annotations
 
@@ -109,6 +109,16 @@ def test_a_call_without_an_answer_is_one_line(file: Path, capsys: pytest.Capture
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{closed.getsockname()[1]}"
+        assert run(["config", "apply", str(file), "--gateway", address, "--rm", "my-rm", "--timeout-s", "2"]) == 1
+    printed = capsys.readouterr().err
+    assert printed.startswith(f"muster: nothing answers at {address}: ")
+
+
+def test_a_gateway_that_says_nothing_may_have_taken_it(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
         assert run(["config", "apply", str(file), "--gateway", address, "--rm", "my-rm", "--timeout-s", "2"]) == 1
     printed = capsys.readouterr().err
     assert printed.startswith(f"muster: {address}: ")

@@ -1,4 +1,4 @@
-"""Who could come in: starts that are refused, what compose says about it, tokens of commands, and no token anywhere."""
+"""Open addresses: refused starts, compose's settings, tokens of commands, and no token in any output."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_the_loopback_and_no_address_are_always_well(trusted: bool) -> None:
 
 
 def _compose(variables: dict[str, str]) -> dict[str, dict[str, str]]:
-    """Each of our services with its environment, as compose makes it of compose.yaml."""
+    """Return each of our services with its environment, as compose reads compose.yaml."""
     services = YAML(typ="safe").load(ROOT / "deploy/compose/compose.yaml")["services"]
 
     def filled_in(value: object) -> str:

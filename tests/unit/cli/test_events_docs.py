@@ -1,4 +1,4 @@
-"""docs/events-grpc.md explains every field of muster.v1.Events and every setting, and its program is one."""
+"""docs/events-grpc.md explains every field of muster.v1.Events and every setting, and its program compiles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``scheduler.external``: tables of informers from every origin, flags of their own, secrets hidden, mistakes told."""
+"""``scheduler.external``: tables of informers from every origin, flags, hidden secrets, errors."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_another_process_can_be_given_the_same_settings(tmp_path: Path) -> None:
         tmp_path,
         VMS.replace('event_handler = "two-level"', 'config_path = "/x.toml"\ninstances = ["a"]\ninstance = "a"'),
     )
-    # (as it is on the way there)
+    # (in the form in which it is passed on)
     told = msgspec.msgpack.decode(msgspec.msgpack.encode(settings.in_clear()))
     assert ExternalSettings.model_validate(told) == settings
     assert "s3cret" in str(told)

@@ -1,4 +1,4 @@
-"""What goes over to the followers' process, and what comes back."""
+"""The settings and answers between the main process and the followers' process."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_sockets_are_in_a_private_directory_with_a_short_path(tmp_path: Path, mo
         assert socket_directory(log).parent == runtime
     assert socket_directory(log) == socket_directory(log)
     assert socket_directory(log) != socket_directory(tmp_path / "other.db")
-    # 2. a path that is too long is of no use
+    # 2. a path that is too long is not used
     deep = runtime / ("d" * 100)
     deep.mkdir()
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(deep))
@@ -81,7 +81,7 @@ def test_sockets_are_in_a_private_directory_with_a_short_path(tmp_path: Path, mo
         one.bind(str(found / "publisher"))
     (found / "publisher").unlink()
     found.rmdir()
-    # 3. nor one where somebody else may be
+    # 3. nor one that belongs to another user
     found.symlink_to(runtime)
     try:
         elsewhere = socket_directory(log)

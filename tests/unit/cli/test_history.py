@@ -1,4 +1,4 @@
-"""`muster history` on events that are made up: what a real run does not show in a second."""
+"""`muster history` on made-up events, for cases that a short real run does not show."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CORE = {"vcore": 1_000}
 
 
 class Told:
-    """Events in order, a second apart unless told otherwise."""
+    """Events in order, a second apart by default."""
 
     def __init__(self, rm: str = "rm", instance: str = INSTANCE, first_id: int = 0) -> None:
         self.rm, self.instance, self.first_id = rm, instance, first_id
@@ -120,7 +120,7 @@ def test_each_way_of_ending_and_what_runs(tmp_path: Path, ask: Callable[..., Any
 
 
 def test_allocations_end_with_their_application(tmp_path: Path, ask: Callable[..., Any]) -> None:
-    """(An RM with very much registers again: its applications' ends stand for those of what they held.)"""
+    """(An RM with many objects registers again: an application's end stands for the ends of its allocations.)"""
     told = Told()
     for life in ("first", "second"):
         told.submit("app")
@@ -133,7 +133,7 @@ def test_allocations_end_with_their_application(tmp_path: Path, ask: Callable[..
         ("second", None, None, None),
     ]
     assert ask("select arg_max(used, id) as used from queue_usage where queue = 'root'") == [{"used": 1_000}]
-    # The life is over, too, whatever state it was in.
+    # This ends the life, too, in every state.
     lives = "select life, state, finished_time is not null as over, message from applications order by all"
     assert ask(lives) == [
         {"life": 1, "state": "Removed", "over": True, "message": "registered again"},
@@ -168,11 +168,11 @@ def test_the_life_of_an_application_has_its_owner_and_its_end(tmp_path: Path, as
     ]
     with opened(Source(place_of(str(tmp_path)), None, "", "")) as history:
         life = read(history, "one")
-    assert (life.finished, life.until_ns - life.begin_ns) == (True, 6 * S), "that it is forgotten is not its life"
+    assert (life.finished, life.until_ns - life.begin_ns) == (True, 6 * S), "the removed record is no part of its life"
 
 
 def test_an_application_that_is_sent_again_is_not_rejected(tmp_path: Path, ask: Callable[..., Any]) -> None:
-    """Its submission is, as the one of an id that is over, or that was never there."""
+    """Its submission is rejected, like that of an ended or unknown id."""
     told = Told()
     told.submit("app")
     told.say("APP SET APP_ACCEPTED", "app")
@@ -398,7 +398,7 @@ def test_quantities_are_in_the_units_of_their_type() -> None:
     assert shown_quantity("vcore", 1_500) == "1.5"
     assert shown_quantity("vcore", 5) == "5m"
     assert [shown_quantity("vcore", value) for value in (250, 1_250, 4_000, 12_005)] == ["250m", "1.25", "4", "12.005"]
-    # Sums and averages need no more digits than say something.
+    # Sums and averages have only significant digits.
     assert [shown_quantity("vcore", value) for value in (0, 33.333, 999.7, 1_234.5)] == ["0", "33.3m", "1", "1.2"]
     assert shown_quantity("vcore", 2_345_678) == "2346"
     assert shown_quantity("memory", 2**34) == "16Gi"
@@ -433,7 +433,7 @@ def test_a_life_keeps_to_the_width(tmp_path: Path, width: int, count: int) -> No
         out.print(screen(life, width, 40, plain=True))
     lines = [line.rstrip() for line in captured.get().splitlines()]
     assert max(map(len, lines)) <= width
-    assert len(lines) < 60, "whatever there is of it"
+    assert len(lines) < 60, "the output is bounded"
     assert any(f"{count:,} asks" in line for line in lines)
     preempted = [line for line in lines if "preempted" in line]
     assert preempted

@@ -1,4 +1,4 @@
-"""The command line from outside: exit codes, and one clear line for what cannot work."""
+"""The command line from outside: exit codes, and one clear line for each error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/metrics.md explains every field of muster.v1.Metrics, every metric of the tally and every flag, and no other."""
+"""docs/metrics.md explains exactly the fields of muster.v1.Metrics, the metrics of the tally and the flags."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Followers give way: lower by what is said, and never anybody else in their session."""
+"""Followers lower their own priority by the setting, and never that of other processes in their session."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ print(Path("/proc/self/autogroup").read_text() if Path("/proc/self/autogroup").e
 
 
 def seen(*, own_session: bool) -> tuple[int, str]:
-    """The niceness of a process after it gave way, and its session's."""
+    """Return the niceness of a process after it lowered its priority, and its session's."""
     output = subprocess.run(
         [sys.executable, "-c", SCRIPT],
         capture_output=True,
@@ -32,7 +32,7 @@ def seen(*, own_session: bool) -> tuple[int, str]:
         start_new_session=own_session,
     ).stdout
     niceness, _, session = output.partition("\n")
-    return int(niceness), session.strip()  # (nothing is said of the session that the system itself began)
+    return int(niceness), session.strip()  # (the test does not check a session that the system itself began)
 
 
 def test_a_process_gives_way() -> None:
@@ -44,4 +44,4 @@ def test_a_process_gives_way() -> None:
 def test_its_session_does_where_it_is_its_own() -> None:
     ours = os.nice(0)
     assert seen(own_session=True)[1].endswith(f" nice {min(19, ours + 5)}")
-    assert seen(own_session=False)[1] == AUTOGROUP.read_text().strip(), "others are in this one"
+    assert seen(own_session=False)[1] == AUTOGROUP.read_text().strip(), "another session keeps its niceness"

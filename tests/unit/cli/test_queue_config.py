@@ -105,7 +105,7 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.parametrize(
     "text",
     [
-        # guaranteed and max as they hold: summed from below, and the least on the path
+        # effective guarantees and maxima: summed from below, and the least on the path
         "Prod, parent, guaranteed {vcore 4} (of its children), max {memory 1Ti, vcore 40}, at most 9 applications",
         "web, guaranteed {vcore 4}, max {memory 1Ti from above, vcore 10}, at most 9 applications",
         "batch, parent, max {memory 1Ti from above, vcore 40 from above, gpu 8}, at most 2 applications",
@@ -204,3 +204,11 @@ def test_the_commands_and_their_exit_codes(tmp_path: Path, capsys: pytest.Captur
     assert "no change" in capsys.readouterr().out
     assert run(["config", "diff", str(good), str(bad)]) == 2
     assert "bad.yaml:12:" in capsys.readouterr().err
+
+
+def test_standard_input_can_be_checked(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    text = "partitions:\n  - name: default\n    queues:\n      - name: root\n        submitacl: *\n"
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    assert run(["config", "check", "-"]) == 1
+    assert "-:5:21" in (said := capsys.readouterr().out)
+    assert "a * that stands for itself must be quoted, '*'" in said

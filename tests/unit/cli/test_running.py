@@ -1,4 +1,4 @@
-"""Services in one process: the order of start and stop, and that nothing stays half alive."""
+"""Services in one process: the order of start and stop, and a clean stop after a failed start."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from muster_cli.running import Opened, Part, run, signals
 
 
 class Fake:
-    """A service that writes down what is done to it."""
+    """A service that records its calls."""
 
     def __init__(self, name: str, diary: list[str], *, fails: str = "", ready_after: int = 0) -> None:
         self.name, self.diary, self.fails, self.ready_after = name, diary, fails, ready_after

@@ -1,4 +1,4 @@
-"""What `muster up` says of its data, and what a process takes for itself before it serves."""
+"""The data directory of `muster up`, and the limits that a process sets before it serves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The settings that commands begin with, and how a user's go over them."""
+"""The default settings of commands, and the precedence of a user's settings."""
 
 from __future__ import annotations
 

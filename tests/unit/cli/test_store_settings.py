@@ -1,4 +1,4 @@
-"""Settings of users, passwords and TLS for Kafka, Redis and PostgreSQL: what contradicts itself, and what is shown."""
+"""Settings of users, passwords and TLS for Kafka, Redis and PostgreSQL: contradictions, and masked output."""
 
 from __future__ import annotations
 

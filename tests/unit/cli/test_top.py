@@ -1,7 +1,8 @@
-"""`muster top`: what it prints of one snapshot and of several, and how it ends."""
+"""`muster top`: output of one snapshot and of several, and its end."""
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pty
@@ -17,8 +18,9 @@ from collections.abc import Iterator
 import grpc
 import pytest
 from muster_cli.main import run
-from muster_cli.top_screen import Room, amount, bar, duration, fullest, percent
+from muster_cli.top_screen import Room, amount, bar, duration, fullest, percent, screen
 from muster_proto.muster.v1 import metrics_pb2 as pb
+from muster_runtime.terminal import Screen
 from unit.client.metrics_gateway import GIB, MetricsGateway, running, snapshot
 
 Code = grpc.StatusCode
@@ -216,7 +218,7 @@ class Terminal:
         self._here, there = pty.openpty()
         termios.tcsetwinsize(there, (50, 120))
         command = [sys.executable, "-c", "from muster_cli.main import main; main()", "top", *arguments]
-        # (Whoever runs the tests may say the size of another terminal.)
+        # (The environment of the tests may have another terminal's size.)
         inherited = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
         environment = {**inherited, "TERM": "xterm-256color", "PYTHONUNBUFFERED": "1"}
         self.process = subprocess.Popen(command, stdin=there, stdout=there, stderr=there, env=environment)
@@ -231,7 +233,7 @@ class Terminal:
                 self.seen += self._read()
 
     def interrupt(self) -> int:
-        """Ctrl-C; reads what else comes, and gives the exit code."""
+        """Send Ctrl-C, read the rest of the output, return the exit code."""
         self.process.send_signal(signal.SIGINT)
         while more := self._read():
             self.seen += more
@@ -321,3 +323,23 @@ def test_the_fullest_type_is_that_of_the_largest_share() -> None:
 )
 def test_a_bar_shows_something_as_something_and_only_full_as_full(value: int, text: str) -> None:
     assert bar(value, Room(1, 1, plain=True)).plain == f"{text}{value:>3}%"
+
+
+def test_a_narrow_screen_keeps_gpus_and_cuts_nothing() -> None:
+    types = {"vcore": 64_000, "memory": 256 * GIB, "nvidia.com/gpu": 8, "pods": 110, "ephemeral-storage": 1 << 40}
+    used = {"vcore": 16_000, "memory": GIB, "nvidia.com/gpu": 7, "pods": 0}
+    queue = pb.QueueMetrics(path="root", state="Active", max=types, allocated=used, pending={"nvidia.com/gpu": 40})
+    node = pb.NodeMetrics(node_id="n1", schedulable=True, capacity=types, allocated=used, available=types)
+    now = snapshot()
+    del now.queues[:], now.nodes[:]
+    now.queues.append(queue)
+    now.nodes.append(node)
+    printed = io.StringIO()
+    Screen(width=80, file=printed).print(screen(now, None, Room(5, 5, types=3, narrow=True)))
+    lines = printed.getvalue().splitlines()
+    (heads,) = [line.split() for line in lines if line.startswith("queue")]
+    assert heads == ["queue", "running", "of", "its", "max", "memory", "gpu", "vcore"]
+    (row,) = [line.split() for line in lines if line.startswith("root")]
+    assert row == ["root", "0", "87%", "gpu", "1024Mi", "7", "+40", "16"]
+    assert any(line.split() == ["n1", "0%", "0", "256Gi", "8", "64"] for line in lines)
+    assert not any("…" in line for line in lines if line.startswith(("queue", "root", "fullest", "n1")))

@@ -1,9 +1,8 @@
-"""A gateway that knows muster.v1.Admin only, and answers as a test says."""
+"""A gateway that serves muster.v1.Admin only, with the test's answers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,15 +10,16 @@ import grpc
 from muster_proto.muster.v1 import admin_pb2
 from muster_proto.muster.v1.admin_pb2_grpc import AdminServicer, add_AdminServicer_to_server
 from muster_proto.si.v1 import si_pb2 as si
+from unit.client.serving import serving
 
 
 class AdminGateway(AdminServicer):
     """A server on a free port.
 
     :ivar asked: the requests, and their metadata.
-    :ivar answer: what comes back; a status and its details: the call ends with them.
+    :ivar answer: the response, or a status and its details, with which the call ends.
     :ivar called: the other calls: method and request.
-    :ivar answers: by method, what comes back of them (of DumpState: several); a status and its details as above.
+    :ivar answers: by method, the responses of the other calls (of DumpState: several), or a status as above.
     """
 
     def __init__(self) -> None:
@@ -77,12 +77,5 @@ class AdminGateway(AdminServicer):
 def running() -> Iterator[AdminGateway]:
     """Served by threads: the caller may run an event loop of its own."""
     gateway = AdminGateway()
-    with ThreadPoolExecutor(max_workers=2) as threads:
-        server = grpc.server(threads)
-        add_AdminServicer_to_server(gateway, server)
-        gateway.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
-        server.start()
-        try:
-            yield gateway
-        finally:
-            server.stop(None).wait()
+    with serving(gateway, add_AdminServicer_to_server) as gateway.address:
+        yield gateway

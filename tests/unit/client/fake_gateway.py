@@ -1,4 +1,4 @@
-"""A gateway in the test's own process: what a client sees of one, with faults on demand."""
+"""A gateway in the test's own process, with faults on demand."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class FakeGateway:
     """Takes messages, answers them through ``answer``, numbers the responses, and resumes.
 
     :ivar taken: (kind, request) in the order of taking.
-    :ivar metadata: of every stream opened, by kind.
+    :ivar metadata: of every opened stream, by kind.
     :ivar lose_before: kind → how many messages are still taken before one is lost together with its stream.
     :ivar lose_after: kind → the same, but the message at which it happens is taken first; its answer is not delivered.
     """
@@ -58,7 +58,7 @@ class FakeGateway:
         self.lose_after: dict[str, int] = {}
         self.warnings: list[str] = []  # of a registration
         self.greets = True  # sends its headers at once; else with the first response
-        self.redeliver = 0  # how many responses before the resume position are sent once more
+        self.redeliver = 0  # number of responses before the resume position that are sent again
         self.paused = asyncio.Event()
         self.paused.set()
         self.address = ""
@@ -92,11 +92,11 @@ class FakeGateway:
             await self._server.stop(None)
 
     async def restart(self) -> None:
-        """On the same port, with what was taken and answered."""
+        """Restart on the same port, with all taken requests and responses."""
         await self.start(self.address)
 
     def items(self, kind: str) -> list[str]:
-        """Keys of the items taken, in order, repetitions and all."""
+        """Keys of the items taken, in order, with repetitions."""
         keys: list[str] = []
         for taken_kind, request in self.taken:
             if taken_kind != kind:
@@ -115,7 +115,7 @@ class FakeGateway:
             self._changed.notify_all()
 
     def skip_number(self) -> None:
-        """A number that no stream will bring: a registration's, or a loss."""
+        """Use up a number that no stream gets: a registration's, or a lost one."""
         self._responses.append(("", None))
 
     def _add(self, kind: str, response: Any, *, numbered: bool = True) -> None:
@@ -160,7 +160,7 @@ class FakeGateway:
                     if lost:
                         await context.abort(grpc.StatusCode.UNAVAILABLE, "lost after taking")
                 self.ended_by_client.append(kind)
-                await asyncio.sleep(60)  # responses may go on; the end is the client's to make
+                await asyncio.sleep(60)  # responses may follow; the client ends the call
             finally:
                 pump.cancel()
 

@@ -1,15 +1,15 @@
-"""A gateway that knows muster.v1.Metrics only, and answers as a test says."""
+"""A gateway that serves muster.v1.Metrics only, with the test's answers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
 import grpc
 from muster_proto.muster.v1 import metrics_pb2 as pb
 from muster_proto.muster.v1.metrics_pb2_grpc import MetricsServicer, add_MetricsServicer_to_server
+from unit.client.serving import serving
 
 SECOND_NS = 1_000_000_000
 AT_NS = 1_704_164_645 * SECOND_NS  # 2024-01-02 03:04:05 UTC
@@ -17,7 +17,7 @@ GIB = 1 << 30
 
 
 def snapshot(second: int = 0, **tally: int) -> pb.MetricsSnapshot:
-    """Some figures; ``tally``: what is other than below."""
+    """Return a snapshot; ``tally``: counts that differ from the ones below."""
     counts = {"allocated": 950, "reported": 50, "ended": 400, "released": 390, "dropped": 7, "preempted": 3}
     counts |= {"decisions": 500, "deciding_us": 1_000_000}
     return pb.MetricsSnapshot(
@@ -97,7 +97,7 @@ class MetricsGateway(MetricsServicer):
     """A server on a free port.
 
     :ivar asked: the requests, and their metadata.
-    :ivar answers: what Watch sends, and the first of which Get gives; a status and its details: the call ends so.
+    :ivar answers: the messages of Watch (Get returns the first), or a status and its details, with which the call ends.
     """
 
     def __init__(self) -> None:
@@ -120,12 +120,5 @@ class MetricsGateway(MetricsServicer):
 def running() -> Iterator[MetricsGateway]:
     """Served by threads: the caller may run an event loop of its own."""
     gateway = MetricsGateway()
-    with ThreadPoolExecutor(max_workers=2) as threads:
-        server = grpc.server(threads)
-        add_MetricsServicer_to_server(gateway, server)
-        gateway.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
-        server.start()
-        try:
-            yield gateway
-        finally:
-            server.stop(None).wait()
+    with serving(gateway, add_MetricsServicer_to_server) as gateway.address:
+        yield gateway

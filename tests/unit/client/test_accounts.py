@@ -1,4 +1,4 @@
-"""The books of a replay: what is counted once, and what is a defect."""
+"""The books of a replay: counts, and the detection of defects."""
 
 from __future__ import annotations
 

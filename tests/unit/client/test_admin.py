@@ -1,4 +1,4 @@
-"""The operator's client: what it sends, and what it makes of the answer."""
+"""The operator's client: configuration updates and their answers."""
 
 from __future__ import annotations
 

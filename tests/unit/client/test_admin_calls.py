@@ -1,4 +1,4 @@
-"""The operator's client, call by call: what it sends, and what it makes of the answer."""
+"""The operator's client: the request and the result of each call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes, applications, asks and releases in the words of both generations."""
+"""Nodes, applications, asks and releases in the messages of both generations."""
 
 from __future__ import annotations
 

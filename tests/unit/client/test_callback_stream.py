@@ -1,4 +1,4 @@
-"""The client's callback stream: what it answers, how many at once, and what a lost connection costs."""
+"""The client's callback stream: answers, concurrency, lost connections."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ QUICK = ClientSettings(backoff_min_ms=5, backoff_max_ms=20, close_timeout_s=2, l
 
 
 class Asker:
-    """muster.v1.Callbacks as a test plays it: it sends what it is told to, and remembers what it hears."""
+    """A scripted muster.v1.Callbacks: it sends the test's messages and keeps the client's."""
 
     def __init__(self) -> None:
         self.gateway = FakeGateway()
@@ -71,7 +71,7 @@ class Asker:
         self.say(predicates=[pb.PredicatesQuestion(id=number, application_id="app") for number in ids])
 
     def lose(self) -> None:
-        """Ends the connection when all before it is sent."""
+        """End the connection when all earlier messages are sent."""
         self._out.put_nowait(None)
 
     def answers(self) -> list[pb.PredicatesAnswer]:

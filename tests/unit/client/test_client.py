@@ -39,7 +39,7 @@ QUICK = ClientSettings(backoff_min_ms=5, backoff_max_ms=50, backoff_seed=1, regi
 
 
 class Seen:
-    """What the callbacks were given."""
+    """The arguments of the callbacks."""
 
     def __init__(self) -> None:
         self.allocated: list[str] = []
@@ -175,7 +175,7 @@ async def test_rejections_of_both_generations_come_through_one_callback(gateway:
 
 async def test_messages_lost_with_their_stream_are_sent_again_in_order(gateway: FakeGateway, seen: Seen) -> None:
     gateway.lose_before["allocation"] = 2
-    gateway.answer = lambda kind, request: []  # nothing proves that anything was taken
+    gateway.answer = lambda kind, request: []  # there is no proof that the gateway took any message
     async with RmClient(gateway.address, "r1", callbacks=seen.callbacks(), settings=QUICK) as rm:
         await rm.register()
         for number in range(5):
@@ -209,7 +209,7 @@ async def test_resumes_after_the_last_response_that_the_callbacks_took(gateway: 
         await eventually(lambda: seen.allocated == ["k1"], "the first")
         last = rm.last_sequence("allocation")
         gateway.lose_after["allocation"] = 0
-        await rm.send_asks(asks("k2"))  # taken and answered; the answer is lost with the stream
+        await rm.send_asks(asks("k2"))  # the gateway takes and answers it; the answer is lost with the stream
         await eventually(lambda: "k2" in seen.allocated, "the answer to k2, after resuming")
         assert gateway.metadata["allocation"][1]["muster-resume-after"] == str(last)
 
@@ -261,7 +261,7 @@ async def test_the_second_answer_to_a_node_that_was_sent_twice_stays_inside(gate
         await rm.nodes_answered()
         if gateway.items("node") == ["n1", "n1"]:  # it was sent again before the first answer came
             await eventually(lambda: rm.metrics.answers_dropped_as_repeated == 1, "the second answer")
-        await rm.send_nodes([node("n1", {"vcore": 1})])  # a mistake of the RM's own is told
+        await rm.send_nodes([node("n1", {"vcore": 1})])  # a mistake of the RM itself is reported
         await rm.nodes_answered()
     assert seen.nodes == [("accepted", "n1"), ("rejected", "n1")]
 

@@ -1,4 +1,4 @@
-"""What is sent again after a lost stream, and what is not."""
+"""The messages that are sent again after a lost stream."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_messages_proven_by_resuming_are_not_sent_again() -> None:
     writing = j.first_unsent()
     assert writing is not None
     j.answered("k0", numbered=True)
-    j.sent(writing, 1.0)  # its writing had begun
+    j.sent(writing, 1.0)  # its write had begun
     assert send_all(j) == [b"m1"]
     assert j.kept == 1
 

@@ -1,4 +1,4 @@
-"""The replay against a gateway and a REST front in this process: what it accounts for, and what it calls wrong."""
+"""The replay against a gateway and a REST front in this process: its counts, and the faults that it finds."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PODS = HEAD + "".join(f"p{n},1000,1,0,,,LS,Running,{n},0,0\n" for n in range(10)
 
 
 class Cluster:
-    """First fit on the trace's nodes, and a REST front that tells of it."""
+    """First fit on the trace's nodes, and a REST front that shows the result."""
 
     def __init__(self) -> None:
         self.gateway = FakeGateway(self._answer)
@@ -109,7 +109,13 @@ async def cluster() -> AsyncIterator[Cluster]:
 
 def options(cluster: Cluster, **changes: Any) -> ReplayOptions:
     quick = ClientSettings(backoff_min_ms=5, backoff_max_ms=20, close_timeout_s=1)
-    limits = {"quiet_s": 0.2, "settle_timeout_s": 2.0, "rest_timeout_s": 1.0, "answer_timeout_s": 3.0}
+    limits = {
+        "quiet_s": 0.2,
+        "settle_timeout_s": 2.0,
+        "rest_timeout_s": 1.0,
+        "follow_timeout_s": 1.0,
+        "answer_timeout_s": 3.0,
+    }
     fixed = {"chunk": 3, **limits, "client": quick}
     return ReplayOptions(**{"gateway": cluster.gateway.address, "http": cluster.http, **fixed, **changes})
 

@@ -1,4 +1,4 @@
-"""The trace that ships with the project, and traces that are not what they should be."""
+"""The trace that ships with the project, and invalid traces."""
 
 from __future__ import annotations
 

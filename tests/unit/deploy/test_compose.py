@@ -1,4 +1,4 @@
-"""The compose stack as it is written: what no run of it shows."""
+"""Rules for the text of the compose stack that no run of it would check."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""compose.secure.yaml as it is written: what a run of it does not show."""
+"""Rules for the text of compose.secure.yaml that a run of it would not check."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TEXT = (COMPOSE / "compose.secure.yaml").read_text()
 STACK = YAML(typ="safe").load(TEXT)
 SERVICES: dict[str, dict[str, Any]] = STACK["services"]
 OURS = ("scheduler", "gateway", "view", "event-publisher", "derive")
-# PostgreSQL's image starts as root to give its volume to postgres.
+# PostgreSQL's image starts as root, because it must give its volume to the user postgres.
 CAPABILITIES = {"postgres": {"CHOWN", "DAC_OVERRIDE", "FOWNER", "SETGID", "SETUID"}}
 
 
@@ -31,7 +31,7 @@ def test_each_container_is_confined(name: str) -> None:
     assert service["pids_limit"] > 0
     assert re.fullmatch(r"\d+[mg]", service["mem_limit"])
     assert not {"privileged", "network_mode", "pid", "ipc", "devices"} & service.keys()
-    # What is mounted of this folder cannot be changed; all else is a named volume.
+    # Mounts of this folder are read-only; all others are named volumes.
     for volume in service.get("volumes", ()):
         assert volume.endswith(":ro") if volume.startswith("./") else volume.split(":")[0] in STACK["volumes"]
         if volume.startswith("./"):
@@ -46,7 +46,7 @@ def test_images_are_in_one_file() -> None:
     assert wanted == images.keys()
     for name, service in SERVICES.items():
         assert service["image"].startswith("${MUSTER_IMAGE:-" if name in OURS else "${"), name
-    # The other stack has the same ones.
+    # The other stack uses the same images.
     usual = (COMPOSE / "compose.yaml").read_text()
     for image in images.values():
         assert image.partition("@")[0] in usual or image == images["PYTHON_IMAGE"], image

@@ -1,4 +1,4 @@
-"""The dashboard's file is that of its code, and some process exposes every metric in its queries."""
+"""The dashboard's file is up to date with its code, and some process exposes every metric of its queries."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from prometheus_client import REGISTRY
 from ruamel.yaml import YAML
 
 COMPOSE = Path(__file__).parents[3] / "deploy" / "compose"
-# Each brings its own to the registry.
+# Each module adds its metrics to the registry.
 for _name in (
     "muster_bus.metrics",
     "muster_event_publisher.metrics",
@@ -28,20 +28,20 @@ for _name in (
 CODE = runpy.run_path(str(COMPOSE / "grafana" / "dashboard.py"))
 DASHBOARD: dict[str, Any] = CODE["dashboard"]()
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
-# Words of PromQL that are no metric's.
+# Words of PromQL that are no metrics.
 _WORDS = {"sum", "max", "by", "rate", "histogram_quantile", "label_replace", "or", "vector"}
 _STRINGS, _LABELS, _BY = re.compile(r'"[^"]*"'), re.compile(r"\{[^}]*\}|\[[^\]]*\]"), re.compile(r"\bby \([^)]*\)")
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 
 
 def named(expression: str) -> set[str]:
-    """The metrics that a query names, those by a pattern left out."""
+    """The metrics that a query names, without those of a pattern."""
     bare = _LABELS.sub("", _STRINGS.sub('""', _BY.sub("", expression)))
     return set(_NAME.findall(bare)) - _WORDS
 
 
 def exposed() -> set[str]:
-    """Every series' name, of a process that runs everything."""
+    """The names of all series of a process that runs everything."""
     found = set()
     kinds = {each.name: each.type for each in FAMILIES}
     for family in REGISTRY.collect():

@@ -1,4 +1,4 @@
-"""The version is the same wherever it stands: the project, the image, the changelog."""
+"""Project, image and changelog have the same version."""
 
 from __future__ import annotations
 

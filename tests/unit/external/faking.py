@@ -16,13 +16,13 @@ from muster_informers.store import Key, key_of
 
 
 async def settled() -> None:
-    """Lets every task do what it can without time."""
+    """Run every task as far as it goes without time passing."""
     for _ in range(60):
         await asyncio.sleep(0)
 
 
 class ManualTime:
-    """A clock, and sleeping by it."""
+    """A clock that the test moves, and sleep by that clock."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -36,7 +36,7 @@ class ManualTime:
         await done
 
     async def advance(self, seconds: float) -> None:
-        """Moves on, waking each sleeper at its time."""
+        """Move the clock on, and wake each sleeper at its time."""
         until = self.clock.monotonic() + seconds
         await settled()
         while self._sleepers and self._sleepers[0][0] <= until:
@@ -55,12 +55,12 @@ def node(node_id: str, vcore: int = 1000, **more: object) -> dict[str, object]:
 
 
 class Manager:
-    """A source with a memory of its own: objects, and the changes that led to them. Faults are put on by hand.
+    """A source that keeps objects and the changes that led to them. The test adds faults.
 
     :ivar objects: the documents, by (kind, id).
     :ivar faults: of the next calls of ``list`` or of the next steps of a watch: each raises one of them.
-    :ivar spoilt: given instead of an object's document in listings.
-    :ivar extra: given at the end of listings.
+    :ivar spoilt: documents that listings give instead of an object's.
+    :ivar extra: documents at the end of listings.
     """
 
     def __init__(self) -> None:
@@ -80,7 +80,7 @@ class Manager:
         self._version = 0
         self._changed = asyncio.Event()
 
-    # -- what becomes of its objects
+    # -- changes of its objects
 
     def set(self, document: dict[str, object]) -> None:
         key = (str(document.get("kind", "node")), str(document["id"]))
@@ -97,12 +97,12 @@ class Manager:
             self.tell(ChangeType.DELETED, {"kind": kind, "id": object_id, **version})
 
     def tell(self, kind: ChangeType, document: Document) -> None:
-        """A change as it stands, true or not."""
+        """Send a change to watches, true or not."""
         self.history.append(Delta(kind, document, str(len(self.history) + 1)))
         self.wake()
 
     def expire(self) -> None:
-        """No watch can continue from its cursor."""
+        """Expire all cursors: no watch can continue."""
         self.first = len(self.history) + 1
         self.watch_faults.append(CursorExpired("that was long ago"))
         self.wake()
@@ -151,11 +151,11 @@ class Manager:
 
 
 class Recorder:
-    """A handler that keeps its calls, and checks that the informer follows the rules of add, update, delete.
+    """A handler that keeps its calls, and checks the informer's order of add, update and delete.
 
     :ivar known: by key.
     :ivar told: (method, id) of each call; ``initials``: which adds were said to be initial.
-    :ivar fails: a call on one of these ids raises what is given for it.
+    :ivar fails: id → error that a call for it raises.
     """
 
     def __init__(self) -> None:
@@ -190,7 +190,7 @@ class Recorder:
 
     def _update(self, old: ExternalObject, new: ExternalObject) -> None:
         key = self._call("update", new)
-        assert self.known[key] == old, f"{key} is not what it was said to be"
+        assert self.known[key] == old, f"{key} differs from the call's old object"
         self.known[key] = new
 
     def _delete(self, what: ExternalObject) -> None:
@@ -206,7 +206,7 @@ class Recorder:
 
 
 class Running:
-    """An informer in a task, with its manager and one handler; by hand's time."""
+    """An informer in a task, with its manager, one handler and a manual clock."""
 
     def __init__(self, **arguments: Any) -> None:
         self.time = ManualTime()

@@ -1,6 +1,4 @@
-"""The cache's way to the log: the newest state of each object, in an order without over-commitment, and without
-loss.
-"""
+"""The cache writes the newest state of each object to the log, without loss, in an order without over-commitment."""
 
 from __future__ import annotations
 
@@ -39,9 +37,9 @@ LISTING, LIVE, STALE = SourceState.LISTING, SourceState.LIVE, SourceState.STALE
 
 
 class Rig:
-    """A cache that writes to a log in memory, by hand's time.
+    """A cache that writes to a log in memory, with a manual clock.
 
-    :ivar errors: what the next appends raise; None: nothing.
+    :ivar errors: errors that the next appends raise; None: the append succeeds.
     """
 
     def __init__(self, **arguments: Any) -> None:
@@ -298,7 +296,7 @@ async def test_nothing_is_lost_while_the_log_is_away_and_the_order_stays() -> No
             f"vm-{number:04}" for number in range(3 * CHANGES_MAX)
         }
         assert [note for _, note, _ in records if note] == [codec.SourceNote(LISTING), codec.SourceNote(LIVE)]
-        assert records[-1][1] == codec.SourceNote(LIVE), "behind everything, also behind what was written again"
+        assert records[-1][1] == codec.SourceNote(LIVE), "the note comes after all records, also repeated ones"
 
 
 async def test_a_log_that_is_away_for_long_costs_an_entry_for_each_object() -> None:
@@ -507,4 +505,4 @@ async def test_a_waiting_caller_gets_paced_changes_written_at_once() -> None:
             rig.cache.put(vm(f"vm-{number}", vcore=2))
         rig.cache.note(SourceState.STALE, reason="gone")
         await rig.time.advance(0.02)
-        assert rig.cache.pending == 0, "what is lost is told with all that is known of it"
+        assert rig.cache.pending == 0, "the note of a loss is written with all pending changes"

@@ -1,4 +1,4 @@
-"""Documents: everything that can be said, there and back, and a clear word for everything else."""
+"""Documents: every valid one survives a round trip, and every other one gets a clear error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/external.md and docs/metrics.md say what is there: fields, metrics; and the code in them works."""
+"""docs/external.md and docs/metrics.md have all fields and metrics, and their code works."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def section(title: str) -> str:
 
 
 def module_of(title: str) -> ModuleType:
-    """The Python code of a section, run."""
+    """Run the Python code of a section, and return it as a module."""
     (code,) = re.findall(r"```python\n(.*?)```", section(title), re.DOTALL)
     module = ModuleType("documented")
     exec(compile(code, "docs/external.md", "exec"), module.__dict__)

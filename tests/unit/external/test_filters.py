@@ -1,4 +1,4 @@
-"""The responsibility for a node: exactly one instance, always the same one, and few nodes move."""
+"""The responsibility for a node: one instance has it, always the same one, and few nodes move."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_the_same_in_every_process() -> None:
         for seed in ("1", "2")
     }
     assert said == {"".join("ab"[responsible_for_node(f"host-{n}", "b", ["b", "a"])] for n in range(24))}
-    # Written down: another answer would hand nodes over at an update.
+    # Fixed values: another answer would move nodes at an update of Muster.
     assert said == {EXPECTED}
 
 

@@ -1,4 +1,4 @@
-"""The handlers that come with Muster: what they put into the cache."""
+"""The handlers that come with Muster, and their statements in the cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The informer: list, watch, and the difference; what is late, double, unreadable or lost."""
+"""The informer: lists, watches, differences; late, double, unreadable and lost changes."""
 
 from __future__ import annotations
 
@@ -132,10 +132,10 @@ async def test_a_source_that_is_away_at_the_start_is_asked_with_growing_waits() 
         for _ in range(30):
             asked.append(running.manager.lists)
             await running.time.advance(1)
-        # Asked at 0, 1, 3, 7, 12, 17, 22, and at 27 it answers.
+        # The informer asks at 0, 1, 3, 7, 12, 17 and 22 s; at 27 s the source answers.
         assert [n for n in range(1, 30) if asked[n] > asked[n - 1]] == [1, 3, 7, 12, 17, 22, 27]
         assert running.informer.has_synced()
-        # It was never LIVE, so it was not lost either: what is recorded of it counts as it was.
+        # It was never LIVE, so it is not lost either: its recorded statements still count.
         assert [state for state, _ in running.states] == [SourceState.LISTING, SourceState.LIVE]
 
 
@@ -309,7 +309,7 @@ async def test_an_unreadable_document_of_a_known_object_makes_it_doubtful_until_
         problem = running.informer.problems[0]
         assert (problem.kind, problem.object_id) == ("node", "h1")
         assert problem.text == f"capacity.vcore: -1, expected an amount from 0 to {2**53}"
-        # The same as before is said again: that is news now.
+        # The document of before comes again: now it is a change.
         running.manager.tell(ChangeType.MODIFIED, running.manager.objects["node", "h1"])
         running.manager.tell(ChangeType.MODIFIED, running.manager.objects["node", "h1"])
         await settled()
@@ -324,17 +324,17 @@ async def test_unreadable_documents_in_a_listing() -> None:
         await running.start()
         assert running.informer.has_synced(), "one bad document stops nobody"
         assert running.ids == ["h1"]
-        assert running.handler.distrusted == [Key(NODE, "h2")], "an earlier life may have known it"
+        assert running.handler.distrusted == [Key(NODE, "h2")], "an earlier life may have recorded it"
         running.manager.spoilt = {("node", "h1"): {"id": "h1", "nodes": 3}}
         running.manager.expire()
         await running.time.advance(1)
-        assert running.ids == ["h1", "h2"], "what is known stays"
+        assert running.ids == ["h1", "h2"], "known objects stay"
         assert running.handler.distrusted == [Key(NODE, "h2"), Key(NODE, "h1")]
 
 
 @pytest.mark.parametrize("by", ["a change", "a listing"])
 async def test_an_object_that_was_never_readable_is_forgotten_at_its_end(by: str) -> None:
-    """The scheduler may know it from an earlier life: that it is gone must reach it all the same."""
+    """The scheduler may know it from an earlier life, so its end must still reach the scheduler."""
     async with Running() as running:
         running.manager.set(node("h1"))
         running.manager.set(node("h2"))
@@ -378,8 +378,8 @@ async def test_a_listing_of_which_a_part_is_nobodys_deletes_nothing(document: di
         await running.time.advance(1)
         assert running.ids == ["h1", "h2"]
         assert running.handler.distrusted == [Key(NODE, "h2")]
-        assert running.informer.state is SourceState.LIVE, "what it has is in the store"
-        # It is listed again by itself, until it is whole.
+        assert running.informer.state is SourceState.LIVE, "the readable objects are in the store"
+        # The informer lists again until the listing is complete.
         running.manager.extra = []
         for _ in range(10):
             assert running.manager.lists == 2
@@ -433,13 +433,13 @@ async def test_one_id_twice_in_a_listing() -> None:
         running.manager.expire()
         await running.time.advance(1)
         assert running.handler.known[Key(NODE, "h1")] == ExternalNode("h1", {"vcore": 5})
-        assert running.ids == ["double", "h1"], "of a new one nothing is taken"
+        assert running.ids == ["double", "h1"], "an unreadable new object is not stored"
         assert running.handler.distrusted == [Key(NODE, "h1"), Key(NODE, "new")]
         assert {problem.object_id for problem in running.informer.problems} == {"h1", "new"}
         running.manager.extra = []
         running.manager.expire()
         await running.time.advance(1)
-        assert ("update", "h1") in running.handler.told, "said anew, it counts again"
+        assert ("update", "h1") in running.handler.told, "a new valid document counts again"
 
 
 def vm(vm_id: str, **more: object) -> dict[str, object]:
@@ -521,7 +521,7 @@ async def test_a_filter_that_starts_and_stops_to_match() -> None:
         assert running.handler.told == [("add", "large"), ("add", "small"), ("delete", "large"), ("update", "small")]
         running.manager.delete("node", "large")
         await settled()
-        assert len(running.handler.told) == 4, "of what it does not see it hears nothing"
+        assert len(running.handler.told) == 4, "the handler gets no calls for filtered objects"
         running.manager.tell(ChangeType.MODIFIED, {"id": "other", "x": 1})
         running.manager.tell(ChangeType.MODIFIED, {"id": "small", "x": 1})
         await settled()
@@ -597,7 +597,7 @@ async def test_the_log_holds_the_source_back() -> None:
         running.manager.set(node("more"))
         await running.time.advance(100)
         assert "more" not in running.ids
-        assert running.informer.state is SourceState.LIVE, "it is us who do not listen"
+        assert running.informer.state is SourceState.LIVE, "a slow informer does not make the source lost"
         gate.set()
         await settled()
         assert "more" in running.ids

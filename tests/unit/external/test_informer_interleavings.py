@@ -1,4 +1,4 @@
-"""After any order of events between a source and its informer, the handler and the log have the source's state."""
+"""The handler and the log have the source's state after any order of events between source and informer."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class Life:
         await self.running.__aexit__()
 
     async def on_the_log(self) -> tuple[dict[Key, ExternalObject], set[Key], list[SourceState]]:
-        """What a scheduler would make of the records: objects, which of them are stale, states."""
+        """Return the scheduler's view of the records: objects, stale objects, states."""
         known: dict[Key, ExternalObject] = {}
         stale: set[Key] = set()
         states: list[SourceState] = []
@@ -152,7 +152,7 @@ async def step(life: Life, what: tuple[Any, ...]) -> None:
             manager.delete("node", name)
         case "delete vm", name:
             manager.delete("allocation", name)
-        case "unsaid set", name, amount:  # it changes, and no watch says so: only a listing can
+        case "unsaid set", name, amount:  # a change that no watch reports, only a listing
             history = manager.history
             manager.history = list(history)
             manager.set(node(name, amount))
@@ -161,7 +161,7 @@ async def step(life: Life, what: tuple[Any, ...]) -> None:
             manager.objects.pop(("node", name), None)
         case "again", number if manager.history:
             delta = manager.history[number % len(manager.history)]
-            if manager.says_versions:  # (without versions nothing tells a double from news)
+            if manager.says_versions:  # (without versions a repeat looks like a change)
                 manager.tell(delta.type, delta.document)
         case "garbage", name:
             manager.tell(ChangeType.MODIFIED, {"id": name, "capacity": [name]})
@@ -228,7 +228,7 @@ def test_in_the_end_everybody_knows_what_the_source_knows(steps: list[tuple[Any,
 
 
 async def test_an_object_that_moves_between_kinds_of_faults() -> None:
-    """One long way by hand, so that the steps above are seen to do something."""
+    """A fixed sequence shows that the steps above have effects."""
     life = Life(says_versions=True)
     await life.start()
     try:

@@ -1,4 +1,4 @@
-"""Options of the shipped informers: what is refused, in which words, and that the documentation names all of them."""
+"""Options of the shipped informers: the errors of bad ones, and their documentation."""
 
 from __future__ import annotations
 

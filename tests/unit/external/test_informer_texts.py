@@ -1,4 +1,4 @@
-"""Inventories as texts: what is taken, what is nonsense, and what is said of it."""
+"""Inventories as texts: valid ones, invalid ones, and their errors."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def problem_of(document: object) -> tuple[str, str, str]:
     return caught.value.kind, caught.value.object_id, str(caught.value)
 
 
-# ---- what changed between two answers -------------------------------------------------------------------------------
+# ---- differences of two answers -------------------------------------------------------------------------------------
 
 
 def changes(before: list[dict[str, object]], now: list[dict[str, object]]) -> list[tuple[str, object, str]]:

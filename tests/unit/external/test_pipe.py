@@ -1,4 +1,4 @@
-"""The pipe between the scheduler and its informers' process: what goes over, in which order, and how much at once."""
+"""The pipe between the scheduler and its informers' process: messages, order, limits."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_an_error_of_the_log_is_the_same_at_the_other_end(error: LogError) -> No
 
 
 class Log(MemoryLog):
-    """``refuses``: what the next records get; ``away``: nothing is settled before it is set."""
+    """A log. ``refuses``: errors of the next records; ``away``: an event before which no append is settled."""
 
     def __init__(self) -> None:
         super().__init__(TOPICS.specs(), SystemClock())
@@ -134,7 +134,7 @@ class _Writer:
 
 @asynccontextmanager
 async def both(before: Callable[[], None] = lambda: None) -> AsyncIterator[tuple[Log, PipeLog]]:
-    """A log, and the same from the other end of a pipe."""
+    """Yield a log, and the same log at the other end of a pipe."""
     log = Log()
     await log.start()
     here, there = await channels()
@@ -205,7 +205,7 @@ async def test_while_nothing_is_settled_only_so_much_is_under_way() -> None:
             break
         appended.append(writer.append(record(len(appended), 100)))
     assert 5 <= len(appended) <= 10
-    # As soon as the first one is settled there is room again.
+    # The first settled record makes room again.
     first = await here.receive()
     assert isinstance(first, Append)
     writer.settle(Settled(((first.records[0].number, 7),)))
@@ -269,7 +269,7 @@ async def test_of_the_states_only_the_offers_of_the_sources_go_over() -> None:
         while reader.position < 10:
             found += await reader.read(3, 0.05)
         assert [(each.offset, each.key, each.value) for each in found] == [(4, offer, b"v"), (9, offer, None)]
-        # Nothing more: it says so in time, and goes on when there is.
+        # Without new records the read returns in time, and continues with the next record.
         assert await reader.read(3, 0.01) == []
         waiting = asyncio.ensure_future(reader.read(3, 5.0))
         await writer.append(OutRecord(TOPICS.state, 0, offer, b"w"))

@@ -1,4 +1,4 @@
-"""Informers and handlers by name: each once, imported only when asked for, and clear words for what goes wrong."""
+"""Informers and handlers by name: each name once, imports on demand, clear errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/admin.md has every call, status and command, and says of a dump what is in one."""
+"""docs/admin.md has every call, status and command, and every part of a dump."""
 
 from __future__ import annotations
 

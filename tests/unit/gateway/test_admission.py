@@ -1,4 +1,4 @@
-"""Admission as tables: item, what is said of it; and what goes on."""
+"""Admission as tables: each bad item with its reason, and the items that pass."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ MANY = {f"type-{n}": 1 for n in range(129)}
 BIG_TAGS = {"key": "v" * (512 * 1024 + 1)}
 MANY_TAGS = {f"k{n}": "v" for n in range(4_097)}
 
-# name, item, what the reason says (after the item's place)
+# name, item, reason (after the item's place)
 BAD_ASKS = [
     ("empty key", ask(allocationKey=""), ".allocationKey: empty, expected 1 to 256 characters"),
     ("long key", ask(allocationKey=LONG), "(257 characters), expected at most 256 characters"),
@@ -367,7 +367,7 @@ def test_parts_of_a_split_message_hold_every_item_once_in_order(a: int, b: int, 
 
 
 def test_parts_are_in_the_order_in_which_the_scheduler_takes_the_lists() -> None:
-    """A release that makes room is not behind the ask that needs it: whole or in parts, ingest's order is the same."""
+    """A release that makes room stays before the ask that needs it, whether the message is whole or in parts."""
     message = si_pb2.AllocationRequest(rmID="rm")
     message.asks.append(ask(allocationKey="4"))
     message.allocations.append(allocation(allocationKey="3"))
@@ -394,7 +394,7 @@ def test_no_bytes_make_admission_fail_otherwise(raw: bytes) -> None:
             continue
 
 
-# ---- names that nobody can read ------------------------------------------------------------------------------------
+# ---- invisible characters in names ---------------------------------------------------------------------------------
 
 HIDDEN = {
     "right to left": "pay\u202eroll",

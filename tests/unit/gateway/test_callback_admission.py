@@ -31,7 +31,7 @@ def admitted(message: Message, limits: AdmissionLimits = LIMITS, *, first: bool 
 
 
 def logged(result: Any) -> Message:
-    """All that goes to the log, together."""
+    """Return all admitted messages as one."""
     whole = Message()
     for payload in result.payloads:
         whole.MergeFromString(payload)
@@ -85,7 +85,7 @@ def test_the_first_message_may_carry_more_than_hello_but_hello_is_not_logged() -
 
 def test_good_answers_go_on_as_they_came() -> None:
     dump = pb.StateDumpAnswer(id="d", json="{}")
-    # (a field that a later version knows goes on, too)
+    # (a later version's field is passed on, too)
     raw = Message(predicates=[yes(1), yes(2)], preemption_predicates=[victims(3, 0)], state_dumps=[dump])
     raw = raw.SerializeToString() + b"\xfa\x3e\x01x"
     result = admit_callbacks(raw, "rm", LIMITS, first=False)

@@ -1,4 +1,4 @@
-"""Event feeds of many streams on one partition: each gets every event once, and at the end one reader reads for all."""
+"""Event feeds of many streams on one partition: each gets every event once, and at the end they share one reader."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PATIENCE_S = 60.0
 
 
 class CountingLog:
-    """A log that counts its open readers, and may be away, or broken once."""
+    """A log that counts its open readers, and may be away or break once."""
 
     def __init__(self, log: MemoryLog) -> None:
         self._log, self.open, self.away, self.broken = log, 0, False, False
@@ -192,7 +192,7 @@ async def test_a_stream_that_fails_at_an_event_reads_on_by_itself_and_the_others
                 left.append(offset)
 
         assert it.tail.join(Broken(), it.tail._position or 0, at_end=True)
-        # One reading has all of these.
+        # One read returns all of these.
         it.log.away = True
         for rm_id in ("a", "c", "a", "c", "b"):
             await it.happen(rm_id)

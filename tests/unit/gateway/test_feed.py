@@ -85,7 +85,7 @@ def test_the_storable_cursor_follows_the_writes() -> None:
     assert due is not None
     assert feed.delivered == Cursor(1, 10, 1), "being written is not written"
     feed.written(due)
-    assert feed.delivered == Cursor(3, 12, 2), "and what is of another kind need not be"
+    assert feed.delivered == Cursor(3, 12, 2), "responses of other kinds do not count"
     feed.pass_to(50)
     assert feed.delivered == Cursor(3, 50, 2)
 
@@ -103,7 +103,7 @@ def test_processed_responses_are_not_sent_again() -> None:
 def test_its_room_is_bounded_by_number_and_by_bytes() -> None:
     feed = a_feed()
     feed.take(10, response(2, payload=b"x" * 1_000))
-    assert not feed.has_room(), "one may be larger than all of it, and is then alone"
+    assert not feed.has_room(), "a response larger than the limit is queued alone"
     small = a_feed()
     for offset in (10, 11, 12):
         assert small.has_room()

@@ -1,4 +1,4 @@
-"""An RM that an operator has forgotten: what the session says of it, whatever dies in between."""
+"""The session of an RM that an operator has forgotten, also if a gateway dies in between."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ class World:
         return session.state
 
     async def asked_again(self) -> list[str]:
-        """By the second gateway, a lease later."""
+        """The second gateway asks again, a lease later."""
         self.clock.advance(TTL_S + 1)
         return await self.second.sweep(_NoStreams())
 
 
 async def test_an_rm_that_is_not_stopped_is_not_forgotten_when_it_stops_later() -> None:
-    """While the scheduler is silent nobody hears its refusal, and a sweep asks until it answers."""
+    """A silent scheduler gives no refusal, so a sweep asks until it answers."""
     world = World()
     await world.first.registered("rm", answered(5))
     with pytest.raises(NotPossible, match=r"rm_id 'rm' is RUNNING.*, expected STOPPED: .*force"):
@@ -73,10 +73,10 @@ def answered(offset: int) -> Cursor:
 async def test_an_earlier_registration_on_the_log_does_not_hide_a_missing_answer() -> None:
     world = World()
     await world.first.registered("rm", answered(5))
-    # on the log: the registration (answered at 10), then the operator's word (at 11)
+    # on the log: the registration (answered at 10), then the operator's command (at 11)
     await world.first.forgetting("rm", force=True)
     await world.second.registered("rm", answered(10))
-    # the first gateway dies before it hears the second answer: the scheduler knows the RM no more
+    # the first gateway dies before it gets the second answer; the scheduler has forgotten the RM
     assert await world.state() is RmState.RUNNING
     assert await world.asked_again() == ["rm"]
     await world.second.forgotten("rm", answered(12))
@@ -87,12 +87,12 @@ async def test_an_earlier_registration_on_the_log_does_not_hide_a_missing_answer
 async def test_a_registration_behind_it_on_the_log_stands_and_the_question_ends() -> None:
     world = World()
     await world.first.registered("rm", answered(5))
-    # on the log: the operator's word (answered at 10), then the registration (at 11)
+    # on the log: the operator's command (answered at 10), then the registration (at 11)
     await world.first.forgetting("rm", force=True)
     await world.second.registered("rm", answered(11))
     await world.first.forgotten("rm", answered(10))
     assert await world.state() is RmState.RUNNING
-    # it is asked once more, and is not stopped
+    # the sweep asks once more, and the RM is not stopped
     assert await world.asked_again() == ["rm"]
     await world.second.not_forgotten("rm")
     assert await world.asked_again() == []

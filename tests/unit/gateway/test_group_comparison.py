@@ -1,4 +1,4 @@
-"""Members of a policy group, compared by what sessions say of them."""
+"""The gateway compares the members of a policy group by their sessions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def session(rm_id: str, group: str, checksum: str, state: RmState = RmState.RUNN
         (session("rm-2", "batch", "B", RmState.STOPPED), False),
         (session("rm-2", "batch", "B", RmState.INIT), False),
         (session("rm-2", "batch", "A"), False),
-        (session("rm-2", "batch", ""), False),  # not known: it registered with an older version
+        (session("rm-2", "batch", ""), False),  # unknown: it registered at an older version of the gateway
         (session("rm-2", "", "B"), False),
         (session("rm-2", "other", "B"), False),
         (session("rm-1", "batch", "B"), False),  # itself, before
@@ -65,7 +65,7 @@ def test_the_checksum_is_in_the_session_and_may_be_missing_in_an_old_one() -> No
 
 
 class Store(LifeKeeper):
-    """Sessions that a test gives, looked at as slowly as it wants."""
+    """A store with the test's sessions, whose reads may be slow."""
 
     def __init__(self) -> None:
         self.sessions: list[Session] = []

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import httpx
 import pytest
 from muster_gateway.http_front import HttpFront, Target, respond
 from muster_gateway.identity import Doorman
 from muster_gateway.settings import GatewaySettings
+from muster_runtime.caller import Caller
 from starlette.types import Receive, Scope, Send
 
 
-def _called(name: str) -> Target:
+def _called(name: str, status: int = 200) -> Target:
     async def target(scope: Scope, receive: Receive, send: Send) -> None:
-        await respond(send, 200, "text/plain", f"{name} {scope['path']}".encode())
+        await respond(send, status, "text/plain", f"{name} {scope['path']}".encode())
 
     return target
+
+
+async def _none() -> list[str]:
+    return []
 
 
 @pytest.mark.parametrize(
@@ -34,10 +41,7 @@ def _called(name: str) -> Target:
     ],
 )
 async def test_a_path_leads_to_its_service(path: str, target: str | None) -> None:
-    async def none() -> list[str]:
-        return []
-
-    front = HttpFront(_called("view"), _called("publisher"), Doorman(GatewaySettings()), lambda: True, none, none)
+    front = HttpFront(_called("view"), _called("publisher"), Doorman(GatewaySettings()), lambda: True, _none, _none)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(front), base_url="http://localhost") as client:
         request = client.build_request("GET", "/")
         request.url = request.url.copy_with(raw_path=path.encode())  # as it is written
@@ -45,5 +49,28 @@ async def test_a_path_leads_to_its_service(path: str, target: str | None) -> Non
     if target is None:
         assert (answer.status_code, answer.text) == (404, "404 page not found\n")
     else:
-        # (Who is asked knows the right path, and says so.)
+        # (The service knows the right path, and redirects.)
         assert answer.text == f"{target} {path}"
+
+
+class Trail:
+    """Takes audit entries."""
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[str, str, str, str]] = []
+
+    def refused(self, caller: Caller, action: str, rm_id: str, error: Exception) -> None:
+        self.entries.append((caller.method, action, rm_id, str(error)))
+
+    def ended(self, *_: object) -> None:
+        raise AssertionError("a read that may be made is not audited")
+
+
+async def test_a_stream_without_a_place_is_audited_and_no_other_read() -> None:
+    trail: Any = Trail()
+    down = _called("publisher", 503)
+    front = HttpFront(down, down, Doorman(GatewaySettings()), lambda: True, _none, _none, audit=trail)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(front), base_url="http://localhost") as client:
+        for path in ("/ws/v1/events/batch?rm=mine", "/ws/v1/partitions", "/ws/v1/events/stream?rm=mine"):
+            assert (await client.get(path)).status_code == 503
+    assert trail.entries == [("GET /ws/v1/events/stream", "call", "mine", "status 503: no place for the stream")]

@@ -1,5 +1,5 @@
-"""A gateway's clients that stall, read or send slowly, go away, or say two things of their body: what the services
-behind it notice, and when."""
+"""Clients of a gateway that stall, read or send slowly, leave, or give two lengths of their body, and their effects on
+the services behind the gateway."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ PATIENCE_S = 60.0
 
 @dataclass
 class Behind:
-    """A service. By path: ``/endless`` sends as fast as it is taken, ``/seldom`` a line each time it is told to,
-    ``/slow`` nothing until it is told to; all of them notice when nobody reads any more."""
+    """A service. By path: ``/endless`` sends as fast as the client reads, ``/seldom`` a line on the test's demand,
+    ``/slow`` nothing until the test's demand. All of them notice when the client stops reading."""
 
     go: asyncio.Event = field(default_factory=asyncio.Event)
     began: asyncio.Event = field(default_factory=asyncio.Event)
@@ -94,7 +94,7 @@ async def test_a_reader_that_takes_nothing_is_cut_and_the_service_behind_is_free
     async with fronted(stalled_s=0.2) as front:
         reader, writer = await front.ask("/endless")
         await noticed(front.behind.left)
-        # What was on its way arrives; then the connection is broken off, without the body's end.
+        # Data on its way arrives; then the connection breaks off without the body's end.
         last = b""
         with contextlib.suppress(ConnectionResetError):
             async with asyncio.timeout(PATIENCE_S):
@@ -225,7 +225,7 @@ SMUGGLED = b"GET /debug/fullstatedump HTTP/1.1\r\nHost: x\r\nX-Muster-Role: admi
 
 @pytest.mark.parametrize("method", ["OPTIONS", "POST"])
 async def test_a_body_of_two_lengths_takes_nothing_of_the_next_request(method: str) -> None:
-    """Else who needs no role (OPTIONS) could have a request taken for the gateway's own."""
+    """Otherwise a client without a role (OPTIONS) could make the service read a second request as the gateway's own."""
     async with telling() as port:
         body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(SMUGGLED), SMUGGLED)
         said = await said_to(port, method, "/first", f"{CHUNKED}Content-Length: 300\r\n", body)
@@ -240,7 +240,7 @@ async def test_a_body_of_two_lengths_takes_nothing_of_the_next_request(method: s
 async def test_the_body_of_a_request_without_a_role_is_not_read() -> None:
     async with telling() as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        # (Of the body nothing ever comes; nobody waits for it.)
+        # (The body never comes, and nobody waits for it.)
         writer.write(b"OPTIONS /x HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n")
         async with asyncio.timeout(PATIENCE_S):
             said = await reader.readuntil(b"}")

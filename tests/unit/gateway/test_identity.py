@@ -79,7 +79,7 @@ def test_a_browser_that_knows_a_name_and_a_token_sends_them_for_its_own_page_onl
     door, known = doorman(tokens=TOKENS, http_open=True), ("Authorization", basic(f"ops:{ADMIN}"))
     assert door.identify(scope(known, ("Sec-Fetch-Site", "same-origin"))) == of_token("ops", Role.ADMIN)
     assert refusal(door, scope(known, ("Sec-Fetch-Site", "cross-site"))) == Refusal.MALFORMED
-    # (A page that is another's sends no Authorization of its own: no answer allows it.)
+    # (A page of another origin cannot send Authorization: no answer allows it.)
     assert door.identify(scope(bearer(ADMIN), ("Sec-Fetch-Site", "cross-site"))) == of_token("ops", Role.ADMIN)
 
 
@@ -142,7 +142,7 @@ def test_every_token_is_compared_in_constant_time(token: str, monkeypatch: pytes
         door.identify(with_token)
     else:
         refusal(door, with_token)
-    assert len(compared) == len(TOKENS), "as many for the first as for none"
+    assert len(compared) == len(TOKENS), "the same number of comparisons for every token"
     assert {len(each) for pair in compared for each in pair} == {32}, "digests, whatever the token's length"
 
 
@@ -183,12 +183,12 @@ async def test_a_file_is_read_again_and_may_have_two_tokens_meanwhile(tmp_path: 
     await asyncio.to_thread(file.write_text, second)
     assert await door.refresh()
     assert refusal(door, scope(bearer(ADMIN))) == Refusal.UNKNOWN
-    assert door.rights_now(caller) is None, "its token is gone"
+    assert door.rights_now(caller) is None, "the token was removed"
     await asyncio.to_thread(file.write_text, "no")
     assert not await door.refresh()
     (problem,) = door.problems()
     assert "gateway.tokens.ops.token_file" in problem
-    assert door.identify(scope(bearer(second))) == of_token("ops", Role.READ), "what was read before counts"
+    assert door.identify(scope(bearer(second))) == of_token("ops", Role.READ), "the last valid file counts"
 
 
 def test_a_digest_takes_the_place_of_a_token(tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def test_a_digest_takes_the_place_of_a_token(tmp_path: Path) -> None:
     for entry in ({"token": digest}, {"token_file": str(file)}):
         door = doorman(tokens={"ops": {"role": "admin", **entry}})
         assert door.identify(scope(bearer(ADMIN))) == of_token("ops", Role.ADMIN)
-        assert refusal(door, scope(bearer(digest[7:]))) == Refusal.UNKNOWN, "the digest itself lets nobody in"
+        assert refusal(door, scope(bearer(digest[7:]))) == Refusal.UNKNOWN, "the digest itself is no token"
     with pytest.raises(ValidationError, match="64 hexadecimal digits"):
         doorman(tokens={"ops": {"role": "admin", "token": "sha256:abc"}})
 
@@ -303,7 +303,7 @@ def test_a_proxy_of_this_machine_for_this_machine_may_ask(forwarded: list[str]) 
     assert refusal(doorman(), scope(*named, ("X-Forwarded-For", "10.0.0.1"))) == Refusal.NOT_LOCAL
     assert refusal(doorman(), scope(*named, ("Sec-Fetch-Site", "cross-site"))) == Refusal.NOT_LOCAL
     assert refusal(doorman(), scope(*named, client="10.0.0.1")) == Refusal.NOT_LOCAL
-    # A proxy that changes Host says what it was: an attacker's name may stand for 127.0.0.1 there, too.
+    # A proxy that changes Host also names the original host. An attacker's name may resolve to 127.0.0.1, there too.
     how = ("X-Forwarded-Proto", "http")
     assert doorman().identify(scope(*named, ("X-Forwarded-Host", "localhost:9889"), how)) == LOOPBACK
     assert refusal(doorman(), scope(*named, ("X-Forwarded-Host", "evil.example"), how)) == Refusal.NOT_LOCAL
@@ -314,7 +314,7 @@ def test_a_proxy_of_this_machine_for_this_machine_may_ask(forwarded: list[str]) 
     [("1.0", "close", True), ("1.0", None, False), ("1.0", "keep-alive", False), ("1.1", "close", False)],
 )
 def test_a_proxy_with_nginxs_defaults_is_recognised(version: str, connection: str | None, *, is_proxy: bool) -> None:
-    """It says nothing of whom it asks for, and names the address that it was given in Host."""
+    """It names no original client, and Host is the address of its configuration."""
     named = [("Connection", connection)] if connection is not None else []
     asked = {**scope(("Host", "127.0.0.1:9080"), *named), "http_version": version}
     if is_proxy:
@@ -343,7 +343,7 @@ def test_without_tokens_none_is_looked_at() -> None:
     assert doorman().identify(scope(bearer("of-another-muster-0"))) == LOOPBACK
 
 
-# ---- who may --------------------------------------------------------------------------------------------------------
+# ---- rights ---------------------------------------------------------------------------------------------------------
 
 
 def test_requests_without_a_role_are_never_refused() -> None:

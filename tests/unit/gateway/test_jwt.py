@@ -1,4 +1,4 @@
-"""JSON Web Tokens: what passes, what does not, and keys that change."""
+"""JSON Web Tokens: accepted and refused ones, and keys that change."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def jwks(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def _now(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PyJWT has no clock of its own to give."""
+    """Set PyJWT's clock, which has no argument for it."""
     import datetime as dt
 
     class Then(dt.datetime):
@@ -271,7 +271,7 @@ async def test_unknown_keys_are_asked_for_but_not_too_often(provider: tuple[Prov
     assert checker.verify(token(new, "new", "RS256")) == "svc-1"
     with pytest.raises(UnknownKey):
         checker.verify(token())
-    # while it does not answer, the last keys count
+    # while the provider does not answer, the last keys count
     now_s[0] += 600.0
     found.status = 500
     await checker.refresh_if_old()

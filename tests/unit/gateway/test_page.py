@@ -1,4 +1,4 @@
-"""The page's files as the front serves them: everything is there, nothing runs but the page's own scripts."""
+"""The page's files as the front serves them: all files exist, and only the page's own scripts may run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def _nobody(scope: Scope, receive: Receive, send: Send) -> None:
 
 @pytest.fixture
 async def client() -> AsyncIterator[httpx.AsyncClient]:
-    """Of a front that wants tokens, and without one."""
+    """A client without a token, of a front that wants one."""
 
     async def none() -> list[str]:
         return []
@@ -90,7 +90,7 @@ def test_the_files_keep_the_policy_and_name_each_other_only() -> None:
     named = re.findall(r'(?:src|href)="(/[^"]*)"', html)
     for path, text in texts.items():
         named += [f"/page/{name}" for name in re.findall(r'from "\./([^"]+)"', text)]
-        # (The name of the SVG namespace is one that nobody goes to.)
+        # (The name of the SVG namespace is never requested.)
         assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", text), path
         assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function", text), (
             path

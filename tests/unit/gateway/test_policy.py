@@ -1,4 +1,4 @@
-"""The policy file: what it says, what it may not say, and what an answer may show."""
+"""The policy file: its rules, its errors, and the parts of an answer that an identity may see."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ role = "admin"
 identities = ["loopback"]
 role = "read"
 """
+RULE = '[[rule]]\nidentities = ["a"]\n'
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ def test_rules_add_up(policy: Policy) -> None:
     assert not tenant.may(Right.ACT, "other")
     assert not tenant.may(Right.OPERATE, "openb-prod")
     assert tenant.may(Right.CONFIGURE, "openb-prod")
-    assert tenant.may(Right.READ, "openb-prod"), "who may act may read"
+    assert tenant.may(Right.READ, "openb-prod"), "the right to act includes the right to read"
     assert tenant.may(Right.READ, "shared")
     assert not tenant.may(Right.READ, "other")
     assert not tenant.may(Right.INSPECT)
@@ -123,6 +124,10 @@ def test_a_glob_of_stars_takes_no_time() -> None:
         ('[[rule]]\nidentities = ["a"]\nread = [{rm = "b", partitions = []}]', "rule[0].read[0].partitions"),
         ("[[rule]", "is no TOML"),
         ("x = " + "[" * 5000, "no TOML"),
+        ("x = " + "1" * 5000, "is no TOML: Exceeds the limit"),
+        (RULE + "[[quota]]\nasks = 9223372036854775808", "quota[0].asks: Input should be less than or equal to"),
+        (RULE + "[[quota]]\nrequests_per_s = inf", "quota[0].requests_per_s: Input should be a finite number"),
+        (RULE + "[[quota]]\nidentity_bytes_per_s = nan", "quota[0].identity_bytes_per_s: Input should be a finite"),
     ],
 )
 def test_what_is_wrong_is_named(text: str, said: str, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Who writes the audit entry of a question: the scheduler if it gets the request, else the gateway."""
+"""The scheduler writes the audit entry of a question that it gets; otherwise the gateway writes it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Writer:
 
 
 def tail() -> Any:
-    """Of responses that never come."""
+    """A tail of responses that never come."""
     return SimpleNamespace(
         expect=lambda _rm_id, _request_id: asyncio.get_running_loop().create_future(), forget=lambda _request_id: None
     )

@@ -132,7 +132,7 @@ async def test_rms_of_other_partitions_are_counted_by_identity() -> None:
     assert await counts.elsewhere("0-new", "team-a") == (1, 2)
     counts.ended("0-new")
     assert await counts.elsewhere("5-rm", "team-a") == (1, 2)
-    assert await counts.elsewhere("0-new", "team-a") == (2, 3), "one that waits for its answer counts"
+    assert await counts.elsewhere("0-new", "team-a") == (2, 3), "an unanswered registration counts"
     counts.ended("5-rm")
     counts.ended("0-new")
     assert await counts.elsewhere("0-new", "team-a") == (1, 2)
@@ -141,6 +141,19 @@ async def test_rms_of_other_partitions_are_counted_by_identity() -> None:
     await sessions.compare_and_set(session("7-rm", "team-a"))  # another gateway's
     clock.advance(5.0)
     assert await counts.elsewhere("0-new", "team-a") == (2, 3)
+
+
+async def test_an_accepted_rm_counts_while_its_session_is_not_stored_yet() -> None:
+    clock, sessions = ManualClock(), MemorySessions(ManualClock())
+    await sessions.start()
+    counts = RmCounts(sessions, lambda rm_id: int(rm_id[0]) % 2, clock)
+    await counts.elsewhere("1-rm", "team-a")
+    counts.registered("1-rm", "team-a")
+    clock.advance(5.0)
+    assert await counts.elsewhere("0-new", "team-a") == (1, 1), "this call has read the sessions"
+    await sessions.compare_and_set(session("1-rm", "team-a"))
+    counts.ended("1-rm")
+    assert await counts.elsewhere("0-new", "team-a") == (1, 1), "until the next read"
 
 
 # ---- notes -----------------------------------------------------------------------------------------------------------
@@ -161,7 +174,7 @@ async def test_a_note_is_written_when_the_limits_are_others() -> None:
     notes.registered("rm-1", known.rm(TEAM, "rm-1"))
     both = [("rm-1", TEAM), ("rm-2", TEAM)]
     await notes.review(both)
-    assert written == [], "rm-1 has them, and the log was away"
+    assert written == [], "rm-1 already has them; the log was away for the other"
     await notes.review(both)
     await notes.review(both)
     assert written == [("rm-2", 50_000)]

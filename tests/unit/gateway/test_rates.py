@@ -1,4 +1,4 @@
-"""Rates: a message is taken at once or after a while, never dropped; and never more than the rate over time."""
+"""Rates: a message is taken at once or later, never dropped, and over time never faster than the rate."""
 
 from __future__ import annotations
 

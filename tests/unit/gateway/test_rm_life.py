@@ -1,4 +1,4 @@
-"""The table of an RM's life, whole."""
+"""The whole table of an RM's states and transitions."""
 
 from __future__ import annotations
 

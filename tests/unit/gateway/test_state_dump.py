@@ -1,4 +1,4 @@
-"""A dump put together from a view's answers, however they are cut; never more of it in memory than a few pieces."""
+"""A dump is composed of a view's answers, cut at any place, with only a few pieces in memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 
 class CutView:
-    """Answers by path, in pieces that the dice cut; ``endless`` nodes never end.
+    """Answers by path, cut at random places. The list of ``endless`` nodes never ends.
 
     :ivar sent: messages that were taken from it.
     """
@@ -140,7 +140,7 @@ async def test_a_list_that_is_cut_off_is_no_dump() -> None:
         await read(dump(Cut(1, answers({"default": (1, 1)}))))
 
 
-# ---- the RM's own words ---------------------------------------------------------------------------------------------
+# ---- the RM's own dump ----------------------------------------------------------------------------------------------
 
 NO_JSON = "the resource manager's dump of %d characters is not JSON"
 

@@ -11,7 +11,7 @@ from muster_gateway.stream_kind import StreamKind
 
 
 class Stream:
-    """A stream that ends with what it is given."""
+    """A stream that ends with the given result."""
 
     kind, rm_id = StreamKind.ALLOCATION, "rm"
 

@@ -94,7 +94,7 @@ def test_an_rm_is_alone_again_when_no_other_has_been_active_for_a_while() -> Non
     assert (active.others(b"big"), active.others(b"small"), active.others(b"new")) == (1, 1, 2)
     active.turn(59.0)
     assert active.others(b"big") == 1
-    active.turn(61.0)  # what was noted before this counts until the next turn
+    active.turn(61.0)  # earlier notes count until the next turn
     active.note(b"big")
     assert active.others(b"big") == 1
     active.turn(121.0)
@@ -114,7 +114,7 @@ async def test_a_tail_tells_of_the_schedulers_reports(monkeypatch: pytest.Monkey
     owner = await log.take_over("scheduler", topics.requests, 0)
     try:
         assert not await tail.decides_more(), "nothing was ever reported"
-        # 1. a report, beside what is none
+        # 1. a report among other records
         strange = OutRecord(topics.responses, 0, None, b"\xff\xff")
         nothing = OutRecord(topics.responses, 0, None, envelope_pb2.ResponseEnvelope(rm_id="rm").SerializeToString())
         await owner.commit([strange, nothing, decided_report(topics, 0, 7)], None)
@@ -128,11 +128,11 @@ async def test_a_tail_tells_of_the_schedulers_reports(monkeypatch: pytest.Monkey
         await owner.commit([decided_report(topics, 0, 9)], None)
         assert await waiting
         assert tail.decided == 9
-        # 3. the RMs whose responses it saw, whichever gateway they use
+        # 3. the RMs whose responses it saw, at any gateway
         response = envelope_pb2.ResponseEnvelope(rm_id="elsewhere").SerializeToString()
         await owner.commit([OutRecord(topics.responses, 0, b"elsewhere", response)], None)
         await eventually(lambda: tail.active.others(b"here") == 1, "an RM of another gateway", PATIENCE_S)
-        # 4. a scheduler that says nothing any more
+        # 4. a scheduler that has become silent
         monkeypatch.setattr(response_reader, "_REPORT_S", 0.01)
         assert not await tail.decides_more()
         assert tail.decided == 0

@@ -1,4 +1,4 @@
-"""The view, asked by a gateway: in this process and behind a URL, whole and in pieces, and when it fails."""
+"""A gateway's requests to the view: in this process and behind a URL, whole and in pieces, and with failures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LARGE = bytes(range(256)) * 1024  # 256 KiB
 
 
 class FakeView:
-    """Answers by the path's last part; keeps what it was asked, and how much of an endless body was taken."""
+    """Answers by the path's last part. Keeps its requests, and the size that was read of an endless body."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, bytes, bytes]] = []

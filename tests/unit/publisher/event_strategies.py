@@ -17,7 +17,7 @@ def event_records(
     references: st.SearchStrategy[str],
     quantities: st.SearchStrategy[dict[str, int] | None],
 ) -> st.SearchStrategy[EventRecord]:
-    """Records with every field drawn; quantities None: no resource at all."""
+    """Draw records with every field; quantities None: no resource."""
     return st.builds(
         EventRecord,
         type=kinds,

@@ -13,7 +13,7 @@ START_NS = 1_750_000_000_000_000_000
 
 
 def event(number: int, *, message: str = "", at_ns: int | None = None) -> bytes:
-    """An APP event that tells by itself which it is: objectID app-<number>."""
+    """An APP event with its number in objectID: app-<number>."""
     return EventRecord(
         type=EventRecord.APP,
         objectID=f"app-{number}",
@@ -40,7 +40,7 @@ def shim_headers(rm_id: str, instance: str = INSTANCE) -> tuple[tuple[str, bytes
 
 
 def record(offset: int, rm_id: str, event_id: int, value: bytes | None = None, instance: str = INSTANCE) -> Record:
-    """A record as a reader gives it."""
+    """A record as a reader returns it."""
     value = event(event_id) if value is None else value
     return Record("si.events.v1", 0, offset, 0, rm_id.encode(), value, headers(rm_id, event_id, instance))
 

@@ -12,7 +12,7 @@ from muster_event_publisher.history.sink import Progress, last_event
 
 @dataclass
 class MemoryTarget:
-    """The stored events and progress, which outlive a :class:`MemorySink`: the next one gets them."""
+    """The stored events and progress. They outlive a :class:`MemorySink`, and the next one gets them."""
 
     events: dict[tuple[str, str, int], bytes] = field(default_factory=dict)
     progress: dict[int, Progress] = field(default_factory=dict)

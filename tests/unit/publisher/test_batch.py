@@ -1,4 +1,4 @@
-"""GET /ws/v1/events/batch and what is common to all endpoints, byte for byte."""
+"""GET /ws/v1/events/batch and the common parts of all endpoints, byte for byte."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deriving in transactions of the log: everything once, whatever dies, and REST's answer to it."""
+"""The deriver with transactions of the log: each event once over crashes, and REST's answers."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def test_everything_is_derived_once_whatever_dies(backend: str, tmp_path: 
     usage = UsageRest(SETTINGS.model_copy(update={"rest_windows_max": 10**6}), log, topics)
     await usage.start()
     for start in range(0, len(life.records), 150):
-        # 1. a deriver that is gone in the middle, and takes nothing along
+        # 1. a deriver crashes in the middle, without loss
         derive = PlainDerive(SETTINGS, log, topics, SystemClock())
         await derive.start()
         await write(feeder, life, life.records[start : start + 150])
@@ -86,7 +86,7 @@ async def test_everything_is_derived_once_whatever_dies(backend: str, tmp_path: 
     await asyncio.sleep(0.05)
     assert await derive.healthy()
     await derive.stop()
-    # 2. each event once in its topic, in order, with its headers and where it was
+    # 2. each event is in its topic once, in order, with its headers and original offset
     kinds = by_kind(life.records)
     for kind in ("app", "node", "queue", "request", "usergroup"):
         routed = await read_all(log, topics.events_of(kind))  # type: ignore[arg-type]
@@ -186,7 +186,7 @@ async def test_rest_tells_usage_in_windows() -> None:
             await http.get(f"/ws/v1/usage?kind=queue&name=root&from={first['start']}&to={first['start'][:-3]}59Z")
         ).json()
         assert begin["usage"][0]["windows"] == [first]
-        # One that is known, when it used nothing; and one that is not.
+        # A known one that used nothing, and an unknown one.
         before = (await http.get("/ws/v1/usage?kind=queue&name=root&from=0&to=60")).json()
         assert before["usage"] == []
         nobody = await http.get("/ws/v1/usage?kind=queue&name=root.nobody")

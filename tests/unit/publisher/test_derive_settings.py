@@ -12,7 +12,7 @@ from pydantic import ValidationError
     ("host", "member"), [("a1b2c3", "a1b2c3"), ("Derive_2.example", "Derive_2.example"), ("ä b", "--b")]
 )
 def test_an_empty_name_is_the_hosts(monkeypatch: pytest.MonkeyPatch, host: str, member: str) -> None:
-    """Each container has another one; Kafka accepts few characters."""
+    """Each container has another host name. Kafka accepts few characters."""
     monkeypatch.setattr(module.socket, "gethostname", lambda: host)
     assert DeriveSettings(member="").member == member
     assert DeriveSettings(member="7").member == "7"

@@ -1,4 +1,4 @@
-"""Records to runs: ids, RMs, shim events, and what is no event."""
+"""Records to runs: ids, RMs, shim events, and records that are no events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exporters: nothing lost, nothing doubled, whatever dies when."""
+"""Exporters: no event is lost or doubled, at any crash."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def events(*ranges: range) -> dict[int, bytes]:
 
 
 class CountingSink(MemorySink):
-    """Counts what it is given, so that doubles show even where the target hides them."""
+    """Counts its input, so that doubles show even if the target hides them."""
 
     def __init__(self, target: MemoryTarget | None = None) -> None:
         super().__init__(target)
@@ -207,7 +207,7 @@ async def letters(publisher: Running) -> list[Record]:
 
 
 class PieceSink(CountingSink):
-    """Stores in pieces, so that a batch that is refused is there in part."""
+    """Stores in pieces, so that a refused batch is stored in part."""
 
     async def write(self, batch: EventBatch) -> None:
         for piece in pieces(batch, 3):
@@ -228,7 +228,7 @@ async def test_refused_events_go_to_the_dead_letters_and_the_rest_is_stored(
         await publisher.feeder.events("rm", range(100))
         await eventually(lambda: len(sink.given) == 100 - len(bad))
         assert sink.given == [n for n in range(100) if n not in bad]
-        # What comes later is not held up, and health is good again.
+        # Later events are not held up, and health is good again.
         await publisher.feeder.events("rm", range(100, 120))
         await eventually(lambda: len(sink.given) == 120 - len(bad))
         await eventually(lambda: sink.target.progress.get(TOPICS.partition_of("rm")) is not None)
@@ -255,18 +255,18 @@ async def test_a_store_that_refuses_everything_loses_little_and_is_named() -> No
         await eventually(lambda: any("none of the last 7 events" in (e.problem or "") for e in exporters(publisher)))
         assert len(await letters(publisher)) == 7
         assert [problem for problem in await publisher.service.problems() if "does not like" in problem]
-        # A person acts: nothing else is lost.
+        # An operator acts: no other event is lost.
         sink.refuse = lambda rm_id, event_id: False
         await eventually(lambda: sink.given == list(range(7, 50)))
         assert await publisher.service.healthy()
 
 
 def exporters(publisher: Running) -> list[Exporter]:
-    return publisher.service._exporters
+    return publisher.service._exports.exporters
 
 
 class DefectiveSink(CountingSink):
-    """Raises what a sink should not."""
+    """Raises an error that a sink should not raise."""
 
     def __init__(self, target: MemoryTarget | None = None) -> None:
         super().__init__(target)
@@ -331,7 +331,7 @@ async def test_the_lag_is_given_in_offsets_and_seconds() -> None:
 
 
 async def test_another_log_that_fails_half_way_loses_nothing() -> None:
-    """The progress of the former log says nothing about what of the new one is stored."""
+    """The progress in the former log does not show which events of the new one are stored."""
     target = MemoryTarget()
     async with running(sinks=[(MemorySink(target), AT_ONCE)]) as publisher:
         await publisher.service.start()
@@ -346,7 +346,7 @@ async def test_another_log_that_fails_half_way_loses_nothing() -> None:
 
 
 class Dozing:
-    """A reader of which every other read gives nothing, as when a broker is slow."""
+    """A reader whose every other read is empty, as with a slow broker."""
 
     def __init__(self, reader: LogReader) -> None:
         self._reader, self._reads = reader, 0

@@ -45,7 +45,7 @@ def test_the_mended_defects_still_exist() -> None:
     assert "in_transaction" in AIOKafkaConsumerThread._create_worker_consumer.__code__.co_names
     assert "_new_consumer_thread" in vars(KafkaConsumer)
     assert "consumer.topic_partitions" in inspect.getsource(Table._verify_source_topic_partitions)
-    # The order that is wrong. (Where it is another one, the mend may go: tests/integration/test_faust_starts.py.)
+    # Faust's wrong order. (If a version has another order, drop the mend: tests/integration/test_faust_starts.py.)
     source = inspect.getsource(Recovery.on_recovery_completed)
     steps = ["resume_partitions", "perform_seek", "flow_control.resume", "resume_flow"]
     assert sorted(steps, key=source.index) == steps
@@ -116,7 +116,7 @@ async def test_states_that_are_never_read_back_end_it(log: MemoryLog) -> None:
 
 
 class Sent:
-    """What stands where Faust's app and table stand: what was written, and what was acknowledged, in order."""
+    """Stands in for Faust's app and table: keeps the writes and acknowledgements in order."""
 
     def __init__(self) -> None:
         self.producer = self
@@ -157,7 +157,7 @@ async def test_a_batch_is_acknowledged_when_its_records_and_then_its_states_are_
     await derive._batch(await got(log, sent.said))
     assert sent.said == ["events"] * 3 + ["usage"] * 4 + ["states"] + ["ack"] * 3
     assert derive.positions == {0: 3}
-    # What is known already goes to its topic again, and into no sum.
+    # A known event goes to its topic again, and into no sum.
     before = dict(sent.states)
     sent.said.clear()
     await derive._batch(await got(log, sent.said))
@@ -179,7 +179,7 @@ async def test_unwritten_events_are_not_acknowledged(log: MemoryLog) -> None:
     assert not derive.positions
 
 
-# ---- what is mended --------------------------------------------------------------------------------------------------
+# ---- mended defects --------------------------------------------------------------------------------------------------
 
 EVENTS, STATES = TP("events", 0), TP("states", 0)
 
@@ -194,7 +194,7 @@ async def consumer(monkeypatch: pytest.MonkeyPatch) -> SteadyConsumer:
 
 
 def broker(consumer: SteadyConsumer, monkeypatch: pytest.MonkeyPatch, committed: int | None, oldest: int) -> list[Any]:
-    """Says where the group is; gives what was sought beyond that."""
+    """Fake the consumer's calls to the broker: the group's position, the oldest offset, seeks. Return the seeks."""
     sought: list[Any] = []
 
     async def seek_to_committed() -> dict[TP, int | None]:
@@ -219,13 +219,13 @@ async def test_a_stream_is_not_fetched_before_it_is_sought_and_the_queues_are_em
     consumer.resume_partitions({STATES})  # while the tables are read back
     consumer.resume_flow()
     assert consumer._get_active_partitions() == {STATES}
-    consumer.resume_partitions({EVENTS})  # and then as on_recovery_completed goes
+    consumer.resume_partitions({EVENTS})  # and then the order of on_recovery_completed
     assert consumer._get_active_partitions() == {STATES}
     await consumer.perform_seek()
     assert consumer._get_active_partitions() == {STATES}
     consumer.resume_flow()
     assert consumer._get_active_partitions() == {STATES, EVENTS}
-    consumer.pause_partitions({EVENTS})  # another member came
+    consumer.pause_partitions({EVENTS})  # another member joined
     consumer.resume_partitions({EVENTS})
     consumer.resume_flow()
     assert consumer._get_active_partitions() == {STATES}
@@ -328,7 +328,7 @@ async def test_a_tables_changes_are_sent_in_order_when_it_is_asked_to(monkeypatc
     await asyncio.wait_for(writing, 10)
 
 
-# ---- what it costs ---------------------------------------------------------------------------------------------------
+# ---- costs -----------------------------------------------------------------------------------------------------------
 
 
 async def test_a_call_without_waiting_needs_no_task(consumer: SteadyConsumer) -> None:
@@ -395,7 +395,7 @@ async def test_a_failed_send_raises(consumer: SteadyConsumer, waits: bool) -> No
 
 
 async def test_holes_that_do_not_meet_are_not_merged(consumer: SteadyConsumer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each small transaction leaves one: merging all of them for each takes the square of their number."""
+    """Each small transaction leaves a hole. A merge of all holes for each one would take quadratic time."""
     gaps = consumer._gap[EVENTS]
     merged: list[int] = []
     monkeypatch.setattr(gaps, "merge_overlaps", lambda: merged.append(len(gaps)))
@@ -435,7 +435,7 @@ async def test_a_batch_has_what_is_there_and_nothing_of_an_earlier_assignment(
 
 
 class Batch:
-    """As aiokafka's: it has room for two."""
+    """Like aiokafka's batch, with room for two records."""
 
     def __init__(self) -> None:
         self.keys: list[bytes] = []

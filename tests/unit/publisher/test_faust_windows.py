@@ -1,7 +1,8 @@
-"""Why the windows of usage are the fold's and not Faust's: each case, in Faust alone and in the fold.
+"""The reasons why the fold makes the windows of usage, not Faust: each case in Faust alone and in the fold.
 
-Usage is a quantity held, times how long. Faust's windowed tables hold what was set while an event of that window was in
-hand: exact for what events count (``examples/python/faust_consumer.py``), not for what goes on between them.
+Usage is a held quantity multiplied by its duration. Faust's windowed tables change only while an event of the window
+is processed. They are exact for counts of events (``examples/python/faust_consumer.py``), not for durations between
+events.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ START_NS = 1_750_000_020 * S_IN_NS  # a window begins
 
 
 async def held_by_faust(changes: list[tuple[int, int]]) -> dict[int, float]:
-    """Vcore-seconds by window, as an agent with a windowed table would sum them.
+    """Return vcore-seconds by window, as an agent with a windowed table would sum them.
 
-    :param changes: time in ns, and what is held from then on.
+    :param changes: time in ns, and the quantity that is held from then on.
     """
     app = faust.App("windows", store="memory://", autodiscover=False, web_enabled=False)
     held = app.Table("held", default=float)
@@ -53,7 +54,7 @@ async def test_usage_across_windows_falls_into_its_last_window() -> None:
     changes = [(START_NS + 50 * S_IN_NS, 1), (START_NS + 190 * S_IN_NS, 0)]  # 10, 60, 60 and 10 seconds
     start_s = START_NS // S_IN_NS
     assert await held_by_faust(changes) == {start_s: 0.0, start_s + 180: 140.0}
-    # (The two in between follow from what is held at the end of the first one: docs/usage.md.)
+    # (The two in between follow from the quantity at the end of the first one: docs/usage.md.)
     assert held_by_the_fold(changes) == {start_s: 10 * S_IN_NS, start_s + 180: 10 * S_IN_NS}
 
 
@@ -75,17 +76,17 @@ async def test_sums_are_floats_and_lose_what_is_short(held_ns: int) -> None:
 async def test_an_older_time_opens_a_window_that_was_written_already() -> None:
     changes = [(START_NS, 1), (START_NS + 70 * S_IN_NS, 2), (START_NS + 50 * S_IN_NS, 0)]
     start_s = START_NS // S_IN_NS
-    # Minus two times twenty seconds: the time between the two goes back, and so does the sum.
+    # Minus two times twenty seconds: time goes back between the two events, and so does the sum.
     assert await held_by_faust(changes) == {start_s: -40.0, start_s + 60: 70.0}
     assert held_by_the_fold(changes) == {start_s: 60 * S_IN_NS, start_s + 60: 10 * S_IN_NS}
 
 
 def test_a_windows_key_in_its_changelog_is_not_the_one_of_the_topic() -> None:
-    """And a table's changes have no headers, by which readers of ``si.usage`` drop older versions."""
+    """A table's changes also lack the headers by which readers of ``si.usage`` drop older versions."""
     app = faust.App("windows", store="memory://", autodiscover=False, web_enabled=False)
     table: Any = app.Table("sums", default=float, key_type=str)
     assert "headers" not in type(table).send_changelog.__code__.co_varnames
     windowed = table.tumbling(60.0)
     assert windowed.table is table
     start_s, end_s = table.window.current(START_NS / S_IN_NS)
-    assert (start_s, end_s) == (START_NS / S_IN_NS, START_NS / S_IN_NS + 59.9)  # the last tenth is of no window
+    assert (start_s, end_s) == (START_NS / S_IN_NS, START_NS / S_IN_NS + 59.9)  # the last tenth belongs to no window

@@ -1,4 +1,4 @@
-"""Which events pass which filter."""
+"""The events that pass each filter."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def seen(kind: str, change: int, detail: str, object_id: str, reference_id: str 
     return Seen(E.Type.Value(kind), change, E.ChangeDetail.Value(detail), object_id, reference_id, at)
 
 
-# An application's life, as the scheduler writes it, with another one's in between.
+# An application's life as the scheduler writes it, mixed with another one's.
 LIFE: list[Seen | None] = [
     seen("QUEUE", ADD, "DETAILS_NONE", "root"),  # 0
     seen("QUEUE", ADD, "DETAILS_NONE", "root.a"),  # 1
@@ -83,7 +83,7 @@ def test_every_present_event_passes_an_open_filter() -> None:
         (EventFilter(application_id="app-2"), APP_2),
         (EventFilter(application_id="k"), []),
         (EventFilter(application_id="app-1", types=frozenset({int(E.NODE)})), [12, 20]),
-        # not the first two of app-1: they come before it is in the queue
+        # not the first two of app-1, which come before it is in the queue
         (EventFilter(queue="root.a"), [1, 6, 9, 11, 12, 14, 19, 20, 21, 22]),
         (EventFilter(queue="root.ab"), [2, 8, 10, 13, 15, 16]),
         (EventFilter(queue="root"), [0, 1, 2, 6, 8, 9, 10, 11, 12, 13, 14, 15, 16, 19, 20, 21, 22]),
@@ -142,7 +142,7 @@ def test_an_application_whose_coming_was_not_seen() -> None:
     assert [index.queue_of("app", n) for n in (0, 19, 20, 39, 40, 59, 60, 99)] == [
         "root.a", "root.a", "root.b", "root.b", "root.b", "root.b", "root.c", "root.c",
     ]  # fmt: skip
-    assert index.queue_of("other", 5) == "root.other"  # no event tells: its object does
+    assert index.queue_of("other", 5) == "root.other"  # no event names the queue; the object does
 
 
 def test_an_application_s_first_two_events_are_in_no_queue_however_it_is_known() -> None:
@@ -161,10 +161,10 @@ def test_queues_by_objects() -> None:
         "root.a", "root.b", "", "root.c", "", "",
     ]  # fmt: skip
     assert queues.queue_of("another", "a") == ""
-    # what is gone makes room first
+    # removed ones make room first
     queues.take("rm", "d", ApplicationObject(queue="root.d").SerializeToString())
     assert [queues.queue_of("rm", app) for app in "abcd"] == ["root.a", "", "root.c", "root.d"]
-    # and may come again elsewhere
+    # and may come again in another queue
     queues.take("rm", "a", None)
     queues.take("rm", "a", ApplicationObject(queue="root.e").SerializeToString())
     assert queues.queue_of("rm", "a") == "root.e"

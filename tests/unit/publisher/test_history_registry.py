@@ -1,4 +1,4 @@
-"""Stores by entry points: Muster's own, another package's, and what is said when they cannot be made."""
+"""Stores by entry points: Muster's own, another package's, and errors."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def make(options, context):
 
 
 def install(folder: Path, package: str, module: str, code: str, *points: str) -> None:
-    """A package as pip leaves it, on the path of this process."""
+    """Install a package as pip does, on the path of this process."""
     folder.mkdir()
     (folder / f"{module}.py").write_text(code)
     information = folder / f"{package}-1.2.dist-info"

@@ -1,4 +1,4 @@
-"""Old events by id, and the newest events backwards, over every shape of partition."""
+"""Search for old events by id, and for the newest ones backwards, in partitions of every shape."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def search(log: MemoryLog, records_max: int = 1_000_000) -> LogSearch:
 
 
 async def feed_mixed(log: MemoryLog, seed: int, steps: int) -> dict[str, int]:
-    """Three RMs of very different rates, shim events in between. Returns the next id of each."""
+    """Write events of three RMs at very different rates, with shim events between. Return the next id of each."""
     random, feeder = Random(seed), Feeder(log, TOPICS)
     next_ids = {"busy": 0, "slow": 0, "rare": 0}
     for _ in range(steps):
@@ -106,11 +106,11 @@ async def test_a_search_is_bounded(log: MemoryLog) -> None:
     assert await search(log).read("rare", INSTANCE, 0, 1) is not None
 
 
-# ---- what is read once is not read again -----------------------------------------------------------------------------
+# ---- nothing is read twice -------------------------------------------------------------------------------------------
 
 
 def costs() -> tuple[int, int]:
-    """Records that were read, and steps to other offsets."""
+    """Return the number of records read, and of seeks."""
     return int(metrics.LOG_LOOKUP_RECORDS._value.get()), int(metrics.LOG_LOOKUP_SEEKS._value.get())
 
 
@@ -122,7 +122,7 @@ async def test_a_walk_reads_each_record_once_and_goes_to_another_offset_once(log
         assert found is not None
         assert found.values == [event(n) for n in range(start, start + 250)]
     after = costs()
-    assert after[0] - before[0] <= 10_000 + 3 * 600  # and what finding the beginning took
+    assert after[0] - before[0] <= 10_000 + 3 * 600  # plus the cost of finding the beginning
     assert after[1] - before[1] <= 4
 
 
@@ -181,9 +181,9 @@ async def test_a_log_that_begins_anew_is_not_mixed_with_the_one_before(log: Memo
 
 
 class GatedReader:
-    """A reader that has taken its records before it gives them, as Kafka's has; here it waits in between.
+    """A reader that waits after fetching its records, before it returns them. (Kafka's reader fetches ahead, too.)
 
-    :ivar silent: it gives nothing, as one whose broker is away.
+    :ivar silent: it returns nothing, as if its broker were away.
     """
 
     def __init__(self, reader: LogReader) -> None:
@@ -244,7 +244,7 @@ async def test_a_log_that_gives_nothing_is_not_taken_for_its_end(log: MemoryLog)
 async def newest(
     log: MemoryLog, capacity: int, records_max: int = 1_000_000, registered: Sequence[str] = ()
 ) -> dict[str, list[int]]:
-    """Ids by RM of what reading forward from the tail's start gives."""
+    """Return ids by RM, read forward from the tail's start."""
     reader = await log.reader(TOPICS.events, 0)
     end = await reader.end_offset()
     start = await tail_start(reader, 0, end, lambda _rm_id: capacity, registered, records_max)

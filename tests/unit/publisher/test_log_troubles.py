@@ -1,4 +1,4 @@
-"""A log that fails at an unlucky moment: no task ends, leaks, or mistakes silence for an answer."""
+"""A log that fails at an unlucky moment: no task ends or leaks, and silence is not taken for an answer."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TWO = Topics(partitions=2)
 
 
 class Reader:
-    """A reader of which the test decides some answers."""
+    """A reader with some answers of the test."""
 
     def __init__(self, reader: LogReader, partition: int) -> None:
         self._reader, self.partition, self.closed = reader, partition, False
@@ -46,7 +46,7 @@ class Reader:
 
 
 class Troubled(MemoryLog):
-    """A log that shows each reader to the test before anybody reads."""
+    """A log that gives each new reader to the test before its first read."""
 
     made: list[Reader]
     prepare: Callable[[Reader], None]
@@ -85,7 +85,7 @@ async def test_a_partition_that_fails_at_start_leaves_no_reading_of_another_behi
     log.prepare = prepare
     settings = RmSettings(log, TWO, PublisherSettings(), lambda rm_id: None)
     await settings.start()
-    assert under_way == 0, "a reader belongs to one task, and follow() is the next one"
+    assert under_way == 0, "the reader must be idle before follow() uses it"
     assert len(settings.problems) == 1
     await settings.close()
 
@@ -134,7 +134,7 @@ async def test_an_exporter_that_begins_again_and_again_holds_one_reader() -> Non
 async def _prepared(
     log: Troubled, target: MemoryTarget, prepare: Callable[[Reader], None]
 ) -> tuple[Exporter, asyncio.Task[None]]:
-    """The exporter's readers are prepared, the follower's are not."""
+    """Prepare the exporter's readers, not the follower's."""
     exporter, task = await exporting(log, target)
     log.prepare = prepare
     return exporter, task

@@ -1,4 +1,4 @@
-"""``state`` of streamed events: asked of a view, which here is a stand-in that can be slow, wrong and silent."""
+"""The ``state`` of streamed events comes from a view, here a stand-in that can be slow, wrong and silent."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ NOW_NS = 1_750_000_000_000_000_000
 
 
 class View:
-    """Knows objects by kind and id: when they came, and what they are like; of each name the latest first.
+    """Has objects by kind and id, with their times and states, the latest first for each name.
 
     :ivar next_event_id: it has seen the events before this one.
-    :ivar asked: each request's objects.
-    :ivar statuses: of the next answers, instead of 200.
+    :ivar asked: the objects of each request.
+    :ivar statuses: statuses of the next answers, instead of 200.
     """
 
     def __init__(self) -> None:
@@ -98,7 +98,7 @@ async def test_each_event_says_what_its_object_is_like(view: View) -> None:
         record(EventRecord.APP, "x", ref="k2"),
     )
     assert found == ['{"id":"1","t":"\\u003c\\""}', "refused", "node", "queue", None, '{"id":"1","t":"\\u003c\\""}']
-    # Asked once for each object, with what the events say of it.
+    # One question for each object, with the facts of its events.
     assert view.asked == [
         [
             {"kind": "application", "id": "x", "keys": ["k1", "k2"]},
@@ -137,7 +137,7 @@ async def test_an_object_removed_when_its_namesake_was_created_is_the_older_one(
     made = record(EventRecord.QUEUE, "root", at=10)
     gone = record(EventRecord.QUEUE, "root", EventRecord.REMOVE, at=10)
     assert await added(states, went, gone, made) == ["old", "old", "new"]
-    # Where only one is known, it is that one.
+    # If only one is known, it is that one.
     view.known[("queue", "root.a")] = [(NOW_NS + 10, "only")]
     assert await added(states, record(EventRecord.QUEUE, "root.a", EventRecord.REMOVE, at=10)) == ["only"]
 
@@ -162,7 +162,7 @@ async def test_a_silent_view_is_waited_for_and_then_not(view: View, monkeypatch:
     clock = ManualClock()
     states = ObjectStates(view.app, clock)
     assert await added(states, record(EventRecord.APP, "x")) == ["there"]
-    # Too long: events go out as they are, but for what was seen before, and nobody waits for a while.
+    # It takes too long: events go out without new states, and for a while no event waits for a state.
     monkeypatch.setattr(object_states, "_PATIENCE_S", 0.0)
     view.statuses = [503]
     assert await added(states, record(EventRecord.APP, "x"), record(EventRecord.APP, "y")) == ["there", None]
@@ -216,13 +216,13 @@ async def test_streams_have_states_where_there_is_a_view_unless_they_say_otherwi
         await publisher.service.start()
         await publisher.feeder.events("rm", range(40))
         await until_next(publisher, "rm", 40)
-        # (The first twenty are in the log only.)
+        # (Only the log has the first twenty.)
         for query in ("?start=0", "?start=0&state=true", "?start=0&state=TRUE"):
             found = await taken(query, 40)
             assert [each["state"] for each in found] == [f"state {number}" for number in range(40)]
         plain = [json.loads(event_json(event(number))) for number in range(40)]
         assert await taken("?start=0&state=false", 40) == plain
-        # Streams at the same place ask once.
+        # Streams at the same place share one question.
         assert await taken("?start=20", 20) == found[20:]
         asked = len(view.asked)
         assert await taken("?start=20", 20) == found[20:]

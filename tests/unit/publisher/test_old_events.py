@@ -1,4 +1,4 @@
-"""Events that are older than the ring: log, then history, nothing skipped silently; and the seams between them."""
+"""Events older than the ring come from the log, or from history. No event is skipped silently."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def filled(publisher: Running, count: int) -> None:
 
 
 class Store:
-    """A history that has some ids."""
+    """A history with some ids."""
 
     name = "store"
 
@@ -103,7 +103,7 @@ async def test_a_batch_says_where_it_is_from_and_what_is_gone(tmp_path: Path) ->
     service = PublisherService(wanted, log, TOPICS, SystemClock())
     try:
         await service.start()
-        # 1. the first thirty are exported, then deleted in the log with ten more; the ring holds the last ten
+        # 1. thirty events are exported; then the log deletes those and ten more; the ring has the last ten
         await feeder.events("rm", range(30))
         await eventually(lambda: any(tmp_path.rglob("*.parquet")) and _exported(service))
         await service.stop()
@@ -143,7 +143,7 @@ async def test_a_batch_says_where_it_is_from_and_what_is_gone(tmp_path: Path) ->
 
 
 def _exported(service: PublisherService) -> bool:
-    return all(exporter.problem is None for exporter in service._exporters)
+    return all(exporter.problem is None for exporter in service._exports.exporters)
 
 
 async def test_a_count_above_the_limit_is_cut_and_said() -> None:

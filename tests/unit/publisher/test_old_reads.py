@@ -1,4 +1,4 @@
-"""Reads of events older than the ring: those that run, those that wait, and those that are refused."""
+"""Reads of events older than the ring: running, waiting and refused ones."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ async def test_leaving_at_any_moment_loses_or_doubles_no_turn(seed: int) -> None
 
 @asynccontextmanager
 async def filled(**settings: object) -> AsyncIterator[Running]:
-    """3,000 events, of which the ring has 100."""
+    """A publisher with 3,000 events, of which the ring has 100."""
     async with running(listen=True, ring_capacity=100, old_reads_max=2, **settings) as publisher:
         await publisher.service.start()
         await publisher.feeder.events("rm", range(3_000))

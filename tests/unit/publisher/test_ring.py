@@ -26,7 +26,7 @@ steps = st.lists(
     ),
     max_size=30,
 )
-# Small figures as they come, and as blocks: beginnings, ends and whole blocks are all met.
+# Small sizes, as records and as blocks, so that beginnings, ends and whole blocks all occur.
 capacities = st.one_of(st.integers(0, 30), st.integers(0, 12 * BLOCK))
 
 

@@ -42,7 +42,7 @@ spoilt = st.builds(
 @example([b"\x30" + b"\x80" * 8 + b"\x00", b"\x30" + b"\xff" * 8 + b"\x7f", b"\x4a", b"\x12\xff"], None)
 def test_packed_records_are_restored(values: list[bytes | None], data: st.DataObject | None) -> None:
     if data is not None:
-        # Repeats: what compresses must come back too.
+        # Repeated records, so that compression has an effect.
         values = [values[i] for i in data.draw(st.lists(st.integers(0, len(values) - 1), min_size=1, max_size=80))]
     assert unpack(pack(values)) == values
 
@@ -65,5 +65,5 @@ def test_full_blocks(count: int) -> None:
     packed = pack(values)
     assert unpack(packed) == values
     if count > 1:
-        # 16 bytes are the UUID, about 4 the time: the rest is nearly nothing.
+        # The UUID takes 16 bytes, the time about 4, the rest almost nothing.
         assert len(packed) < 23 * count

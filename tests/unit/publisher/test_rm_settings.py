@@ -1,4 +1,4 @@
-"""The RMs' event settings: read before the rings are filled, followed afterwards, never fatal."""
+"""The RMs' event settings are read before the rings are filled, then followed. No value is fatal."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BATCH, STREAM = "/ws/v1/events/batch", "/ws/v1/events/stream"
 
 
 async def say(log: MemoryLog, rm_id: str, extra: dict[str, str] | None, value: bytes | None = None) -> None:
-    """The RM registers with this extraConfig; None: it is gone."""
+    """Register the RM with this extraConfig; None: remove it."""
     partition = TOPICS.partition_of(rm_id)
     if extra is not None:
         value = RegistrationObject(version="1", config="q" * 1000, extra_config=extra).SerializeToString()
@@ -142,10 +142,10 @@ async def test_tracking_off_is_an_error_on_rest_and_ends_streams_and_is_undone(o
         for path in (BATCH, STREAM, BATCH + "?rm=rm", BATCH + "?count=x"):
             answer = await publisher.http.get(path)
             assert (answer.status_code, answer.content) == (500, error_body(500, "Event tracking is disabled"))
-        # Another RM's events are not concerned.
+        # Another RM's events are not affected.
         await filled(publisher, "other", 2)
         assert batch_of(await publisher.http.get(BATCH)) == (0, 1, 2)
-        # On again: from here on in memory, what was before from the log.
+        # Tracking is on again: new events are in memory, older ones come from the log.
         await say(publisher.log, "rm", {})
         await eventually(lambda: publisher.service.rm_settings.tracks("rm"))
         await publisher.feeder.events("rm", range(5, 7))
@@ -225,7 +225,7 @@ async def test_the_default_rm_without_events_is_not_answered_with_those_of_anoth
         for path in ("batch", "stream"):
             answer = await publisher.http.get(f"/ws/v1/events/{path}", headers={"X-Muster-Default-Rm": "mine"})
             assert answer.status_code == status
-        # one that is not there means nothing
+        # an RM that does not exist has no effect
         answer = await publisher.http.get("/ws/v1/events/batch", headers={"X-Muster-Default-Rm": "nobody"})
         assert batch_of(answer) == (0, 1, 2)
 

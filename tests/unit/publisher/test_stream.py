@@ -1,4 +1,4 @@
-"""GET /ws/v1/events/stream over real sockets: order, the seam, limits, slow clients, the end."""
+"""GET /ws/v1/events/stream over real sockets: order, old and live events, limits, slow clients, the end."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ async def test_a_start_that_is_not_there_yet_is_refused() -> None:
 
 
 async def test_a_start_without_an_rm_is_refused() -> None:
-    """It would begin with whatever id the first RM has then, and the client would count from another one."""
+    """It would begin at an id of the first RM, and the client would count from another RM's id."""
     async with running(listen=True) as publisher:
         await publisher.service.start()
         answer = await publisher.http.get(STREAM + "?start=7")
@@ -224,7 +224,7 @@ async def test_a_client_that_goes_away_frees_its_place() -> None:
 
 
 async def test_a_stalled_client_delays_no_other_and_gets_the_id_to_resume_from() -> None:
-    # More than what sockets hold, so that the publisher feels that nobody reads.
+    # More than sockets can buffer, so that the publisher notices that nobody reads.
     total, message, dropped_before = 12_000, "m" * 10_000, dropped("lag")
     async with running(listen=True, ring_capacity=200, stream_lag_records_max=1_000, tail_records=0) as publisher:
         await filled(publisher, 1)
@@ -240,7 +240,7 @@ async def test_a_stalled_client_delays_no_other_and_gets_the_id_to_resume_from()
                 if dropped("lag") > dropped_before:
                     break
             await eventually(lambda: dropped("lag") > dropped_before)
-        # When it reads again, it finds every event of a beginning, and the reason.
+        # When the client reads again, it finds the first events without a gap, then the reason of the end.
         received = await asyncio.wait_for(_rest(reader), 10)
         events = [line for line in received if line.startswith(b'{"type"')]
         assert events == [event_json(event(n, message=message)) for n in range(1, 1 + len(events))]
@@ -256,7 +256,7 @@ async def test_a_client_that_does_not_even_take_its_last_line_is_cut_off(
 ) -> None:
     monkeypatch.setattr("muster_event_publisher.streams._LAST_LINE_S", 0.1)
     monkeypatch.setattr("muster_event_publisher.streams._LOOK_S", 0.05)
-    # More than what sockets hold.
+    # More than sockets can buffer.
     total, message = 2_000, "m" * 10_000
     async with running(listen=True, stream_stall_s=0.2) as publisher:
         await publisher.service.start()
@@ -319,7 +319,7 @@ async def test_a_new_instance_ends_the_stream() -> None:
             assert await lines.take(3) == [b'{"InstanceUUID":"another"}', *lines_of(range(2))]
 
 
-# The seam, without sockets: appends and a client's reads in every order.
+# The change from old to live events without sockets: appends and a client's reads in every order.
 
 LIMITS = StreamLimits(total=10, per_host=10, lag_records=10_000, stall_s=60, keepalive_s=0)
 
@@ -366,7 +366,7 @@ def test_no_loss_no_double_no_disorder_at_the_seam(before: int, count: int, move
         for _ in range(100):
             client.turns.release()
         expected = [FIRST_LINE, *lines_of(range(first, ring.next_id))]
-        # The body, not the cursor: with nothing to send the cursor is there before the first line is.
+        # Wait for the body, not the cursor: without an event to send, the cursor comes before the first line.
         await eventually(lambda: stream.cursor == ring.next_id and client.body.count(b"\n") >= len(expected))
         client.left.set()
         await task
@@ -410,7 +410,7 @@ def test_limits_are_freed() -> None:
 
 
 class Collector:
-    """An ASGI client that takes everything at once, but nothing while it is stalled."""
+    """An ASGI client that takes everything at once, and nothing while it is stalled."""
 
     def __init__(self, *, stalled: bool) -> None:
         self.body = b""
@@ -420,7 +420,7 @@ class Collector:
 
     async def send(self, message: Any) -> None:
         if message["type"] == "http.response.start":
-            return  # so little always goes out
+            return  # so little is always sent
         await self.reads.wait()
         self.body += message["body"]
         if not message.get("more_body", True):
@@ -451,7 +451,7 @@ async def test_ten_stalled_clients_of_a_hundred_delay_no_other() -> None:
     stalled, others = clients[::10], [client for client in clients if client.reads.is_set()]
     total = 2_000
     while ring.next_id < total:
-        # Never more than the ring holds at once: whoever reads takes all of it from memory.
+        # Never more than the ring holds at once, so that readers take all of it from memory.
         ids = range(ring.next_id, min(ring.next_id + 100, total))
         ring.extend(ids.start, [event(n) for n in ids])
         await eventually(lambda: all(client.body.count(b"\n") == ring.next_id + 1 for client in others))
@@ -459,7 +459,7 @@ async def test_ten_stalled_clients_of_a_hundred_delay_no_other() -> None:
             stream.check()
     wanted = lines_of(range(total))
     assert [client.events for client in others] == [wanted] * 90
-    # Those that stalled read again: all events so far, why no more, and where to go on.
+    # The stalled clients read again: all events so far, the reason of the end, and the place to resume.
     for client in stalled:
         client.reads.set()
     await eventually(lambda: all(client.left.is_set() for client in stalled))
@@ -534,7 +534,7 @@ async def test_a_client_that_leaves_during_its_last_line_ends_like_any_other() -
     await asyncio.sleep(0.01)
     stream.check()
     await asyncio.sleep(0.01)
-    assert not task.done(), "it waits for the last line to be taken"
+    assert not task.done(), "it waits until the client has taken the last line"
     client.left.set()
     await asyncio.wait({task}, timeout=10)
     assert task.done()
@@ -588,7 +588,7 @@ async def test_the_past_that_a_client_asked_for_counts_until_it_has_caught_up() 
     await eventually(lambda: client.events == lines_of(range(50)))
     await asyncio.sleep(0.01)
     client.reads.clear()
-    for first in (50, 51):  # it takes the first one into its hands, and no more
+    for first in (50, 51):  # it takes the first one only
         ring.extend(first, [event(n) for n in range(first, first + 1 + 9 * (first - 50))])
         await asyncio.sleep(0.01)
     stream.check()

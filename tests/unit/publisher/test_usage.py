@@ -1,4 +1,4 @@
-"""Usage: the fold against a brute-force integrator, whatever is repeated and wherever a deriver dies."""
+"""Usage: the fold compared with a brute-force integrator, with repeats and crashes at any place."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ ALL = 1 << 62
 
 
 class Driver:
-    """Drives a deriver as a driver without transactions does: records, then states, then the position.
+    """Runs a deriver like a driver without transactions: records, then states, then the position.
 
-    A crash cuts the writes anywhere; what was written stays.
+    A crash may happen between any two writes; earlier writes stay.
     """
 
     def __init__(self, events: list[Record], seed: int) -> None:
@@ -47,7 +47,7 @@ class Driver:
             derived = self._deriver.flush()
             writes = [*derived.records, *derived.states]
             if chance.random() < crashes:
-                # 1. it dies in the middle; another one begins at what was committed
+                # 1. it dies in the middle; the next one begins at the committed position
                 for write in writes[: chance.randrange(len(writes) + 1)]:
                     self._write(write)
                 self._deriver = self._restored()
@@ -129,12 +129,12 @@ def test_unchanged_usage_costs_only_a_refresh() -> None:
 
     deriver.take([event(alloc(f"app-{n}", START_NS)) for n in range(100)])
     deriver.flush()
-    # A week later one application changes: it is shown, and each of the others once, not in 10,080 windows.
+    # A week later one application changes. The others are written once each, not in 10,080 windows.
     deriver.take([event(alloc("app-0", START_NS + 7 * 86_400 * S_IN_NS))])
     derived = deriver.flush()
     shown = [record for record in derived.records if record.topic == TOPICS.usage]
-    assert len(shown) == 100 + 1, "one for each application, and until when it is known"
-    # A window later nobody needs to be shown but the one that changes.
+    assert len(shown) == 100 + 1, "one for each application, and the mark"
+    # A window later, only the one that changes is written.
     deriver.take([event(alloc("app-1", START_NS + 7 * 86_400 * S_IN_NS + WINDOW_NS))])
     assert len([record for record in deriver.flush().records if record.topic == TOPICS.usage]) == 2
 
@@ -253,5 +253,5 @@ def test_names_without_end_are_left_out_and_every_record_fits_into_the_log() -> 
     rm = deriver.usage_of("rm")
     assert rm is not None
     held = rm.held(Kind.APPLICATION, "app")
-    assert {name: held[name] for name in usual} == {"memory": 1400, "vcore": 600}, "the others count on"
+    assert {name: held[name] for name in usual} == {"memory": 1400, "vcore": 600}, "the other types keep their counts"
     assert len(held) > 32

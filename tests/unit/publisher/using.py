@@ -1,4 +1,4 @@
-"""Random lives of an RM in events of usage, and what they come to, by brute force."""
+"""Random lives of an RM as events of usage, and their sums by brute force."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ class _App:
 
 
 class Life:
-    """Events of one RM, and beside them every change of what each subject holds, as it happened."""
+    """Events of one RM, and every change of the quantities that each subject holds."""
 
     def __init__(self, seed: int, rm_id: str = "rm-1", partition: int = 0, window_s: int = 60) -> None:
         self.rm_id, self._partition, self._window_s = rm_id, partition, window_s
         self.records: list[Record] = []
         self.changes: dict[Subject, list[tuple[int, Counter[str], int]]] = defaultdict(list)  # (ns, delta, allocations)
         self.now_ns = START_NS
-        self.at_ns = START_NS  # the latest time that an event said
+        self.at_ns = START_NS  # the latest time of an event
         self._next_id = 0
         self._instance = INSTANCE
         self._chance = random.Random(seed)
@@ -79,14 +79,14 @@ class Life:
         return {app.name for app in self._apps}
 
     def wait(self, windows: int) -> Life:
-        """Time goes by, and then an event that says nothing about usage."""
+        """Let time pass, then write an event without usage."""
         self.now_ns += windows * self._window_s * S_IN_NS
         at_ns = self._said_ns()
         self._write(usage_event(EventRecord.QUEUE, EventRecord.SET, EventRecord.QUEUE_MAX, "root", "", at_ns))
         return self
 
     def renew(self) -> None:
-        """The RM registers with a log that has forgotten it: another instance, ids from 0, nothing held."""
+        """Register the RM at a log that has forgotten it: another instance, ids from 0, nothing held."""
         self._pass_time()
         self.at_ns = max(self.at_ns, self.now_ns)
         for subject, changes in self.changes.items():
@@ -105,7 +105,7 @@ class Life:
             case 0:
                 self.now_ns += self._chance.randrange(40 * window_ns)
             case 1:
-                self.now_ns += window_ns - self.now_ns % window_ns  # exactly where a window begins
+                self.now_ns += window_ns - self.now_ns % window_ns  # exactly at the beginning of a window
             case 2 | 3:
                 pass
             case _:
@@ -193,7 +193,7 @@ class Life:
             self.changes["queue", path].append((self.at_ns, Counter({k: sign * v for k, v in held.items()}), 0))
 
     def _said_ns(self) -> int:
-        """Now and then a clock says an earlier time than it did before."""
+        """Return the time of an event. Sometimes it is earlier than the one before."""
         said_ns = self.now_ns - (self._chance.randrange(10**9) if self._chance.random() < 0.1 else 0)
         self.at_ns = max(self.at_ns, said_ns)
         return said_ns
@@ -207,7 +207,7 @@ class Life:
         self._next_id += 1
 
     def _append(self, value: bytes, given: tuple[tuple[str, bytes], ...]) -> None:
-        offset = len(self.records) * 2  # as Kafka's transaction markers leave holes
+        offset = len(self.records) * 2  # holes, as Kafka's transaction markers leave them
         self.records.append(Record("si.events.v1", self._partition, offset, 0, self.rm_id.encode(), value, given))
 
 
@@ -224,13 +224,13 @@ class Sum:
 
 
 def integrate(changes: list[tuple[int, Counter[str], int]], window_ns: int, until_ns: int) -> dict[int, Sum]:
-    """What a subject's changes come to in each window: step by step, window by window. Only windows with something."""
+    """Sum a subject's changes in each window, step by step. Windows without usage are left out."""
     sums: dict[int, Sum] = defaultdict(Sum)
     held: Counter[str] = Counter()
     changes = sorted(changes, key=lambda change: change[0])
     for index, (at_ns, delta, allocations) in enumerate(changes):
         held.update(delta)
-        assert min(held.values(), default=0) >= 0, "the life itself is wrong"
+        assert min(held.values(), default=0) >= 0, "the test's life is inconsistent"
         start_ns = at_ns - at_ns % window_ns
         sums[start_ns].allocations += allocations
         next_ns = changes[index + 1][0] if index + 1 < len(changes) else until_ns
@@ -241,7 +241,7 @@ def integrate(changes: list[tuple[int, Counter[str], int]], window_ns: int, unti
                 sums[start_ns].quantity_ns[name] += value * (end_ns - at_ns)
                 sums[start_ns].peak[name] = max(sums[start_ns].peak[name], value)
             at_ns = end_ns
-    if changes and changes[-1][0] // window_ns == until_ns // window_ns:  # what is held now counts for its peak
+    if changes and changes[-1][0] // window_ns == until_ns // window_ns:  # held now: counts for the peak
         last = sums[until_ns - until_ns % window_ns]
         last.peak |= held
     return {start: one for start, one in sums.items() if any(one.quantity_ns.values()) or one.allocations}

@@ -85,8 +85,8 @@ async def test_a_killed_process_is_replaced_and_the_text_is_read_once_more(judge
 
 
 async def test_the_event_loop_turns_while_a_hostile_text_is_read(judge: Judge) -> None:
-    """Before there was a process for it, reading this text kept the loop for its whole duration."""
-    await judge.judge(GOOD)  # the process is there
+    """In the service's own process, this text would block the event loop until it is read."""
+    await judge.judge(GOOD)  # the process is running
     reading = asyncio.create_task(judge.judge(LONG_LIST))
     before = time.thread_time()
     turns = 0
@@ -108,7 +108,7 @@ async def test_rms_take_turns(judge: Judge) -> None:
         order.append(whose)
 
     asks = [asyncio.create_task(ask("noisy", number)) for number in range(20)]
-    await asyncio.sleep(0)  # they stand in line
+    await asyncio.sleep(0)  # they wait in a queue
     asks.append(asyncio.create_task(ask("quiet", 0)))
     async with asyncio.timeout(LIMIT_S):
         await asyncio.gather(*asks)

@@ -40,7 +40,7 @@ def test_an_operation_says_what_its_route_says(route: Route) -> None:
 
 
 def test_a_body_that_differs_is_found() -> None:
-    """The tests of REST hold each answer against the document; here that is seen to fail."""
+    """The tests of REST compare each answer with the document. This test shows that the comparison can fail."""
     openapi.conforms("GET", "/ws/v1/history/apps", 200, b'[{"timestamp":1,"totalApplications":"2"}]')
     for wrong in (b'[{"timestamp":"1"}]', b'[{"time":1}]', b"{}"):
         with pytest.raises(AssertionError):

@@ -1,4 +1,4 @@
-"""A scheduler machine on a log of its own: requests in, everything that it writes kept and decoded."""
+"""A scheduler machine on a log of its own. The rig sends requests and decodes every record that the machine writes."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class Rig:
     :ivar state: the state topic, compacted, in the order of last writing.
     :ivar responses: every SI response, decoded, in order, with its sequence.
     :ivar events: (id, event) of every event, in order.
-    :ivar books: by RM, what its events add up to: after each batch compared with what there is.
-    :ivar standby: follows the state, and takes over at the next rebuild; None: the next one folds everything at once.
+    :ivar books: by RM, the state that its events add up to. Each batch ends with a comparison with the real state.
+    :ivar standby: follows the state and takes over at the next rebuild; None: the next machine folds all at once.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Rig:
         self.machine = self._factory()
         self.machine.folded(self.now_ns)
         self.standby: SchedulerMachine | None = None
-        # Asked before each batch, as by the worker.
+        # The worker calls this before each batch, too.
         self.consult: Callable[[SchedulerMachine, list[Record]], None] | None = None
 
     @property
@@ -100,7 +100,7 @@ class Rig:
         return self._take(self.machine.tick(self.now_ns))
 
     def settle(self) -> None:
-        """Ticks until the machine wants no more before its next deadline."""
+        """Tick until the machine is idle up to its next deadline."""
         for _ in range(10_000):
             deadline_ns = self.machine.next_deadline_ns()
             if deadline_ns is None or deadline_ns > self.now_ns:
@@ -117,7 +117,7 @@ class Rig:
         return self.registrations[-1]
 
     def rebuild(self, dice: random.Random | None = None) -> None:
-        """A take-over: a new machine folds the state topic, as compaction left it, and nothing else."""
+        """Take over: a new machine folds the compacted state topic, and nothing else."""
         machine = self.standby if self.standby is not None else self._fed(dice)
         machine.folded(self.now_ns)
         self.machine = machine
@@ -125,7 +125,7 @@ class Rig:
             self.follow()
 
     def follow(self) -> None:
-        """A standby folds the present state, and from then on each record: the next rebuild takes it."""
+        """Start a standby: it folds the present state, then each record. The next rebuild uses it."""
         self.standby = self._fed(None)
         for _ in self.standby.settle():
             pass
@@ -173,7 +173,7 @@ class Rig:
         return outputs
 
     def _check_books(self) -> None:
-        """Counts add up to what there is; and so do events, as long as all were made."""
+        """Compare the tally with the state, and the events too if every event was made."""
         for rm_id, state in self.machine.rms.items():
             tally, waiting = state.info.tally, self.machine._outcomes.get(rm_id, Outcome())
             began = tally.allocated + tally.reported + waiting.made + waiting.reported
@@ -182,7 +182,7 @@ class Rig:
             assert ended >= tally.released + tally.dropped, tally
             if not event_settings.read(state.info.extra_config)[0].tracks:
                 self._untold.add(rm_id)
-            # (What was decided and is told with the next tick is not told yet.)
+            # (A decision whose answer leaves with the next tick is not counted yet.)
             if rm_id not in self._untold and rm_id not in self.machine._outcomes:
                 self.books.setdefault(rm_id, EventBooks()).compare(of_core(state.core))
 
@@ -356,7 +356,7 @@ def said(
     reason: str = "",
     rm_id: str = RM,
 ) -> bytes:
-    """A record of a source outside of the RM: whole objects or changes, and a note behind them."""
+    """Return the record of an external source: whole objects or changes, then a note."""
     changes = [
         each if isinstance(each, ExternalChange) else ExternalChange(kind_of(each), id_of(each), each) for each in what
     ]
@@ -365,5 +365,5 @@ def said(
 
 
 def forgotten(kind: ExternalKind, object_id: str) -> ExternalChange:
-    """An object of a source is gone."""
+    """Return the change that removes an object of a source."""
     return ExternalChange(kind, object_id, None)

@@ -1,4 +1,4 @@
-"""The keys of a registration that say how long the RM is waited for."""
+"""The registration's keys for how long the scheduler waits for the RM's answers."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_any_other_is_a_warning_and_the_default_holds(key: str, text: str, defau
 
 def test_the_longest_valid_durations_stop_nothing() -> None:
     rig = Rig()
-    rig.now_ns = 1_800_000_000 * SECOND_NS  # as late as it is: what is added to it must stay an int64
+    rig.now_ns = 1_800_000_000 * SECOND_NS  # the latest possible time: the sum with a duration must stay an int64
     request = registration()
     request.extraConfig.update({TIMEOUT_KEY: LONGEST, RETRY_KEY: LONGEST, GRACE_KEY: LONGEST})
     rig.send(request)

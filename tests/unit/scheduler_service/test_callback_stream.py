@@ -1,4 +1,4 @@
-"""The machine and an RM that is asked: notes of gateways, what the registration says, restarts, the messages."""
+"""The machine and an RM that answers predicates: gateways' notes, the registration's settings, restarts, messages."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class AskedRig(Rig):
         return self.core.partitions["default"].apps[app_id].asks[key]
 
     def followed(self) -> StateFolder:
-        """What a follower knows that took every state record as it was written."""
+        """Return the state of a follower that has read every state record in order."""
         folder = StateFolder()
         folder.settle()
         for offset, record in enumerate(self.written):
@@ -125,7 +125,7 @@ def test_notes_of_older_epochs_and_repeated_ones_change_nothing() -> None:
         assert rig.policy().predicates
     rig.note(10, connected=False)
     assert not rig.policy().connected
-    assert rig.policy().predicates  # what it wanted holds on for the grace
+    assert rig.policy().predicates  # its wishes stay in force during the grace
     rig.note(9, connected=True)
     assert not rig.policy().connected
 
@@ -191,7 +191,7 @@ def test_the_registration_decides_the_rule_without_a_stream(absent: str) -> None
     for _ in range(20):
         rig.wait(60)
     assert bool(rig.keys("new")) is not waits
-    rig.send(bus.CallbackStream(connected=True, epoch=1))  # one that does not want to be asked
+    rig.send(bus.CallbackStream(connected=True, epoch=1))  # this one does not want predicates
     assert rig.keys("new") == ["k"]
 
 
@@ -281,7 +281,7 @@ def test_in_whatever_phase_a_restart_comes_the_records_say_what_there_is(phase: 
 
 
 def _said_no(ask: Ask) -> object:
-    """(Where nobody answered, it is asked again after a restart.)"""
+    """Return the RM's refusals without unanswered questions, which are sent again after a restart."""
     found = ask.refusals
     return None if found is None else ([each for each in found.nodes.values() if not each.unanswered], found.rounds)
 
@@ -356,7 +356,7 @@ def test_a_registration_forgets_questions_and_what_the_older_stream_wanted() -> 
     (old,) = rig.questions
     rig.register_with({})
     rig.send(node("n0", vcore=4), application("x", "root.a"), asks(allocation("x", "k", vcore=1)))
-    assert rig.keys("new") == ["k"]  # nobody wants to be asked until the stream is there
+    assert rig.keys("new") == ["k"]  # no predicates until the stream is open
     rig.answer((old, False))
     rig.epoch += 1
     rig.connect()

@@ -92,7 +92,7 @@ def test_the_example_is_a_configuration_without_problems() -> None:
 
 
 def test_the_defaults_in_the_tables_are_the_codes() -> None:
-    """Each default as it is written in the text: with all of them written out nothing changes."""
+    """A configuration with every default written out means the same as one without."""
     written = {
         heading: {row[0].strip("`"): row[1].strip("`") for row in TABLES[f"Keys of {heading}"][0]}
         for heading in ("nodesortpolicy", "preemption", "reservation")

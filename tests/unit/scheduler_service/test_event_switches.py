@@ -1,4 +1,4 @@
-"""An RM's event settings in extraConfig: they count at once and survive restarts, and bad values change nothing."""
+"""An RM's event settings in extraConfig apply at once and survive restarts. Bad values change nothing."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_a_bad_value_at_the_registration_is_reported_and_the_default_holds() -> 
 def test_registering_again_begins_with_the_defaults() -> None:
     rig = registered(**{TRACKING: OFF})
     rig.send(_registration({}))
-    assert len(rig.events) == 8, "the queues; what ended was not told of when it came"
+    assert len(rig.events) == 8, "events of the queues only: the ended objects had none"
 
 
 def test_a_validation_reports_bad_event_settings_too() -> None:

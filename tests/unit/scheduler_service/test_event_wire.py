@@ -1,4 +1,4 @@
-"""Events put together by hand are what the stubs would have written, to the byte."""
+"""The hand-written encoder of events gives the same bytes as the stubs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_every_detail_in_every_form(detail: Detail) -> None:
 
 
 def test_the_details_are_those_of_the_interface() -> None:
-    """Under the same numbers; DETAILS_NONE is NONE here, and two are never made (docs/events.md)."""
+    """They have the same numbers. DETAILS_NONE is NONE here, and two of them are never used (docs/events.md)."""
     there = {name: number for name, number in si.EventRecord.ChangeDetail.items() if number}
     here = {detail.name: int(detail) for detail in Detail if detail}
     never = {"REQUEST_ALLOC": 101, "QUEUE_ALLOC": 406}

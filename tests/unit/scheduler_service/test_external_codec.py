@@ -1,4 +1,4 @@
-"""External changes to the log and back: complete, or with an error that names the fault."""
+"""External changes are encoded and decoded without loss, or with an error that names the fault."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The informers of a process: made before anything is opened, waited for, and no defect of one ends anything else."""
+"""The informers of a process: start, first synchronization, and isolation of an informer's defects."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ Heard = UpdateExternal | SetSource
 
 
 class Source:
-    """A source in the hand of a test.
+    """A source that the test controls.
 
-    :ivar away: why it does not answer; "": it does.
-    :ivar closing: what ``close`` waits for.
+    :ivar away: the error of each call; "": calls succeed.
+    :ivar closing: ``close`` waits for this event.
     """
 
     def __init__(self, documents: Sequence[Document] = (), away: str = "") -> None:
@@ -141,7 +141,7 @@ class Bench:
             await service.stop()
 
     async def heard(self, until: Callable[[list[Heard]], bool]) -> list[Heard]:
-        """What is on the log, once enough is."""
+        """Wait until the condition holds for the log's statements, and return them."""
         reader = await self.log.reader(self.topics.requests, 0, 0)
         found: list[Heard] = []
         try:
@@ -155,7 +155,7 @@ class Bench:
         return found
 
     async def spoken(self) -> list[tuple[str, str]]:
-        """What is on the log now, in order: (source, the state or an object's id)."""
+        """Return the log's records in order: (source, state or an object's id)."""
         reader = await self.log.reader(self.topics.requests, 0, 0)
         found: list[tuple[str, str]] = []
         try:
@@ -169,7 +169,7 @@ class Bench:
         return found
 
     async def noted(self, source: str) -> list[str]:
-        """The states of a source that are on the log now."""
+        """Return the states of a source that the log has."""
         return [word for who, word in await self.spoken() if who == source and word.isupper()]
 
 
@@ -202,7 +202,7 @@ def states(found: list[Heard]) -> list[SourceState]:
 
 
 def changed(found: list[Heard]) -> list[tuple[str, bool]]:
-    """The objects of which something was said, and whether it was that they cannot be relied on."""
+    """Return (object's id, whether it was reported as unreadable) for each change."""
     return [(each.object_id, each.stale) for one in found if isinstance(one, UpdateExternal) for each in one.changes]
 
 
@@ -382,7 +382,7 @@ async def test_an_informer_that_ends_by_a_defect_ends_alone(
                 await synced(service)
             assert "vms" not in error.value.informers
             found = await bench.heard(lambda found: any(isinstance(each, UpdateExternal) for each in found))
-            assert set(states(found)) == {SourceState.LISTING}  # or decisions would begin without it
+            assert set(states(found)) == {SourceState.LISTING}  # otherwise decisions would begin without it
         else:
             await synced(service)
             (problem,) = service.problems()
@@ -455,7 +455,7 @@ async def test_an_unreadable_object_is_a_problem_while_it_is_unreadable(bench_of
         )
         await bench.heard(lambda found: ("h3", False) in changed(found))
         assert service.problems() == []
-        # What was known, and cannot be read any more, likewise.
+        # The same for a known object that became unreadable.
         await source.deltas.put([Delta(ChangeType.MODIFIED, {**node(1), "colour": "red"}, "4")])
         await bench.heard(lambda found: ("h1", True) in changed(found))
         assert "node h1 cannot be relied on: colour: unknown field" in service.problems()[0]
@@ -465,13 +465,13 @@ async def test_an_unreadable_object_is_a_problem_while_it_is_unreadable(bench_of
 
 
 async def test_no_source_is_live_before_all_of_its_rm_have_listed(bench_of: BenchOf) -> None:
-    # An informer has another name since this start; under the old one nothing is listed, and at once.
+    # The informer was renamed before this start. Under the old name the listing is empty, and done at once.
     bench = await bench_of(old=Source(), new=Source([node(1)], away="not yet"), other=Source([node(2)]))
     tables = {"old": table("old"), "new": table("new"), "other": {**table("other"), "rm": "rm-2"}}
     async with bench.running(informers=tables) as service:
         async with asyncio.timeout(WITHIN_S):
             while await bench.noted("other") != ["LISTING", "LIVE"]:
-                pass  # (another RM's: it waits for nobody)
+                pass  # (the source of another RM: it does not wait)
         assert await bench.noted("old") == ["LISTING"]
         bench.sources["new"].away = ""
         await synced(service)
@@ -487,7 +487,7 @@ async def test_a_source_that_was_given_up_delays_no_other(bench_of: BenchOf) -> 
         await synced(service)
         assert await bench.noted("vms") == ["LISTING", "LIVE"]
         assert await bench.noted("away") == ["LISTING", "STALE"]
-        # Whoever comes later waits for nobody.
+        # A source that syncs later does not wait.
         bench.sources["away"].away = ""
         async with asyncio.timeout(WITHIN_S):
             while await bench.noted("away") != ["LISTING", "STALE", "LIVE"]:
@@ -509,7 +509,7 @@ async def test_a_source_that_was_given_up_delays_no_other(bench_of: BenchOf) -> 
 def test_informers_have_a_process_of_their_own_where_that_can_be(
     monkeypatch: pytest.MonkeyPatch, kind: str, settings: dict[str, object], process: type
 ) -> None:
-    """(Another process would not know what was registered in this one.)"""
+    """(Another process would not know the informers that this test registers.)"""
     monkeypatch.setattr(registry.informers, "_registered", {"here": lambda options, context: Source()})
     tables = {"vms": table(kind, **({"path": "x.json"} if kind == "file" else {}))} if kind else {}
     external = ExternalSettings.model_validate({"informers": tables, **settings})

@@ -1,4 +1,4 @@
-"""An application that must be taken in (``application.create.force``) is, whatever the configuration has become."""
+"""A forced application (``application.create.force``) is accepted under any configuration."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _items(draw: st.DrawFn) -> si.AddApplicationRequest:
 
 
 def _fair(queue: QueueConfig) -> QueueConfig:
-    """The queue, and those below it, where no gang is let in."""
+    """Return the queue tree with fair application order, which accepts no gang."""
     properties = {**queue.properties, "application.sort.policy": "fair"}
     return replace(queue, properties=properties, queues=tuple(map(_fair, queue.queues)))
 
@@ -55,7 +55,7 @@ def _all_fair(config: ClusterConfig) -> ClusterConfig:
 
 
 def _runs(world: World, app_id: str, key: str) -> None:
-    """The RM reports an allocation of the application, and it is taken in."""
+    """Report a running allocation of the application, and expect that it is adopted."""
     item = si.Allocation(allocationKey=key, applicationID=app_id, nodeID="n1", partitionName="default")
     item.resourcePerAlloc.resources["vcore"].value = 5
     request = si.AllocationRequest(rmID=RM, allocations=[item])
@@ -64,7 +64,7 @@ def _runs(world: World, app_id: str, key: str) -> None:
     assert [fact.allocation.key for fact in out.facts if isinstance(fact, NewAllocation)] == [key]
 
 
-# (Configurations are large: to make a failing one smaller takes minutes.)
+# (No shrinking: configurations are large, so it takes minutes.)
 @settings(max_examples=40, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(CONFIGS, CONFIGS, st.booleans(), _items())
 def test_it_is_taken_in_with_what_it_runs_under_any_configuration(

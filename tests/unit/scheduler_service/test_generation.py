@@ -1,4 +1,4 @@
-"""Which generation of the interface an RM speaks, how that is found out, and what it changes."""
+"""The generation of the interface that an RM speaks: its detection and its effects."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def registered(version: str = "", **extra: str) -> Rig:
 
 
 def known(rig: Rig) -> tuple[str, str]:
-    """As it is, and as it is recorded."""
+    """Return the generation, which must be the recorded one, too."""
     info = rig.machine.rms[RM].info
     if len(rig.responses):
         record = state_pb2.RmObject.FromString(rig.state[f"{RM}/rm/-".encode()])
@@ -39,7 +39,7 @@ def known(rig: Rig) -> tuple[str, str]:
         ("v1.7.0-0.20250101-abcdef", "current"),
         ("2.0.0", "current"),
         ("1.10.0", "current"),
-        ("1.0", ""),  # of the interface's own, each has three numbers
+        ("1.0", ""),  # the interface's own versions have three numbers
         ("0.1", ""),  # what shims of either generation send
         ("", ""),
         ("latest", ""),
@@ -84,7 +84,7 @@ def test_else_what_is_seen_shows_it_and_the_first_one_counts(field: str) -> None
     rig.send(make.node("n", vcore=9), make.application("x", "root.c"), make.life(pb.RmLifecycle.RUNNING))
     rig.send(make.asks(make.allocation("x", "runs", "n", vcore=1)))
     rig.send(make.asks(make.allocation("", "f", "n", {"foreign": "static"}, vcore=1)), make.release("x", "runs"))
-    assert known(rig) == ("", "")  # nothing of that tells them apart
+    assert known(rig) == ("", "")  # these fields are the same in both generations
     rig.send(SEEN[field])
     expected = ("current" if field == "Allocation without nodeID" else "previous", field)
     assert known(rig) == expected
@@ -95,7 +95,7 @@ def test_else_what_is_seen_shows_it_and_the_first_one_counts(field: str) -> None
     assert known(rig) == expected
     assert rig.core.partitions["default"].previous_generation == (expected[0] == "previous")
     rig.send(make.registration())
-    assert rig.machine.rms[RM].info.generation == ""  # of this registration nothing is known yet
+    assert rig.machine.rms[RM].info.generation == ""  # a new registration: unknown again
 
 
 def test_a_generation_named_by_the_registration_stays() -> None:

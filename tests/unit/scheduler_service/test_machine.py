@@ -1,13 +1,21 @@
-"""The scheduler's machine: registration, garbage, budgets, time, what by-passed admission."""
+"""The scheduler's machine: registration, garbage, budgets, time, and requests that by-passed admission."""
 
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
 import pytest
 from muster_bus.log import OutRecord, Record
 from muster_bus.topics import Topics, rm_state_key
-from muster_core.model.outcome import Outcome, PreemptionPredicatesAsked
+from muster_core.model.outcome import (
+    Change,
+    Detail,
+    EventType,
+    Outcome,
+    PreemptionPredicatesAsked,
+    RejectedAsk,
+)
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.muster.v1 import callbacks_pb2
 from muster_proto.si.v1 import si_pb2 as si
@@ -117,7 +125,7 @@ def test_registering_again_drops_everything_and_goes_on_counting(rig: Rig) -> No
     ids=["application", "node", "allocation", "all"],
 )
 def test_an_object_removed_just_before_a_registration_leaves_no_record(rig: Rig, removing: object) -> None:
-    """One batch: the removal's tombstones are not lost with the state that the registration drops."""
+    """Both are in one batch. The registration drops the state, but the removal's tombstones are still written."""
     rig.send(make.asks(make.allocation("x", "k", vcore=1)))
     rig.send(removing, make.registration())
     assert _kinds(rig) == {"rm": 1, "reg": 1, "queue": 6}
@@ -290,7 +298,7 @@ def test_a_path_without_end_is_refused(rig: Rig) -> None:
 
 
 def test_no_record_is_larger_than_a_log_takes(rig: Rig) -> None:
-    """Items near the limit of a request, after others: each goes in a response that a log takes."""
+    """Items near the limit of a request follow others. Each response stays within the log's limit of a record."""
     large = {"pod": "x" * 900_000}
     rig.send(
         make.asks(
@@ -308,7 +316,7 @@ def test_no_record_is_larger_than_a_log_takes(rig: Rig) -> None:
 
 
 def test_a_text_counts_with_its_bytes(rig: Rig) -> None:
-    """Rejected asks whose names have four bytes a character, then an allocation that alone is not too large."""
+    """Rejected asks with names of four bytes a character, then an allocation that fits a record only alone."""
     asked = [make.allocation("\U0001f600" * 256, "\U0001f600" * 253 + f"{n:03}", vcore=1) for n in range(330)]
     rig.send(make.asks(*asked[:325], make.allocation("x", "l", tags={"pod": "y" * 60_000}, vcore=1), *asked[325:]))
     assert rig.keys("new") == ["l"]
@@ -333,6 +341,21 @@ def test_a_question_about_thousands_of_victims_goes_alone_or_not_at_all(rig: Rig
     questions = [question.id for message in told for question in message.preemption_predicates]
     assert questions == [1, 2, 3, 4, 5, 7]
     assert max(len(record.value or b"") for record in records) < RECORD_BYTES_MAX
+
+
+def test_a_large_outcome_is_written_in_steps_and_the_rm_s_object_stays_first(rig: Rig) -> None:
+    out = Outcome()
+    out.facts += [RejectedAsk(f"k{number}", "x", "no", False) for number in range(1_000)]
+    for number in range(1_000):
+        out.tell_people(f"k{number}", "x", None, "no", 1)
+        out.track(EventType.APP, Change.SET, Detail.NONE, f"k{number}", now_ns=1)
+    records: list[OutRecord] = []
+    written = [len(records) for _ in Emitter(rig.topics, rig.machine.rms[RM].info).emit_steps(out, 1, records)]
+    events = [each for each in records if each.topic == rig.topics.events]
+    assert len(written) >= len(events) // 300
+    assert max(after - before for before, after in pairwise([0, *written, len(events)])) <= 300
+    assert records[0].key == rm_state_key(RM)
+    assert [each.key for each in records].count(rm_state_key(RM)) == 1
 
 
 def test_many_answers_make_several_responses(rig: Rig) -> None:
@@ -377,7 +400,7 @@ def test_the_next_ticks_decide_the_rest_of_a_budget() -> None:
         steps.append(len(rig.keys("new")) - before)
     assert steps == [3, 3, 1]
     assert rig.keys("new") == [f"k{n}" for n in range(10)]
-    assert (rig.machine.next_deadline_ns() or 0) > rig.now_ns  # those without room have their rights later
+    assert (rig.machine.next_deadline_ns() or 0) > rig.now_ns  # asks without room may reserve and preempt later
     assert rig.tick() == []
 
 
@@ -401,7 +424,7 @@ def test_a_clock_set_back_does_not_turn_time_back(rig: Rig) -> None:
     rig.now_ns -= 500 * SECOND_NS
     rig.send(make.asks(make.allocation("x", "k2", vcore=1)))
     assert {event.timestampNano for _, event in rig.events} == {late_ns}
-    # over a restart durations go on at once, and events have the time of day
+    # after a restart durations continue at once, and events have the time of day
     rig.rebuild()
     rig.settle()
     rig.send(make.release("x", "k"), make.release("x", "k2"))
@@ -416,7 +439,7 @@ def test_a_clock_set_back_does_not_turn_time_back(rig: Rig) -> None:
     assert rig.machine.next_deadline_ns() != rig.now_ns
     rig.rebuild()
     rig.settle()
-    assert len([event for _, event in rig.events if "was set back" in event.message]) == 1, "told once"
+    assert len([event for _, event in rig.events if "was set back" in event.message]) == 1, "the step is reported once"
 
 
 def test_a_deadline_is_met_after_a_rebuild_too(rig: Rig) -> None:
@@ -505,7 +528,7 @@ def test_an_adopted_allocation_moved_and_released_in_one_batch_leaves_no_record(
 
 
 def test_the_age_of_an_application_outlives_its_oldest_ask(rig: Rig) -> None:
-    """FIFO stays what it was after a rebuild, though the ask that made the application old is gone."""
+    """FIFO order is the same after a rebuild, although the ask that gave the application its age is gone."""
     rig.send(make.application("young", "root.c"))
     rig.now_ns += SECOND_NS
     rig.send(make.application("old", "root.c"))

@@ -1,5 +1,5 @@
 """An operator's commands: pauses survive restarts and registrations, drains send nothing to the RM, validations apply
-nothing, dumps are passed on. Each is answered, and concerns no other RM."""
+nothing, dumps are passed on. Each command is answered and leaves other RMs alone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OK, NOT_FOUND, NOT_POSSIBLE = pb.AdminResult.OK, pb.AdminResult.NOT_FOUND, pb.Ad
 
 
 class AdminRig(Rig):
-    """The same, with the answers to commands, and with what goes to callback streams."""
+    """A rig that also keeps the answers to commands and the messages to callback streams."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class AdminRig(Rig):
             message = callbacks_pb2.ToResourceManager.FromString(envelope.response)
             assert message.response_sequence == envelope.sequence
             self.asked.append(message)
-            self.responses.append((envelope.sequence, si.NodeResponse()))  # it has its place in the one order
+            self.responses.append((envelope.sequence, si.NodeResponse()))  # it takes a place in the order
         else:
             super()._take_response(envelope)
 
@@ -175,7 +175,7 @@ def test_pauses_that_are_over_are_remembered_whatever_happens(rig: AdminRig) -> 
     assert pauses() == [(10, 30, "new racks")]
     rig.command(pause="a slip")
     rig.command(resume=True)
-    assert pauses() == [(10, 30, "new racks")], "it was for a moment"
+    assert pauses() == [(10, 30, "new racks")], "the RM was paused for a moment"
     rig.command(pause="again")
     rig.wait(5)
     assert rig.register().accepted
@@ -249,7 +249,7 @@ def test_a_node_that_a_source_drains_is_drained_by_the_operator_beside_it(rig: A
         assert not rig.command(drain_node=drain(node_id)).changed
     rig.send(make.said(state=SourceState.LIVE))
     ask(rig, "k")
-    assert rig.keys("new") == [], "the operator's word stands"
+    assert rig.keys("new") == [], "the operator's drain stays in force"
     assert rig.command(drain_node=drain("own", schedulable=True)).changed
     assert rig.keys("new") == ["k"]
     rig.check_counters()
@@ -322,7 +322,7 @@ def test_changes_fit_a_record_even_with_long_lines(rig: AdminRig) -> None:
     )
     assert len(rig.registrations[-1].changes) == 1_000
     assert rig.registrations[-1].changes[0].startswith("[default] root.q0 properties.p: \U0001f600")
-    assert longest < 2**20, "a record of the log"
+    assert longest < 2**20, "the answer must fit a record"
 
 
 @pytest.mark.parametrize("where", ["properties", "childtemplate.properties"])

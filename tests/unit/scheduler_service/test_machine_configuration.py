@@ -1,4 +1,4 @@
-"""Another configuration while the RM runs: whole, or not at all; the answer says what changed, followers follow."""
+"""A new configuration while the RM runs applies as a whole or not at all. The answer lists the changes."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_queue_that_vanishes_drains_and_goes_when_it_is_empty() -> None:
     queue = rig.core.partitions["default"].queues["root.b"]
     assert queue.state is QueueState.DRAINING
     rig.send(make.asks(make.allocation("y", "k4", vcore=1000)))
-    assert "k4" in rig.keys("new")  # what is there runs on
+    assert "k4" in rig.keys("new")  # running allocations continue
     rig.send(make.application("z", "root.b"))
     assert "not" in rig.of("rejected")[-1].reason or "no placement rule" in rig.of("rejected")[-1].reason
     rig.send(si.ApplicationRequest(rmID=RM, remove=[si.RemoveApplicationRequest(applicationID="y")]))
@@ -176,7 +176,7 @@ def test_random_configurations_one_after_the_other_fold_to_the_same() -> None:
 
 
 def test_an_rm_does_not_grow_over_what_a_record_holds() -> None:
-    """Each update is small enough; all that the RM said in them together would not be."""
+    """Each update is small enough alone. All of them together are too large for the RM's record."""
     rig = _rig()
     info = rig.machine.rms[RM].info
     accepted = []
@@ -191,7 +191,7 @@ def test_an_rm_does_not_grow_over_what_a_record_holds() -> None:
     assert (problem.severity, problem.path) == (pb.ConfigProblem.ERROR, "extraConfig")
     assert problem.message.endswith("with the configuration, expected at most 983,040")
     rig.send(_update(BEFORE.replace("vcore: 2", "vcore: 7"), **{"k0-0": ""}))
-    assert rig.registrations[-1].accepted, "what is there may change"
+    assert rig.registrations[-1].accepted, "an update of the same size is accepted"
     assert max(len(record.value or b"") for record in rig.written) < 1 << 20
 
 

@@ -1,6 +1,4 @@
-"""Statements of external sources through the machine: kept whether the RM is registered or not, recorded, and waited
-for.
-"""
+"""Statements of external sources at the machine: all are recorded, and decisions wait for the first listing."""
 
 from __future__ import annotations
 
@@ -40,13 +38,13 @@ H2 = ExternalNode("h2", {"vcore": 10_000, "memory": 100})
 
 
 def kept(rig: Rig, kind: str) -> list[str]:
-    """Ids of what is recorded of a kind, sorted."""
+    """Return the sorted ids of the recorded objects of a kind."""
     parsed = [parse_state_key(key) for key in rig.state]
     return sorted("/".join(parts) for _, found, parts in parsed if found == kind)
 
 
 def sources(rig: Rig) -> dict[str, tuple[str, str, str]]:
-    """Name → (state, life, reason) as recorded."""
+    """Return name → (state, life, reason) of the recorded sources."""
     found = {}
     for key, value in rig.state.items():
         _, kind, _ = parse_state_key(key)
@@ -61,7 +59,7 @@ def gate(*names: str, life: str = "life-1") -> Gate:
 
 
 def decides(rig: Rig, key: str) -> bool:
-    """Whether an ask that fits is placed now."""
+    """Return whether the machine places an ask that fits."""
     rig.send(asks(allocation("app", key, vcore=1)))
     rig.settle()
     return key in rig.keys("new")
@@ -226,7 +224,7 @@ def test_statements_of_an_earlier_life_do_not_open_the_gate() -> None:
     assert not decides(rig, "k1")
     rig.send(said(state=LIVE))  # a record of the earlier process, late
     assert not decides(rig, "k2")
-    rig.send(said(H1, life="life-2"))  # (begins the new life, and its listing)
+    rig.send(said(H1, life="life-2"))  # (the new life begins with its listing)
     assert not decides(rig, "k3")
     rig.send(said(life="life-2", state=LIVE))
     assert decides(rig, "k4")
@@ -319,7 +317,7 @@ def test_a_source_without_an_informer_is_stale_and_said_so_once(registered: bool
     rig.settle()
     states = [record for record in rig.written[written:] if parse_state_key(record.key or b"")[1] == "source"]
     assert states == []
-    # It is configured again: its informer says so itself.
+    # It is configured again: the informer reports that itself.
     rig.gate = gate("vms", "old", life="life-3")
     rig.rebuild()
     rig.send(said(H2, source="old", life="life-3", state=LIVE))

@@ -1,7 +1,7 @@
-"""Sources that say anything at all, beside an RM that does: in the style of test_machine_hostile.
+"""Random statements of sources beside a random RM, as in test_machine_hostile.
 
-What is well-formed and within bounds counts, whatever it means; the rest goes to the dead letters. Neither breaks an
-invariant (the rig checks them after each batch), touches another RM, or leaves memory and log in disagreement.
+Well-formed statements within bounds are applied; all others go to the dead letters. Neither breaks an invariant (the
+rig checks them after each batch), changes another RM, or makes memory and log differ.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _DURATIONS = [0, 1, 10**9, 30 * 10**9, 2**61, 2**63 - 1, -1]
 
 
 class HostileSource(Hostile):
-    """Makes ExternalChanges: mostly what can be taken, and sometimes what cannot."""
+    """Makes ExternalChanges: most are valid, some are not."""
 
     def external(self) -> bytes:
         dice = self.dice
@@ -111,7 +111,7 @@ def test_nothing_that_is_said_breaks_the_books_or_touches_another_rm(first: int)
             rig.send(*said)
             rig.settle()
         assert _state(rig, OTHER) == others
-        rig.wait(40)  # what time does with what is there now
+        rig.wait(40)  # deadlines pass
         kept, books = _state(rig, RM), of_books(rig)
         rig.rebuild()
         assert _state(rig, RM) == kept

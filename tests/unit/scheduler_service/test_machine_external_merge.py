@@ -1,6 +1,4 @@
-"""Statements of sources beside those of the RM, through the machine: registrations, restarts, any value in any
-field.
-"""
+"""Statements of sources beside those of the RM at the machine: registrations, restarts, any value in any field."""
 
 from __future__ import annotations
 
@@ -95,14 +93,14 @@ def test_the_first_registration_takes_what_was_said_and_taken_back_in_its_batch(
 SEEDS = range(int(os.environ.get("MUSTER_EXTERNAL_SEEDS", "8")))
 NODES = [f"n{number}" for number in range(1, 7)]
 APPS = [f"app{number}" for number in range(1, 7)]
-# (No queue that would be made: when an empty one goes is not recorded, so it goes later after a restart.)
+# (No dynamic queues: the time of an empty one's removal is not recorded, so a restart delays it.)
 LEAVES = ["root.a", "root.b.x", "root.c", "ROOT.C", "root.b"]
 QUEUES = [*LEAVES, "root", "root.made", "nowhere"]
 KEYS = ["k1", "k2", "f1", "vm-1", "vm-2", "a/b%"]
 
 
 class Both(Requests):
-    """A random RM, and two sources beside it: what they say depends on their dice only."""
+    """A random RM and two sources beside it. Their statements depend on their dice only."""
 
     def request(self) -> object:
         return self.external() if self.dice.random() < 0.4 else super().request()
@@ -177,7 +175,7 @@ class Both(Requests):
 
 
 def of_books(rig: Rig) -> dict[str, object]:
-    """What the machine has in its books, in words."""
+    """Return the machine's books of all sources as plain values."""
     books = rig.machine._folder.books_of(RM)
     return {
         f"{source.partition}/{source.source}": (

@@ -1,4 +1,4 @@
-"""`muster admin forget` in the machine: what is written, what is left, and what comes after."""
+"""`muster admin forget` at the machine: its records, the RM's remaining numbers, and later registrations."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_stopped_rm_ends_with_events_that_add_up_and_leaves_its_numbers_only()
         if event.eventChangeDetail in (si.EventRecord.APP_ALLOC, si.EventRecord.ALLOC_CANCEL):
             sign = 1 if event.eventChangeType == si.EventRecord.ADD else -1
             balance[event.type, event.objectID] += sign
-    assert set(balance.values()) == {0}, "what was added was taken away"
+    assert set(balance.values()) == {0}, "each ADD has a REMOVE"
     rig.check_counters()
 
 
@@ -102,7 +102,7 @@ def test_numbers_go_on_when_it_registers_again(rebuilt: bool) -> None:
     rig.register()
     info = rig.machine.rms[RM].info
     assert (info.instance_uuid, info.registrations, info.callbacks.epoch) == (uuid, 2, 7)
-    assert (info.paused, info.tally.allocated) == (False, 0), "it is new but for its numbers"
+    assert (info.paused, info.tally.allocated) == (False, 0), "the RM is new except for its numbers"
     assert "forgotten" not in kinds(rig)
     rig.send(make.node("n1", vcore=10, memory=100), make.application("app", "root.c"))
     rig.send(make.asks(make.allocation("app", "k0", vcore=4)))
@@ -119,7 +119,7 @@ def test_requests_under_way_are_skipped() -> None:
     rig.send(make.asks(make.allocation("app", "late", vcore=1)), pb.CallbackStream(connected=False, epoch=2))
     assert rig.dead == []
     rig.send(make.asks(make.allocation("app", "x", vcore=1)), rm_id="nobody")
-    assert len(rig.dead) == 1, "an RM that never was is another matter"
+    assert len(rig.dead) == 1, "a request of an unknown RM is a dead letter"
 
 
 def test_decisions_of_the_same_batch_are_announced_before_the_end() -> None:

@@ -1,8 +1,8 @@
-"""Requests that no admission saw: whatever a record says, the machine goes on, and its books stay right.
+"""Requests without admission: the machine continues after any record, and its books stay right.
 
-Well-formed messages of both generations with any value in any field, as a hostile gateway might put them on the log.
-Each may be taken or turned away; what it may not do is break an invariant (the rig checks them after each batch),
-touch another RM, or leave memory and log in disagreement.
+The requests are well-formed messages of both generations with any value in any field, as a hostile gateway might write
+them. The machine may accept or reject each. No request may break an invariant (the rig checks them after each batch),
+change another RM, or make memory and log differ.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ OTHER = "rm-2"
 LIVES = int(os.environ.get("MUSTER_BAD_INPUT_EXAMPLES", "120"))
 INT32, INT64 = 2**31, 2**63
 
-# What is there, so that a message is not turned away for its first field only ...
+# Names that exist, so that a message is not rejected for its first field only ...
 _FITTING = {
     "applicationID": ["a1", "a2"],
     "allocationKey": ["k1", "k2", "k3", "k4", "k5"],
@@ -48,7 +48,7 @@ _FITTING = {
     "UUID": ["", "", "u1", "u2"],
     "config": ["", CONFIG, CONFIG.replace("vcore: 12", "vcore: 5")],
 }
-# ... and what never could be.
+# ... and names that cannot exist.
 _STRANGE = [
     "",
     "\0",
@@ -81,7 +81,7 @@ REQUESTS: list[tuple[type[Message], int]] = [
 
 
 class Hostile:
-    """Makes messages: most fields set, mostly to what fits, and sometimes to anything."""
+    """Makes messages. Most fields are set, mostly to valid values."""
 
     def __init__(self, seed: int) -> None:
         self.dice = random.Random(seed)
@@ -172,7 +172,7 @@ def test_no_request_breaks_the_books_or_touches_another_rm(first: int) -> None:
             rig.send(*[hostile.request() for _ in range(hostile.dice.randint(1, 4))])
             rig.settle()
         assert _state(rig, OTHER) == others
-        rig.wait(40)  # what time does with what is there now
+        rig.wait(40)  # deadlines pass
         kept = _state(rig, RM)
         rig.rebuild()
         assert _state(rig, RM) == kept

@@ -1,6 +1,6 @@
-"""Waiting asks cost nothing while nothing changes: 20,000 asks that cannot fit, and an idle machine.
+"""Waiting asks cost nothing while nothing changes: 20,000 asks that do not fit leave the machine idle.
 
-(YuniKorn looks at each of them on each node ten times a second.) Counted in deadlines and lines, not in seconds.
+YuniKorn tries each of them on each node ten times a second. The tests count deadlines and lines, not seconds.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LEAVES = ["root.fifo", "root.fair", "root.small"]
 
 
 class Quiet:
-    """A machine without a log: what it writes is only counted."""
+    """A machine without a log: the test only counts its records."""
 
     def __init__(self) -> None:
         self.machine = SchedulerMachine(Topics(partitions=1), lambda: "uuid")
@@ -52,7 +52,7 @@ class Quiet:
         self.written += len(self.machine.apply([record], self.now_ns))
 
     def wait(self, seconds: float) -> None:
-        """As the service would: ticks when it is due, and not otherwise."""
+        """Tick whenever a tick is due, as the service does."""
         until_ns = self.now_ns + round(seconds * SECOND_NS)
         for _ in range(10_000):
             due_ns = self.machine.next_deadline_ns()
@@ -68,7 +68,7 @@ class Quiet:
 def _item(number: int) -> si.Allocation:
     tags = {"creationTime": "10"} if number % 3 == 0 else {}
     if number % 50 == 49:
-        tags["yunikorn.apache.org/requiredNode"] = f"n{number % (NODES + 5)}"  # some of them are not known
+        tags["yunikorn.apache.org/requiredNode"] = f"n{number % (NODES + 5)}"  # it does not know some of them
     size = 4 + number % 7 if number % 11 else 1_000_000
     made = make.allocation(f"x{number % APPLICATIONS}", f"k{number}", tags=tags, memory=size, vcore=1 + number % 60)
     made.priority = number % 5
@@ -87,7 +87,7 @@ def waiting() -> Quiet:
     for number in range(APPLICATIONS):
         quiet.send(_application(f"x{number}", LEAVES[number % len(LEAVES)]))
     quiet.send(make.asks(*map(_item, range(ASKS))))
-    # Everybody comes to their rights, and to the retries that those bring about.
+    # Each ask gets its time to reserve and preempt, and the retries that follow.
     quiet.wait(600)
     core = quiet.machine.rms[RM].core
     assert core.exhausted
@@ -131,7 +131,7 @@ def test_an_early_tick_looks_at_no_rm(waiting: Quiet) -> None:
 
 
 def test_a_change_that_concerns_no_waiting_ask_is_cheap(waiting: Quiet) -> None:
-    """A node on which no ask fits, an application without asks: no retry starts, except those under way."""
+    """A node on which no ask fits and an application without asks start no new retry."""
     waiting.send(make.node("tiny", vcore=1))
     waiting.send(_application("empty", "root.filler"))
     waiting.wait(600)

@@ -1,7 +1,7 @@
-"""Recovery at any border of batches gives the same answers as no recovery at all.
+"""Recovery between any two batches gives the same answers as no recovery.
 
-One random log of requests goes through one machine, and through machines that are rebuilt from the state topic at
-random borders. Answers, events and the state at the end must be the same; sequences and event ids have no gap.
+One machine takes a random log of requests. Others take the same log and are rebuilt from the state topic between random
+batches. Answers, events and the last state must be the same. Sequences and event ids have no gap.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LEAVES = ("root.a", "root.b.x", "root.b.y", "root.c")
 
 
 class Requests:
-    """A random RM: what it sends depends on its dice and on nothing that comes back."""
+    """A random RM. Its requests depend on its dice only, not on answers."""
 
     def __init__(self, seed: int, config: str = make.CONFIG) -> None:
         self.dice = random.Random(seed)
@@ -100,12 +100,12 @@ class Requests:
         return wanted
 
 
-# A machine does not record that a list had its turn and nothing could be done: after a restart it may reserve at
-# another moment. What must be equal to the byte is compared without reservations (simulation checks what they promise).
+# A machine does not record that a waitlist had its turn in vain. After a restart it may therefore reserve at
+# another moment. So the comparison to the byte leaves reservations out (the simulation checks their promises).
 NO_RESERVATIONS = make.CONFIG.replace("- name: default\n", "- name: default\n    reservation: {enabled: false}\n")
 
-# After a restart everybody is tried again, also who waits for room: that a maximum of applications holds an application
-# back may then be found, and said, earlier. (Never twice: see below.)
+# After a restart every ask is tried again, also those that wait for room. A maximum of applications may then be found
+# and reported earlier, but never twice (see below).
 MAYBE_EARLIER = (
     si.EventRecord.APP_CANNOTRUN_QUEUE,
     si.EventRecord.APP_RUNNABLE_QUEUE,
@@ -134,14 +134,14 @@ def _run(
         rig.now_ns += pace.choice([0, 1, 10**9, 25 * 10**9])
         if rebuilding and borders.random() < 0.4:
             rig.rebuild(borders)
-    rig.send(make.life(pb.RmLifecycle.RUNNING))  # a stopped RM's lists are not tidied
+    rig.send(make.life(pb.RmLifecycle.RUNNING))  # the waitlists of a stopped RM are not tidied
     rig.settle()
     answers.append(_meaning(rig, 0, 0))
     return rig, answers
 
 
 def _meaning(rig: Rig, heard: int, seen: int) -> object:
-    """What a batch said, item by item; how items are grouped into responses carries no meaning."""
+    """Return a batch's items one by one: their grouping into responses carries no meaning."""
     items: list[str] = []
     for _, response in rig.responses[heard:]:
         for field, values in response.ListFields():  # type: ignore[attr-defined]
@@ -182,14 +182,14 @@ def _snapshot(core: SchedulerCore) -> dict[str, object]:
 
 
 def _kept(rig: Rig) -> set[bytes]:
-    """What has a record. (Reasons may be others: of two that hold, a new machine meets the first one first.)"""
+    """Return the objects that have a record, without reasons: if two hold, a new machine may find the other one."""
     return {key for key in rig.state if b"/why/" not in key}
 
 
 def same_at_any_border(seed: int, kind: type[Requests] = Requests, *, follows: bool = False) -> tuple[Rig, Rig]:
-    """A life lived straight, and the same one with machines built anew at borders; both say and hold the same.
+    """Run one life without and with rebuilds between batches; expect the same answers and state.
 
-    :param follows: the machines are standbys, which have folded record by record until they take over.
+    :param follows: the rebuilt machines are standbys, which fold record by record until they take over.
     """
     straight, expected = _run(seed, rebuilding=False, config=NO_RESERVATIONS, kind=kind)
     rebuilt, found = _run(seed, rebuilding=True, follows=follows, config=NO_RESERVATIONS, kind=kind)
@@ -202,7 +202,7 @@ def same_at_any_border(seed: int, kind: type[Requests] = Requests, *, follows: b
 
 
 def same_built_anew(rig: Rig, seed: int) -> None:
-    """A machine built from the topics holds what this one holds. (Of reasons that hold, it may meet another first.)"""
+    """Expect that a machine built from the topics has this one's state. Reasons may differ if two hold."""
     before = _state(rig)
     rig.rebuild(random.Random(seed))
     after = _state(rig)
@@ -212,7 +212,7 @@ def same_built_anew(rig: Rig, seed: int) -> None:
 
 
 def same_followed(rig: Rig) -> None:
-    """Who takes every record of the state topic, as the view does, holds what the machine holds."""
+    """Expect that a follower of the state topic, such as the view, has the machine's state."""
     folder = StateFolder()
     folder.settle()
     for offset, record in enumerate(rig.written):
@@ -231,7 +231,7 @@ def test_rebuilding_changes_nothing(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: f"seed-{seed}")
 def test_a_standby_that_takes_over_changes_nothing(seed: int) -> None:
-    """Its objects have another history than those of a fold at once; its decisions are the same to the byte."""
+    """Its objects were folded record by record, not at once. Its decisions are the same to the byte."""
     straight, taken_over = same_at_any_border(seed, follows=True)
     assert _kept(taken_over) == _kept(straight)
 
@@ -278,7 +278,7 @@ def test_requests_reach_what_they_are_meant_to_reach() -> None:
 
 
 def test_an_id_used_again_in_the_batch_in_which_its_last_allocation_went_leaves_no_record_behind() -> None:
-    """The tombstone of what the first one held carries the id that it had then."""
+    """The tombstone of the first one's allocation has the id of that time."""
     rig = Rig()
     rig.register()
     rig.send(

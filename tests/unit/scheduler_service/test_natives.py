@@ -1,5 +1,4 @@
-"""The RM's own objects through an event handler (the event handler framework: one handler for native and custom
-informers)."""
+"""The RM's own objects at an event handler: one handler serves native and custom informers."""
 
 from __future__ import annotations
 
@@ -66,7 +65,7 @@ UPDATE, DRAIN, UNDRAIN, GONE = (
 
 
 class Handler(DefaultEventHandler):
-    """Keeps its calls; makes statements, refuses and fails as a test wants it."""
+    """Keeps its calls. Makes statements, refuses and fails as the test demands."""
 
     def __init__(self, cache: ExternalCache, heard: list[str], says: Says) -> None:
         super().__init__(cache)
@@ -104,7 +103,7 @@ class Says:
 
 
 class Handled:
-    """A machine with a handler of its RM's objects."""
+    """A machine with a handler for its RM's objects."""
 
     def __init__(
         self,
@@ -139,7 +138,7 @@ class Handled:
         self.rig.consult = lambda machine, records: asyncio.run(self.natives.consult(machine, records))
 
     def send(self, *bodies: object) -> list[str]:
-        """The handler's calls since the last time."""
+        """Send a batch; return the handler's calls in it."""
         before = len(self.heard)
         self.rig.send(*bodies)
         self.rig.settle()
@@ -150,7 +149,7 @@ class Handled:
         return node.available[node.types.number(name)]
 
     def words(self) -> dict[str, object]:
-        """What the source has said, by id."""
+        """Return the source's recorded statements by id."""
         entries = self.rig.core.external.of("default").entries()
         return {entry.object_id: entry.said for entry in entries if entry.source == SOURCE}
 
@@ -169,7 +168,7 @@ def spare(vcore: int) -> Callable[[ExternalObject], ExternalObject]:
     return said
 
 
-# ---- it is told ------------------------------------------------------------------------------------------------------
+# ---- calls of the handler --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("generation", ["current", "previous"])
@@ -191,8 +190,8 @@ def test_the_handler_gets_the_rms_changes_in_order(generation: str) -> None:
     it.send(old_ask("app", "large", vcore=100))
     assert it.send(ask_release("app", "large")) == ["delete_allocation large"]
     assert it.send(removal("app"), node("n1", GONE)) == ["delete_application app", "delete_node n1"]
-    assert it.send(removal("app"), node("n1", GONE), release("app", "k")) == [], "what is not there does not go"
-    assert it.words() == {}, "the default handler says nothing beside the RM"
+    assert it.send(removal("app"), node("n1", GONE), release("app", "k")) == [], "unknown objects have no calls"
+    assert it.words() == {}, "the default handler makes no statements"
 
 
 def test_old_and_new_are_what_the_rm_said_before_and_says_now() -> None:
@@ -234,7 +233,7 @@ def test_the_handler_gets_the_same_calls_for_one_message_or_several() -> None:
 
 
 def story(dice: random.Random) -> list[object]:
-    """Messages of several items each; many of their items contradict what was before."""
+    """Return messages of several items, many of which contradict earlier ones."""
     names, apps, keys = ["n1", "n2", "n3", "bad"], ["a1", "a2", "evil"], [f"k{number}" for number in range(6)]
     actions = [si.NodeInfo.CREATE, si.NodeInfo.CREATE, UPDATE, DRAIN, UNDRAIN, GONE]
     messages: list[object] = [registration()]
@@ -263,7 +262,7 @@ def story(dice: random.Random) -> list[object]:
 
 
 def parted(message: object) -> list[object]:
-    """A message for each item, in the order in which they are taken."""
+    """Return one message for each item, in the order of processing."""
     match message:
         case si.NodeRequest():
             return [si.NodeRequest(nodes=[each], rmID=RM) for each in message.nodes]
@@ -299,7 +298,7 @@ def test_however_a_message_is_cut_the_outcome_is_the_same(seed: int) -> None:
     assert lives[0] == lives[1]
 
 
-# ---- what it says of nodes -------------------------------------------------------------------------------------------
+# ---- statements about nodes ------------------------------------------------------------------------------------------
 
 
 def test_a_handlers_statement_restricts_a_node_from_the_first_decision_on() -> None:
@@ -359,9 +358,9 @@ SAID = ExternalNode("n", {"vcore": 8, "memory": 8}, {"vcore": 1}, {"zone": "a"})
     ("put", "word"),
     [
         (SAID, None),
-        (replace(SAID, capacity={"vcore": 9, "memory": 8}), None),  # nobody enlarges
+        (replace(SAID, capacity={"vcore": 9, "memory": 8}), None),  # a statement cannot enlarge a node
         (replace(SAID, capacity={"vcore": 6, "memory": 8}), ExternalNode("n", {"vcore": 6}, brings=False)),
-        (replace(SAID, capacity={"vcore": 8}), None),  # of memory it says nothing
+        (replace(SAID, capacity={"vcore": 8}), None),  # no statement about memory
         (replace(SAID, capacity={"vcore": 8}, whole=True), ExternalNode("n", {"memory": 0}, brings=False)),
         (replace(SAID, occupied={"vcore": 3}), ExternalNode("n", None, {"vcore": 2}, brings=False)),
         (replace(SAID, occupied={}), None),
@@ -376,7 +375,7 @@ def test_the_word_of_a_handler_is_what_it_says_beside_the_rm(put: ExternalNode, 
     assert word_of(SAID, put) == word
 
 
-# ---- it refuses ------------------------------------------------------------------------------------------------------
+# ---- refusals --------------------------------------------------------------------------------------------------------
 
 
 def test_refused_objects_are_rejected_with_the_reason() -> None:
@@ -391,7 +390,7 @@ def test_refused_objects_are_rejected_with_the_reason() -> None:
     assert it.rejected("rejectedAllocations") == {"k2": f"{says} k2 here"}
     rejected = it.rejected("rejected")
     assert rejected == {"n2": f"{says} n2 here", "app-2": f"{says} app-2 here"}
-    assert it.service.problems() == [], "to refuse is no mistake"
+    assert it.service.problems() == [], "a refusal is no problem of the handler"
 
 
 def test_an_ask_of_the_previous_generation_is_rejected_in_its_words() -> None:
@@ -422,7 +421,7 @@ def test_running_allocations_are_adopted_even_if_refused() -> None:
     it.send(asks(allocation("app", "waits", vcore=100)))
     it.says.raised = {"waits": NotTaken("no")}
     it.send(asks(allocation("app", "waits", vcore=101)), release("app", "waits"))
-    assert it.rejected("rejectedAllocations") == {}, "a refusal would read as its end"
+    assert it.rejected("rejectedAllocations") == {}, "a rejection would mean the end of the allocation"
 
 
 def test_a_node_that_is_there_and_is_refused_takes_nothing_new() -> None:
@@ -431,7 +430,7 @@ def test_a_node_that_is_there_and_is_refused_takes_nothing_new() -> None:
     it.says.raised = {"n1": NotTaken("no")}
     it.send(node("n1", UPDATE, vcore=9))
     assert it.rejected("rejected") == {"n1": "event handler told does not take it: no"}
-    assert it.free("n1") == 8, "nothing of it happened"
+    assert it.free("n1") == 8, "the refused update changed nothing"
     it.start()
     it.send(node("n1", DRAIN))
     assert it.words() == {"n1": ExternalNode("n1", schedulable=False, brings=False)}
@@ -450,7 +449,7 @@ def test_another_schedulers_node_is_rejected_with_its_name() -> None:
     other = next(name for name in names if name not in mine)
     assert it.rejected("rejected")[other] == f"node {other} is scheduler b's, not a's (of a, b)"
     assert it.heard == ["add_application app", *(f"add_node {name}" for name in mine)]
-    assert it.send(asks(allocation("app", "k", vcore=1))) == ["add_allocation k"], "asks are everybody's"
+    assert it.send(asks(allocation("app", "k", vcore=1))) == ["add_allocation k"], "every scheduler's handler gets asks"
 
 
 def test_without_a_native_informer_the_filter_is_about_sources_only() -> None:
@@ -458,10 +457,10 @@ def test_without_a_native_informer_the_filter_is_about_sources_only() -> None:
     topics = Topics(partitions=1)
     service = ExternalService(settings, MemoryLog(topics.specs(), ManualClock()), topics, ManualClock(), (0,), "life")
     assert (service.natives, service.gate.natives) == ({}, {})
-    assert natives_of(service, service, 60.0, ManualClock(), "life") is None, "the worker has nothing to ask"
+    assert natives_of(service, service, 60.0, ManualClock(), "life") is None, "there is no handler to consult"
 
 
-# ---- it fails --------------------------------------------------------------------------------------------------------
+# ---- failures --------------------------------------------------------------------------------------------------------
 
 
 def test_a_handler_that_fails_keeps_out_what_is_new_and_closes_what_is_there() -> None:
@@ -472,7 +471,7 @@ def test_a_handler_that_fails_keeps_out_what_is_new_and_closes_what_is_there() -
     why = "event handler told failed: ValueError: broken"
     assert it.rejected("rejectedAllocations") == {"k": why}
     assert it.rejected("rejected") == {"n2": why}
-    assert it.free("n1") == 4, "what the RM says of a node that is there counts"
+    assert it.free("n1") == 4, "the RM's update of an existing node applies"
     assert not it.rig.core.partitions["default"].nodes["n1"].schedulable
     assert it.service.problems() == [
         f"informer {SOURCE} (native): {why} on allocation k (and on 2 more), which is refused or closed"
@@ -513,7 +512,7 @@ def test_a_handler_that_cannot_begin_again_fails_on_everything() -> None:
 
 
 class Silent:
-    """Handlers that do not answer, or are gone as often as a test says."""
+    """Handlers that do not answer, or whose process is gone for a number of calls."""
 
     synced = True
 
@@ -577,7 +576,7 @@ def test_a_handler_whose_process_ends_is_asked_again_when_it_is_back() -> None:
     assert it.rejected("rejected") == {}
 
 
-# ---- it begins anew --------------------------------------------------------------------------------------------------
+# ---- restarts of the handler -----------------------------------------------------------------------------------------
 
 
 def test_a_new_handler_gets_all_existing_objects() -> None:
@@ -596,7 +595,7 @@ def test_a_new_handler_gets_all_existing_objects() -> None:
         "initial add_allocation runs",
         "add_node n3",
     ]
-    assert [it.free(name) for name in ("n1", "n2", "n3")] in ([2, 3, 3], [3, 2, 3]), "of what the RM said, not twice"
+    assert [it.free(name) for name in ("n1", "n2", "n3")] in ([2, 3, 3], [3, 2, 3]), "each occupied amount counts once"
     assert it.send(node("n3", UPDATE, vcore=9)) == ["update_node n3"]
 
 
@@ -711,7 +710,7 @@ def test_between_two_calls_nothing_can_be_put() -> None:
 
 @pytest.mark.parametrize("seed", range(25))
 def test_cutting_a_message_changes_nothing_of_what_a_handler_makes_of_it(seed: int) -> None:
-    """What it says of an item is heard right before that item, not before the message."""
+    """A statement about an item applies right before that item, not before the message."""
     talk, written, heard = Talk(seed), [], []
     beginning = [message for _, message in talk.beginning()]
     said = [talk.message() for _ in range(5)]

@@ -1,4 +1,4 @@
-"""The state machine of a member's partitions, as the table in ``ownership.py``. Time is an argument."""
+"""The state machine of a member's partitions follows the table in ``ownership.py``. Time is an argument."""
 
 from __future__ import annotations
 
@@ -75,13 +75,13 @@ def test_a_fenced_owner_asks_for_a_new_share_and_waits_longer_each_time() -> Non
         due_s = ownership.next_due_s()
         assert due_s is not None
         waits.append(due_s - now_s)
-        assert ownership.shared((P,), (), due_s - 0.01) == []  # a share in between does not shorten the wait
+        assert ownership.shared((P,), (), due_s - 0.01) == []  # a share that comes meanwhile does not shorten the wait
         assert ownership.due(due_s - 0.01) == []
         assert ownership.due(due_s) == [Action(Do.OWN, P)]
         assert ownership.next_due_s() is None
         now_s = due_s
     assert waits == [1.0, 2.0, 4.0, 8.0, 8.0, 8.0]
-    # an ownership that lasted ends the row
+    # an ownership that lasted resets the wait
     assert ownership.ended(P, now_s + 9.0, fenced=True) == [Action(Do.REJOIN, P)]
     assert ownership.next_due_s() == now_s + 10.0
 
@@ -102,7 +102,7 @@ def test_what_is_given_up_comes_before_what_is_taken() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_random_lives_never_run_a_partition_twice_and_come_to_rest_as_the_share_says(seed: int) -> None:
-    """The caller's books: a worker runs from OWN to its end, a standby from FOLLOW to DROP or OWN."""
+    """The test keeps a caller's books: a worker runs from OWN to its end, a standby from FOLLOW to DROP or OWN."""
     dice, ownership, now_s = random.Random(seed), Ownership(1.0, 8.0), 0.0
     running: set[int] = set()
     releasing: set[int] = set()

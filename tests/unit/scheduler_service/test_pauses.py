@@ -1,4 +1,4 @@
-"""The times without decisions for an RM, and their causes, are on the log, so every explanation has them."""
+"""The log has each time without decisions for an RM, with its cause, so that explanations can show it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ABSENT = {"muster.callbacks.absent": "wait"}
 
 
 class Told(NamedTuple):
-    """One reason, in seconds since the rig began; ``until`` None: it goes on."""
+    """One reason; times in seconds since the rig's start; ``until`` None: it still holds."""
 
     reason: str
     since: float
@@ -51,7 +51,7 @@ class World:
         self.rig.send(pb.CallbackStream(connected=connected, epoch=epoch, predicates=True))
 
     def followers(self) -> list[RmState]:
-        """One that follows from the first record on, and one that begins now, with what compaction left."""
+        """Return a follower of all records, and one that starts now on the compacted topic."""
         followed, anew = StateFolder(), StateFolder()
         followed.settle()
         topic = self.rig.topics.state
@@ -63,7 +63,7 @@ class World:
         return [followed.rms[RM], anew.rms[RM]]
 
     def asked(self) -> PendingDao:
-        """What is said of the ask: the same by whoever followed, and by the scheduler's own state."""
+        """Return the ask's explanation; it must be the same from all followers and from the scheduler's own state."""
         first, *others = [self._asked(each) for each in (*self.followers(), self.rig.machine.rms[RM])]
         for other in others:
             assert other == first
@@ -168,7 +168,7 @@ def test_a_wait_for_a_source_has_its_times(ends: SourceState) -> None:
     world = World(Gate("life-1", {RM: (("default", "vms"),)}))
     world.rig.wait(10)
     world.rig.send(make.said(state=SourceState.LISTING))
-    assert world.told() == [Told("SOURCE_LISTING", 0)], "since the RM came, not since the source was first heard"
+    assert world.told() == [Told("SOURCE_LISTING", 0)], "the wait began with the registration"
     world.rig.wait(10)
     world.rig.send(make.said(state=ends))
     world.rig.wait(5)
@@ -221,7 +221,7 @@ def test_a_source_that_lists_again_while_all_is_decided_is_no_reason() -> None:
 
 
 def test_of_each_kind_the_last_eight_are_kept() -> None:
-    """A stream that comes and goes does not drive an operator's pause out; the history of an ask is bounded."""
+    """A stream that opens and ends often does not push out an operator's pause. The history of an ask is bounded."""
     world = World(**ABSENT)
     world.rig.send(pb.AdminCommand(pause="new racks"))
     world.rig.wait(2)

@@ -1,4 +1,4 @@
-"""RMs whose configuration is the same name one policy group (the scheduler interface)."""
+"""RMs that share a configuration name one policy group (the scheduler interface)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The queue configuration's text: every key, every rule's error with its place, and hostile YAML."""
+"""The queue configuration in YAML: every key, the error of every rule with its place, and hostile YAML."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _warnings(text: str) -> list[Problem]:
 
 
 def _only(text: str) -> PartitionConfig:
-    """The one partition of a text without problems."""
+    """Return the only partition of a text, which must have no problems."""
     config, problems = load_queue_config(text)
     assert config is not None, problems
     assert problems == []
@@ -49,7 +49,7 @@ def _only(text: str) -> PartitionConfig:
 
 
 def _root(queues: str) -> str:
-    """What is under root's ``queues:``."""
+    """Return a configuration with this text under root's ``queues:``."""
     return "partitions:\n- queues:\n  - name: root\n    queues:\n" + queues
 
 
@@ -62,13 +62,13 @@ def _partition(keys: str) -> str:
 
 
 def _marked(text: str) -> tuple[str, int, int]:
-    """A text without its mark », and the line and column of the mark, from 1 on: where a problem is expected."""
+    """Remove the mark » from a text; return the text, and the mark's line and column from 1 (the problem's place)."""
     before, mark, behind = text.partition("»")
     assert mark
     return before + behind, before.count("\n") + 1, len(before) - before.rfind("\n")
 
 
-# ---- what is good --------------------------------------------------------------------------------------------------
+# ---- valid configurations ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("text", ["", " \n", "# nothing", "---\n", "{}", "partitions:", "partitions: []", "null", "~"])
@@ -428,7 +428,7 @@ RULES = {
         _root(f"    - name: a\n      submitacl: »{'x' * (ACL_CHARACTERS_MAX + 1)}\n"),
         "groups are the means for more",
     ),
-    # ---- templates: YuniKorn finds these when it activates the configuration
+    # ---- templates: YuniKorn finds these errors when it activates the configuration
     "template's key": (_queue("{name: p, parent: true, childtemplate: {»submitacl: x}}"), "unknown key 'submitacl'"),
     "template's quantity": (
         _queue("{name: p, parent: true, childtemplate: {resources: {max: {memory: »1Mb}}}}"),
@@ -684,7 +684,7 @@ RULES |= {
 @pytest.mark.parametrize(
     "rule",
     [
-        # what is accepted here can be activated, and the other way round
+        # an accepted configuration can be activated, and a refused one cannot
         _fixed("root.leaf"),
         _fixed("LEAF"),
         _fixed("root.P.IN"),
@@ -733,7 +733,7 @@ def test_limits_that_can_hold_are_accepted(text: str) -> None:
 
 
 def test_a_guarantee_of_a_queue_hides_its_childrens() -> None:
-    """As in YuniKorn: what its children are guaranteed beside its own types counts no further up."""
+    """As in YuniKorn, a child's guarantee of a type that its parent does not guarantee counts no further up."""
     _only(
         _root(
             "    - {name: g, resources: {guaranteed: {x: 1}}, queues: [{name: p, resources: {guaranteed: {y: 1}}, "
@@ -898,7 +898,7 @@ def test_words_of_yaml_1_1_are_true_or_false_where_that_is_wanted(words: list[st
 
 
 def test_where_a_text_is_wanted_all_that_is_no_list_is_one() -> None:
-    """As it was written, as in Go's reader: true, numbers, and words that are numbers or not."""
+    """The text is kept as written, as in Go's reader: true, numbers, and words that may be numbers."""
     config, problems = load_queue_config(
         "partitions:\n- queues:\n  - name: root\n    queues:\n"
         "    - name: True\n      submitacl: false\n      properties: {a: true, b: 1e3, c: 0x10, d: yes}\n"

@@ -1,4 +1,4 @@
-"""A configuration that is written as YAML is read back as it was, and one that is read can be activated."""
+"""A configuration written as YAML is read back unchanged, and an accepted one can be activated."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _written(config: ClusterConfig) -> str:
     return json.dumps({"partitions": [_partition(partition) for partition in config.partitions]})
 
 
-# ---- configurations that hold ----------------------------------------------------------------------------------------
+# ---- valid configurations --------------------------------------------------------------------------------------------
 
 NAMES = st.from_regex(r"[a-z0-9_:#/@-]{1,8}", fullmatch=True).filter(lambda name: name not in ("root", "@recovery@"))
 USERS = st.lists(st.from_regex(r"[a-z_][a-z0-9:#/_.@-]{0,6}", fullmatch=True), max_size=3, unique=True).map(tuple)
@@ -116,7 +116,7 @@ ACLS = st.sampled_from(["", "*", "ann", "ann,bob ops", " ops,dev", "a:b,c/d x.y"
 
 @st.composite
 def _amounts_of(draw: st.DrawFn) -> tuple[dict[str, int] | None, dict[str, int] | None]:
-    """Guaranteed and max that hold beside any others: guarantees of all queues together are below any max."""
+    """Draw a guarantee or max that is valid beside any others: all guarantees together are below any max."""
     most = draw(st.none() | st.dictionaries(TYPES, st.just(INT64_MAX - 1), min_size=1))
     least = draw(st.none() | st.dictionaries(TYPES, st.integers(1, 10**6), min_size=1))
     return least, most

@@ -1,4 +1,4 @@
-"""Deadlines count what elapses, over steps of the clock and over restarts; events have the time of day."""
+"""Deadlines count elapsed time, over steps of the clock and over restarts. Events have the time of day."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def test_a_step_is_told_once_and_shown_in_the_time_of_day_only(step: int) -> Non
     clock.now_ns()
     assert times.stepped
     assert times.recorded(clock.now_ns()) - before == SECOND
-    assert "400.0 days" in times.take_story()
+    assert "400.0 days" in times.take_step()
     assert not times.stepped
-    assert times.take_story() == ""
+    assert times.take_step() == ""
     assert wall_of(times, clock) == machine.wall_ns
     machine.wall_ns -= step
     machine.sleep(SECOND)
     assert times.recorded(clock.now_ns()) - before == 2 * SECOND
-    assert "400.0 days" in times.take_story()
+    assert "400.0 days" in times.take_step()
     assert times.anchor.offset_ns == 0
 
 
@@ -57,24 +57,24 @@ def test_a_restart_of_the_same_boot_counts_what_elapsed(step: int, *, knows: boo
     again = resumed(later, last, times.anchor)
     assert again.recorded(later.now_ns()) - last == 60 * SECOND
     assert wall_of(again, later) == machine.wall_ns
-    assert bool(again.take_story()) == bool(step)
+    assert bool(again.take_step()) == bool(step)
     assert again.clock_ns(again.recorded(later.now_ns())) == later.now_ns()
 
 
 def test_recorded_time_from_the_future_goes_on_at_once_after_another_boot() -> None:
     machine = Machine()
-    last = machine.wall_ns + 400 * DAY  # as data that a version without anchors recorded
+    last = machine.wall_ns + 400 * DAY  # like data of a version without anchors
     machine.reboot()
     clock = machine.clock()
     times = resumed(clock, last, NO_ANCHOR)
-    assert "back by 400.0 days" in times.take_story()
+    assert "back by 400.0 days" in times.take_step()
     assert times.recorded(clock.now_ns()) == last
     machine.sleep(5 * SECOND)
     assert times.recorded(clock.now_ns()) == last + 5 * SECOND
     assert wall_of(times, clock) == machine.wall_ns
-    # and the next restart tells nothing new
+    # and the next restart reports no step
     again = resumed(clock, last + 5 * SECOND, times.anchor)
-    assert again.take_story() == ""
+    assert again.take_step() == ""
 
 
 def test_after_another_boot_the_wall_clock_says_how_long_it_was() -> None:
@@ -86,7 +86,7 @@ def test_after_another_boot_the_wall_clock_says_how_long_it_was() -> None:
     clock = machine.clock()
     times = resumed(clock, last, Anchor(0, "one", last - 50 * SECOND))
     assert times.recorded(clock.now_ns()) == machine.wall_ns
-    assert times.take_story() == ""
+    assert times.take_step() == ""
 
 
 def test_health_shows_a_step_for_an_hour() -> None:

@@ -1,4 +1,4 @@
-"""Quotas at a scheduler machine: limits on the log, one event each, and the same answers after a restart."""
+"""Quotas at the machine: the log has the limits, each reached quota is one event, and a restart changes no answer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def registration(rm_id: str, identity: str = "", config: str = CONFIG, **limits:
 
 
 def register(rig: Rig, rm_id: str = RM, identity: str = "", config: str = CONFIG, **limits: int) -> str:
-    """Returns the refusal; "": registered."""
+    """Register the RM. Return the refusal; "": registered."""
     rig.send(registration(rm_id, identity, config, **limits), rm_id=rm_id)
     answer = rig.registrations[-1]
     assert answer.accepted != answer.exhausted
@@ -51,7 +51,7 @@ def node(node_id: str) -> si.NodeRequest:
 
 
 def rejected(rig: Rig) -> list[str]:
-    """The reasons of all rejections so far."""
+    """Return the reasons of all rejections so far."""
     found: list[str] = []
     for _, response in rig.responses:
         for kind in ("rejected", "rejectedAllocations"):
@@ -142,7 +142,7 @@ def test_a_configuration_with_too_many_queues_is_refused() -> None:
     assert not rig.machine.rms
 
 
-# ---- told once -------------------------------------------------------------------------------------------------------
+# ---- one event for each reached quota --------------------------------------------------------------------------------
 
 
 def test_a_reached_quota_is_told_once_until_it_has_room_again() -> None:
@@ -152,7 +152,7 @@ def test_a_reached_quota_is_told_once_until_it_has_room_again() -> None:
     rig.rebuild()
     register(rig, applications=2)
     rig.send(application("one"), application("two"))
-    assert told(rig) == []  # the limit itself is no trouble
+    assert told(rig) == []  # exactly the limit is allowed
     for number in range(5):
         rig.send(application(f"more{number}"))
     story = "quota applications reached: 2 of 2; what would be over it is rejected until there is room"
@@ -170,7 +170,7 @@ def test_a_reached_quota_is_told_once_until_it_has_room_again() -> None:
     rig.send(si.ApplicationRequest(remove=[si.RemoveApplicationRequest(applicationID="two", partitionName="default")]))
     rig.wait(61)
     rig.send(application("five"), application("six"))
-    assert told(rig) == [story]  # reached before the minute's end was seen
+    assert told(rig) == [story]  # reached again before the minute was over
     rig.send(si.ApplicationRequest(remove=[si.RemoveApplicationRequest(applicationID="five", partitionName="default")]))
     rig.wait(61)
     rig.send(node("n1"))

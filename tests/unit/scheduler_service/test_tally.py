@@ -1,4 +1,4 @@
-"""The tally: every kind of thing is counted once, with the transaction that it happened in, and outlives machines."""
+"""The tally counts each kind of change once, in the transaction of the change, and survives restarts."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def recorded(rig: Rig) -> state_pb2.TallyObject:
 
 
 def counts(rig: Rig) -> dict[str, int]:
-    """What is not 0, without decisions, and all ends, which the rig compares with what runs."""
+    """Return the counts that are not 0, without decisions and all ends (the rig checks those two)."""
     found = {name: getattr(tally(rig), name) for name in TALLIED}
     return {name: count for name, count in found.items() if count and name not in ("decisions", "ended")}
 
@@ -123,7 +123,7 @@ def test_a_preemption_counts_once_in_spite_of_reminders(rig: Rig) -> None:
     assert tally(rig).preempted == 1, rig.of("released")
     heard = len(rig.of("released"))
     rig.wait(REMIND_S)
-    assert len(rig.of("released")) > heard, "it is told again"
+    assert len(rig.of("released")) > heard, "the release is repeated"
     (victim,) = {release.allocationKey for release in rig.of("released")}  # type: ignore[attr-defined]
     rig.send(make.release("app", victim, si.PREEMPTED_BY_SCHEDULER))
     assert counts(rig) == {**BEGUN, "applications_accepted": 2, "allocated": 3, "preempted": 1}
@@ -201,7 +201,7 @@ def test_a_record_without_a_tally_is_one_that_begins_at_0(rig: Rig) -> None:
 
 def test_allocations_dropped_by_a_registration_count_as_ended(rig: Rig) -> None:
     rig.send(make.asks(make.allocation("app", "theirs", "n1", vcore=1), make.allocation("app", "k", vcore=1_000)))
-    # In the same batch one more is reported, which nobody hears of.
+    # The same batch reports one more, which has no answer.
     rig.send(make.asks(make.allocation("app", "late", "n1", vcore=1)), make.registration(CONFIG))
     assert counts(rig) == {**BEGUN, "allocated": 1, "reported": 2, "dropped": 3}
     assert tally(rig).ended == 3
@@ -241,7 +241,7 @@ def test_counts_missing_in_an_earlier_version_are_corrected(
 
 
 class Killed(Rig):
-    """Now and then a machine is lost before its transaction is committed: the next one gets the same requests again."""
+    """Sometimes loses a machine before its transaction is committed. The next machine gets the same requests."""
 
     def __init__(self, dice: random.Random, chance: float) -> None:
         self.dice, self.chance, self.kills = dice, chance, 0
@@ -252,7 +252,7 @@ class Killed(Rig):
         topic = self.topics.requests
         batch = [Record(topic, 0, number, 0, rm_id.encode(), value) for number, value in enumerate(values)]
         while self.dice.random() < self.chance:
-            self.machine.apply(batch, self.now_ns)  # what it gave is never written
+            self.machine.apply(batch, self.now_ns)  # its output is never written
             self.kills += 1
             self.rebuild()
         return self._take(self.machine.apply(batch, self.now_ns))  # type: ignore[return-value]
@@ -292,9 +292,9 @@ def _answers(rig: Rig, kind: type, field: str) -> int:
 
 
 def _told(rig: Rig) -> dict[str, int]:
-    """The same counts, from what the RM was told."""
+    """Return the same counts, computed from the RM's responses."""
     ended = (si.EventRecord.ALLOC_CANCEL, si.EventRecord.ALLOC_NODEREMOVED)
-    anew = "the resource manager registered again"  # what goes then was not released
+    anew = "the resource manager registered again"  # allocations that go with it are not released
     return {
         "allocated": sum(not key.startswith("theirs") for key in rig.keys("new")),
         "released": sum(event.eventChangeDetail in ended and event.message != anew for _, event in rig.events),
@@ -331,7 +331,7 @@ def test_a_follower_has_the_same_tally(rig: Rig) -> None:
 
 
 class Ticking:
-    """A clock that goes on by a millisecond whenever somebody looks."""
+    """A clock that advances by a millisecond at each reading."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -347,10 +347,10 @@ def test_decisions_and_their_time_are_counted_with_the_rm_that_they_were_for() -
     machine.folded(rig.now_ns)
     rig.register(CONFIG)
     registered = replace(tally(rig))
-    assert (registered.decisions, registered.deciding_us) == (1, 2_000)  # taken in, then decided and made ready
+    assert (registered.decisions, registered.deciding_us) == (1, 2_000)  # the input, then the decision and the output
     rig.send(make.node("n1", vcore=1_000), make.node("n2", vcore=1_000))
     assert (tally(rig).decisions, tally(rig).deciding_us) == (2, 5_000)
-    rig.tick()  # nothing follows from it
+    rig.tick()  # it has no effect
     rig.send(make.asks())
     assert (tally(rig).decisions, tally(rig).deciding_us) == (2, 5_000)
     rig.send(make.node("n3", vcore=1_000))
@@ -377,7 +377,7 @@ def test_prometheus_sees_the_same_counts() -> None:
     rig.send(make.node("n1", vcore=10_000), make.application("app", "root.a"), rm_id=rm_id)
     rig.send(make.asks(make.allocation("app", "k", vcore=1_000)), rm_id=rm_id)
     assert allocated.labels(rm_id)._value.get() == 1
-    assert deciding_seconds.labels(rm_id)._value.get() == 0  # this machine's clock stands still
+    assert deciding_seconds.labels(rm_id)._value.get() == 0  # the clock of this machine stands still
 
 
 def test_each_count_has_a_metric_of_its_own() -> None:
@@ -392,7 +392,7 @@ def test_each_round_is_spread_by_how_long_it_took_and_that_outlives_machines(rig
     rig.send(make.asks(make.allocation("app", "k", vcore=1_000)))
     before = list(tally(rig).deciding_spread)
     assert before[5] == 1
-    assert list(recorded(rig).deciding_spread) == before[:6]  # without the zeros behind it
+    assert list(recorded(rig).deciding_spread) == before[:6]  # without trailing zeros
     folder = StateFolder()
     for number, (key, value) in enumerate(rig.state.items()):
         folder.take(Record("state", 0, number, 0, key, value))

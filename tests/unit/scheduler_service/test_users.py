@@ -31,7 +31,7 @@ NOW_NS = 10**18
 class Source:
     """A source of groups that counts how often it is asked.
 
-    :ivar answer: what it gives, or raises.
+    :ivar answer: groups to return, or an error to raise.
     """
 
     def __init__(self, *groups: str) -> None:
@@ -155,7 +155,7 @@ def test_a_source_that_hangs_costs_one_wait_and_then_none() -> None:
     try:
         for user in ("ann", "bob", "zoe"):
             assert "did not answer" in _reason(groups, user)
-        # Later each further wait keeps one thread, and there is an end to it.
+        # After that, each further wait keeps one thread, up to a limit.
         for turn in range(1, LOOKUPS_MAX + 3):
             _reason(groups, f"user{turn}", NOW_NS + turn * UNKNOWN_NS)
         assert sum(thread.name == "user-groups" for thread in threading.enumerate()) <= LOOKUPS_MAX
@@ -220,7 +220,7 @@ SECRETS = {
 
 
 def secrets(directory: Path, **changed: str | None) -> Path:
-    """A secrets directory; None takes a file away."""
+    """Fill a secrets directory; None removes a file."""
     directory.mkdir(exist_ok=True)
     for name, text in {**SECRETS, **changed}.items():
         if text is not None:

@@ -1,4 +1,4 @@
-"""Groups from a directory, played by ldap3's own server without a network."""
+"""Groups from an LDAP directory, simulated by ldap3's own mock server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from muster_scheduler.users import LdapConfig, LdapSource, UserGroups
 
 BASE = "dc=example,dc=com"
 READER = f"cn=reader,{BASE}"
-PASSWORD = "correct horse"  # of a directory that exists in this test only
+PASSWORD = "correct horse"  # the password of this test's directory
 
 PEOPLE: dict[str, dict[str, Any]] = {
     "ann": {"memberOf": [f"CN=ops,OU=groups,{BASE}", f"cn=dev team , {BASE}"], "mail": "CN=not-a-group,x=y"},
@@ -65,10 +65,10 @@ def _source(directory: Path, **changed: str) -> LdapSource:
         ("ann", ("ann", "ops", "dev team")),
         ("bob", ("bob", "ops")),
         ("zoe", ("zoe",)),  # in no group
-        ("nobody", ("nobody",)),  # not in the directory: as YuniKorn has it
+        ("nobody", ("nobody",)),  # not in the directory, as in YuniKorn
         ("eve", ("eve", "a,b+c", "fünf")),
         ("a*", ("a*", "star")),  # a star in a name is no wildcard
-        ("ann)(uid=bob", ("ann)(uid=bob",)),  # nor do brackets leave the filter
+        ("ann)(uid=bob", ("ann)(uid=bob",)),  # brackets do not leave the filter
     ],
 )
 def test_a_users_groups(tmp_path: Path, user: str, groups: tuple[str, ...]) -> None:

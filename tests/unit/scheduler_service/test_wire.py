@@ -1,4 +1,4 @@
-"""Records put together by hand (``wire.py``) say what the stubs would have written, in as many bytes."""
+"""Records of the hand-written encoder (``wire.py``) decode to the stubs' values and have the stubs' length."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def quantities(values: Mapping[str, int] | None) -> pb.Quantities | None:
 
 
 def assert_says(written: bytes, expected: Message) -> None:
-    """(Not to the byte: of two names of which one begins with the other the stubs write the longer one first.)"""
+    """Compare decoded values, not bytes: if one name begins with another, the stubs write the longer one first."""
     assert type(expected).FromString(written) == expected
     assert len(written) == expected.ByteSize()
 

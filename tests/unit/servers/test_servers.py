@@ -39,7 +39,7 @@ def test_an_address_that_does_not_answer_is_an_error_and_hides_its_password(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))  # bound, and not listening: refuses
+        closed.bind(("127.0.0.1", 0))  # bound but not listening: connections are refused
         port = closed.getsockname()[1]
         monkeypatch.setenv("MUSTER_TEST_POSTGRES", f"postgresql://muster:hidden@127.0.0.1:{port}/muster")
         monkeypatch.setattr(servers, "GIVEN_TIMEOUT_S", 0.2)

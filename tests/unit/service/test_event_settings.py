@@ -1,4 +1,4 @@
-"""The settings of events that an RM gives: every key, Go's way of reading values, what is kept and what is said."""
+"""An RM's event settings: every key, Go's reading of values, kept values and warnings."""
 
 from __future__ import annotations
 

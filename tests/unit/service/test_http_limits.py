@@ -46,7 +46,7 @@ async def served(request_s: float = 60.0, connections_max: int = 0) -> AsyncIter
 
 
 async def rest(reader: asyncio.StreamReader) -> bytes:
-    """What comes until the server ends the connection."""
+    """Return all bytes until the server ends the connection."""
     said = b""
     async with asyncio.timeout(PATIENCE_S):
         with contextlib.suppress(ConnectionResetError):
@@ -99,7 +99,7 @@ async def test_a_client_that_waits_for_its_answer_is_not_cut(sent: bytes) -> Non
 
 
 async def test_a_slow_reader_is_not_cut_and_a_stalled_one_is() -> None:
-    """Also when all of it is written: much of it waits in this process still."""
+    """This holds also when the application has written all of it: much still waits in this process."""
     body = b"x" * (32 << 20)  # (the kernel takes some megabytes)
     server = HttpServer(PlainTextResponse(body), "127.0.0.1:0", 1.0, request_s=60.0)
     await server.start()
@@ -160,13 +160,13 @@ def test_many_simultaneous_connections_do_not_use_up_the_open_files() -> None:
         assert serving.stdout is not None
         port = int(serving.stdout.readline())
         with contextlib.ExitStack() as stack:
-            for _ in range(32):  # as many as are let in: a quarter of the files
+            for _ in range(32):  # the limit of connections: a quarter of the files
                 stack.enter_context(socket.create_connection(("127.0.0.1", port)))
             for _ in range(400):
                 client = stack.enter_context(socket.socket())
                 client.setblocking(False)
                 client.connect_ex(("127.0.0.1", port))
-            time.sleep(0.2)  # (it looks when it likes; too early a look would find nothing)
+            time.sleep(0.2)  # (the server checks at its own times; an early check would find nothing)
             serving.stdin.write("\n")
             serving.stdin.flush()
             assert serving.stdout.readline() == "[]\n"
@@ -211,7 +211,7 @@ async def test_input_that_is_not_http_does_not_fill_the_log(caplog: pytest.LogCa
             assert b"400" in await rest(reader)
             writer.close()
         await asyncio.sleep(0)
-        # (Each second one, however long it takes; twenty of them took twenty seconds.)
+        # (Every second request. Twenty of them took twenty seconds.)
         assert len([each for each in caplog.records if each.name == "uvicorn.error"]) < 20
         logging.getLogger("uvicorn.error").error("worse")
         assert caplog.records[-1].message == "worse"

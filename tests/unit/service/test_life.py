@@ -32,7 +32,7 @@ async def test_a_stop_ends_it_in_order() -> None:
     waiting = asyncio.create_task(waited(life))
     await asyncio.sleep(0)
     assert life.begin_stop()
-    assert not life.begin_stop(), "the second one has nothing to do"
+    assert not life.begin_stop(), "the second stop has nothing to do"
     await life.cancel_tasks()
     assert task.cancelled()
     assert life.alive
@@ -53,10 +53,10 @@ async def test_a_task_that_ends_is_the_end(work: type, kind: type[Exception], sa
     with pytest.raises(kind, match=re.escape(said)):
         await waited(life)
     assert not life.alive
-    assert life.begin_stop(), "what is left is stopped all the same"
+    assert life.begin_stop(), "a stop after a failure stops the rest"
     await life.cancel_tasks()
     life.end()
-    with pytest.raises(kind):  # still: an end in order does not hide what came before
+    with pytest.raises(kind):  # still: a regular end does not hide the earlier error
         await waited(life)
 
 
@@ -138,12 +138,12 @@ async def test_work_goes_on_until_something_is_over() -> None:
     over.set()
     assert not await until(work(), over.wait())
     assert ended == ["work"]
-    # 2. it comes to its end, or fails, while nothing is over
+    # 2. the work ends or fails first
     over.clear()
     assert await until(_returns(), over.wait())
     with pytest.raises(ValueError, match="broken"):
         await until(_fails(), over.wait())
-    # 3. nobody waits any more: both have ended
+    # 3. the waiter is cancelled: both have ended
     waiting = asyncio.create_task(until(work(), over.wait()))
     await asyncio.sleep(0.01)
     waiting.cancel()

@@ -55,7 +55,7 @@ async def test_a_stopped_loop_is_told_by_the_thread_and_a_turning_one_lives_agai
 
     thread = threading.Thread(target=probe)
     thread.start()
-    # This stops the loop, as a long computation does, until the thread has told it.
+    # This blocks the loop, as a long computation does, until the thread has answered.
     assert told.wait(PATIENCE_S)
     assert answers[-1] == 503
     async with asyncio.timeout(PATIENCE_S):

@@ -47,7 +47,7 @@ async def test_a_page_of_another_host_is_refused(headers: dict[str, str], *, pri
         assert answer.json()["message"] == "it is a request of another host's page: ask the gateway"
         assert "access-control-allow-origin" not in answer.headers
         assert (await client.head("/", headers=headers)).content == b""
-        # What the gateway passes on it let in: an open front is for every page.
+        # The gateway has admitted the requests that it passes on: an open front is open to every page.
         assert (await client.get("/", headers=headers | TOLD)).status_code == 200
 
 
@@ -67,7 +67,7 @@ async def test_a_page_of_another_host_is_refused(headers: dict[str, str], *, pri
 )
 async def test_a_name_that_was_bound_to_the_loopback_is_found_out(host: str, status: int, *, private: bool) -> None:
     async with asked(private=private) as client:
-        # After rebinding the page is of the same origin, and may say that it is the gateway.
+        # After rebinding, the page has the same origin, and may claim to be the gateway.
         for headers in ({"Host": host}, {"Host": host} | TOLD):
             assert (await client.get("/", headers=headers)).status_code == status
 

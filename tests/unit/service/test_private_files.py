@@ -1,4 +1,4 @@
-"""Data files are for their own user only, whatever the umask, the directory and the mode that an older file has."""
+"""Only the owner can read data files, for any umask, directory and mode of an older file."""
 
 from __future__ import annotations
 

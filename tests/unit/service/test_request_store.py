@@ -1,4 +1,4 @@
-"""The store of request events: newest kept, removed when sent, what was dropped is counted."""
+"""The store of request events keeps the newest, removes sent ones, and counts dropped ones."""
 
 from __future__ import annotations
 

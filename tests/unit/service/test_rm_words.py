@@ -1,4 +1,4 @@
-"""How an RM stands, in words."""
+"""The text for an RM's state."""
 
 from __future__ import annotations
 

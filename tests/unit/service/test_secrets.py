@@ -1,4 +1,4 @@
-"""A secret is masked by its value, wherever it stands; what is no secret stays as it is, to the character."""
+"""A secret is masked by its value at every place. Other text stays the same, to the character."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_ordinary_texts_stay(text: str) -> None:
     assert masked_text(text * 1) is masked_text(text), "short texts are remembered"
 
 
-# 256 KiB of each: a pattern that goes back over a text would not come to an end within the test's time.
+# 256 KiB of each: a pattern with backtracking would exceed the test's time limit.
 HOSTILE = [
     *("a", "://a:", "eyJaaaa-", "token:", "token:x ", 'token="', "token:'", "-----BEGIN ", "a: ", "basic ", "xoxb-a-"),
     *("sk-", "SG.aaaa-", "authorization: ", "A1b/", "?sig=", "- x:\n", "passwordpasswordpassword-", "@", "{token: "),

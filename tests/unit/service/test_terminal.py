@@ -1,4 +1,4 @@
-"""No text from elsewhere commands a terminal, is markup, or hides; the meaning of JSON stays."""
+"""Foreign text cannot control a terminal, act as markup or hide. JSON keeps its meaning."""
 
 from __future__ import annotations
 

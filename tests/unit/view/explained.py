@@ -1,6 +1,6 @@
-"""One small cluster for each reason, each "no" of preemption and each rule of preemption: decided by a whole core.
+"""Small clusters for docs/explain.md: one for each reason, each refusal of preemption and each rule of preemption.
 
-docs/explain.md shows what is said of them.
+A whole core decides in each of them.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ GIB = 1 << 30
 
 @dataclass
 class Explained:
-    """A cluster, and the ask in it that is explained."""
+    """A cluster and the ask to explain."""
 
     cluster: Arena
     key: str = "ask"
@@ -188,7 +188,7 @@ def required_node_full() -> Explained:
 
 
 def gang(arena: Arena, app: str, total: int, *, style: str = "", timeout_ms: int = 0) -> None:
-    """An application of ann's whose placeholders take so many vcores (in thousandths) in all."""
+    """An application of ann's. Its placeholders want this many millivcores together."""
     asked = {"vcore": total}
     arena.do(
         UpdateApplications(
@@ -211,18 +211,18 @@ def gang(arena: Arena, app: str, total: int, *, style: str = "", timeout_ms: int
 def member(
     arena: Arena, app: str, key: str, vcore: int, *, real: bool = False, group: str = "workers", node: str = ""
 ) -> Outcome:
-    """One placeholder of a gang, or one real ask that may take its place."""
+    """One placeholder of a gang, or one real ask that may replace it."""
     asked = AskItem(key, app, "default", {"vcore": vcore}, task_group=group, placeholder=not real, node_id=node)
     return arena.do(UpdateAllocations([asked]))
 
 
 def confirm(arena: Arena, app: str, key: str, termination: Termination = Termination.PLACEHOLDER_REPLACED) -> Outcome:
-    """The RM confirms that a placeholder is gone."""
+    """The RM confirms the release of a placeholder."""
     return arena.release(app, key, termination)
 
 
 def gang_room() -> Explained:
-    """One gang has started and will take 2 more vcores; for another of 4 there is no room beside it."""
+    """One gang has started and needs 2 more vcores. There is no room for another gang of 4 beside it."""
     arena = one_queue("{name: a, resources: {max: {vcore: 8}}}")
     arena.want("app", "runs", vcore=1_000)
     gang(arena, "first", 4_000)
@@ -253,7 +253,7 @@ def placeholder_leaving() -> Explained:
 
 
 def placeholder_stuck() -> Explained:
-    """The placeholder's node is draining; what is left of the other one is too little."""
+    """The placeholder's node is draining, and the other node has too little room."""
     arena = one_queue()
     gang(arena, "spark", 4_000)
     member(arena, "spark", "placeholder-0", 4_000)
@@ -272,7 +272,7 @@ def queue_stopped() -> Explained:
 
 
 def rm_asked() -> Explained:
-    """The RM wants to be asked, and has been silent for two seconds."""
+    """The RM has not answered a question for two seconds."""
     arena = one_queue()
     arena.do(SetCallbacks(CallbackPolicy(predicates=True, connected=True, since_ns=arena.now_ns)))
     arena.want("app", "ask", preempts=False, vcore=1_000)
@@ -281,7 +281,7 @@ def rm_asked() -> Explained:
 
 
 def rm_turn() -> Explained:
-    """The RM wants to be asked about one proposal at a time on each node, and is asked about another one."""
+    """The RM takes one proposal at a time on each node, and another ask's proposal is open."""
     arena = one_queue()
     policy = CallbackPolicy(predicates=True, connected=True, since_ns=arena.now_ns, alone=Scope.NODE)
     arena.do(SetCallbacks(policy))
@@ -291,7 +291,7 @@ def rm_turn() -> Explained:
 
 
 def refused_by_rm() -> Explained:
-    """Two nodes have room, and the RM wants neither for the ask."""
+    """Two nodes have room, and the RM refuses both for the ask."""
     arena = one_queue()
     arena.node("n2", vcore=4_000)
     arena.do(SetCallbacks(CallbackPolicy(predicates=True, connected=True, since_ns=arena.now_ns)))
@@ -364,7 +364,7 @@ RICH = "{name: rich}"
 def poor_and_rich(
     poor: str = POOR, *, preempts: PreemptionConfig | None = None, victims: int = 4, opted_out: int = 0
 ) -> Arena:
-    """A node that an application of root.rich has filled, and an application of root.a that wants some of it."""
+    """An application of root.rich has filled the node, and an application of root.a wants a part of it."""
     arena = cluster(poor, RICH, preempts=preempts)
     arena.node("n1", vcore=8_000)
     add(arena, "app", "root.a")
@@ -391,7 +391,7 @@ def limit() -> Explained:
 
 
 def not_needed() -> Explained:
-    """Of what goes for the first daemon enough is left for the second."""
+    """The victims for the first daemon free enough for the second, too."""
     arena = cluster("{name: a}", RICH)
     arena.node("n1", vcore=8_000)
     add(arena, "app", "root.a")
@@ -403,7 +403,7 @@ def not_needed() -> Explained:
 
 
 def too_many_ways() -> Explained:
-    """A search that may look at five ways only."""
+    """The search may try five combinations only."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(preemption, "STEPS_PER_NODE_MAX", 5)
         arena = cluster("{name: a, resources: {guaranteed: {vcore: 20}}}", RICH)
@@ -431,11 +431,11 @@ NOES: dict[PreemptionNo, Callable[[], Explained]] = {
 }
 
 
-# ---- who must go -----------------------------------------------------------------------------------------------------
+# ---- rules of preemption ---------------------------------------------------------------------------------------------
 
 
 def told(arena: Arena) -> dict[str, Any]:
-    """The story of the only allocation that was told to go."""
+    """Return the explanation of the cluster's only preempted allocation."""
     partition = arena.partition
     (held,) = [
         held for app in partition.apps.values() for held in app.allocations.values() if held.preempted is not None
@@ -496,7 +496,7 @@ RULES: dict[str, Callable[[], dict[str, Any]]] = {
 
 
 def a_node() -> dict[str, Any]:
-    """The node of the first of these stories, with more that waits."""
+    """Return the explanation of the first cluster's node, with more pending asks."""
     arena = poor_and_rich()
     arena.want("app", "ask", vcore=2_000)
     arena.wait(31)
@@ -511,7 +511,7 @@ def a_node() -> dict[str, Any]:
 
 
 def one_after_another() -> dict[str, Any]:
-    """An ask that no node was there for, then none large enough, and that its queue's max holds back now."""
+    """An ask with three reasons in turn: no node, no node large enough, the queue's max."""
     arena = cluster("{name: a, resources: {max: {vcore: 4}}}")
     add(arena, "app", "root.a")
     arena.want("app", "ask", preempts=False, vcore=2_000)
@@ -528,7 +528,7 @@ def one_after_another() -> dict[str, Any]:
 
 
 def closed_nodes() -> dict[str, Any]:
-    """No node takes anything new, each for another reason; and one is there no more."""
+    """Each node is closed for another reason; the offer of a node was revoked."""
     arena = closed_by_all()
     arena.want("app", "ask", preempts=False, vcore=1_000)
     arena.wait(60)
@@ -564,7 +564,7 @@ def says(arena: Arena, source: str, *said: ExternalNode | ExternalOffer) -> None
 
 
 def one_closed() -> dict[str, Any]:
-    """Of two nodes one is drained by an operator, and the other one is full."""
+    """An operator has drained one of two nodes, and the other is full."""
     arena = one_queue()
     arena.node("n2", vcore=8_000)
     arena.do(UpdateNodes((NodeItem("n1", NodeAction.DRAIN_NODE, by_operator=True),)))
@@ -574,7 +574,7 @@ def one_closed() -> dict[str, Any]:
 
 
 def after_a_pause() -> dict[str, Any]:
-    """It waited for room, an operator paused and resumed the resource manager, and it waits for room again."""
+    """The ask waited for room, an operator paused and resumed the RM, and the ask waits for room again."""
     found = no_node_has_room()
     arena = found.cluster
     arena.wait(600)
@@ -586,7 +586,7 @@ def after_a_pause() -> dict[str, Any]:
 
 
 def with_victims() -> dict[str, Any]:
-    """The ask of the first of these stories."""
+    """The ask of the first cluster with victims."""
     return asked(poor_and_rich()).json()
 
 
@@ -596,7 +596,7 @@ def a_queue() -> dict[str, Any]:
 
 
 def a_gang() -> dict[str, Any]:
-    """One of its placeholders was replaced, one is being replaced, one holds room, and one was taken back."""
+    """One placeholder was replaced, one is being replaced, one holds room, and one was removed."""
     arena = one_queue()
     gang(arena, "spark", 8_000, style="Hard", timeout_ms=600_000)
     for number in range(4):
@@ -618,6 +618,6 @@ def application(arena: Arena, app: str) -> dict[str, Any]:
 
 
 def of_a_gang() -> dict[str, Any]:
-    """What is said of that gang, beside what is said of every application."""
+    """Return the gang's part of the explanation of :func:`a_gang`."""
     found = a_gang()
     return {name: found[name] for name in ("message", "gang", "replacements")}

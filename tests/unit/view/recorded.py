@@ -1,4 +1,4 @@
-"""Resource managers whose state is written to a log as the scheduler does, and views that follow it."""
+"""Resource managers whose records are written to a log as the scheduler does, and views that follow the log."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ LEAVES = "{name: root, submitacl: '*', queues: [{name: a, resources: {max: {vcor
 
 
 class Recorded:
-    """An RM with a core in the hand, and its records as the scheduler would write them.
+    """An RM with a core that the test drives, and its records as the scheduler would write them.
 
-    :ivar cluster: the core; what it does is written by :meth:`write`.
+    :ivar cluster: the core; :meth:`Bench.write` writes its changes.
     """
 
     def __init__(self, topics: Topics, rm_id: str, queues: str = LEAVES, partition: str = "") -> None:
@@ -51,7 +51,7 @@ class Recorded:
         return self.record(state_codec.RM, "-", value=encode_rm(self.info, self.cluster.core.next_submission))
 
     def records(self) -> list[OutRecord]:
-        """What happened since the last call, as one transaction's records: the RM's own first."""
+        """Return the changes since the last call as the records of one transaction, the RM's own record first."""
         found = [self.own_record()]
         if self.info.registrations != self._registered:
             self._registered = self.info.registrations
@@ -66,7 +66,7 @@ class Recorded:
 
 
 class ClockOf(SystemClock):
-    """A wall clock that somebody else sets, so that what is answered at two moments can be compared."""
+    """A wall clock that the test sets, so that answers of two moments can be compared."""
 
     def __init__(self, now_ns: Callable[[], int]) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class Bench:
         return Recorded(self.topics, rm_id, queues, partition)
 
     async def write(self, *rms: Recorded) -> None:
-        """What the RMs did, one transaction each."""
+        """Write the changes of the RMs, one transaction each."""
         for each in rms:
             await self.commit(each.partition, each.records())
 

@@ -1,4 +1,4 @@
-"""The configuration in YuniKorn's shape, and judging one."""
+"""The configuration in YuniKorn's shape, and the validation of one."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_go_names_with_empty_structs_and_without_empty_lists() -> None:
         "NodeSortPolicy": {"Type": "binpacking", "ResourceWeights": {"vcore": 2, "memory": 0.5}},
         "UserGroupResolver": {},
     }
-    # Queues without a root stand below one, which has the partition's limits.
+    # Queues without a root get one, which has the partition's limits.
     root = dict(partition["Queues"][0])
     first, second = root.pop("Queues")
     assert root == {"Name": "root", "Parent": True, "Resources": {}, "ChildTemplate": {}, "Limits": LIMITS} | {
@@ -82,7 +82,7 @@ def test_yaml_leaves_out_what_is_empty_and_can_be_applied_again() -> None:
 
 def test_yaml_is_written_as_go_does() -> None:
     text = configured.as_yaml(TEXT.replace("dbPassword: tiger", "z: '1', b: '2'"), {}).decode()
-    # Root's limits are its partition's: they stand twice, without an anchor. Maps are in order.
+    # Root's limits are its partition's: YAML has them twice, without an anchor. Maps are sorted.
     assert text.count("limit: everybody") == 2
     assert "&id" not in text
     assert "*id" not in text
@@ -91,7 +91,7 @@ def test_yaml_is_written_as_go_does() -> None:
 
 
 def test_words_are_what_they_mean() -> None:
-    """``yes`` is true where the field is true or false, as in Go; a text where that is wanted."""
+    """``yes`` is true in a boolean field and a text in a text field, as in Go."""
     text = """
 partitions:
   - name: default
@@ -113,7 +113,7 @@ partitions:
 
 
 def test_fields_that_go_never_omits() -> None:
-    """Types of filters and of sorting have no ``omitempty`` there; and the resolver's has a name of its own in JSON."""
+    """The types of filters and of sorting have no ``omitempty`` in Go. The resolver's type has another name in JSON."""
     text = """
 partitions:
   - name: default
@@ -130,7 +130,7 @@ partitions:
         {"Type": "", "Users": ["ann", "bob"]},
         {"Type": ""},
     ]
-    # YAML leaves a struct out when all of it is empty; else what it has always is in it.
+    # YAML omits a struct if all of it is empty; otherwise it has the fields without ``omitempty``.
     (partition,) = YAML(typ="safe").load(configured.as_yaml(text, {}).decode())["partitions"]
     assert "nodesortpolicy" not in partition
     assert partition["preemption"] == {"enabled": False}

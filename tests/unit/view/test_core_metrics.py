@@ -1,4 +1,4 @@
-"""``/ws/v1/metrics``: YuniKorn's families, and what they say of a cluster."""
+"""``/ws/v1/metrics``: YuniKorn's families and their figures for a cluster."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from muster_view.metrics.census import Census, PartitionCensus
 from unit.view.recorded import Bench, Recorded, client_of
 
 METRICS = "/ws/v1/metrics"
-# As YuniKorn has them: name, type, labels, and the values that a label may have.
+# YuniKorn's metrics: name, type, labels, and the possible values of a label.
 STATES = {"new", "accepted", "rejected", "running", "failing", "failed", "resuming", "completing", "completed"}
 REFERENCE: dict[str, tuple[str, tuple[str, ...], dict[str, set[str]]]] = {
     "yunikorn_scheduler_container_allocation_attempt_total": (
@@ -76,7 +76,7 @@ REFERENCE: dict[str, tuple[str, tuple[str, ...], dict[str, set[str]]]] = {
     "yunikorn_event_total_processed": ("gauge", (), {}),
     "yunikorn_runtime_go_mem_stats": ("gauge", ("MemStats",), {}),
 }
-# Of the reference, and not here: docs/metrics.md says why.
+# Metrics of YuniKorn that Muster does not have; docs/metrics.md gives the reasons.
 LEFT_OUT = {
     "yunikorn_runtime_go_pause_ns",
     "yunikorn_runtime_go_pause_end",
@@ -138,7 +138,7 @@ async def test_the_families_are_the_real_core_s(bench: Bench) -> None:
         if kind == "histogram":
             limits = [dict(at)["le"] for (sample, at) in family.samples if sample.endswith("_bucket")]
             assert limits == BUCKETS * max(1, len(values.get("level", ()))), name
-    # The families' own table says the same.
+    # The table of families must agree.
     table = {each.name: (each.type, tuple(sorted(each.labels))) for each in core_metrics.FAMILIES}
     for name, (kind, labels, _) in REFERENCE.items():
         general = name.replace("_vcore_", "_{}_").replace("_root_a_", "_{}_").replace("_root_b_", "_{}_")
@@ -146,7 +146,7 @@ async def test_the_families_are_the_real_core_s(bench: Bench) -> None:
 
 
 async def test_names_of_queues_as_older_dashboards_have_them(bench: Bench) -> None:
-    """What the shim's dashboard asks for: ``yunikorn_root_<queue>_queue_app`` and ``…_queue_resource``."""
+    """The shim's dashboard queries ``yunikorn_root_<queue>_queue_app`` and ``…_queue_resource``."""
     queues = QUEUES.replace("{name: b}", "{name: b}, {name: a-a}, {name: a_a, resources: {max: {vcore: 1}}}")
     rm = bench.rm(queues=queues, partition=DYNAMIC)
     busy(rm)
@@ -173,7 +173,7 @@ async def test_names_of_queues_as_older_dashboards_have_them(bench: Bench) -> No
             by_name = found.get(f"yunikorn_{name}_{kind}")
             assert {at: value for (_, at), value in by_name.samples.items()} == of_path if by_name else not of_path
             assert by_name is None or by_name.type == labelled.type
-    # Of two that look the same the first: a-a, which has no max of its own.
+    # Two queues have the same name here. The first counts: a-a, which has no max of its own.
     assert "max" not in found["yunikorn_root_a_a_queue_resource"].values("state")
 
 
@@ -210,7 +210,7 @@ async def test_a_queue_s_resources(bench: Bench) -> None:
             ("maxRunningApps", "apps"): 0,
         }
         assert of("root.b") == {("maxRunningApps", "apps"): 0}
-        # What was there once stays, with 0.
+        # A series that existed once stays, with 0.
         rm.cluster.release("x")
         await bench.write(rm)
         resources = (await scraped(client))["yunikorn_queue_resource"]
@@ -254,7 +254,7 @@ async def test_changes_are_counted(bench: Bench) -> None:
         assert found["yunikorn_queue_app"].value(queue="root.a", state="running") == 1
         assert found["yunikorn_queue_app"].value(queue="root.b", state="new") == 1
         assert found["yunikorn_queue_app_total"].samples == {}
-        # 1. it ends
+        # 1. the application ends
         rm.cluster.release("x")
         rm.cluster.wait(40)
         rm.cluster.app("wrong", "root.b.no-parent")
@@ -266,7 +266,7 @@ async def test_changes_are_counted(bench: Bench) -> None:
         assert found["yunikorn_queue_app"].value(queue="root.a", state="running") == 0
         assert found["yunikorn_scheduler_application_total"].values("state")["completed"] == 1
         assert found["yunikorn_queue_app_total"].value(queue="root.a", state="completed") == 1
-        # 2. its id is used again: it does not end twice
+        # 2. its id is used again: the end is not counted twice
         rm.cluster.app("x", "root.a")
         await bench.write(rm)
         found = await scraped(client)
@@ -287,7 +287,7 @@ async def test_a_rejected_application_counts_in_its_requested_queue(bench: Bench
     assert set(rm.cluster.partition.rejected) == {"one", "two", "three"}
     assert found["yunikorn_queue_app"].value(queue="root.a", state="rejected") == 2
     assert found["yunikorn_queue_app_total"].value(queue="root.a", state="rejected") == 2
-    # (There would be a queue "", and no end of names.)
+    # (Otherwise there would be a queue "", and names without a limit.)
     assert set(found["yunikorn_queue_app"].values("queue")) == {"root.a"}
 
 
@@ -313,7 +313,7 @@ async def test_nodes_by_how_full_they_are(bench: Bench) -> None:
         }
         assert found["yunikorn_scheduler_nvidia_com_gpu_node_usage_total"].values("range")["[0,10%]"] == 1
         assert found["yunikorn_scheduler_node"].values("state")["active"] == 6
-        # 1. one is drained, one is emptied, one goes
+        # 1. one is drained, one is emptied, one is removed
         cluster.do(nodes(NodeAction.DRAIN_NODE, {"n0": None}))
         cluster.release("x4", "k4")
         cluster.do(nodes(NodeAction.DECOMISSION, {"n3": None}))
@@ -327,7 +327,7 @@ async def test_nodes_by_how_full_they_are(bench: Bench) -> None:
             "draining": 1,
             "decommissioned": 1,
         }
-        # 2. what was on the node that went is released
+        # 2. the allocations of the removed node are released
         assert found["yunikorn_root_b_queue_container"].values("state") == {"allocated": 0, "released": 2}
 
 
@@ -351,7 +351,7 @@ async def test_a_queue_that_goes_takes_its_series_along(bench: Bench) -> None:
         assert "yunikorn_root_p_dynamic_queue_container" not in found
         for name in ("yunikorn_queue_resource", "yunikorn_queue_app"):
             assert "root.p.dynamic" not in found[name].values("queue")
-        # As in the core: what ended there is counted on.
+        # As in the core, the count of ended applications continues.
         assert found["yunikorn_queue_app_total"].value(queue="root.p.dynamic", state="completed") == 1
         assert found["yunikorn_scheduler_application_total"].values("state")["completed"] == 1
         follower = view._followers[rm.partition]
@@ -444,7 +444,7 @@ async def test_two_queues_of_one_name_share_a_family(bench: Bench) -> None:
     assert found["yunikorn_root_a_b_queue_container"].values("state") == {"allocated": 2, "released": 0}
 
 
-# ---- counted while folding, or all at once: the same ----------------------------------------------------------------
+# ---- incremental counts and full counts agree ----------------------------------------------------------------
 
 
 def counted(census: PartitionCensus) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The shapes, byte for byte: names, order, what is always there and what is left out."""
+"""The shapes, byte for byte: names, order, required and omitted fields."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def text(pieces: Pieces) -> bytes:
 
 
 def plain(shown: bytes) -> bytes:
-    """Without the ids of history servers, which test_ids.py is about."""
+    """Return the shape without the ids of history servers (test_ids.py tests those)."""
     return re.sub(rb',"id":"\w{26}"(?=})|"(id|partition_id|queueID|parentID)":"\w{26}",', b"", shown)
 
 
@@ -138,7 +138,7 @@ def test_queue_properties_and_what_they_mean() -> None:
 
 
 def test_delays_are_shown_where_they_have_an_effect() -> None:
-    """That of preemption at leaves, that of quotas at queues of the configuration; elsewhere the default."""
+    """The delay of preemption counts at leaves, that of quotas at configured queues. Other queues show the default."""
     queues = (
         "{name: root, submitacl: '*', properties: {preemption.delay: 5m, quota.preemption.delay: 90s}, queues:"
         " [{name: a}, {name: p, parent: true, childtemplate: {properties: {preemption.delay: 2m,"

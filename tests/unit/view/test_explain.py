@@ -1,4 +1,4 @@
-"""Explain over a log in memory: every endpoint, what it says, and its statuses."""
+"""Explain over a log in memory: each endpoint's answers and statuses."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PREEMPTING = """
 
 
 def preempting(rm: Recorded) -> None:
-    """x of root.a is under its guarantee; y of root.b must give."""
+    """root.a, with x, is below its guarantee; y of root.b is preempted."""
     cluster = rm.cluster
     cluster.node("n1", vcore=10)
     cluster.app("x", "root.a")
@@ -56,7 +56,7 @@ async def get(bench: Bench, path: str, status: int = 200) -> Any:
 
 
 def timeless(found: dict[str, Any]) -> dict[str, Any]:
-    """Without what says when the view was asked."""
+    """Return the answer without the fields that depend on the time of the request."""
     return {name: each for name, each in found.items() if name not in ("at", "sentence")}
 
 
@@ -253,7 +253,7 @@ async def test_guarantees_count_up_to_the_fence_and_the_nearest_word_protects(be
         ("root.top", "memory", 0),
         ("root.top", "vcore", 5),
     ]
-    assert open_["protectedBy"] == "root.top.open", "inherited: the property stands at each of them"
+    assert open_["protectedBy"] == "root.top.open", "the queue inherits the property, so it protects itself"
     assert open_["message"].startswith("It has no guarantee of its own.")
     assert "Its allocations are protected from preemption." in open_["message"]
 
@@ -448,7 +448,7 @@ async def test_each_route(bench: Bench, path: str, status: int, message: str | N
 
 
 def test_an_ask_is_known_by_all_that_was_allocated_for_it() -> None:
-    """Whatever its key has in it; and when the first of its allocations is gone."""
+    """Keys may have any characters. The first of its allocations may be gone."""
     cluster = Cluster("{name: root, submitacl: '*', queues: [{name: a}]}").having(
         {"n1": {"vcore": 10}}, {"x": "root.a"}
     )
@@ -465,7 +465,7 @@ async def test_without_any_rm(bench: Bench) -> None:
         assert (await get(bench, f"{E}/{path}", 404))["message"] == "No resource manager is registered"
 
 
-# ---- what concerns one ask alone ------------------------------------------------------------------------------------
+# ---- facts of one ask alone ------------------------------------------------------------------------------------------
 
 
 def explained(cluster: Cluster, key: str, now_ns: int | None = None) -> Any:
@@ -509,7 +509,7 @@ def test_in_a_stopped_queue_nothing_is_decided() -> None:
 
 
 def test_the_sentence_is_that_of_the_reason_of_now() -> None:
-    """Sentences are kept by the reason's identity, which must not pass on to another reason meanwhile."""
+    """Sentences are cached by the reason's identity, which another reason must not reuse meanwhile."""
     cluster = Cluster("{name: root, submitacl: '*', queues: [{name: a}]}")
     cluster.app("x", "root.a")
     cluster.ask("x", "k", vcore=1, memory=1)

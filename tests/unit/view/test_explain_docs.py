@@ -1,7 +1,7 @@
-"""docs/explain.md says what explain says: every reason, every "no", every rule, every field, from a whole core.
+"""docs/explain.md has every reason, refusal, rule and field, and its examples are the answers of a whole core.
 
-After a change of what is said: ``PYTHONPATH=tests .venv/bin/python tests/unit/view/test_explain_docs.py`` writes the
-examples anew.
+After a change of the answers, ``PYTHONPATH=tests .venv/bin/python tests/unit/view/test_explain_docs.py`` writes the
+examples again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from unit.view import explained
 
 DOC = documents.DOCS / "explain.md"
 
-# Heading of a section of the document → what its example is.
+# Heading of a section of the document → the cluster of its example.
 EXAMPLES: dict[str, Callable[[], dict[str, Any]]] = {
     **{code.value: lambda make=make: make().json() for code, make in explained.REASONS.items()},  # type: ignore[misc]
     **{no.value: lambda make=make: make().json() for no, make in explained.NOES.items()},  # type: ignore[misc]
@@ -35,7 +35,7 @@ EXAMPLES: dict[str, Callable[[], dict[str, Any]]] = {
     "Example: a queue": explained.a_queue,
     "Example: a node": explained.a_node,
 }
-# Shown with every field; of the others only what says something.
+# These examples show every field; the others omit empty ones.
 WHOLE = {
     "Example: an ask with victims",
     "Example: replacements in progress",
@@ -51,7 +51,7 @@ def shown(heading: str) -> Any:
     return example if heading in WHOLE else _short(example)
 
 
-# The same in each of them.
+# Fields that short examples omit, because they are the same in each.
 _NAMES = ("partition", "applicationID", "allocationKey", "count", "at", "asOf", "waitingSince")
 
 
@@ -127,10 +127,10 @@ def test_the_document_has_an_example_of_each_and_of_nothing_else() -> None:
 
 @pytest.mark.parametrize("heading", EXAMPLES)
 def test_the_document_says_what_is_said(heading: str) -> None:
-    assert blocks()[heading] == shown(heading), "write the examples anew, see this file's first words"
+    assert blocks()[heading] == shown(heading), "write the examples again, as this file's docstring says"
 
 
-# These have no table: another one, that of a shape with the same fields, or the text beside it explains them.
+# These have no table: the table of a shape with the same fields, or the text beside it, explains them.
 WITHOUT_TABLE = {
     "AllPendingDao", "AllPreemptedDao", "ApplicationHeadDao", "FiguresDao", "KeptNodeDao", "NodeHeadDao",
     "RefusedNodeDao", "SummaryDao", "ToldToGoDao",

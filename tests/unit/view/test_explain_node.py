@@ -1,4 +1,4 @@
-"""A node explained over REST: what is on it, what waits, whether anything goes there; ids of any shape; 404."""
+"""A node explained over REST: its allocations, asks that wait, its state; ids of any shape; 404."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_foreign_allocations_are_listed_separately(bench: Bench) -> None:
 
 
 def test_many_that_wait_are_looked_at_in_many_small_steps(bench: Bench) -> None:
-    """Between two pieces others get their turn: none may be the look at them all."""
+    """Other requests are answered between two steps, so no step may visit all asks."""
     groups, applications = 1_000, 500
     rm = bench.rm()
     rm.cluster.node("n1", vcore=1)
@@ -175,7 +175,8 @@ def test_allocations_that_end_between_two_pieces_are_left_out(bench: Bench) -> N
     assert next(pieces) == b""
     rm.do(UpdateApplications((), (("default", "x"), ("default", "y"))))
     found = json.loads(b"".join(pieces))
-    assert found["waiting"]["asks"] == explain_node._PER_STEP - 2  # those of before; x itself, and the one at its turn
+    # (The step before had visited these asks. x and the current application are left out.)
+    assert found["waiting"]["asks"] == explain_node._PER_STEP - 2
 
 
 @pytest.mark.parametrize("node_id", ["a/b", "100%", "n ü", "..", "%2F", "a?b#c"])

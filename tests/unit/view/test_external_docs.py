@@ -1,4 +1,4 @@
-"""docs/external-rest.md names every field of ours, and no other."""
+"""docs/external-rest.md names exactly the fields of ``/ws/v1/external``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``/ws/v1/external``: the statements of sources, page by page, whether their RM is registered or not."""
+"""``/ws/v1/external``: the statements of sources in pages, also of RMs that are not registered."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
-"""The view shows the folded state like the scheduler's own core."""
+"""The view shows the folded state exactly as it shows the scheduler's own core."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 from muster_core.model.commands import AskItem, UpdateAllocations
 from muster_view.rest import dao, render
 from unit.view.recorded import Bench, Recorded, client_of
+from unordered import unordered
 
 QUEUES = """
 {name: root, submitacl: '*', limits: [{limit: l, users: ['*'], maxapplications: 9}], queues: [
@@ -37,15 +37,6 @@ def busy(rm: Recorded) -> None:
     cluster.wait(4)
     assert any(held.preempted for held in cluster.application("y").allocations.values())
     assert any(node.reservations for node in cluster.partition.nodes.values())
-
-
-def unordered(value: Any) -> Any:
-    """Lists have no order in REST: an object that changed is folded anew, behind the others."""
-    if isinstance(value, dict):
-        return {name: unordered(each) for name, each in value.items()}
-    if isinstance(value, list):
-        return sorted((unordered(each) for each in value), key=repr)
-    return value
 
 
 @pytest.mark.parametrize("piecemeal", [False, True], ids=["collected", "followed"])

@@ -1,4 +1,4 @@
-"""The follower: what it shows, when, and what it does when it cannot go on."""
+"""The follower: the state that it shows, its timing, and its behaviour in errors."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def test_records_from_before_and_during_the_start(logs: Bench) -> None:
         for round_ in range(5):
             rm.cluster.ask("x", f"more{round_}", vcore=1_000)
             await logs.write(rm)
-            # No waiting: a request sees what was visible when it came.
+            # No wait: a request sees the records that were visible when it came.
             now = (await client.get("/ws/v1/explain/summary")).json()
             assert now["allocated"] + now["pending"] == round_ + 2
         rm.cluster.release("x")
@@ -102,7 +102,7 @@ async def test_a_large_configuration_is_read_beside_the_event_loop(
             rm.info.config = f"partitions: [{{name: default, queues: [{queues}]}}]"
             value = encode_registration(rm.info)
             await bench.commit(rm.partition, [rm.own_record(), rm.record("reg", "-", value=value)])
-            async with asyncio.timeout(30):  # (a large one takes longer to read than an answer waits for what is new)
+            async with asyncio.timeout(30):  # (reading a large one takes longer than an answer waits for new records)
                 while f"n{registrations}" not in (await client.get("/ws/v1/resource-manager/configuration")).text:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
             names = (await client.get("/ws/v1/partition/default/queues")).json()["childNames"]
@@ -112,7 +112,7 @@ async def test_a_large_configuration_is_read_beside_the_event_loop(
 
 
 async def test_a_configuration_that_stays_is_not_read_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When a pause is over the record of all that the RM registered with comes again; of some RMs that is often."""
+    """The end of a pause writes the record of the RM's registration again, which is frequent for some RMs."""
     read: list[str] = []
     rm = bench.rm()
     rm.info.build_info["words"] = "x" * 10_000  # a large record
@@ -199,7 +199,7 @@ async def test_a_transaction_larger_than_a_read_is_folded_all_the_same(bench: Be
 
 @pytest.mark.parametrize("read_records_max", [1_000, 7])
 async def test_no_reader_sees_half_of_a_transaction(bench: Bench, read_records_max: int) -> None:
-    """Also where folding it takes longer than a request waits for what is new, or it takes several reads."""
+    """This holds also if the fold takes several reads, or longer than a request waits for new records."""
     rm = bench.rm()
     await bench.write(rm)
     settings = {"fold_slice_ms": 1e-6, "fresh_wait_s": 0.0, "whole_wait_s": 30.0, "read_records_max": read_records_max}
@@ -310,7 +310,7 @@ async def test_the_log_may_be_away_for_a_while(bench: Bench, monkeypatch: pytest
         await eventually(lambda: followed.problem != "")
         rm.cluster.node("n1", vcore=1)
         await bench.write(rm)
-        # What is known is shown meanwhile, and it is said that something is wrong.
+        # Meanwhile the view shows the known state, and reports a problem.
         assert (await client.get("/ws/v1/partition/default/nodes")).json() == []
         assert (await client.get("/health")).status_code == 503
         health = (await client.get("/ws/v1/scheduler/healthcheck")).json()

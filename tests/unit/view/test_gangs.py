@@ -1,6 +1,6 @@
-"""Gangs in REST and in explain: placeholders, who replaced them, who waits for what.
+"""Gangs in REST and in explain: placeholders, replacements, reasons.
 
-Each step of a gang's life is shown by the view, which only folds the records, as the scheduler's own core shows it.
+The view folds the records only. It must show each step of a gang's life as it shows the scheduler's own core.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from muster_view.explain import explain, explain_queue
 from muster_view.rest import dao, render, usage
 from unit.view import explained
 from unit.view.recorded import Bench, ClockOf, Recorded, client_of
+from unordered import unordered
 
 P = "/ws/v1/partition/default"
 E = "/ws/v1/explain"
@@ -82,7 +83,7 @@ def test_placeholder_data_stands_between_the_states_and_the_reservations() -> No
     placeholders(cluster, "x", 1, 2, "driver")
     real(cluster, "x", "w", 1)
     confirm(cluster, "x", "workers-p0")
-    real(cluster, "x", "large", 3)  # no placeholder is as large: one goes for it
+    real(cluster, "x", "large", 3)  # no placeholder is as large: one is released for it
     cluster.release("x", "workers-p1", Termination.TIMEOUT)
     tail = go_json(dao.application_tail(cluster.application("x")))
     assert (
@@ -157,7 +158,7 @@ def test_a_forming_gang_is_allocating_in_its_queues_and_running_in_none() -> Non
     real(cluster, "formed", "w", 2)
     confirm(cluster, "formed", "workers-p0")
     assert shown("root.p.b") == (1, [])
-    # What a user runs is what counts against the user's limit, as in YuniKorn: a gang that forms too.
+    # As in YuniKorn, a forming gang counts against the user's limit, and so as running.
     users = usage.of_user(cluster.partition, "ann", usage.by_user(cluster.partition)["ann"])
     assert users.queues is not None
     assert users.queues.running_applications == ["forms", "formed"]
@@ -364,11 +365,11 @@ def _state(cluster: Cluster) -> RmState:
     return RmState(RmInfo("rm1", life="RUNNING"), cluster.core)
 
 
-# ---- what the view folds is what the core says ----------------------------------------------------------------------
+# ---- the folded state is the core's ----------------------------------------------------------------------------------
 
 
 def life(cluster: Cluster) -> Iterator[str]:
-    """Two gangs and an ordinary application, in steps."""
+    """Yield the steps of a life of two gangs and an ordinary application."""
     cluster.node("n1", vcore=4)
     cluster.app("plain", "root.p.c")
     cluster.ask("plain", "k", vcore=1)
@@ -433,15 +434,6 @@ def expected(rm: Recorded, now_ns: int) -> dict[str, Callable[[], bytes]]:
             for app in partition.apps.values()
         },
     }
-
-
-def unordered(value: Any) -> Any:
-    """Lists have no order in REST; who may not preempt yet depends on the clock."""
-    if isinstance(value, dict):
-        return {name: unordered(each) for name, each in value.items()}
-    if isinstance(value, list):
-        return sorted((unordered(each) for each in value), key=repr)
-    return value
 
 
 @pytest.mark.parametrize("piecemeal", [False, True], ids=["collected", "followed"])

@@ -1,6 +1,6 @@
-"""Random lives of gangs, followed record by record: what the view says of them is what the deciding core would say.
+"""Random lives of gangs, followed record by record: the view explains them as the deciding core would.
 
-The lives are those of ``tests/simulation`` (seeded); after each step both are asked everything.
+The lives are those of ``tests/simulation`` (seeded). Each step ends with a comparison of all explanations.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from simulation.life import Life
 from simulation.manager import GANGS
 from simulation.records import RM
 from simulation.run import Law, Run
+from unordered import unordered
 
 SEEDS, STEPS = (0, 1, 9, 18, 19, 25, 31, 56, 84), 80
 
 
 class Followed(Law):
-    """What a follower of the records says, compared with what the core says, after each cycle that ran to its end."""
+    """Compares a follower's explanations with the core's after each cycle that ran to its end."""
 
     def __init__(self) -> None:
         self._follower: StateFolder | None = None
@@ -37,7 +38,7 @@ class Followed(Law):
         self._follower = None
 
     def taken(self, run: Run, command: Command, facts: list[Fact], events: list[Event]) -> None:
-        if isinstance(command, UpdateConfiguration):  # (which is not in the records of a run)
+        if isinstance(command, UpdateConfiguration):  # (the run's records do not have it)
             self._follower = None
 
     def record(self, key: bytes, value: bytes | None) -> None:
@@ -72,14 +73,8 @@ def all_that_is_said(core: SchedulerCore, run: Run) -> Iterator[tuple[str, Any]]
             yield node_id, json.loads(b"".join(render.node(partition, node)))
 
 
-def unordered(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: unordered(each) for name, each in value.items()}
-    return sorted((unordered(each) for each in value), key=repr) if isinstance(value, list) else value
-
-
 def promised(partition: Partition) -> dict[str, dict[str, int]]:
-    """By queue, what the deciding core keeps for gangs that have started."""
+    """Return, by queue, the room that the deciding core keeps for started gangs."""
     names = partition.types.names
     return {
         path: {names[number]: value for number, value in queue.promised.items()}

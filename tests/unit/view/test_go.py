@@ -1,4 +1,4 @@
-"""Go's formats that readers see: escapes, durations, query unescaping."""
+"""Go's formats in answers: escapes, durations, query unescaping."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The health checks find what their names say, and nothing else."""
+"""Each health check finds the fault of its name, and no other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Samples of how many applications and allocations there were."""
+"""Samples of the numbers of applications and allocations."""
 
 from __future__ import annotations
 

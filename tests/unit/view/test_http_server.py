@@ -1,4 +1,4 @@
-"""The HTTP server: where it listens, and how it says that it cannot."""
+"""The HTTP server: its address, and the error if that is taken."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ids of objects: sorted by age, each thing has its own, the same from every view (docs/history-servers.md)."""
+"""Ids of objects: unique, sorted by age, and the same from every view (docs/history-servers.md)."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def test_an_application_or_a_queue_that_comes_again_is_another_one_and_sor
     for kind in ("app", "queue"):
         first, second = seen[kind]
         assert first < second
-    # A history server allows one row for each name of a node: with another id it could not store it, nor start again.
+    # A history server has one row for each node name. With another id it could not store the node, nor restart.
     assert len(set(seen["node"])) == 1
 
 

@@ -1,4 +1,4 @@
-"""The process from inside: stacks, profiles, the log's level."""
+"""Debugging endpoints: stacks, profiles, the log level."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from unit.view.recorded import Bench, client_of
 
 @pytest.fixture
 def heard(logs_as_before: None) -> LogCapture:
-    """What is logged, however the tests before have set up logging."""
+    """Collect log messages, independent of the logging setup of earlier tests."""
     capture = LogCapture()
     structlog.configure(processors=[capture], logger_factory=structlog.PrintLoggerFactory())
     return capture

@@ -18,9 +18,9 @@ MANY = 3_000
 
 
 class Reader:
-    """Asks for one thing, and takes its answer message by message, as it is let.
+    """Sends one request, and takes its answer message by message as the test allows.
 
-    :ivar largest: of the body's messages.
+    :ivar largest: size of the body's largest message.
     """
 
     def __init__(self, view: ViewService, path: str, encoding: bytes = b"identity", *, takes: bool = True) -> None:
@@ -90,7 +90,7 @@ async def test_large_answers_together_hold_no_more_than_they_may(bench: Bench) -
     async with bench.view(answers_bytes_max=1 << 20) as view:
         slow = [Reader(view, f"{P}/nodes", takes=False) for _ in range(2)]
         await asyncio.wait_for(slow[0].is_asked.wait(), 20)
-        # Who comes when it is used up is refused, but for what is small.
+        # When the limit is used up, all but small answers are refused.
         refused = await Reader(view, f"{P}/node/n1").answered()
         assert (refused.status, refused.headers["retry-after"]) == (503, "1")
         assert json.loads(refused.body)["message"] == "Too many large answers are under way: try again"

@@ -1,4 +1,4 @@
-"""``POST /ws/v1/object-states``: what objects are like, many at once (docs/history-servers.md)."""
+"""``POST /ws/v1/object-states``: the states of many objects at once (docs/history-servers.md)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def test_each_kind_is_as_rest_answers_it(bench: Bench) -> None:
     rm.cluster.app("x", "root.a")
     rm.cluster.ask("x", "k1", vcore=3)
     rm.cluster.app("both", "root.b")
-    rm.cluster.app("both", "root")  # refused, under the id of one that is there
+    rm.cluster.app("both", "root")  # refused, with the id of an existing one
     rm.cluster.app("refused", "root")
     await bench.write(rm)
     async with bench.view() as view, client_of(view) as client:

@@ -1,4 +1,4 @@
-"""The placement rules as REST shows them."""
+"""The placement rules in REST."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An identity sees its RMs and partitions only: others do not exist for it. Driven by the routes themselves."""
+"""An identity sees its own RMs and partitions only; others do not exist for it. The tests go through all routes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MINE = dict(Reach((("mi*", "*"),)).header())
 PART = dict(Reach((("mine", "gpu"),)).header())
 NONE = dict(Reach((("absent", "*"),)).header())
 SAMPLES = {"partition": "default", "queue": "root", "state": "active", "profile": "cmdline", "user": "u", "group": "g"}
-# About an RM: these take its id, or belong to the right to read one.
+# Parameters of endpoints about an RM: they take its id, or need the right to read one.
 ROUTES = [
     route
     for route in VIEW
@@ -24,7 +24,7 @@ ROUTES = [
     and not route.moved_to
     and any(each.name == "rm" for each in route.parameters)
 ]
-# They are about all RMs where none is named.
+# Without a named RM, these answer for all RMs.
 OF_ALL = {"/ws/v1/scheduler/healthcheck", "/ws/v1/metrics"}
 
 
@@ -34,7 +34,7 @@ def _path(route: Route) -> str:
 
 def test_every_endpoint_about_rms_can_name_one() -> None:
     others = {route.path for route in VIEW if route.right is Right.READ} - {route.path for route in ROUTES}
-    assert others == {"/ws/v1/validate-conf"}, "what it is given, and nothing else"
+    assert others == {"/ws/v1/validate-conf"}, "validate-conf reads its body only"
 
 
 async def _asked(client: httpx.AsyncClient, route: Route, headers: dict[bytes, bytes], rm: str = "") -> httpx.Response:
@@ -53,10 +53,11 @@ async def test_no_endpoint_shows_another_rm(bench: Bench) -> None:
     async with bench.view() as view, client_of(view) as client:
         for route in ROUTES:
             named = await _asked(client, route, MINE, "theirs")
-            assert named.status_code in (400, 404), route.path  # 400: a sample that is no name of such an object
+            # (400: the sample value is no valid name of such an object.)
+            assert named.status_code in (400, 404), route.path
             unknown = await _asked(client, route, MINE, "unheard-of")
             assert named.status_code == unknown.status_code
-            assert named.text == unknown.text.replace("unheard-of", "theirs"), "as one that does not exist"
+            assert named.text == unknown.text.replace("unheard-of", "theirs"), "another's RM looks like an unknown one"
             own = await _asked(client, route, MINE)
             assert "theirs" not in own.text, route.path
             everything = await _asked(client, route, {})

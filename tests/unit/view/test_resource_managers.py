@@ -1,4 +1,4 @@
-"""Resource managers over REST: what they registered with, without secrets, and whether anything is decided for them."""
+"""Resource managers over REST: their registrations without secrets, and their states."""
 
 from __future__ import annotations
 

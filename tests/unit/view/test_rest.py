@@ -33,7 +33,7 @@ TABLE = [
     (f"{P}/queue/root.a?subtree", 200, None),
     (f"{P}/queue/root.nope", 404, "Queue not found"),
     ("/ws/v1/partition/nope/queue/root", 404, "Partition not found"),
-    # Of two errors the one is told that YuniKorn's endpoint looks for first.
+    # If there are two errors, the answer is the one that YuniKorn's endpoint checks first.
     ("/ws/v1/partition/nope/queue/root.a%21", 404, "Partition not found"),
     ("/ws/v1/partition/nope/queue/root.%25zz", 404, "Partition not found"),
     ("/ws/v1/partition/nope/queue/root.a%21/applications/active", 404, "Partition not found"),
@@ -137,7 +137,7 @@ async def test_nearly_right_paths_are_sent_on(filled: Bench, path: str, location
         assert answer.headers["content-type"] == "text/html; charset=utf-8"
         assert b"Moved Permanently" in answer.content
         assert b"<a href" in answer.content
-        assert b'x=<"' not in answer.content  # what came in is escaped
+        assert b'x=<"' not in answer.content  # the answer escapes the path
 
 
 @pytest.mark.parametrize("path", ["/", "/ws/v1", "/ws/v1/nope", "/ws/v1/partition//queues", "/ws/v2/clusters"])
@@ -166,7 +166,7 @@ async def test_a_post_to_a_nearly_right_path_is_redirected_with_its_body(bench: 
         assert b"Permanent Redirect" in answer.content
         judged = await client.post("/ws/v1/Validate-Conf/", content=b"partitions: 5", follow_redirects=True)
         assert judged.json()["allowed"] is False
-        assert (await client.get("/ws/v1/validate-conf/")).status_code == 404  # nobody gets it
+        assert (await client.get("/ws/v1/validate-conf/")).status_code == 404  # nobody may get it
 
 
 async def test_an_id_with_a_slash_is_found_by_its_escaped_path(bench: Bench) -> None:
@@ -186,7 +186,7 @@ async def test_an_id_with_a_slash_is_found_by_its_escaped_path(bench: Bench) -> 
             assert (await client.get(f"{P}/queue/{queue}/application/2026%2F11")).status_code == 200
         for user in ("team%2Fx", "team%252Fx"):
             assert (await client.get(f"{P}/usage/user/{user}")).json()["userName"] == "team/x"
-        # What is a path of YuniKorn's as it is unescaped is that path.
+        # A path that is YuniKorn's after unescaping is that path.
         assert (await client.get(f"{P}/queue/root.a%2Fapplications")).json() == []
         for nowhere in ("node/rack/1", "node/rack%252F1", "queue/root.a/b@c"):
             assert (await client.get(f"{P}/{nowhere}")).status_code == 404
@@ -282,7 +282,7 @@ async def test_with_several_rms_a_request_must_name_one(bench: Bench) -> None:
         assert [node["nodeID"] for node in (await client.get(f"{P}/nodes?rm=rm1")).json()] == ["n1"]
         assert [node["nodeID"] for node in (await client.get(f"{P}/nodes?rm=a/b")).json()] == ["m1"]
         assert (await client.get("/ws/v1/partitions?rm=a%2Fb")).json()[0]["clusterId"] == "a/b"
-        # A readiness probe names none: it is asked of all.
+        # A readiness probe names no RM: the answer is for all.
         assert (await client.get("/ws/v1/scheduler/healthcheck")).json()["Healthy"] is True
 
 
@@ -312,10 +312,10 @@ async def test_each_answer_is_about_the_rm_that_is_named(bench: Bench) -> None:
             text = (await client.get("/ws/v1/metrics", params=rm_query)).text
             assert f'yunikorn_scheduler_application_total{{state="running"}} {apps}\n' in text
         assert 'yunikorn_scheduler_application_total{state="running"} 3\n' in (await client.get("/ws/v1/metrics")).text
-        # Of a name that is there twice the first counts.
+        # If a parameter comes twice, the first one counts.
         (cluster,) = (await client.get("/ws/v1/partitions?rm=rm2&rm=rm1")).json()
         assert cluster["clusterId"] == "rm2"
-        # What is wrong with one is not wrong with the other.
+        # A fault of one RM is no fault of the other.
         view.states()["rm2"].core.partitions["default"].capacity[0] += 1
         for query, healthy in (("?rm=rm1", True), ("?rm=rm2", False), ("", False)):
             answer = await client.get(f"/ws/v1/scheduler/healthcheck{query}")
@@ -400,7 +400,7 @@ async def test_metrics_and_health_of_the_process(filled: Bench) -> None:
         assert (health.status_code, health.json()) == (200, {"healthy": True, "problems": []})
         for path in ("/metrics", "/ws/v1/metrics"):
             metrics = await client.get(path)
-            # YuniKorn's: readers in Go take no text format of another version that they do not know.
+            # YuniKorn's version of the text format: readers in Go refuse versions that they do not know.
             assert metrics.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
             assert 'muster_view_requests_total{route="/health",status="200"}' in metrics.text
             assert "muster_view_lag_records" in metrics.text
@@ -410,7 +410,7 @@ async def test_the_lag_is_in_a_header(filled: Bench, monkeypatch: pytest.MonkeyP
     async with filled.view() as view, client_of(view) as client:
         answer = await client.get("/ws/v1/clusters")
         assert answer.headers["x-muster-lag-records"] == "0"
-        # Of the RM that is asked for; of all where it is none's.
+        # The lag of the named RM, or of all.
         monkeypatch.setattr(view, "lag_records", {"rm1": 3, None: 9}.__getitem__)
         for path, lag in (("/ws/v1/clusters", "3"), ("/ws/v1/metrics?rm=rm1", "3"), ("/ws/v1/metrics", "9")):
             assert (await client.get(path)).headers["x-muster-lag-records"] == lag

@@ -1,4 +1,4 @@
-"""The router: exact paths, and where nearly right ones are sent."""
+"""The router: exact paths, and redirections of nearly right ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each route of the view answers as it says."""
+"""Each route of the view gives the answers that its row in the table promises."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ SAMPLES = {
     "level": "warning",
     "source": "vms",
 }
-# These need more than a small cluster has; their own tests have it (test_explain, test_external_rest).
+# A small cluster cannot show these; they have their own tests (test_explain, test_external_rest).
 NOTHING_THERE = {
     "/ws/v1/explain/preemption/{application}/{key}",
     "/ws/v1/explain/preemption/{allocation}",
     "/ws/v1/external/{source}",
 }
-# Without ?rm= these speak of all RMs.
+# Without ?rm= these answer for all RMs.
 OF_ALL = {"/ws/v1/scheduler/healthcheck", "/ws/v1/resource-managers", "/ws/v1/metrics"}
-# YuniKorn's.
+# YuniKorn's endpoints.
 CORE = [
     "clusters",
     "metrics",
@@ -121,14 +121,14 @@ async def test_each_row_answers(client: httpx.AsyncClient, row: Route) -> None:
         methods = "GET, OPTIONS" if row.method == "GET" else f"OPTIONS, {row.method}"
         assert answer.headers["access-control-allow-methods"] == methods
     assert answer.headers["x-muster-lag-records"] == "0"
-    # 2. in other ways
+    # 2. other methods and forms
     allowed = "GET, OPTIONS" if row.method == "GET" else f"OPTIONS, {row.method}"
     wrong = await client.request("DELETE", _sample(row))
     assert (wrong.status_code, wrong.headers["allow"], wrong.text) == (405, allowed, "Method Not Allowed\n")
     asked = await client.options(_sample(row))
     assert (asked.status_code, asked.headers["allow"], asked.content) == (200, allowed, b"")
     assert "access-control-allow-origin" not in asked.headers
-    # 3. of what is not there
+    # 3. objects that do not exist
     if "/partition/{partition}/" in row.path:
         unknown = await client.request(row.method, _sample(row).replace("/default/", "/nope/"))
         empty = row.path.endswith(("/usage/users", "/usage/groups", "/external"))

@@ -1,4 +1,4 @@
-"""The view's settings: addresses, and no unknown names."""
+"""The view's settings: addresses; unknown names are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The figures that muster.v1.Metrics gives, over a log in memory: every field, its limits, and its turns."""
+"""The figures of muster.v1.Metrics, over a log in memory: every field, limits, and small steps."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ QUEUES = """
 
 
 def made(bench: Bench) -> Recorded:
-    """Two nodes, one of them draining; x runs and waits in p.a, y waits in p.b, z does nothing in c."""
+    """Make two nodes, one draining, and x (runs, pending asks) in p.a, y (pending asks) in p.b, z (nothing) in c."""
     rm = bench.rm(queues=QUEUES)
     rm.cluster.node("n1", vcore=10_000, memory=100)
     rm.cluster.node("n2", vcore=4_000)
@@ -101,7 +101,7 @@ async def test_queues_parents_first_with_what_is_below(bench: Bench) -> None:
     assert [(queue["path"], queue["applications"], queue["leaf"]) for queue in queues] == [
         ("root", 3, False), ("root.p", 2, False), ("root.p.a", 1, True), ("root.p.b", 1, True), ("root.c", 1, True),
     ]  # fmt: skip
-    assert queues[0]["max"] == {"memory": 100, "vcore": 14_000}, "the cluster"
+    assert queues[0]["max"] == {"memory": 100, "vcore": 14_000}, "root's max is the cluster"
     assert queues[2] == {
         "path": "root.p.a", "state": "Active", "leaf": True, "guaranteed": {"vcore": 2_000}, "max": {"vcore": 4_000},
         "allocated": {"memory": 20, "vcore": 3_000}, "pending": {"memory": 20, "vcore": 3_000}, "preempting": {},
@@ -238,7 +238,7 @@ async def test_it_follows(bench: Bench) -> None:
 
 
 def test_ten_thousand_nodes_are_looked_at_in_many_small_steps(bench: Bench) -> None:
-    """Between two pieces others get their turn: none may be the work of them all."""
+    """Other requests are answered between two steps, so no step may visit all nodes."""
     rm = bench.rm()
     rm.do(UpdateNodes(tuple(NodeItem(f"n{n}", NodeAction.CREATE, capacity={"vcore": 1_000}) for n in range(10_000))))
     partition = rm.cluster.partition

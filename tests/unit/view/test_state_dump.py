@@ -1,4 +1,4 @@
-"""The whole state in one answer: what history servers begin with."""
+"""The whole state in one answer, with which history servers begin."""
 
 from __future__ import annotations
 

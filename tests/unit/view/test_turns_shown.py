@@ -1,4 +1,4 @@
-"""Asks that wait because the RM is asked about another one first: the same word everywhere, and found cheaply."""
+"""Asks that wait for the RM's answer about another ask: every endpoint gives the same reason, at low cost."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ASKS = 20
 
 @pytest.fixture
 def arena() -> Arena:
-    """Asks to which the scheduler has not come, as a follower sees them between two proposals."""
+    """Undecided asks as a follower sees them between two proposals."""
     arena = one_queue()
     asks = [item("app", f"k{n}", preempts=False, vcore=1_000) for n in range(ASKS)]
     arena.core.apply(UpdateAllocations(asks), arena.now_ns, Outcome())
@@ -49,7 +49,7 @@ def test_every_answer_says_the_same_of_it(arena: Arena, open_proposals: int, cod
 
 
 def test_an_application_is_searched_once_for_what_is_proposed(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once for each ask is O(n²): with 5,000 asks that was seconds for each answer."""
+    """A search for each ask would be O(n²): 5,000 asks took seconds for each answer."""
     searched: list[object] = []
 
     class Counted(dict[str, Any]):

@@ -1,4 +1,4 @@
-"""The usage of users and groups by queue, with their limits, and the statuses of YuniKorn"""
+"""The usage of users and groups by queue, with their limits and with YuniKorn's statuses."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_users_queues_are_summed_on_the_way_to_root_and_show_its_own_limits() 
     cluster = Cluster(QUEUES)
     fill(cluster)
     apps = usage.by_user(cluster.partition)
-    assert sorted(apps) == ["ann", "bob"], "who holds and wants nothing uses nothing"
+    assert sorted(apps) == ["ann", "bob"], "a user without allocations and asks is not listed"
     assert go_json(usage.of_user(cluster.partition, "ann", apps["ann"])) == (
         b'{"userName":"ann","groups":{"x":"dev","y":"*"},"queues":{"queuePath":"root",'
         b'"resourceUsage":{"memory":10,"vcore":3000},"runningApplications":["x","y"],"maxResources":{"vcore":9000},'
@@ -114,7 +114,7 @@ NAMED = """
 
 
 def test_a_user_named_by_a_limit_is_listed_without_an_application() -> None:
-    """As in YuniKorn, whose trackers are made of the configuration; what a type's limit of 0 forbids is shown."""
+    """As in YuniKorn, which makes trackers from the configuration. A limit of 0 for a type is shown."""
     cluster = Cluster(NAMED)
     cluster.node("n1", vcore=10_000)
     cluster.do(UpdateApplications((AppItem("x", "root.free", "default", "ann", ("ops",)),)))

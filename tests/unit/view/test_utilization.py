@@ -1,4 +1,4 @@
-"""Ten buckets of nodes for each type."""
+"""Utilization of nodes: ten buckets for each resource type."""
 
 from __future__ import annotations
 

@@ -13,11 +13,14 @@ from muster_client.admin import AdminClient, Forgotten, Paused, ResourceManager
 from muster_runtime.private_files import open_private
 from muster_runtime.terminal import as_seen, marked, styled, write_json_bytes
 from rich.table import Table
+from rich.text import Text
 
 from muster_cli.configuration import print_problems, read_configuration
 from muster_cli.errors import UsageError
 from muster_cli.operating import Operator, ask, console, print_json, run
 
+# A narrower terminal gets fewer columns.
+_WIDE = 140
 _RUNNING = "RUNNING"
 _STATE_COLOURS = {"RUNNING": "green", "DISCONNECTED": "yellow", "STOPPED": "red"}
 
@@ -35,59 +38,59 @@ def rms(operator: Operator) -> int:
     elif not found:
         console().print("No resource manager is registered.")
     else:
-        console().print(_table(found))
+        out = console()
+        out.print(_table(found, narrow=out.width < _WIDE and not operator.rm))
         if operator.rm:
             console().print(_details(found[0]))
         else:
             for each in found:
                 reached = [quota for quota in each.quotas if quota.reached]
                 if each.state != _RUNNING or each.held:
-                    said = f"{each.rm_id}: {each.description}"
-                    console().print(said, soft_wrap=True)
+                    outcome = f"{each.rm_id}: {each.description}"
+                    console().print(outcome, soft_wrap=True)
                 for quota in reached:
-                    said = f"{each.rm_id}: quota {quota.name} is reached: {quota.used:,} of {quota.limit:,}"
-                    console().print(as_seen(said), soft_wrap=True)
+                    outcome = f"{each.rm_id}: quota {quota.name} is reached: {quota.used:,} of {quota.limit:,}"
+                    console().print(as_seen(outcome), soft_wrap=True)
     return 0
 
 
-def _table(found: list[ResourceManager]) -> Table:
-    table = Table(
-        "RM", "state", "since", "reason", "paused by an operator", "streams", "version", "generation", "registered"
-    )
+def _table(found: list[ResourceManager], *, narrow: bool) -> Table:
+    """All columns, or those that 80 characters have room for."""
+    columns = ("RM", "state", "since", "paused by an operator", "streams")
+    table = Table(*columns) if narrow else Table(*columns, "reason", "version", "generation", "registered")
     for each in found:
         colour = _STATE_COLOURS.get(each.state, "yellow")
         why = f": {each.held_reason}" if each.held_reason else ""
         held = marked("[bold red]yes[/]{}", why) if each.held else "no"
         times = f"{_time(each.registered_ns)}{f' ({each.registrations} times)' if each.registrations > 1 else ''}"
-        table.add_row(
+        streams = str(len(each.streams)) if narrow else as_seen(", ".join(stream.kind for stream in each.streams))
+        row: list[Text | str] = [
             as_seen(each.rm_id),
             styled(each.state, colour),
             _time(each.since_ns),
-            as_seen(each.reason),
             held,
-            as_seen(", ".join(stream.kind for stream in each.streams)) or "none",
-            as_seen(each.version),
-            as_seen(each.generation),
-            times,
-        )
+            streams or "none",
+        ]
+        more = (as_seen(each.reason), as_seen(each.version), as_seen(each.generation), times)
+        table.add_row(*row, *(() if narrow else more))
     return table
 
 
-def _details(shown: ResourceManager) -> Table:
+def _details(manager: ResourceManager) -> Table:
     table = Table("field", "value")
-    table.add_row("description", as_seen(shown.description))
-    table.add_row("policy group", as_seen(shown.policy_group))
-    table.add_row("instance", as_seen(shown.instance_uuid))
-    for stream in shown.streams:
+    table.add_row("description", as_seen(manager.description))
+    table.add_row("policy group", as_seen(manager.policy_group))
+    table.add_row("instance", as_seen(manager.instance_uuid))
+    for stream in manager.streams:
         where = f"at {stream.gateway_id}, number {stream.epoch} of its kind, sent up to response {stream.sent_sequence}"
         table.add_row(as_seen(f"{stream.kind} stream"), as_seen(where))
-    table.add_row("identity", as_seen(shown.identity))
-    for quota in shown.quotas:
+    table.add_row("identity", as_seen(manager.identity))
+    for quota in manager.quotas:
         limit = f"of {quota.limit:,}" if quota.limit else "without a limit"
         table.add_row(as_seen(f"quota {quota.name}"), f"{quota.used:,} {limit}{', reached' if quota.reached else ''}")
-    if shown.callbacks:
-        table.add_row("callbacks", as_seen(", ".join(shown.callbacks)))
-    for name, values in (("build", shown.build_info), ("extra configuration", shown.extra_config)):
+    if manager.callbacks:
+        table.add_row("callbacks", as_seen(", ".join(manager.callbacks)))
+    for name, values in (("build", manager.build_info), ("extra configuration", manager.extra_config)):
         for key, value in sorted(values.items()):
             table.add_row(as_seen(f"{name} {key}"), as_seen(value))
     return table
@@ -100,8 +103,8 @@ def pause(operator: Operator, reason: str) -> int:
         return rm_id, await admin.pause(rm_id, reason, timeout_s=operator.timeout_s)
 
     rm_id, found = ask(operator, call)
-    said = "is paused: Muster schedules nothing for it" if found.changed else "is paused already"
-    return _said(operator, rm_id, found, said)
+    outcome = "is paused: Muster schedules nothing for it" if found.changed else "is paused already"
+    return _said(operator, rm_id, found, outcome)
 
 
 def resume(operator: Operator) -> int:
@@ -112,18 +115,18 @@ def resume(operator: Operator) -> int:
 
     rm_id, found = ask(operator, call)
     if found.state in ("", _RUNNING):
-        said = "is resumed" if found.changed else "is not paused"
+        outcome = "is resumed" if found.changed else "is not paused"
     else:  # the state still prevents decisions or messages
-        said = f"{'is no longer paused' if found.changed else 'is not paused'}, but {found.state}"
-    return _said(operator, rm_id, found, said)
+        outcome = f"{'is no longer paused' if found.changed else 'is not paused'}, but {found.state}"
+    return _said(operator, rm_id, found, outcome)
 
 
-def _said(operator: Operator, rm_id: str, found: Paused, said: str) -> int:
+def _said(operator: Operator, rm_id: str, found: Paused, outcome: str) -> int:
     if operator.json:
         print_json({"rm_id": rm_id, **dataclasses.asdict(found)})
         return 0
     more = f" {found.description}" if found.state not in ("", _RUNNING) else ""
-    console().print(f"{rm_id} {said}.{more}", soft_wrap=True)
+    console().print(f"{rm_id} {outcome}.{more}", soft_wrap=True)
     return 0
 
 
@@ -139,8 +142,8 @@ def forget(operator: Operator, rm: str, *, force: bool) -> int:
         print_json({"rm_id": rm, **dataclasses.asdict(found)})
         return 0
     ended = f"{found.allocations:,} allocation{'' if found.allocations == 1 else 's'} ended"
-    said = f"is forgotten, {ended} with it" if found.changed else "is forgotten already"
-    console().print(f"{rm} {said}.", soft_wrap=True)
+    outcome = f"is forgotten, {ended} with it" if found.changed else "is forgotten already"
+    console().print(f"{rm} {outcome}.", soft_wrap=True)
     return 0
 
 
@@ -158,11 +161,11 @@ def drain(operator: Operator, node: str, partition: str, *, schedulable: bool) -
         print_json({"node_id": node, "changed": changed, "allocations": allocations})
         return 0
     if schedulable:
-        said = "is schedulable again" if changed else "is schedulable already"
+        outcome = "is schedulable again" if changed else "is schedulable already"
     else:
-        said = "is drained" if changed else "is drained already"
+        outcome = "is drained" if changed else "is drained already"
     on_it = f"{allocations} allocation{'' if allocations == 1 else 's'} on it"
-    console().print(f"{node} {said}, {on_it}.", soft_wrap=True)
+    console().print(f"{node} {outcome}, {on_it}.", soft_wrap=True)
     return 0
 
 
@@ -183,8 +186,8 @@ def validate(operator: Operator, file: Path) -> int:
         changes = answer["changes"]
         assert isinstance(changes, tuple)
         would = f"would be accepted for {rm_id}: {len(changes)} change{'' if len(changes) == 1 else 's'}"
-        said = would if accepted else f"would be refused for {rm_id}"
-        console().print(f"{file} {said}; nothing is changed now", soft_wrap=True)
+        outcome = would if accepted else f"would be refused for {rm_id}"
+        console().print(f"{file} {outcome}; nothing is changed now", soft_wrap=True)
     return 0 if accepted else 1
 
 

@@ -22,6 +22,7 @@ from muster_cli.audit_flags import AuditWanted
 from muster_cli.errors import CommandError, UsageError
 from muster_cli.events import time_ns
 from muster_cli.operating import check_call, console
+from muster_cli.reach import check_reachable
 from muster_cli.settings import load
 
 Entry = dict[str, Any]
@@ -55,6 +56,7 @@ def show(wanted: AuditWanted, settings: Path | None, assignments: Sequence[str])
             raise CommandError(str(error)) from error
         return 0
     check_call(wanted.gateway)
+    check_reachable(wanted.gateway)
     try:
         asyncio.run(_of_gateway(wanted, query))
     except AdminRefused as error:

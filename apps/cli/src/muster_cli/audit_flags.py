@@ -8,7 +8,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from muster_cli.common import NO_ACCESS_FLAGS, AccessFlags
+from muster_cli.common import DEFAULT_GATEWAY, NO_ACCESS_FLAGS, AccessFlags, GatewayAddress, RmId
 
 
 @Parameter(name="*")
@@ -16,11 +16,11 @@ from muster_cli.common import NO_ACCESS_FLAGS, AccessFlags
 class AuditWanted:
     """Where the entries are, and which are wanted."""
 
-    gateway: str = "127.0.0.1:9090"
+    gateway: GatewayAddress = DEFAULT_GATEWAY
     """gRPC address of a gateway."""
     data_dir: Path | None = None
     """Read the embedded log of `muster up` there, instead of asking a gateway; Muster may be running or not."""
-    rm: str = ""
+    rm: RmId = ""
     """Entries about this RM."""
     identity: str = ""
     """Entries of this caller."""

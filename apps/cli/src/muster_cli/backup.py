@@ -65,7 +65,7 @@ def backup(target: Path, data_dir: Path | None, file: Path | None, assignments: 
         durable.sync(target.absolute().parent)
     except (LogError, OSError) as error:
         shutil.rmtree(partial, ignore_errors=True)
-        raise CommandError(f"no backup: {_story(error)}") from error
+        raise CommandError(f"no backup: {_text_of(error)}") from error
     size = sum((target / name).stat().st_size for name in names)
     say(f"{target}: {verified.records} records of the log {verified.mark.log_id[:8]}, {size >> 10} KiB")
     return 0
@@ -90,7 +90,7 @@ def restore(source: Path, data_dir: Path | None, replace: bool, file: Path | Non
                     _copy(source / name, data / name)
             durable.sync(data)
     except (LogError, OSError, ValueError) as error:
-        raise CommandError(f"not restored: {_story(error)}") from error
+        raise CommandError(f"not restored: {_text_of(error)}") from error
     say(f"{data}: restored from {source}, taken {taken}, {manifest.get('records')} records")
     return 0
 
@@ -209,5 +209,5 @@ def _copy(source: Path, target: Path) -> None:
     beside.replace(target)
 
 
-def _story(error: BaseException) -> str:
+def _text_of(error: BaseException) -> str:
     return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)

@@ -13,11 +13,25 @@ from muster_runtime.access import Access, AccessWrong
 
 from muster_cli.errors import UsageError
 
+# The groups of commands.
+RUN, LOOK = Group("Run", sort_key=1), Group("Look", sort_key=2)
+OPERATE, HISTORY = Group("Operate", sort_key=3), Group("History", sort_key=4)
+
 _ACCESS = Group("Access", sort_key=90)
 
 TOKEN_VARIABLE = "MUSTER_TOKEN"  # noqa: S105 - a name
 
 _SETTINGS = Group("Settings", sort_key=100)
+
+# Where client commands find Muster. A flag wins over its variable; `muster context` sets the variables (contexts.py).
+GATEWAY_VARIABLE, HTTP_VARIABLE, RM_VARIABLE = "MUSTER_GATEWAY", "MUSTER_HTTP", "MUSTER_RM"
+GatewayAddress = Annotated[str, Parameter(env_var=GATEWAY_VARIABLE)]
+HttpAddress = Annotated[str, Parameter(env_var=HTTP_VARIABLE)]
+RmId = Annotated[str, Parameter(env_var=RM_VARIABLE)]
+# "-" is a value, not the beginning of a flag.
+ReportFile = Annotated[Path | None, Parameter(allow_leading_hyphen=True)]
+InputFile = Annotated[Path, Parameter(allow_leading_hyphen=True)]
+DEFAULT_GATEWAY, DEFAULT_HTTP = "127.0.0.1:9090", "http://127.0.0.1:9080"
 
 
 @Parameter(name="*", group=_SETTINGS)

@@ -208,7 +208,7 @@ def _read_file(file: Path, known: Mapping[SettingPath, object]) -> Iterator[tupl
         content = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise SettingsError([f"{file}: cannot be read: {error.strerror}"]) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # no TOML, no UTF-8, or a number of more digits than Python reads
         raise SettingsError([f"{file}: is not TOML: {error}"]) from error
     except RecursionError as error:
         raise SettingsError([f"{file}: is nested too deeply"]) from error

@@ -14,6 +14,7 @@ from muster_cli.common import NO_ACCESS_FLAGS, AccessFlags
 from muster_cli.errors import CommandError, UsageError
 from muster_cli.operating import check_call, only_one
 from muster_cli.queue_config import read
+from muster_cli.reach import check_reachable
 
 # Greatest number of changes in an answer (proto/muster/v1/admin.proto).
 CHANGES_TOLD_MAX = 1000
@@ -35,6 +36,7 @@ def apply(
     access = flags.access()
     text = read_configuration(file)
     try:
+        check_reachable(gateway)
         rm_id, answer = asyncio.run(_ask(gateway, rm_id, text, timeout_s, access))
     except AdminRefused as error:
         raise CommandError(f"{gateway}: {error.details} ({error.code.name})") from error
@@ -71,8 +73,8 @@ def print_problems(answer: ConfigurationAnswer, file: Path, console: Screen) -> 
     """Prints the problems by their places in the file, then the changes."""
     for problem in sorted(answer.problems, key=_place):
         colour = _COLOURS.get(problem.severity, "yellow")
-        said = marked(f"[bold {colour}]{{}}[/] {{}}", problem.severity, _line(file, problem))
-        console.print(said, soft_wrap=True)
+        line = marked(f"[bold {colour}]{{}}[/] {{}}", problem.severity, _line(file, problem))
+        console.print(line, soft_wrap=True)
     for change in answer.changes:
         console.print(change, soft_wrap=True)
 
@@ -80,12 +82,12 @@ def print_problems(answer: ConfigurationAnswer, file: Path, console: Screen) -> 
 def _print(answer: ConfigurationAnswer, file: Path, rm_id: str, console: Screen) -> None:
     print_problems(answer, file, console)
     if not answer.accepted:
-        said = marked("[red]{} is not applied[/]: {} keeps its configuration", file, rm_id)
+        line = marked("[red]{} is not applied[/]: {} keeps its configuration", file, rm_id)
     elif answer.changes:
-        said = marked("[green]{} is in force for {}[/]: {}", file, rm_id, _count(len(answer.changes)))
+        line = marked("[green]{} is in force for {}[/]: {}", file, rm_id, _count(len(answer.changes)))
     else:
-        said = marked("[green]{} is in force for {}[/] already: no change", file, rm_id)
-    console.print(said, soft_wrap=True)
+        line = marked("[green]{} is in force for {}[/] already: no change", file, rm_id)
+    console.print(line, soft_wrap=True)
 
 
 def _place(problem: ConfigurationProblem) -> tuple[bool, int, int]:

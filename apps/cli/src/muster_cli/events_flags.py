@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from muster_cli.common import NO_ACCESS_FLAGS, AccessFlags
+from muster_cli.common import DEFAULT_GATEWAY, NO_ACCESS_FLAGS, AccessFlags, GatewayAddress, RmId
 
 Flags = Annotated[tuple[str, ...], Parameter(negative="")]
 
@@ -17,9 +17,9 @@ Flags = Annotated[tuple[str, ...], Parameter(negative="")]
 class Wanted:
     """The RM, the filter and the first event."""
 
-    gateway: str = "127.0.0.1:9090"
+    gateway: GatewayAddress = DEFAULT_GATEWAY
     """gRPC address of a gateway, or of an event publisher."""
-    rm: str = ""
+    rm: RmId = ""
     """The RM's id [the only one]."""
     app: str = ""
     """An application: its events, those of its asks, and those of nodes about its allocations."""

@@ -15,19 +15,26 @@ from muster_cli.operating import Operator, ask, console, print_json
 # Of an application or queue: reason → number of asks.
 _COUNTS = ("counts", "asks")
 _SECOND_NS = 1_000_000_000
+# Of asks with one reason; JSON has all of them.
+_KEYS_SHOWN = 3
 
 Call = Callable[[AdminClient, str], Awaitable[Explanation]]
 
 
-def explain(operator: Operator, call: Call) -> int:
-    """Prints an explanation."""
+def explain(operator: Operator, call: Call, *, with_summary: bool = False) -> int:
+    """Prints an explanation.
+
+    :param with_summary: the summary has figures that the text has not.
+    """
     found = ask(operator, call)
     value = found.value
     if operator.json:
         print_json(value)
         return 0
     out = console()
-    for sentence in found.sentences:
+    if with_summary and "sentence" in value:
+        out.print(value["sentence"], soft_wrap=True)
+    for sentence in grouped(found.sentences):
         out.print(sentence, soft_wrap=True)
     for name in _COUNTS:
         counts = value.get(name)
@@ -37,6 +44,22 @@ def explain(operator: Operator, call: Call) -> int:
     if rows:
         out.print(_history(rows, value["at"]))
     return 0
+
+
+def grouped(sentences: Sequence[str]) -> list[str]:
+    """Puts asks with one reason into one line: ``k1, k2, k3 and 34 more: …``. Other sentences stay as they are."""
+    keys: dict[str, list[str]] = {}
+    for each in sentences[1:]:
+        key, separator, text = each.partition(": ")
+        keys.setdefault(text if separator else each, []).append(key if separator else "")
+    lines = list(sentences[:1])
+    for text, named in keys.items():
+        if named == [""]:
+            lines.append(text)
+            continue
+        more = f" and {len(named) - _KEYS_SHOWN:,} more" if len(named) > _KEYS_SHOWN + 1 else ""
+        lines.append(f"{', '.join(named[:_KEYS_SHOWN] if more else named)}{more}: {text}")
+    return lines
 
 
 def _table(counts: dict[str, int]) -> Table:

@@ -23,8 +23,8 @@ from muster_event_publisher.errors import SinkSettingsWrong
 from muster_event_publisher.grpc_events import EventsDoor
 from muster_runtime import logs
 from muster_runtime.addresses import listen_at
+from muster_runtime.as_child import become_child, run_child
 from muster_runtime.channel import Channel
-from muster_runtime.child_process import become_child, run_child
 from muster_runtime.http_server import HttpServer
 from muster_runtime.life import Life
 from starlette.types import ASGIApp, Receive, Scope, Send

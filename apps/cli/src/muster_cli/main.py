@@ -2,55 +2,74 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 from muster_runtime import logs
 from muster_runtime.access import AccessWrong
 from muster_runtime.terminal import Screen, give_up_output, guard_tracebacks, say
 
+from muster_cli import contexts
 from muster_cli.audit_flags import AuditWanted
-from muster_cli.common import NO_ACCESS_FLAGS, AccessFlags, Common
+from muster_cli.common import (
+    DEFAULT_GATEWAY,
+    DEFAULT_HTTP,
+    HISTORY,
+    LOOK,
+    NO_ACCESS_FLAGS,
+    OPERATE,
+    RUN,
+    AccessFlags,
+    Common,
+    GatewayAddress,
+    HttpAddress,
+    InputFile,
+    ReportFile,
+    RmId,
+)
 from muster_cli.errors import CommandError
 from muster_cli.events_flags import Wanted
 from muster_cli.history.commands import history_app
-from muster_cli.operating import Operator
+from muster_cli.operator_commands import admin_app, explain_app
 from muster_cli.probe import DEFAULT_ADDRESS
+from muster_cli.reach import check_reachable
+
+
+def _default(value: object) -> str | None:
+    """What the help shows of a default: nothing where a flag is off or empty."""
+    return str(value) if value not in ((), "", False, None) else None
+
 
 app = App(
     name="muster",
     version=lambda: f"muster {version('muster')}",
     help="A networked resource scheduler: requests over gRPC, every decision on a durable log.",
+    default_parameter=Parameter(negative=(), show_default=_default),
 )
-topics_app = App(name="topics", help="Create, check and list the topics of the log.")
-config_app = App(name="config", help="Show settings; check, compare and apply queue configurations.")
+topics_app = App(name="topics", help="Create, check and list the topics of the log.", group=OPERATE)
+config_app = App(name="config", help="Show settings; check, compare and apply queue configurations.", group=OPERATE)
 app.command(topics_app)
 app.command(config_app)
-admin_app = App(
-    name="admin", help="Operate Muster: list, pause and forget RMs, drain nodes, dump state (docs/admin.md)."
-)
-explain_app = App(name="explain", help="Explain why asks are pending, and how objects stand (docs/explain.md).")
-events_app = App(name="events", help="Read past events and watch new ones (docs/events-grpc.md).")
+app.command(contexts.context_app)
+events_app = App(name="events", help="Read past events and watch new ones (docs/events-grpc.md).", group=LOOK)
 app.command(admin_app)
 app.command(events_app)
 app.command(explain_app)
+history_app.group = HISTORY
 app.command(history_app)
 
 
 _COMMON = Common()
-_OPERATOR = Operator()
 _WANTED = Wanted()
 _AUDIT = AuditWanted()
 
-# "-" is a value, not the beginning of a flag.
-ReportFile = Annotated[Path | None, Parameter(allow_leading_hyphen=True)]
 
-
-@app.command
+@app.command(group=RUN)
 def up(
     *,
     data_dir: Path,
@@ -82,7 +101,7 @@ def up(
     return serving.up(data_dir, config, common.settings, common.set, flags)
 
 
-@app.command
+@app.command(group=RUN)
 def gateway(*, grpc_address: str | None = None, http_address: str | None = None, common: Common = _COMMON) -> int:
     """Runs the gateway: the scheduler interface over gRPC, and the HTTP front.
 
@@ -95,7 +114,7 @@ def gateway(*, grpc_address: str | None = None, http_address: str | None = None,
     return serving.one("gateway", common.settings, common.set, flags)
 
 
-@app.command
+@app.command(group=RUN)
 def scheduler(
     *,
     config: Path | None = None,
@@ -117,7 +136,7 @@ def scheduler(
     return serving.one("scheduler", common.settings, common.set, flags, config)
 
 
-@app.command
+@app.command(group=RUN)
 def view(*, http_address: str | None = None, common: Common = _COMMON) -> int:
     """Runs the view: it follows the state on the log and answers REST.
 
@@ -129,7 +148,7 @@ def view(*, http_address: str | None = None, common: Common = _COMMON) -> int:
     return serving.one("view", common.settings, common.set, flags)
 
 
-@app.command
+@app.command(group=RUN)
 def event_publisher(*, http_address: str | None = None, common: Common = _COMMON) -> int:
     """Runs the event publisher: events over REST and streams, history in Parquet and PostgreSQL.
 
@@ -141,7 +160,7 @@ def event_publisher(*, http_address: str | None = None, common: Common = _COMMON
     return serving.one("event-publisher", common.settings, common.set, flags)
 
 
-@app.command
+@app.command(group=RUN)
 def derive(*, http_address: str | None = None, common: Common = _COMMON) -> int:
     """Runs the Faust application: a topic for each kind of event, and usage in windows (docs/usage.md).
 
@@ -153,12 +172,12 @@ def derive(*, http_address: str | None = None, common: Common = _COMMON) -> int:
     return serving.one("derive", common.settings, common.set, flags)
 
 
-@app.command
+@app.command(group=RUN)
 def replay_trace(
     trace: Path,
     *,
-    gateway: str = "127.0.0.1:9090",
-    http: str = "http://127.0.0.1:9080",
+    gateway: GatewayAddress = DEFAULT_GATEWAY,
+    http: HttpAddress = DEFAULT_HTTP,
     rm_id: str = "openb",
     chunk: int = 100,
     asks_per_s: float = 0.0,
@@ -181,6 +200,9 @@ def replay_trace(
     """
     from muster_client.replay import main_replay
 
+    access = flags.access()
+    check_reachable(gateway)
+    check_reachable(http)
     logs.configure("warning", "auto")
     return main_replay(
         trace,
@@ -192,11 +214,11 @@ def replay_trace(
         timeout_s=timeout_s,
         json_file=json,
         keep=keep,
-        access=flags.access(),
+        access=access,
     )
 
 
-@app.command
+@app.command(group=RUN)
 def demo(
     trace: Path = Path("examples/openb"),
     *,
@@ -219,7 +241,7 @@ def demo(
     return main_demo(trace, data_dir=data_dir, json_file=json, keep=keep, timeout_s=timeout_s)
 
 
-@app.command
+@app.command(group=LOOK)
 def health(
     address: Annotated[str, Parameter(env_var="MUSTER_HEALTH_ADDRESS")] = DEFAULT_ADDRESS,
     *,
@@ -235,12 +257,12 @@ def health(
     """
     from muster_cli.probe import probe
 
-    ready, said = probe(address, timeout_s, flags.access())
-    say(f"{address}: {said.strip()}")
+    ready, why = probe(address, timeout_s, flags.access())
+    say(f"{address}: {why.strip()}")
     return 0 if ready else 1
 
 
-@app.command
+@app.command(group=OPERATE)
 def backup(backup_dir: Path, *, data_dir: Path | None = None, common: Common = _COMMON) -> int:
     """Copies the log and the sessions of `muster up` to a new directory, also while it works (docs/backup.md).
 
@@ -252,7 +274,7 @@ def backup(backup_dir: Path, *, data_dir: Path | None = None, common: Common = _
     return of.backup(backup_dir, data_dir, common.settings, common.set)
 
 
-@app.command
+@app.command(group=OPERATE)
 def restore(
     backup_dir: Path,
     *,
@@ -271,7 +293,7 @@ def restore(
     return of.restore(backup_dir, data_dir, replace, common.settings, common.set)
 
 
-@app.command
+@app.command(group=OPERATE)
 def verify(backup_dir: Path | None = None, *, data_dir: Path | None = None, common: Common = _COMMON) -> int:
     """Checks a backup or a data directory, also while Muster works: structure, checksums, order, and nothing lost.
 
@@ -283,7 +305,7 @@ def verify(backup_dir: Path | None = None, *, data_dir: Path | None = None, comm
     return of.verify(backup_dir, data_dir, common.settings, common.set)
 
 
-@app.command
+@app.command(group=OPERATE)
 def migrate(
     *,
     data_dir: Path | None = None,
@@ -306,11 +328,11 @@ def migrate(
     return migrating.migrate(data_dir, common.settings, common.set, to_data_dir, to_settings, to_set)
 
 
-@app.command
+@app.command(group=LOOK)
 def top(
     *,
-    gateway: str = "127.0.0.1:9090",
-    rm: str = "",
+    gateway: GatewayAddress = DEFAULT_GATEWAY,
+    rm: RmId = "",
     partition: str = "",
     queue: str = "",
     nodes: int = 10,
@@ -336,6 +358,51 @@ def top(
     from muster_cli.top import top as show
 
     return show(Asked(gateway, rm, partition, queue, nodes, interval, once, json, flags))
+
+
+@app.command(group=LOOK)
+def get(
+    kind: Literal["rms", "nodes", "queues", "applications", "allocations", "asks", "users", "groups"],
+    names: tuple[str, ...] = (),
+    /,
+    *,
+    http: HttpAddress = DEFAULT_HTTP,
+    rm: RmId = "",
+    partition: str = "default",
+    state: str = "",
+    where: Annotated[tuple[str, ...], Parameter(negative="")] = (),
+    sort: Annotated[str, Parameter(allow_leading_hyphen=True)] = "",
+    columns: str = "",
+    output: Annotated[Literal["table", "wide", "name", "json", "yaml"], Parameter(name=("--output", "-o"))] = "table",
+    watch: Annotated[bool, Parameter(name=("--watch", "-w"), negative="")] = False,
+    interval: float = 1.0,
+    timeout_s: float = 15.0,
+    flags: AccessFlags = NO_ACCESS_FLAGS,
+) -> int:
+    """Lists nodes, applications, queues, asks, allocations, users, groups or resource managers.
+
+    With --watch a terminal shows all of them in place; a pipe gets what is new (+), other (~) or gone (-).
+
+    :param kind: what to list.
+    :param names: only these; an ask or an allocation is named by its key, or as APPLICATION/KEY.
+    :param http: host:port or URL of a gateway's REST.
+    :param rm: the RM's id [the only one].
+    :param partition: the partition.
+    :param state: of applications: active, completed, rejected or all [active].
+    :param where: a condition on a column, such as queue=root.ml*, state!=Running, waiting>600; repeatable.
+    :param sort: columns, the first one decides, such as queue,-vcore (downwards).
+    :param columns: which columns, separated by commas [the usual ones; with -o wide all].
+    :param output: the form.
+    :param watch: go on until Ctrl-C.
+    :param interval: seconds between two readings, at least 0.1.
+    :param timeout_s: how long to wait for an answer.
+    """
+    from muster_cli.getting.command import Asked
+    from muster_cli.getting.command import get as show
+
+    return show(
+        Asked(kind, names, http, rm, partition, state, where, sort, columns, output, watch, interval, timeout_s, flags)
+    )
 
 
 @events_app.command(name="watch")
@@ -370,13 +437,24 @@ def events_batch(*, wanted: Wanted = _WANTED, count: int = 1_000) -> int:
     return batch(wanted, count)
 
 
-@app.command
+@app.command(group=LOOK)
 def audit(*, wanted: AuditWanted = _AUDIT, common: Common = _COMMON) -> int:
     """Shows who asked what of Muster, from where, and with which result (docs/security.md)."""
     from muster_cli.audit import show
 
     logs.configure("error", "auto")
     return show(wanted, common.settings, common.set)
+
+
+@app.command(group=OPERATE, name="version")
+def show_version(*, json: bool = False) -> int:
+    """Shows the version of Muster, its form and its Python.
+
+    :param json: print JSON.
+    """
+    from muster_cli.versions import show
+
+    return show(as_json=json)
 
 
 @topics_app.command(name="create")
@@ -416,12 +494,12 @@ def topics_describe(*, common: Common = _COMMON) -> int:
 
 
 @config_app.command(name="check")
-def config_check(file: Path) -> int:
+def config_check(file: InputFile) -> int:
     """Checks a queue configuration (YAML): prints its errors with line and column, or each queue's settings.
 
     Of a policy file (TOML) it prints the errors, or the rules.
 
-    :param file: the queue configuration, or the policy file (.toml).
+    :param file: the queue configuration, or the policy file (.toml); "-": a queue configuration from standard input.
     """
     from muster_cli import policy, queue_config
 
@@ -430,7 +508,7 @@ def config_check(file: Path) -> int:
 
 
 @config_app.command(name="diff")
-def config_diff(old: Path, new: Path) -> int:
+def config_diff(old: InputFile, new: InputFile) -> int:
     """Compares two queue configurations: new and removed queues, keys, rules and limits.
 
     :param old: the present queue configuration.
@@ -446,8 +524,8 @@ def config_diff(old: Path, new: Path) -> int:
 def config_apply(
     file: Path,
     *,
-    rm: str = "",
-    gateway: str = "127.0.0.1:9090",
+    rm: RmId = "",
+    gateway: GatewayAddress = DEFAULT_GATEWAY,
     timeout_s: float = 15.0,
     flags: AccessFlags = NO_ACCESS_FLAGS,
 ) -> int:
@@ -484,156 +562,6 @@ def config_show(
     return show_settings(common.settings, common.set, data_dir, as_json=json, changed=changed)
 
 
-@admin_app.command(name="rms")
-def admin_rms(*, operator: Operator = _OPERATOR) -> int:
-    """Lists the resource managers with state, streams and registration; --rm shows one in detail."""
-    from muster_cli.admin import rms
-
-    return rms(operator)
-
-
-@admin_app.command(name="pause")
-def admin_pause(*, reason: str = "", operator: Operator = _OPERATOR) -> int:
-    """Pauses an RM: Muster accepts its requests but schedules nothing until it is resumed. Allocations keep running.
-
-    :param reason: text for people, shown in explanations.
-    """
-    from muster_cli.admin import pause
-
-    return pause(operator, reason)
-
-
-@admin_app.command(name="resume")
-def admin_resume(*, operator: Operator = _OPERATOR) -> int:
-    """Resumes a paused RM and prints its state: a disconnected or stopped RM stays so."""
-    from muster_cli.admin import resume
-
-    return resume(operator)
-
-
-@admin_app.command(name="forget")
-def admin_forget(resource_manager: str, *, force: bool = False, operator: Operator = _OPERATOR) -> int:
-    """Forgets a stopped RM: its nodes, applications and allocations end; its events and history stay.
-
-    :param resource_manager: the RM's id.
-    :param force: also forget an RM that is not stopped.
-    """
-    from muster_cli.admin import forget
-
-    return forget(operator, resource_manager, force=force)
-
-
-@admin_app.command(name="drain")
-def admin_drain(node: str, *, partition: str = "", operator: Operator = _OPERATOR) -> int:
-    """Drains a node: it gets no new allocations, and existing ones stay.
-
-    :param node: the node's id.
-    :param partition: [default]
-    """
-    from muster_cli.admin import drain
-
-    return drain(operator, node, partition, schedulable=False)
-
-
-@admin_app.command(name="undrain")
-def admin_undrain(node: str, *, partition: str = "", operator: Operator = _OPERATOR) -> int:
-    """Makes a drained node schedulable again.
-
-    :param node: the node's id.
-    :param partition: [default]
-    """
-    from muster_cli.admin import drain
-
-    return drain(operator, node, partition, schedulable=True)
-
-
-@admin_app.command(name="dump")
-def admin_dump(*, output: ReportFile = None, operator: Operator = _OPERATOR) -> int:
-    """Writes the whole state of an RM as JSON; secrets are masked.
-
-    :param output: a file, which appears when it is complete [standard output].
-    """
-    from muster_cli.admin import dump
-
-    return dump(operator, output if output is not None else Path("-"))
-
-
-@admin_app.command(name="validate")
-def admin_validate(file: Path, *, operator: Operator = _OPERATOR) -> int:
-    """Prints what `muster config apply` would do now with a queue configuration (YAML); changes nothing.
-
-    Exit code 0: the configuration would be accepted.
-
-    :param file: the queue configuration.
-    """
-    from muster_cli.admin import validate
-
-    return validate(operator, file)
-
-
-@explain_app.command(name="ask")
-def explain_ask(application: str, key: str, *, partition: str = "", operator: Operator = _OPERATOR) -> int:
-    """Explains why an ask is pending.
-
-    :param application: the application's id.
-    :param key: the ask's allocationKey.
-    :param partition: [default]
-    """
-    from muster_cli.explaining import explain
-
-    return explain(operator, lambda admin, rm: admin.explain_ask(rm, application, key, **operator.at(partition)))
-
-
-@explain_app.command(name="application")
-def explain_application(application: str, *, partition: str = "", operator: Operator = _OPERATOR) -> int:
-    """Explains the state of an application and why its asks are pending.
-
-    :param application: the application's id.
-    :param partition: [default]
-    """
-    from muster_cli.explaining import explain
-
-    return explain(operator, lambda admin, rm: admin.explain_application(rm, application, **operator.at(partition)))
-
-
-@explain_app.command(name="queue")
-def explain_queue(queue: str, *, partition: str = "", operator: Operator = _OPERATOR) -> int:
-    """Explains a queue's usage against its guarantee and max, and why its asks are pending.
-
-    :param queue: the queue's path, such as root.default.
-    :param partition: [default]
-    """
-    from muster_cli.explaining import explain
-
-    return explain(operator, lambda admin, rm: admin.explain_queue(rm, queue, **operator.at(partition)))
-
-
-@explain_app.command(name="node")
-def explain_node(node: str, *, partition: str = "", operator: Operator = _OPERATOR) -> int:
-    """Explains whether a node gets allocations, which ones it has, and which pending asks would fit.
-
-    :param node: the node's id.
-    :param partition: [default]
-    """
-    from muster_cli.explaining import explain
-
-    return explain(operator, lambda admin, rm: admin.explain_node(rm, node, **operator.at(partition)))
-
-
-@explain_app.command(name="preemption")
-def explain_preemption(name: str, key: str = "", *, partition: str = "", operator: Operator = _OPERATOR) -> int:
-    """Explains why an allocation was preempted, and for which ask.
-
-    :param name: the application's id; without KEY: the allocationKey or UUID.
-    :param key: the allocationKey.
-    :param partition: [default]
-    """
-    from muster_cli.explaining import explain
-
-    application, key = (name, key) if key else ("", name)
-    return explain(operator, lambda admin, rm: admin.explain_preemption(rm, application, key, **operator.at(partition)))
-
-
 def _http(address: str | None) -> list[tuple[str, str, object]]:
     return [("gateway.http_address", "--http-address", address)]
 
@@ -650,6 +578,8 @@ def run(arguments: Sequence[str]) -> int:
     from muster_cli.composition import SettingsError
 
     try:
+        if arguments[:1] != ["context"]:  # which mends a file that cannot be read
+            contexts.apply(os.environ)
         result = app(list(arguments), result_action="return_value")
     except CommandError as error:
         say(f"muster: {error}", error=True)

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from muster_bus.backends.sqlite_copy import SqliteTarget
-from muster_bus.backends.sqlite_file import LogFile
 from muster_bus.clock import Clock, SystemClock
 from muster_bus.copying.copier import copy
 from muster_bus.copying.target import CopyTarget
@@ -32,6 +31,7 @@ from muster_runtime.terminal import say
 
 from muster_cli import backup
 from muster_cli.errors import CommandError, UsageError
+from muster_cli.present_log import partitions_of
 from muster_cli.settings import MusterSettings, embedded_defaults, load
 from muster_cli.topics import unchanged
 
@@ -55,14 +55,17 @@ def migrate(
         raise UsageError(f"{_place(there.log)}: is the log to copy; expected another one")
     clock = SystemClock()
 
-    async def work() -> int:
+    async def work() -> tuple[int, int]:
         source = await _as_it_is(here.log, clock)
-        found = await _copy(source, _target(there.log, clock), here.scheduler.group, clock)
+        log = there.log
+        if "partitions" not in log.model_fields_set:  # the default; partitions can only grow
+            log = log.model_copy(update={"partitions": max(log.partitions, source.partitions)})
+        found = await _copy(source, _target(log, clock), here.scheduler.group, clock)
         await _forget_sessions(there.gateway, clock)
-        return found
+        return found, log.partitions
 
-    found = _run(work())
-    say(f"{_place(there.log)}: {found} records copied; {there.log.partitions} partitions")
+    found, partitions = _run(work())
+    say(f"{_place(there.log)}: {found} records copied; {partitions} partitions")
     say("The old log is as it was. Start Muster with the new one, and keep the old one until you are content.")
     return 0
 
@@ -81,7 +84,7 @@ def grow(partitions: int, data_dir: Path | None, file: Path | None, assignments:
     else:
         done = _run(_grow_file(settings.log, log, settings.scheduler.group, data_dir, clock))
     say(f"{_place(log)}: {partitions} partitions; " + ("grown" if done else "it has that many already"))
-    say(f"From now on Muster needs the setting log.partitions = {partitions}, in each process.")
+    say(f"Where the setting log.partitions names a number, it must be {partitions} from now on.")
     return 0
 
 
@@ -175,20 +178,9 @@ class _Said:
 async def _as_it_is(settings: LogSettings, clock: Clock) -> LogSettings:
     """Returns the settings of an existing log, with the number of partitions that it has. Raises CommandError."""
     topics = settings.topics()
-    if settings.backend == "kafka":
-        from muster_bus.backends.kafka_copy import KafkaTopics
-
-        found = KafkaTopics(settings, clock)
-        try:
-            await found.start()
-            count = (await found.partitions()).get(topics.requests, 0)
-        finally:
-            await found.close()
-    else:
-        if not settings.sqlite_path.exists():
-            raise CommandError(f"{settings.sqlite_path} does not exist: expected the log of a Muster")
-        with LogFile(settings.sqlite_path) as file:
-            count = len(file.partitions(topics.requests))
+    if settings.backend == "sqlite" and not settings.sqlite_path.exists():
+        raise CommandError(f"{settings.sqlite_path} does not exist: expected the log of a Muster")
+    count = await partitions_of(settings, clock)
     if not count:
         raise CommandError(f"{_place(settings)} has no topic {topics.requests}: expected the log of a Muster")
     return settings.model_copy(update={"partitions": count, "derived_topics": False})

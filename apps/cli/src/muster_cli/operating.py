@@ -9,19 +9,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict, TypeVar
 
 from cyclopts import Parameter
-from muster_runtime.terminal import Screen, say_json
+from muster_runtime.terminal import Screen, is_terminal, say, say_json
 
-from muster_cli.common import NO_ACCESS_FLAGS, AccessFlags
+from muster_cli.common import DEFAULT_GATEWAY, NO_ACCESS_FLAGS, AccessFlags, GatewayAddress, RmId
 from muster_cli.errors import CommandError, UsageError
+from muster_cli.reach import check_reachable
 
 if TYPE_CHECKING:  # every command loads these flags, but few call a gateway
     from muster_client.admin import AdminClient
+    from rich.console import RenderableType
 
 T = TypeVar("T")
 
 # Longer than a gateway waits for the scheduler, so that its answer arrives.
 _TIMEOUT_S = 15.0
-_PIPED_WIDTH = 160  # a file has no edge
+_PIPED_WIDTH, _PIPED_TABLE_WIDTH = 160, 400  # a file has no edge
 
 
 class At(TypedDict):
@@ -36,9 +38,9 @@ class At(TypedDict):
 class Operator:
     """The gateway and the RM of a call."""
 
-    gateway: str = "127.0.0.1:9090"
+    gateway: GatewayAddress = DEFAULT_GATEWAY
     """gRPC address of a gateway."""
-    rm: str = ""
+    rm: RmId = ""
     """The RM's id [the only one]."""
     timeout_s: float = _TIMEOUT_S
     """How long to wait for the answer."""
@@ -84,6 +86,7 @@ def run(operator: Operator, asked: Callable[[], Awaitable[T]]) -> T:
     from muster_client.errors import AdminFailed, AdminRefused
 
     check_call(operator.gateway, operator.timeout_s)
+    check_reachable(operator.gateway)
 
     async def awaited() -> T:
         return await asked()
@@ -116,6 +119,17 @@ def console() -> Screen:
     """The console for people; lines in a pipe are not cut to a terminal's width."""
     found = Screen()
     return found if found.is_terminal else Screen(width=_PIPED_WIDTH)
+
+
+def say_table(table: RenderableType, screen: Screen | None = None) -> None:
+    """Prints a table; into a pipe without blanks at the ends of its lines, which are not folded."""
+    screen = screen or Screen(width=None if is_terminal() else _PIPED_TABLE_WIDTH)
+    if is_terminal():
+        screen.print(table)
+        return
+    with screen.capture() as printed:
+        screen.print(table)
+    say("\n".join(map(str.rstrip, printed.get().splitlines())))
 
 
 def print_json(value: Any) -> None:

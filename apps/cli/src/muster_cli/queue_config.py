@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -27,8 +28,10 @@ from muster_cli.errors import UsageError
 
 
 def read(file: Path) -> str:
-    """Returns a file's text. Raises UsageError if it cannot be read."""
+    """Returns a file's text; "-": that of standard input. Raises UsageError if it cannot be read."""
     try:
+        if file == Path("-"):
+            return sys.stdin.buffer.read().decode()
         return file.read_text(encoding="utf-8")
     except OSError as error:
         raise UsageError(f"{file}: cannot be read: {error.strerror}") from error
@@ -207,7 +210,7 @@ def compare(old: Path, new: Path, console: Screen) -> None:
         table.add_row(*_row(change))
     if changes:
         console.print(table)
-    console.print(f"{len(changes)} changes" if changes else "no change")
+    console.print(f"{len(changes)} change{'s' if len(changes) > 1 else ''}" if changes else "no change")
 
 
 def _row(change: Change) -> tuple[Text, str, str, str]:

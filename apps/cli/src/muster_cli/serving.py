@@ -33,6 +33,7 @@ from muster_runtime.terminal import Screen, marked
 from muster_cli import addresses, garbage, operations, queue_config
 from muster_cli.composition import Composed
 from muster_cli.errors import CommandError, ServiceDied, StartFailed, UsageError
+from muster_cli.present_log import as_present
 from muster_cli.priority import give_way
 from muster_cli.running import Opened, Part, run, signals
 from muster_cli.settings import STANDALONE_DEFAULTS, MusterSettings, embedded_defaults, load
@@ -398,6 +399,7 @@ async def _run(settings: MusterSettings, build: Build, on_ready: Callable[[], No
     clock = SystemClock()
     if settings.log.backend == "sqlite":
         clock.resume(_last_anchor(settings))
+    settings = settings.model_copy(update={"log": await as_present(settings.log, clock)})
     bus = make_log(settings.log, clock)
     stop = asyncio.Event()
     with signals(stop):

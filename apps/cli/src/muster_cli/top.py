@@ -17,7 +17,8 @@ from rich.live import Live
 
 from muster_cli.common import NO_ACCESS_FLAGS, AccessFlags
 from muster_cli.errors import CommandError, UsageError
-from muster_cli.operating import check_call
+from muster_cli.operating import check_call, say_table
+from muster_cli.reach import check_reachable
 from muster_cli.top_screen import Room, screen
 
 INTERVAL_MIN_S = 0.1
@@ -27,7 +28,9 @@ _PIPED_WIDTH = 160  # a file has no edge
 # On a screen: greatest number of lines besides queues and nodes, and smallest number of queues.
 _OTHER_LINES, _QUEUES_MIN = 33, 5
 # Characters of a row's other columns together, and of one resource type's column.
-_OTHER_COLUMNS, _TYPE_COLUMN = 70, 16
+_OTHER_COLUMNS, _OTHER_COLUMNS_NARROW, _TYPE_COLUMN = 70, 32, 16
+# A narrower screen has percentages without bars, so that GPUs have room.
+_WIDE = 110
 _AGAIN_S = 1.0  # between attempts at a gateway that does not answer
 
 
@@ -57,6 +60,7 @@ def top(asked: Asked) -> int:
         raise UsageError(f"--nodes {asked.nodes}: expected at least 1")
     check_call(asked.gateway)
     access = asked.flags.access()
+    check_reachable(asked.gateway)
     try:
         asyncio.run(_show(asked, access))
     except AdminRefused as error:
@@ -97,19 +101,19 @@ def _print(asked: Asked, now: MetricsSnapshot, before: MetricsSnapshot | None) -
         say_json(as_json(now), indent=None, separators=(",", ":"))
         return
     console = _console()
-    room = Room(_QUEUES_PRINTED, asked.nodes, _types(console), plain=_is_plain(console))
-    with console.capture() as printed:
-        console.print(screen(now, before, room))
-    say("\n".join(map(str.rstrip, printed.get().splitlines())))
+    say_table(screen(now, before, _room(console, _QUEUES_PRINTED, asked.nodes)), console)
 
 
 def _console() -> Screen:
     return Screen(width=None if is_terminal() else _PIPED_WIDTH)
 
 
-def _types(console: Screen) -> int:
-    """The number of resource type columns that fit beside the others."""
-    return max(1, (console.width - _OTHER_COLUMNS) // _TYPE_COLUMN)
+def _room(console: Screen, queues: int, nodes: int) -> Room:
+    """The size of the screen: the number of resource type columns that fit beside the others."""
+    narrow = console.width < _WIDE
+    others = _OTHER_COLUMNS_NARROW if narrow else _OTHER_COLUMNS
+    types = max(1, (console.width - others) // _TYPE_COLUMN)
+    return Room(queues, nodes, types, plain=_is_plain(console), narrow=narrow)
 
 
 def _is_plain(console: Screen) -> bool:
@@ -142,7 +146,7 @@ async def _live(client: MetricsClient, asked: Asked) -> None:
 def _fitted(console: Screen, asked: Asked, now: MetricsSnapshot, before: MetricsSnapshot | None) -> RenderableType:
     left = console.height - _OTHER_LINES
     nodes = min(asked.nodes, max(_QUEUES_MIN, left // 2))
-    room = Room(max(_QUEUES_MIN, left - nodes), nodes, _types(console), plain=_is_plain(console))
+    room = _room(console, max(_QUEUES_MIN, left - nodes), nodes)
     return screen(now, before, room)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from muster_client.metrics_client import MetricsSnapshot, ProcessMetrics, QueueMetrics, SchedulerMetrics, Tally
@@ -31,12 +31,14 @@ class Room:
     :param queues: maximum number of rows, as for ``nodes``; a last row counts the rest.
     :param types: columns of resource types.
     :param plain: draw bars with ASCII characters only.
+    :param narrow: percentages without bars in the tables of queues and nodes.
     """
 
     queues: int
     nodes: int
     types: int = 4
     plain: bool = False
+    narrow: bool = False
 
 
 def screen(now: MetricsSnapshot, before: MetricsSnapshot | None, room: Room) -> RenderableType:
@@ -90,9 +92,9 @@ def _scheduler(now: MetricsSnapshot, before: MetricsSnapshot | None) -> Table:
         ended = rates.counts(("released", "released by the RM"), ("dropped", "dropped when it registered again"))
         confirmed = tally.ended - tally.released - tally.dropped
         lines.add_row("ended", f"{ended}, {confirmed:,} released by Muster")
-    told = (("preempted", "preempted"), ("timed_out", "timed out"), ("replaced", "replaced"))
-    if any(getattr(tally, name) for name, _ in told):
-        lines.add_row("releases", rates.counts(*told))
+    labels = (("preempted", "preempted"), ("timed_out", "timed out"), ("replaced", "replaced"))
+    if any(getattr(tally, name) for name, _ in labels):
+        lines.add_row("releases", rates.counts(*labels))
     refused = [
         rates.count(name, words)
         for name, words in (
@@ -128,11 +130,11 @@ class Rates:
         more = self._more(name)
         return None if more is None else more / self._seconds
 
-    def count(self, name: str, words: str) -> str:
+    def count(self, name: str, text: str) -> str:
         """Returns a count as text, with its rate if it grows."""
         rate = self.per_second(name)
         grows = f" (+{rate:,.0f}/s)" if rate is not None and rate >= 0.5 else ""
-        return f"{getattr(self._now, name):,} {words}{grows}"
+        return f"{getattr(self._now, name):,} {text}{grows}"
 
     def counts(self, *each: tuple[str, str]) -> str:
         """Returns several counts as text; each is (name, words)."""
@@ -141,12 +143,12 @@ class Rates:
     def decisions(self) -> str:
         """The number of decisions, the time of each, and their share of all time."""
         made, spent_us = self._now.decisions, self._now.deciding_us
-        said = self.count("decisions", "made")
+        decisions = self.count("decisions", "made")
         more, more_us = self._more("decisions"), self._more("deciding_us")
         if more and more_us is not None:
             busy = more_us / 1e6 / self._seconds
-            return f"{said}, {more_us / more / 1e3:.1f} ms each, {busy:.0%} of the time"
-        return f"{said}, {spent_us / made / 1e3:.1f} ms each" if made else said
+            return f"{decisions}, {more_us / more / 1e3:.1f} ms each, {busy:.0%} of the time"
+        return f"{decisions}, {spent_us / made / 1e3:.1f} ms each" if made else decisions
 
     def _more(self, name: str) -> int | None:
         if self._before is None:
@@ -166,9 +168,17 @@ def _table(*columns: str, numbers: Iterable[str] = ()) -> Table:
     return table
 
 
-def _types(columns: Iterable[Mapping[str, int]], room: Room) -> list[str]:
-    """The resource types with a column: those that occur, by name, as far as there is room."""
-    return sorted({name for quantities in columns for name in quantities})[: room.types]
+def _types(used: Iterable[Mapping[str, int]], limits: Iterable[Mapping[str, int]], room: Room) -> list[str]:
+    """The resource types with a column, by name. Where there is no room for all, those that are used come first, the
+    usual and the special ones before counters such as pods.
+    """
+    busy = {name for quantities in used for name, value in quantities.items() if value}
+    every = busy.union(*limits)
+
+    def rank(name: str) -> tuple[bool, bool, str]:
+        return name not in busy, name not in (CPU, MEMORY) and "/" not in name, name
+
+    return sorted(sorted(every, key=rank)[: room.types])
 
 
 def short(resource_type: str) -> str:
@@ -181,7 +191,7 @@ def _capacity(found: SchedulerMetrics, room: Room) -> Table:
     for name in sorted({*found.capacity, *found.pending}):
         capacity, allocated = found.capacity.get(name, 0), found.allocated.get(name, 0)
         shown = (amount(name, value) for value in (allocated, capacity, found.pending.get(name, 0)))
-        table.add_row(as_seen(name), bar(percent(allocated, capacity), room), *shown)
+        table.add_row(as_seen(name), bar(percent(allocated, capacity), replace(room, narrow=False)), *shown)
     return table
 
 
@@ -195,9 +205,10 @@ def _reasons(found: SchedulerMetrics) -> Table:
 def _queues(queues: Sequence[QueueMetrics], room: Room) -> Table:
     """The tree. For each type the allocated amount, then the pending one after a plus sign."""
     top = queues[0]
-    types = _types((top.max, top.allocated, top.pending), room)
+    types = _types((top.allocated, top.pending), (top.max,), room)
     heads = [short(name) for name in types]
-    table = _table("queue", "running", "fullest of its max", "", *heads, numbers=("running", *heads))
+    of_max = ("of its max",) if room.narrow else ("fullest of its max", "")
+    table = _table("queue", "running", *of_max, *heads, numbers=("running", *heads))
     for queue in queues[: room.queues]:
         level = queue.path.count(".") - top.path.count(".")
         name = queue.path.rpartition(".")[2] if level else queue.path
@@ -207,13 +218,20 @@ def _queues(queues: Sequence[QueueMetrics], room: Room) -> Table:
         table.add_row(
             as_seen(f"{'  ' * level}{name}{state}"),
             f"{queue.applications_running:,}{most}",
-            bar(full[1], room) if full is not None else _NOTHING,
-            as_seen(f"{amount(full[0], queue.max[full[0]])} {short(full[0])}") if full is not None else "",
+            *_of_max(queue, full, room),
             *(_allocated_and_pending(name, queue) for name in types),
         )
     if len(queues) > room.queues:
         table.add_row(f"and {len(queues) - room.queues:,} more")
     return table
+
+
+def _of_max(queue: QueueMetrics, full: tuple[str, int] | None, room: Room) -> list[Text | str]:
+    """The share of the fullest type; where there is room, the max of that type, too."""
+    if full is None:
+        return [_NOTHING] if room.narrow else [_NOTHING, ""]
+    limit = as_seen(f"{amount(full[0], queue.max[full[0]])} {short(full[0])}")
+    return [Text.assemble(bar(full[1], room), f" {short(full[0])}")] if room.narrow else [bar(full[1], room), limit]
 
 
 def _allocated_and_pending(name: str, queue: QueueMetrics) -> str:
@@ -225,7 +243,7 @@ def _allocated_and_pending(name: str, queue: QueueMetrics) -> str:
 def _nodes(now: MetricsSnapshot, room: Room) -> Table:
     """The nodes, with the free amount of each type."""
     shown = now.nodes[: room.nodes]
-    types = _types((node.capacity for node in shown), room)
+    types = _types((node.allocated for node in shown), (node.capacity for node in shown), room)
     heads = [f"free {short(name)}" for name in types]
     table = _table("fullest nodes", "", "allocations", *heads, "", numbers=("allocations", *heads))
     for node in shown:
@@ -284,6 +302,8 @@ def bar(value: int, room: Room) -> Text:
     # A small value still gets a cell, and only a full one fills the bar.
     cells = min(_BAR_CELLS, max(1, value * _BAR_CELLS // 100)) if value else 0
     colour = "red" if value >= _HOT else "yellow" if value >= _WARM else "green"
+    if room.narrow:
+        return Text(f"{value:>3}%", colour)
     return Text.assemble((full * cells, colour), (empty * (_BAR_CELLS - cells), "dim"), f" {value:>3}%")
 
 

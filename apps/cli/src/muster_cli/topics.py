@@ -12,14 +12,16 @@ from muster_bus.engines import make_log
 from muster_bus.errors import LogError, LogRefused, TopicMismatch
 from muster_bus.log import Log
 from muster_bus.settings import LogSettings
-from muster_bus.topics import TopicSpec
+from muster_bus.topics import Topics, TopicSpec
 from muster_runtime import logs
 from muster_runtime.terminal import Screen, say
 from rich.table import Table
 
 from muster_cli.errors import CommandError, UsageError
+from muster_cli.present_log import as_present
 from muster_cli.settings import MusterSettings, load
 
+_Work = Callable[[Log, Topics], Awaitable[None]]
 _MS_PER_DAY = 24 * 60 * 60 * 1000
 
 
@@ -27,42 +29,42 @@ def create(file: Path | None, assignments: Sequence[str]) -> int:
     """Creates missing topics. Returns the exit code."""
     settings = _settings(file, assignments)
 
-    async def work(bus: Log) -> None:
-        for spec in settings.log.topics().specs():
+    async def work(bus: Log, topics: Topics) -> None:
+        for spec in topics.specs():
             say(f"{spec.name}: {_wanted(spec)}")
 
-    return _with(make_log(settings.log, SystemClock()), work)
+    return _with(settings.log, lambda log: make_log(log, SystemClock()), work)
 
 
 def verify(file: Path | None, assignments: Sequence[str]) -> int:
     """Checks the topics and changes nothing. Returns the exit code."""
     settings = _settings(file, assignments)
 
-    async def work(bus: Log) -> None:
-        say(f"{len(settings.log.topics().specs())} topics match their configuration")
+    async def work(bus: Log, topics: Topics) -> None:
+        say(f"{len(topics.specs())} topics match their configuration")
 
-    return _with(unchanged(settings.log), work)
+    return _with(settings.log, unchanged, work)
 
 
 def describe(file: Path | None, assignments: Sequence[str]) -> int:
     """Lists the topics and their content. Returns the exit code."""
     settings = _settings(file, assignments)
 
-    async def work(bus: Log) -> None:
+    async def work(bus: Log, topics: Topics) -> None:
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
         table.add_column("topic", no_wrap=True)
         table.add_column("settings")
         table.add_column("partition", justify="right")
         table.add_column("first offset", justify="right")
         table.add_column("end offset", justify="right")
-        for spec in settings.log.topics().specs():
+        for spec in topics.specs():
             for partition in range(spec.partitions):
                 first, end = await _ends(bus, spec.name, partition)
                 head = (spec.name, _wanted(spec)) if partition == 0 else ("", "")
                 table.add_row(*head, str(partition), str(first), str(end))
         Screen().print(table)
 
-    return _with(unchanged(settings.log), work)
+    return _with(settings.log, unchanged, work)
 
 
 def _settings(file: Path | None, assignments: Sequence[str]) -> MusterSettings:
@@ -71,11 +73,15 @@ def _settings(file: Path | None, assignments: Sequence[str]) -> MusterSettings:
     return settings
 
 
-def _with(bus: Log, work: Callable[[Log], Awaitable[None]]) -> int:
+def _with(settings: LogSettings, make: Callable[[LogSettings], Log], work: _Work) -> int:
+    """Does the work with a started log, whose partitions are those that exist unless the settings name a number."""
+
     async def run() -> None:
+        present = await as_present(settings, SystemClock())
+        bus = make(present)
         try:
             await bus.start()
-            await work(bus)
+            await work(bus, present.topics())
         finally:
             await bus.close()
 

@@ -122,7 +122,7 @@ class SystemClock:
         log.warning("clock.stepped", seconds=step_ns / 1e9, offset_s=self.offset_ns / 1e9)
 
 
-def step_story(step_ns: int) -> str:
+def step_text(step_ns: int) -> str:
     """Says how the wall clock stepped, in a sentence."""
     size_s, way = abs(step_ns) / 1e9, "forward" if step_ns > 0 else "back"
     size = next((f"{size_s / unit_s:.1f} {name}" for unit_s, name in _UNITS if size_s >= unit_s), f"{size_s:.0f} s")

@@ -57,8 +57,8 @@ class LogBehind(LogError):
     :param token: accepts this loss (``log.accept_loss``).
     """
 
-    def __init__(self, story: str, token: str) -> None:
-        super().__init__(story)
+    def __init__(self, problem: str, token: str) -> None:
+        super().__init__(problem)
         self.token = token
 
 

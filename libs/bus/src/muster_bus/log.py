@@ -106,8 +106,11 @@ class LogReader(Protocol):
         """Returns the lowest offset that exists; for an empty partition the end offset."""
         ...
 
-    async def end_offset(self) -> int:
-        """Returns one past the highest visible record, as of now."""
+    async def end_offset(self, max_age_s: float = 0.0) -> int:
+        """Returns one past the highest visible record, as of now.
+
+        :param max_age_s: an answer that was right so many seconds ago serves, too; for figures. It may cost nothing.
+        """
         ...
 
     async def close(self) -> None: ...

@@ -111,19 +111,19 @@ def check(log_name: str, present: LogMark, witness: str, known: LogMark | None, 
         places = sorted(short, key=lambda place: short[place][0] - short[place][1])
         named = ", ".join(f"{place} ends at {short[place][0]} instead of {short[place][1]}" for place in places[:3])
         more = f", and {len(places) - _SHOWN_MAX} more" if len(places) > _SHOWN_MAX else ""
-        story = f"{log_name} is older than {witness}: at least {missing} records are missing ({named}{more})"
+        problem = f"{log_name} is older than {witness}: at least {missing} records are missing ({named}{more})"
     elif not present.records:
-        story = f"{log_name} is empty, but {witness} knows {known.records} records of the log {known.log_id[:8]}"
+        problem = f"{log_name} is empty, but {witness} knows {known.records} records of the log {known.log_id[:8]}"
     else:
-        story = (
+        problem = (
             f"{log_name} is another log ({present.log_id[:8] or 'no identity'}, {present.records} records), not "
             f"the one that {witness} knows ({known.log_id[:8]}, {known.records} records)"
         )
     token = token_of(known)
     if accepted == token:
-        return story
+        return problem
     raise LogBehind(
-        f"{story}. Nothing was changed. Put the lost files back, or restore a backup (docs/backup.md). To go on "
+        f"{problem}. Nothing was changed. Put the lost files back, or restore a backup (docs/backup.md). To go on "
         f"without what is missing, start once with --set log.accept_loss={token}",
         token,
     )

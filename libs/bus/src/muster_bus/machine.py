@@ -6,7 +6,7 @@ the time, and returns records.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 from muster_bus.log import OutRecord, Record
@@ -37,10 +37,11 @@ class Machine(Protocol):
         """Makes the decisions that time alone causes, or that the last budget left over."""
         ...
 
-    def flush(self, now_ns: int) -> list[OutRecord]:
-        """Returns the records that ``apply`` and ``tick`` held back, for the transaction that now ends.
+    def flush(self, now_ns: int) -> Iterable[Sequence[OutRecord]]:
+        """Returns the records that ``apply`` and ``tick`` held back, for the transaction that now ends, in parts.
 
-        A machine may hold records back: what a transaction changes several times, it then writes once.
+        A machine may hold records back: what a transaction changes several times, it then writes once. Writing may
+        take long: at an empty part other tasks run. The machine is not called before all parts are taken.
         """
         ...
 

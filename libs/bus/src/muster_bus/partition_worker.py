@@ -23,7 +23,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 
@@ -49,10 +49,12 @@ from muster_bus.worker_settings import WorkerSettings
 
 log = structlog.get_logger(__name__)
 
-_END_OFFSET_INTERVAL_S = 1.0  # greatest age of the lag in progress()
+T = TypeVar("T")
+
+_END_OFFSET_INTERVAL_S = 1.0  # of the looks at the lag in progress()
+_END_OFFSET_AGE_S = 5.0  # greatest age of its end; while nothing comes, no broker is asked for it
 _FOLD_READ_S = 1.0  # wait for the rest of the state; needed only with a slow broker
 _GATHER_WAIT = 10  # a transaction gathers for so many times gather_s by the clock
-_REPORT_BYTES = 8 << 10  # input between two reports of the position
 _CLOSE_TIMEOUT_S = 5.0  # the worker abandons an owner or reader that does not close in this time
 
 
@@ -313,11 +315,11 @@ class _Life:
     def __init__(self, worker: PartitionWorker, machine: Machine, owner: PartitionOwner, reader: LogReader) -> None:
         self._worker, self._machine, self._owner, self._reader = worker, machine, owner, reader
         self._settings, self._clock = worker.settings, worker.clock
+        self._observe = metrics.apply_seconds.labels(worker.label).observe
         self._in_flight: asyncio.Task[None] | None = None
         self._outputs: list[OutRecord] = []  # of the next transaction, as are the next three
         self._output_bytes = 0
         self._inputs = 0
-        self._unreported_bytes = _REPORT_BYTES  # of input; the first transaction reports
         self._dirty = False  # there is something to commit
         self._gathers_since: tuple[float, float] | None = None  # processor time and clock (seconds)
         self._held_from: int | None = None  # the first input whose records the machine may hold back
@@ -336,7 +338,8 @@ class _Life:
                 records = await self._next()  # 6 read until records arrive or the deadline passes
                 if records:
                     await self._apply(records)  # 7 apply, tick
-                self._tick_if_due()
+                if self._tick_if_due():
+                    await asyncio.sleep(0)  # decisions may take long, too
                 if not records and self._dirty:
                     await self._finish_commit()  # nothing to add: wait until the next commit may start
                 elif not records and self._in_flight is None:
@@ -399,7 +402,8 @@ class _Life:
             worker.end_offset = worker.position
         if now_s - self._end_asked_s >= _END_OFFSET_INTERVAL_S:
             self._end_asked_s = now_s
-            worker.end_offset = await self._reader.end_offset()
+            is_idle = not self._dirty and self._in_flight is None
+            worker.end_offset = await self._reader.end_offset(_END_OFFSET_AGE_S if is_idle else 0.0)
             metrics.lag_records.labels(worker.label).set(worker.progress().lag)
 
     # ---- 7 apply, tick --------------------------------------------------------------------------------------------
@@ -418,8 +422,7 @@ class _Life:
                     self._held_from = first
                 self._take(self._decide(self._machine.apply, records, self._clock.now_ns()))
                 if self._is_careful():
-                    self._take(self._decide(self._machine.flush, self._clock.now_ns()))
-                    self._held_from = None
+                    await self._take_held()
             except MachineError as error:
                 why = f"the machine fails on this record ({kind_of(error.__cause__)})"
                 worker.suspicion.blame(first, after, why, self._settings.quarantine_after)
@@ -427,7 +430,6 @@ class _Life:
                 raise
         worker.position = after if self._kept else self._reader.position
         self._inputs += len(records)
-        self._unreported_bytes += sum(len(record.value or b"") for record in records)
         self._dirty = self._is_position_new = True
         await asyncio.sleep(0)  # a batch may take long: let other tasks run
 
@@ -441,26 +443,28 @@ class _Life:
         except Exception as error:
             raise MachineError(blamed=False) from error
 
-    def _decide(self, call: Callable[..., list[OutRecord]], *arguments: object) -> list[OutRecord]:
-        """Calls the machine's ``apply`` or ``tick`` and measures its duration."""
+    def _decide(self, call: Callable[..., T], *arguments: object) -> T:
+        """Calls a part of the machine's work and measures its duration."""
         started_s = self._clock.monotonic()
         try:
             return guard(call, *arguments)
         finally:
-            metrics.apply_seconds.labels(self._worker.label).observe(self._clock.monotonic() - started_s)
+            self._observe(self._clock.monotonic() - started_s)
 
-    def _tick_if_due(self) -> None:
+    def _tick_if_due(self) -> bool:
+        """Calls the machine's ``tick`` if its deadline has come. Returns whether this gave records."""
         deadline_ns = guard(self._machine.next_deadline_ns)
         now_ns = self._clock.now_ns()
         if deadline_ns is None or deadline_ns > now_ns or self._is_full():
             self._tick_was_empty = False
-            return
+            return False
         held = self._machine.held()
         outputs = self._decide(self._machine.tick, now_ns)
         self._take(outputs)
         more = self._machine.held()
         self._tick_was_empty = not outputs and more == held
         self._dirty = self._dirty or bool(outputs) or more > 0
+        return not self._tick_was_empty
 
     def _take(self, outputs: Sequence[OutRecord]) -> None:
         """Adds outputs to the next transaction.
@@ -501,12 +505,11 @@ class _Life:
             await self._finish_commit()
         if not self._dirty or self._in_flight is not None or self._gathers():
             return
-        self._flush()
+        await self._flush()
         outputs, position = self._outputs, self._worker.position if self._is_position_new else None
         report = self._worker.report
-        if report is not None and position is not None and self._unreported_bytes >= _REPORT_BYTES:
+        if report is not None and position is not None:
             outputs.append(report(position))
-            self._unreported_bytes = 0
         self._is_position_new = False
         self._outputs, self._output_bytes, self._inputs, self._dirty = [], 0, 0, False
         self._in_flight = asyncio.create_task(self._commit(outputs, position))
@@ -533,10 +536,20 @@ class _Life:
         self._gathers_since = None
         return False
 
-    def _flush(self) -> None:
-        """Takes what the machine held back."""
+    async def _take_held(self) -> None:
+        """Takes what the machine held back. Other tasks run meanwhile. Raises MachineError."""
+        parts = iter(self._decide(self._machine.flush, self._clock.now_ns()))
+        while (part := self._decide(next, parts, None)) is not None:
+            if part:
+                self._take(part)
+            else:
+                await asyncio.sleep(0)
+        self._held_from = None
+
+    async def _flush(self) -> None:
+        """Takes what the machine held back, for a transaction that ends."""
         try:
-            self._take(self._decide(self._machine.flush, self._clock.now_ns()))
+            await self._take_held()
         except MachineError as error:
             if self._held_from is not None:
                 why = f"the machine fails on this record ({kind_of(error.__cause__)})"
@@ -544,7 +557,6 @@ class _Life:
                 self._worker.suspicion.blame(self._held_from, after, why, self._settings.quarantine_after)
                 error.blamed = True
             raise
-        self._held_from = None
 
     async def _commit(self, outputs: Sequence[OutRecord], position: int | None) -> None:
         await self._owner.commit(outputs, position)

@@ -12,6 +12,8 @@ from muster_bus.topics import Topics
 
 _HOUR_S = 3600.0
 _DAY_S = 24 * _HOUR_S
+# As many schedulers can share the work on Kafka. In one process more partitions serve nobody.
+_PARTITIONS_ON_KAFKA, _PARTITIONS = 32, 4
 
 
 class LogSettings(BaseModel):
@@ -26,7 +28,13 @@ class LogSettings(BaseModel):
     topic_prefix: str = Field(
         default="", description="Prefix of each topic's name, including a separator ('staging.')."
     )
-    partitions: int = Field(default=4, ge=1, le=4096, description="Partitions of each topic; never changed afterwards.")
+    partitions: int = Field(
+        default_factory=lambda given: _PARTITIONS_ON_KAFKA if given.get("backend") == "kafka" else _PARTITIONS,
+        ge=1,
+        le=4096,
+        description="Partitions of each topic. Default: as many as the log has; a new one gets 32 on Kafka, otherwise "
+        "4. muster topics grow changes it.",
+    )
     replication: int = Field(default=1, ge=1, le=32, description="Copies of each partition (Kafka; 3 in production).")
     requests_retention_s: float = Field(default=7 * _DAY_S, gt=0, description="Age at which requests are deleted.")
     responses_retention_s: float = Field(default=1 * _DAY_S, gt=0, description="Age at which responses are deleted.")

@@ -35,8 +35,9 @@ from muster_bus.worker_settings import WorkerSettings
 log = structlog.get_logger(__name__)
 
 _SLICE_S = 0.002  # other tasks wait so long
-_READ_S = 0.1  # a take-over waits so long for a read that is under way
-_END_INTERVAL_S = 1.0  # greatest age of the lag
+_READ_S = 1.0
+_END_INTERVAL_S = 1.0  # of the looks at the lag
+_END_AGE_S = 5.0  # greatest age of its end; while nothing comes, no broker is asked for it
 # With more records to fold than this, a standby takes all the time that is left; with fewer, half of it.
 _HURRY_RECORDS = 4000
 _CLOSE_TIMEOUT_S = 5.0
@@ -144,11 +145,12 @@ class Standby:
         self.state = StandbyState.READING
         machine: FollowingMachine = guard(self._machine_factory)
         reader = await self._log.reader(self._topics.state, self._partition)
+        taken = asyncio.create_task(self._taken.wait(), name=f"standby-{self._partition}-taken")
         try:
             # 1 all records up to now
             self._position, self._end = reader.position, await reader.end_offset()
             while self._position < self._end and not self._taken.is_set():
-                await self._fold(machine, await reader.read(self._settings.max_records_fold, _READ_S))
+                await self._fold(machine, await self._read(reader, taken))
                 self._position = reader.position
             # 2 the objects
             if not self._taken.is_set():
@@ -159,14 +161,34 @@ class Standby:
                 self._on_warm()
             # 3 each further one
             while not self._taken.is_set():
-                await self._fold(machine, await reader.read(self._settings.max_records_fold, _READ_S))
+                records = await self._read(reader, taken)
+                await self._fold(machine, records)
                 self._position = reader.position
-                await self._look_at_end(reader)
+                await self._look_at_end(reader, busy=bool(records))
         except BaseException:
             await close_reader(reader)
             raise
+        finally:
+            taken.cancel()
         metrics.standby_lag_records.labels(str(self._partition)).set(0)
         return Folded(machine, reader)
+
+    async def _read(self, reader: LogReader, taken: asyncio.Task[bool]) -> Sequence[Record]:
+        """Reads; a take-over does not wait for a read that finds nothing."""
+        before = reader.position
+        reading = asyncio.ensure_future(reader.read(self._settings.max_records_fold, _READ_S))
+        try:
+            await asyncio.wait({reading, taken}, return_when=asyncio.FIRST_COMPLETED)
+            if not reading.done():
+                reading.cancel()
+                await asyncio.wait({reading})
+        finally:
+            reading.cancel()
+        if not reading.cancelled():
+            return reading.result()
+        if reader.position != before:
+            reader.seek(before)
+        return ()
 
     async def _fold(self, machine: FollowingMachine, records: Sequence[Record]) -> None:
         def steps() -> Iterable[None]:
@@ -186,11 +208,11 @@ class Standby:
                 await asyncio.sleep(0.0 if hurries else clock.monotonic() - began_s)
                 began_s = clock.monotonic()
 
-    async def _look_at_end(self, reader: LogReader) -> None:
+    async def _look_at_end(self, reader: LogReader, *, busy: bool) -> None:
         now_s = self._clock.monotonic()
         if now_s - self._end_asked_s >= _END_INTERVAL_S:
             self._end_asked_s = now_s
-            self._end = await reader.end_offset()
+            self._end = await reader.end_offset(0.0 if busy else _END_AGE_S)
             metrics.standby_lag_records.labels(str(self._partition)).set(self.lag_records)
 
 

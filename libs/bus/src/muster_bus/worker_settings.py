@@ -17,7 +17,7 @@ class WorkerSettings(BaseModel):
         default=128, ge=1, description="Input records per call of the machine; other tasks run between calls."
     )
     max_bytes_apply: int = Field(
-        default=64 << 10,
+        default=8 << 10,
         ge=1,
         description="Input bytes per call of the machine, but at least one record.",
     )

@@ -28,12 +28,12 @@ class Accounts:
     never_asked: list[str] = field(default_factory=list)
     last_placed_at: float = 0.0
 
-    def asked(self, keys: Iterable[str], at: float) -> None:
+    def asked(self, keys: Iterable[str], at_s: float) -> None:
         """Records asks just before they are given to the stream."""
         for key in keys:
-            self.asked_at.setdefault(key, at)
+            self.asked_at.setdefault(key, at_s)
 
-    def allocated(self, key: str, node: str, at: float) -> None:
+    def allocated(self, key: str, node: str, at_s: float) -> None:
         """Records an allocation. A second one for the same task is a defect, on whatever node."""
         if key in self.placed_on:
             self.placed_twice.append(key)
@@ -42,8 +42,8 @@ class Accounts:
             self.never_asked.append(key)
             return
         self.placed_on[key] = node
-        self.latencies_s.append(at - self.asked_at[key])
-        self.last_placed_at = at
+        self.latencies_s.append(at_s - self.asked_at[key])
+        self.last_placed_at = at_s
 
     def refused(self, key: str, reason: str) -> None:
         """Records a rejection."""

@@ -194,18 +194,18 @@ def release(
     )
 
 
-def confirmation(told: si.AllocationRelease) -> si.AllocationRelease:
+def confirmation(release: si.AllocationRelease) -> si.AllocationRelease:
     """Builds the confirmation that an allocation has ended, after the scheduler released it (preempted, timed out,
     replaced).
 
     The allocation counts until then. A release that the RM itself asked for (STOPPED_BY_RM) needs no confirmation.
     """
     return si.AllocationRelease(
-        partitionName=told.partitionName,
-        applicationID=told.applicationID,
-        UUID=told.UUID,
-        terminationType=told.terminationType,
-        allocationKey=told.allocationKey,
+        partitionName=release.partitionName,
+        applicationID=release.applicationID,
+        UUID=release.UUID,
+        terminationType=release.terminationType,
+        allocationKey=release.allocationKey,
     )
 
 

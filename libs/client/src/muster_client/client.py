@@ -23,6 +23,7 @@ from muster_client.backoff import Backoff
 from muster_client.callback_stream import NAME as CALLBACK
 from muster_client.callback_stream import CallbackStream, wants_callbacks
 from muster_client.callbacks import Callbacks, Rejection, Result
+from muster_client.channel import RenewedChannel
 from muster_client.errors import (
     CallbackFailed,
     ClientClosed,
@@ -116,7 +117,7 @@ class RmClient:
         self._clock = clock or SystemClock()
         self._metadata: Metadata = ((RM_ID_METADATA, rm_id), *metadata)
         self._access, self._token = access, access.metadata()
-        self._channel = _channel(address, credentials or access.credentials(), self._settings, access)
+        self._channel = _channel(address, credentials, self._settings, access)
         self._sequences = Sequences()
         self._allocations = self._stream("allocation", "UpdateAllocation", si.AllocationResponse, self._on_allocation)
         self._applications = self._stream(
@@ -593,7 +594,7 @@ def _seed(seed: int | None, name: str) -> int | None:
 
 def _channel(
     address: str, credentials: grpc.ChannelCredentials | None, settings: ClientSettings, access: Access
-) -> grpc.aio.Channel:
+) -> RenewedChannel:
     options: list[tuple[str, int | str]] = [
         *access.options(),
         # gRPC's own reconnection waits grow to two minutes. The streams' backoff replaces them.
@@ -603,6 +604,4 @@ def _channel(
         ("grpc.max_receive_message_length", settings.max_message_bytes),
         ("grpc.max_send_message_length", -1),  # the gateway's limit counts
     ]
-    if credentials is not None:
-        return grpc.aio.secure_channel(address, credentials, options)
-    return grpc.aio.insecure_channel(address, options)
+    return RenewedChannel(address, options, access, credentials)

@@ -9,6 +9,7 @@ import grpc
 import grpc.aio
 from muster_runtime.access import PLAIN, Access
 
+from muster_client.channel import RenewedChannel
 from muster_client.errors import AdminFailed, AdminRefused
 from muster_client.stream import Metadata
 
@@ -44,7 +45,6 @@ class GatewayClient:
         access: Access = PLAIN,
     ) -> None:
         self._metadata, self._access = metadata, access
-        credentials = credentials or access.credentials()
         # The gateway's limits count.
         options: list[tuple[str, int | str]] = [
             *access.options(),
@@ -54,10 +54,7 @@ class GatewayClient:
             ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
             ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
         ]
-        if credentials is None:
-            self._channel = grpc.aio.insecure_channel(address, options)
-        else:
-            self._channel = grpc.aio.secure_channel(address, credentials, options)
+        self._channel = RenewedChannel(address, options, access, credentials)
 
     async def __aenter__(self) -> Self:
         return self

@@ -28,6 +28,7 @@ class Entry:
     :param payload: serialised, so that later changes of the caller's message have no effect.
     :param keys: of the items that get an answer.
     :param sent_at: monotonic seconds of the last sending.
+    :param is_taken: an answer to an earlier sending proved that while it was about to be sent again.
     """
 
     index: int
@@ -35,6 +36,7 @@ class Entry:
     keys: tuple[Hashable, ...]
     sent_at: float = 0.0
     times_sent: int = 0
+    is_taken: bool = False
 
 
 class Journal:
@@ -89,6 +91,11 @@ class Journal:
                 kept.popitem(last=False)
         return entry
 
+    @property
+    def next_number(self) -> int:
+        """Number of the next message that is written, from 1."""
+        return (self._unsent[0].index if self._unsent else self._next_index) + 1
+
     def first_unsent(self) -> Entry | None:
         return self._unsent[0] if self._unsent else None
 
@@ -107,10 +114,12 @@ class Journal:
     def sent(self, entry: Entry, now: float) -> None:
         """Records that a message was written. It was the first unsent one when the writing began."""
         if not self._unsent or self._unsent[0] is not entry:
-            return  # proven as taken meanwhile, by an answer to its first sending
+            return  # dropped meanwhile, by a registration
         self._unsent.popleft()
         entry.sent_at = now
         entry.times_sent += 1
+        if entry.is_taken:
+            return
         self._sent.append(entry)
         self._sent_bytes += len(entry.payload)
 
@@ -125,6 +134,8 @@ class Journal:
         self._unsent.extendleft(reversed(self._sent))
         self._sent.clear()
         self._sent_bytes = 0
+        while self._unsent and self._unsent[0].is_taken:
+            self._unsent.popleft()
         return count
 
     def answered(self, key: Hashable, *, numbered: bool) -> bool:
@@ -172,8 +183,12 @@ class Journal:
     def _taken(self, index: int) -> None:
         while self._sent and self._sent[0].index <= index:
             self._sent_bytes -= len(self._sent.popleft().payload)
-        while not self._sent and self._unsent and self._unsent[0].times_sent and self._unsent[0].index <= index:
-            self._unsent.popleft()  # due to be sent again, and no longer needed
+        # What is due to be sent again is sent all the same: the gateway counts the messages of a connection. The
+        # scheduler takes it once.
+        for entry in self._unsent:
+            if entry.index > index or not entry.times_sent:
+                break
+            entry.is_taken = True
 
     def _is_full(self) -> bool:
         return len(self._sent) >= self._limit_messages or self._sent_bytes >= self._limit_bytes

@@ -17,6 +17,7 @@ from pathlib import Path
 import grpc
 import grpc.aio
 from grpc_health.v1 import health_pb2
+from muster_runtime.access import PLAIN, Access
 from muster_runtime.private_files import open_private
 
 from muster_client.errors import ReplayFailed
@@ -95,7 +96,7 @@ class LocalProcess:
             self._process.kill()
             self._process.wait()
 
-    def stop(self, timeout_s: float = 15.0) -> int:
+    def stop(self, timeout_s: float = 60.0) -> int:
         """Asks the process to end, kills it after the time allowed, and returns its exit code."""
         if self._process is None:
             return 0
@@ -114,7 +115,7 @@ class LocalProcess:
         except OSError:
             return ""
 
-    async def serving(self, grpc_address: str, timeout_s: float = 60.0) -> float:
+    async def serving(self, grpc_address: str, timeout_s: float = 60.0, access: Access = PLAIN) -> float:
         """Waits until the process's gRPC health is SERVING. Returns the seconds that this took.
 
         Raises: ReplayFailed, with the end of the log, if the process ends or does not serve in time.
@@ -123,15 +124,15 @@ class LocalProcess:
         while time.monotonic() - began < timeout_s:
             if not self.running:
                 raise ReplayFailed(f"{self.command[0]} ended before it served:\n{self.log_tail()}")
-            if await is_serving(grpc_address):
+            if await is_serving(grpc_address, access):
                 return time.monotonic() - began
             await asyncio.sleep(_PROBE_PAUSE_S)
         raise ReplayFailed(f"{self.command[0]} does not serve after {timeout_s:.0f} s:\n{self.log_tail()}")
 
 
-async def is_serving(grpc_address: str) -> bool:
-    """Tells whether the gRPC health service there answers SERVING."""
-    async with grpc.aio.insecure_channel(grpc_address) as channel:
+async def is_serving(grpc_address: str, access: Access = PLAIN) -> bool:
+    """Tells whether the gRPC health service there answers SERVING. Raises AccessWrong."""
+    async with _channel(grpc_address, access) as channel:
         check = channel.unary_unary(
             "/grpc.health.v1.Health/Check",
             request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
@@ -142,3 +143,10 @@ async def is_serving(grpc_address: str) -> bool:
         except grpc.aio.AioRpcError:
             return False
     return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+
+
+def _channel(address: str, access: Access) -> grpc.aio.Channel:
+    credentials = access.credentials()
+    if credentials is None:
+        return grpc.aio.insecure_channel(address)
+    return grpc.aio.secure_channel(address, credentials, access.options())

@@ -91,7 +91,7 @@ class MetricsClient(GatewayClient):
         )
         request = _request(rm_id, sections, partition, queue, nodes_max)
         try:
-            answer = await call(request, timeout=timeout_s, metadata=self._sent())
+            answer: MetricsSnapshot = await call(request, timeout=timeout_s, metadata=self._sent())
         except grpc.aio.AioRpcError as error:
             raise refusal(error) from error
         return answer

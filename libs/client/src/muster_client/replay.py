@@ -65,8 +65,8 @@ class ReplayOptions:
     :param settle_timeout_s: limit for all tasks to be placed or to have a reason, from the last ask on.
     :param http: of the REST front; ``host:port`` alone is http.
     :param access: TLS and token, for both doors.
-    :param rest_timeout_s: limit for the REST front's first answer before anything is sent; later, limit for the view
-        and the publisher, which follow the log, to catch up with this client.
+    :param rest_timeout_s: limit for the REST front's first answer, before anything is sent.
+    :param follow_timeout_s: limit for the view and the publisher, which follow the log, to catch up with this client.
     :param rest_silence_s: the replay gives up if the REST front gives no answer for so long while the replay asks for
         reasons. Longer than a restart takes.
     """
@@ -80,6 +80,7 @@ class ReplayOptions:
     answer_timeout_s: float = 60.0
     settle_timeout_s: float = 120.0
     rest_timeout_s: float = 10.0
+    follow_timeout_s: float = 60.0
     rest_silence_s: float = 30.0
     access: Access = PLAIN
     client: ClientSettings = field(default_factory=ClientSettings)
@@ -229,7 +230,7 @@ class _Replay:
                 return reasons
             now = self._clock.monotonic()
             if not waiting:  # the scheduler is done; only the view must catch up
-                deadline = min(deadline, now + self._options.rest_timeout_s)
+                deadline = min(deadline, now + self._options.follow_timeout_s)
             if now >= deadline:
                 self._complaints.append("in the time allowed, REST did not show just the unanswered asks as pending")
                 return reasons or {}
@@ -383,7 +384,7 @@ class _Replay:
         return now.highest - (before.highest if before and before.highest is not None else -1)
 
     async def _eventually(self, ask: Callable[[], Awaitable[T | None]], pause_s: float = _POLL_S) -> T | None:
-        deadline = self._clock.monotonic() + self._options.rest_timeout_s
+        deadline = self._clock.monotonic() + self._options.follow_timeout_s
         while True:
             try:
                 answer = await ask()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, NamedTuple
 
 import httpx
-from muster_runtime.access import PLAIN, Access
+from muster_runtime.access import PLAIN, Access, AccessWrong
 
 from muster_client.errors import BadAddress
 
@@ -52,13 +53,9 @@ class RestFront:
     """
 
     def __init__(self, address: str, rm_id: str, access: Access = PLAIN) -> None:
-        self._http = httpx.AsyncClient(
-            base_url=address,
-            timeout=_ANSWER_TIMEOUT_S,
-            headers=access.headers(),
-            verify=access.context() if address.startswith("https:") else True,
-        )
-        self._rm_id = rm_id
+        self._address, self._access, self._rm_id = address, access, rm_id
+        self._stamp = access.stamp()
+        self._http = self._client()
 
     async def pending(self) -> dict[str, Pending]:
         """Returns AllocationKey → why the ask is pending."""
@@ -88,7 +85,18 @@ class RestFront:
         """Closes the connections."""
         await self._http.aclose()
 
+    def _client(self) -> httpx.AsyncClient:
+        verify = self._access.context() if self._address.startswith("https:") else True
+        return httpx.AsyncClient(
+            base_url=self._address, timeout=_ANSWER_TIMEOUT_S, headers=self._access.headers(), verify=verify
+        )
+
     async def _get(self, path: str, **parameters: str) -> Any:
+        if (stamp := self._access.stamp()) != self._stamp:
+            self._stamp = stamp
+            with contextlib.suppress(AccessWrong):  # while they are written: the last ones stay in use
+                before, self._http = self._http, self._client()
+                await before.aclose()
         response = await self._http.get(path, params=parameters)
         response.raise_for_status()
         return response.json()

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 from collections.abc import Awaitable, Callable, Hashable, Iterable
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -35,6 +36,9 @@ from muster_client.settings import ClientSettings
 log = structlog.get_logger(__name__)
 
 RESUME_METADATA = "muster-resume-after"  # the last responseSequence processed on this stream
+# They number the stream's messages, so that the scheduler takes each one once.
+CLIENT_METADATA = "muster-client"
+FIRST_MESSAGE_METADATA = "muster-first-message"
 
 _Code = grpc.StatusCode
 _HOPELESS = frozenset(
@@ -105,6 +109,7 @@ class RmStream(Generic[R]):
         self._open_call, self._deliver, self._indicate = open_call, deliver, indicate
         self._sequences, self._settings, self._metrics, self._clock = sequences, settings, metrics, clock
         self._backoff = backoff
+        self._life = secrets.token_hex(8)
         self._changed = asyncio.Event()  # the writer has something to do
         self._room = asyncio.Event()  # ``send`` may have room again
         self._answer = asyncio.Event()  # something was answered
@@ -232,7 +237,8 @@ class RmStream(Generic[R]):
         # Without a position, the gateway begins where the RM's stream ended; after a registration, that is just behind
         # it.
         last = self._sequences.last(self.name)
-        return ((RESUME_METADATA, str(last)),) if self._opened_before else ()
+        numbers = (CLIENT_METADATA, self._life), (FIRST_MESSAGE_METADATA, str(self.journal.next_number))
+        return (*numbers, (RESUME_METADATA, str(last))) if self._opened_before else numbers
 
     async def _write(self, call: Any) -> None:
         try:

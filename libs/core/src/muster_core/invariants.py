@@ -260,8 +260,8 @@ def _check_gangs(partition: Partition) -> None:
         for leaf, lines in partition.waiting.waiting_gangs.get(ledger, {}).items():
             _must(bool(lines), f"{ledger} keeps empty lines of gangs")
             for _, app in lines:
-                here = app.waiting_at is ledger and app.waits_whole and app.queue is leaf
-                _must(here, f"{app} waits elsewhere than at {ledger}")
+                waits_here = app.waiting_at is ledger and app.waits_whole and app.queue is leaf
+                _must(waits_here, f"{app} waits elsewhere than at {ledger}")
 
 
 def _proposed_on(partition: Partition, node: Node) -> Iterator[Ask]:

@@ -1,6 +1,8 @@
 """The reading process: reads one configuration after the other within limits. ``judge.py`` starts it.
 
-Its limits are the operating system's. Too much processor time ends the process, and the parent starts another one.
+Its limits are the operating system's. Too much processor time ends the process, and the parent starts another one. A
+thread ends it a little before the limit of memory: Python does not always survive that one. (CPython 3.11 turns for
+ever if the memory for the place of an exception is missing.)
 """
 
 from __future__ import annotations
@@ -10,10 +12,12 @@ import math
 import os
 import resource
 import signal
+import threading
+import time
 from pathlib import Path
 
+from muster_runtime.as_child import become_child, run_child
 from muster_runtime.channel import Channel
-from muster_runtime.child_process import become_child, run_child
 
 from muster_queue_config import compiled
 from muster_queue_config.judge_messages import OUT_OF_MEMORY, Limits, Ready, Text, ToChild, Verdict
@@ -21,6 +25,9 @@ from muster_queue_config.queue_yaml import load_queue_config
 
 # The kernel's limit counts whole seconds and catches what the timer does not.
 _CPU_MARGIN_S = 2
+# A text that needs much memory needs about 1 MiB in so long.
+_WATCH_S = 0.01
+_WATCHED_PART = 7 / 8
 
 
 def main() -> None:
@@ -34,6 +41,9 @@ async def _serve(channel: Channel[Limits | Text]) -> int:
         raise EOFError
     os.nice(limits.nice)
     gc.disable()  # reading makes no circles to speak of, and many objects
+    watched, reading = threading.Event(), threading.Event()
+    threading.Thread(target=_watch_memory, args=(limits.memory_bytes, watched, reading), daemon=True).start()
+    watched.wait()  # what a thread reserves is not counted
     _limit_memory(limits.memory_bytes)
     channel.send(Ready())
     while True:
@@ -41,10 +51,12 @@ async def _serve(channel: Channel[Limits | Text]) -> int:
         if not isinstance(message, Text):
             raise EOFError
         _limit_processor(limits.cpu_s)
+        reading.set()
         try:
             channel.send(_verdict(message))
         except MemoryError:
             os._exit(OUT_OF_MEMORY)
+        reading.clear()
         signal.setitimer(signal.ITIMER_PROF, 0)
         await channel.flush()
         gc.collect()
@@ -57,13 +69,31 @@ def _verdict(message: Text) -> Verdict:
     return Verdict(accepted=True, compiled=compiled.encode(message.text, config), problems=problems)
 
 
-def _limit_memory(more_bytes: int) -> None:
+def _watch_memory(more_bytes: int, watched: threading.Event, reading: threading.Event) -> None:
+    """Ends the process when it has nearly as much memory more than now, while it reads."""
+    at_first = _memory_bytes()
+    watched.set()
+    while at_first:
+        reading.wait()
+        time.sleep(_WATCH_S)
+        if _memory_bytes() - at_first > more_bytes * _WATCHED_PART:
+            os._exit(OUT_OF_MEMORY)
+
+
+def _memory_bytes() -> int:
+    """The address space of this process; 0: not known, because this is not Linux."""
     try:
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     except (OSError, ValueError, IndexError):
-        return  # not Linux
+        return 0
+
+
+def _limit_memory(more_bytes: int) -> None:
+    used_bytes = _memory_bytes()
+    if not used_bytes:
+        return
     _, most = resource.getrlimit(resource.RLIMIT_AS)
-    wanted = pages * resource.getpagesize() + more_bytes
+    wanted = used_bytes + more_bytes
     resource.setrlimit(resource.RLIMIT_AS, (wanted if most == resource.RLIM_INFINITY else min(wanted, most), most))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 

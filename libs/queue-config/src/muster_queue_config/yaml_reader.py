@@ -78,11 +78,11 @@ class Reader:
         return self._told[severity] < PROBLEMS_MAX
 
     def _tell(self, severity: Severity, path: str, place: Place | None, message: str) -> None:
-        told = self._told[severity] = self._told[severity] + 1
-        if told > PROBLEMS_MAX:
+        count = self._told[severity] = self._told[severity] + 1
+        if count > PROBLEMS_MAX:
             return
         line, column = (place[0] + 1, place[1] + 1) if place is not None else (0, 0)
-        if told == PROBLEMS_MAX:
+        if count == PROBLEMS_MAX:
             path, message = "", f"there are more {severity}s from here on, which are not listed"
         self.problems.append(Problem(severity, cut(path), line, column, cut(message)))
 

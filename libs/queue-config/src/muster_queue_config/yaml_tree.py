@@ -79,6 +79,10 @@ Node = Scalar | Mapping | Sequence
 _COLON_REFUSED = "found unexpected ':'"
 
 
+# A * as a value: YAML takes it for an alias without a name.
+_BARE_STAR = re.compile(r"[:,\[-]\s+\*\s*(?:$|[,\]}#])")
+
+
 class _Stop(Exception):
     """Ends the reading; the problem is already reported."""
 
@@ -124,9 +128,16 @@ def read_trees(text: str, report: Report, *, pure: bool = False) -> Iterator[Nod
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         what = " ".join(str(error.problem or error.context or "not valid YAML").split())
-        report((mark.line, mark.column) if mark is not None else None, what)
+        report((mark.line, mark.column) if mark is not None else None, what + _hint(text, mark))
     except (YAMLError, ValueError) as error:
         report(None, " ".join(str(error).split()))
+
+
+def _hint(text: str, mark: Any) -> str:
+    """What to do about the commonest error: ``submitacl: *``."""
+    lines = text.split("\n", mark.line + 1) if mark is not None else []
+    is_star = len(lines) > mark.line and _BARE_STAR.search(lines[mark.line]) if lines else None
+    return ": a * that stands for itself must be quoted, '*'" if is_star else ""
 
 
 class _Builder:

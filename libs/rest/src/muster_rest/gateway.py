@@ -7,7 +7,9 @@ from typing import Any
 
 from muster_runtime.identity import Right
 
+from muster_rest.parameters import ACTION, AFTER, ENTRIES, IDENTITY, OF_RM, RESULT, SINCE, UNTIL
 from muster_rest.route import Media, Route
+from muster_rest.shapes.audit import AuditPageDao
 
 _PROBES = "probes have no token; without the role read they get only the first line"
 _PAGE = "these files have no data; the page requests its data with its reader's token"
@@ -52,6 +54,18 @@ GATEWAY = (
         "This interface as an OpenAPI 3.1 document",
         dict[str, Any],
         statuses=(200,),
+    ),
+    Route(
+        "GET",
+        "/ws/v1/audit",
+        "front.audit",
+        "The audit trail, in pages",
+        AuditPageDao,
+        right=Right.ADMIN,
+        parameters=(OF_RM, IDENTITY, ACTION, RESULT, SINCE, UNTIL, AFTER, ENTRIES),
+        statuses=(200, 400, 503),
+        notes="security.md",
+        why="names every caller of every RM",
     ),
     Route("GET", "/", "front.page", "The page", right=Right.NONE, statuses=(200, 304), media=Media.HTML, why=_PAGE),
     Route(

@@ -11,6 +11,8 @@ MUSTER_TLS_CERT       PEM file with this client's certificate; implies TLS
 MUSTER_TLS_KEY        PEM file with its key
 MUSTER_TLS_SERVER     the name in the gateway's certificate, if it is not that of the address
 ===================== ==============================================================================
+
+Clients read the files of TLS again when they have changed.
 """
 
 from __future__ import annotations
@@ -102,6 +104,10 @@ class Access:
         token = self.bearer()
         return {"Authorization": f"Bearer {token}"} if token else {}
 
+    def stamp(self) -> tuple[tuple[int, int, int] | None, ...]:
+        """Returns another value when a file of TLS has changed."""
+        return tuple(map(_stamp, (self.ca, self.certificate, self.key)))
+
     def credentials(self) -> grpc.ChannelCredentials | None:
         """Returns the credentials of a gRPC channel; None: plain text. Raises AccessWrong."""
         if not self.uses_tls:
@@ -135,6 +141,14 @@ def _checked(source: str, token: str) -> str:
     if not (token.isascii() and token.isprintable()) or " " in token:
         raise AccessWrong(f"{source}: is no token: it has blanks or other invalid characters")
     return token
+
+
+def _stamp(path: Path | None) -> tuple[int, int, int] | None:
+    try:
+        found = path.stat() if path is not None else None
+    except OSError:
+        return None
+    return (found.st_mtime_ns, found.st_size, found.st_ino) if found is not None else None
 
 
 def _read(name: str, path: Path | None) -> bytes | None:

@@ -1,4 +1,4 @@
-"""Child processes: the parent's side (start, listen, end) and the child's side.
+"""Child processes as seen from their parent: start, listen, end. ``as_child.py`` is the child's side.
 
 A child ends when its parent ends it, when the other end of its pipe closes, and with the thread that started it. It
 ignores SIGTERM and SIGINT, which a whole process group may get; the parent handles them. The child gets its settings
@@ -9,22 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import os
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
-import structlog
 
 from muster_runtime.channel import Channel
 from muster_runtime.waits import growing_s
-
-log = structlog.get_logger(__name__)
 
 # Limit of the time until a child's first message. The child must load its modules, perhaps on a busy machine.
 BEGIN_TIMEOUT_S = 60.0
@@ -34,12 +30,8 @@ WAIT_MIN_S, _WAIT_MAX_S = 0.5, 30.0
 _SETTLED_S = 60.0
 # The child does not inherit these settings; it gets what it needs over the pipe.
 _HIDDEN_VARIABLES = "MUSTER_"
-_PR_SET_PDEATHSIG = 1
 
 T = TypeVar("T", bound=msgspec.Struct)
-
-
-# ---- the parent's side ----------------------------------------------------------------------------------------------
 
 
 class ChildProcess(Generic[T]):
@@ -204,50 +196,3 @@ def _ended(code: int) -> str:
         return f"was killed by {signal.Signals(-code).name}"
     except ValueError:
         return f"was killed by signal {-code}"
-
-
-# ---- the child's side -----------------------------------------------------------------------------------------------
-
-
-def become_child(of_whom: str) -> socket.socket:
-    """Makes this process a child: it ends with its parent and ignores signals. Call this first. Returns its end of the
-    pipe.
-
-    :raises SystemExit: the command line is not the parent's.
-    """
-    if len(sys.argv) != 2 or not sys.argv[1].isdigit():
-        raise SystemExit(f"{of_whom} must start this process")
-    _end_with_parent()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
-    return socket.socket(fileno=int(sys.argv[1]))
-
-
-def run_child(end: socket.socket, messages: Any, serve: Callable[[Channel[Any]], Awaitable[int | None]]) -> NoReturn:
-    """Runs ``serve`` to its end and exits with the code that it returns. ``serve`` raises EOFError when the parent is
-    gone.
-
-    :param messages: the union of message types that the parent can send.
-    """
-    asyncio.run(_run(end, messages, serve))
-    raise AssertionError("unreachable")
-
-
-async def _run(end: socket.socket, messages: Any, serve: Callable[[Channel[Any]], Awaitable[int | None]]) -> None:
-    code = 1
-    try:
-        code = await serve(await Channel.over(end, messages)) or 0
-    except EOFError:
-        pass  # the parent is gone, so nobody can be told
-    except Exception:
-        log.exception("a child process failed", process=sys.argv[0])
-    sys.stderr.flush()
-    os._exit(code)  # a plugin's task or thread might never end
-
-
-def _end_with_parent() -> None:
-    """Makes Linux kill this process with the thread that started it. On other systems the closed pipe ends the
-    process.
-    """
-    with contextlib.suppress(AttributeError, OSError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))

@@ -98,13 +98,13 @@ def merged(first: bytes, second: bytes, prefix: str) -> bytes:
         if name not in families:
             families[name] = (head, samples)
             continue
-        there = families[name][1]
+        merged = families[name][1]
         adds = any(line.startswith("# TYPE ") and line.rpartition(" ")[2] in _ADDED_UP for line in head)
         for key, value in samples.items():
-            if key not in there:
-                there[key] = value
+            if key not in merged:
+                merged[key] = value
             elif adds:
-                there[key] = repr(float(there[key]) + float(value))
+                merged[key] = repr(float(merged[key]) + float(value))
     lines = [
         line
         for head, samples in families.values()

@@ -27,10 +27,11 @@ class Sibling:
         """The HTTP client."""
         if self._opened is None:
             service = self._service
-            at, here = (service, None) if isinstance(service, str) else ("http://sibling", httpx.ASGITransport(service))
+            transport = None if isinstance(service, str) else httpx.ASGITransport(service)
+            base_url = service if isinstance(service, str) else "http://sibling"
             self._opened = httpx.AsyncClient(
-                transport=here,
-                base_url=at,
+                transport=transport,
+                base_url=base_url,
                 timeout=self._timeout_s,
                 trust_env=False,  # proxies of the environment are not for traffic between Muster's services
             )

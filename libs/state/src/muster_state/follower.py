@@ -34,6 +34,7 @@ from muster_queue_config.queue_yaml import Problem, checksum, load_recorded
 from muster_runtime import event_settings
 
 from muster_state import fold, state_codec
+from muster_state.sent import SentMessages, TakenOf
 
 # Parents first: queues before applications; queues, applications and nodes before objects that refer to them. Sources
 # and their objects come before the core that is built from them.
@@ -150,6 +151,7 @@ class RmInfo:
     :ivar identity: the name of the identity that registered; "": not known.
     :ivar quotas: the limits in force.
     :ivar quotas_reached: by quota, when an item was last refused for it; see muster_scheduler.rm_quotas.
+    :ivar sent: the messages taken of clients that number them; they continue over registrations.
     :ivar awaited: external sources for which this start of the scheduler waits before it decides.
     :ivar awaited_ns: since when it waits for any; 0: it does not wait.
     """
@@ -187,6 +189,7 @@ class RmInfo:
     identity: str = ""
     quotas: QuotaLimits = _UNLIMITED
     quotas_reached: dict[str, int] = field(default_factory=dict)
+    sent: SentMessages = field(default_factory=SentMessages)
 
     @property
     def is_absent(self) -> bool:
@@ -287,6 +290,7 @@ def encode_rm(info: RmInfo, next_submission: int) -> bytes:
         awaited_ns=info.awaited_ns,
         clock=state_pb2.ClockAnchor(**info.clock._asdict()) if any(info.clock) else None,
         quotas_reached=info.quotas_reached,
+        sent=[state_pb2.SentObject(**each._asdict()) for each in info.sent.all()],
     ).SerializeToString(deterministic=True)
 
 
@@ -364,6 +368,7 @@ def _take_rm(info: RmInfo, recorded: state_pb2.RmObject) -> None:
     info.callbacks, info.callbacks_since_ns = recorded.callbacks, recorded.callbacks_since_ns
     info.generation, info.generation_by = recorded.generation, recorded.generation_by
     info.quotas_reached = dict(recorded.quotas_reached)
+    info.sent = SentMessages.of(TakenOf(each.stream, each.client, each.up_to, each.beyond) for each in recorded.sent)
     info.clock = Anchor(recorded.clock.offset_ns, recorded.clock.boot_id, recorded.clock.booted_ns)
 
 

@@ -10,6 +10,7 @@ from typing import Protocol
 import structlog
 from muster_bus.clock import Clock
 from muster_bus.log import Log
+from muster_bus.membership import Given, GroupLog, GroupTerms, Membership
 from muster_bus.topics import Topics
 from muster_runtime.http_server import HttpServer
 from muster_runtime.life import Life, together
@@ -21,6 +22,7 @@ from muster_event_publisher.feed import PartitionFeed
 from muster_event_publisher.grpc_events import EventsDoor, EventsService
 from muster_event_publisher.history.dead_letters import DeadLetters
 from muster_event_publisher.history.exporter import Exporter, Retry
+from muster_event_publisher.history.exports import Exports
 from muster_event_publisher.history.registry import SinkPlan, readers_of, sinks_of
 from muster_event_publisher.log_search import LogSearch
 from muster_event_publisher.object_states import ObjectStates
@@ -39,6 +41,7 @@ log = structlog.get_logger(__name__)
 # At stop, open REST answers get this long to end. Event streams are stopped before and end at once.
 _HTTP_STOP_S = 5.0
 _HEALTH_INTERVAL_S = 1.0
+_BEATS = 10  # signs of life in a session
 
 
 class _Closable(Protocol):
@@ -49,7 +52,8 @@ class PublisherService:
     """Follows every partition of ``si.events`` and publishes each event.
 
     Each partition has one plain reader, without a consumer group. The publisher stores no offsets: it fills the rings
-    from the log at start, and each sink knows its own progress. Any number of publishers can run on one log.
+    from the log at start, and each sink knows its own progress. Any number of publishers can run on one log: REST and
+    gRPC of each are complete, and they share the exports out (``history/exports.py``).
 
     :param log: started by the caller, who also closes it.
     :param sinks: stores for history with their policies; None: those that the settings name.
@@ -97,7 +101,7 @@ class PublisherService:
         source = EventSource(self.rings, searches, topics, self._readers, self.rm_settings, self.old_reads)
         target = view or settings.view_url
         self._states = ObjectStates(target, clock, lambda: self._streams.stopping) if target else None
-        self._rest = EventsRest(source, self._streams, settings, self.problems, extra_routes, self._states)
+        self._rest = EventsRest(source, self._streams, settings, self.problems, extra_routes, self._states, self.facts)
         self.asgi = self._rest.app
         watch_limits = WatchLimits(
             settings.stream_lag_records_max, settings.stream_stall_s, settings.keepalive_s,
@@ -112,13 +116,16 @@ class PublisherService:
         )
         self._dead_letters = DeadLetters(log, topics)
         self._sinks = [sink for sink, _ in plans]
-        self._exporters = [
-            Exporter(sink, feed, log, topics.events, policy, retry, clock, self._dead_letters)
-            for sink, policy in plans
-            for feed in self._feeds
-        ]
+
+        def exporters_of(partition: int) -> list[Exporter]:
+            feed = self._feeds[partition]
+            return [
+                Exporter(sink, feed, log, topics.events, policy, retry, clock, self._dead_letters)
+                for sink, policy in plans
+            ]
+
+        self._exports = Exports(self._membership(), self._sinks, exporters_of)
         self._follow_tasks: list[asyncio.Task[None]] = []
-        self._export_tasks: list[asyncio.Task[None]] = []
         self._server: HttpServer | None = None
         self._life = Life("event publisher")
 
@@ -150,7 +157,8 @@ class PublisherService:
         await together(feed.start() for feed in self._feeds)
         # 2. then the tasks that follow the log
         self._follow_tasks = [self._life.watch(feed.follow(), f"follow-{feed.partition}") for feed in self._feeds]
-        self._export_tasks = [self._life.watch(exporter.run(), "export") for exporter in self._exporters]
+        await self._exports.start()
+        self._life.watch(self._exports.run(), "exports")
         for feed in self._feeds:
             self._life.watch(self.rm_settings.follow(feed.partition), f"settings-{feed.partition}")
         self._life.watch(self._streams.watch(), "streams")
@@ -179,9 +187,7 @@ class PublisherService:
             async with asyncio.timeout(self.settings.stop_timeout_s):
                 # 1. the followers read to the log's end, then the exporters write it
                 await together(map(self._stop_following, self._feeds, self._follow_tasks))
-                for exporter in self._exporters:
-                    exporter.finish()
-                await asyncio.gather(*self._export_tasks)
+                await self._exports.finish()
         except TimeoutError:
             log.warning("stopped before everything was exported; the rest will be read from the log")
         except Exception as error:
@@ -216,8 +222,22 @@ class PublisherService:
         problems = [] if await self._log.healthy() else ["the log does not answer"]
         problems += [f"partition {feed.partition} is not followed" for feed in self._feeds if not feed.healthy]
         problems += self.rm_settings.problems
-        problems += sorted({exporter.problem for exporter in self._exporters if exporter.problem})
-        return problems
+        return problems + self._exports.problems
+
+    def facts(self) -> dict[str, object]:
+        """What this publisher exports, for people; without a store nothing."""
+        if not self._sinks:
+            return {}
+        exports = self._exports
+        return {"event-publisher": {"exports": exports.partitions, "publishers": exports.publishers}}
+
+    def _membership(self) -> Membership:
+        settings, log, topics = self.settings, self._log, self._topics
+        if not settings.group or not isinstance(log, GroupLog):
+            return Given(range(topics.partitions))
+        timeout_s = settings.session_timeout_s
+        terms = GroupTerms(settings.group, topics.events, topics.partitions, 0, timeout_s, timeout_s / _BEATS)
+        return log.membership(terms, self._clock)
 
     async def _stop_following(self, feed: PartitionFeed, task: asyncio.Task[None]) -> None:
         if await feed.stop_at_end():
@@ -227,7 +247,7 @@ class PublisherService:
     async def _close(self) -> None:
         await self._life.cancel_tasks()
         parts: list[_Closable] = [
-            *self._exporters, *self._feeds, *self._searches, *self._readers, *self._sinks,
+            self._exports, *self._feeds, *self._searches, *self._readers, *self._sinks,
             self._dead_letters, self.rm_settings,
         ]  # fmt: skip
         if self._states is not None:

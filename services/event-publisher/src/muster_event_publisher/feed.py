@@ -19,6 +19,8 @@ from muster_event_publisher.settings import PublisherSettings
 
 log = structlog.get_logger(__name__)
 
+_END_AGE_S = 5.0  # greatest age of the log's end in the lag
+
 
 class PartitionFeed:
     """Fills the rings from the end of the partition at start, then follows the partition.
@@ -113,7 +115,7 @@ class PartitionFeed:
         """How many visible offsets are not taken yet; 0 when the log does not answer."""
         assert self._reader is not None, "start comes first"
         try:
-            return max(await self._reader.end_offset() - self.tail_end, 0)
+            return max(await self._reader.end_offset(_END_AGE_S) - self.tail_end, 0)
         except LogError:
             return 0
 

@@ -25,6 +25,7 @@ from grpc_reflection.v1alpha import reflection
 from muster_runtime import whose
 from muster_runtime.addresses import host_of_peer
 from muster_runtime.caller import INTERNAL, current
+from muster_runtime.grpc_headers import send_headers
 from muster_runtime.life import until
 from muster_runtime.reach import Reach, reach_in
 from prometheus_client import Counter
@@ -124,6 +125,7 @@ class EventsService:
 
 async def _serve(watch: EventWatch, context: Any) -> None:
     """Writes until the caller leaves or the call must end. Raises CallRefused."""
+    await send_headers(context)
     await until(_write(watch, context), watch.ended.wait())
     if watch.error is not None:
         raise watch.error
@@ -142,16 +144,16 @@ async def _refuse(
 ) -> NoReturn:
     """Ends a call with the status of an error; an unexpected one gives INTERNAL and a number for the operator."""
     if isinstance(error, CallRefused):
-        code, story = error.code, str(error)
+        code, reason = error.code, str(error)
     else:
         number = secrets.token_hex(6)
         log.error("internal error", number=number, exc_info=error)
-        code, story = grpc.StatusCode.INTERNAL, f"internal error {number}: the event publisher's log has the details"
+        code, reason = grpc.StatusCode.INTERNAL, f"internal error {number}: the event publisher's log has the details"
     counter.labels(code.name).inc()
     if places:
-        log.info("watching ended", status=code.name, reason=story, **dict(places))
+        log.info("watching ended", status=code.name, reason=reason, **dict(places))
     async with asyncio.timeout(_LAST_WORDS_S):
-        await context.abort(code, story, (SOURCE_METADATA, *places))
+        await context.abort(code, reason, (SOURCE_METADATA, *places))
     raise AssertionError("abort raises")
 
 

@@ -86,6 +86,7 @@ EXPORT_LAG_SECONDS = Gauge(
 EXPORT_LAG = Gauge(
     "muster_publisher_export_lag_offsets", "Log offsets between the follower and the store.", ["sink", "partition"]
 )
+EXPORT_PARTITIONS = Gauge("muster_publisher_export_partitions", "Partitions that this publisher exports.")
 EXPORT_MISSING = Counter(
     "muster_publisher_export_missing_total", "Offsets that retention deleted before the store had them.", ["sink"]
 )

@@ -149,15 +149,15 @@ class ObjectStates:
             try:
                 answer = await self._ask(events.rm_id, wanted)
             except ViewSilent as error:
-                story, pause_s = str(error), _PAUSE_S
+                problem, pause_s = str(error), _PAUSE_S
             else:
                 found = dict(zip(wanted, answer.states, strict=False))
                 if answer.instance_uuid != events.instance or answer.next_event_id >= behind:
                     break
-                story = f"it has seen the events before {answer.next_event_id} only, wanted before {behind}"
+                problem = f"it has seen the events before {answer.next_event_id} only, wanted before {behind}"
             if self._stopping() or self._clock.monotonic() - since_s >= _PATIENCE_S:
                 self._away_until_s[events.rm_id] = self._clock.monotonic() + _AWAY_S
-                log.warning("events go out without the states of their objects", view=story)
+                log.warning("events go out without the states of their objects", view=problem)
                 break
             await asyncio.sleep(pause_s)
         return found

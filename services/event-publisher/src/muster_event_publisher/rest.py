@@ -144,6 +144,7 @@ class EventsRest:
     """The endpoints. ``app`` serves all of them as one ASGI application.
 
     :param states: gives the states of objects; None: the publisher knows no view.
+    :param facts: what /health says beside the problems.
     :param extra_routes: further routes; :func:`get_endpoint` makes endpoints that answer like those of the events.
     """
 
@@ -155,8 +156,10 @@ class EventsRest:
         problems: HealthCheck,
         extra_routes: Sequence[BaseRoute] = (),
         states: ObjectStates | None = None,
+        facts: Callable[[], dict[str, object]] = dict,
     ) -> None:
         self._source, self._streams, self._settings, self._problems = source, streams, settings, problems
+        self._facts = facts
         self._states = states
         endpoints: dict[str, Callable[..., Any]] = {
             "events.batch": _Get(self._batch),
@@ -319,7 +322,7 @@ class EventsRest:
 
     async def _health(self, request: Request) -> Response:
         problems = await self._problems()
-        body = json.dumps({"healthy": not problems, "problems": problems}) + "\n"
+        body = json.dumps({"healthy": not problems, "problems": problems, **self._facts()}) + "\n"
         return Response(body, 503 if problems else 200, media_type="application/json")
 
 

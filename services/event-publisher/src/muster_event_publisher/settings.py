@@ -116,6 +116,16 @@ class PublisherSettings(BaseModel):
     postgres_timeout_s: float = Field(30.0, gt=0, description="longest wait for one statement")
     postgres_retention_days: int = Field(0, ge=0, description="days of events that are kept; 0: all")
 
+    # Several publishers.
+    group: str = Field(
+        "event-publisher",
+        description='the publishers that share the exports out on Kafka; "": this one exports everything, to stores of '
+        "its own (docs/scaling.md)",
+    )
+    session_timeout_s: float = Field(
+        3.0, ge=0.5, le=300, description="a publisher that is silent for this long loses its exports to others"
+    )
+
     rm_settings_timeout_s: float = Field(
         15.0, gt=0, description="longest wait at start for the RMs' own event settings; then these settings hold"
     )

@@ -119,8 +119,8 @@ class EventSource:
     def first(self) -> EventRing | None:
         """The ring of the first RM with events that is not forgotten, for a request that came before any had some."""
         tracks = self.settings.tracks
-        there = self.settings.lives([rm_id for rm_id in self.rings.rm_ids() if tracks(rm_id)])
-        return self.rings.get(next(iter(there), ""))
+        candidates = self.settings.lives([rm_id for rm_id in self.rings.rm_ids() if tracks(rm_id)])
+        return self.rings.get(next(iter(candidates), ""))
 
     def lines(self, ring: EventRing) -> EventLines:
         """The renderer of the RM's events; it belongs to the RM's present instance."""

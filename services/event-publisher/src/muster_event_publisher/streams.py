@@ -239,10 +239,10 @@ class EventStream:
             return False
         return True
 
-    def _finish(self, reason: str, story: str) -> None:
-        self._end = story
+    def _finish(self, reason: str, message: str) -> None:
+        self._end = message
         metrics.STREAMS_DROPPED.labels(reason).inc()
-        log.info("event stream ended", host=self.host, reason=story, cursor=self.cursor)
+        log.info("event stream ended", host=self.host, reason=message, cursor=self.cursor)
 
     async def _until_gone(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":

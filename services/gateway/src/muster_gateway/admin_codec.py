@@ -163,9 +163,9 @@ def encode_changed(answer: CommandAnswer, session: Session, now_ns: int, *, held
     :param held: whether an operator's pause is now in force.
     """
     state = RmState(session.state).name
-    told = rm_words.description(state, session.since_ns, now_ns, paused=held, rm_id=session.rm_id)
+    description = rm_words.description(state, session.since_ns, now_ns, paused=held, rm_id=session.rm_id)
     return pb.ResourceManagerAnswer(
-        changed=answer.changed, state=state, since_ns=session.since_ns, description=told
+        changed=answer.changed, state=state, since_ns=session.since_ns, description=description
     ).SerializeToString()
 
 

@@ -259,11 +259,11 @@ class _Bad:
         self, message: Request, raw: bytes, answer: Message, items: int, limits: AdmissionLimits
     ) -> Steps[Admitted]:
         payloads: list[bytes] = []
-        if not self.count and items and len(raw) <= limits.record_bytes:
+        if not self.count and 0 < items <= limits.record_items and len(raw) <= limits.record_bytes:
             payloads = [raw]
         elif items > self.count:
             dropped = {id(container): indexes for container, indexes in self._dropped}
-            payloads = yield from split_steps(message, limits.record_bytes, dropped)
+            payloads = yield from split_steps(message, limits.record_bytes, limits.record_items, dropped)
         return Admitted(payloads, answer.SerializeToString() if self.count else None, items, self.count)
 
 
@@ -502,12 +502,13 @@ def _check_count(name: str, count: int, limits: AdmissionLimits) -> None:
         raise OverLimit(f"{name}: {count} items, expected at most {limits.max_items}")
 
 
-def split(message: Request, max_bytes: int) -> list[bytes]:
-    """Splits a message into parts of at most ``max_bytes`` each, in the order in which the scheduler takes the items.
+def split(message: Request, max_bytes: int, max_items: int = 1_000_000) -> list[bytes]:
+    """Splits a message into parts of at most so many bytes and items, in the order in which the scheduler takes the
+    items.
 
     An item that is larger than that is a part of its own.
     """
-    steps = split_steps(message, max_bytes, {})
+    steps = split_steps(message, max_bytes, max_items, {})
     while True:
         try:
             next(steps)
@@ -516,11 +517,14 @@ def split(message: Request, max_bytes: int) -> list[bytes]:
             return parts
 
 
-def split_steps(message: Request, max_bytes: int, dropped: Mapping[int, Collection[int]]) -> Steps[list[bytes]]:
+def split_steps(
+    message: Request, max_bytes: int, max_items: int, dropped: Mapping[int, Collection[int]]
+) -> Steps[list[bytes]]:
     """Does the same in steps. Leaves out the items with the indexes ``dropped``, by the id of their list."""
     parts: list[bytes] = []
     part = type(message)(rmID=message.rmID)
     empty_bytes = size = part.ByteSize() + _LIST_BYTES
+    least_bytes = (max_bytes - empty_bytes) // max_items  # so many items of this size fit into a part
     for items, field_of in _item_lists(message):
         left_out = dropped.get(id(items), ())
         taken: list[Any] = []
@@ -529,7 +533,7 @@ def split_steps(message: Request, max_bytes: int, dropped: Mapping[int, Collecti
                 yield
             if index in left_out:
                 continue
-            item_bytes = item.ByteSize() + _ITEM_BYTES
+            item_bytes = max(least_bytes, item.ByteSize() + _ITEM_BYTES)
             if size + item_bytes > max_bytes and size > empty_bytes:
                 field_of(part).extend(taken)
                 parts.append(part.SerializeToString())

@@ -2,19 +2,24 @@
 
 The first call of its kind has its entry at once. Equal ones are counted for a window, which ends with one entry for
 all of them. Kinds are limited in number, and entries per second: calls above the limits count in an entry without a
-caller. So nobody fills the log. A gateway that dies loses the counts of its last window and what it had not written.
+caller. So nobody fills the log.
+
+While the log takes no record, entries wait, in order, up to a number. Those beyond it are lost; an entry with the
+action ``lost`` stands in their place and has their number. A gateway that dies loses the counts of its last window and
+the entries that it had not written.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
 import structlog
 from muster_bus.clock import Clock
-from muster_bus.errors import BusError
+from muster_bus.errors import BadRecord, BusError, RecordTooLarge
 from muster_bus.log import LogWriter, OutRecord
 from muster_bus.topics import Topics
 from muster_runtime.caller import Caller, calling, current
@@ -31,7 +36,9 @@ log = structlog.get_logger(__name__)
 WINDOW_S = 10.0
 # Of each kind of result. Reads of identified callers do not take the places of refused attempts.
 PER_WINDOW_MAX = 200
-_WAITING_MAX = 2_000
+# About 5 MB: eight minutes of refused attempts, as fast as they are audited.
+WAITING_MAX = 10_000
+_RETRY_S = 0.5
 _CHARACTERS_MAX = 256
 
 Update = Callable[[bytes], Awaitable[ConfigurationAnswer]]
@@ -46,13 +53,19 @@ class _Repeats:
 
 
 class AuditWriter:
-    """Writes entries. See the module's docstring. Never raises, and never waits."""
+    """Writes entries. See the module's docstring. Never raises, and never waits.
 
-    def __init__(self, topics: Topics, clock: Clock, gateway_id: str) -> None:
+    :param waiting_max: entries that wait for the log at most.
+    """
+
+    def __init__(self, topics: Topics, clock: Clock, gateway_id: str, waiting_max: int = WAITING_MAX) -> None:
         self._topics, self._clock, self._gateway_id = topics, clock, gateway_id
+        self._waiting_max = waiting_max
         self._window: dict[Attempt, _Repeats] = {}
         self._written = dict.fromkeys(Result, 0)
-        self._waiting: deque[OutRecord] = deque()
+        self._waiting: deque[tuple[OutRecord, str, bool]] = deque()
+        self._gap = _Repeats()  # entries lost since the last one that had room
+        self._down = False  # the log took no record at the last try
         self._wake = asyncio.Event()
         self._count = 0
 
@@ -110,62 +123,112 @@ class AuditWriter:
     # ---- the log ----------------------------------------------------------------------------------------------------
 
     def _put(self, attempt: Attempt, count: int = 1, first_ns: int = 0) -> None:
-        if len(self._waiting) >= _WAITING_MAX:
-            metrics.audit_lost.inc()
+        if len(self._waiting) >= self._waiting_max:
+            if not self._gap.count:
+                log.error("audit entries are lost: no more may wait for the log", waiting=len(self._waiting))
+            self._lost()
             return
+        self._close_gap()
+        self._append(attempt, count, first_ns)
+
+    def _append(self, attempt: Attempt, count: int, first_ns: int) -> None:
         self._count += 1
         now_ns = self._clock.now_ns()
         value = encode_entry(attempt, f"{self._gateway_id}/{self._count}", self._gateway_id, now_ns, count, first_ns)
         partition = self._topics.partition_of(attempt.rm_id)
-        self._waiting.append(OutRecord(self._topics.audit, partition, attempt.rm_id.encode(), value))
-        metrics.audit_entries.labels(attempt.result.name.lower()).inc()
+        record = OutRecord(self._topics.audit, partition, attempt.rm_id.encode(), value)
+        self._waiting.append((record, attempt.result.name.lower(), attempt.action == "lost"))
+        metrics.audit_waiting.set(len(self._waiting))
         self._wake.set()
+
+    def _lost(self) -> None:
+        self._gap.first_ns = self._gap.first_ns or self._clock.now_ns()
+        self._gap.count += 1
+        metrics.audit_lost.inc()
+
+    def _close_gap(self) -> None:
+        """Puts the entry about lost ones where they would be."""
+        gap, self._gap = self._gap, _Repeats()
+        if gap.count:
+            reason = f"these entries are lost: the log took none, and {self._waiting_max} waited for it"
+            self._append(
+                Attempt("", "", "", "internal", "", "lost", "", Result.FAILED, reason), gap.count, gap.first_ns
+            )
 
     async def run(self, writer: LogWriter) -> None:
         """Writes until it is cancelled."""
-        due_s = self._clock.monotonic() + WINDOW_S
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._turn_for_ever(), name="audit windows")
+            tasks.create_task(self._write_for_ever(writer), name="audit writer")
+
+    async def _turn_for_ever(self) -> None:
         while True:
-            try:
-                async with asyncio.timeout(max(0.0, due_s - self._clock.monotonic())):
-                    await self._wake.wait()
-            except TimeoutError:
-                self.turn()
-                due_s = self._clock.monotonic() + WINDOW_S
+            await asyncio.sleep(WINDOW_S)
+            self.turn()
+
+    async def _write_for_ever(self, writer: LogWriter) -> None:
+        while True:
+            await self._wake.wait()
             self._wake.clear()
-            await self._write(writer)
+            if not await self._write(writer):
+                await asyncio.sleep(_RETRY_S)
+                self._wake.set()
 
     async def finish(self, writer: LogWriter, timeout_s: float) -> None:
         """Writes what is left, at the gateway's end."""
         self.turn()
-        try:
+        written = False
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                await self._write(writer)
-        except TimeoutError:
+                written = await self._write(writer)
+        if not written and self._waiting:
+            log.error("audit entries are lost: the gateway ends, and the log took no record", lost=len(self._waiting))
             metrics.audit_lost.inc(len(self._waiting))
 
-    async def _write(self, writer: LogWriter) -> None:
-        while self._waiting:
+    async def _write(self, writer: LogWriter) -> bool:
+        """Writes what waits. Returns False if the log takes no record; then everything stays in its order."""
+        while self._waiting or self._gap.count:
+            if not self._waiting:
+                self._close_gap()
+            entry = self._waiting.popleft()
+            record, result, is_gap = entry
             try:
                 await writer.ready()
-            except BusError as error:
-                self._lost(error)
-                self._waiting.popleft()
-                continue
+            except BaseException as error:
+                self._waiting.appendleft(entry)
+                if not isinstance(error, BusError):
+                    raise
+                self._refused_by_log(error)
+                return False
             # The writer has it from here on, even if this task is cancelled.
             try:
-                await writer.append(self._waiting.popleft())
+                await writer.append(record)
+            except (BadRecord, RecordTooLarge) as error:
+                log.error("audit entry not written", error=str(error))
+                if not is_gap:
+                    self._lost()
+                continue
             except BusError as error:
-                self._lost(error)
+                self._waiting.appendleft(entry)
+                self._refused_by_log(error)
+                return False
+            metrics.audit_entries.labels(result).inc()
+            metrics.audit_waiting.set(len(self._waiting))
+            if self._down:
+                self._down = False
+                log.info("the log takes audit entries again", waiting=len(self._waiting))
+        return True
 
-    def _lost(self, error: BusError) -> None:
-        log.error("audit entry not written", error=str(error))
-        metrics.audit_lost.inc()
+    def _refused_by_log(self, error: BusError) -> None:
+        if not self._down:
+            self._down = True
+            log.warning("audit entries wait for the log", error=str(error), waiting=len(self._waiting))
 
 
 def _attempt(caller: Caller, action: str, rm_id: str, result: Result, reason: str) -> Attempt:
     identity = caller.identity
     return Attempt(
-        identity.name,
+        identity.name if identity != NOBODY else "",
         str(identity.proof),
         caller.peer,
         caller.door,

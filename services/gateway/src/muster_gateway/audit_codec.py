@@ -9,8 +9,11 @@ from enum import IntEnum
 from google.protobuf.message import DecodeError
 from muster_bus.log import Record
 from muster_proto.muster.v1 import audit_pb2 as pb
+from muster_rest.shapes.audit import AuditEntryDao
 
 from muster_gateway.errors import InvalidRequest
+
+ReadAuditRequest = pb.ReadAuditRequest
 
 
 class Result(IntEnum):
@@ -95,4 +98,43 @@ def fits(entry: pb.AuditEntry, wanted: pb.ReadAuditRequest) -> bool:
         and (not wanted.result or entry.result == wanted.result)
         and entry.recorded_ns >= wanted.since_ns
         and (not wanted.until_ns or entry.recorded_ns < wanted.until_ns)
+    )
+
+
+def make_read(
+    rm_id: str, identity: str, action: str, result: Result | None, since_ns: int, until_ns: int
+) -> ReadAuditRequest:
+    """Returns a request with these filters; "", None and 0 fit all entries."""
+    return pb.ReadAuditRequest(
+        rm_id=rm_id,
+        identity=identity,
+        action=action,
+        result=int(result or 0),  # type: ignore[arg-type]
+        since_ns=since_ns,
+        until_ns=until_ns,
+    )
+
+
+def entry_dao(entry: pb.AuditEntry) -> AuditEntryDao:
+    """Returns an entry in the form of REST."""
+    known = entry.result in pb.AuditEntry.Result.values()
+    return AuditEntryDao(
+        id=entry.id,
+        time=entry.recorded_ns,
+        identity=entry.identity,
+        proof=entry.proof,
+        peer=entry.peer,
+        door=entry.door,
+        method=entry.method,
+        action=entry.action,
+        rm_id=entry.rm_id,
+        objects=dict(sorted(entry.objects.items())),
+        result=pb.AuditEntry.Result.Name(entry.result).lower() if known else str(entry.result),
+        reason=entry.reason,
+        gateway_id=entry.gateway_id,
+        request_id=entry.request_id,
+        request_partition=entry.request_partition,
+        request_offset=entry.request_offset,
+        count=entry.count,
+        first_time=entry.first_ns,
     )

@@ -1,15 +1,15 @@
-"""muster.v1.Audit on grpc.aio: reads the audit trail from the log, for identities with the right admin."""
+"""Reads the audit trail from the log: for muster.v1.Audit on grpc.aio, and for pages over HTTP (``audit_pages.py``)."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from typing import Any
 
 import grpc
-from muster_bus.errors import BusError
+from muster_bus.errors import BusError, OffsetGone
 from muster_bus.log import Log, LogReader
 from muster_bus.topics import Topics
 
@@ -26,12 +26,51 @@ _READ_S = 0.5
 _EMPTY_S = 2.0
 
 
-class AuditServicer:
-    """The one method of muster.v1.Audit."""
+class AuditTrail:
+    """The entries on the log. Few read them at a time: a read may go through the whole trail."""
 
     def __init__(self, bus: Log, topics: Topics) -> None:
         self._bus, self._topics = bus, topics
         self._reads = 0
+
+    @property
+    def partitions(self) -> int:
+        """Returns the number of the log's partitions."""
+        return self._topics.partitions
+
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """Holds a place of a reader. Raises OverLimit."""
+        if self._reads >= _READS_MAX:
+            raise OverLimit(f"{self._reads} calls read the audit trail, expected at most {_READS_MAX}: try again")
+        self._reads += 1
+        try:
+            yield
+        finally:
+            self._reads -= 1
+
+    async def parts(self, stack: AsyncExitStack, positions: Sequence[int | None] = ()) -> list[Part]:
+        """Returns each partition up to its present end. Raises BusError.
+
+        :param stack: closes them.
+        :param positions: the offset from which each of them is read; None: its first one.
+        """
+        found: list[Part] = []
+        for partition in range(self._topics.partitions):
+            reader = await self._bus.reader(self._topics.audit, partition)
+            stack.push_async_callback(reader.close)
+            position = positions[partition] if positions else None
+            if position is not None:
+                reader.seek(position)
+            found.append(Part(reader, await reader.end_offset()))
+        return found
+
+
+class AuditServicer:
+    """The one method of muster.v1.Audit."""
+
+    def __init__(self, trail: AuditTrail) -> None:
+        self._trail = trail
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """Returns a generic handler without serialisers."""
@@ -40,7 +79,7 @@ class AuditServicer:
 
     async def _read(self, raw: bytes, context: Any) -> None:
         try:
-            with self._place():
+            with self._trail.place():
                 async for message in self._messages(raw):
                     await context.write(message)
         except asyncio.CancelledError:
@@ -52,28 +91,14 @@ class AuditServicer:
             await refuse(context, error, lambda status: metrics.admin_calls.labels("Audit", status))
         metrics.admin_calls.labels("Audit", "OK").inc()
 
-    @contextmanager
-    def _place(self) -> Iterator[None]:
-        if self._reads >= _READS_MAX:
-            raise OverLimit(f"{self._reads} calls read the audit trail, expected at most {_READS_MAX}: try again")
-        self._reads += 1
-        try:
-            yield
-        finally:
-            self._reads -= 1
-
     async def _messages(self, raw: bytes) -> AsyncIterator[bytes]:
         """Raises InvalidRequest, BusError."""
         wanted = decode_read(raw)
         async with AsyncExitStack() as stack:
-            readers: list[LogReader] = []
-            for partition in range(self._topics.partitions):
-                reader = await self._bus.reader(self._topics.audit, partition)
-                stack.push_async_callback(reader.close)
-                readers.append(reader)
+            parts = await self._trail.parts(stack)
             # 1. what is there, by time over the partitions
             found: list[Any] = []
-            async for entry in _merged([_Part(reader, await reader.end_offset()) for reader in readers]):
+            async for entry in merged(parts):
                 if fits(entry, wanted):
                     found.append(entry)
                 if len(found) >= _BATCH:
@@ -82,35 +107,51 @@ class AuditServicer:
             yield encode_entries(found)
             # 2. what comes
             while wanted.follow:
-                batches = await asyncio.gather(*(reader.read(_BATCH, _READ_S) for reader in readers))
+                batches = await asyncio.gather(*(part.reader.read(_BATCH, _READ_S) for part in parts))
                 new = [entry for records in batches for record in records if (entry := decode_entry(record))]
                 new = [entry for entry in new if fits(entry, wanted)]
                 if new:
                     yield encode_entries(sorted(new, key=lambda entry: entry.recorded_ns))
 
 
-class _Part:
-    """A partition up to its present end."""
+class Part:
+    """A partition up to its end at the beginning of a read."""
 
     def __init__(self, reader: LogReader, end: int) -> None:
-        self._reader, self._end = reader, end
-        self._entries: deque[Any] = deque()
+        self.reader, self._end = reader, end
+        self._entries: deque[tuple[int, Any]] = deque()
+        self._last_id = ""
+
+    @property
+    def position(self) -> int:
+        """Returns the offset of the next entry."""
+        return self._entries[0][0] if self._entries else self.reader.position
 
     async def first(self) -> Any:
-        """Returns the next entry; None: there is none."""
-        while not self._entries and self._reader.position < self._end:
-            records = await self._reader.read(_BATCH, _EMPTY_S)
+        """Returns the next entry; None: there is none. Raises BusError."""
+        while not self._entries and self.reader.position < self._end:
+            try:
+                records = await self.reader.read(_BATCH, _EMPTY_S)
+            except OffsetGone as gone:  # retention was faster than the reader
+                self.reader.seek(min(max(gone.first, 0), self._end))
+                continue
             if not records:
                 return None
-            self._entries.extend(entry for record in records if (entry := decode_entry(record)))
-        return self._entries[0] if self._entries else None
+            for record in records:
+                entry = decode_entry(record)
+                # An entry that was tried again while Kafka gave no answer may be there twice, one after the other.
+                if entry is not None and entry.id != self._last_id:
+                    self._entries.append((record.offset, entry))
+                    self._last_id = entry.id
+        return self._entries[0][1] if self._entries else None
 
     def take(self) -> Any:
         """Removes the entry that :meth:`first` returned."""
-        return self._entries.popleft()
+        return self._entries.popleft()[1]
 
 
-async def _merged(parts: list[_Part]) -> AsyncIterator[Any]:
+async def merged(parts: list[Part]) -> AsyncGenerator[Any, None]:
+    """Yields the entries of partitions by their time. Raises BusError."""
     while True:
         firsts = [(first.recorded_ns, number) for number, part in enumerate(parts) if (first := await part.first())]
         if not firsts:

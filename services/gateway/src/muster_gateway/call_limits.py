@@ -10,6 +10,9 @@ silent
 reset
     A call that its client cancelled within a second. Opening and resetting calls costs a client little and the gateway
     much (CVE-2023-44487), so a connection with many resets gets no calls for a while.
+late refusal
+    A client that opens at once what was refused keeps the gateway busy with refusals. So a host gets a number of them
+    in a second; later ones wait. A call that waits for its refusal holds no place.
 
 The guard sees every call of the server, of all its services. It also gives calls with one request a deadline for it:
 headers alone hold no place for ever. Everything here belongs to one event loop.
@@ -29,12 +32,15 @@ from muster_bus.clock import Clock
 from muster_runtime.addresses import host_of_peer
 
 from muster_gateway import metrics
-from muster_gateway.errors import GatewayError, InvalidRequest, OverLimit
+from muster_gateway.errors import GatewayError, InvalidRequest, OverLimit, TooSilent
 from muster_gateway.settings import CallSettings
 
 # A call that lives longer was worth its costs.
 _RESET_WITHIN_S = 1.0
 _CONNECTIONS_REMEMBERED = 10_000
+_HOSTS_REMEMBERED = 10_000
+# Calls that wait for their refusal, each of some 20 KiB. More of them are refused at once.
+_LATE_MAX = 5_000
 
 Handler = Callable[[Any, Any], Awaitable[Any]]
 
@@ -79,6 +85,9 @@ class CallLimits:
         self._silent: dict[str, dict[str, OrderedDict[Silent, None]]] = {}
         # Connection → end of the present window, resets in it.
         self._resets: OrderedDict[str, tuple[float, int]] = OrderedDict()
+        # Host → until when its refusals last if each takes its share of a second. Those of one second come at once.
+        self._refusals: OrderedDict[str, float] = OrderedDict()
+        self._late = 0
 
     # ---- all calls -------------------------------------------------------------------------------------------------
 
@@ -151,6 +160,35 @@ class CallLimits:
             if not open_calls[identity]:
                 del open_calls[identity]
 
+    # ---- refusals --------------------------------------------------------------------------------------------------
+
+    def refusal_wait_s(self, host: str) -> float:
+        """Counts one more refusal of a host. Returns how long it must wait (seconds)."""
+        now_s, limit = self._clock.monotonic(), self._settings.max_refusals
+        due_s = max(self._refusals.get(host, float("-inf")), now_s - 1.0) + 1.0 / limit
+        self._refusals[host] = due_s
+        self._refusals.move_to_end(host)
+        if len(self._refusals) > _HOSTS_REMEMBERED:
+            self._refusals.popitem(last=False)
+        return max(0.0, due_s - now_s)
+
+    async def refuse_late(self, caller: Caller, *, placed: bool) -> None:
+        """Returns when a refusal of the caller is due.
+
+        :param placed: the call has a place. It has none meanwhile.
+        """
+        if self._late >= _LATE_MAX or (wait_s := self.refusal_wait_s(caller.host)) <= 0:
+            return
+        self._late += 1
+        if placed:
+            self._count(caller, -1)
+        try:
+            await asyncio.sleep(wait_s)
+        finally:
+            self._late -= 1
+            if placed:
+                self._count(caller, 1)
+
     # ---- resets ----------------------------------------------------------------------------------------------------
 
     def _add_reset(self, connection: str) -> None:
@@ -216,7 +254,7 @@ class CallLimits:
             if stream.rm_id or stream.has_ended:
                 self._drop(host, connection, stream)
 
-    def _end_oldest(self, host: str, story: str) -> None:
+    def _end_oldest(self, host: str, message: str) -> None:
         connections = self._silent[host]
         connection = max(connections, key=lambda name: len(connections[name]))
         stream = next(iter(connections[connection]))
@@ -224,28 +262,28 @@ class CallLimits:
         stream.end(
             _over(
                 "silent",
-                f"{story} that have not said their rmID, and this one waits longest: name it in the metadata "
+                f"{message} that have not said their rmID, and this one waits longest: name it in the metadata "
                 "muster-rm-id, or send the first message sooner",
             )
         )
 
 
-def _over(reason: str, story: str) -> OverLimit:
+def _over(reason: str, message: str) -> OverLimit:
     metrics.calls_refused.labels(reason).inc()
-    return OverLimit(story)
+    return OverLimit(message)
 
 
 class CallGuard(grpc.aio.ServerInterceptor):
     """Gives each call its place, and calls with one request a deadline for it.
 
-    :param refused: is told of a call over a limit: its method, its host, and the error.
+    :param refused: is told of a call over a limit, also of time: its method, its host, and the error.
     """
 
     def __init__(
         self,
         limits: CallLimits,
         settings: CallSettings,
-        refused: Callable[[str, str, OverLimit], None] = lambda *_: None,
+        refused: Callable[[str, str, GatewayError], None] = lambda *_: None,
     ) -> None:
         self._refused = refused
         self._limits, self._settings = limits, settings
@@ -261,7 +299,7 @@ class CallGuard(grpc.aio.ServerInterceptor):
             method = self._placed(streamed, name)
         else:
             single: Handler = handler.unary_stream if handler.response_streaming else handler.unary_unary
-            method = self._placed(self._in_time(single), name)
+            method = self._placed(self._in_time(single, name), name)
         # The client sees no difference: one request is a stream of one message. So the wait for it is this guard's.
         make = (
             grpc.stream_stream_rpc_method_handler
@@ -277,12 +315,13 @@ class CallGuard(grpc.aio.ServerInterceptor):
                     stack.enter_context(self._limits.place(caller_of(context)))
                 except OverLimit as error:
                     self._refused(name, host_of_peer(context.peer()), error)
+                    await self._limits.refuse_late(caller_of(context), placed=False)
                     await context.abort(error.code, str(error))
                 return await _called(method, requests, context)
 
         return call
 
-    def _in_time(self, method: Handler) -> Handler:
+    def _in_time(self, method: Handler, name: str) -> Handler:
         timeout_s = self._settings.first_message_timeout_s
 
         async def call(_: Any, context: Any) -> Any:
@@ -291,10 +330,9 @@ class CallGuard(grpc.aio.ServerInterceptor):
                     request = await context.read()
             except TimeoutError:
                 metrics.calls_refused.labels("no_message").inc()
-                await context.abort(
-                    grpc.StatusCode.DEADLINE_EXCEEDED,
-                    f"no request within {timeout_s:g} s (gateway.calls.first_message_timeout_s)",
-                )
+                silent = TooSilent(f"no request within {timeout_s:g} s (gateway.calls.first_message_timeout_s)")
+                self._refused(name, host_of_peer(context.peer()), silent)
+                await context.abort(silent.code, str(silent))
             if request is grpc.aio.EOF:
                 wrong = InvalidRequest("the call was closed before its request")
                 await context.abort(wrong.code, str(wrong))

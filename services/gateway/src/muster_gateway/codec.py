@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 from muster_bus.errors import CodecError
@@ -140,6 +141,16 @@ class Response:
         return self.registration or self.configuration or self.command
 
 
+class SentMessage(NamedTuple):
+    """The number of a message whose client numbers them (proto SentMessage)."""
+
+    client: str
+    number: int
+    first: int
+    before: int
+    more: bool
+
+
 class RequestCodec:
     """Makes the records of si.requests.
 
@@ -160,9 +171,22 @@ class RequestCodec:
         self._count += 1
         return f"{self._gateway_id}/{_CONFIGURATION}{self._count}"
 
-    def request(self, rm_id: str, partition: int, kind: StreamKind, payload: bytes, now_ns: int) -> OutRecord:
-        """Makes the record of one SI request of a stream."""
+    def request(
+        self,
+        rm_id: str,
+        partition: int,
+        kind: StreamKind,
+        payload: bytes,
+        now_ns: int,
+        sent: SentMessage | None = None,
+    ) -> OutRecord:
+        """Makes the record of one SI request of a stream.
+
+        :param sent: the message's number; None: its client does not number them.
+        """
         envelope = self._envelope(rm_id, now_ns)
+        if sent is not None:
+            envelope.sent.CopyFrom(envelope_pb2.SentMessage(**sent._asdict()))
         if kind is StreamKind.ALLOCATION:
             envelope.allocation = payload
         elif kind is StreamKind.APPLICATION:

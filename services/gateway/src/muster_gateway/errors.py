@@ -109,8 +109,8 @@ class TooFast(OverLimit):
     :ivar wait_s: after so long it may be repeated.
     """
 
-    def __init__(self, story: str, wait_s: float) -> None:
-        super().__init__(story)
+    def __init__(self, message: str, wait_s: float) -> None:
+        super().__init__(message)
         self.wait_s = wait_s
 
 
@@ -128,8 +128,8 @@ class NotIdentified(RequestRefused):
 
     code = grpc.StatusCode.UNAUTHENTICATED
 
-    def __init__(self, reason: str, story: str) -> None:
-        super().__init__(f"not authenticated: {story} (docs/security.md)")
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(f"not authenticated: {message} (docs/security.md)")
         self.reason = reason
 
 
@@ -153,11 +153,11 @@ class NotPermitted(RequestRefused):
         if needed in _DEEDS:
             self.reason = "rm"
             what = f"rmID {shown(rm_id)}" if rm_id else "any resource manager"
-            story = f'{name} may not {_DEEDS[needed]} {what}: it lacks the right "{needed}" (docs/security.md)'
+            message = f'{name} may not {_DEEDS[needed]} {what}: it lacks the right "{needed}" (docs/security.md)'
         else:
             self.reason = "role"
-            story = f"this needs the role {needed.role}, and {name} has {role}"
-        super().__init__(story)
+            message = f"this needs the role {needed.role}, and {name} has {role}"
+        super().__init__(message)
 
 
 _DEEDS = {
@@ -183,8 +183,8 @@ class ResponsesLost(StreamEnded):
 
     code = grpc.StatusCode.DATA_LOSS
 
-    def __init__(self, rm_id: str, story: str) -> None:
-        super().__init__(f"rmID {shown(rm_id)}: {story}: register again and report the full state")
+    def __init__(self, rm_id: str, message: str) -> None:
+        super().__init__(f"rmID {shown(rm_id)}: {message}: register again and report the full state")
 
 
 class RmShutDown(StreamEnded):

@@ -18,6 +18,7 @@ from muster_proto.muster.v1 import events_pb2
 from muster_runtime import whose
 from muster_runtime.addresses import host_of_peer
 from muster_runtime.caller import current
+from muster_runtime.grpc_headers import send_headers
 from muster_runtime.life import until
 from muster_runtime.reach import REACH_METADATA
 
@@ -138,6 +139,7 @@ class EventsProxy:
 
     async def _pass(self, call: Any, context: Any) -> None:
         """Passes messages until either side ends the call, or the gateway stops. Raises GatewayError."""
+        await send_headers(context)
         if not await until(self._pass_messages(call, context), self._stopping.wait()):
             raise GatewayStopping
 

@@ -49,13 +49,13 @@ def _message(body: bytes) -> str:
 
 def _sentences(answer: ViewAnswer) -> list[str]:
     found = answer.json()
-    said: list[str] = []
+    sentences: list[str] = []
     for sentence in _told(found):
-        if len(said) == SENTENCES_MAX:
-            said.append("… and more, see the JSON.")
+        if len(sentences) == SENTENCES_MAX:
+            sentences.append("… and more, see the JSON.")
             break
-        said.append(sentence)
-    return said
+        sentences.append(sentence)
+    return sentences
 
 
 def _told(found: Mapping[str, Any]) -> Iterator[str]:

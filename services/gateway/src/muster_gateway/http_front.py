@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from urllib.parse import parse_qsl
 
 import structlog
+from muster_bus.errors import BusError
 from muster_rest import openapi
 from muster_rest.services import GATEWAY, PUBLISHER, VIEW, Places
 from muster_runtime.exposition import SharedExposition, TooManyReaders
@@ -33,7 +34,8 @@ from muster_gateway import http_rights, metrics
 from muster_gateway.access.calls import Calls
 from muster_gateway.audit import AuditWriter
 from muster_gateway.audit_codec import Result
-from muster_gateway.errors import NotIdentified, NotPermitted, TooFast, shown
+from muster_gateway.audit_pages import AuditPages
+from muster_gateway.errors import InvalidRequest, NotIdentified, NotPermitted, OverLimit, TooFast, shown, why_not
 from muster_gateway.identity import Doorman, Refusal
 from muster_gateway.page import Page
 from muster_gateway.rates import Rates
@@ -85,6 +87,7 @@ class HttpFront:
     :param calls: keeps the requests that are under way.
     :param rates: of identities; None: no limits.
     :param audit: takes refused requests, and those that may change something; None: nothing is audited.
+    :param trail: answers the route of the audit trail; None: there is none.
     """
 
     def __init__(
@@ -100,7 +103,9 @@ class HttpFront:
         calls: Calls | None = None,
         rates: Rates | None = None,
         audit: AuditWriter | None = None,
+        trail: AuditPages | None = None,
     ) -> None:
+        self._trail = trail
         self._calls, self._rates, self._audit = calls if calls is not None else Calls(), rates, audit
         self._default_rm = header(default_rm)
         self._view, self._publisher, self._doorman = view, publisher, doorman
@@ -163,6 +168,8 @@ class HttpFront:
                 reason = "" if good else f"status {status}"
                 result = Result.ACCEPTED if good else Result.FAILED
                 self._audit.ended(caller, str(needed), rm_id, result, reason)
+            elif status == 503 and self._audit is not None and http_rights.is_stream(scope["method"], scope["path"]):
+                self._audit.refused(caller, "call", rm_id, OverLimit("status 503: no place for the stream"))
 
     async def _route(self, scope: Scope, identity: Identity, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
@@ -233,6 +240,8 @@ class HttpFront:
                     await respond(send, 200, CONTENT_TYPE_PLAIN_0_0_4, text, body_wanted=method == "GET")
             except TooManyReaders as error:
                 await respond(send, 503, _TEXT, f"{error}\n".encode(), [(b"retry-after", b"1")])
+        elif handler == "front.audit":
+            await self._audit_page(scope, send, body_wanted=method == "GET")
         elif handler == "front.openapi":
             document = await asyncio.to_thread(openapi.document_json)
             await respond(
@@ -244,6 +253,23 @@ class HttpFront:
             problems = problems if identity.rights.may(Right.INSPECT) else []
             text = "".join(f"{line}\n" for line in ("SERVING" if good else "NOT_SERVING", *problems)).encode()
             await respond(send, 200 if good else 503, _TEXT, text, body_wanted=method == "GET")
+
+    async def _audit_page(self, scope: Scope, send: Send, *, body_wanted: bool) -> None:
+        if self._trail is None:
+            await respond(send, 404, _TEXT, _NOT_FOUND)
+            return
+        try:
+            page = await self._trail.answer(scope.get("query_string", b""))
+        except InvalidRequest as error:
+            await respond_error(send, 400, str(error), body_wanted=body_wanted)
+        except (OverLimit, BusError) as error:
+            text = (
+                str(error) if isinstance(error, OverLimit) else f"the log cannot be read ({why_not(error)}): try again"
+            )
+            await respond_error(send, 503, text, [(b"retry-after", b"1")], body_wanted=body_wanted)
+        else:
+            headers: RawHeaders = [(b"access-control-allow-origin", b"*")]
+            await respond(send, 200, _JSON, page, headers, body_wanted=body_wanted)
 
     async def _problems(self) -> tuple[bool, list[str]]:
         """Returns whether the gateway can serve, and all problems.

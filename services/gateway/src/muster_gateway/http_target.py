@@ -21,6 +21,7 @@ from yarl import URL
 
 from muster_gateway.errors import shown
 from muster_gateway.http_front import RawHeaders, respond, respond_error
+from muster_gateway.http_places import Places
 
 log = structlog.get_logger(__name__)
 
@@ -65,6 +66,8 @@ _OF_THE_BODY = (b"content-length", b"expect")
 _NEVER_DROPPED = IDENTITY_HEADERS | {DEFAULT_RM_HEADER}
 # Headers that the library would add by itself.
 _NOT_MADE_UP = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
+# How many records an answer of the view is behind.
+LAG_HEADER = "X-Muster-Lag-Records"
 _NOT_FOUND = b"404 page not found\n"
 _TEXT = "text/plain; charset=utf-8"
 
@@ -72,7 +75,7 @@ _TEXT = "text/plain; charset=utf-8"
 class HttpTarget:
     """See the module's docstring.
 
-    :param url: http://host:port.
+    :param url: http://host:port; several of them, with commas: of processes that answer alike.
     :param name: for messages.
     :param socket_path: a Unix socket that replaces the URL's host and port.
     :param stalled_s: a client that reads nothing for so long is cut.
@@ -89,7 +92,8 @@ class HttpTarget:
         stalled_s: float = _STALLED_S,
         body_s: float = _BODY_S,
     ) -> None:
-        self._url, self._name, self._socket_path = url.rstrip("/"), name, socket_path
+        self._name, self._socket_path = name, socket_path
+        self._places = Places(url if not socket_path else "http://127.0.0.1")
         self._stalled_s, self._body_s = stalled_s, body_s
         self._timeout = aiohttp.ClientTimeout(total=None, connect=connect_timeout_s, sock_connect=connect_timeout_s)
         self._session: aiohttp.ClientSession | None = None
@@ -97,6 +101,7 @@ class HttpTarget:
 
     async def close(self) -> None:
         """Closes all connections."""
+        await self._places.close()
         if self._session is not None:
             await self._session.close()
 
@@ -164,7 +169,7 @@ class HttpTarget:
 
     async def _ask(self, scope: Scope, raw_path: bytes, body: _Body | None) -> aiohttp.ClientResponse:
         query: bytes = scope.get("query_string", b"")
-        url = URL(self._url + (raw_path + (b"?" + query if query else b"")).decode("ascii"), encoded=True)
+        path = (raw_path + (b"?" + query if query else b"")).decode("ascii")
         given: RawHeaders = scope["headers"]
         headers: CIMultiDict[str] = CIMultiDict()
         host = b""
@@ -175,13 +180,24 @@ class HttpTarget:
         headers.add("x-forwarded-host", host.decode("latin-1"))
         if scope.get("client"):
             headers.add("x-forwarded-for", str(scope["client"][0]))
-        return await self._opened().request(
-            scope["method"],
-            url,
-            headers=headers,
-            data=body.content() if body is not None else None,
-            allow_redirects=False,
-        )
+        places = await self._places.in_order()
+        for number, place in enumerate(places, start=1):
+            try:
+                response = await self._opened().request(
+                    scope["method"],
+                    URL(place + path, encoded=True),
+                    headers=headers,
+                    data=body.content() if body is not None else None,
+                    allow_redirects=False,
+                )
+            except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError):  # nothing was sent
+                self._places.away(place)
+                if number == len(places):
+                    raise
+            else:
+                self._places.answered(place, _lag_of(response))
+                return response
+        raise OSError(f"there is no {self._name}")
 
     def _opened(self) -> aiohttp.ClientSession:
         # The session must be made in its event loop.
@@ -230,6 +246,11 @@ class HttpTarget:
             async with asyncio.timeout(self._stalled_s):
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def _lag_of(response: aiohttp.ClientResponse) -> bytes | None:
+    lag = response.headers.get(LAG_HEADER)
+    return None if lag is None else lag.encode()
 
 
 def end_to_end(

@@ -184,8 +184,8 @@ class Doorman:
     def problems(self) -> list[str]:
         """Returns what is not as the files say now, one sentence each."""
         watched = (self._tokens, self._policy, self.tls.files if self.tls is not None else None)
-        said = [each.problem for each in watched if each is not None]
-        return [each for each in (*said, self._jwt.problem if self._jwt is not None else "") if each]
+        problems = [each.problem for each in watched if each is not None]
+        return [each for each in (*problems, self._jwt.problem if self._jwt is not None else "") if each]
 
     def rights_now(self, caller: Caller) -> Rights | None:
         """Returns the present rights of a caller that was identified before; None: the identity is gone."""

@@ -46,6 +46,7 @@ class Metric(StrEnum):
     GRPC_REFUSED = "muster_gateway_grpc_refused"
     AUDIT_ENTRIES = "muster_gateway_audit_entries"
     AUDIT_COALESCED = "muster_gateway_audit_coalesced"
+    AUDIT_WAITING = "muster_gateway_audit_waiting"
     AUDIT_LOST = "muster_gateway_audit_lost"
     METRICS_CALLS = "muster_gateway_metrics_calls"
     METRICS_WATCHERS = "muster_gateway_metrics_watchers"
@@ -124,7 +125,8 @@ grpc_refused = Counter(
 )
 audit_entries = Counter(Metric.AUDIT_ENTRIES, "Audit entries that this gateway wrote, by result.", ["result"])
 audit_coalesced = Counter(Metric.AUDIT_COALESCED, "Calls that only count in the audit entry of others.")
-audit_lost = Counter(Metric.AUDIT_LOST, "Audit entries that the log did not take.")
+audit_waiting = Gauge(Metric.AUDIT_WAITING, "Audit entries that wait for the log.")
+audit_lost = Counter(Metric.AUDIT_LOST, "Audit entries that are not on the log, because it took none for too long.")
 metrics_calls = Counter(Metric.METRICS_CALLS, "Ended calls of muster.v1.Metrics, by gRPC status.", ["method", "status"])
 metrics_watchers = Gauge(Metric.METRICS_WATCHERS, "Current watches of metrics.")
 snapshots_watched = Counter(Metric.SNAPSHOTS_WATCHED, "Snapshots written to watches.")

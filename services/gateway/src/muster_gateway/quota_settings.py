@@ -10,6 +10,7 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 _MIB = 1024 * 1024
+COUNT_MAX = 2**63 - 1  # as much as a record of the log can carry
 _GLOB_CHARS_MAX = 256
 
 
@@ -18,19 +19,26 @@ class RmQuotaSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    nodes: int = Field(50_000, ge=0, description="Nodes.")
-    queues: int = Field(10_000, ge=0, description="Queues, configured and dynamic ones.")
+    nodes: int = Field(50_000, ge=0, le=COUNT_MAX, description="Nodes.")
+    queues: int = Field(10_000, ge=0, le=COUNT_MAX, description="Queues, configured and dynamic ones.")
     applications: int = Field(
-        100_000, ge=0, description="Applications. Finished ones that are kept leave for new ones, the oldest first."
+        100_000,
+        ge=0,
+        le=COUNT_MAX,
+        description="Applications. Finished ones that are kept leave for new ones, the oldest first.",
     )
-    asks: int = Field(1_000_000, ge=0, description="Pending asks; one with repeats counts as often as it repeats.")
-    allocations: int = Field(2_000_000, ge=0, description="Allocations together with pending asks.")
-    users: int = Field(20_000, ge=0, description="Users of live applications, in each partition.")
+    asks: int = Field(
+        1_000_000, ge=0, le=COUNT_MAX, description="Pending asks; one with repeats counts as often as it repeats."
+    )
+    allocations: int = Field(2_000_000, ge=0, le=COUNT_MAX, description="Allocations together with pending asks.")
+    users: int = Field(20_000, ge=0, le=COUNT_MAX, description="Users of live applications, in each partition.")
     text_bytes: int = Field(
-        1024 * _MIB, ge=0, description="Tags and attributes of nodes, applications, asks and allocations."
+        1024 * _MIB, ge=0, le=COUNT_MAX, description="Tags and attributes of nodes, applications, asks and allocations."
     )
-    requests_per_s: float = Field(5_000.0, ge=0, description="Messages on its streams; more are read later.")
-    bytes_per_s: float = Field(64.0 * _MIB, ge=0, description="The same in bytes.")
+    requests_per_s: float = Field(
+        5_000.0, ge=0, allow_inf_nan=False, description="Messages on its streams; more are read later."
+    )
+    bytes_per_s: float = Field(64.0 * _MIB, ge=0, allow_inf_nan=False, description="The same in bytes.")
 
 
 class IdentityQuotaSettings(BaseModel):
@@ -38,11 +46,16 @@ class IdentityQuotaSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    resource_managers: int = Field(1_000, ge=0, description="RMs that it registered and nobody has forgotten.")
-    requests_per_s: float = Field(
-        20_000.0, ge=0, description="Messages on all its streams, and calls; more messages are read later."
+    resource_managers: int = Field(
+        1_000, ge=0, le=COUNT_MAX, description="RMs that it registered and nobody has forgotten."
     )
-    bytes_per_s: float = Field(256.0 * _MIB, ge=0, description="The same in bytes.")
+    requests_per_s: float = Field(
+        20_000.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="Messages on all its streams, and calls; more messages are read later.",
+    )
+    bytes_per_s: float = Field(256.0 * _MIB, ge=0, allow_inf_nan=False, description="The same in bytes.")
 
 
 class QuotaRule(BaseModel):
@@ -52,18 +65,18 @@ class QuotaRule(BaseModel):
 
     identities: tuple[str, ...] = Field((), description="Globs of names; none: all, also without credentials.")
     rms: tuple[str, ...] = Field((), description="Globs of rmIDs; none: all.")
-    nodes: int | None = Field(None, ge=0)
-    queues: int | None = Field(None, ge=0)
-    applications: int | None = Field(None, ge=0)
-    asks: int | None = Field(None, ge=0)
-    allocations: int | None = Field(None, ge=0)
-    users: int | None = Field(None, ge=0)
-    text_bytes: int | None = Field(None, ge=0)
-    requests_per_s: float | None = Field(None, ge=0)
-    bytes_per_s: float | None = Field(None, ge=0)
-    identity_resource_managers: int | None = Field(None, ge=0)
-    identity_requests_per_s: float | None = Field(None, ge=0)
-    identity_bytes_per_s: float | None = Field(None, ge=0)
+    nodes: int | None = Field(None, ge=0, le=COUNT_MAX)
+    queues: int | None = Field(None, ge=0, le=COUNT_MAX)
+    applications: int | None = Field(None, ge=0, le=COUNT_MAX)
+    asks: int | None = Field(None, ge=0, le=COUNT_MAX)
+    allocations: int | None = Field(None, ge=0, le=COUNT_MAX)
+    users: int | None = Field(None, ge=0, le=COUNT_MAX)
+    text_bytes: int | None = Field(None, ge=0, le=COUNT_MAX)
+    requests_per_s: float | None = Field(None, ge=0, allow_inf_nan=False)
+    bytes_per_s: float | None = Field(None, ge=0, allow_inf_nan=False)
+    identity_resource_managers: int | None = Field(None, ge=0, le=COUNT_MAX)
+    identity_requests_per_s: float | None = Field(None, ge=0, allow_inf_nan=False)
+    identity_bytes_per_s: float | None = Field(None, ge=0, allow_inf_nan=False)
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -84,7 +97,7 @@ class QuotaSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     all_resource_managers: int = Field(
-        3_000, ge=0, description="RMs of all identities together that nobody has forgotten; 0: no limit."
+        3_000, ge=0, le=COUNT_MAX, description="RMs of all identities together that nobody has forgotten; 0: no limit."
     )
     rm: RmQuotaSettings = Field(RmQuotaSettings.model_validate({}), description="Of each RM.")
     identity: IdentityQuotaSettings = Field(

@@ -10,6 +10,7 @@ Rates are the gateway's own (``rates.py``).
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
@@ -155,34 +156,34 @@ class RmCounts:
         self._under_way: dict[str, tuple[str, int]] = {}
         self._since: dict[str, tuple[str, int]] = {}  # accepted since the last read began
         self._read_s = float("-inf")
+        self._reading = asyncio.Lock()
 
     async def elsewhere(self, rm_id: str, identity: str) -> tuple[int, int]:
         """Returns the numbers of an identity's RMs and of all RMs in other partitions of the log. Raises
         SessionsDown.
         """
         await self._read()
-        here = self._partition_of(rm_id)
+        own = self._partition_of(rm_id)
         found = [
             *self._known.values(),
             *(self._under_way[each] for each in self._under_way.keys() - self._known.keys()),
         ]
-        others = [name for name, partition in found if partition != here]
-        self._under_way[rm_id] = (identity, here)
+        others = [name for name, partition in found if partition != own]
+        self._under_way[rm_id] = (identity, own)
         return others.count(identity), len(others)
 
     async def _read(self) -> None:
-        """Reads the other gateways' registrations, now and then."""
-        now_s = self._clock.monotonic()
-        if now_s - self._read_s < _COUNTED_S:
-            return
-        self._read_s, self._since = now_s, {}
-        try:
+        """Reads the other gateways' registrations, now and then. One reads, the others wait."""
+        async with self._reading:
+            now_s = self._clock.monotonic()
+            if now_s - self._read_s < _COUNTED_S:
+                return
+            # The session of an accepted registration that has not ended may come after this read.
+            self._since = {each: named for each, named in self._since.items() if each in self._under_way}
             sessions = await self._sessions.all()
-        except BaseException:
-            self._read_s = float("-inf")
-            raise
-        registered = [each for each in sessions if each.state is not RmState.INIT]
-        self._known = {each.rm_id: (each.identity, self._partition_of(each.rm_id)) for each in registered} | self._since
+            self._read_s = now_s
+            stored = [each for each in sessions if each.state is not RmState.INIT]
+            self._known = {each.rm_id: (each.identity, self._partition_of(each.rm_id)) for each in stored} | self._since
 
     def registered(self, rm_id: str, identity: str) -> None:
         """The scheduler has accepted a registration."""

@@ -111,7 +111,7 @@ class Rates:
     def problems(self) -> list[str]:
         """Returns the RMs that were slowed within the last minute, one sentence each."""
         now_s = self._clock.monotonic()
-        found = [f"rm {rm_id}: {story}" for rm_id, (at_s, story) in self._slowed.items() if now_s - at_s < _CALM_S]
+        found = [f"rm {rm_id}: {message}" for rm_id, (at_s, message) in self._slowed.items() if now_s - at_s < _CALM_S]
         return found if len(found) <= _SHOWN_MAX else [*found[:_SHOWN_MAX], f"{len(found) - _SHOWN_MAX} more"]
 
     def _bucket(self, caller: Caller, rm_id: str | None, now_s: float) -> Bucket:
@@ -130,14 +130,14 @@ class Rates:
         before_s, _ = self._slowed.get(rm_id, (float("-inf"), ""))
         rate = self._bucket(caller, rm_id if own else None, now_s).rate
         whose = "this resource manager" if own else f"identity {caller.identity.name}"
-        story = f"quota of requests reached: {whose} sends more than {_words(rate)}; its streams are read more slowly"
-        self._slowed[rm_id] = (now_s, story)
+        message = f"quota of requests reached: {whose} sends more than {_words(rate)}; its streams are read more slowly"
+        self._slowed[rm_id] = (now_s, message)
         if now_s - before_s < _CALM_S:
             return
         if len(self._slowed) > _KEPT_MAX:
             self._slowed = {each: kept for each, kept in self._slowed.items() if now_s - kept[0] < _CALM_S}
-        log.warning("stream slowed", rm_id=rm_id, identity=caller.identity.name, story=story)
-        self._tell(rm_id, story)
+        log.warning("stream slowed", rm_id=rm_id, identity=caller.identity.name, story=message)
+        self._tell(rm_id, message)
 
 
 class Pace:

@@ -35,7 +35,8 @@ from muster_gateway.access.calls import Calls
 from muster_gateway.access.grpc_door import GrpcDoor
 from muster_gateway.admin import AdminServicer
 from muster_gateway.audit import AuditWriter
-from muster_gateway.audit_reads import AuditServicer
+from muster_gateway.audit_pages import AuditPages
+from muster_gateway.audit_reads import AuditServicer, AuditTrail
 from muster_gateway.call_limits import CallGuard, CallLimits
 from muster_gateway.callback_codec import gone_note
 from muster_gateway.callbacks import CallbackServicer
@@ -127,6 +128,7 @@ class Gateway:
         self._doorman = Doorman(settings)
         self._callers = Calls()
         self._audit = AuditWriter(topics, clock, self.gateway_id)
+        self._trail = AuditTrail(bus, topics)
         self._book = QuotaBook(settings.quotas, self._doorman.quota_rules)
         self._rates = Rates(self._book, clock, self._tell_slow)
         self._telling: set[asyncio.Task[None]] = set()
@@ -263,9 +265,9 @@ class Gateway:
     async def _said_beside(self) -> list[str]:
         """Returns the problems of the other services of this process."""
         answers = await asyncio.gather(*(_in_time_said(check) for check in self._beside.values()))
-        said = [f"{name}: {one}" for name, answer in zip(self._beside, answers, strict=True) for one in answer]
+        others = [f"{name}: {one}" for name, answer in zip(self._beside, answers, strict=True) for one in answer]
         own = self._bus.problems() if isinstance(self._bus, LogCondition) else []
-        return [*self._doorman.problems(), *self._rates.problems(), *own, *said]
+        return [*self._doorman.problems(), *self._rates.problems(), *own, *others]
 
     # ---- parts ----------------------------------------------------------------------------------------------------
 
@@ -297,12 +299,12 @@ class Gateway:
     async def _note_quotas(self, rm_id: str, limits: RmLimits) -> None:
         await self._write_note(self._codec.quotas(rm_id, limits, self._clock.now_ns()))
 
-    def _tell_slow(self, rm_id: str, story: str) -> None:
+    def _tell_slow(self, rm_id: str, message: str) -> None:
         """Has an RM's slow streams recorded as an event, beside the stream."""
 
         async def tell() -> None:
             with contextlib.suppress(LogDown):
-                await self._write_note(self._codec.notice(rm_id, story, self._clock.now_ns()))
+                await self._write_note(self._codec.notice(rm_id, message, self._clock.now_ns()))
 
         task = asyncio.create_task(tell(), name="tell slow stream")
         self._telling.add(task)
@@ -355,7 +357,7 @@ class Gateway:
         self._server = grpc.aio.server(interceptors=(guard, self._door), options=_server_options(settings))
         self._metrics = MetricsServicer(settings, self._clock, view_client, self._calls)
         asked = CallbackServicer(parts, self._calls, self._audit.of_updates(self._admin.update_configuration))
-        trail = AuditServicer(self._bus, self._topics)
+        trail = AuditServicer(self._trail)
         self._server.add_generic_rpc_handlers((self._servicer.handlers(), self._admin.handlers(), asked.handlers()))
         self._server.add_generic_rpc_handlers((self._metrics.handlers(), self._events_door().handlers()))
         self._server.add_generic_rpc_handlers((trail.handlers(),))
@@ -419,6 +421,7 @@ class Gateway:
             self._callers,
             self._rates,
             self._audit,
+            AuditPages(self._trail),
         )
         tls = self._doorman.tls.context() if self._doorman.tls is not None else None
         self._http = HttpServer(front, self.settings.http_address, self.settings.stop_grace_s, tls=tls)

@@ -86,6 +86,8 @@ class StreamCalls:
                 self._limits.remove_silent(stream, caller_of(context))
             self._finish(stream)
         metrics.streams_ended.labels(name, ending.code.name).inc()
+        if self._limits is not None and isinstance(ending, OverLimit):
+            await self._limits.refuse_late(caller_of(context), placed=True)
         if ending.code is not grpc.StatusCode.OK:
             await context.abort(ending.code, str(ending))
 

@@ -32,7 +32,7 @@ from muster_runtime.identity import Identity, Right
 
 from muster_gateway import metrics
 from muster_gateway.admission import admission_steps, check_rm_id, rm_id_of
-from muster_gateway.codec import RequestCodec
+from muster_gateway.codec import RequestCodec, SentMessage
 from muster_gateway.errors import (
     GatewayError,
     InvalidRequest,
@@ -64,6 +64,11 @@ RM_METADATA = "muster-rm-id"
 # With this metadata a stream announces that its RM leaves for good (the scheduler interface: "RM voluntarily shutdown",
 # for which SI has no message).
 SHUTDOWN_METADATA = "muster-shutdown"
+# With these two a client numbers its messages: one life of the client, and the number of the stream's first message.
+# The scheduler then takes a message once, however often it is sent.
+CLIENT_METADATA = "muster-client"
+FIRST_MESSAGE_METADATA = "muster-first-message"
+_CLIENT_MAX = 64
 # The queue is small when a stream ends. The gateway waits no longer for a client that does not read.
 _LAST_WRITES_S = 1.0
 _SUPERSEDE_WAIT_S = 2.0
@@ -166,6 +171,31 @@ class StreamTable:
             stream.end(error)
 
 
+class Numbers:
+    """The numbers of a stream's messages, for the records that they become.
+
+    :param client: one life of the client.
+    :param first: number of the stream's first message.
+    """
+
+    def __init__(self, client: str, first: int) -> None:
+        self._client, self._first = client, first
+        self._number, self._before, self._left = first - 1, first - 1, 0
+
+    def begin(self, records: int) -> None:
+        """The next message was read, and becomes so many records (0: all of it is answered here)."""
+        self._number += 1
+        self._left = records
+
+    def next(self) -> SentMessage:
+        """Returns the number of the message's next record."""
+        self._left -= 1
+        sent = SentMessage(self._client, self._number, self._first, self._before, self._left > 0)
+        if not self._left:
+            self._before = self._number
+        return sent
+
+
 class RmStream:
     """See the module's docstring. Used once: ``run``, then ``finish``, which may outlive the handler."""
 
@@ -192,6 +222,7 @@ class RmStream:
         self._answers: deque[bytes] = deque()
         self._inflight_bytes = 0
         self._undecided = Undecided()
+        self._numbers: Numbers | None = None
         self._reading: asyncio.Task[None] | None = None
         self._writing: asyncio.Task[None] | None = None
 
@@ -202,6 +233,7 @@ class RmStream:
         # 1. the stream's RM, and the place where it resumes
         metadata = _metadata(self._context.invocation_metadata())
         resume_after = _resume_after(metadata.get(RESUME_METADATA))
+        self._numbers = _numbers(metadata)
         first = await self._bind(metadata.get(RM_METADATA))
         self._check_right()
         if metadata.get(SHUTDOWN_METADATA) == "true":
@@ -451,6 +483,8 @@ class RmStream:
             self._answers.append(admitted.answer)
             self._wake.set()
         # 2. the log, as soon as it has room
+        if self._numbers is not None:
+            self._numbers.begin(len(admitted.payloads))
         for payload in admitted.payloads:
             if self._inflight_bytes:
                 await self._wait_for_room(lambda: self._inflight_bytes < parts.settings.inflight_bytes)
@@ -474,7 +508,9 @@ class RmStream:
             taken.add_done_callback(partial(self._appended, size))
 
     def _record(self, payload: bytes) -> OutRecord:
-        return self._parts.codec.request(self.rm_id, self._partition, self.kind, payload, self._parts.clock.now_ns())
+        sent = self._numbers.next() if self._numbers is not None else None
+        now_ns = self._parts.clock.now_ns()
+        return self._parts.codec.request(self.rm_id, self._partition, self.kind, payload, now_ns, sent)
 
     def _appended(self, size: int, taken: asyncio.Future[int]) -> None:
         self._inflight_bytes -= size
@@ -611,3 +647,17 @@ def _resume_after(text: str | None) -> int | None:
     if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):
         raise InvalidRequest(f"{RESUME_METADATA}: {shown(text)}, expected a response's number (0 or more)")
     return int(text)
+
+
+def _numbers(metadata: dict[str, str]) -> Numbers | None:
+    """Returns the numbers of a stream whose client numbers its messages. Raises InvalidRequest."""
+    client, first = metadata.get(CLIENT_METADATA), metadata.get(FIRST_MESSAGE_METADATA)
+    if client is None and first is None:
+        return None
+    if not client or len(client) > _CLIENT_MAX or not client.isprintable():
+        what = f"{CLIENT_METADATA}: {shown(client or '')}, expected 1 to {_CLIENT_MAX} printable characters"
+        raise InvalidRequest(f"{what} that name one life of the client")
+    if first is None or not (first.isascii() and first.isdigit() and len(first) < _MAX_DIGITS and int(first) > 0):
+        what = f"{FIRST_MESSAGE_METADATA}: {shown(first or '')}"
+        raise InvalidRequest(f"{what}, expected the number of the stream's first message (1 or more)")
+    return Numbers(client, int(first))

@@ -24,8 +24,8 @@ from muster_bus.pipe.writing import PipeWriter
 from muster_bus.topics import Topics
 from muster_core.external.errors import NotSynced, SettingsWrong
 from muster_runtime import logs
+from muster_runtime.as_child import become_child, run_child
 from muster_runtime.channel import Channel
-from muster_runtime.child_process import become_child, run_child
 
 from muster_informers import samples
 from muster_informers.pipe import (
@@ -82,7 +82,7 @@ class PipeReader:
     async def first_offset(self) -> int:
         return (await self._bus.ask("first", self._number)).offset
 
-    async def end_offset(self) -> int:
+    async def end_offset(self, max_age_s: float = 0.0) -> int:
         return (await self._bus.ask("end", self._number)).offset
 
     async def close(self) -> None:

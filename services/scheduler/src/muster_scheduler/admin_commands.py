@@ -225,10 +225,10 @@ def _drain(
             )
         return
     action = NodeAction.DRAIN_TO_SCHEDULABLE if wanted.schedulable else NodeAction.DRAIN_NODE
-    told = len(out.facts)
+    already = len(out.facts)
     state.core.apply(UpdateNodes((NodeItem(wanted.node_id, action, partition=name, by_operator=True),)), now_ns, out)
     # The RM did not ask, so it gets no answer. (It gets the event, and the new allocations of its asks.)
-    out.facts[told:] = [fact for fact in out.facts[told:] if not isinstance(fact, AcceptedNode | RejectedNode)]
+    out.facts[already:] = [fact for fact in out.facts[already:] if not isinstance(fact, AcceptedNode | RejectedNode)]
     result.changed = True
 
 

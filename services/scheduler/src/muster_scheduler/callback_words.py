@@ -70,10 +70,10 @@ def application_of(app_id: str) -> str:
 
 
 def _state(message: pb.ToResourceManager, app_id: str, key: str, state: SchedulingState, reason: str) -> int:
-    told = message.scheduling_states.add(
+    report = message.scheduling_states.add(
         applicationID=application_of(app_id),
         allocationKey=key,
         state=int(state),
         reason=reason,
     )
-    return told.ByteSize()
+    return report.ByteSize()

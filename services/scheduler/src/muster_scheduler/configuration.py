@@ -50,9 +50,9 @@ class ConfigJudge:
             texts of this machine's files and of older gateways come without.
         """
         found = self._found(text, judged)
-        told = [*found.problems, *_resolver_problems(self._groups, found.config)]
-        refused = any(problem.severity == pb.ConfigProblem.ERROR for problem in told)
-        return Judgement(None if refused else found.config, found.compiled, told)
+        problems = [*found.problems, *_resolver_problems(self._groups, found.config)]
+        refused = any(problem.severity == pb.ConfigProblem.ERROR for problem in problems)
+        return Judgement(None if refused else found.config, found.compiled, problems)
 
     def _found(self, text: str, judged: pb.JudgedConfiguration | None) -> Judgement:
         if judged is not None:

@@ -6,7 +6,7 @@ recorded with the RM's object in the same transaction, so they survive together 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import structlog
@@ -62,6 +62,8 @@ RESPONSE_BYTES_MAX = 256 * 1024
 ITEM_BYTES_MAX = 64 * 1024
 # Limit of a question about thousands of victims; a log record cannot hold a larger one.
 QUESTION_BYTES_MAX = 768 * 1024
+# Objects, facts or events of one step: about two milliseconds.
+_STEP = 256
 
 _ALLOCATION, _APPLICATION, _NODE = pb.STREAM_ALLOCATION, pb.STREAM_APPLICATION, pb.STREAM_NODE
 
@@ -83,17 +85,22 @@ class Emitter:
         self.info = info
         self.take_settings()
 
-    def emit(
+    def emit(self, out: Outcome, next_submission: int, records: list[OutRecord]) -> None:
+        """Appends the records of an outcome. The RM's own object comes first, so that followers know it first."""
+        for _ in self.emit_steps(out, next_submission, records):
+            pass
+
+    def emit_steps(
         self, out: Outcome, next_submission: int, records: list[OutRecord], took_us: Callable[[], int] = lambda: 0
-    ) -> None:
-        """Appends the records of an outcome. The RM's own object comes first, so that followers know it first.
+    ) -> Iterator[None]:
+        """Does the same in steps of some milliseconds. A small outcome is one step.
 
         :param took_us: returns the duration of the outcome so far (µs).
         """
         place = len(records)
-        write_states(self._topics, self.info.rm_id, out, records)
-        self._responses(out.facts, records)
-        self._events(out.events, records)
+        yield from _write_states(self._topics, self.info.rm_id, out, records)
+        yield from self._responses(out.facts, records)
+        yield from self._events(out.events, records)
         more = counted(out)
         more.deciding_us = took_us()
         self.info.tally.add(more)
@@ -103,7 +110,8 @@ class Emitter:
 
     def farewell(self, out: Outcome, records: list[OutRecord]) -> None:
         """Appends the last events of a forgotten RM, and removes the RM from this process's metrics."""
-        self._events(out.events, records)
+        for _ in self._events(out.events, records):
+            pass
         self._counters.remove()
 
     def take_settings(self) -> None:
@@ -170,28 +178,26 @@ class Emitter:
 
     # ---- responses -------------------------------------------------------------------------------------------------
 
-    def _responses(self, facts: list[Fact], records: list[OutRecord]) -> None:
+    def _responses(self, facts: list[Fact], records: list[OutRecord]) -> Iterator[None]:
         allocations = si.AllocationResponse()
         applications = si.ApplicationResponse()
         nodes = si.NodeResponse()
         callbacks = callbacks_pb2.ToResourceManager()
+        flush = partial(self._flush, allocations, applications, nodes, callbacks, records)
         uuids = self.info.generation == "previous"  # the current generation has no field for them
         size = 0
-        for fact in facts:
+        for count, fact in enumerate(facts, 1):
+            if not count % _STEP:
+                yield
             if size > RESPONSE_BYTES_MAX:
-                self._flush(allocations, applications, nodes, callbacks, records)
+                flush()
                 size = 0
             match fact:
                 case NewAllocation():
                     if allocations.released or allocations.releasedAsks:
                         # A receiver reads `new` before `released`. Flushes, so that the facts' order stays.
                         self._flush_one(_ALLOCATION, allocations, records)
-                    added = _new(allocations, fact, uuids)
-                    if added > ITEM_BYTES_MAX and size:
-                        del allocations.new[-1]  # too large to go with the others
-                        self._flush(allocations, applications, nodes, callbacks, records)
-                        size, added = 0, _new(allocations, fact, uuids)
-                    size += added
+                    size = _add_new(allocations, fact, size, flush, uuids=uuids)
                 case ReleasedAllocation():
                     released = allocations.released.add(
                         partitionName=fact.partition,
@@ -246,13 +252,13 @@ class Emitter:
                         log.warning("question too large to be asked", rm=self.info.rm_id, victims=len(fact.victims))
                         continue  # the question counts as unanswered at its deadline
                     if added > ITEM_BYTES_MAX:
-                        self._flush(allocations, applications, nodes, callbacks, records)
+                        flush()
                         size = 0
                     callbacks.MergeFrom(question)
                     size += added
                 case PredicatesAsked() | SchedulingStateChanged() | TooSmallCluster():
                     size += callback_words.add(callbacks, fact, MESSAGE_CHARACTERS_MAX)
-        self._flush(allocations, applications, nodes, callbacks, records)
+        flush()
 
     def _flush(
         self,
@@ -296,11 +302,13 @@ class Emitter:
 
     # ---- events ----------------------------------------------------------------------------------------------------
 
-    def _events(self, events: list[Event], records: list[OutRecord]) -> None:
+    def _events(self, events: list[Event], records: list[OutRecord]) -> Iterator[None]:
         topic, number, key, rm, instance = self._topics.events, self._partition, self._key, self._rm, self._instance
         untracked, tracked, request = self._untracked, (HEADER_TRACKING, b"1"), EventType.REQUEST
         next_id, offset_ns = self.info.next_event_id, self.info.clock.offset_ns
-        for event in events:
+        for count, event in enumerate(events, 1):
+            if not count % _STEP:
+                yield
             if offset_ns:  # an event has the time of day
                 event = event._replace(now_ns=event.now_ns + offset_ns)
             value = encode_event(event)
@@ -327,10 +335,29 @@ def admin_result(topics: Topics, rm_id: str, result: pb.AdminResult) -> OutRecor
 
 def write_states(topics: Topics, rm_id: str, out: Outcome, records: list[OutRecord]) -> None:
     """Appends the records of an outcome's objects. Removes the objects from the outcome."""
+    for _ in _write_states(topics, rm_id, out, records):
+        pass
+
+
+def _write_states(topics: Topics, rm_id: str, out: Outcome, records: list[OutRecord]) -> Iterator[None]:
     topic, number = topics.state, topics.partition_of(rm_id)
-    for partition, what, alive in out.objects():
+    for count, (partition, what, alive) in enumerate(out.objects(), 1):
+        if not count % _STEP:
+            yield
         key = state_codec.key_of(rm_id, partition, what)
         records.append(_out_record((topic, number, key, state_codec.encode(partition, what) if alive else None, ())))
+
+
+def _add_new(
+    response: si.AllocationResponse, fact: NewAllocation, size: int, flush: Callable[[], None], *, uuids: bool
+) -> int:
+    """Adds an allocation to the responses so far, of ``size`` bytes. Returns their new size."""
+    added = _new(response, fact, uuids)
+    if added > ITEM_BYTES_MAX and size:
+        del response.new[-1]  # too large to go with the others
+        flush()
+        size, added = 0, _new(response, fact, uuids)
+    return size + added
 
 
 def _new(response: si.AllocationResponse, fact: NewAllocation, uuids: bool) -> int:

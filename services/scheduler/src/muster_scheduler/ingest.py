@@ -73,9 +73,9 @@ def read_allocations(value: bytes, info: RmInfo) -> UpdateAllocations:
     return allocations(value, info.generation)
 
 
-def single(read: Callable[[], Items], at: int) -> Items:
+def single(read: Callable[[], Items], index: int) -> Items:
     """Returns one item of those that ``read`` decodes."""
-    return read().between(at, at + 1)
+    return read().between(index, index + 1)
 
 
 def applications(value: bytes) -> UpdateApplications:

@@ -37,7 +37,17 @@ from muster_state.follower import (
     events_of,
 )
 
-from muster_scheduler import audit, callback_stream, configuration, generation, ingest, notices, pauses, policy_groups
+from muster_scheduler import (
+    audit,
+    callback_stream,
+    configuration,
+    generation,
+    ingest,
+    metrics,
+    notices,
+    pauses,
+    policy_groups,
+)
 from muster_scheduler.admin_commands import CHANGES_MAX, AdminCommands
 from muster_scheduler.configuration import ConfigJudge
 from muster_scheduler.dead_letters import Unreadable, dead_letter
@@ -220,8 +230,8 @@ class SchedulerMachine:
     def tick(self, now_ns: int) -> list[OutRecord]:
         """Makes the decisions for which a deadline has come, or that the last budget did not cover. RMs take turns."""
         now_ns = self._times.recorded(now_ns)
-        if story := self._times.take_story():
-            self._tell_step(story, now_ns)
+        if step := self._times.take_step():
+            self._tell_step(step, now_ns)
         undecided = dict.fromkeys(rm_id for rm_id in self._outcomes if rm_id not in self._held)
         due = {**undecided, **dict.fromkeys(self._deadlines.take_due(now_ns)), **self._unexhausted}
         self._check_invariants(now_ns)
@@ -246,12 +256,12 @@ class SchedulerMachine:
             deadlines.append(self._checked_ns + self._check_every_ns)
         return self._times.clock_ns(min(deadlines)) if deadlines else None
 
-    def _tell_step(self, story: str, now_ns: int) -> None:
+    def _tell_step(self, message: str, now_ns: int) -> None:
         """Records that the wall clock stepped."""
-        self._steps.note(story)
+        self._steps.note(message)
         for rm_id, state in self._folder.rms.items():
             state.info.clock = self._times.anchor
-            notices.note(story, now_ns, self._outcomes.setdefault(rm_id, Outcome()))
+            notices.note(message, now_ns, self._outcomes.setdefault(rm_id, Outcome()))
 
     def _decide(self, touched: dict[str, None], now_ns: int, outputs: list[OutRecord]) -> list[OutRecord]:
         budget = max(min(_LEAST_ALLOCATIONS, self._budget), self._budget // max(1, len(touched)))
@@ -285,26 +295,34 @@ class SchedulerMachine:
             self._watch.forget()
         return outputs
 
-    def flush(self, now_ns: int) -> list[OutRecord]:
-        """Returns the records of the outcomes that were held back."""
-        outputs: list[OutRecord] = []
-        self._watch.start()
+    def flush(self, now_ns: int) -> Iterator[Sequence[OutRecord]]:
+        """Yields the records of the outcomes that were held back, and an empty part after each few milliseconds."""
         for rm_id in [rm_id for rm_id in self._outcomes if rm_id in self._held]:
             state = self._folder.rms.get(rm_id)
-            if state is not None:
-                self._emit(state, self._outcomes.pop(rm_id), outputs)
+            if state is None:
+                continue
+            outputs: list[OutRecord] = []
+            self._watch.start()
+            for _ in self._emit_steps(state, self._outcomes.pop(rm_id), outputs):
+                self._watch.lap(rm_id)
+                yield ()
+                self._watch.start()
+            yield outputs
         self._held.clear()
         self._watch.forget()
-        return outputs
 
     def held(self) -> int:
         """Returns about how many records :meth:`flush` gives."""
         return sum(out.size for rm_id, out in self._outcomes.items() if rm_id in self._held)
 
     def _emit(self, state: RmState, out: Outcome, outputs: list[OutRecord]) -> None:
+        for _ in self._emit_steps(state, out, outputs):
+            pass
+
+    def _emit_steps(self, state: RmState, out: Outcome, outputs: list[OutRecord]) -> Iterator[None]:
         rm_id = state.info.rm_id
         took_us = partial(self._watch.take_us, rm_id)
-        self._emitters[rm_id].emit(out, state.core.next_submission, outputs, took_us)
+        return self._emitters[rm_id].emit_steps(out, state.core.next_submission, outputs, took_us)
 
     def _check_invariants(self, now_ns: int) -> None:
         if self._check_every_ns and now_ns >= self._checked_ns + self._check_every_ns:
@@ -334,12 +352,9 @@ class SchedulerMachine:
             if body == "admin" and envelope.admin.WhichOneof("command") == "forget":
                 self._registrar.forget(rm_id, envelope.request_id, now_ns, outputs, force=envelope.admin.forget.force)
                 return rm_id
-            state = self._folder.rms.get(rm_id)
+            state = self._taking(rm_id, envelope, body)
             if state is None:
-                if rm_id in self._folder.forgotten:  # the request was under way when the RM was forgotten
-                    log.info("request of a forgotten rm passed over", rm=rm_id, body=body)
-                    return rm_id
-                raise Unreadable(f"RM {rm_id[:_SHOWN_MAX]!r} is not registered")
+                return rm_id
             out = self._roster.outcome(rm_id)
             match body:
                 case "allocation":
@@ -377,6 +392,19 @@ class SchedulerMachine:
         except BadDocument as error:
             raise Unreadable(f"external changes: {error}") from error
         return rm_id
+
+    def _taking(self, rm_id: str, envelope: pb.RequestEnvelope, body: str) -> RmState | None:
+        """Returns the RM that takes a request; None if the request is passed over. Raises Unreadable."""
+        state = self._folder.rms.get(rm_id)
+        if state is None:
+            if rm_id in self._folder.forgotten:  # the request was under way when the RM was forgotten
+                log.info("request of a forgotten rm passed over", rm=rm_id, body=body)
+                return None
+            raise Unreadable(f"RM {rm_id[:_SHOWN_MAX]!r} is not registered")
+        if envelope.HasField("sent") and not state.info.sent.take(body, envelope.sent):
+            metrics.requests_repeated.inc()
+            return None
+        return state
 
     def _take_items(
         self,
@@ -504,19 +532,19 @@ class SchedulerMachine:
         # then.
         self._emit_pending(state, now_ns, outputs)
         text, found = self._text_for(info, update.config)
-        config, compiled, told = self._judge.judge(text, judged)
-        told += found + policy_groups.other_group(update.policyGroup, info.policy_group)
+        config, compiled, all_problems = self._judge.judge(text, judged)
+        all_problems += found + policy_groups.other_group(update.policyGroup, info.policy_group)
         if any(problem.severity == pb.ConfigProblem.ERROR for problem in found):
             config = None
         added = dict(update.extraConfig)
         if problem := configuration.too_large_with(info, text, added):
-            told.append(problem)
+            all_problems.append(problem)
             config, added = None, {}
         changes: list[str] = []
         accepted = config is not None
         out = Outcome()
         info.extra_config, problems = event_settings.merged(info.extra_config, added)
-        told += configuration.event_warnings(problems)
+        all_problems += configuration.event_warnings(problems)
         state.core.apply(events_of(info), now_ns, out)
         emitter.take_settings()
         if config is not None and checksum(text) != checksum(info.config):
@@ -524,7 +552,7 @@ class SchedulerMachine:
             state.core.apply(UpdateConfiguration(config), now_ns, out)
             (answer,) = (fact for fact in out.facts if isinstance(fact, ConfigurationAnswer))
             out.facts.remove(answer)
-            told += [pb.ConfigProblem(severity=pb.ConfigProblem.ERROR, message=why) for why in answer.obstacles]
+            all_problems += [pb.ConfigProblem(severity=pb.ConfigProblem.ERROR, message=why) for why in answer.obstacles]
             if answer.obstacles:
                 accepted, changes = False, []
             else:
@@ -533,8 +561,8 @@ class SchedulerMachine:
         if named:
             info.generation, info.generation_by = named, by
             state.core.apply(SetGeneration(named == generation.PREVIOUS), now_ns, out)
-        told += generation.problems_of(added)
-        told += callback_stream.problems_of(added)
+        all_problems += generation.problems_of(added)
+        all_problems += callback_stream.problems_of(added)
         state.core.apply(SetCallbacks(callback_stream.policy_of(info)), now_ns, out)
         pauses.mark_absence(info, now_ns)
         outputs += (emitter.rm_record(state.core.next_submission), emitter.registration_record())
@@ -543,7 +571,7 @@ class SchedulerMachine:
         member = self._policy_groups.member(info.config, info.policy_group) if accepted else None
         outputs.append(
             emitter.registration(
-                request_id, told, accepted=accepted, changes=changes[:CHANGES_MAX], policy_group=member
+                request_id, all_problems, accepted=accepted, changes=changes[:CHANGES_MAX], policy_group=member
             )
         )
         log.info("configuration updated", rm=info.rm_id, accepted=accepted, changes=len(changes))

@@ -38,6 +38,7 @@ class Metric(StrEnum):
 
 
 PARTITIONS = "muster_scheduler_partitions"
+REPEATED = "muster_scheduler_requests_repeated"
 
 
 @unique
@@ -50,6 +51,7 @@ class QuotaMetric(StrEnum):
 
 
 _RM = ("rm",)
+requests_repeated = Counter(REPEATED, "Requests passed over, because their client had sent them before.")
 allocated = Counter(Metric.ALLOCATED, "Allocations by the scheduler, without those that the RM reported.", _RM)
 released = Counter(Metric.RELEASED, "Allocations that the RM ended.", _RM)
 preempted = Counter(Metric.PREEMPTED, "Allocations that preemption released.", _RM)

@@ -286,11 +286,11 @@ class Natives:
                     life = await handlers.handlers_ready()
                     knows = (machine, registrations, life)
                     listing = [] if spoken.knows == knows else known.listing()
-                    begins, told = spoken.knows != knows, [*listing, *calls]
+                    begins, all_calls = spoken.knows != knows, [*listing, *calls]
                     judged: list[Judged] = []
                     try:
-                        for start in range(0, len(told), _CALLS_MAX):
-                            some = told[start : start + _CALLS_MAX]
+                        for start in range(0, len(all_calls), _CALLS_MAX):
+                            some = all_calls[start : start + _CALLS_MAX]
                             judged += await handlers.judge(source.name, life, begins and not start, some)
                     except HandlerGone:
                         spoken.knows = None

@@ -30,15 +30,15 @@ class Outside:
         self, settings: ExternalSettings, bus: Log, topics: Topics, clock: Clock, partitions: Collection[int]
     ) -> None:
         life = str(uuid.uuid4())
-        here = ExternalService(settings, bus, topics, clock, partitions, life)
-        self._service: ExternalService | ExternalProcess = here
-        self.is_empty = not (here.tables or here.natives)
+        service = ExternalService(settings, bus, topics, clock, partitions, life)
+        self._service: ExternalService | ExternalProcess = service
+        self.is_empty = not (service.tables or service.natives)
         if settings.own_process and not self.is_empty:
-            if here.is_of_this_process:
+            if service.is_of_this_process:
                 log.info("informers run in this process: one of them, or a handler, was registered here")
             else:
-                self._service = ExternalProcess(here, settings, bus, topics, clock, partitions, life)
-        self.natives = natives_of(here, self._service, settings.sync_timeout_s, clock, life)
+                self._service = ExternalProcess(service, settings, bus, topics, clock, partitions, life)
+        self.natives = natives_of(service, self._service, settings.sync_timeout_s, clock, life)
 
     @property
     def gate(self) -> Gate:
@@ -68,13 +68,13 @@ class Outside:
 
 
 def natives_of(
-    here: ExternalService, handlers: Handlers, sync_timeout_s: float, clock: Clock, life: str
+    service: ExternalService, handlers: Handlers, sync_timeout_s: float, clock: Clock, life: str
 ) -> Natives | None:
     """Returns the bridge to native event handlers; None if no informer of kind ``native`` is configured."""
     sources = [
         NativeSource(
             judge.name, judge.table.rm, judge.table.partition_name, judge.handler_name, judge.drains, judge.timeout_s
         )
-        for judge in here.natives.values()
+        for judge in service.natives.values()
     ]
     return Natives(sources, handlers, clock, life, sync_timeout_s) if sources else None

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 import structlog
-from muster_bus.clock import STEP_NS, Anchor, step_story
+from muster_bus.clock import STEP_NS, Anchor, step_text
 
 log = structlog.get_logger(__name__)
 
@@ -43,11 +43,11 @@ class Steps:
         self._monotonic_s = monotonic_s
         self._seen: dict[str, float] = {}
 
-    def note(self, story: str) -> None:
+    def note(self, message: str) -> None:
         now_s = self._monotonic_s()
-        if now_s - self._seen.get(story, float("-inf")) > _SHOWN_S:
-            log.warning("clock step", story=story)
-        self._seen[story] = now_s
+        if now_s - self._seen.get(message, float("-inf")) > _SHOWN_S:
+            log.warning("clock step", story=message)
+        self._seen[message] = now_s
 
     def problems(self) -> list[str]:
         """Returns the steps of the last hour."""
@@ -66,7 +66,7 @@ class RecordedTime:
         self._shift_ns = 0
         self._last_ns = 0
         self._source_offset_ns = source.offset_ns
-        self._story = ""
+        self._step = ""
         self.anchor = Anchor()
 
     def resume(self, now_ns: int, last_ns: int, before: Anchor) -> None:
@@ -77,11 +77,11 @@ class RecordedTime:
         :param before: the anchor of the last recorded time.
         """
         self._last_ns = last_ns
-        here = self._source.anchor()
+        present = self._source.anchor()
         wall_ns = now_ns + self._source.offset_ns
         if last_ns:
-            if here.boot_id and here.boot_id == before.boot_id:
-                since_boot_ns = now_ns - here.booted_ns
+            if present.boot_id and present.boot_id == before.boot_id:
+                since_boot_ns = now_ns - present.booted_ns
                 resumed_ns = max(last_ns, before.booted_ns + since_boot_ns)
             else:  # the wall clock is all there is; a clock that was set back says nothing
                 resumed_ns = max(last_ns, wall_ns - before.offset_ns)
@@ -89,14 +89,14 @@ class RecordedTime:
             if -STEP_NS <= offset_ns <= STEP_NS:
                 resumed_ns = wall_ns
             if not -STEP_NS <= (step_ns := wall_ns - resumed_ns - before.offset_ns) <= STEP_NS:
-                self._story = step_story(step_ns)
+                self._step = step_text(step_ns)
             self._shift_ns = resumed_ns - now_ns
         self._set_anchor()
 
     def recorded(self, now_ns: int) -> int:
         """Returns the recorded time at a time of the clock. Never runs backwards."""
         if self._source.offset_ns != self._source_offset_ns:
-            self._story = step_story(self._source.offset_ns - self._source_offset_ns)
+            self._step = step_text(self._source.offset_ns - self._source_offset_ns)
             self._source_offset_ns = self._source.offset_ns
             self._set_anchor()
         self._last_ns = max(self._last_ns, now_ns + self._shift_ns)
@@ -108,16 +108,16 @@ class RecordedTime:
 
     @property
     def stepped(self) -> bool:
-        """Whether :meth:`take_story` will have something to tell."""
-        return bool(self._story) or self._source.offset_ns != self._source_offset_ns
+        """Whether :meth:`take_step` has a step to report."""
+        return bool(self._step) or self._source.offset_ns != self._source_offset_ns
 
-    def take_story(self) -> str:
-        """Returns the story of a step that was not told yet, once; "": there is none."""
-        story, self._story = self._story, ""
-        return story
+    def take_step(self) -> str:
+        """Returns the text of a step that was not reported yet, once; "": there is none."""
+        step, self._step = self._step, ""
+        return step
 
     def _set_anchor(self) -> None:
-        here = self._source.anchor()
+        present = self._source.anchor()
         offset_ns = self._source.offset_ns - self._shift_ns
         offset_ns = 0 if -STEP_NS <= offset_ns <= STEP_NS else offset_ns
-        self.anchor = Anchor(offset_ns, here.boot_id, here.booted_ns + self._shift_ns if here.boot_id else 0)
+        self.anchor = Anchor(offset_ns, present.boot_id, present.booted_ns + self._shift_ns if present.boot_id else 0)

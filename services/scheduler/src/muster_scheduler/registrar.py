@@ -72,10 +72,10 @@ class Registrar:
         known = self._roster.folder.rms.get(rm_id)
         text, found = self._policy_groups.text_for(request.config, request.policyGroup, rm_id, self._roster.folder.rms)
         judged = envelope.judged if envelope.HasField("judged") else None
-        config, compiled, told = self._judge.judge(text, judged)
-        told += found
+        config, compiled, all_problems = self._judge.judge(text, judged)
+        all_problems += found
         extra_config, problems = event_settings.merged({}, request.extraConfig)
-        told += configuration.event_warnings(problems)
+        all_problems += configuration.event_warnings(problems)
         info = RmInfo(
             rm_id,
             request.version,
@@ -90,17 +90,19 @@ class Registrar:
             registrations=1,
         )
         if problem := configuration.too_large(info):
-            told.append(problem)
-        refused = config is None or any(each.severity == pb.ConfigProblem.ERROR for each in told)
+            all_problems.append(problem)
+        refused = config is None or any(each.severity == pb.ConfigProblem.ERROR for each in all_problems)
         over = self._quotas.problems(envelope, known, config) if config is not None and not refused else []
         if config is None or refused or over:
             emitter = Emitter(self._topics, known.info if known is not None else RmInfo(rm_id))
             exhausted = bool(over)
-            outputs.append(emitter.registration(envelope.request_id, told + over, accepted=False, exhausted=exhausted))
+            outputs.append(
+                emitter.registration(envelope.request_id, all_problems + over, accepted=False, exhausted=exhausted)
+            )
             return
         info.identity, info.quotas = envelope.identity, quotas_of(envelope.quotas)
         info.generation, info.generation_by = generation.said(request.extraConfig, request.version)
-        told += generation.problems_of(request.extraConfig)
+        all_problems += generation.problems_of(request.extraConfig)
         pauses.mark_awaited(info, self._sources.awaited(rm_id), now_ns)
         dropped = self._roster.outcomes.pop(rm_id, None)
         forgotten = self._roster.folder.forgotten.pop(rm_id, None)
@@ -112,6 +114,7 @@ class Registrar:
             info.instance_uuid = self._new_uuid()
         if known is not None:
             info.tally, info.quotas_reached = known.info.tally, known.info.quotas_reached
+            info.sent = known.info.sent
             # An operator's pause concerns the RM, not one registration of it. An RM that restarts, by itself or in a
             # crash loop, must not lift the pause.
             info.paused, info.paused_reason = known.info.paused, known.info.paused_reason
@@ -128,7 +131,7 @@ class Registrar:
         core.start(now_ns, out)
         removed = take_over(dropped, out)
         core.apply(SetCallbacks(callback_stream.policy_of(info)), now_ns, out)
-        told += callback_stream.problems_of(info.extra_config)
+        all_problems += callback_stream.problems_of(info.extra_config)
         # First the RM's object, then the tombstones of its old objects, then its new objects.
         outputs += (emitter.rm_record(core.next_submission), emitter.registration_record())
         if forgotten is not None:
@@ -145,12 +148,12 @@ class Registrar:
             if key not in kept:
                 outputs.append(emitter.tombstone(key))
         member = self._policy_groups.member(info.config, info.policy_group)
-        outputs.append(emitter.registration(envelope.request_id, told, accepted=True, policy_group=member))
+        outputs.append(emitter.registration(envelope.request_id, all_problems, accepted=True, policy_group=member))
         self._roster.folder.rms[rm_id] = state = RmState(info, core)
         self._quotas.registered(state)
         self._roster.emitters[rm_id] = emitter
         self._roster.outcomes[rm_id] = out
-        log.info("rm registered", rm=rm_id, registrations=info.registrations, warnings=len(told))
+        log.info("rm registered", rm=rm_id, registrations=info.registrations, warnings=len(all_problems))
 
     def forget(self, rm_id: str, request_id: str, now_ns: int, outputs: list[OutRecord], *, force: bool) -> None:
         """Forgets an RM that will not return. Its objects end, as at a registration, and the RM itself is removed.

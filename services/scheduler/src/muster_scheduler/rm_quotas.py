@@ -63,22 +63,22 @@ class ReachedQuotas:
         for rm_id in [rm_id for rm_id in self._of_rm if is_gone(rm_id)]:
             self.set(rm_id, None)
 
-    def refuse_rm(self, kind: str, story: str) -> None:
+    def refuse_rm(self, kind: str, message: str) -> None:
         """Counts a refused registration. Logs the same story once in ten minutes."""
         metrics.rms_refused.labels(kind).inc()
         now_s = self._monotonic_s()
-        if now_s - self._rms.get(story, float("-inf")) > _SHOWN_S:
-            log.warning("registration over a quota", quota=kind, story=story)
-        self._rms[story] = now_s
+        if now_s - self._rms.get(message, float("-inf")) > _SHOWN_S:
+            log.warning("registration over a quota", quota=kind, story=message)
+        self._rms[message] = now_s
         if len(self._rms) > _SHOWN_MAX:
             self._rms = {each: at_s for each, at_s in self._rms.items() if now_s - at_s < _SHOWN_S}
 
     def problems(self) -> list[str]:
         """Returns a bounded number of sentences."""
         now_s = self._monotonic_s()
-        found = [story for story, at_s in self._rms.items() if now_s - at_s < _SHOWN_S]
+        found = [message for message, at_s in self._rms.items() if now_s - at_s < _SHOWN_S]
         found += [
-            f"rm {rm_id}: {_story(state.core.quotas, kind)}"
+            f"rm {rm_id}: {_message_of(state.core.quotas, kind)}"
             for rm_id, state in self._of_rm.items()
             for kind in state.info.quotas_reached
             if not _has_room(state.core.quotas, kind)
@@ -157,9 +157,9 @@ class RmQuotas:
             metrics.quota_refused.labels(info.rm_id, kind).inc(count)
             now[kind] = now_ns
             if kind not in before:
-                story = _story(quotas, kind)
-                notices.note(story, now_ns, out)
-                log.warning("quota reached", rm=info.rm_id, quota=kind, story=story)
+                message = _message_of(quotas, kind)
+                notices.note(message, now_ns, out)
+                log.warning("quota reached", rm=info.rm_id, quota=kind, story=message)
         info.quotas_reached = now
         if now.keys() != before.keys():
             self._reached.set(info.rm_id, state, now)
@@ -179,7 +179,7 @@ def _has_room(quotas: Quotas, kind: str) -> bool:
     return not limit or 10 * quotas.used(QuotaKind(kind)) <= 9 * limit
 
 
-def _story(quotas: Quotas, kind: str) -> str:
+def _message_of(quotas: Quotas, kind: str) -> str:
     known = QuotaKind(kind)
     return (
         f"quota {kind} reached: {quotas.used(known)} of {quotas.limit(known)}; what would be over it is rejected until "

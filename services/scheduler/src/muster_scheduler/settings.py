@@ -74,7 +74,7 @@ class SchedulerSettings(BaseModel):
         "group (in the same partition of the log), if there is no file.",
     )
     max_allocations_batch: int = Field(
-        default=512,
+        default=128,
         ge=1,
         description="Allocations that are made in one go; then other RMs, and requests that came meanwhile, have their "
         "turn.",

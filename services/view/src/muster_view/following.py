@@ -35,6 +35,8 @@ _IDLE_PAUSE_SLICES = 2
 _REST_OF_TRANSACTION_S = 0.05
 # Interval of the checks whether a read is over.
 _LOOK_AGAIN_S = 0.001
+# Greatest age of the log's end; while nothing comes, no broker is asked for it.
+_END_AGE_S = 5.0
 # A larger registration has a configuration that takes more than 50 ms to read, which is too long for other tasks.
 _LARGE_BYTES = 8 * 1024
 
@@ -249,7 +251,7 @@ class PartitionFollower:
         now_s = self._clock.monotonic()
         if behind or now_s - self._end_asked_s >= self._settings.poll_s:
             self._end_asked_s = now_s
-            self._end = await reader.end_offset()
+            self._end = await reader.end_offset(0.0 if behind else _END_AGE_S)
             metrics.LAG_RECORDS.labels(str(self.partition)).set(self.lag_records)
             metrics.LAG_SECONDS.labels(str(self.partition)).set(self.lag_s(self._clock.now_ns()))
 

@@ -66,8 +66,8 @@ def _head(life: ApplicationLife) -> Table:
         lines.add_row("life", f"{life.life} of {life.lives} under this id (--life shows another)")
     lines.add_row("state", Text(life.state or "unknown", style=_STATE_STYLES.get(life.state, "")))
     counts = Counter(held.ended or _RUNS for held in life.allocations)
-    said = ", ".join(f"{count:,} {how}" for how, count in counts.most_common())
-    lines.add_row("allocations", f"{len(life.allocations):,}{f': {said}' if said else ''}; {life.asks:,} asks")
+    changes = ", ".join(f"{count:,} {change}" for change, count in counts.most_common())
+    lines.add_row("allocations", f"{len(life.allocations):,}{f': {changes}' if changes else ''}; {life.asks:,} asks")
     first = min((held.begin_ns for held in life.allocations if held.begin_ns is not None), default=None)
     if first is not None and life.life:
         lines.add_row("waited", f"{shown_seconds((first - life.begin_ns) / 1e9)} for the first allocation")
@@ -133,8 +133,8 @@ def _together(life: ApplicationLife, width: int, *, plain: bool) -> RenderableTy
     spans = [(each.begin_ns if each.begin_ns is not None else life.begin_ns, each.end_ns) for each in life.allocations]
     top = max(axis.running(spans))
     add(f"at most {top:,} at a time", life.allocations, "bold")
-    for how, held in _grouped((each.ended or _RUNS, each) for each in life.allocations):
-        add(how, held, _ENDED_STYLES.get("" if how == _RUNS else how, ""))
+    for change, held in _grouped((each.ended or _RUNS, each) for each in life.allocations):
+        add(change, held, _ENDED_STYLES.get("" if change == _RUNS else change, ""))
     table.add_section()
     shapes = _grouped((shown_resource(each.resource), each) for each in life.allocations)
     for name, held in shapes[:_SHAPES_SHOWN]:
@@ -218,9 +218,9 @@ def _happenings(life: ApplicationLife, together: bool) -> Table | None:
     found.sort()
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     _columns(table, ("since", True), ("what", False), ("which", False))
-    lines = _runs_of(found) if together else [(at_ns, what, said) for at_ns, what, said in found]
-    for at_ns, what, said in lines[:_HAPPENINGS_SHOWN]:
-        table.add_row(_since(life, at_ns), Text(what, style=_ENDED_STYLES.get(what, "")), as_seen(said))
+    lines = _runs_of(found) if together else [(at_ns, what, detail) for at_ns, what, detail in found]
+    for at_ns, what, detail in lines[:_HAPPENINGS_SHOWN]:
+        table.add_row(_since(life, at_ns), Text(what, style=_ENDED_STYLES.get(what, "")), as_seen(detail))
     if len(lines) > _HAPPENINGS_SHOWN:
         table.add_row("", "", f"{len(lines) - _HAPPENINGS_SHOWN:,} more (--json has all)", style="dim")
     return table
@@ -237,9 +237,9 @@ def _runs_of(found: Sequence[tuple[int, str, str]]) -> list[tuple[int, str, str]
     for place in range(1, len(found) + 1):
         if place < len(found) and found[place][1] == found[start][1]:
             continue
-        at_ns, what, said = found[start]
+        at_ns, what, detail = found[start]
         again = place - start - 1
-        lines.append((at_ns, what, f"{said}; and {again:,} more" if again else said))
+        lines.append((at_ns, what, f"{detail}; and {again:,} more" if again else detail))
         start = place
     return lines
 

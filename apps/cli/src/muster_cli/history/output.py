@@ -170,10 +170,10 @@ def _csv_cell(value: Any) -> Any:
 # ---- words ----------------------------------------------------------------------------------------------------------
 
 
-def shown_time(at: datetime) -> str:
+def shown_time(time: datetime) -> str:
     """Returns a time in UTC, to the millisecond if it has a fraction."""
-    text = f"{at:%Y-%m-%d %H:%M:%S}"
-    return f"{text}.{at.microsecond // 1000:03d}" if at.microsecond else text
+    text = f"{time:%Y-%m-%d %H:%M:%S}"
+    return f"{text}.{time.microsecond // 1000:03d}" if time.microsecond else text
 
 
 def shown_seconds(seconds: float) -> str:

@@ -19,7 +19,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from muster_bus.backends.kafka import KafkaLog, copying_topic
-from muster_bus.backends.kafka_link import KafkaLink, stop, stop_producer, story
+from muster_bus.backends.kafka_link import KafkaLink, stop, stop_producer, text_of
 from muster_bus.backends.kafka_offsets import stable_offset
 from muster_bus.backends.kafka_owner import TRANSACTION_BATCH_BYTES
 from muster_bus.backends.kafka_writer import filled_batch
@@ -121,7 +121,7 @@ class KafkaTarget:
         except TimeoutError as error:
             raise LogUnavailable(f"{topic}: no answer from Kafka in {_TRANSACTION_TIMEOUT_MS / 1000:g} s") from error
         except errors.KafkaError as error:
-            raise LogUnavailable(f"{topic} cannot be written: {story(error)}") from error
+            raise LogUnavailable(f"{topic} cannot be written: {text_of(error)}") from error
 
     async def _send(self, topic: str, partition: int, records: list[Record], sent: list[asyncio.Future[Any]]) -> int:
         """Sends one batch with as many of the first records as fit. Returns their number."""
@@ -203,6 +203,10 @@ class KafkaTopics:
     async def start(self) -> None:
         """Raises LogUnavailable."""
         await self._link.bounded(self._admin.start(), "start")
+
+    async def is_refused(self) -> bool:
+        """Tells whether the brokers answer, and refuse this client."""
+        return await self._link.refusal_of_credentials() is not None
 
     async def partitions(self) -> dict[str, int]:
         """Returns the number of partitions of each topic with this prefix that exists."""

@@ -35,7 +35,7 @@ from aiokafka.coordinator.assignors.abstract import AbstractPartitionAssignor
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 
 from muster_bus import metrics
-from muster_bus.backends.kafka_link import KafkaLink, stop, story
+from muster_bus.backends.kafka_link import KafkaLink, stop, text_of
 from muster_bus.clock import Clock
 from muster_bus.errors import LogUnavailable
 from muster_bus.membership import Assignment, GroupTerms
@@ -215,7 +215,7 @@ class KafkaMembership:
         try:
             asyncio.run(self._live())
         except Exception as error:  # the caller sees that it is no member any more
-            self._problem = story(error)
+            self._problem = text_of(error)
             log.exception("group.ended", group=self._group)
 
     async def _live(self) -> None:
@@ -228,7 +228,7 @@ class KafkaMembership:
             except errors.InvalidSessionTimeoutError:
                 self._lengthen_session()
             except Exception as error:  # whatever it is, a member that gave up for ever would be worse
-                self._problem = story(error)
+                self._problem = text_of(error)
                 is_known = isinstance(error, (errors.KafkaError, OSError, LogUnavailable))
                 log.warning("group.unreachable", group=self._group, error=self._problem, exc_info=not is_known)
                 with contextlib.suppress(TimeoutError):

@@ -114,7 +114,7 @@ class KafkaLink:
             raise LogUnavailable(f"{where}: {what} not done in {timeout_s} s") from error
         except (errors.KafkaError, OSError) as error:
             refusal = await self.refusal_of_credentials() if isinstance(error, errors.KafkaConnectionError) else None
-            why = refusal.sentence if refusal is not None else story(error)
+            why = refusal.sentence if refusal is not None else text_of(error)
             raise LogUnavailable(f"{where}: {what} failed: {why}") from error
 
 
@@ -124,7 +124,7 @@ def retrieve(future: asyncio.Future[Any]) -> None:
         future.exception()
 
 
-def story(error: BaseException) -> str:
+def text_of(error: BaseException) -> str:
     """Returns an error in one line that begins with the error's name."""
     text = str(error)
     name = type(error).__name__
@@ -141,9 +141,9 @@ async def stop(stopping: Awaitable[None]) -> None:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise
-        log.debug("client.stop_failed", error=story(error))
+        log.debug("client.stop_failed", error=text_of(error))
     except Exception as error:
-        log.debug("client.stop_failed", error=story(error))
+        log.debug("client.stop_failed", error=text_of(error))
 
 
 async def stop_producer(producer: AIOKafkaProducer) -> None:

@@ -12,7 +12,7 @@ import structlog
 from aiokafka import AIOKafkaProducer, TopicPartition, errors
 
 from muster_bus import metrics
-from muster_bus.backends.kafka_link import KafkaLink, retrieve, stop_producer, story
+from muster_bus.backends.kafka_link import KafkaLink, retrieve, stop_producer, text_of
 from muster_bus.backends.kafka_offsets import stable_offset
 from muster_bus.backends.kafka_writer import filled_batch
 from muster_bus.errors import Fenced, LogClosed, TransactionFailed, TransactionTimeout
@@ -114,7 +114,7 @@ class KafkaOwner:
                 raise Fenced(f"{self._story}: taken over") from error
             self._count_failure("failed")
             await self._abort()
-            raise TransactionFailed(f"{self._story}: {story(error)}") from error
+            raise TransactionFailed(f"{self._story}: {text_of(error)}") from error
         self._ended = ""
         metrics.transaction_seconds.labels("kafka").observe(self._link.clock.monotonic() - started_s)
         metrics.transaction_records.labels("kafka").observe(len(records))

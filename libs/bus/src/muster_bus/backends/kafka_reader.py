@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 
 import structlog
@@ -10,15 +11,23 @@ from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition, errors
 from aiokafka.protocol.offset import OffsetRequest
 
 from muster_bus import metrics
-from muster_bus.backends.kafka_link import RETRY_MS, KafkaLink, stop, story
+from muster_bus.backends.kafka_link import RETRY_MS, KafkaLink, stop, text_of
 from muster_bus.errors import LogClosed, LogUnavailable, OffsetGone
 from muster_bus.log import Record
 
 log = structlog.get_logger(__name__)
 
-_POLL_S = 0.05
-_READ_COMMITTED, _LATEST = 1, -1  # Kafka's numbers, in a request for an offset
+_READ_COMMITTED, _LATEST, _EARLIEST = 1, -1, -2  # Kafka's numbers, in a request for an offset
 _READ_SLICE_S = 0.1  # aiokafka does not return for markers alone; the last read of a fold waits this long
+# A reader that has found nothing for this long is idle. Muster has hundreds of them, so each must cost little: a broker
+# holds an idle reader's fetch for longer (it still answers at once when a record comes), and nothing looks for markers
+# ten times a second. A seek waits for the end of the fetch that is under way: an idle reader pays for that.
+_IDLE_AFTER_S = 2.0
+_IDLE_FETCH_S, _IDLE_SLICE_S = 2.0, 1.0
+_FETCHES_OF_SILENCE = 4  # so many fetches, idle ones too, must fit into log.kafka_silence_s
+# aiokafka looks whether there is something to fetch at this interval, beside whenever something has happened. Its
+# default, 0.2 s, is most of what an idle reader costs.
+_LOOK_S = 5.0
 
 
 class KafkaReader:
@@ -33,6 +42,10 @@ class KafkaReader:
         # The bounds do not stop large records: a broker always sends the first batch, whatever its size.
         most = fetch_max_bytes or settings.kafka_fetch_max_bytes
         most_of_partition = fetch_max_bytes or max(most, settings.max_record_bytes * 2)
+        self._busy_fetch_ms = settings.kafka_fetch_max_wait_ms
+        most_ms = round(min(_IDLE_FETCH_S, settings.kafka_silence_s / _FETCHES_OF_SILENCE) * 1000)
+        self._idle_fetch_ms = max(self._busy_fetch_ms, most_ms)
+        self._empty_since_s: float | None = None  # since when reads find nothing
         self._consumer = AIOKafkaConsumer(
             **link.connection(),
             group_id=None,
@@ -50,6 +63,7 @@ class KafkaReader:
     async def start(self, start: int | None) -> None:
         try:
             await self._link.bounded(self._consumer.start(), f"start of a reader of {self._place.topic}")
+            self._consumer._fetcher._fetcher_timeout = _LOOK_S
             self._consumer.assign([self._place])
             self.seek(await self.first_offset() if start is None else start)
         except BaseException:
@@ -62,6 +76,7 @@ class KafkaReader:
 
     def seek(self, offset: int) -> None:
         self._position = offset
+        self._is_busy()
         self._consumer.seek(self._place, offset)
         self._silent_since_s = self._link.clock.monotonic()
 
@@ -79,8 +94,11 @@ class KafkaReader:
         until_s = clock.monotonic() + timeout_s
         while True:
             left_s = max(0.0, until_s - clock.monotonic())
-            batches = await self._poll(max_records, min(left_s, _READ_SLICE_S))
+            slice_s = _IDLE_SLICE_S if self._is_idle() else _READ_SLICE_S
+            batches = await self._poll(max_records, min(left_s, slice_s))
             before, self._position = self._position, await self._consumer.position(self._place)
+            if batches or self._position != before:
+                self._is_busy()
             if batches:
                 metrics.records_read.labels(topic).inc(len(batches))
                 return [
@@ -89,11 +107,27 @@ class KafkaReader:
                 ]
             if self._closed:
                 raise LogClosed(f"the reader of {topic}[{partition}] is closed")
-            if self._position != before or left_s <= _READ_SLICE_S:
+            if self._position != before or left_s <= slice_s:
                 break
         if timeout_s > 0:
             self._check_silence()
         return ()
+
+    def _is_busy(self) -> None:
+        """Notes that there was something to read."""
+        if self._empty_since_s is not None:
+            self._empty_since_s = None
+            self._consumer._fetcher._fetch_max_wait_ms = self._busy_fetch_ms
+
+    def _is_idle(self) -> bool:
+        """Tells whether there has been nothing to read for long."""
+        now_s = self._link.clock.monotonic()
+        if self._empty_since_s is None:
+            self._empty_since_s = now_s
+        if now_s - self._empty_since_s < _IDLE_AFTER_S:
+            return False
+        self._consumer._fetcher._fetch_max_wait_ms = self._idle_fetch_ms
+        return True
 
     async def _poll(self, max_records: int, timeout_s: float) -> Sequence[ConsumerRecord]:
         place = self._place
@@ -105,27 +139,48 @@ class KafkaReader:
         except errors.ConsumerStoppedError as error:
             raise LogClosed(f"the reader of {place.topic}[{place.partition}] is closed") from error
         except errors.KafkaError as error:
-            raise LogUnavailable(f"{place.topic}[{place.partition}] cannot be read: {story(error)}") from error
+            raise LogUnavailable(f"{place.topic}[{place.partition}] cannot be read: {text_of(error)}") from error
         found: Sequence[ConsumerRecord] = batches.get(place, ())
         return found
 
     async def first_offset(self) -> int:
+        found = await self._asked_beside(_EARLIEST)
+        if found is not None:
+            return found
         offsets = await self._link.bounded(self._consumer.beginning_offsets([self._place]), "first offset")
         return int(offsets[self._place])
 
-    async def end_offset(self) -> int:
-        """Returns the last stable offset. Records after it belong to open transactions."""
-        found = await self._asked_beside()
-        if found is not None:
-            return found
-        offsets = await self._link.bounded(self._consumer.end_offsets([self._place]), "end offset")
-        return int(offsets[self._place])
+    async def end_offset(self, max_age_s: float = 0.0) -> int:
+        """Returns the last stable offset. Records after it belong to open transactions.
 
-    async def _asked_beside(self) -> int | None:
-        """Returns the last stable offset as the log's other connection finds it; None: it does not know it now.
+        Each fetch tells it, too; and while a fetch is under way there is nothing newer.
+        """
+        known = self._known_lately(max_age_s) if max_age_s else None
+        if known is not None:
+            return known
+        found = await self._asked_beside(_LATEST)
+        if found is None:
+            offsets = await self._link.bounded(self._consumer.end_offsets([self._place]), "end offset")
+            found = int(offsets[self._place])
+        if found > self._position:
+            self._is_busy()  # whoever asked waits for what is there, which may be markers
+        return found
+
+    def _known_lately(self, max_age_s: float) -> int | None:
+        """Returns the last stable offset as a fetch of the last seconds told it; None: there was none."""
+        fetched_ms, known = (
+            self._consumer.last_poll_timestamp(self._place),
+            self._consumer.last_stable_offset(self._place),
+        )
+        if fetched_ms is None or known is None or not 0 <= time.time() * 1000 - fetched_ms <= max_age_s * 1000:
+            return None
+        return max(int(known), self._position)
+
+    async def _asked_beside(self, which: int) -> int | None:
+        """Returns an offset as the log's other connection finds it; None: it does not know it now.
 
         A broker answers a connection's requests in order. So the reader's own connection may answer after the end of
-        the fetch that is under way: up to ``kafka_fetch_max_wait_ms`` later.
+        the fetch that is under way: seconds later, if the reader is idle.
         """
         admin, (topic, partition) = self._link.admin, self._place
         node = self._consumer._client.cluster.leader_for_partition(self._place)
@@ -134,7 +189,7 @@ class KafkaReader:
         try:
             async with asyncio.timeout(self._link.settings.health_timeout_s):
                 answer = await admin._client.send(
-                    node, OffsetRequest(-1, _READ_COMMITTED, [(topic, [(partition, _LATEST)])])
+                    node, OffsetRequest(-1, _READ_COMMITTED, [(topic, [(partition, which)])])
                 )
         except (TimeoutError, errors.KafkaError, OSError):
             return None

@@ -12,7 +12,7 @@ import structlog
 from aiokafka import AIOKafkaProducer, errors
 
 from muster_bus import metrics
-from muster_bus.backends.kafka_link import RETRY_MS, KafkaLink, stop_producer, story
+from muster_bus.backends.kafka_link import RETRY_MS, KafkaLink, stop_producer, text_of
 from muster_bus.errors import BusError, LogClosed, LogError, LogUnavailable, RecordTooLarge, TooFewCopies
 from muster_bus.log import OutRecord, Record
 
@@ -235,4 +235,4 @@ def _append_error(
         return TooFewCopies(f"{topic} cannot be written: {why}")
     if isinstance(error, TimeoutError):
         return LogUnavailable(f"{topic}: no answer from Kafka before the deadline")
-    return LogUnavailable(f"{topic}: {story(error)}")
+    return LogUnavailable(f"{topic}: {text_of(error)}")

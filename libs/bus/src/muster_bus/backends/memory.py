@@ -180,7 +180,7 @@ class MemoryReader:
         self._log.check_open()
         return self._tail.base
 
-    async def end_offset(self) -> int:
+    async def end_offset(self, max_age_s: float = 0.0) -> int:
         self._log.check_open()
         return self._tail.end
 

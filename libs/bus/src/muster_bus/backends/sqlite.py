@@ -102,6 +102,7 @@ class SqliteLog:
         self.rules = RecordRules(specs, settings.max_record_bytes)
         self._specs = specs
         self._partitions: dict[tuple[str, int], StoredPartition] = {}
+        self._count_written = {spec.name: metrics.records_written.labels(spec.name).inc for spec in specs}
         self._claims: dict[tuple[str, str, int], Claim] = {}
         self._state = "new"  # new → open → closed; any state → broken
         self._broken = ""
@@ -375,6 +376,10 @@ class SqliteLog:
         """Returns a partition. The caller has checked that it exists."""
         return self._partitions[topic, partition]
 
+    def ids_of(self, topic: str) -> frozenset[int]:
+        """Returns the ids of a topic's partitions, as watchers get them."""
+        return frozenset(place.id for place in self._partitions.values() if place.topic == topic)
+
     def now_ms(self) -> int:
         return self._clock.now_ns() // 1_000_000
 
@@ -484,7 +489,7 @@ class SqliteLog:
         for index, waiter in enumerate(run.done):
             if not waiter.done():
                 waiter.set_result(first + index)
-        metrics.records_written.labels(topic).inc(len(records))
+        self._count_written[topic](len(records))
         while self._tail_bytes > self.settings.sqlite_tail_bytes:
             tail, count, freed = self._tail_order.popleft()
             tail.drop(count)

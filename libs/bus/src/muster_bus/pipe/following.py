@@ -342,7 +342,7 @@ class _Reader(AheadReader):
         self._bus.check_open()
         return self._place.first
 
-    async def end_offset(self) -> int:
+    async def end_offset(self, max_age_s: float = 0.0) -> int:
         self._bus.check_open()
         return self._place.end
 

@@ -1,7 +1,8 @@
 """The parent's end of a log whose file a child reads by itself (``following.py``).
 
-No record's content goes to the child. One frame tells the child which partitions moved since the last frame. The
-child's writes come here and go to the log's owner.
+No record's content goes to the child. One frame tells the child which partitions moved since the last frame. A first
+movement is sent at once; frames have a pause between them, so that a busy log wakes the child seldom. The child's
+writes come here and go to the log's owner.
 """
 
 from __future__ import annotations
@@ -31,6 +32,10 @@ from muster_bus.pipe.writing import Appends
 # While the child does not read the pipe, movements are collected. The child later gets only the newest.
 _UNSENT_BYTES_MAX = 64 << 10
 _TOLD_LATER_S = 0.02
+# Between two frames. Each wakes the child and its readers, which costs more than what they read.
+_PAUSE_S = 0.01
+# No follower reads requests, and each is followed by an outcome. Alone they wait for so long.
+_UNREAD_S = 0.05
 
 
 class LogServer:
@@ -55,7 +60,9 @@ class LogServer:
         self._owners: dict[int, PartitionOwner] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._moved: dict[int, tuple[int, int]] = {}
-        self._told = False  # a frame with all movements is scheduled
+        self._timer: asyncio.TimerHandle | None = None  # of a frame with all movements
+        self._next_s = 0.0  # by the loop's clock: the next frame's earliest time
+        self._unread = bus.ids_of(bus.settings.topics().requests)
         self._closed = False
         bus.watch(self._note)
 
@@ -78,6 +85,8 @@ class LogServer:
     async def close(self) -> None:
         """Stops serving and cancels the open questions."""
         self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
         self._bus.unwatch(self._note)
         await self._appends.close()
         tasks = list(self._tasks)
@@ -91,20 +100,27 @@ class LogServer:
 
     def _note(self, place: int, first_offset: int, end: int) -> None:
         self._moved[place] = (first_offset, end)
-        if not self._told:
-            self._told = True
-            asyncio.get_running_loop().call_soon(self._tell)
+        loop = asyncio.get_running_loop()
+        now_s = loop.time()
+        due_s = now_s + _UNREAD_S if place in self._unread else max(now_s, self._next_s)
+        if self._timer is not None:
+            if self._timer.when() <= due_s:
+                return
+            self._timer.cancel()
+        self._timer = loop.call_at(due_s, self._tell)
 
     def _tell(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = None
         if self._closed:
             return
         if self._unsent_bytes() > _UNSENT_BYTES_MAX:
-            asyncio.get_running_loop().call_later(_TOLD_LATER_S, self._tell)
+            self._timer = loop.call_later(_TOLD_LATER_S, self._tell)
             return
+        self._next_s = loop.time() + _PAUSE_S
         self._tell_now()
 
     def _tell_now(self) -> None:
-        self._told = False
         if self._moved:
             moved, self._moved = self._moved, {}
             self._to_child(Moved(tuple((place, *offsets) for place, offsets in moved.items())))

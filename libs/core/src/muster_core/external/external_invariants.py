@@ -123,12 +123,12 @@ def _check_allocations(partition: Partition, must: Must) -> None:
         owner = app if app is not None and app.source == entry.source else None
         must(held.app is owner, f"{held} should be of {owner}")
         must(bool(entry.problem) == (bool(said.app_id) and owner is None), f"{entry}: problem {entry.problem!r}")
-    there = [each for each in partition.foreign.values() if each.source]
-    there += [each for app in partition.apps.values() for each in app.allocations.values() if each.source]
-    for held in there:
+    exists = [each for each in partition.foreign.values() if each.source]
+    exists += [each for app in partition.apps.values() for each in app.allocations.values() if each.source]
+    for held in exists:
         must(held in expected, f"{held} is of source {held.source}, which does not say so")
         must(not held.releasing, f"{held} was released, although only its source can end it")
-    must(len(there) == len(expected), "an allocation of a source is not there")
+    must(len(exists) == len(expected), "an allocation of a source is not there")
     for app in partition.apps.values():
         strange = [held for held in app.allocations.values() if held.source != app.source]
         must(not strange, f"{app} of {app.source!r} has {strange} of others")
@@ -140,9 +140,9 @@ def _check_applications(partition: Partition, must: Must) -> None:
         said = entry.said
         assert isinstance(said, ExternalApplication)
         app = partition.live_application(said.app_id)
-        there = app is not None and app.source == entry.source
-        must(there != bool(entry.problem), f"{entry}: its application is {app}, its problem {entry.problem!r}")
-        must(not there or (app is not None and not app.asks), f"{app} has asks")
+        exists = app is not None and app.source == entry.source
+        must(exists != bool(entry.problem), f"{entry}: its application is {app}, its problem {entry.problem!r}")
+        must(not exists or (app is not None and not app.asks), f"{app} has asks")
     for app in partition.apps.values():
         if app.source:
             entry_ = books.entry(app.source, ExternalKind.APPLICATION, app.app_id)
@@ -272,5 +272,5 @@ def _check_queues(partition: Partition, must: Must) -> None:
         must(limits == least, f"{queue}: limits {limits}, should be {least}")
     for path, entries in partition.external.books.queues.items():
         for entry in entries:
-            there = path in partition.queues and path != "root"
-            must(there or bool(entry.problem), f"{entry} counts, though its queue is not there")
+            exists = path in partition.queues and path != "root"
+            must(exists or bool(entry.problem), f"{entry} counts, though its queue is not there")

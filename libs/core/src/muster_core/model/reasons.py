@@ -186,21 +186,21 @@ class Reason:
 
     def sentence(self) -> str:
         """One or two sentences for people."""
-        said = capital(f"{self.clause()}.")
+        text = capital(f"{self.clause()}.")
         if self.code in _POOLS and self._is_pool and self.said:
-            said += capital(f" {self.said}.")
+            text += capital(f" {self.said}.")
         if any(name != self.resource_type for name, _ in self.lacking):  # otherwise the sentence says so already
             lacks = listed([f"{number:,} lack{'s' if number == 1 else ''} {name}" for name, number in self.lacking])
-            said += f" Of {count(self.nodes, 'node')} {lacks}."
+            text += f" Of {count(self.nodes, 'node')} {lacks}."
         if self.reserved:
-            said += f" {count(self.reserved, 'node')} with room {_is_are(self.reserved)} reserved for other asks."
+            text += f" {count(self.reserved, 'node')} with room {_is_are(self.reserved)} reserved for other asks."
         if self.closed and self.code is not ReasonCode.NO_NODES:
-            said += f" {capital(words(self.closed))}."
+            text += f" {capital(words(self.closed))}."
         if helps := self._what_helps():
-            said += f" Waiting does not help: {helps} would, or asking for less."
+            text += f" Waiting does not help: {helps} would, or asking for less."
         if self.preemption is not None:
-            said += f" Preemption: {_PREEMPTION_WORDS[self.preemption]}."
-        return said
+            text += f" Preemption: {_PREEMPTION_WORDS[self.preemption]}."
+        return text
 
     @property
     def is_for_ever(self) -> bool:

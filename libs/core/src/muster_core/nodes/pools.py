@@ -138,8 +138,8 @@ def total_of(entries: Collection[ExternalEntry]) -> int:
     """
     if _is_held(entries):
         return 0
-    said = [entry.said for entry in entries if isinstance(entry.said, ExternalPool)]
-    return max(min(each.quantity for each in said) - sum(each.occupied for each in said), 0)
+    pools = [entry.said for entry in entries if isinstance(entry.said, ExternalPool)]
+    return max(min(each.quantity for each in pools) - sum(each.occupied for each in pools), 0)
 
 
 def _is_held(entries: Collection[ExternalEntry]) -> bool:

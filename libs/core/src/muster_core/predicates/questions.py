@@ -149,14 +149,14 @@ class Questions(RefusedNodes):
     def _review_policy(self, out: Outcome, now_ns: int) -> None:
         policy = self.policy
         lost_ns = policy.since_ns + policy.grace_ns
-        there = policy.connected or now_ns < lost_ns
-        self.predicates = policy.predicates and (there or policy.waits)
-        self.preemption = policy.preemption and (there or policy.waits)
-        self.states = policy.states and there
-        if there and not policy.connected and lost_ns != self._lost_ns:
+        reachable = policy.connected or now_ns < lost_ns
+        self.predicates = policy.predicates and (reachable or policy.waits)
+        self.preemption = policy.preemption and (reachable or policy.waits)
+        self.states = policy.states and reachable
+        if reachable and not policy.connected and lost_ns != self._lost_ns:
             self._lost_ns = lost_ns
             self._state.deadlines.append((lost_ns, self))
-        self.silent = policy.waits and not there
+        self.silent = policy.waits and not reachable
         if self.silent:
             self._state.deciding = False
             self.withdraw_all(out)

@@ -123,8 +123,8 @@ def gains_of_gang(
     """The amounts that a whole gang would free: of these types on one node, then at each limit all that the gang
     holds.
     """
-    there = gang.on_nodes.get(node.node_id, {}) if node is not None else {}
-    gains = [there.get(number, 0) for number in numbers]
+    on_node = gang.on_nodes.get(node.node_id, {}) if node is not None else {}
+    gains = [on_node.get(number, 0) for number in numbers]
     if limits:
         gains += _below_limits(dict(gang.items), app, limits)
     return tuple(gains)

@@ -104,10 +104,10 @@ class WholeGang:
         together: dict[int, int] = {}
         self.on_nodes: dict[str, dict[int, int]] = {}
         for member in members:
-            there = self.on_nodes.setdefault(member.node_id, {})
+            on_node = self.on_nodes.setdefault(member.node_id, {})
             for number, value in member.shape.items:
                 together[number] = together.get(number, 0) + value
-                there[number] = there.get(number, 0) + value
+                on_node[number] = on_node.get(number, 0) + value
         self.items: Items = tuple(sorted(together.items()))
 
 

@@ -113,9 +113,9 @@ class Underway:
         self.going.setdefault(allocation.node_id, []).append(allocation)
         self._move(allocation.app, allocation.shape, -1)
         if goes_whole(allocation):
-            there = self.gangs.setdefault(allocation.node_id, {})
+            on_node = self.gangs.setdefault(allocation.node_id, {})
             for number, value in allocation.shape.items:
-                there[number] = there.get(number, 0) + value
+                on_node[number] = on_node.get(number, 0) + value
         if ask is not None and ask.preempts and ask not in self.asks:
             self.asks[ask] = None
             self._move(ask.app, ask.shape, 1)

@@ -60,17 +60,17 @@ class Limits:
         group's).
         """
         found: dict[tuple[str, str, bool], LimitConfig] = {}
-        for path, at in self._at.items():
-            found.update(((path, user, False), limit) for user, limit in at.users.items())
-            found.update(((path, group, True), limit) for group, limit in at.groups.items())
+        for path, standing in self._at.items():
+            found.update(((path, user, False), limit) for user, limit in standing.users.items())
+            found.update(((path, group, True), limit) for group, limit in standing.groups.items())
         return found
 
     def limit_of(self, path: str, who: str, *, group: bool) -> LimitConfig | None:
         """The limit that holds for a user or a group at a queue; None: there is none."""
-        at = self._at.get(path)
-        if at is None:
+        standing = self._at.get(path)
+        if standing is None:
             return None
-        return at.groups.get(who) if group else at.users.get(who) or at.users.get(WILDCARD)
+        return standing.groups.get(who) if group else standing.users.get(who) or standing.users.get(WILDCARD)
 
     def __iter__(self) -> Iterator[Tracker]:
         return iter(self._trackers.values())
@@ -118,13 +118,13 @@ class Limits:
         if leaf.path == INDEPENDENT_PATH:  # (Not even in the ``*`` of groups.)
             return ""
         for queue in leaf.ancestry:
-            at = self._at.get(queue.path)
-            if at is None:
+            standing = self._at.get(queue.path)
+            if standing is None:
                 continue
-            for name in at.groups:
+            for name in standing.groups:
                 if name in groups:
                     return name
-            if WILDCARD in at.groups:
+            if WILDCARD in standing.groups:
                 return WILDCARD
         return ""
 
@@ -148,13 +148,13 @@ class Limits:
 
     def _found(self, leaf: Queue, user: str, group: str) -> Iterator[tuple[str, str, LimitConfig, bool]]:
         for queue in leaf.ancestry:
-            at = self._at.get(queue.path)
-            if at is None:
+            standing = self._at.get(queue.path)
+            if standing is None:
                 continue
-            limit = (at.users.get(user) or at.users.get(WILDCARD)) if user else None
+            limit = (standing.users.get(user) or standing.users.get(WILDCARD)) if user else None
             if limit is not None:
                 yield queue.path, user, limit, False
-            limit = at.groups.get(group) if group else None
+            limit = standing.groups.get(group) if group else None
             if limit is not None:
                 yield queue.path, group, limit, True
 

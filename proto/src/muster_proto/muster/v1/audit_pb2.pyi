@@ -101,9 +101,11 @@ class AuditEntry(_message.Message):
     method: _builtins.str
     """of gRPC the full name, of HTTP method and path"""
     action: _builtins.str
-    """register, configure, validate, pause, resume, drain, forget, stop, list, ..."""
+    """register, configure, validate, pause, resume, drain, forget, stop, list, ...; call: a limit"""
     rm_id: _builtins.str
-    """"": the call names none"""
+    """refused or ended it; several: too many kinds of calls; lost: entries are missing here
+    "": the call names none
+    """
     result: Global___AuditEntry.Result.ValueType
     reason: _builtins.str
     """without secrets"""
@@ -115,7 +117,7 @@ class AuditEntry(_message.Message):
     request_offset: _builtins.int
     """-1: none"""
     count: _builtins.int
-    """of equal calls in this entry, from first_ns to recorded_ns; 1: one call"""
+    """of equal calls in this entry, from first_ns to recorded_ns; 1: one call; of lost entries"""
     first_ns: _builtins.int
     """of the first call of several; 0: recorded_ns"""
     @_builtins.property

@@ -172,11 +172,11 @@ class UsageRest:
 
     def _rm(self, query: dict[str, str], default_rm: str, reach: Reach) -> tuple[str, RmKnown | None]:
         asked = query.get("rm", "")
-        there = [rm_id for rm_id in self.table.rm_ids() if reach.sees_whole(rm_id)]
-        listed = known_rms(there, "usage")
-        if asked and asked not in there:
+        visible = [rm_id for rm_id in self.table.rm_ids() if reach.sees_whole(rm_id)]
+        listed = known_rms(visible, "usage")
+        if asked and asked not in visible:
             raise RequestRefused(404, f'parameter "rm": no usage of {shown(asked)}{listed}')
-        lives = self.lives(there)
+        lives = self.lives(visible)
         meant = asked or whose.meant(lives, default_rm)
         if meant is None and lives:
             raise RequestRefused(400, f'parameter "rm" is needed{known_rms(list(lives), "usage")}')

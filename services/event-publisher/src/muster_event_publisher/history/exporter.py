@@ -105,8 +105,12 @@ class Exporter:
     async def close(self) -> None:
         for gauge in self._gauges:
             gauge.set_function(lambda: 0.0)
-        if self._reader is not None:
-            await self._reader.close()
+        await self._close_reader()
+
+    async def _close_reader(self) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            await reader.close()
 
     @property
     def lag(self) -> int:
@@ -171,7 +175,9 @@ class Exporter:
     async def _next(self) -> None:
         batch = self._feed.take(self._position, self._policy.records)
         behind = batch is None
-        if batch is None:
+        if batch is not None:
+            await self._close_reader()  # it would fetch what the feed has
+        else:
             try:
                 batch = await self._read_behind()
             except LogUnavailable as error:
@@ -201,7 +207,8 @@ class Exporter:
 
     async def _read_behind(self) -> EventBatch:
         """Reads the log, because the tail does not reach back so far."""
-        assert self._reader is not None, "made in _begin"
+        if self._reader is None:
+            self._reader = await self._bus.reader(self._topic, self._feed.partition, self._position)
         self._reader.seek(self._position)
         try:
             records = await self._reader.read(min(self._policy.records, 5_000), 0.5)

@@ -14,9 +14,9 @@ log generation
     events which the new log repeats are not stored twice. Generation 0 holds files of a layout without positions.
 
 overlap
-    Two files of one partition can share positions when two publishers write to one S3 prefix, or after a crash during
-    the repair of such an overlap. Each start repairs overlaps: a file inside another one is removed, and a file that
-    overlaps another one is cut. After that the files hold each event once.
+    Two files of one partition can share positions when two publishers write to one S3 prefix without a group, or after
+    a crash during the repair of such an overlap. Each start repairs overlaps: a file inside another one is removed, and
+    a file that overlaps another one is cut. After that the files hold each event once.
 
 All work runs in one thread, a few hundred events at a time with a pause in between. So the event loop of a process
 that runs all of Muster gets the interpreter back within about a millisecond.
@@ -135,6 +135,10 @@ class FileSink:
     async def write(self, batch: EventBatch) -> None:
         await self._in_thread(lambda: self._write(batch))
 
+    async def release(self, partition: int) -> None:
+        """See :class:`muster_event_publisher.history.sink.HoldingSink`."""
+        await self._in_thread(lambda: self._release(partition))
+
     async def close(self) -> None:
         await asyncio.to_thread(self._thread.shutdown, wait=True)
         self._place.close()
@@ -150,11 +154,15 @@ class FileSink:
     # The following methods run in the thread.
 
     def _start(self) -> None:
-        self._place.start(self.name)
-        self._form.upgrade(self._place)
+        self._place.start(self.name, lambda: self._form.upgrade(self._place))
         self._standings.clear()
 
+    def _release(self, partition: int) -> None:
+        self._standings.pop(partition, None)
+        self._place.release(partition)
+
     def _progress(self, partition: int) -> Progress | None:
+        self._place.hold(self.name, partition)
         standing = self._standings[partition] = self._look(partition)
         return None if standing.last is None else Progress(standing.end, standing.last)
 
@@ -231,7 +239,10 @@ class FileSink:
     def _write(self, batch: EventBatch) -> None:
         standing = self._standings.get(batch.partition)
         if standing is None:
+            self._place.hold(self.name, batch.partition)
             standing = self._standings[batch.partition] = self._look(batch.partition)
+        if not self._place.locks:
+            self._check_alone(batch.partition, standing)
         # 1. the events that are not stored yet
         batch = batch.since(standing.end)
         runs, known = _unknown(batch.runs, standing.known)
@@ -244,6 +255,14 @@ class FileSink:
             metrics.EXPORT_FILES.labels(self.name).inc()
             standing.last, standing.known = last, known
             standing.end = batch.end
+
+    def _check_alone(self, partition: int, standing: _Standing) -> None:
+        """Raises OSError if another publisher has written to the partition since it was looked at: this one was paused,
+        for example, and its partitions belong to others now.
+        """
+        found = spans(self._place, folder_of(standing.generation, partition), self._form.suffix)
+        if found and max(span.end for span in found) > standing.end:
+            raise OSError(f"another publisher has written to partition {partition}")
 
 
 def folder_of(generation: int, partition: int) -> str:

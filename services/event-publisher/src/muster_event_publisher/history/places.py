@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Protocol
@@ -36,10 +36,27 @@ class Place(Protocol):
         """Its name in messages, without secrets."""
         ...
 
-    def start(self, sink: str) -> None:
-        """Prepares the place for writing; called again after an error. Raises SinkUnavailable when another process
-        writes there.
+    @property
+    def locks(self) -> bool:
+        """Whether :meth:`hold` keeps other processes away."""
+        ...
+
+    def start(self, sink: str, alone: Callable[[], None]) -> None:
+        """Prepares the place for writing; called again after an error.
+
+        :param alone: called if no other process writes there. Raises SinkUnavailable when an older version, which
+            shares with nobody, does.
         """
+        ...
+
+    def hold(self, sink: str, partition: int) -> None:
+        """Keeps other processes from writing a partition; holding it again does nothing. Raises SinkUnavailable when
+        another process holds it.
+        """
+        ...
+
+    def release(self, partition: int) -> None:
+        """Ends :meth:`hold`."""
         ...
 
     def names(self, folder: str) -> list[str]:
@@ -108,28 +125,52 @@ def place_of(
 class LocalPlace:
     """See :class:`Place`."""
 
+    locks = True
+
     def __init__(self, root: Path) -> None:
         self._root = root
         self._lock_file: IO[bytes] | None = None
+        self._held: dict[int, IO[bytes]] = {}
 
     @property
     def shown(self) -> str:
         return str(self._root)
 
-    def start(self, sink: str) -> None:
+    def start(self, sink: str, alone: Callable[[], None]) -> None:
         make_private_directory(self._root)
-        if self._lock_file is None:
-            lock_file = open_private(self._root / ".lock", append=True)
-            try:
-                fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                lock_file.close()
-                raise SinkUnavailable(sink, f"another publisher writes to {self._root}") from error
-            self._lock_file = lock_file
-        for pattern in (f".*{_WRITING}", f"*/*/.*{_WRITING}"):
-            for path in self._root.glob(pattern):
-                path.unlink()
-        tighten(path for pattern in _OWN_FILES for path in self._root.glob(pattern))
+        if self._lock_file is not None:
+            return
+        lock_file = open_private(self._root / ".lock", append=True)
+        try:
+            if _locked(lock_file, fcntl.LOCK_EX):
+                for pattern in (f".*{_WRITING}", f"*/*/.*{_WRITING}"):
+                    for path in self._root.glob(pattern):
+                        path.unlink()
+                tighten(path for pattern in _OWN_FILES for path in self._root.glob(pattern))
+                alone()
+            # Publishers share this lock; older versions do not share it.
+            if not _locked(lock_file, fcntl.LOCK_SH):
+                raise SinkUnavailable(sink, f"another publisher writes to {self._root}")
+        except BaseException:
+            lock_file.close()
+            raise
+        self._lock_file = lock_file
+
+    def hold(self, sink: str, partition: int) -> None:
+        if partition in self._held:
+            return
+        lock_file = open_private(self._root / f".lock-p{partition}", append=True)
+        if not _locked(lock_file, fcntl.LOCK_EX):
+            lock_file.close()
+            raise SinkUnavailable(sink, f"another publisher writes partition {partition} to {self._root}")
+        self._held[partition] = lock_file
+        for path in self._root.glob(f"*/p{partition}/.*{_WRITING}"):
+            path.unlink()
+
+    def release(self, partition: int) -> None:
+        lock_file = self._held.pop(partition, None)
+        if lock_file is not None:
+            lock_file.close()
 
     def names(self, folder: str) -> list[str]:
         return self._listed(folder, files=True)
@@ -161,6 +202,8 @@ class LocalPlace:
         (self._root / path).unlink(missing_ok=True)
 
     def close(self) -> None:
+        for partition in list(self._held):
+            self.release(partition)
         if self._lock_file is not None:
             self._lock_file.close()
             self._lock_file = None
@@ -181,8 +224,16 @@ class LocalPlace:
         sync(folder.parent)
 
 
+def _locked(file: IO[bytes], how: int) -> bool:
+    try:
+        fcntl.flock(file, how | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
 class S3Place:
-    """See :class:`Place`. It takes no lock: only one publisher may write to a prefix, as the documentation says.
+    """See :class:`Place`. There are no locks: two publishers may write to a prefix if they share the partitions out.
 
     :ivar root: "bucket/prefix", within :attr:`filesystem`.
     """
@@ -206,9 +257,18 @@ class S3Place:
     def shown(self) -> str:
         return f"s3://{self.root}"
 
-    def start(self, sink: str) -> None:
+    locks = False
+
+    def start(self, sink: str, alone: Callable[[], None]) -> None:
         # Any request: it finds a wrong address or key now instead of at the first file.
         self.folders("")
+        alone()
+
+    def hold(self, sink: str, partition: int) -> None:
+        """There is no lock to take."""
+
+    def release(self, partition: int) -> None:
+        """There is none to give back."""
 
     def names(self, folder: str) -> list[str]:
         return self._listed(folder, "File")

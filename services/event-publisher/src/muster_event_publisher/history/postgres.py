@@ -208,6 +208,7 @@ class PostgresSink:
             on conflict (source, partition) do update set
                 end_position = excluded.end_position, last_offset = excluded.last_offset, last_rm = excluded.last_rm,
                 last_instance = excluded.last_instance, last_id = excluded.last_id, updated_at = now()
+            where {self._schema}.export_progress.end_position < excluded.end_position
             """,  # noqa: S608
             self._source, piece.partition, piece.end, run.offsets[-1], run.rm_id, run.instance, run.last_id,
         )  # fmt: skip

@@ -17,6 +17,11 @@ idempotent
     (instance, RM, event id) identifies an event; the instance belongs to one RM already, so the RM is only there to be
     safe. Writing an event again, in any batch, leaves one. So a batch may always be written again after an error.
 
+several publishers
+    They share the partitions, so several sinks of one target write at the same time, each other partitions. For a
+    moment two of them may believe that a partition is theirs. A sink keeps each event once even then, or it refuses
+    the later one with SinkUnavailable, which tries again: see :class:`HoldingSink`.
+
 another log
     When the exporter finds another log, it calls ``new_log`` before it writes any of its events. From then on positions
     are those of the new log, and there is no progress until the next write.
@@ -34,7 +39,7 @@ A factory makes the sink: an entry point of the group ``muster.event_sinks`` (``
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from muster_event_publisher.events import EventBatch
 
@@ -93,6 +98,15 @@ class Sink(Protocol):
 
     async def close(self) -> None:
         """Closes the connection to the target. Writes nothing."""
+        ...
+
+
+@runtime_checkable
+class HoldingSink(Protocol):
+    """A sink that holds a partition from ``progress`` on, so that no other one writes it."""
+
+    async def release(self, partition: int) -> None:
+        """Lets go of a partition. No call for the partition is under way."""
         ...
 
 

@@ -4,7 +4,8 @@ The table of rights (``muster_rest.methods``) says what a method needs, and whic
 method without a row needs the role admin. The door hands the caller to the method (``muster_runtime.caller``). A stream
 of an RM names its RM later, so its servicer checks that one.
 
-A refused call leaves an audit entry. So does every call of an audited method, unless the scheduler writes it.
+A refused call leaves an audit entry, and so does one that ends because of a limit. So does every call of an audited
+method, unless the scheduler writes it.
 
 A call that answers with a stream ends with PERMISSION_DENIED when its caller loses the right.
 """
@@ -21,6 +22,7 @@ import grpc
 import structlog
 from muster_rest.methods import METHODS, Method, by_path
 from muster_runtime.caller import Caller
+from muster_runtime.grpc_headers import send_headers
 from muster_runtime.identity import Proof, Right
 from muster_runtime.life import until
 
@@ -41,6 +43,10 @@ log = structlog.get_logger(__name__)
 _REFUSED_TOLD_S = 1.0
 # The others are many parties with one name.
 _OF_ONE_PARTY = frozenset({Proof.TOKEN, Proof.CERTIFICATE, Proof.JWT})
+
+# What calls over a limit end with; streams also because they did not name their RM in time.
+_LIMITS = frozenset({grpc.StatusCode.RESOURCE_EXHAUSTED})
+_STREAM_LIMITS = _LIMITS | {grpc.StatusCode.DEADLINE_EXCEEDED}
 
 Handler = Callable[[Any, Any], Any]
 
@@ -98,6 +104,7 @@ class GrpcDoor(grpc.aio.ServerInterceptor):
             caller = await self._admit(method, request, context)
             caller.on_withdrawn(withdrawn.set)
             async with self._under_way(method, request, caller, context):
+                await send_headers(context)
                 if not await until(inner(request, context), withdrawn.wait()):
                     gone = RightWithdrawn(caller.identity.name)
                     await context.abort(gone.code, str(gone))
@@ -116,9 +123,19 @@ class GrpcDoor(grpc.aio.ServerInterceptor):
 
     @contextmanager
     def _audited(self, method: Method, request: Any, caller: Caller, context: Any) -> Iterator[None]:
-        """Notes how a call of an audited method ends."""
-        if self._audit is None or not method.audited:
+        """Notes how a call of an audited method ends, and of the others those that a limit ends."""
+        if self._audit is None:
             yield
+            return
+        if not method.audited:
+            try:
+                yield
+            except Exception:
+                ends = _LIMITS if isinstance(request, bytes) else _STREAM_LIMITS
+                if context.code() in ends:
+                    rm_id = _rm_in(method, request) or next((rm_id for _, rm_id in caller.claims if rm_id), "")
+                    self._audit.refused(caller, "call", rm_id, OverLimit(_status(context)))
+                raise
             return
         result, reason = Result.ACCEPTED, ""
         try:

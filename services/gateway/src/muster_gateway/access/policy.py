@@ -135,6 +135,8 @@ def read_policy(path: Path) -> PolicyFile:
         raise PolicyUnusable(f"{path}: is nested too deeply") from None
     except ValidationError as error:
         raise PolicyUnusable("\n".join(f"{path}: {line}" for line in _problems(error))) from None
+    except ValueError as error:  # a number of more digits than Python reads
+        raise PolicyUnusable(f"{path}: is no TOML: {error}") from None
 
 
 def _problems(error: ValidationError) -> list[str]:

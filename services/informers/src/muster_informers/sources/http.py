@@ -60,7 +60,7 @@ from muster_informers.sources.snapshot import (
     seen,
 )
 from muster_informers.sources.texts import Format, read_documents
-from muster_informers.sources.words import story, without_secrets
+from muster_informers.sources.words import text_of, without_secrets
 
 _MEDIA_TYPES: dict[str, Format] = {
     "application/json": "json",
@@ -357,7 +357,7 @@ class HttpSource:
             except TimeoutError:
                 raise SourceUnavailable(f"{self._shown(url)}: no answer in {self._options.timeout_s:g} s") from None
             except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
-                raise SourceUnavailable(f"{self._shown(url)}: {story(error)}") from None
+                raise SourceUnavailable(f"{self._shown(url)}: {text_of(error)}") from None
         raise SourceUnavailable(
             f"{self._shown(url)}: more than {self._options.max_redirects} redirects (max_redirects)"
         )
@@ -483,7 +483,7 @@ class LendingHttpSource(HttpSource):
         except TimeoutError:
             raise SourceUnavailable(f"{self._shown(url)}: no answer in {self._options.timeout_s:g} s") from None
         except (httpx.HTTPError, OSError) as error:
-            raise SourceUnavailable(f"{self._shown(url)}: {story(error)}") from None
+            raise SourceUnavailable(f"{self._shown(url)}: {text_of(error)}") from None
         if not 200 <= response.status_code < 300:
             raise SourceUnavailable(f"{self._shown(url)}: status {response.status_code}, expected 2xx")
 
@@ -515,7 +515,7 @@ def _ssl_context(options: HttpOptions, context: InformerContext) -> ssl.SSLConte
         try:
             secure = ssl.create_default_context(cafile=base / options.ca_file)
         except (OSError, ssl.SSLError) as error:
-            raise wrong(context, "ca_file", f"{options.ca_file!r}: {story(error)}; expected a PEM file") from None
+            raise wrong(context, "ca_file", f"{options.ca_file!r}: {text_of(error)}; expected a PEM file") from None
     if not options.verify:
         secure.check_hostname = False
         secure.verify_mode = ssl.CERT_NONE
@@ -525,7 +525,7 @@ def _ssl_context(options: HttpOptions, context: InformerContext) -> ssl.SSLConte
             secure.load_cert_chain(base / options.client_cert_file, key, password="")
         except (OSError, ssl.SSLError) as error:
             raise wrong(
-                context, "client_cert_file", f"{options.client_cert_file!r}: {story(error)}; expected PEM files"
+                context, "client_cert_file", f"{options.client_cert_file!r}: {text_of(error)}; expected PEM files"
             ) from None
     return secure
 

@@ -48,7 +48,7 @@ from muster_informers.sources.options import (
     options_as,
 )
 from muster_informers.sources.texts import keyed_document, kind_and_id, unreadable
-from muster_informers.sources.words import story
+from muster_informers.sources.words import text_of
 
 log = structlog.get_logger(__name__)
 
@@ -305,9 +305,9 @@ class KafkaSource:
         try:
             batches = await consumer.getmany(timeout_ms=timeout_ms, max_records=_RECORDS_MAX)
         except errors.OffsetOutOfRangeError as error:
-            raise CursorExpired(f"topic {self._options.topic}: {story(error)}") from None
+            raise CursorExpired(f"topic {self._options.topic}: {text_of(error)}") from None
         except (errors.KafkaError, OSError) as error:
-            raise SourceUnavailable(f"topic {self._options.topic}: {story(error)}") from None
+            raise SourceUnavailable(f"topic {self._options.topic}: {text_of(error)}") from None
         return [record for records in batches.values() for record in records]
 
     async def _positions(self, consumer: AIOKafkaConsumer) -> dict[TopicPartition, int]:
@@ -327,7 +327,7 @@ class KafkaSource:
             raise SourceUnavailable(f"{where}: {what}: no answer in {self._options.timeout_s:g} s") from None
         except (errors.KafkaError, OSError) as error:
             refusal = await self._security.refusal() if isinstance(error, errors.KafkaConnectionError) else None
-            why = refusal.sentence if refusal is not None else story(error)
+            why = refusal.sentence if refusal is not None else text_of(error)
             raise SourceUnavailable(f"{where}: {what}: {why}") from None
 
     def _connection(self) -> dict[str, Any]:

@@ -59,7 +59,7 @@ from muster_informers.sources.options import (
     wrong,
 )
 from muster_informers.sources.texts import keyed_document, kind_and_id, unreadable
-from muster_informers.sources.words import story, without_secrets
+from muster_informers.sources.words import text_of, without_secrets
 
 T = TypeVar("T")
 
@@ -355,9 +355,9 @@ class RedisSource:
                 raise SourceSaysNonsense(
                     f"{self._shown}: {self._options.key} is no hash, or {self._options.stream} no stream"
                 ) from None
-            raise SourceUnavailable(f"{self._shown}: {story(answer)}") from None
+            raise SourceUnavailable(f"{self._shown}: {text_of(answer)}") from None
         if isinstance(answer, Exception):
-            raise SourceUnavailable(f"{self._shown}: {story(answer)}") from None
+            raise SourceUnavailable(f"{self._shown}: {text_of(answer)}") from None
         return answer
 
     async def _answer(self, asking: Awaitable[T]) -> T:
@@ -372,7 +372,7 @@ class RedisSource:
         except TimeoutError:
             raise SourceUnavailable(f"{self._shown}: no answer in {timeout_s:g} s") from None
         except (RedisError, OSError) as error:
-            raise SourceUnavailable(f"{self._shown}: {self._refusal(error) or story(error)}") from None
+            raise SourceUnavailable(f"{self._shown}: {self._refusal(error) or text_of(error)}") from None
 
     def _refusal(self, error: BaseException) -> str | None:
         return redis_problem(error, self._names, has_tls=self._options.url.get_secret_value().startswith("rediss://"))

@@ -10,7 +10,7 @@ _USER_INFO = re.compile(r"//[^/@\s]*@")
 _QUERY = re.compile(r"[?#].*", re.DOTALL)
 
 
-def story(error: BaseException) -> str:
+def text_of(error: BaseException) -> str:
     """Returns an error's name and text in one line of bounded length."""
     text, name = " ".join(str(error).split())[:_STORY_MAX], type(error).__name__
     return text if text.startswith(name) else f"{name}: {text}" if text else name

@@ -466,11 +466,11 @@ def _rejected(app: Application, now_ns: int) -> str:
 def _has(app: Application) -> str:
     """The number of its allocations, and of those that are being released, as text."""
     held = len(app.allocations)
-    told = sum(each.releasing for each in app.allocations.values())
-    if not told:
+    releasing = sum(each.releasing for each in app.allocations.values())
+    if not releasing:
         return f"has {count(held, 'allocation') if held else 'no allocation'}"
-    which = f"{told:,} of which" if told < held else "which" if held == 1 else "all of which"
-    return f"has {count(held, 'allocation')}, {which} {'is' if told == 1 else 'are'} being released,"
+    which = f"{releasing:,} of which" if releasing < held else "which" if held == 1 else "all of which"
+    return f"has {count(held, 'allocation')}, {which} {'is' if releasing == 1 else 'are'} being released,"
 
 
 def _application_one(

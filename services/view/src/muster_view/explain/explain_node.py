@@ -250,8 +250,8 @@ def _sentence(found: NodeHeadDao, allocations: int, pause: Reason | None) -> str
         parts.append(f"and has room for {f'{waiting.fit:,}' if waiting.fit else 'none'} of {_asks(waiting)}")
     else:
         parts.append("and its partition has no pending asks")
-    said = f"Node {found.node} {', '.join(parts)}"
-    return f"{said}; {pause.clause()}." if pause is not None else f"{said}."
+    sentence = f"Node {found.node} {', '.join(parts)}"
+    return f"{sentence}; {pause.clause()}." if pause is not None else f"{sentence}."
 
 
 def _asks(waiting: WouldFitDao) -> str:
@@ -264,9 +264,15 @@ def _full(found: NodeHeadDao) -> list[str]:
 
 
 def _message(found: NodeHeadDao, allocations: int, foreign: int, pause: Reason | None) -> str:
-    said = [pause.sentence() if pause is not None else "", _takes(found), _spoken_of(found), _back(found), _kept(found)]
-    said += [_has(found, allocations, foreign), _refused(found), _would_fit(found.waiting)]
-    return " ".join(text for text in said if text)
+    sentences = [
+        pause.sentence() if pause is not None else "",
+        _takes(found),
+        _spoken_of(found),
+        _back(found),
+        _kept(found),
+    ]
+    sentences += [_has(found, allocations, foreign), _refused(found), _would_fit(found.waiting)]
+    return " ".join(text for text in sentences if text)
 
 
 def _takes(found: NodeHeadDao) -> str:
@@ -292,8 +298,8 @@ def _spoken_of(found: NodeHeadDao) -> str:
     names = [each.source for each in found.sources]
     who = f"source{'s' if len(names) > 1 else ''} {listed(names)}"
     besides = "Besides the resource manager, " if found.rm is not None else "Only "
-    said = f"{besides}{who} {'reports' if len(names) == 1 else 'report'} it."
-    return f"{said} The reports differ ({found.disputed})." if found.disputed else said
+    sentence = f"{besides}{who} {'reports' if len(names) == 1 else 'report'} it."
+    return f"{sentence} The reports differ ({found.disputed})." if found.disputed else sentence
 
 
 def _back(found: NodeHeadDao) -> str:
@@ -320,39 +326,39 @@ def _kept(found: NodeHeadDao) -> str:
 def _refused(found: NodeHeadDao) -> str:
     if not found.refusals:
         return ""
-    said = f"The resource manager refused it for {count(found.refusals, 'ask')}"
+    sentence = f"The resource manager refused it for {count(found.refusals, 'ask')}"
     why = next((each.reason for each in found.refused_for if each.reason), "")
-    return f"{said} ({why})." if why else f"{said}."
+    return f"{sentence} ({why})." if why else f"{sentence}."
 
 
 def _has(found: NodeHeadDao, allocations: int, foreign: int) -> str:
     if not allocations:
-        said = "It has no allocation"
+        sentence = "It has no allocation"
     else:
-        said = f"It has {count(allocations, 'allocation')}"
+        sentence = f"It has {count(allocations, 'allocation')}"
         if found.told_to_go:
-            said += f", {found.told_to_go:,} of which {'is' if found.told_to_go == 1 else 'are'} being released"
+            sentence += f", {found.told_to_go:,} of which {'is' if found.told_to_go == 1 else 'are'} being released"
     if foreign:
-        said += f", and {count(foreign, 'foreign allocation')}"
+        sentence += f", and {count(foreign, 'foreign allocation')}"
     full = _full(found)
-    return f"{said}." + (f" No {' and no '.join(full)} is free." if full else "")
+    return f"{sentence}." + (f" No {' and no '.join(full)} is free." if full else "")
 
 
 def _would_fit(waiting: WouldFitDao) -> str:
     if not waiting.asks:
         return "Its partition has no pending asks."
-    said = f"Of {_asks(waiting)} it has room for "
-    said += f"{waiting.fit:,}" if waiting.fit else "none"
+    sentence = f"Of {_asks(waiting)} it has room for "
+    sentence += f"{waiting.fit:,}" if waiting.fit else "none"
     if waiting.fit > 1:
-        said += ", each alone"
+        sentence += ", each alone"
     if waiting.reasons:
         reasons = sorted(waiting.reasons.items())
         waits = [f"{asks:,} {'waits' if asks == 1 else 'wait'} {WAITS[code]}" for code, asks in reasons]
-        said += f" ({', '.join(waits)})"
+        sentence += f" ({', '.join(waits)})"
     if waiting.lacking:
-        said += "; " + ", ".join(
+        sentence += "; " + ", ".join(
             f"for {each.asks:,} it has too little {each.resource_type}" for each in waiting.lacking
         )
     if waiting.elsewhere:
-        said += f"; {waiting.elsewhere:,} require another node"
-    return said + "."
+        sentence += f"; {waiting.elsewhere:,} require another node"
+    return sentence + "."

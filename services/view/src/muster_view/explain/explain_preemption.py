@@ -116,10 +116,10 @@ def sentence_of_ask(preemption: AskPreemptionDao, now_ns: int) -> str:
 
 def no_preemption(held: Allocation) -> str:
     """The answer for an allocation that is not preempted."""
-    said = "Allocation was not preempted"
+    text = "Allocation was not preempted"
     if held.replaced_by:
-        return f"{said}: it is a placeholder that was released for {held.replaced_by}"
-    return f"{said}: it is a placeholder that timed out" if held.timed_out else said
+        return f"{text}: it is a placeholder that was released for {held.replaced_by}"
+    return f"{text}: it is a placeholder that timed out" if held.timed_out else text
 
 
 def preempted(partition: Partition, held: Allocation, why: Preempted, now_ns: int) -> PreemptedDao:
@@ -153,10 +153,10 @@ def preempted(partition: Partition, held: Allocation, why: Preempted, now_ns: in
 
 def sentence(queue: str, held: Allocation, why: Preempted, now_ns: int) -> str:
     """The summary in one sentence."""
-    who = f"{'Placeholder' if held.placeholder else 'Allocation'} {held.key} of application {held.app_id}"
-    told = f"{who} on node {held.node_id} was preempted {lasted(now_ns - why.since_ns)} ago"
+    victim = f"{'Placeholder' if held.placeholder else 'Allocation'} {held.key} of application {held.app_id}"
+    event = f"{victim} on node {held.node_id} was preempted {lasted(now_ns - why.since_ns)} ago"
     rule = registry.rule_named(why.rule)
-    return rule.sentence(told, queue, held, why) if rule is not None else f"{told} by the rule {why.rule}."
+    return rule.sentence(event, queue, held, why) if rule is not None else f"{event} by the rule {why.rule}."
 
 
 def _message(queue: str, held: Allocation, why: Preempted) -> str:

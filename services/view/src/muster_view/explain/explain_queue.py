@@ -166,27 +166,27 @@ def _sentence(found: QueueDao) -> str:
         uses.append(f"{used} of its max of {limit}")
     uses = uses or [amount(name, used) for name, used in sorted(found.allocated.items())]
     parts.append(f"uses {listed(uses) or 'nothing'}")
-    said = f"Queue {found.queue} {', '.join(parts)}, and has"
+    sentence = f"Queue {found.queue} {', '.join(parts)}, and has"
     if not found.asks:
-        return f"{said} no pending asks."
+        return f"{sentence} no pending asks."
     total = sum(found.asks.values())
     code, most = min(found.asks.items(), key=lambda item: (-item[1], item[0]))
     asks = count(total, "pending ask")
     which = "which" if most == total else f"{most:,} of which"
     behind = "waits" if most == 1 else "wait"
-    return f"{said} {asks}, {which} {behind} {explain_history.waits(found.history, code, most, found.at)}."
+    return f"{sentence} {asks}, {which} {behind} {explain_history.waits(found.history, code, most, found.at)}."
 
 
 def _message(queue: Queue, found: QueueDao) -> str:
-    said = [_state(queue), _guarantee(queue, found), _maximum(found), _applications_max(found), _preemption(found)]
+    sentences = [_state(queue), _guarantee(queue, found), _maximum(found), _applications_max(found), _preemption(found)]
     waiting = sum(found.asks.values())
     shown = sum(not each.until and bool(each.asks) for each in found.history)
     if not waiting:
-        said.append("It has no pending asks.")
+        sentences.append("It has no pending asks.")
     elif shown > 1:
-        said.append(f"It has {count(waiting, 'pending ask')}.")
-    said += explain_history.sentences(found.history, found.at)
-    return " ".join(text for text in said if text)
+        sentences.append(f"It has {count(waiting, 'pending ask')}.")
+    sentences += explain_history.sentences(found.history, found.at)
+    return " ".join(text for text in sentences if text)
 
 
 def _state(queue: Queue) -> str:
@@ -211,17 +211,17 @@ def _guarantee(queue: Queue, found: QueueDao) -> str:
 
 def _maximum(found: QueueDao) -> str:
     used_up = sorted(name for name, left in found.headroom.items() if left <= 0)
-    said = ""
+    sentence = ""
     if found.disputed:
-        said = f"Several reports set its max ({found.disputed}). "
+        sentence = f"Several reports set its max ({found.disputed}). "
     elif found.sources:
         what = "Its max is set" if found.queue != ROOT else "Its pools are reported"
-        said = f"{what} by source{'s' if len(found.sources) > 1 else ''} {', '.join(found.sources)}. "
+        sentence = f"{what} by source{'s' if len(found.sources) > 1 else ''} {', '.join(found.sources)}. "
     if used_up:
-        said += f"No {' and no '.join(used_up)} is left in its headroom."
+        sentence += f"No {' and no '.join(used_up)} is left in its headroom."
     if found.quota_at:
-        said += " Preemption will remove the usage above its max."
-    return said.strip()
+        sentence += " Preemption will remove the usage above its max."
+    return sentence.strip()
 
 
 def _applications_max(found: QueueDao) -> str:
@@ -232,9 +232,9 @@ def _applications_max(found: QueueDao) -> str:
 
 
 def _preemption(found: QueueDao) -> str:
-    said = []
+    sentences = []
     if found.preemption_fence != found.queue.partition(".")[0]:
-        said.append(f"Asks in it preempt nothing outside of {found.preemption_fence}.")
+        sentences.append(f"Asks in it preempt nothing outside of {found.preemption_fence}.")
     if found.protected_by:
-        said.append("Its allocations are protected from preemption.")
-    return " ".join(said)
+        sentences.append("Its allocations are protected from preemption.")
+    return " ".join(sentences)

@@ -73,6 +73,7 @@ class RequestEnvelope(_message.Message):
     IDENTITY_FIELD_NUMBER: _builtins.int
     QUOTAS_FIELD_NUMBER: _builtins.int
     CALLER_FIELD_NUMBER: _builtins.int
+    SENT_FIELD_NUMBER: _builtins.int
     rm_id: _builtins.str
     request_id: _builtins.str
     """Unique for each request of a gateway's life, for tracing and for the answer to a registration."""
@@ -119,6 +120,10 @@ class RequestEnvelope(_message.Message):
     def caller(self) -> Global___RequestCaller:
         """Of requests that are audited (si.audit.v1): who asked. Absent in all others, which are many."""
 
+    @_builtins.property
+    def sent(self) -> Global___SentMessage:
+        """Of a request of a stream whose client numbers its messages. Absent: it does not."""
+
     def __init__(
         self,
         *,
@@ -142,16 +147,57 @@ class RequestEnvelope(_message.Message):
         identity: _builtins.str = ...,
         quotas: Global___Quotas | None = ...,
         caller: Global___RequestCaller | None = ...,
+        sent: Global___SentMessage | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["admin", b"admin", "allocation", b"allocation", "application", b"application", "body", b"body", "callback_answers", b"callback_answers", "callback_stream", b"callback_stream", "caller", b"caller", "configuration", b"configuration", "external", b"external", "judged", b"judged", "lifecycle", b"lifecycle", "node", b"node", "notice", b"notice", "quotas", b"quotas", "quotas_changed", b"quotas_changed", "register", b"register"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["admin", b"admin", "allocation", b"allocation", "application", b"application", "body", b"body", "callback_answers", b"callback_answers", "callback_stream", b"callback_stream", "caller", b"caller", "configuration", b"configuration", "external", b"external", "judged", b"judged", "lifecycle", b"lifecycle", "node", b"node", "notice", b"notice", "quotas", b"quotas", "quotas_changed", b"quotas_changed", "register", b"register", "sent", b"sent"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admin", b"admin", "admitted_ns", b"admitted_ns", "allocation", b"allocation", "application", b"application", "body", b"body", "callback_answers", b"callback_answers", "callback_stream", b"callback_stream", "caller", b"caller", "configuration", b"configuration", "external", b"external", "gateway_id", b"gateway_id", "identity", b"identity", "judged", b"judged", "lifecycle", b"lifecycle", "node", b"node", "notice", b"notice", "quotas", b"quotas", "quotas_changed", b"quotas_changed", "register", b"register", "request_id", b"request_id", "rm_id", b"rm_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admin", b"admin", "admitted_ns", b"admitted_ns", "allocation", b"allocation", "application", b"application", "body", b"body", "callback_answers", b"callback_answers", "callback_stream", b"callback_stream", "caller", b"caller", "configuration", b"configuration", "external", b"external", "gateway_id", b"gateway_id", "identity", b"identity", "judged", b"judged", "lifecycle", b"lifecycle", "node", b"node", "notice", b"notice", "quotas", b"quotas", "quotas_changed", b"quotas_changed", "register", b"register", "request_id", b"request_id", "rm_id", b"rm_id", "sent", b"sent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["register", "allocation", "application", "node", "lifecycle", "configuration", "callback_answers", "callback_stream", "admin", "external", "notice", "quotas_changed"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
 Global___RequestEnvelope: _TypeAlias = RequestEnvelope  # noqa: Y015
+
+@_typing.final
+class SentMessage(_message.Message):
+    """The place of a message in the order in which a client sends the messages of one kind of stream. A client sends a
+    message again after a lost connection; the scheduler takes it once.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLIENT_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    FIRST_FIELD_NUMBER: _builtins.int
+    BEFORE_FIELD_NUMBER: _builtins.int
+    MORE_FIELD_NUMBER: _builtins.int
+    client: _builtins.str
+    """one life of a client"""
+    number: _builtins.int
+    """grows over the client's connections"""
+    first: _builtins.int
+    """the connection's first message: all before it need not be waited for"""
+    before: _builtins.int
+    """the message before it in the connection that has a record; else first - 1"""
+    more: _builtins.bool
+    """another record of the same message follows"""
+    def __init__(
+        self,
+        *,
+        client: _builtins.str = ...,
+        number: _builtins.int = ...,
+        first: _builtins.int = ...,
+        before: _builtins.int = ...,
+        more: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["before", b"before", "client", b"client", "first", b"first", "more", b"more", "number", b"number"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SentMessage: _TypeAlias = SentMessage  # noqa: Y015
 
 @_typing.final
 class RequestCaller(_message.Message):

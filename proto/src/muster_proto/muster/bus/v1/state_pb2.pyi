@@ -127,6 +127,7 @@ class RmObject(_message.Message):
     CLOCK_FIELD_NUMBER: _builtins.int
     QUOTAS_REACHED_FIELD_NUMBER: _builtins.int
     LAST_ALLOCATION_RESPONSE_FIELD_NUMBER: _builtins.int
+    SENT_FIELD_NUMBER: _builtins.int
     rm_id: _builtins.str
     state: _envelope_pb2.RmLifecycle.State.ValueType
     registered_ns: _builtins.int
@@ -179,6 +180,10 @@ class RmObject(_message.Message):
     def quotas_reached(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
         """by quota: when an item was last refused for it"""
 
+    @_builtins.property
+    def sent(self) -> _containers.RepeatedCompositeFieldContainer[Global___SentObject]:
+        """the messages taken of clients that number them, by stream and client"""
+
     def __init__(
         self,
         *,
@@ -206,14 +211,50 @@ class RmObject(_message.Message):
         clock: Global___ClockAnchor | None = ...,
         quotas_reached: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         last_allocation_response: _builtins.int = ...,
+        sent: _abc.Iterable[Global___SentObject] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["callbacks", b"callbacks", "clock", b"clock", "tally", b"tally"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent_ns", b"absent_ns", "awaited", b"awaited", "awaited_ns", b"awaited_ns", "callbacks", b"callbacks", "callbacks_since_ns", b"callbacks_since_ns", "clock", b"clock", "generation", b"generation", "generation_by", b"generation_by", "held", b"held", "held_ns", b"held_ns", "held_reason", b"held_reason", "instance_uuid", b"instance_uuid", "last_allocation_response", b"last_allocation_response", "last_decided_ns", b"last_decided_ns", "next_event_id", b"next_event_id", "next_response_sequence", b"next_response_sequence", "next_submission", b"next_submission", "quotas_reached", b"quotas_reached", "registered_ns", b"registered_ns", "registrations", b"registrations", "rm_id", b"rm_id", "state", b"state", "state_ns", b"state_ns", "tally", b"tally"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent_ns", b"absent_ns", "awaited", b"awaited", "awaited_ns", b"awaited_ns", "callbacks", b"callbacks", "callbacks_since_ns", b"callbacks_since_ns", "clock", b"clock", "generation", b"generation", "generation_by", b"generation_by", "held", b"held", "held_ns", b"held_ns", "held_reason", b"held_reason", "instance_uuid", b"instance_uuid", "last_allocation_response", b"last_allocation_response", "last_decided_ns", b"last_decided_ns", "next_event_id", b"next_event_id", "next_response_sequence", b"next_response_sequence", "next_submission", b"next_submission", "quotas_reached", b"quotas_reached", "registered_ns", b"registered_ns", "registrations", b"registrations", "rm_id", b"rm_id", "sent", b"sent", "state", b"state", "state_ns", b"state_ns", "tally", b"tally"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RmObject: _TypeAlias = RmObject  # noqa: Y015
+
+@_typing.final
+class SentObject(_message.Message):
+    """The messages that were taken of one client on one kind of stream."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STREAM_FIELD_NUMBER: _builtins.int
+    CLIENT_FIELD_NUMBER: _builtins.int
+    UP_TO_FIELD_NUMBER: _builtins.int
+    BEYOND_FIELD_NUMBER: _builtins.int
+    stream: _builtins.str
+    """allocation, application, node"""
+    client: _builtins.str
+    up_to: _builtins.int
+    """this one and all before"""
+    @_builtins.property
+    def beyond(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """and these"""
+
+    def __init__(
+        self,
+        *,
+        stream: _builtins.str = ...,
+        client: _builtins.str = ...,
+        up_to: _builtins.int = ...,
+        beyond: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["beyond", b"beyond", "client", b"client", "stream", b"stream", "up_to", b"up_to"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SentObject: _TypeAlias = SentObject  # noqa: Y015
 
 @_typing.final
 class ClockAnchor(_message.Message):

@@ -1,0 +1,253 @@
+"""``muster context``: named sets of address, RM and access for client commands.
+
+The file is TOML, readable for its owner only. A context sets variables (``MUSTER_GATEWAY`` and so on) that the
+environment does not have, so that a variable wins over a context and a flag over both. ``MUSTER_CONTEXT`` names a
+context for one command. A token itself never comes into the file, but the name of its file does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cyclopts import App
+from muster_runtime.private_files import open_private
+from muster_runtime.terminal import as_seen, say
+from rich.table import Table
+
+from muster_cli.common import GATEWAY_VARIABLE, HTTP_VARIABLE, OPERATE, RM_VARIABLE
+from muster_cli.errors import CommandError, UsageError
+from muster_cli.operating import say_table
+
+CONTEXT_VARIABLE, FILE_VARIABLE = "MUSTER_CONTEXT", "MUSTER_CONTEXTS"
+# What a context may have: its name in the file, and the variable that it sets.
+FIELDS = {
+    "gateway": GATEWAY_VARIABLE,
+    "http": HTTP_VARIABLE,
+    "rm": RM_VARIABLE,
+    "token_file": "MUSTER_TOKEN_FILE",
+    "tls": "MUSTER_TLS",
+    "tls_ca": "MUSTER_TLS_CA",
+    "tls_cert": "MUSTER_TLS_CERT",
+    "tls_key": "MUSTER_TLS_KEY",
+    "tls_server": "MUSTER_TLS_SERVER",
+}
+
+
+@dataclass(slots=True)
+class Contexts:
+    """The file's content.
+
+    :ivar current: the name of the context in force; "": none.
+    :ivar named: the fields of each context.
+    """
+
+    current: str = ""
+    named: dict[str, dict[str, str]] = field(default_factory=dict)
+
+
+def file_of(environment: Mapping[str, str]) -> Path:
+    """Returns where the contexts are."""
+    if environment.get(FILE_VARIABLE):
+        return Path(environment[FILE_VARIABLE])
+    home = environment.get("XDG_CONFIG_HOME") or Path(environment.get("HOME", "~")).expanduser() / ".config"
+    return Path(home) / "muster" / "contexts.toml"
+
+
+def load(path: Path) -> Contexts:
+    """Reads the file; without a file there are no contexts. Raises UsageError."""
+    try:
+        found = tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        return Contexts()
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path}: cannot be read: {error}") from None
+    named = found.get("context", {})
+    current = found.get("current", "")
+    if not isinstance(named, dict) or not isinstance(current, str):
+        raise UsageError(f'{path}: expected current = "NAME" and tables [context.NAME]')
+    contexts = Contexts(current)
+    for name, fields in named.items():
+        if not isinstance(fields, dict):
+            raise UsageError(f"{path}: context.{name}: expected a table")
+        for each, value in fields.items():
+            if each not in FIELDS or not isinstance(value, str):
+                raise UsageError(f"{path}: context.{name}.{each}: expected a text, of one of {', '.join(FIELDS)}")
+        contexts.named[name] = dict(fields)
+    return contexts
+
+
+def store(path: Path, contexts: Contexts) -> None:
+    """Writes the file, whole or not at all. Raises CommandError."""
+    lines = [f"current = {_quoted(contexts.current)}"]
+    for name, fields in sorted(contexts.named.items()):
+        lines += ["", f"[context.{_quoted(name)}]", *(f"{each} = {_quoted(value)}" for each, value in fields.items())]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new = path.with_name(f"{path.name}.{os.getpid()}")
+        with open_private(new) as file:
+            file.write(("\n".join(lines) + "\n").encode())
+        new.replace(path)
+    except OSError as error:
+        raise CommandError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def apply(environment: MutableMapping[str, str]) -> None:
+    """Sets the variables of the context in force that the environment does not have. Raises UsageError."""
+    path = file_of(environment)
+    wanted = environment.get(CONTEXT_VARIABLE, "")
+    if not wanted and not path.exists():
+        return
+    contexts = load(path)
+    name = wanted or contexts.current
+    if not name:
+        return
+    for each, value in _fields_of(contexts, name, CONTEXT_VARIABLE if wanted else str(path)).items():
+        environment.setdefault(FIELDS[each], value)
+
+
+def _fields_of(contexts: Contexts, name: str, place: str) -> dict[str, str]:
+    if name not in contexts.named:
+        known = ", ".join(sorted(contexts.named)) or "none"
+        raise UsageError(f"{place}: unknown context {name!r}; known: {known} (muster context set {name} …)")
+    return contexts.named[name]
+
+
+def _quoted(text: str) -> str:
+    """Returns a TOML string. (What JSON writes is one, but for DEL.)"""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+# ---- what the commands do --------------------------------------------------------------------------------------------
+
+
+def set_context(name: str, fields: Mapping[str, str]) -> int:
+    """Makes a context, or changes what is given of it; "" removes a field. The first context is in force at once."""
+    if not name:
+        raise UsageError("NAME '': expected a context's name")
+    path = file_of(os.environ)
+    contexts = load(path)
+    kept = {**contexts.named.get(name, {}), **fields}
+    contexts.named[name] = {each: kept[each] for each in FIELDS if kept.get(each)}
+    if len(contexts.named) == 1:
+        contexts.current = name
+    store(path, contexts)
+    say(f"{as_seen(name)} is stored" + (" and in force" if contexts.current == name else ""))
+    return 0
+
+
+def use_context(name: str) -> int:
+    """Puts a context in force; "": none."""
+    path = file_of(os.environ)
+    contexts = load(path)
+    if name:
+        _fields_of(contexts, name, "NAME")
+    contexts.current = name
+    store(path, contexts)
+    say(f"{as_seen(name)} is in force" if name else "no context is in force")
+    return 0
+
+
+def delete_context(name: str) -> int:
+    """Removes a context."""
+    path = file_of(os.environ)
+    contexts = load(path)
+    _fields_of(contexts, name, "NAME")
+    del contexts.named[name]
+    if contexts.current == name:
+        contexts.current = ""
+    store(path, contexts)
+    say(f"{as_seen(name)} is removed")
+    return 0
+
+
+def list_contexts() -> int:
+    """Prints the contexts; a star marks the one in force."""
+    contexts = load(file_of(os.environ))
+    if not contexts.named:
+        say("no contexts: muster context set NAME --gateway HOST:PORT --http URL makes one", error=True)
+        return 0
+    current = os.environ.get(CONTEXT_VARIABLE) or contexts.current
+    table = Table("", "context", *(each.replace("_", "-") for each in FIELDS), box=None, pad_edge=False)
+    for name, fields in sorted(contexts.named.items()):
+        table.add_row("*" if name == current else "", name, *(fields.get(each, "") for each in FIELDS))
+    say_table(table)
+    return 0
+
+
+# ---- the commands ----------------------------------------------------------------------------------------------------
+
+context_app = App(
+    name="context",
+    help="Keep addresses and access of several Musters under names (docs/command-line.md).",
+    group=OPERATE,
+)
+
+
+@context_app.command(name="list")
+def _list() -> int:
+    """Lists the contexts; a star marks the one in force."""
+    return list_contexts()
+
+
+@context_app.command(name="set")
+def _set(
+    name: str,
+    *,
+    gateway: str | None = None,
+    http: str | None = None,
+    rm: str | None = None,
+    token_file: str | None = None,
+    tls: str | None = None,
+    tls_ca: str | None = None,
+    tls_cert: str | None = None,
+    tls_key: str | None = None,
+    tls_server: str | None = None,
+) -> int:
+    """Makes a context, or changes what is given of it; an empty value removes it. The first context is in force.
+
+    :param name: the context's name.
+    :param gateway: gRPC address of a gateway (MUSTER_GATEWAY).
+    :param http: host:port or URL of its REST (MUSTER_HTTP).
+    :param rm: the RM's id (MUSTER_RM).
+    :param token_file: file with a token; the token itself stays there (MUSTER_TOKEN_FILE).
+    :param tls: "true": use TLS with the system's authorities (MUSTER_TLS).
+    :param tls_ca: PEM file with the authorities of the gateway's certificate (MUSTER_TLS_CA).
+    :param tls_cert: PEM file with your certificate (MUSTER_TLS_CERT).
+    :param tls_key: PEM file with its key (MUSTER_TLS_KEY).
+    :param tls_server: the name in the gateway's certificate (MUSTER_TLS_SERVER).
+    """
+    given = {
+        "gateway": gateway,
+        "http": http,
+        "rm": rm,
+        "token_file": token_file,
+        "tls": tls,
+        "tls_ca": tls_ca,
+        "tls_cert": tls_cert,
+        "tls_key": tls_key,
+        "tls_server": tls_server,
+    }
+    return set_context(name, {each: value for each, value in given.items() if value is not None})
+
+
+@context_app.command(name="use")
+def _use(name: str = "") -> int:
+    """Puts a context in force.
+
+    :param name: the context's name; without it none is in force.
+    """
+    return use_context(name)
+
+
+@context_app.command(name="delete")
+def _delete(name: str) -> int:
+    """Removes a context.
+
+    :param name: the context's name.
+    """
+    return delete_context(name)

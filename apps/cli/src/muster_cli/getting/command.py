@@ -1,0 +1,186 @@
+"""``muster get``: reads a kind of items, chooses, sorts and prints them, once or again and again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from muster_runtime.terminal import Screen, as_seen, is_terminal, say, say_json, write
+from rich.live import Live
+from rich.table import Table
+
+from muster_cli.common import NO_ACCESS_FLAGS, AccessFlags
+from muster_cli.errors import UsageError
+from muster_cli.getting.kinds import APPLICATION_STATES, BY_NAME, Column, Item, Kind
+from muster_cli.getting.rest import Rest
+from muster_cli.getting.rows import column_of, condition, sort
+from muster_cli.operating import check_call, say_table
+
+OUTPUTS = ("table", "wide", "name", "json", "yaml")
+_INTERVAL_MIN_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The flags of the command; its help describes them."""
+
+    kind: str
+    names: tuple[str, ...]
+    http: str
+    rm: str
+    partition: str = "default"
+    state: str = ""
+    where: tuple[str, ...] = ()
+    sort: str = ""
+    columns: str = ""
+    output: str = "table"
+    watch: bool = False
+    interval_s: float = 1.0
+    timeout_s: float = 15.0
+    flags: AccessFlags = NO_ACCESS_FLAGS
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The chosen items of one reading."""
+
+    kind: Kind
+    items: list[Item]
+    columns: list[Column]
+
+
+def get(asked: Asked) -> int:
+    """Prints the items. Exit code 1: a name was not found.
+
+    Raises UsageError for invalid flags, CommandError if Muster does not answer.
+    """
+    kind = _checked(asked)
+    rest = Rest(asked.http, asked.rm, asked.flags.access(), asked.timeout_s)
+    if asked.watch:
+        _watch(asked, kind, rest)
+        return 0
+    found = read(asked, kind, rest, time.time_ns())
+    _print(asked, found)
+    missing = set(asked.names) - {name for item in found.items for name in _names(kind, item)}
+    for name in sorted(missing):
+        say(f"muster: {kind.name}: {name!r} is not there", error=True)
+    return 1 if missing else 0
+
+
+def read(asked: Asked, kind: Kind, rest: Rest, now_ns: int) -> Listing:
+    """Asks for the items and applies the flags. Raises UsageError, CommandError.
+
+    :param now_ns: ages end there.
+    """
+    items = kind.read(rest, asked.partition, asked.state)
+    columns = kind.all_columns(items, now_ns)
+    conditions = [condition(text, columns) for text in asked.where]
+    if asked.names:
+        wanted = set(asked.names)
+        items = [item for item in items if wanted.intersection(_names(kind, item))]
+    items = [item for item in items if all(each.holds(item) for each in conditions)]
+    items = sort(items, asked.sort, columns)
+    if asked.columns:
+        shown = [column_of(name.strip(), columns, "--columns") for name in asked.columns.split(",")]
+    else:
+        shown = [each for each in columns if asked.output == "wide" or not each.wide]
+    return Listing(kind, items, shown)
+
+
+def _names(kind: Kind, item: Item) -> tuple[str, str]:
+    """An item's own name, and what comes behind its application's."""
+    key = kind.key(item)
+    return key, key.rpartition("/")[2]
+
+
+def _checked(asked: Asked) -> Kind:
+    check_call(asked.http, asked.timeout_s)
+    kind = BY_NAME.get(asked.kind) or BY_NAME.get(f"{asked.kind}s")
+    if kind is None:
+        raise UsageError(f"{asked.kind!r}: expected one of {', '.join(BY_NAME)}")
+    if asked.output not in OUTPUTS:
+        raise UsageError(f"--output {asked.output!r}: expected one of {', '.join(OUTPUTS)}")
+    states = (*APPLICATION_STATES, "all")
+    if asked.state and (kind.name != "applications" or asked.state not in states):
+        raise UsageError(f"--state {asked.state!r}: expected one of {', '.join(states)}, of applications")
+    if asked.interval_s < _INTERVAL_MIN_S:
+        raise UsageError(f"--interval {asked.interval_s:g}: expected at least {_INTERVAL_MIN_S:g} s")
+    return kind
+
+
+# ---- printed ---------------------------------------------------------------------------------------------------------
+
+
+def _print(asked: Asked, found: Listing) -> None:
+    if asked.output == "json":
+        say_json(found.items)
+    elif asked.output == "yaml":
+        write(_yaml(found.items))
+    elif asked.output == "name":
+        for item in found.items:
+            say(as_seen(found.kind.key(item)))
+    elif not found.items:
+        say(f"no {found.kind.name}", error=True)
+    else:
+        say_table(_table(found.columns, found.items))
+
+
+def _table(columns: Sequence[Column], items: Sequence[Item]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for column in columns:
+        numbers = all(not isinstance(column.of(item), str) for item in items)
+        table.add_column(as_seen(column.name), justify="right" if numbers else "left", overflow="fold")
+    for item in items:
+        table.add_row(*(as_seen(column.cell(item)) for column in columns))
+    return table
+
+
+def _yaml(items: list[Item]) -> str:
+    from io import StringIO
+
+    from ruamel.yaml import YAML
+
+    text = StringIO()
+    dumper = YAML(typ="safe", pure=True)
+    dumper.default_flow_style = False
+    dumper.dump(items, text)
+    return text.getvalue()
+
+
+# ---- again and again -------------------------------------------------------------------------------------------------
+
+
+def _watch(asked: Asked, kind: Kind, rest: Rest) -> None:
+    """Shows the items until interrupted: on a terminal all of them in place, elsewhere each change as a line."""
+    if is_terminal() and asked.output in ("table", "wide"):
+        with Live(console=Screen(), screen=True, auto_refresh=False, vertical_overflow="crop") as live:
+            while True:
+                found = read(asked, kind, rest, time.time_ns())
+                live.update(_table(found.columns, found.items), refresh=True)
+                time.sleep(asked.interval_s)
+    before: dict[str, Any] = {}
+    while True:
+        found = read(asked, kind, rest, time.time_ns())
+        now = {kind.key(item): item for item in found.items}
+        changes = [("+" if name not in before else "~", item) for name, item in now.items() if before.get(name) != item]
+        changes += [("-", item) for name, item in before.items() if name not in now]
+        _say_changes(asked, found, changes)
+        before = now
+        time.sleep(asked.interval_s)
+
+
+def _say_changes(asked: Asked, found: Listing, changes: list[tuple[str, Item]]) -> None:
+    """Prints what is new (+), other than before (~), and gone (-)."""
+    if not changes:
+        return
+    if asked.output in ("json", "yaml"):
+        for sign, item in changes:
+            say_json({"change": sign, "item": item}, indent=None, separators=(",", ":"))
+    elif asked.output == "name":
+        for sign, item in changes:
+            say(f"{sign} {as_seen(found.kind.key(item))}")
+    else:
+        signs = {id(item): sign for sign, item in changes}
+        say_table(_table([Column("", lambda item: signs[id(item)]), *found.columns], [item for _, item in changes]))

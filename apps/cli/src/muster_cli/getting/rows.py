@@ -1,0 +1,79 @@
+"""Chooses and sorts items by their columns.
+
+queue=root.ml*      a column has a text, with * and ?
+state!=Running      and has not
+waiting>600         a number is larger (or >=, <, <=); ages are seconds, amounts are in the units of the interface
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from muster_cli.errors import UsageError
+from muster_cli.getting.kinds import Column, Item, Value
+
+_CONDITION = re.compile(r"(?P<column>[^=!<>]+?)\s*(?P<how>!=|>=|<=|=|<|>)\s*(?P<wanted>.*)", re.DOTALL)
+_COMPARISONS: dict[str, Callable[[float, float], bool]] = {
+    ">": operator.gt,
+    ">=": operator.ge,
+    "<": operator.lt,
+    "<=": operator.le,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One condition on a column's value."""
+
+    column: Column
+    how: str
+    wanted: str
+
+    def holds(self, item: Item) -> bool:
+        """Tells whether an item fulfils it. What has no value fulfils ``!=`` only."""
+        value = self.column.of(item)
+        if self.how in _COMPARISONS:
+            return isinstance(value, int | float) and _COMPARISONS[self.how](value, float(self.wanted))
+        fits = value is not None and fnmatchcase(str(value), self.wanted)
+        return fits is (self.how == "=")
+
+
+def condition(text: str, columns: Sequence[Column]) -> Condition:
+    """Reads a condition. Raises UsageError."""
+    found = _CONDITION.fullmatch(text.strip())
+    if found is None:
+        raise UsageError(f"--where {text!r}: expected COLUMN=TEXT, COLUMN!=TEXT, COLUMN>NUMBER or COLUMN<NUMBER")
+    made = Condition(column_of(found["column"].strip(), columns, "--where"), found["how"], found["wanted"].strip())
+    if made.how in _COMPARISONS:
+        try:
+            float(made.wanted)
+        except ValueError:
+            raise UsageError(f"--where {text!r}: {made.wanted!r}, expected a number") from None
+    return made
+
+
+def column_of(name: str, columns: Sequence[Column], flag: str) -> Column:
+    """Finds a column by its name. Raises UsageError."""
+    for each in columns:
+        if each.name.lower() == name.lower().replace("-", " ") or each.name.lower() == name.lower():
+            return each
+    raise UsageError(f"{flag}: unknown column {name!r}, expected one of {', '.join(each.name for each in columns)}")
+
+
+def sort(items: list[Item], by: str, columns: Sequence[Column]) -> list[Item]:
+    """Sorts by columns, ``a,-b``: first by a, then by b downwards. What has no value comes last. Raises UsageError."""
+    for name in reversed([each.strip() for each in by.split(",") if each.strip()]):
+        is_down = name.startswith("-")
+        column = column_of(name.removeprefix("-"), columns, "--sort")
+        with_value = [item for item in items if column.of(item) is not None]
+        without = [item for item in items if column.of(item) is None]
+        items = sorted(with_value, key=lambda item, column=column: _rank(column.of(item)), reverse=is_down) + without  # type: ignore[misc]
+    return items
+
+
+def _rank(value: Value) -> tuple[int, float, str]:
+    return (0, value, "") if isinstance(value, int | float) else (1, 0.0, str(value))

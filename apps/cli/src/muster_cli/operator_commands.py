@@ -1,0 +1,172 @@
+"""The commands of ``muster admin`` and ``muster explain``; each calls the module that implements it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cyclopts import App
+
+from muster_cli.common import LOOK, OPERATE, ReportFile
+from muster_cli.operating import Operator
+
+admin_app = App(
+    name="admin",
+    help="Operate Muster: list, pause and forget RMs, drain nodes, dump state (docs/admin.md).",
+    group=OPERATE,
+)
+explain_app = App(
+    name="explain", help="Explain why asks are pending, and how objects stand (docs/explain.md).", group=LOOK
+)
+_OPERATOR = Operator()
+
+
+@admin_app.command(name="rms")
+def admin_rms(*, operator: Operator = _OPERATOR) -> int:
+    """Lists the resource managers with state, streams and registration; --rm shows one in detail."""
+    from muster_cli.admin import rms
+
+    return rms(operator)
+
+
+@admin_app.command(name="pause")
+def admin_pause(*, reason: str = "", operator: Operator = _OPERATOR) -> int:
+    """Pauses an RM: Muster accepts its requests but schedules nothing until it is resumed. Allocations keep running.
+
+    :param reason: text for people, shown in explanations.
+    """
+    from muster_cli.admin import pause
+
+    return pause(operator, reason)
+
+
+@admin_app.command(name="resume")
+def admin_resume(*, operator: Operator = _OPERATOR) -> int:
+    """Resumes a paused RM and prints its state: a disconnected or stopped RM stays so."""
+    from muster_cli.admin import resume
+
+    return resume(operator)
+
+
+@admin_app.command(name="forget")
+def admin_forget(resource_manager: str, *, force: bool = False, operator: Operator = _OPERATOR) -> int:
+    """Forgets a stopped RM: its nodes, applications and allocations end; its events and history stay.
+
+    :param resource_manager: the RM's id.
+    :param force: also forget an RM that is not stopped.
+    """
+    from muster_cli.admin import forget
+
+    return forget(operator, resource_manager, force=force)
+
+
+@admin_app.command(name="drain")
+def admin_drain(node: str, *, partition: str = "", operator: Operator = _OPERATOR) -> int:
+    """Drains a node: it gets no new allocations, and existing ones stay.
+
+    :param node: the node's id.
+    :param partition: [default]
+    """
+    from muster_cli.admin import drain
+
+    return drain(operator, node, partition, schedulable=False)
+
+
+@admin_app.command(name="undrain")
+def admin_undrain(node: str, *, partition: str = "", operator: Operator = _OPERATOR) -> int:
+    """Makes a drained node schedulable again.
+
+    :param node: the node's id.
+    :param partition: [default]
+    """
+    from muster_cli.admin import drain
+
+    return drain(operator, node, partition, schedulable=True)
+
+
+@admin_app.command(name="dump")
+def admin_dump(*, output: ReportFile = None, operator: Operator = _OPERATOR) -> int:
+    """Writes the whole state of an RM as JSON; secrets are masked.
+
+    :param output: a file, which appears when it is complete [standard output].
+    """
+    from muster_cli.admin import dump
+
+    return dump(operator, output if output is not None else Path("-"))
+
+
+@admin_app.command(name="validate")
+def admin_validate(file: Path, *, operator: Operator = _OPERATOR) -> int:
+    """Prints what `muster config apply` would do now with a queue configuration (YAML); changes nothing.
+
+    Exit code 0: the configuration would be accepted.
+
+    :param file: the queue configuration.
+    """
+    from muster_cli.admin import validate
+
+    return validate(operator, file)
+
+
+@explain_app.command(name="ask")
+def explain_ask(application: str, key: str, *, partition: str = "", operator: Operator = _OPERATOR) -> int:
+    """Explains why an ask is pending.
+
+    :param application: the application's id.
+    :param key: the ask's allocationKey.
+    :param partition: [default]
+    """
+    from muster_cli.explaining import explain
+
+    return explain(operator, lambda admin, rm: admin.explain_ask(rm, application, key, **operator.at(partition)))
+
+
+@explain_app.command(name="application")
+def explain_application(application: str, *, partition: str = "", operator: Operator = _OPERATOR) -> int:
+    """Explains the state of an application and why its asks are pending.
+
+    :param application: the application's id.
+    :param partition: [default]
+    """
+    from muster_cli.explaining import explain
+
+    return explain(operator, lambda admin, rm: admin.explain_application(rm, application, **operator.at(partition)))
+
+
+@explain_app.command(name="queue")
+def explain_queue(queue: str, *, partition: str = "", operator: Operator = _OPERATOR) -> int:
+    """Explains a queue's usage against its guarantee and max, and why its asks are pending.
+
+    :param queue: the queue's path, such as root.default.
+    :param partition: [default]
+    """
+    from muster_cli.explaining import explain
+
+    return explain(
+        operator, lambda admin, rm: admin.explain_queue(rm, queue, **operator.at(partition)), with_summary=True
+    )
+
+
+@explain_app.command(name="node")
+def explain_node(node: str, *, partition: str = "", operator: Operator = _OPERATOR) -> int:
+    """Explains whether a node gets allocations, which ones it has, and which pending asks would fit.
+
+    :param node: the node's id.
+    :param partition: [default]
+    """
+    from muster_cli.explaining import explain
+
+    return explain(operator, lambda admin, rm: admin.explain_node(rm, node, **operator.at(partition)))
+
+
+@explain_app.command(name="preemption")
+def explain_preemption(name: str, key: str = "", *, partition: str = "", operator: Operator = _OPERATOR) -> int:
+    """Explains why an allocation was preempted, and for which ask.
+
+    :param name: the application's id; without KEY: the allocationKey or UUID.
+    :param key: the allocationKey.
+    :param partition: [default]
+    """
+    from muster_cli.explaining import explain
+
+    application, key = (name, key) if key else ("", name)
+    return explain(operator, lambda admin, rm: admin.explain_preemption(rm, application, key, **operator.at(partition)))

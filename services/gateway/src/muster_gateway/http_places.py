@@ -1,0 +1,120 @@
+"""Where a service answers: several addresses of one kind of service, and which of them to ask.
+
+A URL whose host is a name may stand for several processes, as with ``--scale view=2``; and there may be several URLs.
+A gateway stays with one process while that one is good, so that answers do not go back in time from one request to the
+next. It goes to another one if the process cannot be reached, or if it is far behind and another one is not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from yarl import URL
+
+# How long the addresses of a name count, and how long an address that cannot be reached is asked last.
+_NAMES_S = 5.0
+_AWAY_S = 5.0
+# Records that a view may be behind. It says so in each answer; a view folds some 50,000 in a second.
+FAR_BEHIND = 10_000
+# A process that was far behind is looked at again after this time.
+_LAG_S = 10.0
+
+
+@dataclass(slots=True)
+class _State:
+    """What is known of an address.
+
+    :ivar away_s: when it could not be reached; ``behind_s``: when it was ``lag`` records behind.
+    """
+
+    away_s: float = float("-inf")
+    behind_s: float = float("-inf")
+    lag: int = 0
+
+
+class Places:
+    """See the module's docstring.
+
+    :param urls: http://host:port, separated by commas.
+    :param far_behind: records that a process may be behind.
+    """
+
+    def __init__(self, urls: str, far_behind: int = FAR_BEHIND) -> None:
+        self._urls = [URL(each.strip().rstrip("/")) for each in urls.split(",") if each.strip()]
+        self._far_behind = far_behind
+        self._names = [url for url in self._urls if not _is_address(url.host or "")]
+        self._found: list[str] = [] if self._names else [str(url) for url in self._urls]
+        self._states: dict[str, _State] = {}
+        self._looked_s = float("-inf")
+        self._looking: asyncio.Task[None] | None = None
+
+    async def in_order(self) -> Sequence[str]:
+        """Returns the addresses, as URLs: the one to ask first, then those to ask if it cannot be reached.
+
+        Raises OSError if a name stands for nothing.
+        """
+        if self._names and time.monotonic() - self._looked_s >= _NAMES_S:
+            if self._looking is None or self._looking.done():
+                self._looking = asyncio.create_task(self._look(), name="addresses")
+            if not self._found:
+                await asyncio.shield(self._looking)
+        if len(self._found) > 1:
+            now_s = time.monotonic()
+            return sorted(self._found, key=lambda url: self._rank(url, now_s))  # a stable order
+        return self._found
+
+    def away(self, url: str) -> None:
+        """Notes that nobody answers there."""
+        self._states.setdefault(url, _State()).away_s = time.monotonic()
+
+    def answered(self, url: str, lag: bytes | None) -> None:
+        """Notes an answer, and how many records it is behind; None: it does not say."""
+        if lag is None or len(self._found) < 2 or not lag.isdigit():
+            return
+        state = self._states.setdefault(url, _State())
+        state.lag = int(lag[:18])
+        state.behind_s = time.monotonic() if state.lag > self._far_behind else float("-inf")
+
+    async def close(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
+
+    def _rank(self, url: str, now_s: float) -> tuple[bool, int]:
+        state = self._states.get(url)
+        if state is None:
+            return False, 0
+        return now_s - state.away_s < _AWAY_S, state.lag if now_s - state.behind_s < _LAG_S else 0
+
+    async def _look(self) -> None:
+        loop, found = asyncio.get_running_loop(), []
+        for url in self._urls:
+            if url not in self._names:
+                found.append(str(url))
+                continue
+            try:
+                answers = await loop.getaddrinfo(url.host, url.port, type=socket.SOCK_STREAM)
+            except OSError:
+                if not self._found and len(self._urls) == 1:
+                    raise
+                continue  # the addresses of before, or of other names, serve
+            found += [str(url.with_host(str(answer[4][0]))) for answer in answers]
+        self._looked_s = time.monotonic()
+        if found:
+            # Those that are known keep their places, so that requests stay where they went.
+            kept = [url for url in self._found if url in found]
+            self._found = kept + [url for url in dict.fromkeys(found) if url not in kept]
+            self._states = {url: state for url, state in self._states.items() if url in self._found}
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

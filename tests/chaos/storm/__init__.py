@@ -1,0 +1,1 @@
+"""A whole Muster under faults, from a seed, with an auditor outside of it (README.md beside this folder)."""

@@ -1,0 +1,36 @@
+"""Verdicts on queue configurations that the Musters of one test process share.
+
+Most of them read the same few texts. Each text is read once, by a real process; without this each Muster would start
+that process again, for a fifth of a second of a core.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+
+import pytest
+from muster_queue_config.judge import Judge, Judged
+from muster_queue_config.settings import QueueConfigSettings
+
+# What these test is the reading itself.
+_OWN = ("test_bad_configuration", "test_neighbours")
+
+_kept: dict[str, OrderedDict[bytes, Judged]] = {}  # by the settings
+
+
+@pytest.fixture(scope="module", autouse=True)
+def shared_verdicts(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Lets all Musters of a module know the verdicts of earlier ones with the same settings."""
+    if request.path.stem in _OWN:
+        yield
+        return
+    own = Judge.__init__
+
+    def with_shared(self: Judge, settings: QueueConfigSettings) -> None:
+        own(self, settings)
+        self._kept = _kept.setdefault(settings.model_dump_json(), OrderedDict())
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Judge, "__init__", with_shared)
+        yield

@@ -45,7 +45,12 @@ async def test_log_sessions_history_and_exports_are_private_in_whatever_director
                 modes = _modes(data)
         assert {name: oct(mode) for name, mode in modes.items() if mode != 0o600} == {}
         named = [each for each in logged if each["event"] == "mode of data files tightened"]
-        assert len(named) == 6, "the lock, the log, its side file, the sessions, the history's lock, its files"
+        # (A folder of Parquet files has a lock, and one for each partition.)
+        assert {Path(each["path"]).name for each in named} >= {
+            "log.db", "log.db.lock", "log.db.mark", "sessions.db", ".lock", *(f".lock-p{part}" for part in range(4)),
+        }  # fmt: skip
+        assert sum(Path(each["path"]).suffix == ".parquet" for each in named) == 1
+        assert len(named) == 10
 
         copy = f"COPY (SELECT 1) TO '{data / 'a.csv'}'"
         assert await asyncio.to_thread(run, ["history", copy, "--data-dir", str(data), "--allow-files"]) == 0

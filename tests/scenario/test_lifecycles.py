@@ -103,7 +103,7 @@ def of_steps(*steps: dict[str, Any]) -> Scenario:
     [
         ([{"send": CREATE, "hear": {"UpdateNode": [{"accepted": {"nodeID": "n2"}}]}}], "expected accepted"),
         ([{"send": CREATE, "hear": {"UpdateNode": [{"rejected": {"nodeID": "n1"}}]}}], "expected rejected"),
-        ([{"send": CREATE, "see": {"partition/default/node/n1": {"nodeID": "n1"}}}], "heard what nobody expects"),
+        ([{"send": CREATE, "see": {"partition/default/node/n1": {"nodeID": "n1"}}}], "got unexpected messages"),
     ],
 )
 async def test_a_difference_from_the_scenario_fails(

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from muster_si.constants import CPU, MEMORY
+
 from muster_cli.getting.rest import Rest, quoted
 from muster_cli.top_screen import amount, duration
 
@@ -21,7 +23,7 @@ _NS = 1_000_000_000
 # Priorities are 32 bits wide; REST shows the smallest one where there is none.
 _NO_PRIORITY = -(1 << 31)
 # These are shown although they are not asked for; others only with `-o wide`.
-_USUAL_TYPES = ("vcore", "memory")
+_USUAL_TYPES = (CPU, MEMORY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,7 @@ class Kind:
 
 
 def _order(resource_type: str) -> tuple[bool, str]:
-    return resource_type not in _USUAL_TYPES, "" if resource_type == "vcore" else resource_type
+    return resource_type not in _USUAL_TYPES, "" if resource_type == CPU else resource_type
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """The parent's end of a log whose file a child reads by itself (``following.py``).
 
-No record's content goes to the child. One frame tells the child which partitions moved since the last frame. A first
-movement is sent at once; frames have a pause between them, so that a busy log wakes the child seldom. The child's
-writes come here and go to the log's owner.
+No record's content goes to the child. One frame tells the child which partitions moved since the last frame. It is sent
+at once, so that an answer of a follower includes what its reader got before; requests alone wait for the outcome that
+follows them. The child's writes come here and go to the log's owner.
 """
 
 from __future__ import annotations
@@ -32,8 +32,6 @@ from muster_bus.pipe.writing import Appends
 # While the child does not read the pipe, movements are collected. The child later gets only the newest.
 _UNSENT_BYTES_MAX = 64 << 10
 _TOLD_LATER_S = 0.02
-# Between two frames. Each wakes the child and its readers, which costs more than what they read.
-_PAUSE_S = 0.01
 # No follower reads requests, and each is followed by an outcome. Alone they wait for so long.
 _UNREAD_S = 0.05
 
@@ -60,8 +58,8 @@ class LogServer:
         self._owners: dict[int, PartitionOwner] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._moved: dict[int, tuple[int, int]] = {}
-        self._timer: asyncio.TimerHandle | None = None  # of a frame with all movements
-        self._next_s = 0.0  # by the loop's clock: the next frame's earliest time
+        self._timer: asyncio.TimerHandle | None = None  # of a frame that may wait
+        self._is_due = False  # a frame is the next thing to do
         self._unread = bus.ids_of(bus.settings.topics().requests)
         self._closed = False
         bus.watch(self._note)
@@ -101,23 +99,23 @@ class LogServer:
     def _note(self, place: int, first_offset: int, end: int) -> None:
         self._moved[place] = (first_offset, end)
         loop = asyncio.get_running_loop()
-        now_s = loop.time()
-        due_s = now_s + _UNREAD_S if place in self._unread else max(now_s, self._next_s)
-        if self._timer is not None:
-            if self._timer.when() <= due_s:
-                return
-            self._timer.cancel()
-        self._timer = loop.call_at(due_s, self._tell)
+        if place not in self._unread:
+            if not self._is_due:
+                self._is_due = True
+                loop.call_soon(self._tell)
+        elif self._timer is None and not self._is_due:
+            self._timer = loop.call_later(_UNREAD_S, self._tell)
 
     def _tell(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._timer = None
+        self._is_due = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         if self._closed:
             return
         if self._unsent_bytes() > _UNSENT_BYTES_MAX:
-            self._timer = loop.call_later(_TOLD_LATER_S, self._tell)
+            self._timer = asyncio.get_running_loop().call_later(_TOLD_LATER_S, self._tell)
             return
-        self._next_s = loop.time() + _PAUSE_S
         self._tell_now()
 
     def _tell_now(self) -> None:

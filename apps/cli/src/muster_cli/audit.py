@@ -15,14 +15,14 @@ from muster_bus.backends.sqlite_file import LogFile
 from muster_bus.errors import LogError
 from muster_client.audit_client import RESULTS, AuditClient, AuditQuery, entry_of
 from muster_client.errors import AdminFailed, AdminRefused
+from muster_runtime.access import Access
 from muster_runtime.terminal import as_seen, say_json
 from rich.table import Table
 
 from muster_cli.audit_flags import AuditWanted
 from muster_cli.errors import CommandError, UsageError
 from muster_cli.events import time_ns
-from muster_cli.operating import check_call, console
-from muster_cli.reach import check_reachable
+from muster_cli.operating import access_to, console
 from muster_cli.settings import load
 
 Entry = dict[str, Any]
@@ -55,10 +55,9 @@ def show(wanted: AuditWanted, settings: Path | None, assignments: Sequence[str])
         except LogError as error:
             raise CommandError(str(error)) from error
         return 0
-    check_call(wanted.gateway)
-    check_reachable(wanted.gateway)
+    access = access_to(wanted.gateway, wanted.flags)
     try:
-        asyncio.run(_of_gateway(wanted, query))
+        asyncio.run(_of_gateway(wanted, access, query))
     except AdminRefused as error:
         raise CommandError(f"{wanted.gateway}: {error.details} ({error.code.name})") from error
     except AdminFailed as error:
@@ -66,8 +65,8 @@ def show(wanted: AuditWanted, settings: Path | None, assignments: Sequence[str])
     return 0
 
 
-async def _of_gateway(wanted: AuditWanted, query: AuditQuery) -> None:
-    async with AuditClient(wanted.gateway, access=wanted.flags.access()) as client:
+async def _of_gateway(wanted: AuditWanted, access: Access, query: AuditQuery) -> None:
+    async with AuditClient(wanted.gateway, access=access) as client:
         batches: AsyncIterator[list[Entry]] = client.read(query, follow=wanted.follow)
         if wanted.follow:
             async for batch in batches:

@@ -12,9 +12,8 @@ from muster_runtime.terminal import Screen, marked
 
 from muster_cli.common import NO_ACCESS_FLAGS, AccessFlags
 from muster_cli.errors import CommandError, UsageError
-from muster_cli.operating import check_call, only_one
+from muster_cli.operating import access_to, only_one
 from muster_cli.queue_config import read
-from muster_cli.reach import check_reachable
 
 # Greatest number of changes in an answer (proto/muster/v1/admin.proto).
 CHANGES_TOLD_MAX = 1000
@@ -32,11 +31,9 @@ def apply(
     Raises UsageError for a file that cannot be read or is empty, and if the RM must be named. Raises CommandError if
     the gateway refuses the call or does not answer it.
     """
-    check_call(gateway, timeout_s)
-    access = flags.access()
     text = read_configuration(file)
+    access = access_to(gateway, flags, timeout_s)
     try:
-        check_reachable(gateway)
         rm_id, answer = asyncio.run(_ask(gateway, rm_id, text, timeout_s, access))
     except AdminRefused as error:
         raise CommandError(f"{gateway}: {error.details} ({error.code.name})") from error

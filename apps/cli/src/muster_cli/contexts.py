@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cyclopts import App
-from muster_runtime.private_files import open_private
+from muster_runtime import durable
 from muster_runtime.terminal import as_seen, say
 from rich.table import Table
 
@@ -88,10 +88,7 @@ def store(path: Path, contexts: Contexts) -> None:
         lines += ["", f"[context.{_quoted(name)}]", *(f"{each} = {_quoted(value)}" for each, value in fields.items())]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        new = path.with_name(f"{path.name}.{os.getpid()}")
-        with open_private(new) as file:
-            file.write(("\n".join(lines) + "\n").encode())
-        new.replace(path)
+        durable.replace(path, ("\n".join(lines) + "\n").encode())
     except OSError as error:
         raise CommandError(f"{path}: cannot be written: {error.strerror}") from error
 
@@ -122,63 +119,6 @@ def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-# ---- what the commands do --------------------------------------------------------------------------------------------
-
-
-def set_context(name: str, fields: Mapping[str, str]) -> int:
-    """Makes a context, or changes what is given of it; "" removes a field. The first context is in force at once."""
-    if not name:
-        raise UsageError("NAME '': expected a context's name")
-    path = file_of(os.environ)
-    contexts = load(path)
-    kept = {**contexts.named.get(name, {}), **fields}
-    contexts.named[name] = {each: kept[each] for each in FIELDS if kept.get(each)}
-    if len(contexts.named) == 1:
-        contexts.current = name
-    store(path, contexts)
-    say(f"{as_seen(name)} is stored" + (" and in force" if contexts.current == name else ""))
-    return 0
-
-
-def use_context(name: str) -> int:
-    """Puts a context in force; "": none."""
-    path = file_of(os.environ)
-    contexts = load(path)
-    if name:
-        _fields_of(contexts, name, "NAME")
-    contexts.current = name
-    store(path, contexts)
-    say(f"{as_seen(name)} is in force" if name else "no context is in force")
-    return 0
-
-
-def delete_context(name: str) -> int:
-    """Removes a context."""
-    path = file_of(os.environ)
-    contexts = load(path)
-    _fields_of(contexts, name, "NAME")
-    del contexts.named[name]
-    if contexts.current == name:
-        contexts.current = ""
-    store(path, contexts)
-    say(f"{as_seen(name)} is removed")
-    return 0
-
-
-def list_contexts() -> int:
-    """Prints the contexts; a star marks the one in force."""
-    contexts = load(file_of(os.environ))
-    if not contexts.named:
-        say("no contexts: muster context set NAME --gateway HOST:PORT --http URL makes one", error=True)
-        return 0
-    current = os.environ.get(CONTEXT_VARIABLE) or contexts.current
-    table = Table("", "context", *(each.replace("_", "-") for each in FIELDS), box=None, pad_edge=False)
-    for name, fields in sorted(contexts.named.items()):
-        table.add_row("*" if name == current else "", name, *(fields.get(each, "") for each in FIELDS))
-    say_table(table)
-    return 0
-
-
 # ---- the commands ----------------------------------------------------------------------------------------------------
 
 context_app = App(
@@ -191,7 +131,16 @@ context_app = App(
 @context_app.command(name="list")
 def _list() -> int:
     """Lists the contexts; a star marks the one in force."""
-    return list_contexts()
+    contexts = load(file_of(os.environ))
+    if not contexts.named:
+        say("no contexts: muster context set NAME --gateway HOST:PORT --http URL makes one", error=True)
+        return 0
+    current = os.environ.get(CONTEXT_VARIABLE) or contexts.current
+    table = Table("", "context", *(each.replace("_", "-") for each in FIELDS), box=None, pad_edge=False)
+    for name, fields in sorted(contexts.named.items()):
+        table.add_row("*" if name == current else "", name, *(fields.get(each, "") for each in FIELDS))
+    say_table(table)
+    return 0
 
 
 @context_app.command(name="set")
@@ -232,7 +181,17 @@ def _set(
         "tls_key": tls_key,
         "tls_server": tls_server,
     }
-    return set_context(name, {each: value for each, value in given.items() if value is not None})
+    if not name:
+        raise UsageError("NAME '': expected a context's name")
+    path = file_of(os.environ)
+    contexts = load(path)
+    kept = {**contexts.named.get(name, {}), **{each: value for each, value in given.items() if value is not None}}
+    contexts.named[name] = {each: kept[each] for each in FIELDS if kept.get(each)}
+    if len(contexts.named) == 1:
+        contexts.current = name
+    store(path, contexts)
+    say(f"{as_seen(name)} is stored" + (" and in force" if contexts.current == name else ""))
+    return 0
 
 
 @context_app.command(name="use")
@@ -241,7 +200,14 @@ def _use(name: str = "") -> int:
 
     :param name: the context's name; without it none is in force.
     """
-    return use_context(name)
+    path = file_of(os.environ)
+    contexts = load(path)
+    if name:
+        _fields_of(contexts, name, "NAME")
+    contexts.current = name
+    store(path, contexts)
+    say(f"{as_seen(name)} is in force" if name else "no context is in force")
+    return 0
 
 
 @context_app.command(name="delete")
@@ -250,4 +216,12 @@ def _delete(name: str) -> int:
 
     :param name: the context's name.
     """
-    return delete_context(name)
+    path = file_of(os.environ)
+    contexts = load(path)
+    _fields_of(contexts, name, "NAME")
+    del contexts.named[name]
+    if contexts.current == name:
+        contexts.current = ""
+    store(path, contexts)
+    say(f"{as_seen(name)} is removed")
+    return 0

@@ -16,8 +16,7 @@ from muster_runtime.terminal import say, say_json
 
 from muster_cli.errors import CommandError, UsageError
 from muster_cli.events_flags import Wanted
-from muster_cli.operating import check_call
-from muster_cli.reach import check_reachable
+from muster_cli.operating import access_to
 
 # Columns wide enough for most values; a longer value moves the rest of its line to the right.
 _COLUMNS = (("time (UTC)", 23), ("id", 8), ("what", 34), ("object", 28), ("reference", 28))
@@ -112,9 +111,7 @@ def time_ns(text: str, flag: str = "--since") -> int:
 
 
 def _run(wanted: Wanted, asked: Callable[[EventsClient], Awaitable[None]]) -> int:
-    check_call(wanted.gateway)
-    access = wanted.flags.access()
-    check_reachable(wanted.gateway)
+    access = access_to(wanted.gateway, wanted.flags)
 
     async def connected() -> None:
         async with EventsClient(wanted.gateway, access=access) as client:

@@ -17,6 +17,7 @@ from muster_cli.reach import check_reachable
 
 if TYPE_CHECKING:  # every command loads these flags, but few call a gateway
     from muster_client.admin import AdminClient
+    from muster_runtime.access import Access
     from rich.console import RenderableType
 
 T = TypeVar("T")
@@ -68,6 +69,16 @@ def check_call(gateway: str, timeout_s: float | None = None) -> None:
         raise UsageError(f"--timeout-s {timeout_s:g}: expected more than 0 s")
 
 
+def access_to(gateway: str, flags: AccessFlags, timeout_s: float | None = None) -> Access:
+    """Returns how a command reaches a gateway, where something listens. Raises UsageError for invalid flags or files,
+    CommandError if nothing listens there.
+    """
+    check_call(gateway, timeout_s)
+    access = flags.access()
+    check_reachable(gateway)
+    return access
+
+
 def ask(operator: Operator, call: Callable[[AdminClient, str], Awaitable[T]]) -> T:
     """Makes one call to the gateway for the named or default RM.
 
@@ -85,8 +96,7 @@ def run(operator: Operator, asked: Callable[[], Awaitable[T]]) -> T:
     """Makes a call that is not about one RM. Raises CommandError like :func:`ask`."""
     from muster_client.errors import AdminFailed, AdminRefused
 
-    check_call(operator.gateway, operator.timeout_s)
-    check_reachable(operator.gateway)
+    access_to(operator.gateway, operator.flags, operator.timeout_s)
 
     async def awaited() -> T:
         return await asked()

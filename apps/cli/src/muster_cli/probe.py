@@ -6,6 +6,7 @@ import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from typing import Any
 
 from muster_runtime.access import PLAIN, Access
 
@@ -55,12 +56,17 @@ def _https(place: str, timeout_s: float, access: Access) -> tuple[bool, str]:
     return _asked(f"https://{place}/health", timeout_s, access, access.context())
 
 
-def _asked(url: str, timeout_s: float, access: Access, context: ssl.SSLContext | None) -> tuple[bool, str]:
-    request = urllib.request.Request(url)  # noqa: S310 - the scheme is ours
+def opened(url: str, timeout_s: float, access: Access, context: ssl.SSLContext | None) -> Any:
+    """Opens an http or https URL. Its credentials follow no redirection. Raises OSError."""
+    request = urllib.request.Request(url)  # noqa: S310 - callers check the scheme
     for name, value in access.headers().items():
         request.add_unredirected_header(name, value)
+    return urllib.request.urlopen(request, timeout=timeout_s, context=context)  # noqa: S310 - it is http
+
+
+def _asked(url: str, timeout_s: float, access: Access, context: ssl.SSLContext | None) -> tuple[bool, str]:
     try:
-        with urllib.request.urlopen(request, timeout=timeout_s, context=context) as answer:  # noqa: S310 - it is http
+        with opened(url, timeout_s, access, context) as answer:
             return True, answer.read().decode(errors="replace")
     except urllib.error.HTTPError as error:
         return False, error.read().decode(errors="replace") or str(error)

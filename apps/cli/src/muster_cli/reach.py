@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-import re
 import socket
+from urllib.parse import urlsplit
 
 from muster_cli.errors import CommandError
 
 # A host that drops packets would hold a call for its whole time-out.
 _CONNECT_S = 3.0
-# An address, perhaps as an URL. Other targets of gRPC (dns:, unix:, several addresses) are left to gRPC.
-_ADDRESS = re.compile(r"(?:(?P<scheme>https?)://)?(?P<host>\[[0-9A-Fa-f:.%]+\]|[^/:\[\],]+)(?::(?P<port>\d+))?/?")
 _PORTS = {"http": 80, "https": 443}
 
 
 def check_reachable(address: str) -> None:
-    """Raises CommandError if nothing listens at an address. Does nothing if it is not host:port or an URL."""
-    found = _ADDRESS.fullmatch(address.strip())
-    if found is None:
+    """Raises CommandError if nothing listens at an address. Does nothing if it is not host:port or an URL: other
+    targets of gRPC (dns:, unix:, several addresses) are left to gRPC.
+    """
+    text = address.strip()
+    try:
+        parts = urlsplit(text if "://" in text else f"//{text}")
+        host = parts.hostname
+        port = parts.port if parts.port is not None else _PORTS.get(parts.scheme)
+    except ValueError:
         return
-    port = int(found["port"]) if found["port"] else _PORTS.get(found["scheme"] or "")
-    if port is None:
+    if parts.scheme not in ("", *_PORTS) or not host or port is None:
         return
     try:
-        socket.create_connection((found["host"].strip("[]"), port), _CONNECT_S).close()
-    except (OSError, OverflowError, UnicodeError) as error:
+        socket.create_connection((host, port), _CONNECT_S).close()
+    except (OSError, UnicodeError) as error:
         raise CommandError(no_answer(address, getattr(error, "strerror", None) or error)) from None
 
 

@@ -17,8 +17,7 @@ from rich.live import Live
 
 from muster_cli.common import NO_ACCESS_FLAGS, AccessFlags
 from muster_cli.errors import CommandError, UsageError
-from muster_cli.operating import check_call, say_table
-from muster_cli.reach import check_reachable
+from muster_cli.operating import access_to, say_table
 from muster_cli.top_screen import Room, screen
 
 INTERVAL_MIN_S = 0.1
@@ -58,9 +57,7 @@ def top(asked: Asked) -> int:
         raise UsageError(f"--interval {asked.interval_s:g}: expected at least {INTERVAL_MIN_S:g} s")
     if asked.nodes < 1:
         raise UsageError(f"--nodes {asked.nodes}: expected at least 1")
-    check_call(asked.gateway)
-    access = asked.flags.access()
-    check_reachable(asked.gateway)
+    access = access_to(asked.gateway, asked.flags)
     try:
         asyncio.run(_show(asked, access))
     except AdminRefused as error:

@@ -18,13 +18,12 @@ from muster_cli.getting.rest import Rest
 from muster_cli.getting.rows import column_of, condition, sort
 from muster_cli.operating import check_call, say_table
 
-OUTPUTS = ("table", "wide", "name", "json", "yaml")
 _INTERVAL_MIN_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The flags of the command; its help describes them."""
+    """The flags of the command; its help describes them. ``kind`` and ``output`` are among its choices."""
 
     kind: str
     names: tuple[str, ...]
@@ -97,11 +96,7 @@ def _names(kind: Kind, item: Item) -> tuple[str, str]:
 
 def _checked(asked: Asked) -> Kind:
     check_call(asked.http, asked.timeout_s)
-    kind = BY_NAME.get(asked.kind) or BY_NAME.get(f"{asked.kind}s")
-    if kind is None:
-        raise UsageError(f"{asked.kind!r}: expected one of {', '.join(BY_NAME)}")
-    if asked.output not in OUTPUTS:
-        raise UsageError(f"--output {asked.output!r}: expected one of {', '.join(OUTPUTS)}")
+    kind = BY_NAME[asked.kind]
     states = (*APPLICATION_STATES, "all")
     if asked.state and (kind.name != "applications" or asked.state not in states):
         raise UsageError(f"--state {asked.state!r}: expected one of {', '.join(states)}, of applications")

@@ -3,74 +3,58 @@
 from __future__ import annotations
 
 import json
-import ssl
 import urllib.error
 import urllib.parse
-import urllib.request
-from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any
 
 from muster_runtime.access import Access
 
 from muster_cli.errors import CommandError, UsageError
+from muster_cli.probe import opened
 from muster_cli.reach import check_reachable, no_answer
 
-_NOT_FOUND, _UNAVAILABLE = 404, 503
-_BAD_REQUEST = 400
 
-
-@dataclass(frozen=True, slots=True)
 class Rest:
-    """A gateway's HTTP address.
+    """A gateway's REST.
 
     :param http: host:port, or an URL. Without a scheme, the access decides between http and https.
     :param rm: the RM's id; "": the default one.
+
+    The constructor raises UsageError for an address that is none, CommandError if nothing listens there.
     """
 
-    http: str
-    rm: str
-    access: Access
-    timeout_s: float
-    _context: list[ssl.SSLContext] = field(default_factory=list)
+    def __init__(self, http: str, rm: str, access: Access, timeout_s: float) -> None:
+        self._base, self._rm, self._access, self._timeout_s = _base(http, access), rm, access, timeout_s
+        self._tls = access.context() if self._base.startswith("https:") else None
+        check_reachable(self._base)
 
-    def get(self, path: str, **query: str) -> Any:
+    def get(self, path: str) -> Any:
         """Returns the JSON that a path of ``/ws/v1`` answers.
 
         Raises UsageError if the gateway calls the request wrong, CommandError if it does not answer or refuses.
         """
-        base = self._base()
-        asked = {name: value for name, value in {"rm": self.rm, **query}.items() if value}
-        url = f"{base}/ws/v1/{path}" + (f"?{urllib.parse.urlencode(asked)}" if asked else "")
-        check_reachable(base)
-        request = urllib.request.Request(url)  # noqa: S310 - the scheme is checked
-        for name, value in self.access.headers().items():
-            request.add_unredirected_header(name, value)
+        url = f"{self._base}/ws/v1/{path}" + (f"?{urllib.parse.urlencode({'rm': self._rm})}" if self._rm else "")
         try:
-            with urllib.request.urlopen(request, timeout=self.timeout_s, context=self._tls(base)) as answer:  # noqa: S310
+            with opened(url, self._timeout_s, self._access, self._tls) as answer:
                 return json.load(answer)
         except urllib.error.HTTPError as error:
             reason = _reason(error.read().decode(errors="replace")) or str(error.reason)
-            wrong = error.code in (_BAD_REQUEST, _NOT_FOUND)
-            raise (UsageError if wrong else CommandError)(f"{base}: {reason} (HTTP {error.code})") from None
+            wrong = error.code in (HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND)
+            raise (UsageError if wrong else CommandError)(f"{self._base}: {reason} (HTTP {error.code})") from None
         except ValueError as error:
-            raise CommandError(f"{base}: not an answer of Muster: {error}") from None
+            raise CommandError(f"{self._base}: not an answer of Muster: {error}") from None
         except OSError as error:
-            raise CommandError(no_answer(base, getattr(error, "reason", None) or error)) from None
+            raise CommandError(no_answer(self._base, getattr(error, "reason", None) or error)) from None
 
-    def _base(self) -> str:
-        scheme, separator, place = self.http.strip().rstrip("/").partition("://")
-        if not separator:
-            scheme, place = "https" if self.access.uses_tls else "http", scheme
-        if scheme not in ("http", "https") or not place:
-            raise UsageError(f"--http {self.http!r}: expected host:port, http://host:port or https://host:port")
-        return f"{scheme}://{place}"
 
-    def _tls(self, base: str) -> ssl.SSLContext | None:
-        if not base.startswith("https:"):
-            return None
-        if not self._context:
-            self._context.append(self.access.context())
-        return self._context[0]
+def _base(http: str, access: Access) -> str:
+    scheme, separator, place = http.strip().rstrip("/").partition("://")
+    if not separator:
+        scheme, place = "https" if access.uses_tls else "http", scheme
+    if scheme not in ("http", "https") or not place:
+        raise UsageError(f"--http {http!r}: expected host:port, http://host:port or https://host:port")
+    return f"{scheme}://{place}"
 
 
 def quoted(name: str) -> str:

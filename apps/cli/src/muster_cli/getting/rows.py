@@ -59,7 +59,7 @@ def condition(text: str, columns: Sequence[Column]) -> Condition:
 def column_of(name: str, columns: Sequence[Column], flag: str) -> Column:
     """Finds a column by its name. Raises UsageError."""
     for each in columns:
-        if each.name.lower() == name.lower().replace("-", " ") or each.name.lower() == name.lower():
+        if each.name.lower().replace(" ", "-") == name.lower().replace(" ", "-"):
             return each
     raise UsageError(f"{flag}: unknown column {name!r}, expected one of {', '.join(each.name for each in columns)}")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -71,19 +71,13 @@ class Deployment:
     async def supervised(self) -> AsyncIterator[None]:
         """Starts processes that end by themselves again, as a supervisor does. Tests must not kill inside."""
 
-        async def watch() -> None:
-            while True:
-                for process in self.processes.values():
-                    if not process.running:
-                        process.start()
-                await asyncio.sleep(SUPERVISION_S)
+        def start_dead() -> None:
+            for process in self.processes.values():
+                if not process.running:
+                    process.start()
 
-        watching = asyncio.create_task(watch())
-        try:
+        async with supervising(start_dead):
             yield
-        finally:
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
 
     async def stop(self) -> None:
         """Stops all processes, the gateway first. Afterwards nothing writes to the log."""
@@ -105,6 +99,23 @@ class Deployment:
     def logs(self) -> str:
         """The last lines of all logs, for the message of a failure."""
         return "\n".join(f"---- {name}\n{process.log_tail()}" for name, process in self.processes.items())
+
+
+@asynccontextmanager
+async def supervising(start_dead: Callable[[], None]) -> AsyncIterator[None]:
+    """Calls a function regularly, which starts processes that have ended."""
+
+    async def watch() -> None:
+        while True:
+            start_dead()
+            await asyncio.sleep(SUPERVISION_S)
+
+    watching = asyncio.create_task(watch())
+    try:
+        yield
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
 
 
 def embedded(directory: Path, environment: Mapping[str, str] | None = None, access: Access = PLAIN) -> Deployment:

@@ -6,9 +6,8 @@ partition gets its next allocation on streams that were open all along.
 
 from __future__ import annotations
 
-import asyncio
 import os
-import time
+from contextlib import suppress
 
 import pytest
 from e2e.arena import Arena
@@ -28,6 +27,7 @@ from e2e.spoilt_calls import (
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from muster_proto.muster.v1 import admin_pb2, callbacks_pb2
+from waiting import eventually
 
 EXAMPLES = int(os.environ.get("MUSTER_BAD_INPUT_EXAMPLES", "40"))
 generated = settings(
@@ -37,7 +37,6 @@ generated = settings(
     phases=(Phase.generate,),
     suppress_health_check=list(HealthCheck),
 )
-PATIENCE_S = 30.0
 RMS = (VICTIM, WITNESS, BREAKER)
 
 
@@ -45,9 +44,9 @@ async def _unharmed(arena: Arena, before: dict[str, dict[bytes, bytes]]) -> None
     await arena.serve(WITNESS)
     await arena.serve(VICTIM)
     # (A decision's last steps may come behind its answer.)
-    deadline_s = time.monotonic() + PATIENCE_S
-    while (states := arena.states()) != before and time.monotonic() < deadline_s:  # noqa: ASYNC110 - asked from outside
-        await asyncio.sleep(0.05)
+    with suppress(AssertionError):
+        await eventually(lambda: arena.states() == before)
+    states = arena.states()
     differing = {
         rm: {key for key in {**before[rm], **states[rm]} if before[rm].get(key) != states[rm].get(key)} for rm in before
     }

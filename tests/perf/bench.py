@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import platform
 import statistics
@@ -28,6 +27,7 @@ from chaos.harness import Deployment, embedded, on_kafka  # noqa: E402
 from muster_client.replay import ReplayOptions, replay  # noqa: E402
 from perf.driver import Driver, Shape  # noqa: E402
 from perf.gang_driver import Gangs, run_gangs, run_gangs_on_a_clock  # noqa: E402
+from perf.results import put  # noqa: E402
 from perf.turns_driver import MODES, broken_promises, run_turns, scenario_of  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
@@ -280,11 +280,7 @@ def main() -> int:
             result["medians"][backend] = medians(runs)
             result["runs"] += flat(backend, result["medians"][backend])
     show(result["medians"])
-    text = json.dumps(result, indent=2) + "\n"
-    if options.json is None:
-        sys.stdout.write(text)
-    else:
-        options.json.write_text(text)
+    put(result, options.json)
     for scenario in (
         broken := [name for runs in result["each"].values() for run in runs for name in broken_promises(run)]
     ):

@@ -8,7 +8,6 @@ The revision to compare with gets a worktree under `.cache` and runs on the libr
 from __future__ import annotations
 
 import argparse
-import json
 import subprocess
 import sys
 import tempfile
@@ -23,6 +22,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from chaos.harness import embedded  # noqa: E402
 from perf.bench import machine  # noqa: E402
+from perf.results import put  # noqa: E402
 from perf.sockets import (  # noqa: E402
     SCENARIOS,
     System,
@@ -119,7 +119,7 @@ def main() -> int:
     for each in warnings:
         console.print(f"warning: {each}", highlight=False)
     if options.json is not None:
-        options.json.write_text(json.dumps(result, indent=2) + "\n")
+        put(result, options.json)
     return 0
 
 

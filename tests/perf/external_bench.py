@@ -55,6 +55,7 @@ from muster_informers.documents import as_document  # noqa: E402
 from muster_proto.muster.bus.v1 import envelope_pb2, state_pb2  # noqa: E402
 from perf.bench import cpu_seconds, machine  # noqa: E402
 from perf.driver import Driver, Shape  # noqa: E402
+from perf.results import put  # noqa: E402
 from rich.console import Console  # noqa: E402
 
 from tests.perf import external_core  # noqa: E402
@@ -477,11 +478,7 @@ def main() -> int:
         for name, part in parts:
             for backend in backends if wanted(name) else ():
                 result.setdefault(name, {})[backend] = asyncio.run(part(backend))
-    text = json.dumps(result, indent=2) + "\n"
-    if options.json is None:
-        sys.stdout.write(text)
-    else:
-        options.json.write_text(text)
+    put(result, options.json)
     return 0
 
 

@@ -10,8 +10,6 @@ The results are ratios of medians, because the machine's other work affects all 
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import sys
 import tempfile
 import time
@@ -26,6 +24,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 import servers  # noqa: E402
 from chaos.harness import embedded, on_kafka  # noqa: E402
 from perf.bench import machine  # noqa: E402
+from perf.results import put  # noqa: E402
 from perf.sockets import (  # noqa: E402
     SCENARIOS,
     System,
@@ -156,11 +155,7 @@ def main() -> int:
     sys.stderr.write(f"{made}\n")
     if options.write:
         PAGE.write_text(between_marks(PAGE.read_text(), made))
-    text = json.dumps(result, indent=2) + os.linesep
-    if options.json is None:
-        sys.stdout.write(text)
-    else:
-        options.json.write_text(text)
+    put(result, options.json)
     return 0
 
 

@@ -48,6 +48,7 @@ from muster_client import RmClient, application, ask  # noqa: E402
 from muster_client.accounts import percentile  # noqa: E402
 from perf.bench import machine  # noqa: E402
 from perf.driver import STEP_TIMEOUT_S, Driver, Shape, chunks  # noqa: E402
+from perf.results import put  # noqa: E402
 from rich.console import Console  # noqa: E402
 
 from tests.perf import view_load  # noqa: E402
@@ -363,11 +364,7 @@ def main() -> int:
                 deployment = deploy(form, work / f"{form}-dump", addresses)
                 asks = min(10_000, shape.asks)
                 result[form]["dump"] = asyncio.run(dump(deployment, rounds, seconds, shape, asks))
-    text = json.dumps(result, indent=2) + "\n"
-    if options.json is None:
-        sys.stdout.write(text)
-    else:
-        options.json.write_text(text)
+    put(result, options.json)
     return 0
 
 

@@ -17,6 +17,7 @@ import httpx
 import pytest
 import servers
 from brokers import NODES, Brokers, all_in_sync
+from chaos.harness import supervising
 from chaos.storm.plan import CLOCKS, PROCESSES, Fault
 from chaos.storm.proxy import Link
 from e2e.external_rig import settings_text
@@ -26,7 +27,6 @@ from muster_client.local import LocalProcess, free_ports, muster_command
 
 PARTITIONS = 4
 DOORS = {"GATEWAYS": "gateways-brokers", "SCHEDULERS": "schedulers-brokers", "FOLLOWERS": "followers-brokers"}
-SUPERVISION_S = 0.5
 WELL_S = 600.0  # limit for everything to be well again after the last fault; on the busiest machine, too
 
 
@@ -183,20 +183,14 @@ class Storm:
     async def supervised(self) -> AsyncIterator[None]:
         """Starts a process that ends by itself again."""
 
-        async def watch() -> None:
-            while True:
-                for name, process in self.processes.items():
-                    if name not in self._down and not process.running:
-                        self.restarts += 1
-                        process.start()
-                await asyncio.sleep(SUPERVISION_S)
+        def start_dead() -> None:
+            for name, process in self.processes.items():
+                if name not in self._down and not process.running:
+                    self.restarts += 1
+                    process.start()
 
-        watching = asyncio.create_task(watch())
-        try:
+        async with supervising(start_dead):
             yield
-        finally:
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
 
     async def well(self) -> None:
         """Returns when every process is healthy. Raises AssertionError with what is not."""

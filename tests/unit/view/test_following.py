@@ -218,9 +218,11 @@ async def test_no_reader_sees_half_of_a_transaction(bench: Bench, read_records_m
 
 async def test_an_answer_within_a_transaction_is_marked(bench: Bench) -> None:
     await bench.write(bench.rm())
-    async with bench.view(fresh_wait_s=0.0, whole_wait_s=0.0) as view, client_of(view) as client:
+    # (A read that lasts: the follower says "whole" after each one.)
+    async with bench.view(fresh_wait_s=0.0, whole_wait_s=0.0, poll_s=300) as view, client_of(view) as client:
         follower = view._of("rm1")[0]
         wanted = b'[{"kind":"queue","id":"root.a"}]'
+        assert (await client.get("/ws/v1/partition/default/nodes")).headers["x-muster-consistency"] == "snapshot"
         follower._whole.clear()
         follower._fresh.clear()
         assert (await client.get("/ws/v1/partition/default/nodes")).headers["x-muster-consistency"] == "object"

@@ -218,9 +218,13 @@ class LogSearch:
             metrics.LOG_LOOKUP_SEEKS.inc()
             self._reader.seek(offset)
         self._reader_at = None
-        records = list(await self._reader.read(size, _READ_TIMEOUT_S))
-        after = self._reader_at = self._reader.position
-        if after <= offset:
+        records: list[Record] = []
+        for _ in range(_ATTEMPTS):  # a busy broker answers late, and a stream that ended here would be the reader's loss
+            records = list(await self._reader.read(size, _READ_TIMEOUT_S))
+            after = self._reader_at = self._reader.position
+            if after > offset:
+                break
+        else:
             raise LogUnavailable(f"no records from position {offset}, though the log ends at {end}")
         self._records_read += len(records)
         metrics.LOG_LOOKUP_RECORDS.inc(len(records))

@@ -174,7 +174,7 @@ bench-scale: install-dev ## 1 to 4 schedulers, 1 to 64 RMs through gateways: rat
 bench-neighbours: install-dev ## one RM's asks beside an RM that asks for much, hostile configurations, readers of metrics; JSON
 	@$(BIN)/python -m tests.perf.neighbours_bench $(BENCH_ARGS)
 
-profile: install-dev ## where the processor time of one ask goes, by process, thread and stage (BENCH_ARGS='--asks-per-s 100' or '--syscalls')
+profile: install-dev ## where the processor time of one ask goes, by process, thread and stage (BENCH_ARGS='--asks-per-s 100', '--path' or '--syscalls')
 	@$(BIN)/python -m tests.perf.profile_bench $(BENCH_ARGS)
 
 bench-peer: install-dev ## beside YuniKorn's own core (needs Go), ratios into docs/performance.md; JSON (BENCH_ARGS='--rounds 3')

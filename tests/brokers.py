@@ -150,9 +150,19 @@ async def leaders(address: str, topic: str) -> list[int]:
 
 async def all_in_sync(address: str) -> bool:
     """Tells whether each partition of each topic has all its copies in sync."""
+    return not await out_of_sync(address)
+
+
+async def out_of_sync(address: str) -> list[str]:
+    """Returns the partitions that lack copies in sync, each with the brokers that should have one and those that do."""
     async with _admin(address) as admin:
         topics = await admin.describe_topics()
-    return all(len(each["isr"]) == len(each["replicas"]) for topic in topics for each in topic["partitions"])
+    return [
+        f"{topic['topic']}/{each['partition']}: {sorted(each['isr'])} of {sorted(each['replicas'])}"
+        for topic in topics
+        for each in topic["partitions"]
+        if len(each["isr"]) != len(each["replicas"])
+    ]
 
 
 @contextlib.asynccontextmanager

@@ -86,7 +86,7 @@ _KAFKA_SETTINGS = {
 
 
 # A broker that lives for minutes never earns back what the second compiler and the parallel collector cost.
-_BRIEF_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+_BRIEF_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData")
 
 
 class NoServer(Exception):

@@ -116,7 +116,10 @@ async def test_schedulers_come_go_die_and_pause_under_load(tmp_path: Path, kafka
             await schedulers.stop()
 
 
-async def test_informers_go_with_the_partition_of_their_rm(tmp_path: Path, kafka_bootstrap: str) -> None:
+@pytest.mark.parametrize("own_process", [False, True])
+async def test_informers_go_with_the_partition_of_their_rm(
+    tmp_path: Path, kafka_bootstrap: str, own_process: bool
+) -> None:
     """The next owner lists again before it decides."""
     path = tmp_path / "hosts.yaml"
     path.write_text("[]\n")
@@ -124,7 +127,7 @@ async def test_informers_go_with_the_partition_of_their_rm(tmp_path: Path, kafka
         topics = settings.topics()
         rm_id = one_rm_per_partition(topics)[1]
         table = {"kind": "file", "rm": rm_id, "path": str(path)}
-        external = ExternalSettings.model_validate({"informers": {"hosts": table}, "own_process": False})
+        external = ExternalSettings.model_validate({"informers": {"hosts": table}, "own_process": own_process})
         scheduler = SchedulerSettings(external=external)
         rm = DirectRm(log, topics, await log.writer("test"), rm_id)
         first, second = (SchedulerService(scheduler, log, topics, SystemClock()) for _ in range(2))

@@ -8,16 +8,18 @@ import secrets
 import shutil
 import signal
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 import servers
-from brokers import NODES, Brokers, all_in_sync
+from brokers import NODES, Brokers, out_of_sync
 from chaos.harness import supervising
+from chaos.storm.course import Course
 from chaos.storm.plan import CLOCKS, PROCESSES, Fault
 from chaos.storm.proxy import Link
 from e2e.external_rig import settings_text
@@ -27,7 +29,7 @@ from muster_client.local import LocalProcess, free_ports, muster_command
 
 PARTITIONS = 4
 DOORS = {"GATEWAYS": "gateways-brokers", "SCHEDULERS": "schedulers-brokers", "FOLLOWERS": "followers-brokers"}
-WELL_S = 600.0  # limit for everything to be well again after the last fault; on the busiest machine, too
+STOP_S = 60.0  # then SIGKILL
 
 
 @dataclass
@@ -52,6 +54,7 @@ class Storm:
     servers: dict[servers.Kind, servers.Server] = field(default_factory=dict)
     restarts: int = 0
     prefix: str = field(default_factory=lambda: f"storm-{secrets.token_hex(4)}")
+    _calls: set[asyncio.Future[Any]] = field(default_factory=set)
     _down: set[str] = field(default_factory=set)
     _paused_brokers: set[int] = field(default_factory=set)
     _dead_brokers: set[int] = field(default_factory=set)
@@ -83,7 +86,7 @@ class Storm:
     # ---- start and stop --------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        await asyncio.to_thread(self._start_servers)
+        await self._call(self._start_servers)
         self._make_processes()
         for links in self.links.values():
             for link in links:
@@ -97,22 +100,34 @@ class Storm:
         for kind in kinds:
             self.servers[kind] = servers.own_local(kind, self.work)
 
+    async def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Calls in a thread. Whoever is cancelled meanwhile leaves the call to :meth:`stop`."""
+        call = asyncio.ensure_future(asyncio.to_thread(function, *arguments))
+        self._calls.add(call)
+        call.add_done_callback(self._calls.discard)
+        return await asyncio.shield(call)
+
     async def stop(self) -> None:
-        for name in list(self.processes):
+        """Ends all that was started, whatever became of it, and removes the servers' data."""
+        await asyncio.gather(*self._calls, return_exceptions=True)
+        for name in self.processes:
             with suppress(ProcessLookupError):
                 self._signal(name, signal.SIGCONT)
-            await asyncio.to_thread(self.processes[name].stop)
-        for links in self.links.values():
-            for link in links:
-                await link.stop()
-        for server in self.servers.values():
-            await asyncio.to_thread(servers.stop, server)
         for node in self._paused_brokers:
-            self.brokers.send(node, signal.SIGCONT)
-        await asyncio.to_thread(self.brokers.stop)
-        for log in self.work.glob("**/output.log"):
-            shutil.copyfile(log, self.directory / f"{log.parent.name}.log")
-        shutil.rmtree(self.work, ignore_errors=True)
+            with suppress(ProcessLookupError):
+                self.brokers.send(node, signal.SIGCONT)
+        try:
+            await self.stop_process(*self.processes)
+            for links in self.links.values():
+                for link in links:
+                    await link.stop()
+        finally:
+            for server in self.servers.values():
+                servers.stop(server)
+            self.brokers.stop()
+            for log in self.work.glob("**/output.log"):
+                shutil.copyfile(log, self.directory / f"{log.parent.name}.log")
+            shutil.rmtree(self.work, ignore_errors=True)
 
     def _make_processes(self) -> None:
         ports = iter(free_ports(24))
@@ -135,6 +150,7 @@ class Storm:
             "MUSTER_LOG__PARTITIONS": str(PARTITIONS),
             "MUSTER_LOG__REPLICATION": "3",
             "MUSTER_LOG__KAFKA_MIN_INSYNC_REPLICAS": "2",
+            "TMPDIR": str(self.work),
         }
         gateways = common | {
             "MUSTER_LOG__KAFKA_BOOTSTRAP_SERVERS": self._bootstrap("gateways-brokers"),
@@ -192,36 +208,34 @@ class Storm:
         async with supervising(start_dead):
             yield
 
-    async def well(self) -> None:
-        """Returns when every process is healthy. Raises AssertionError with what is not."""
-        said: dict[str, str] = {}
+    async def well(self, course: Course) -> None:
+        """Returns when every process is healthy. Tells the course which ones are not, and why."""
         async with httpx.AsyncClient(timeout=5.0, trust_env=False) as client:
-            deadline = asyncio.get_running_loop().time() + WELL_S
-            while asyncio.get_running_loop().time() < deadline:
-                for name, address in self.operations.items():
-                    try:
-                        answer = await client.get(f"{address}/health")
-                        said[name] = "" if answer.status_code == 200 else answer.text[:500]
-                    except httpx.HTTPError as error:
-                        said[name] = repr(error)
-                if not any(said.values()):
-                    return
+            while wrong := await self._unwell(client):
+                course.waits_for = "; ".join(f"{name}: {what}" for name, what in wrong.items())
                 await asyncio.sleep(0.3)
-        raise AssertionError(f"not healthy after {WELL_S:.0f} s without faults: {said}")
 
-    async def in_sync(self) -> None:
-        """Returns when all copies of all partitions are in sync again."""
-        deadline = asyncio.get_running_loop().time() + WELL_S
-        while not await all_in_sync(self.brokers.address):
-            if asyncio.get_running_loop().time() > deadline:
-                raise AssertionError(f"copies not in sync after {WELL_S:.0f} s")
+    async def _unwell(self, client: httpx.AsyncClient) -> dict[str, str]:
+        said: dict[str, str] = {}
+        for name, address in self.operations.items():
+            try:
+                answer = await client.get(f"{address}/health")
+                if answer.status_code != 200:
+                    said[name] = answer.text[:500]
+            except httpx.HTTPError as error:
+                said[name] = repr(error)
+        return said
+
+    async def in_sync(self, course: Course) -> None:
+        """Returns when all copies of all partitions are in sync again. Tells the course which ones are not."""
+        while lacking := await out_of_sync(self.brokers.address):
+            course.waits_for = f"{len(lacking)} partitions with too few copies in sync: {', '.join(lacking[:6])}"
             await asyncio.sleep(0.5)
 
     async def stop_process(self, *names: str) -> None:
         """Ends processes for good: the auditor looks at what they left."""
         self._down.update(names)
-        for name in names:
-            await asyncio.to_thread(self.processes[name].stop, 60.0)
+        await asyncio.gather(*(self._call(self.processes[name].stop, STOP_S) for name in names))
 
     # ---- faults ----------------------------------------------------------------------------------------------------
 
@@ -230,10 +244,10 @@ class Storm:
         match fault.kind:
             case "kill":
                 self._down.add(target)
-                await asyncio.to_thread(self.processes[target].kill)
+                await self._call(self.processes[target].kill)
             case "restart":
                 self._down.add(target)
-                await asyncio.to_thread(self.processes[target].stop, 60.0)
+                await self._call(self.processes[target].stop, STOP_S)
                 self._start(target)
             case "pause":
                 self._signal(target, signal.SIGSTOP)
@@ -241,15 +255,15 @@ class Storm:
                 for link in self.links[target]:
                     _disturb(link, fault)
             case "flush":
-                await asyncio.to_thread(_flush, self.servers["redis"].address)
+                await self._call(_flush, self.servers["redis"].address)
             case "step":
                 if target in self.clocks:
                     self.clocks[target].set(int(fault.amount))
             case "kill-redis" | "kill-postgres":
-                await asyncio.to_thread(servers.kill, self.servers[_kind(target)])
+                await self._call(servers.kill, self.servers[_kind(target)])
             case "kill-broker":
                 self._dead_brokers.add(_node(target))
-                await asyncio.to_thread(self.brokers.kill, _node(target))
+                await self._call(self.brokers.kill, _node(target))
             case "pause-broker":
                 self._paused_brokers.add(_node(target))
                 self.brokers.send(_node(target), signal.SIGSTOP)
@@ -270,9 +284,9 @@ class Storm:
                     self.clocks[target].set(0)
             case "kill-redis" | "kill-postgres":
                 kind = _kind(target)
-                self.servers[kind] = await asyncio.to_thread(servers.start_again, self.servers[kind], self.work)
+                await self._call(self._start_again, kind)
             case "kill-broker":
-                await asyncio.to_thread(self.brokers.start_again, _node(target))
+                await self._call(self.brokers.start_again, _node(target))
                 self._dead_brokers.discard(_node(target))
             case "pause-broker":
                 self.brokers.send(_node(target), signal.SIGCONT)
@@ -282,6 +296,9 @@ class Storm:
         if not self.processes[name].running:
             self.processes[name].start()
         self._down.discard(name)
+
+    def _start_again(self, kind: servers.Kind) -> None:
+        self.servers[kind] = servers.start_again(self.servers[kind], self.work)
 
     def _signal(self, name: str, what: signal.Signals) -> None:
         if self.processes[name].running:

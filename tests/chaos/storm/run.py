@@ -8,12 +8,12 @@ import contextlib
 import os
 import random
 import shutil
+import signal
 import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,8 @@ import asyncpg
 import httpx
 import structlog
 from chaos.harness import opened_log, records
-from chaos.storm.auditor import Finding, audit, shown_by_state
+from chaos.storm.auditor import LAWS, Finding, shown_by_state
+from chaos.storm.course import Course
 from chaos.storm.deployment import PARTITIONS, Storm, prepared
 from chaos.storm.evidence import Evidence, write_heard, write_topic
 from chaos.storm.plan import Fault, plan, under_way
@@ -36,7 +37,8 @@ SPARE = 0.7  # the share of the run in which all asks are sent if no fault holds
 PROGRESS_S = 10.0
 QUIET_S = 3.0
 LONGEST = 3.0  # the RMs ask for at most so many times the length of the faults, on a busy machine
-STUCK_S = 300.0  # without faults no RM is without an answer for so long, on the busiest machine
+# Limits of the phases. None depends on how fast the machine is: five times the usual is far below.
+START_S, WELL_S, STUCK_S = 300.0, 300.0, 300.0
 SHOWN = 20  # findings that are printed
 
 
@@ -45,81 +47,93 @@ async def storm(seed: int, minutes: float, goal: int, directory: Path) -> list[F
     seconds = minutes * 60
     rm_ids = one_rm_per_partition(Topics(partitions=PARTITIONS))
     here = prepared(directory, rm_ids[2])
+    course = Course()
     faults = plan(seed, seconds)
     pace = goal / len(rm_ids) / (seconds * SPARE)
     (directory / "plan.txt").write_text("".join(f"{fault}\n" for fault in faults))
     print(f"seed {seed}, {minutes:g} min, {len(faults)} faults, {goal} asks; logs and topics: {directory}", flush=True)
     if not here.clocks:
         print("libfaketime is not installed: no clock is stepped", flush=True)
-    over = asyncio.Event()
+    evidence: list[Evidence] = []
+    rms: list[StormRm] = []
+    findings: list[Finding] = []
     try:
-        await here.start()
-        rms = [
-            StormRm(
-                rm_id,
-                here.gateways(number),
-                seed,
-                -(-goal // len(rm_ids)),
-                pace,
-                over,
-                seconds * LONGEST,
-                is_asked=number == 1,
-                source=here.source if number == 2 else None,
-            )
-            for number, rm_id in enumerate(rm_ids)
-        ]
         async with here.supervised():
-            await here.well()
-            began_s = time.monotonic()
-            failure = await _lived(here, rms, faults, seconds, over)
-            evidence = await _evidence(here, rms, is_whole=failure is None)
+            async with course.phase("all starts", START_S):
+                await here.start()
+                await here.well(course)
+            over = asyncio.Event()
+            rms += [
+                StormRm(
+                    rm_id,
+                    here.gateways(number),
+                    seed,
+                    -(-goal // len(rm_ids)),
+                    pace,
+                    over,
+                    seconds * LONGEST,
+                    is_asked=number == 1,
+                    source=here.source if number == 2 else None,
+                )
+                for number, rm_id in enumerate(rm_ids)
+            ]
+            findings += await _lived(here, course, rms, faults, seconds, over)
+            async with course.phase("the auditor reads", START_S + seconds):
+                evidence += await _evidence(here, course, rms, is_whole=not findings)
+    except Exception as error:
+        traceback.print_exc()
+        findings.append(Finding("run", "all", f"{type(error).__name__}: {error}", at_s=course.now_s))
     finally:
         await here.stop()
     for each in evidence:
         write_heard(directory / f"heard-{each.rm_id}.jsonl", each)
-    _summary(rms, evidence, faults, here)
-    if failure is not None:
-        return [replace(failure, at_s=time.monotonic() - began_s)]
-    return [finding for each in evidence for finding in audit(each)]
+    judged = {law.__name__: [found for each in evidence for found in law(each)] for law in LAWS} if not findings else {}
+    _summary(rms, evidence, faults, judged, here, course)
+    return findings or [found for some in judged.values() for found in some]
 
 
 async def _lived(
-    here: Storm, rms: list[StormRm], faults: Sequence[Fault], seconds: float, over: asyncio.Event
-) -> Finding | None:
+    here: Storm, course: Course, rms: list[StormRm], faults: Sequence[Fault], seconds: float, over: asyncio.Event
+) -> list[Finding]:
     """Faults, then quiet, then the end of all that writes. Returns what failed, if something did."""
     began_s = time.monotonic()
     begun: list[Fault] = []
     working = [asyncio.create_task(rm.run(), name=rm.rm_id) for rm in rms]
-    showing = asyncio.create_task(_progress(rms, faults, begun, began_s))
+    showing = asyncio.create_task(_progress(course, rms, faults, begun, began_s))
     storming = asyncio.create_task(_storm(here, faults, begun, began_s, seconds))
-    failure = None
+    failed: list[Finding] = []
     try:
-        # 1. faults, while the RMs work
-        await asyncio.wait([storming, *working], return_when=asyncio.FIRST_COMPLETED)
-        for task in (storming, *working):
-            if task.done():
-                task.result()
-        # 2. no faults any more: everything gets well, the RMs ask for the rest and hear all of it
-        await here.well()
-        await here.in_sync()
+        async with course.phase("faults, while the RMs work", seconds + STUCK_S):
+            await asyncio.wait([storming, *working], return_when=asyncio.FIRST_COMPLETED)
+            for task in (storming, *working):
+                if task.done():
+                    task.result()
+        # From here on there are no faults.
+        async with course.phase("every process gets well", WELL_S):
+            await here.well(course)
+        async with course.phase("every copy gets in sync", WELL_S):
+            await here.in_sync(course)
         over.set()
-        await _unless_stuck(asyncio.gather(*working), rms)
-        await _unless_stuck(asyncio.gather(*(rm.heard_out() for rm in rms)), rms)
-        await asyncio.wait_for(_quiet(here, rms), STUCK_S)
+        async with course.phase("the RMs ask for the rest", seconds * LONGEST + STUCK_S):
+            await _unless_stuck(asyncio.gather(*working), rms)
+        async with course.phase("the RMs hear all answers", STUCK_S):
+            await _unless_stuck(asyncio.gather(*(rm.heard_out() for rm in rms)), rms)
+        async with course.phase("nothing is written any more", STUCK_S):
+            await _quiet(here, rms)
     except Exception as error:
         traceback.print_exc()
         waiting = [f"{rm.rm_id}: {len(rm.asked)} asked, {rm.answered} answered" for rm in rms]
-        failure = Finding("run", "all", f"{type(error).__name__}: {error}", waiting)
+        failed.append(Finding("run", "all", f"{type(error).__name__}: {error}", waiting, at_s=course.now_s))
     finally:
         for task in (storming, *working, showing):
             task.cancel()
         await asyncio.gather(storming, *working, showing, return_exceptions=True)
-    # 3. nothing writes any more
-    for rm in rms:
-        await rm.stop()
-    await here.stop_process("gateway-1", "gateway-2")
-    await here.stop_process("scheduler-1", "scheduler-2")
-    return failure
+    async with course.phase("RMs, gateways and schedulers end", STUCK_S):
+        for rm in rms:
+            await rm.stop()
+        await here.stop_process("gateway-1", "gateway-2")
+        await here.stop_process("scheduler-1", "scheduler-2")
+    return failed
 
 
 async def _storm(here: Storm, faults: Sequence[Fault], begun: list[Fault], began_s: float, seconds: float) -> None:
@@ -138,14 +152,16 @@ async def _storm(here: Storm, faults: Sequence[Fault], begun: list[Fault], began
         group.create_task(asyncio.sleep(seconds))
 
 
-async def _progress(rms: list[StormRm], faults: Sequence[Fault], begun: list[Fault], began_s: float) -> None:
+async def _progress(
+    course: Course, rms: list[StormRm], faults: Sequence[Fault], begun: list[Fault], began_s: float
+) -> None:
     while True:
         await asyncio.sleep(PROGRESS_S)
         now_s = time.monotonic() - began_s
         asked, answered = sum(len(rm.asked) for rm in rms), sum(rm.answered for rm in rms)
         silent_s = max(time.monotonic() - rm.heard_at_s for rm in rms)
-        now = ", ".join(f"{each.kind} {each.target}" for each in under_way(begun, now_s, 0.0))
-        line = f"{now_s:5.0f} s  asked {asked}  answered {answered}  faults {len(begun)}/{len(faults)}"
+        now = ", ".join(f"{each.kind} {each.target}" for each in under_way(begun, now_s, 0.0)) or course.waits_for
+        line = f"{course.now_s:5.0f} s  asked {asked}  answered {answered}  faults {len(begun)}/{len(faults)}"
         print(f"{line}  lag {silent_s:.1f} s{f'  ({now})' if now else ''}", flush=True)
 
 
@@ -184,7 +200,7 @@ async def _quiet(here: Storm, rms: list[StormRm]) -> None:
 # ---- evidence -------------------------------------------------------------------------------------------------------
 
 
-async def _evidence(here: Storm, rms: list[StormRm], *, is_whole: bool) -> list[Evidence]:
+async def _evidence(here: Storm, course: Course, rms: list[StormRm], *, is_whole: bool) -> list[Evidence]:
     """Reads and dumps all.
 
     :param is_whole: whether PostgreSQL and the view are looked at: after a failure they may never catch up.
@@ -195,6 +211,7 @@ async def _evidence(here: Storm, rms: list[StormRm], *, is_whole: bool) -> list[
     async with opened_log(here.log_settings) as (log, topics):
         for rm in rms:
             partition = topics.partition_of(rm.rm_id)
+            course.waits_for = f"the topics' partition {partition}"
             one = _of_rm(rm)
             read = {
                 name: await records(log, topic, partition)
@@ -214,7 +231,9 @@ async def _evidence(here: Storm, rms: list[StormRm], *, is_whole: bool) -> list[
             one.dead_letters = [dict(each.headers).get("error", b"").decode() for each in read["dead-letters"]]
             found.append(one)
     for one in found if is_whole else ():
+        course.waits_for = f"PostgreSQL to have the {len(one.events)} events of {one.rm_id}"
         one.history = await _history(here, one)
+        course.waits_for = f"the view to show the state of {one.rm_id}"
         await _shown(here, one)
     return found
 
@@ -279,19 +298,31 @@ async def _shown(here: Storm, evidence: Evidence) -> None:
 # ---- what is said ---------------------------------------------------------------------------------------------------
 
 
-def _summary(rms: list[StormRm], evidence: list[Evidence], faults: Sequence[Fault], here: Storm) -> None:
+def _summary(
+    rms: list[StormRm],
+    evidence: list[Evidence],
+    faults: Sequence[Fault],
+    judged: Mapping[str, list[Finding]],
+    here: Storm,
+    course: Course,
+) -> None:
     heard = Counter(each.what for one in evidence for each in one.heard)
-    kinds = Counter(fault.kind for fault in faults)
     asked = sum(len(rm.asked) for rm in rms)
-    pending = sum(len(one.asks_in_state()) for one in evidence)
-    print(
-        f"asked {asked}: allocated {heard['new']}, rejected {heard['rejected']}, pending {pending}; "
-        f"released {heard['released']}, reloads {sum(rm.reloads for rm in rms)}, "
-        f"events {sum(len(one.events) for one in evidence)}; "
-        f"streams lost {sum(rm.client.metrics.streams_lost for rm in rms)}; "
-        f"processes that ended by themselves {here.restarts}"
-    )
-    print(f"faults {len(faults)}: {', '.join(f'{kind} {count}' for kind, count in sorted(kinds.items()))}")
+    ended = sum(each.released for one in evidence for each in one.asked.values())
+    rows: list[tuple[str, str]] = [
+        ("asks", f"{asked}: allocated {heard['new']}, rejected {heard['rejected']}, ended by their RM {ended}"),
+        ("still pending", str(sum(len(one.asks_in_state()) for one in evidence))),
+        ("releases heard", str(heard["released"])),
+        ("reloads answered", str(sum(rm.reloads for rm in rms))),
+        ("events, responses", f"{sum(len(e.events) for e in evidence)}, {sum(len(e.responses) for e in evidence)}"),
+        ("streams lost", str(sum(rm.client.metrics.streams_lost for rm in rms))),
+        ("ended by themselves", f"{here.restarts} processes"),
+    ]
+    kinds = sorted(Counter(fault.kind for fault in faults).items())
+    rows += [("faults", f"{len(faults)}: {', '.join(f'{count} {kind}' for kind, count in kinds)}")]
+    rows += [("law", f"{name.replace('_', ' ')}: {len(found) or 'no'} findings") for name, found in judged.items()]
+    rows += [("took", f"{took:.0f} s  {name}{f' ({end})' if end else ''}") for name, took, end in course.took]
+    print("\n" + "\n".join(f"{name:>20}  {what}" for name, what in rows), flush=True)
 
 
 def _tell(seed: int, minutes: float, findings: list[Finding], directory: Path, faults: Sequence[Fault]) -> None:
@@ -305,6 +336,13 @@ def _tell(seed: int, minutes: float, findings: list[Finding], directory: Path, f
         for line in each.records:
             print(f"    {line}")
     print(f"\n{len(findings)} findings with SEED={seed} MINUTES={minutes:g}; logs and topics: {directory}")
+
+
+async def _until_told(work: Coroutine[Any, Any, list[Finding]]) -> list[Finding]:
+    """Does it. SIGTERM cancels it, as Ctrl-C does: then it ends all that it started."""
+    running = asyncio.ensure_future(work)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
+    return await running
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -326,7 +364,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     began_s = time.monotonic()
     with (directory / "rms.log").open("w") as said:
         structlog.configure(logger_factory=structlog.PrintLoggerFactory(said))
-        findings = asyncio.run(storm(seed, options.minutes, goal, directory))
+        findings = asyncio.run(_until_told(storm(seed, options.minutes, goal, directory)))
     if findings:
         _tell(seed, options.minutes, findings, directory, plan(seed, options.minutes * 60))
         return 1

@@ -254,11 +254,15 @@ def test_a_yes_to_a_draining_node_places_nothing_there() -> None:
     assert rm.placed("app") == {"k": "n2"}
 
 
-def test_a_node_that_shrank_keeps_what_was_proposed_there() -> None:
+def test_a_node_that_shrank_gets_nothing_that_was_proposed_there() -> None:
     rm = one()
+    old = rm.pile[0]
     rm.do(nodes(NodeAction.UPDATE, {"n1": {"m": 0}}))
-    assert allocations(rm.yes()) == [("app", "k", "n1")]  # as if it had been placed at once
-    assert of_m(rm.the_node("n1").available) == -1
+    assert not allocations(rm.answer((old, True)))
+    assert rm.open == [("k", "n2")]
+    assert of_m(rm.the_node("n1").available) == 0
+    assert allocations(rm.yes()) == [("app", "k", "n2")]
+    assert rm.is_quiet()
 
 
 def test_while_nothing_is_decided_nothing_is_asked_and_a_yes_from_before_is_nobodys() -> None:
@@ -284,13 +288,23 @@ def test_other_rules_withdraw_what_is_asked_and_it_is_asked_by_the_new_ones() ->
     assert allocations(rm.yes()) == [("app", "k", "n2")]
 
 
-def test_a_limit_lowered_meanwhile_holds_for_what_was_proposed() -> None:
+@pytest.mark.parametrize(
+    "limit",
+    ["resources: {max: {m: 1}}", "limits: [{limit: l, users: ['*'], maxresources: {m: 1}}]"],
+    ids=["queue", "user"],
+)
+def test_a_limit_lowered_meanwhile_holds_for_what_was_proposed(limit: str) -> None:
     rm = one()
-    rm.reload(f"{{name: root, {OPEN}, queues: [{{name: a, resources: {{max: {{m: 1}}}}}}]}}")
     rm.ask("app", "other", m=1)
+    old = list(rm.pile)
+    assert len(old) == 2
+    rm.reload(f"{{name: root, {OPEN}, queues: [{{name: a, {limit}}}]}}")
+    rm.answer(*((question, True) for question in old))
     rm.yes()
     assert len(rm.placed("app")) == 1
-    assert list(rm.pending("app").values()) == ["QUEUE_MAX"]
+    assert of_m(rm.queue("root.a").allocated) == 1
+    assert len(rm.pending("app")) == 1
+    assert rm.is_quiet()
 
 
 # ---- PROBE ---------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from importlib.metadata import EntryPoint
+from typing import Any, cast
 
 import pytest
 from muster_bus.backends.memory import MemoryLog
@@ -517,3 +518,25 @@ def test_informers_have_a_process_of_their_own_where_that_can_be(
     log = MemoryLog(topics.specs(), SystemClock())
     service = SchedulerService(SchedulerSettings(external=external), log, topics, SystemClock())
     assert type(service._outside_of(0)._service) is process
+
+
+async def test_a_given_up_partition_ends_although_its_informers_go_on() -> None:
+    """(Informers in a process of their own wait until they are stopped.)"""
+
+    class Worker:
+        partition = 0
+
+        async def run(self) -> None:
+            """It was told to stop."""
+
+    class Outside:
+        async def start(self) -> None:
+            """Nothing is to be started."""
+
+        async def wait(self) -> None:
+            await asyncio.Event().wait()
+
+    topics = Topics(partitions=1)
+    service = SchedulerService(SchedulerSettings(), MemoryLog(topics.specs(), SystemClock()), topics, SystemClock())
+    async with asyncio.timeout(WITHIN_S):
+        await service._run(cast("Any", Worker()), cast("Any", Outside()))

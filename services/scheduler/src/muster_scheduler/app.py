@@ -256,10 +256,10 @@ class SchedulerService:
         listing = asyncio.create_task(outside.wait(), name=f"external-{worker.partition}")
         working = asyncio.create_task(worker.run(), name=f"worker-{worker.partition}")
         try:
-            await asyncio.wait({listing, working}, return_when=asyncio.FIRST_EXCEPTION)
-            if listing.done() and listing.exception() is not None:
+            await asyncio.wait({listing, working}, return_when=asyncio.FIRST_COMPLETED)
+            if listing.done():
                 listing.result()
-            await working
+            await working  # (it ends, too, when the partition is given up: the informers are not waited for then)
         finally:
             for task in (listing, working):
                 task.cancel()

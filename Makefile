@@ -29,6 +29,9 @@ NOTICE_TESTS := $(wildcard tests/simulation/test_*auditor_notices.py)
 # that take longest (tests/README.md says what takes how long).
 PARALLEL_TESTS := $(wildcard tests/unit tests/contract tests/fuzz tests/scenario) \
   $(filter-out $(NOTICE_TESTS),$(wildcard tests/simulation/test_*.py))
+# They keep both cores busy with what they measure: one after the other, and beside nothing.
+LOAD_TESTS := tests/chaos/test_brokers.py tests/chaos/test_overload.py tests/chaos/test_derive_members.py \
+  tests/perf/test_sockets.py
 SYSTEM_JOBS ?= $(shell expr 2 '*' $(JOBS) + 1)
 SLOW_SYSTEM_TESTS := $(wildcard tests/chaos/test_outages.py tests/chaos/test_gateways.py tests/e2e/test_replay.py tests/chaos/test_kill*.py \
   tests/e2e/test_clock_steps.py tests/chaos/test_backup.py tests/e2e/test_lost_log.py tests/integration/test_export_group.py \
@@ -40,9 +43,6 @@ RANDOM_TESTS := tests/unit/scheduler_service/test_machine_recovery.py tests/simu
   $(addprefix tests/simulation/test_simulation.py::test_,a_random_life_keeps_every_promise history_adds_up_in_random_lives)
 LAW_TESTS := tests/unit/core/test_preemption_gang_laws.py \
   tests/simulation/test_preemption_properties.py tests/simulation/test_preemption_flow.py
-# They keep both cores busy with what they measure: one after the other, and beside nothing.
-LOAD_TESTS := tests/chaos/test_brokers.py tests/chaos/test_overload.py tests/chaos/test_derive_members.py \
-  tests/perf/test_sockets.py
 BAD_INPUT_TESTS := tests/e2e/test_generated_bad_input.py tests/e2e/test_generated_bad_calls.py
 
 # Every target of the list below.

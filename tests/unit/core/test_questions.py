@@ -265,6 +265,33 @@ def test_a_node_that_shrank_gets_nothing_that_was_proposed_there() -> None:
     assert rm.is_quiet()
 
 
+def _runs(rm: Asking) -> None:
+    rm.want("app", item("sudden", 4, node_id="n1"))
+
+
+def _foreign_runs(rm: Asking) -> None:
+    rm.do(UpdateAllocations([AskItem("pod", "", "default", {"m": 4}, node_id="n1", tags={FOREIGN: "default"})]))
+
+
+def _grows(rm: Asking) -> None:
+    rm.want("app", item("runs", 4, node_id="n1"))
+
+
+@pytest.mark.parametrize("take", [_runs, _foreign_runs, _grows])
+def test_a_node_whose_room_the_rm_takes_gets_nothing_that_was_proposed_there(take: Callable[[Asking], None]) -> None:
+    rm = Asking(LEAF, nodesort="binpacking").having({"n1": {"m": 4}, "n2": {"m": 4}}, {"app": "root.a"})
+    rm.want("app", item("runs", node_id="n1"))
+    rm.ask("app", "k", m=1)
+    assert rm.open == [("k", "n1")]
+    old = rm.pile[0]
+    take(rm)
+    assert not allocations(rm.answer((old, True)))
+    assert rm.open == [("k", "n2")]
+    assert of_m(rm.the_node("n1").available) <= 0
+    assert allocations(rm.yes()) == [("app", "k", "n2")]
+    assert rm.is_quiet()
+
+
 def test_while_nothing_is_decided_nothing_is_asked_and_a_yes_from_before_is_nobodys() -> None:
     rm = one()
     old = rm.pile[0]

@@ -196,6 +196,7 @@ class Partition(PartitionState):
             gangs=self.gangs,
             releases=self.releases,
             announcements=self.announcements,
+            questions=self.questions,
         )
         self.node_lives = NodeLives(
             self,
@@ -225,7 +226,6 @@ class Partition(PartitionState):
             lifecycle=self.lifecycle,
             releases=self.releases,
             recovery=self.recovery,
-            questions=self.questions,
             queue_tree=self.queue_tree,
             node_lives=self.node_lives,
             pools=self.pools,

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from muster_core.gangs.gangs import Gangs
     from muster_core.model.partition_state import PartitionState
     from muster_core.nodes.node_books import NodeBooks
+    from muster_core.predicates.questions import Questions
 
 
 class Recovery:
@@ -39,6 +40,7 @@ class Recovery:
         gangs: Gangs,
         releases: Releases,
         announcements: Announcements,
+        questions: Questions,
     ) -> None:
         self._state = state
         self._books = books
@@ -48,6 +50,7 @@ class Recovery:
         self._gangs = gangs
         self._releases = releases
         self._announcements = announcements
+        self._questions = questions
 
     def adopt(self, allocation: Allocation, out: Outcome, now_ns: int, *, echo: bool = True) -> None:
         """Adopts an allocation that the RM reports, without checking any limit, and echoes it.
@@ -62,6 +65,8 @@ class Recovery:
         node = state.nodes[allocation.node_id]
         self._books.hold(allocation, node)
         out.touch(allocation, state.name)
+        if node in state.checks.of_nodes:  # (it may have taken the room of an open proposal)
+            self._questions.node_shrank(node, out)
         if allocation.foreign:
             self._node_books.occupied_event(node.node_id, out, now_ns)
             if echo:

@@ -55,7 +55,6 @@ if TYPE_CHECKING:
     from muster_core.nodes.figures import NodeFigures
     from muster_core.nodes.node_lives import NodeLives
     from muster_core.nodes.pools import Pools
-    from muster_core.predicates.questions import Questions
     from muster_core.queues.queue_tree import QueueTree
 
 
@@ -80,7 +79,6 @@ class PartitionExternal:
         lifecycle: Lifecycle,
         releases: Releases,
         recovery: Recovery,
-        questions: Questions,
         queue_tree: QueueTree,
         node_lives: NodeLives,
         pools: Pools,
@@ -94,7 +92,6 @@ class PartitionExternal:
         self._lifecycle = lifecycle
         self._releases = releases
         self._recovery = recovery
-        self._questions = questions
         self._queue_tree = queue_tree
         self._node_lives = node_lives
         self._pools = pools
@@ -493,20 +490,12 @@ class PartitionExternal:
         if held is not None and held.app is app:
             demand = items.demand_of(item, shape, held.submission, held.created_ns)
             self._recovery.change(held, demand, node_id, "", out, now_ns, echo=False)
-            self._taken(node_id, out)
             return
         if held is not None:
             self._release(held, f"it is of application {app_id or 'nobody'} now", out, now_ns)
         allocation = items.allocation_of(item, app, shape, self._node_lives.number(), now_ns)
         allocation.source = entry.source
         self._recovery.adopt(allocation, out, now_ns, echo=False)
-        self._taken(node_id, out)
-
-    def _taken(self, node_id: str, out: Outcome) -> None:
-        """Withdraws the open proposals for which the node has no room any more."""
-        node = self._state.nodes[node_id]
-        if node in self._state.checks.of_nodes:
-            self._questions.node_shrank(node, out)
 
     def _end_allocation(self, entry: ExternalEntry, app_id: str, out: Outcome, now_ns: int) -> None:
         held = self._held(entry, app_id)

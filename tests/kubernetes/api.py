@@ -36,6 +36,7 @@ _PLACES = {
     "StatefulSet": ("apis/apps/v1", "statefulsets", True),
     "Job": ("apis/batch/v1", "jobs", True),
     "Lease": ("apis/coordination.k8s.io/v1", "leases", True),
+    "Ingress": ("apis/networking.k8s.io/v1", "ingresses", True),
     "NetworkPolicy": ("apis/networking.k8s.io/v1", "networkpolicies", True),
     "PodDisruptionBudget": ("apis/policy/v1", "poddisruptionbudgets", True),
     "PriorityClass": ("apis/scheduling.k8s.io/v1", "priorityclasses", False),
@@ -43,6 +44,7 @@ _PLACES = {
     "Role": ("apis/rbac.authorization.k8s.io/v1", "roles", True),
     "RoleBinding": ("apis/rbac.authorization.k8s.io/v1", "rolebindings", True),
     "ClusterRole": ("apis/rbac.authorization.k8s.io/v1", "clusterroles", False),
+    "ReplicaSet": ("apis/apps/v1", "replicasets", True),
     "ClusterRoleBinding": ("apis/rbac.authorization.k8s.io/v1", "clusterrolebindings", False),
 }
 
@@ -59,7 +61,10 @@ class ApiFailed(Exception):
 
 
 class Api:
-    """A cluster's API, as the current user of a kubeconfig. Safe for several threads."""
+    """A cluster's API, as the current user of a kubeconfig. Safe for several threads.
+
+    :ivar cluster: what the kubeconfig says of the cluster.
+    """
 
     def __init__(self, kubeconfig: Path) -> None:
         config = yaml.safe_load(kubeconfig.read_text())
@@ -67,18 +72,26 @@ class Api:
         cluster = next(each for each in config["clusters"] if each["name"] == context["cluster"])["cluster"]
         user = next(each for each in config["users"] if each["name"] == context["user"])["user"]
         headers = {"authorization": f"Bearer {user['token']}"} if "token" in user else {}
-        self._client = httpx.Client(
-            base_url=cluster["server"],
-            verify=_verify(cluster, user, kubeconfig.parent),
-            headers=headers,
-            timeout=30.0,
-            limits=httpx.Limits(max_connections=32),
-        )
+        self.cluster = cluster
+        verify = _verify(cluster, user, kubeconfig.parent)
+        # One for each thread: an answer once never reached the thread that waited for it.
+        self._make = lambda: httpx.Client(base_url=cluster["server"], verify=verify, headers=headers, timeout=60.0)
+        self._clients = threading.local()
+        self._made: list[httpx.Client] = []
         self._pool = ThreadPoolExecutor(8, thread_name_prefix="api")
+
+    @property
+    def _client(self) -> httpx.Client:
+        client: httpx.Client | None = getattr(self._clients, "client", None)
+        if client is None:
+            client = self._clients.client = self._make()
+            self._made.append(client)
+        return client
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
-        self._client.close()
+        for client in self._made:
+            client.close()
 
     def ready(self) -> bool:
         """Tells whether the apiserver says that it is ready."""
@@ -89,7 +102,14 @@ class Api:
 
     def create(self, thing: Json) -> Json:
         """Creates an object. Raises ApiFailed."""
-        return self._call("POST", path(thing["kind"], _namespace(thing)), thing)
+        try:
+            return self._call("POST", path(thing["kind"], _namespace(thing)), thing)
+        except httpx.ReadTimeout:
+            # The apiserver is slow, and may have created it.
+            found = self.find(thing["kind"], thing["metadata"]["name"], _namespace(thing) or "")
+            if found is None:
+                raise
+            return found
 
     def create_all(self, things: Sequence[Json]) -> list[Json]:
         """Creates objects, several at a time."""
@@ -129,6 +149,17 @@ class Api:
         """Merges a change into an object, or into a part of it such as status."""
         where = path(kind, namespace, name) + (f"/{part}" if part else "")
         return self._call("PATCH", where, change, headers=_MERGE)
+
+    def dry_run(self, thing: Json) -> Json:
+        """What the apiserver would make of an object; an unknown field is an error. Raises ApiFailed."""
+        query = {"dryRun": "All", "fieldValidation": "Strict"}
+        return self._call("POST", path(thing["kind"], _namespace(thing)), thing, query=query)
+
+    def token(self, account: str, namespace: str) -> str:
+        """A token of a service account, for a day."""
+        where = f"{path('ServiceAccount', namespace, account)}/token"
+        asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 86400}}
+        return str(self._call("POST", where, asked)["status"]["token"])
 
     def delete(
         self, kind: str, name: str, namespace: str = "default", grace_s: int | None = None, uid: str = ""

@@ -39,8 +39,14 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 VARIABLE = "MUSTER_TEST_KUBECONFIG"
 VERSION = "v1.36.1"
-# Of the admin, and of the shim (its rights are those of the packages).
-TOKENS = {"admin": "token-of-the-admin", "shim": "token-of-the-shim"}
+ADMIN_TOKEN = "token-of-the-admin"
+# Requests of service accounts: what each of them does, and what it may not do.
+_AUDIT = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived", "ResponseStarted"],
+    "rules": [{"level": "Metadata", "userGroups": ["system:serviceaccounts"]}, {"level": "None"}],
+}
 READY_S = 120.0
 _CONTROLLERS = (
     "deployment-controller,replicaset-controller,daemonset-controller,statefulset-controller,job-controller,"
@@ -83,12 +89,13 @@ def program() -> Path:
 class ControlPlane:
     """A control plane's processes. Their data, logs and kubeconfigs are in a directory.
 
-    :ivar kubeconfig: of the admin; ``kubeconfig_of("shim")``: of a user without any right but those that tests give.
+    :ivar kubeconfig: of the admin; ``audit_log``: the requests of service accounts, a JSON object in each line.
     """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.kubeconfig = directory / "admin.kubeconfig"
+        self.audit_log = directory / "audit.log"
         self._note = directory / "processes.json"
         self._program = program()
         self._pids: dict[str, int] = {}
@@ -98,9 +105,6 @@ class ControlPlane:
         else:
             directory.mkdir(parents=True, exist_ok=True)
             self._ports = free_ports(4)
-
-    def kubeconfig_of(self, user: str) -> Path:
-        return self.directory / f"{user}.kubeconfig"
 
     def start(self) -> None:
         """Returns when the apiserver is ready."""
@@ -132,6 +136,7 @@ class ControlPlane:
             "--service-account-signing-key-file=pki/accounts.key", "--service-cluster-ip-range=10.96.0.0/16",
             # Fake nodes have no taints of conditions, and pods no tokens.
             "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition", "--endpoint-reconciler-type=none",
+            "--audit-policy-file=audit-policy.json", "--audit-log-path=audit.log", "--audit-log-mode=blocking",
             "--max-requests-inflight=2000", "--max-mutating-requests-inflight=1000", "--v=1",
         )  # fmt: skip
         api = Api(self.kubeconfig)
@@ -191,19 +196,22 @@ class ControlPlane:
             key, public = str(pki / "accounts.key"), str(pki / "accounts.pub")
             subprocess.run(["openssl", "genrsa", "-out", key, "2048"], check=True, capture_output=True)
             subprocess.run(["openssl", "rsa", "-in", key, "-pubout", "-out", public], check=True, capture_output=True)
-        lines = [f"{TOKENS['admin']},admin,admin,system:masters", f"{TOKENS['shim']},shim,shim"]
-        (pki / "tokens.csv").write_text("\n".join(lines) + "\n")
-        server = f"https://127.0.0.1:{self._ports[2]}"
-        for user, token in TOKENS.items():
-            config = {
-                "apiVersion": "v1",
-                "kind": "Config",
-                "clusters": [{"name": "test", "cluster": {"server": server, "insecure-skip-tls-verify": True}}],
-                "users": [{"name": user, "user": {"token": token}}],
-                "contexts": [{"name": "test", "context": {"cluster": "test", "user": user}}],
-                "current-context": "test",
-            }
-            self.kubeconfig_of(user).write_text(json.dumps(config))
+        (pki / "tokens.csv").write_text(f"{ADMIN_TOKEN},admin,admin,system:masters\n")
+        (self.directory / "audit-policy.json").write_text(json.dumps(_AUDIT))
+        cluster = {"server": f"https://127.0.0.1:{self._ports[2]}", "insecure-skip-tls-verify": True}
+        self.kubeconfig.write_text(json.dumps(kubeconfig_of(cluster, ADMIN_TOKEN)))
+
+
+def kubeconfig_of(cluster: dict[str, object], token: str) -> dict[str, object]:
+    """A kubeconfig of a cluster as a kubeconfig has it, with a token."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "test", "cluster": cluster}],
+        "users": [{"name": "test", "user": {"token": token}}],
+        "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+        "current-context": "test",
+    }
 
 
 def _alive(pid: int) -> bool:

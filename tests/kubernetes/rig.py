@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import yaml
 from kubernetes.api import Api, ApiFailed, Json
+from kubernetes.cluster import kubeconfig_of
 from kubernetes.kubelets import FAKE, Kubelets
 from kubernetes.violations import violations
 from muster_client.local import LocalProcess, free_ports, muster_command
@@ -25,7 +27,15 @@ PATIENCE_S = 120.0
 NAMESPACE = "yunikorn"  # of the ConfigMaps and the Lease
 SCHEDULER = "yunikorn"
 CLUSTER = "kubernetes-test"
+ACCOUNT = "yunikorn-admin"  # the shim's
+RIGHTS = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
 _OVER = ("Succeeded", "Failed")
+
+
+def packaged(name: str) -> list[Json]:
+    """The objects of one of the plain manifests."""
+    text = (ROOT / "deploy" / "kubernetes" / "manifests" / name).read_text()
+    return [thing for thing in yaml.safe_load_all(text) if thing]
 
 
 def eventually(condition: Callable[[], Any], what: str, within_s: float = PATIENCE_S) -> Any:
@@ -63,15 +73,17 @@ class Rig:
         self.shim_http = f"http://127.0.0.1:{shim_port}"
         up = ["up", "--data-dir", str(directory / "data"), "--grpc-address", self.grpc, "--http-address", self.http[7:]]
         self.muster = LocalProcess(muster_command(*up), directory / "muster.log")
-        self.shim = self.another_shim(shim_port, kubeconfig)
+        # The shim has the rights that the packages give it.
+        self.shim_kubeconfig = directory / "shim.kubeconfig"
+        self.shim = self.another_shim(shim_port)
         self.namespaces: list[str] = []
         self._made_nodes: set[str] = set()
         self._queues = queues
 
-    def another_shim(self, port: int, kubeconfig: Path) -> LocalProcess:
+    def another_shim(self, port: int) -> LocalProcess:
         """A shim of this cluster, not started."""
         flags = ["-gateway", self.grpc, "-http-address", f"127.0.0.1:{port}", "-lease-duration", "6s"]
-        environment = {"KUBECONFIG": str(kubeconfig), "NAMESPACE": NAMESPACE}
+        environment = {"KUBECONFIG": str(self.shim_kubeconfig), "NAMESPACE": NAMESPACE}
         flags += ["-renew-deadline", "4s", "-retry-period", "500ms"]
         return LocalProcess(
             [str(SHIM / "bin" / "muster-kubernetes-shim"), *flags], self.directory / f"shim-{port}.log", environment
@@ -80,6 +92,11 @@ class Rig:
     def start(self) -> None:
         """Starts everything, and returns when the shim has told Muster of the whole cluster."""
         self.api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+        for thing in packaged("muster.yaml"):
+            if thing["kind"] in RIGHTS and thing["metadata"]["name"] in (ACCOUNT, "muster-shim"):
+                self.api.apply(thing)
+        token = self.api.token(ACCOUNT, NAMESPACE)
+        self.shim_kubeconfig.write_text(json.dumps(kubeconfig_of(self.api.cluster, token)))
         self.configure(self._queues)
         self.muster.start()
         self.shim.start()

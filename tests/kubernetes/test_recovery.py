@@ -134,10 +134,10 @@ def test_a_restarted_apiserver_stops_nothing(
     assert bindings.twice() == {}
 
 
-def test_another_shim_takes_over(cluster: Rig, kubeconfig: Path, bindings: Bindings) -> None:
+def test_another_shim_takes_over(cluster: Rig, bindings: Bindings) -> None:
     space = cluster.namespace("standby")
     (port,) = free_ports(1)
-    standby = cluster.another_shim(port, kubeconfig)
+    standby = cluster.another_shim(port)
     standby.start()
     http = f"http://127.0.0.1:{port}"
     try:

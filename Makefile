@@ -23,9 +23,12 @@ BASE ?= HEAD~20
 
 RUN_TIME := requirements/muster.lock requirements/build.lock
 DEVELOPMENT := requirements/dev.lock requirements/build.lock
+# They break the core on purpose: the simulation's auditors must notice it. They prove the auditors, not the product.
+NOTICE_TESTS := $(wildcard tests/simulation/test_*auditor_notices.py)
 # Short tests use the whole of as many cores. Whole systems mostly wait: more files at a time than cores, those first
 # that take longest (tests/README.md says what takes how long).
-PARALLEL_TESTS := $(wildcard tests/unit tests/contract tests/fuzz tests/scenario tests/simulation)
+PARALLEL_TESTS := $(wildcard tests/unit tests/contract tests/fuzz tests/scenario) \
+  $(filter-out $(NOTICE_TESTS),$(wildcard tests/simulation/test_*.py))
 SYSTEM_JOBS ?= $(shell expr 2 '*' $(JOBS) + 1)
 SLOW_SYSTEM_TESTS := $(wildcard tests/chaos/test_outages.py tests/chaos/test_gateways.py tests/e2e/test_replay.py tests/chaos/test_kill*.py \
   tests/e2e/test_clock_steps.py tests/chaos/test_backup.py tests/e2e/test_lost_log.py tests/integration/test_export_group.py \
@@ -78,11 +81,12 @@ test: install-dev ## every test; finds or installs Kafka, Redis, PostgreSQL and 
 test-unit: install-dev ## the tests that need no server
 	$(BIN)/pytest -n $(JOBS) --dist worksteal -m 'not kafka and not redis and not postgres' $(PARALLEL_TESTS) $(PYTEST_ARGS)
 
-test-long: install-dev ## more of the random lives, the bad input, Faust's starts and the kills that `make test` has a part of
+test-long: install-dev ## more of the random lives, the bad input and the kills than `make test` has; breaks that auditors must notice
 	@scripts/test-servers
 	MUSTER_SIMULATION_SEEDS=100 MUSTER_SPLIT_LIVES=2000 MUSTER_HISTORY_LIVES=2000 \
 	$(BIN)/pytest -n $(JOBS) --dist worksteal $(RANDOM_TESTS) $(PYTEST_ARGS)
 	MUSTER_SIMULATION_SEEDS=1000 $(BIN)/pytest -n $(JOBS) --dist worksteal $(LAW_TESTS) $(PYTEST_ARGS)
+	$(BIN)/pytest -n $(JOBS) --dist worksteal $(NOTICE_TESTS) $(PYTEST_ARGS)
 	MUSTER_BAD_INPUT_EXAMPLES=120 $(BIN)/pytest -n $(JOBS) --dist loadfile $(BAD_INPUT_TESTS) $(PYTEST_ARGS)
 	MUSTER_EXPORT_EVENTS=60000 $(BIN)/pytest tests/chaos/test_kill_export.py $(PYTEST_ARGS)
 	MUSTER_DERIVE_STARTS=100 $(BIN)/pytest tests/integration/test_faust_starts.py -k many_starts $(PYTEST_ARGS)
@@ -175,7 +179,7 @@ bench-scale: install-dev ## 1 to 4 schedulers, 1 to 64 RMs through gateways: rat
 bench-neighbours: install-dev ## one RM's asks beside an RM that asks for much, hostile configurations, readers of metrics; JSON
 	@$(BIN)/python -m tests.perf.neighbours_bench $(BENCH_ARGS)
 
-profile: install-dev ## where the processor time of one ask goes, by process, thread and stage (BENCH_ARGS='--asks-per-s 100' or '--syscalls')
+profile: install-dev ## where the processor time of one ask goes, by process, thread and stage (BENCH_ARGS='--asks-per-s 100', '--path' or '--syscalls')
 	@$(BIN)/python -m tests.perf.profile_bench $(BENCH_ARGS)
 
 bench-peer: install-dev ## beside YuniKorn's own core (needs Go), ratios into docs/performance.md; JSON (BENCH_ARGS='--rounds 3')

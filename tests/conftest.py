@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import forking
 import pytest
 import secured_servers
 import servers
 import structlog
 from hypothesis import HealthCheck, settings
+from muster_client.local import LocalProcess
 from wanting import server_wanted
 
 _DIRECTORY = "MUSTER_TEST_SERVERS_DIRECTORY"
+_WITH_MANY_STARTS = {"chaos", "e2e", "integration", "page"}
 
 # A busy machine fails no property: neither an example nor its making has a time of its own, pytest's time-out bounds
 # both. A failure prints what `@reproduce_failure` takes.
@@ -28,6 +33,12 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput") and _DIRECTORY not in os.environ:
         os.environ[_DIRECTORY] = str(servers.session_directory())  # workers of xdist inherit it
         config.add_cleanup(_end_servers)
+
+
+def pytest_collection_finish() -> None:
+    # 12,000 collected tests are objects that every full collection would look at again: a twentieth of the time.
+    gc.collect()
+    gc.freeze()
 
 
 def _end_servers() -> None:
@@ -52,6 +63,23 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if os.environ.get("MUSTER_REQUIRE_SERVERS") == "1" and reporter is not None and reporter.stats.get("skipped"):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _forked_processes(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Where a folder's tests start many processes of Muster, forks start them (forking.py)."""
+    if not any(item.path.parent.name in _WITH_MANY_STARTS for item in request.session.items):
+        yield
+        return
+    with forking.forks() as server, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LocalProcess, "popen", staticmethod(forking.popen_by(server, subprocess.Popen)))
+        yield
+
+
+@pytest.fixture
+def not_forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a test of the start itself, or of what a process looks like from outside."""
+    monkeypatch.setattr(LocalProcess, "popen", subprocess.Popen)
 
 
 @pytest.fixture(autouse=True)

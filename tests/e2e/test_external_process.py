@@ -10,8 +10,11 @@ from collections import Counter
 from pathlib import Path
 
 import httpx
+import pytest
 from e2e.external_rig import PATIENCE_S, ExternalUp, HttpSource, host, vm
 from waiting import eventually
+
+pytestmark = pytest.mark.usefixtures("not_forked")  # what a process looks like from outside is a part of it
 
 SECRET = "s3cret-of-nobody"
 

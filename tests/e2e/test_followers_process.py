@@ -25,6 +25,8 @@ from muster_cli.followers_process import socket_directory
 from muster_client import EventsClient, Place, RmClient
 from perf.driver import Driver, Shape
 
+pytestmark = pytest.mark.usefixtures("not_forked")  # its child is looked for among the processes
+
 RM = "own"
 KILLS, ASKS = 3, 1_500
 PATH = f"/ws/v1/partition/default/application/app-0?rm={RM}"
@@ -62,7 +64,7 @@ def child_of(deployment: Deployment) -> int:
     for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
         if b"muster_cli.followers_child" in Path(f"/proc/{child}/cmdline").read_bytes():
             return int(child)
-    return 0
+    raise AssertionError(f"process {pid} has no followers' process")
 
 
 @asynccontextmanager

@@ -327,6 +327,7 @@ async def _register_many(up: Up, count: int) -> dict[grpc.StatusCode, int]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("not_forked")  # (its processes' memory is what it counts)
 async def test_three_thousand_rms_fit_into_a_gibibyte_and_the_next_one_is_refused(tmp_path: Path) -> None:
     async with up_with(tmp_path) as up:
         assert await _register_many(up, 3_040) == {grpc.StatusCode.OK: 3_000, grpc.StatusCode.RESOURCE_EXHAUSTED: 40}
@@ -341,6 +342,7 @@ async def test_three_thousand_rms_fit_into_a_gibibyte_and_the_next_one_is_refuse
             await known.register()
 
 
+@pytest.mark.usefixtures("not_forked")  # (its processes' memory is what it counts)
 async def test_forty_thousand_dynamic_queues_of_one_rm_stop_at_its_quota(tmp_path: Path) -> None:
     async with up_with(tmp_path, "--set", "gateway.quotas.rm.queues=500") as up:
         begun = resident(up)

@@ -1,10 +1,13 @@
 """Shows where the processor time of one ask goes, by stage, thread and system call. Prints Markdown tables.
 
-.venv/bin/python -m tests.perf.profile_bench [--seconds 10] [--asks-per-s 500] [--syscalls]
+.venv/bin/python -m tests.perf.profile_bench [--seconds 10] [--asks-per-s 500] [--syscalls | --path]
 
 An RM sends single asks at a steady rate to an embedded Muster. In the deciding process some functions and all tasks of
 the event loop are timed, by the processor time of their thread. An inner one does not count for an outer one. Timing
 costs about a tenth. The followers' process is measured as a whole.
+
+``--path`` shows when each step of an ask begins instead, by the clock, for asks that nothing else delays (at 100 a
+second or less).
 
 ``--syscalls`` counts system calls with strace instead. This slows Muster down, so that no time is shown then.
 """
@@ -38,8 +41,10 @@ from muster_client import RmClient  # noqa: E402
 from muster_client.local import LocalProcess  # noqa: E402
 from muster_gateway.stream_kind import StreamKind  # noqa: E402
 from perf.driver import Driver, Shape  # noqa: E402
+from perf.path_trace import be_traced, usual_path  # noqa: E402
 
 _OUT = "MUSTER_PROFILE_OUT"
+_PATH = "MUSTER_PROFILE_PATH"
 _ROWS = 24
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 # What is timed in the deciding process: module, class or "", function, stage. Inner ones do not count for outer ones.
@@ -163,6 +168,10 @@ def be_timed(out: Path) -> None:
     """
     from muster_cli.main import main as muster
 
+    if _PATH in os.environ:
+        be_traced(out)
+        muster()
+        return
     stages = Stages()
     for module, owner, function, stage in _TIMED:
         place: Any = importlib.import_module(module)
@@ -223,6 +232,9 @@ async def drive(deployment: Deployment, seconds: float, asks_per_s: float, *, sy
         rows = [("deciding process", spent_s), ("followers, informers", beside_s)]
         table(("process", "ms an ask"), ((name, f"{each / asks * 1e3:.3f}") for name, each in rows))
         await asyncio.to_thread(deployment.processes["up"].stop)
+        if _PATH in os.environ:
+            show_path(Path(os.environ[_OUT]))
+            return
         show(Path(os.environ[_OUT]), spent_s, asks)
 
 
@@ -241,6 +253,15 @@ def show(out: Path, all_s: float, asks: int) -> None:
         table((head, "ms an ask"), ((name, f"{each / asks * 1e3:.3f}") for name, each in largest))
 
 
+def show_path(out: Path) -> None:
+    """Prints the steps of an ask."""
+    steps, changes, asks = usual_path(json.loads(out.read_text()))
+    print(f"{asks} asks took these steps, with {changes} changes of the thread\n")
+    times = [at for _, at in steps]
+    rows = zip(steps, [*times[1:], times[-1]], strict=True)
+    table(("step", "begins, µs", "until the next"), ((name, f"{at:.0f}", f"{to - at:.0f}") for (name, at), to in rows))
+
+
 async def count_calls(driver: Driver, rm: RmClient, pid: int, asks: int, asks_per_s: float) -> None:
     """Prints the system calls of the deciding process and of the followers' process for each ask."""
     for name, which in (("deciding process", pid), *(("a process below it", each) for each in children_of(pid))):
@@ -256,7 +277,9 @@ async def count_calls(driver: Driver, rm: RmClient, pid: int, asks: int, asks_pe
         table((f"{name}: system call", "an ask"), rows)
 
 
-async def profile(seconds: float, asks_per_s: float, *, syscalls: bool) -> None:
+async def profile(seconds: float, asks_per_s: float, *, syscalls: bool, path: bool) -> None:
+    if path:
+        os.environ[_PATH] = "1"
     with tempfile.TemporaryDirectory() as directory:
         deployment = embedded(Path(directory))
         if not syscalls:
@@ -276,10 +299,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--asks-per-s", type=float, default=500.0)
     parser.add_argument("--syscalls", action="store_true")
+    parser.add_argument("--path", action="store_true")
     given = parser.parse_args()
     if given.syscalls and shutil.which("strace") is None:
         parser.error("strace is not installed")
-    asyncio.run(profile(given.seconds, given.asks_per_s, syscalls=given.syscalls))
+    asyncio.run(profile(given.seconds, given.asks_per_s, syscalls=given.syscalls, path=given.path))
 
 
 if __name__ == "__main__":

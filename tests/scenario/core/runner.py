@@ -68,7 +68,7 @@ _BODY_KEYS = {*_CONFIG_KEYS, "nodes", "refused", "warned", "before", "steps"}
 def read_scenarios(path: Path) -> list[Scenario]:
     """The scenarios of a file. Raises ScenarioError."""
     try:
-        document = YAML(typ="safe", pure=True).load(path.read_text())  # refuses keys that stand twice
+        document = YAML(typ="safe").load(path.read_text())  # refuses keys that stand twice
     except Exception as error:
         raise ScenarioError(f"{path.name}: {error}") from error
     return scenarios_of(document, path.name)

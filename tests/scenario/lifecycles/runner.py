@@ -109,7 +109,7 @@ class Scenario:
 def read_yaml(path: Path) -> Any:
     """A YAML file's content; keys that stand twice are refused."""
     try:
-        return YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
+        return YAML(typ="safe").load(path.read_text(encoding="utf-8"))
     except Exception as error:
         raise ScenarioError(f"{path.name}: {error}") from error
 

@@ -64,7 +64,8 @@ def test_the_table_is_written_between_the_marks_and_found_again(copy: Path) -> N
     assert _figures(copy, _result(), "--check") == 0
     assert _figures(copy, _result(placed=1), "--check") == 1
     assert _figures(copy, _result(placed=1)) == 0
-    table = (copy / "docs/performance.md").read_text().partition("<!-- figures")[2].partition("<!-- end of figures -->")[0]
+    text = (copy / "docs/performance.md").read_text()
+    table = text.partition("<!-- figures")[2].partition("<!-- end of figures -->")[0]
     assert table.count("10,000 asks up front") == 1
 
 

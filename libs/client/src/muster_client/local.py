@@ -11,8 +11,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import grpc
 import grpc.aio
@@ -61,7 +62,10 @@ class LocalProcess:
     :param command: program and arguments.
     :param log_file: standard output and error are appended to it.
     :param environment: added to this process's own.
+    :cvar popen: what starts the process; has the interface of subprocess.Popen.
     """
+
+    popen: ClassVar[Callable[..., subprocess.Popen[bytes]]] = subprocess.Popen
 
     def __init__(self, command: Sequence[str], log_file: Path, environment: Mapping[str, str] | None = None) -> None:
         self.command, self.log_file = list(command), log_file
@@ -81,7 +85,7 @@ class LocalProcess:
         """Starts the process in a group of its own, so that a Ctrl-C at the terminal reaches only its parent."""
         assert not self.running, "started twice"
         with open_private(self.log_file, append=True) as log:
-            self._process = subprocess.Popen(
+            self._process = type(self).popen(
                 self.command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
 
@@ -38,7 +38,10 @@ class ChildProcess(Generic[T]):
     """A child process, and the parent's end of the pipe.
 
     :cvar OUT_OF_TIME: exit codes of a process that used up its processor time.
+    :cvar popen: what starts the process; has the interface of subprocess.Popen.
     """
+
+    popen: ClassVar[Callable[..., subprocess.Popen[bytes]]] = subprocess.Popen
 
     OUT_OF_TIME = (-signal.SIGXCPU, -signal.SIGPROF)
 
@@ -60,7 +63,7 @@ class ChildProcess(Generic[T]):
         ours, theirs = socket.socketpair()
         try:
             with theirs:
-                process = subprocess.Popen(
+                process = cls.popen(
                     [
                         sys.executable,
                         "-P",  # no imports from the current directory

@@ -219,7 +219,8 @@ class LogSearch:
             self._reader.seek(offset)
         self._reader_at = None
         records: list[Record] = []
-        for _ in range(_ATTEMPTS):  # a busy broker answers late, and a stream that ended here would be the reader's loss
+        # A busy broker answers late, and a stream that ended here would be the reader's loss.
+        for _ in range(_ATTEMPTS):
             records = list(await self._reader.read(size, _READ_TIMEOUT_S))
             after = self._reader_at = self._reader.position
             if after > offset:

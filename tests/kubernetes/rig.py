@@ -251,7 +251,8 @@ class Rig:
             eventually(agree, "the books agree")
         except AssertionError as error:
             raise AssertionError(f"{error}: {last[:10]}") from None
-        assert self.violations() == []
+        found = self.violations()
+        assert not found, found[:10]
 
     def violations(self) -> list[str]:
         return violations(self.api.list("Node"), self.api.list("Pod"))

@@ -100,6 +100,11 @@ chaos: install-dev ## all faults at once from a seed, with an auditor outside (S
 	@scripts/test-servers
 	@PYTHONPATH=tests $(BIN)/python -m chaos.storm.run --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(CHAOS_ARGS)
 
+kubernetes-test: install-dev ## pods of a real Kubernetes control plane, which it builds once, under Muster
+	@$(MAKE) --no-print-directory -C deploy/kubernetes/shim build test
+	@$(BIN)/python tests/kubernetes/cluster.py build
+	MUSTER_REQUIRE_SERVERS=1 $(BIN)/pytest -v tests/kubernetes $(PYTEST_ARGS)
+
 fuzz: install-dev ## mutated inputs for every decoder, as long as FUZZ_S says (FUZZ_S=600 SEED=7); findings go to tests/fuzz/found
 	@PYTHONPATH=tests $(BIN)/python -m fuzz --seconds $(FUZZ_S) $(if $(SEED),--seed $(SEED))
 

@@ -184,6 +184,22 @@ async def test_http_requires_a_certificate_if_told_so(site: Site) -> None:
     assert await site.get(port, Authority().client("rm-1.test")) == 0
 
 
+async def test_http_can_stay_in_plain_text(site: Site) -> None:
+    """YuniKorn's programs read REST without TLS; gRPC beside it still wants a certificate."""
+    site.policy.write_text(
+        POLICY + '[[rule]]\nidentities = ["anyone"]\nproofs = ["open"]\nrole = "read"\nread = [{rm = "*"}]\n'
+    )
+    tls = {"certificate": site.certificate, "key": site.key, "client_ca": site.client_ca, "http": False}
+    gateway = await site.gateway(tls=tls, http_address="127.0.0.1:0", http_open=True)
+    assert await site.get(gateway.http_port, site.authority.client("rm-1.test")) == 0, "no TLS here"
+    async with aiohttp.ClientSession(f"http://127.0.0.1:{gateway.http_port}") as plain:
+        for path, status in (("/ws/v1/openapi.json", 200), ("/metrics", 200), ("/debug/stack", 403)):
+            async with plain.get(path) as answer:
+                assert answer.status == status, path
+    assert await site.register(gateway.grpc_port, None) is Code.UNAVAILABLE
+    assert await site.register(gateway.grpc_port, site.authority.client("rm-1.test")) is Code.OK
+
+
 async def _rotate(site: Site, gateway: Gateway, authority: Authority) -> None:
     """Write one file after the other, as a tool would. Between two writes, the files do not match."""
     tls = gateway._doorman.tls

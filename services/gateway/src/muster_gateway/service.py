@@ -372,7 +372,8 @@ class Gateway:
             self.grpc_mtls_port = self._listen(self._server, field, address, certificates=True)
         await self._set_health(serving=await self.ready())
         await self._server.start()
-        if settings.tokens and self._doorman.tls is None and not _local(settings):
+        plain = self._doorman.tls is None or (bool(settings.http_address) and not tls.http)
+        if settings.tokens and plain and not _local(settings):
             log.warning("tokens travel in plain text: other machines reach a door without TLS (gateway.tls)")
         if settings.grpc_open:
             log.warning(
@@ -423,7 +424,8 @@ class Gateway:
             self._audit,
             AuditPages(self._trail),
         )
-        tls = self._doorman.tls.context() if self._doorman.tls is not None else None
+        door = self._doorman.tls if self.settings.tls.http else None
+        tls = door.context() if door is not None else None
         self._http = HttpServer(front, self.settings.http_address, self.settings.stop_grace_s, tls=tls)
         self.http_port = self._http.port
         self._life.watch(self._http.serve(), "http front")

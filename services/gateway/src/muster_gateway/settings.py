@@ -129,7 +129,7 @@ class CallSettings(BaseModel):
 
 
 class TlsSettings(BaseModel):
-    """``gateway.tls``: TLS on gRPC and HTTP. The files are read again when they change."""
+    """``gateway.tls``: TLS on gRPC and, unless ``http`` is false, on HTTP. Changed files are read again."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -142,6 +142,9 @@ class TlsSettings(BaseModel):
         "required",
         description="Whether a client must have a certificate. optional: HTTP takes callers with and without; "
         "gateway.grpc_address asks for none, and gateway.grpc_mtls_address requires one.",
+    )
+    http: bool = Field(
+        True, description="Whether the HTTP front has TLS, too. false: HTTP is in plain text and knows no certificates."
     )
 
     @model_validator(mode="after")
@@ -229,7 +232,7 @@ class GatewaySettings(BaseModel):
     grpc_mtls_address: OptionalListenAddress = Field(
         "", description='A second gRPC address, where clients must have a certificate; "": none.'
     )
-    tls: TlsSettings = Field(TlsSettings.model_validate({}), description="TLS on both doors.")
+    tls: TlsSettings = Field(TlsSettings.model_validate({}), description="TLS on the doors.")
     jwt: JwtSettings = Field(JwtSettings.model_validate({}), description="JSON Web Tokens.")
     policy_file: Path | None = Field(
         None, description="TOML file: which identity may act as, operate and read which RMs; none: the roles count."

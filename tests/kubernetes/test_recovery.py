@@ -1,0 +1,163 @@
+"""Processes are killed while pods are placed: no pod is bound twice, no node over-committed, nothing left behind."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kubernetes.api import Api, Json
+from kubernetes.cluster import ControlPlane
+from kubernetes.kubelets import node
+from kubernetes.rig import Rig, eventually, pod
+from muster_client.local import free_ports
+
+pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(900)]
+
+PODS = 300
+
+
+class Bindings:
+    """Watches each pod's node: a pod that ever has two was bound twice."""
+
+    def __init__(self, kubeconfig: Path) -> None:
+        self._api = Api(kubeconfig)
+        self._ended = threading.Event()
+        self.seen: dict[str, set[str]] = {}
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def _watch(self) -> None:
+        for _, found in self._api.watch("Pod", self._ended):
+            where = found["spec"].get("nodeName")
+            if where:
+                self.seen.setdefault(found["metadata"]["uid"], set()).add(where)
+
+    def twice(self) -> dict[str, set[str]]:
+        return {uid: where for uid, where in self.seen.items() if len(where) > 1}
+
+    def close(self) -> None:
+        self._ended.set()
+
+
+@pytest.fixture
+def bindings(kubeconfig: Path) -> Iterator[Bindings]:
+    one = Bindings(kubeconfig)
+    yield one
+    one.close()
+
+
+def burst(cluster: Rig, namespace: str) -> list[Json]:
+    """Nodes for PODS pods, and the pods, in ten applications."""
+    cluster.nodes(*(node(f"{namespace}-{i}", cpu="8") for i in range(10)))
+    made = [pod(f"p{i}", namespace, app=f"{namespace}-{i % 10}", cpu="200m") for i in range(PODS)]
+    cluster.api.create_all(made)
+    return made
+
+
+def some_are_placed(cluster: Rig, namespace: str, count: int) -> None:
+    eventually(lambda: len(cluster.placed(namespace)) >= count, f"{count} pods are placed")
+
+
+def test_a_killed_shim_comes_back(cluster: Rig, bindings: Bindings) -> None:
+    space = cluster.namespace("shim-killed")
+    burst(cluster, space)
+    for count in (PODS // 10, PODS // 2):
+        some_are_placed(cluster, space, count)
+        cluster.shim.kill()
+        cluster.shim.start()
+        cluster.works()
+    cluster.all_placed(space, PODS)
+    cluster.settled()
+    assert bindings.twice() == {}
+
+
+def test_a_killed_muster_comes_back(cluster: Rig, bindings: Bindings) -> None:
+    space = cluster.namespace("muster-killed")
+    burst(cluster, space)
+    pid = cluster.shim.pid
+    for count in (PODS // 10, PODS // 2):
+        some_are_placed(cluster, space, count)
+        cluster.muster.kill()
+        cluster.muster.start()
+        cluster.works()
+    cluster.all_placed(space, PODS)
+    cluster.settled()
+    assert bindings.twice() == {}
+    assert cluster.shim.running
+    assert cluster.shim.pid == pid
+
+
+def test_both_killed_come_back(cluster: Rig, bindings: Bindings) -> None:
+    space = cluster.namespace("both-killed")
+    burst(cluster, space)
+    some_are_placed(cluster, space, PODS // 4)
+    cluster.shim.kill()
+    cluster.muster.kill()
+    cluster.shim.start()
+    cluster.muster.start()
+    cluster.works()
+    cluster.all_placed(space, PODS)
+    cluster.settled()
+    assert bindings.twice() == {}
+
+
+def test_what_happens_while_muster_is_away_is_told_later(cluster: Rig) -> None:
+    space = cluster.namespace("away")
+    cluster.nodes(node("away", cpu="4"))
+    cluster.api.create_all([pod(f"before-{i}", space, cpu="1") for i in range(4)])
+    cluster.all_placed(space, 4)
+    cluster.muster.kill()
+    cluster.api.delete("Pod", "before-0", space, grace_s=0)
+    cluster.api.create_all([pod(f"after-{i}", space, cpu="1") for i in range(2)])
+    eventually(lambda: cluster.health()[0] == 503, "the shim says that streams are lost")
+    cluster.muster.start()
+    cluster.works()
+    eventually(lambda: len(cluster.placed(space)) == 4, "one takes the place of the one that ended")
+    assert len(cluster.pods(space)) == 5
+    cluster.settled()
+
+
+@pytest.mark.restarts_apiserver
+def test_a_restarted_apiserver_stops_nothing(
+    cluster: Rig, control_plane: ControlPlane | None, bindings: Bindings
+) -> None:
+    assert control_plane is not None
+    space = cluster.namespace("apiserver")
+    burst(cluster, space)
+    some_are_placed(cluster, space, PODS // 4)
+    control_plane.kill("apiserver")
+    control_plane.start_apiserver()
+    eventually(lambda: len(cluster.placed(space)) == PODS, f"{PODS} pods are placed")
+    cluster.settled()
+    assert bindings.twice() == {}
+
+
+def test_another_shim_takes_over(cluster: Rig, bindings: Bindings) -> None:
+    space = cluster.namespace("standby")
+    (port,) = free_ports(1)
+    standby = cluster.another_shim(port)
+    standby.start()
+    http = f"http://127.0.0.1:{port}"
+    try:
+        eventually(lambda: cluster.health(http)[1].get("leader"), "the standby knows the leader")
+        assert cluster.health(http)[1]["role"] == "standby"
+        burst(cluster, space)
+        some_are_placed(cluster, space, PODS // 4)
+        cluster.shim.kill()
+        eventually(lambda: cluster.health(http)[1].get("role") == "leading", "the standby leads")
+        cluster.all_placed(space, PODS)
+        cluster.settled()
+        assert bindings.twice() == {}
+        # In order: the Lease is given back, and nobody waits for its end.
+        cluster.shim.start()
+        eventually(lambda: cluster.health()[1].get("role") == "standby", "the first one waits")
+        assert standby.stop() == 0
+        cluster.works()
+        cluster.settled()
+    finally:
+        standby.kill()
+        if not cluster.shim.running:
+            cluster.shim.start()
+            cluster.works()

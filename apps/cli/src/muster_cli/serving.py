@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import errno
 import resource
+import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
@@ -51,6 +52,10 @@ _SERVICES = "si.v1.Scheduler; muster.v1 Callbacks, Admin, Metrics, Events; healt
 _ADDRESS_ERRORS = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES)
 # More open files are of no use: connections are limited to 20,000, and a forwarded one uses two files.
 _FILES = 1 << 16
+# A thread that wants the interpreter gets it after so long (seconds; Python's own: 0.005). A busy loop lets go of it
+# for a moment at each turn. Each time, the wait of the log's writer and of gRPC's poller begins anew, so with a value
+# above a turn's length they get nothing as long as the loop has work.
+_SWITCH_S = 0.0005
 
 # Deriving's share of the processor if the followers have their own process; folding and exporting need the rest.
 _OWN_PROCESSOR_SHARE = 0.3
@@ -367,6 +372,7 @@ def _take_files() -> None:
 def _serve(settings: MusterSettings, build: Build, on_ready: Callable[[], None]) -> int:
     logs.configure(settings.process.log_level, settings.process.log_format)
     garbage.collect_rarely()
+    sys.setswitchinterval(_SWITCH_S)
     _take_files()
 
     def ready() -> None:

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/apache/yunikorn-k8shim/pkg/client"
+	"github.com/apache/yunikorn-k8shim/pkg/common/utils"
 	"github.com/apache/yunikorn-k8shim/pkg/conf"
 	"github.com/apache/yunikorn-k8shim/pkg/log"
 	"github.com/apache/yunikorn-k8shim/pkg/plugin/predicates"
@@ -25,6 +26,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"go.uber.org/zap"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/kubernetes"
 
 	"muster/kubernetes/shim/internal/gateway"
@@ -167,6 +169,23 @@ func (w *worker) begin() {
 				return begun.GetContext().GetSchedulerCache().GetPod(uid)
 			}
 			return nil
+		},
+		Running: func() []string {
+			begun := kubernetesShim.Load()
+			if begun == nil {
+				return nil
+			}
+			pods, err := begun.GetContext().GetSchedulerCache().List(labels.Everything())
+			if err != nil {
+				w.log.Warn("cannot list the running pods", zap.Error(err))
+			}
+			var running []string
+			for _, pod := range pods {
+				if utils.PodAlreadyBound(pod) {
+					running = append(running, string(pod.UID))
+				}
+			}
+			return running
 		},
 		Fail: func(err error) {
 			w.log.Error("ends", zap.Error(err))

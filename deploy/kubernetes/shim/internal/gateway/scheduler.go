@@ -54,6 +54,8 @@ type Settings struct {
 	Registry prometheus.Registerer
 	// Pod finds a pod by its UID; nil: there is none.
 	Pod func(uid string) *v1.Pod
+	// Running has the UIDs of the pods of this scheduler that run; nil: asks never wait for them.
+	Running func() []string
 	// Fail ends the process. It is called at most a few times, with errors of this package.
 	Fail func(error)
 }
@@ -72,6 +74,7 @@ type Scheduler struct {
 	nodes        *stream[*si.NodeResponse]
 	applications *stream[*si.ApplicationResponse]
 	allocations  *stream[*si.AllocationResponse]
+	recovery     *recovery
 	callbacks    *callbacks
 	running      sync.WaitGroup
 	reloading    sync.Mutex
@@ -209,24 +212,28 @@ func (s *Scheduler) begin(rmID string, callback api.ResourceManagerCallback) {
 		callback.UpdateAllocation,
 	)
 	s.allocations.handled = p.took
+	s.recovery = newRecovery(s.settings.Running, func(request *si.AllocationRequest) error {
+		return s.allocations.send(allocationPieces(rmID, request))
+	}, s.settings.Log)
 	s.callbacks = newCallbacks(s.link, p, callback)
 	for _, run := range []func(){
 		func() { s.nodes.run(s.ctx, nodeMethod) },
 		func() { s.applications.run(s.ctx, applicationMethod) },
 		func() { s.allocations.run(s.ctx, allocationMethod) },
 		func() { s.callbacks.run(s.ctx) },
+		func() { s.recovery.run(s.ctx) },
 	} {
 		s.running.Add(1)
 		go func() { defer s.running.Done(); run() }()
 	}
 }
 
-// UpdateAllocation sends asks, releases, and allocations that run already.
+// UpdateAllocation sends asks, releases, and allocations that run already. Asks wait for the latter after a start.
 func (s *Scheduler) UpdateAllocation(request *si.AllocationRequest) error {
 	if s.settings.Pod != nil {
 		tagAsks(request, s.settings.Pod)
 	}
-	return s.allocations.send(allocationPieces(s.link.rmID, request))
+	return s.recovery.take(request)
 }
 
 // UpdateApplication sends applications to add and to remove.

@@ -25,7 +25,11 @@ ASKS = 200  # of a message
 MEMORY_MAX_BYTES = 600 << 20
 CONFIG = "partitions: [{name: default, queues: [{name: root, submitacl: '*', queues: [{name: a}]}]}]"
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240 + 10 * OVERLOAD_S)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(240 + 10 * OVERLOAD_S),
+    pytest.mark.usefixtures("not_forked"),  # (it counts its processes' memory)
+]
 
 
 def quantity(vcore: int) -> si.Resource:

@@ -10,6 +10,8 @@ from perf.compare_bench import ROOT, git, system, worktree
 from perf.peer_bench import ROWS
 from perf.sockets import SCENARIOS, Scenario, System, build, measure, muster, peer
 
+pytestmark = pytest.mark.usefixtures("not_forked")  # the processes are measured
+
 SMALL = {
     "front": "--nodes 10 --asks 300 --applications 10",
     "large": "--nodes 20 --asks 500 --applications 10",

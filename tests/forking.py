@@ -17,7 +17,8 @@ Every other process is started as always.
 
 from __future__ import annotations
 
-import ctypes
+import gc
+import importlib
 import json
 import os
 import select
@@ -33,6 +34,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
+from muster_runtime.as_child import end_with_parent
+
 _REQUEST_BYTES = 1 << 20
 _FOLLOWERS = "muster_cli.followers_child"
 # What the commands load when they run. (The queue configuration's reader is left out: its memory is limited.)
@@ -47,7 +50,6 @@ _LOADED = (
     "muster_cli.followers_process",
     _FOLLOWERS,
 )
-_PR_SET_PDEATHSIG = 1
 
 
 class ForkedProcess:
@@ -179,12 +181,10 @@ def forks() -> Iterator[ForkServer]:
 
 
 def serve(address: str, owner: int) -> None:
-    """Serves until the process ``owner`` ends. Returns in a child, after its program."""
-    import gc
-    import importlib
-
-    _end_with_parent(owner)
-    _ADDRESS.append(address)
+    """Serves until its parent, ``owner``, ends. Returns in a child, after its program."""
+    end_with_parent()
+    if os.getppid() != owner:
+        raise SystemExit(1)  # it has ended already
     for module in _LOADED:
         importlib.import_module(module)
     gc.collect()
@@ -204,7 +204,7 @@ def serve(address: str, owner: int) -> None:
                 continue
             connection, _ = listener.accept()
             with connection:
-                run = _fork(connection, poller, children)
+                run = _fork(connection, poller, children, address)
             if run is not None:
                 listener.close()
                 for pidfd, (_, status) in children.items():
@@ -214,7 +214,7 @@ def serve(address: str, owner: int) -> None:
 
 
 def _fork(
-    connection: socket.socket, poller: select.poll, children: dict[int, tuple[int, int]]
+    connection: socket.socket, poller: select.poll, children: dict[int, tuple[int, int]], address: str
 ) -> Callable[[], None] | None:
     text, fds, _, _ = socket.recv_fds(connection, _REQUEST_BYTES, 3)
     request = json.loads(text)
@@ -222,7 +222,7 @@ def _fork(
     pid = os.fork()
     if pid == 0:
         os.close(status)
-        return lambda: _become(request, out, passed)
+        return lambda: _become(request, out, passed, address)
     os.close(out)
     for fd in passed:
         os.close(fd)
@@ -245,7 +245,7 @@ def _tell_end(pidfd: int, pid: int, status: int) -> None:
     os.close(status)
 
 
-def _become(request: dict[str, Any], out: int, passed: list[int]) -> NoReturn:
+def _become(request: dict[str, Any], out: int, passed: list[int], address: str) -> NoReturn:
     os.chdir(request["directory"])
     os.environ.clear()
     os.environ.update(request["environment"])
@@ -261,10 +261,10 @@ def _become(request: dict[str, Any], out: int, passed: list[int]) -> NoReturn:
                 os.dup2(fd, request["pass_fd"], inheritable=False)
                 os.close(fd)
         _end_with(request["parent"])
-        _run_module(request["target"][0])
+        importlib.import_module(request["target"][0]).main()
     else:
         os.setsid()
-        _fork_followers()
+        _fork_followers(address)
         sys.argv[0] = str(Path(sys.executable).with_name("muster"))
         from muster_cli.main import main
 
@@ -272,17 +272,11 @@ def _become(request: dict[str, Any], out: int, passed: list[int]) -> NoReturn:
     raise SystemExit(0)
 
 
-def _run_module(module: str) -> None:
-    import importlib
-
-    importlib.import_module(module).main()
-
-
-def _fork_followers() -> None:
+def _fork_followers(address: str) -> None:
     """Lets this process start its followers through the server, too."""
     from muster_runtime.child_process import ChildProcess
 
-    server, otherwise = ForkServer(_ADDRESS[0]), ChildProcess.popen
+    server, otherwise = ForkServer(address), ChildProcess.popen
 
     def popen(command: list[str], *, pass_fds: tuple[int], env: Mapping[str, str], **more: Any) -> Any:
         if _FOLLOWERS not in command:
@@ -290,9 +284,6 @@ def _fork_followers() -> None:
         return server.start([_FOLLOWERS, command[-1]], env, 2, session=False, pass_fd=pass_fds[0])
 
     ChildProcess.popen = popen
-
-
-_ADDRESS: list[str] = []
 
 
 def _end_with(parent: int) -> None:
@@ -304,9 +295,3 @@ def _end_with(parent: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=watch, name="parent-watch", daemon=True).start()
-
-
-def _end_with_parent(owner: int) -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
-    if os.getppid() != owner:
-        raise SystemExit(1)

@@ -28,7 +28,7 @@ def become_child(of_whom: str) -> socket.socket:
     """
     if len(sys.argv) != 2 or not sys.argv[1].isdigit():
         raise SystemExit(f"{of_whom} must start this process")
-    _end_with_parent()
+    end_with_parent()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     return socket.socket(fileno=int(sys.argv[1]))
@@ -58,7 +58,7 @@ async def _run(end: socket.socket, messages: Any, serve: Callable[[Channel[Any]]
     os._exit(code)  # a plugin's task or thread might never end
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """Makes Linux kill this process with the thread that started it. On other systems the closed pipe ends the
     process.
     """

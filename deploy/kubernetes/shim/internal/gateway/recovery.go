@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -47,9 +48,9 @@ func newRecovery(running func() []string, send func(*si.AllocationRequest) error
 
 // take sends a request, without the asks that have to wait.
 func (r *recovery) take(request *si.AllocationRequest) error {
-	// (Before the mutex: the shim's own locks are taken in there.)
+	// (Before the mutex: the shim's own locks are taken in there. Only for the first ask: it looks at all pods.)
 	var running []string
-	if !r.started.Load() {
+	if !r.started.Load() && slices.ContainsFunc(request.Allocations, isAsk) {
 		running = r.running()
 	}
 	r.mutex.Lock()
@@ -60,7 +61,7 @@ func (r *recovery) take(request *si.AllocationRequest) error {
 	r.rmID = request.RmID
 	var now, asks []*si.Allocation
 	for _, allocation := range request.Allocations {
-		if allocation.NodeID == "" {
+		if isAsk(allocation) {
 			asks = append(asks, allocation)
 			continue
 		}
@@ -81,6 +82,8 @@ func (r *recovery) take(request *si.AllocationRequest) error {
 	}
 	return r.goOn()
 }
+
+func isAsk(allocation *si.Allocation) bool { return allocation.NodeID == "" }
 
 // begin notes what is still to be reported. (The shim knows all pods before it sends the first ask.)
 func (r *recovery) begin(running []string) {
@@ -110,14 +113,10 @@ func (r *recovery) seen(uid string) {
 // forget drops a held ask. (The release is sent nevertheless: Muster takes releases of what it does not know.)
 func (r *recovery) forget(release *si.AllocationRelease) {
 	delete(r.missing, release.AllocationKey)
-	kept := r.held[:0]
-	for _, ask := range r.held {
-		whole := release.AllocationKey == ""
-		if ask.ApplicationID != release.ApplicationID || !(whole || ask.AllocationKey == release.AllocationKey) {
-			kept = append(kept, ask)
-		}
-	}
-	r.held = kept
+	whole := release.AllocationKey == ""
+	r.held = slices.DeleteFunc(r.held, func(ask *si.Allocation) bool {
+		return ask.ApplicationID == release.ApplicationID && (whole || ask.AllocationKey == release.AllocationKey)
+	})
 }
 
 func (r *recovery) goOn() error {

@@ -65,8 +65,7 @@ class Recovery:
         node = state.nodes[allocation.node_id]
         self._books.hold(allocation, node)
         out.touch(allocation, state.name)
-        if node in state.checks.of_nodes:  # (it may have taken the room of an open proposal)
-            self._questions.node_shrank(node, out)
+        self._questions.node_shrank(node, out)  # (it may have taken the room of an open proposal)
         if allocation.foreign:
             self._node_books.occupied_event(node.node_id, out, now_ns)
             if echo:

@@ -152,7 +152,7 @@ class Offers:
         if on is None or not on.offers:
             return
         node = state.nodes.get(node_id)
-        if node is not None and node in state.checks.of_nodes:
+        if node is not None:
             self._questions.node_shrank(node, out)
         counted = on if node is None else counted_of(on)
         offers = [entry for entries in counted.offers.values() for entry in entries]

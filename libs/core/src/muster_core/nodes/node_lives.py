@@ -140,8 +140,7 @@ class NodeLives:
         node.has_offers = has_offers
         if on is not None:
             self._external.node_is_there(on, out, now_ns, came=came)
-        if node in state.checks.of_nodes:  # (the RM or a source may have taken the room meanwhile)
-            self._questions.node_shrank(node, out)
+        self._questions.node_shrank(node, out)  # (the RM or a source may have taken the room meanwhile)
         if on is not None and came:  # (allocations on the node count in queues)
             self._questions.limits_shrank(out)
 

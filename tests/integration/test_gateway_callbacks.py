@@ -769,6 +769,27 @@ async def test_a_slow_reader_holds_its_own_events_up_and_loses_none(world: Rig) 
     assert questions == [1], "the question did not wait for the last event"
 
 
+async def test_a_stream_that_has_events_at_its_start_catches_up_with_questions_first(quick: Rig) -> None:
+    gateway = await quick.gateway()
+    channel = await quick.registered(gateway)
+    await quick.scheduler.happen("rm", *[f"e{n}" for n in range(2_000)], padding="x" * 1_000)
+    quotas = gateway._servicer._parts.quotas  # type: ignore[union-attr]
+    seated = quotas.seated
+
+    async def seated_with_events(*of: Any) -> None:
+        """The last step before the stream writes: until then events pile up."""
+        await seated(*of)
+        feed = gateway._table.get("rm", CALLBACK)._events  # type: ignore[union-attr]
+        await eventually(lambda: feed._waiting_bytes >= 500_000, "what may wait is full")
+        await quick.scheduler.ask("rm", 1)
+
+    quotas.seated = seated_with_events  # type: ignore[method-assign]
+    stream = await channel.connect(events=True, events_after=0, predicates=True)
+    first = await stream.receive()
+    assert [question.id for question in first.predicates] == [1], "the question comes before the events"
+    assert (await stream.events(1_999))[-1] == ("e1999", 1_999)
+
+
 async def test_a_client_that_breaks_off_in_the_middle_of_a_write_is_no_defect(quick: Rig) -> None:
     gateway = await quick.gateway()
     channel = await quick.registered(gateway)

@@ -244,7 +244,14 @@ class CallbackStream(RmStream):
     async def _write_due(self) -> None:
         await super()._write_due()
         events = self._events
-        while events is not None and self._error is None and (batch := events.next_batch()) is not None:
+        # A feed that is not attached misses responses. They come first: a slow client may take minutes for its events.
+        while (
+            events is not None
+            and self._feed is not None
+            and self._feed.attached
+            and self._error is None
+            and (batch := events.next_batch()) is not None
+        ):
             await self._context.write(batch)
             if events.sent():
                 self._requests_written.set()

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from kubernetes.bindings import Bindings
 from kubernetes.cluster import VARIABLE, ControlPlane
 from kubernetes.rig import Rig, build_shim
 from wanting import give_up, server_wanted
@@ -83,3 +84,10 @@ def cluster(rig: Rig) -> Iterator[Rig]:
     """The module's rig, without pods and nodes before and after each test."""
     yield rig
     rig.clear()
+
+
+@pytest.fixture
+def bindings(kubeconfig: Path) -> Iterator[Bindings]:
+    one = Bindings(kubeconfig)
+    yield one
+    one.close()

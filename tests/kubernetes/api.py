@@ -46,6 +46,7 @@ _PLACES = {
     "ClusterRole": ("apis/rbac.authorization.k8s.io/v1", "clusterroles", False),
     "FlowSchema": ("apis/flowcontrol.apiserver.k8s.io/v1", "flowschemas", False),
     "PriorityLevelConfiguration": ("apis/flowcontrol.apiserver.k8s.io/v1", "prioritylevelconfigurations", False),
+    "SelfSubjectAccessReview": ("apis/authorization.k8s.io/v1", "selfsubjectaccessreviews", False),
     "ReplicaSet": ("apis/apps/v1", "replicasets", True),
     "ClusterRoleBinding": ("apis/rbac.authorization.k8s.io/v1", "clusterrolebindings", False),
 }

@@ -70,21 +70,39 @@ def build_shim() -> Path:
 class Rig:
     """Muster, a shim, and a cluster's API.
 
+    :param queues: the cluster's queue configuration; "": it has none.
+    :param settings: more variables of Muster.
+    :param cluster: the cluster's id, and Muster's name of this RM; ``beside``: the rig whose Muster this one uses.
     :ivar muster, shim: processes; ``api``: of the admin.
+    :ivar settings: more settings of the cluster's ConfigMap.
     """
 
-    def __init__(self, directory: Path, kubeconfig: Path, queues: str = "") -> None:
-        self.directory = directory
+    def __init__(
+        self,
+        directory: Path,
+        kubeconfig: Path,
+        queues: str = "",
+        *,
+        settings: Mapping[str, str] | None = None,
+        cluster: str = CLUSTER,
+        beside: Rig | None = None,
+    ) -> None:
+        self.directory, self.cluster = directory, cluster
+        directory.mkdir(parents=True, exist_ok=True)
         self.api = Api(kubeconfig)
         self.kubelets = Kubelets(self.api)
         grpc_port, http_port, shim_port = free_ports(3)
         self.grpc, self.http = f"127.0.0.1:{grpc_port}", f"http://127.0.0.1:{http_port}"
         self.shim_http = f"http://127.0.0.1:{shim_port}"
         up = ["up", "--data-dir", str(directory / "data"), "--grpc-address", self.grpc, "--http-address", self.http[7:]]
-        self.muster = LocalProcess(muster_command(*up), directory / "muster.log")
+        self.muster = LocalProcess(muster_command(*up), directory / "muster.log", settings)
+        self._owns_muster = beside is None
+        if beside is not None:
+            self.grpc, self.http, self.muster = beside.grpc, beside.http, beside.muster
         # The shim has the rights that the packages give it.
         self.shim_kubeconfig = directory / "shim.kubeconfig"
         self.shim = self.another_shim(shim_port)
+        self.settings: dict[str, str] = {}
         self.namespaces: list[str] = []
         self._made_nodes: set[str] = set()
         self._queues = queues
@@ -110,13 +128,19 @@ class Rig:
         token = self.api.token(ACCOUNT, NAMESPACE)
         self.shim_kubeconfig.write_text(json.dumps(kubeconfig_of(self.api.cluster, token)))
         self.configure(self._queues)
-        self.muster.start()
+        if self._owns_muster:
+            self.muster.start()
         self.shim.start()
         self.works()
 
     def configure(self, queues: str = "", **more: str) -> None:
         """Writes the ConfigMap."""
-        data = {"service.clusterId": CLUSTER, **({"queues.yaml": queues} if queues else {}), **more}
+        data = {
+            "service.clusterId": self.cluster,
+            **({"queues.yaml": queues} if queues else {}),
+            **self.settings,
+            **more,
+        }
         meta = {"name": "yunikorn-configs", "namespace": NAMESPACE}
         self.api.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": data})
 
@@ -147,7 +171,8 @@ class Rig:
     def close(self) -> None:
         self.shim.stop()
         self.kubelets.close()
-        self.muster.kill()
+        if self._owns_muster:
+            self.muster.kill()
         self.api.close()
 
     # ---- objects ---------------------------------------------------------------------------------------------------
@@ -209,6 +234,7 @@ class Rig:
     # ---- Muster's side ---------------------------------------------------------------------------------------------
 
     def ask(self, path: str) -> Any:
+        path += f"{'&' if '?' in path else '?'}rm={self.cluster}"
         with urllib.request.urlopen(f"{self.http}{path}", timeout=30) as answer:
             return json.load(answer)
 

@@ -51,7 +51,7 @@ class Creation(threading.Thread):
         return not self.is_alive()
 
 
-@pytest.mark.restarts_apiserver
+@pytest.mark.own_control_plane
 def test_a_thousand_pods_through_kills_in_turn(
     cluster: Rig, control_plane: ControlPlane | None, bindings: Bindings
 ) -> None:

@@ -86,7 +86,7 @@ def test_what_happens_while_muster_is_away_is_told_later(cluster: Rig) -> None:
     cluster.settled()
 
 
-@pytest.mark.restarts_apiserver
+@pytest.mark.own_control_plane
 def test_a_restarted_apiserver_stops_nothing(
     cluster: Rig, control_plane: ControlPlane | None, bindings: Bindings
 ) -> None:

@@ -233,8 +233,10 @@ class Rig:
 
     # ---- Muster's side ---------------------------------------------------------------------------------------------
 
-    def ask(self, path: str) -> Any:
-        path += f"{'&' if '?' in path else '?'}rm={self.cluster}"
+    def ask(self, path: str, *, of_all: bool = False) -> Any:
+        """What Muster's REST says: of this cluster's RM, or of all RMs."""
+        if not of_all:
+            path += f"{'&' if '?' in path else '?'}rm={self.cluster}"
         with urllib.request.urlopen(f"{self.http}{path}", timeout=30) as answer:
             return json.load(answer)
 

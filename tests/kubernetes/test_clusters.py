@@ -94,7 +94,7 @@ def test_one_tree_holds_in_both_clusters_and_nothing_is_mixed_up(clusters: tuple
         rig.settled()
         small = [each for each in rig.placed("same") if each["metadata"]["name"].startswith("small")]
         assert len(small) == 1
-    shown = {each["rmID"]: each["policyGroup"] for each in east.ask("/ws/v1/resource-managers")}
+    shown = {each["rmID"]: each["policyGroup"] for each in east.ask("/ws/v1/resource-managers", of_all=True)}
     assert shown == {"east": GROUP, "west": GROUP}
 
 

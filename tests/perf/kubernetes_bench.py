@@ -310,12 +310,20 @@ def main() -> None:
                     result = run(name, scenario, Path(directory))
                 runs[name].append(result)
                 console.print(f"{scenario.name}, round {round_ + 1}, {name}: {asdict(result)}")
-        found[scenario.name] = {
-            name: {"median": medians(results), "rounds": [asdict(each) for each in results]}
-            for name, results in runs.items()
-        }
+                found[scenario.name] = {
+                    each: {"median": medians(results), "rounds": [asdict(one) for one in results]}
+                    for each, results in runs.items()
+                    if results
+                }
+                if given.json:  # (Whoever ends a long measurement has what was measured.)
+                    put(_report(facts, found), given.json)
     show(found)
-    put({"machine": {**facts, "load_after": round(os.getloadavg()[0], 2)}, "scenarios": found}, given.json)
+    if not given.json:
+        put(_report(facts, found), None)
+
+
+def _report(facts: Json, found: Json) -> Json:
+    return {"machine": {**facts, "load_after": round(os.getloadavg()[0], 2)}, "scenarios": found}
 
 
 if __name__ == "__main__":

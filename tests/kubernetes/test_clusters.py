@@ -79,21 +79,23 @@ def clean(clusters: tuple[Rig, Rig]) -> Iterator[None]:
 
 
 def test_one_tree_holds_in_both_clusters_and_nothing_is_mixed_up(clusters: tuple[Rig, Rig]) -> None:
-    for rig, cpu in zip(clusters, ("4", "2"), strict=True):
+    east, west = clusters
+    # (a node's cores, pods of one core that fit beside one of 600m)
+    for rig, cpu, others in ((east, "4", 3), (west, "2", 1)):
         # The same names on both sides: of namespace, node, application and pods.
         space = rig.namespace("same")
         rig.nodes(node("same", cpu=cpu))
+        small = [pod(f"small-{i}", space, app="small", cpu="600m", labels={"queue": "root.small"}) for i in range(2)]
+        rig.api.create_all(small)
+        # The tree's limit is each cluster's: one of two fits.
+        eventually(lambda rig=rig: len(rig.placed("same")) == 1, f"{rig.cluster}: one pod fits into the small queue")
         rig.api.create_all([pod(f"p{i}", space, app="same", cpu="1") for i in range(6)])
-        rig.api.create_all(
-            [pod(f"small-{i}", space, app="small", cpu="600m", labels={"queue": "root.small"}) for i in range(2)]
+        eventually(
+            lambda rig=rig, others=others: len(rig.placed("same")) == 1 + others, f"{rig.cluster}: its node is full"
         )
-    east, west = clusters
-    # The tree's limit is each cluster's: one of two fits. The rest of a node is for the others.
-    for rig, placed in ((east, 3 + 1), (west, 1 + 1)):
-        eventually(lambda rig=rig, placed=placed: len(rig.placed("same")) == placed, f"{rig.cluster}: {placed} pods")
         rig.settled()
-        small = [each for each in rig.placed("same") if each["metadata"]["name"].startswith("small")]
-        assert len(small) == 1
+    for rig in clusters:
+        rig.settled()
     shown = {each["rmID"]: each["policyGroup"] for each in east.ask("/ws/v1/resource-managers", of_all=True)}
     assert shown == {"east": GROUP, "west": GROUP}
 

@@ -176,6 +176,9 @@ bench-idle: install-dev ## what partitions cost that nobody uses: processor time
 bench-scale: install-dev ## 1 to 4 schedulers, 1 to 64 RMs through gateways: rates, processor time, memory; JSON (BENCH_ARGS='--cells 2,2,8')
 	@$(BIN)/python -m tests.perf.scale_bench $(BENCH_ARGS)
 
+bench-simulate: install-dev ## decisions per second of simulations in virtual time; a JSON line for each workload
+	@$(BIN)/python -m tests.perf.simulate_bench $(BENCH_ARGS)
+
 bench-neighbours: install-dev ## one RM's asks beside an RM that asks for much, hostile configurations, readers of metrics; JSON
 	@$(BIN)/python -m tests.perf.neighbours_bench $(BENCH_ARGS)
 

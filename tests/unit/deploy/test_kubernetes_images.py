@@ -51,3 +51,13 @@ def test_the_shims_image_has_nothing_but_the_program() -> None:
     assert "ARG FINAL_IMAGE=scratch" in SHIM
     assert "RUN " not in final
     assert 'ENTRYPOINT ["/muster-kubernetes-shim"]' in final
+
+
+def test_the_shim_knows_the_events_that_it_does_not_write() -> None:
+    notices = (KUBERNETES / "shim" / "internal" / "gateway" / "notices.go").read_text()
+    line = re.search(r"^var unwritten = .*$", notices, re.MULTILINE)
+    assert line
+    messages = re.findall(r'"([^"]+)": true', line[0])
+    sources = "".join(path.read_text() for path in (ROOT / "libs/core/src/muster_core").rglob("*.py"))
+    assert len(messages) == 2
+    assert all(f'"{message}"' in sources for message in messages)

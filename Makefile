@@ -188,6 +188,10 @@ profile: install-dev ## where the processor time of one ask goes, by process, th
 bench-peer: install-dev ## beside YuniKorn's own core (needs Go), ratios into docs/performance.md; JSON (BENCH_ARGS='--rounds 3')
 	@$(BIN)/python -m tests.perf.peer_bench --write $(BENCH_ARGS)
 
+bench-kubernetes: install-dev ## pods/s and ask to bound on a Kubernetes control plane, beside YuniKorn's core in process (needs Go); JSON (BENCH_ARGS='--only small')
+	@$(BIN)/python tests/kubernetes/cluster.py build
+	@$(BIN)/python -m tests.perf.kubernetes_bench $(BENCH_ARGS)
+
 bench-compare: install-dev ## this revision beside another one, alternately (BASE=main BENCH_ARGS='--rounds 3 --only front'; needs Go)
 	@$(BIN)/python -m tests.perf.compare_bench $(BASE) $(BENCH_ARGS)
 

@@ -54,11 +54,11 @@ help: ## this list
 install: $(VENV)/.installed ## Muster into .venv: .venv/bin/muster
 install-dev: $(VENV)/.installed-dev ## the same, with what tests and checks need
 
-$(VENV)/.installed: $(RUN_TIME) pyproject.toml scripts/venv
+$(VENV)/.installed: $(RUN_TIME) pyproject.toml libs/client/pyproject.toml scripts/venv
 	@scripts/venv $(VENV) $(RUN_TIME)
 	@touch $@
 
-$(VENV)/.installed-dev: $(DEVELOPMENT) pyproject.toml scripts/venv
+$(VENV)/.installed-dev: $(DEVELOPMENT) pyproject.toml libs/client/pyproject.toml scripts/venv
 	@scripts/venv $(VENV) $(DEVELOPMENT)
 	@touch $@ $(VENV)/.installed
 
@@ -204,6 +204,12 @@ proto: install-dev ## stubs from proto/, and where Go is here those of the progr
 
 lock: install-dev ## resolve requirements/*.lock anew
 	PATH="$(abspath $(BIN)):$$PATH" scripts/lock --upgrade
+
+dist: install-dev ## wheels and source distributions of muster and muster-client, into dist/; the same tree gives the same bytes
+	@VENV=$(VENV) scripts/dist dist
+
+dist-test: install-dev ## both wheels in empty environments: the demo, a first allocation, every missing extra
+	$(BIN)/pytest -s tests/dist $(PYTEST_ARGS)
 
 compose-test: install-dev ## the compose stack for real: build, start, ask everything, replay a trace, account for every task, remove
 	@scripts/compose-test

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from muster_client.local import LocalProcess, free_ports, muster_command
+from muster_replay.local import LocalProcess, free_ports, muster_command
 from up import Up
 
 

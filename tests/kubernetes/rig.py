@@ -18,7 +18,7 @@ from kubernetes.api import Api, ApiFailed, Json
 from kubernetes.cluster import kubeconfig_of
 from kubernetes.kubelets import FAKE, Kubelets
 from kubernetes.violations import violations
-from muster_client.local import LocalProcess, free_ports, muster_command
+from muster_replay.local import LocalProcess, free_ports, muster_command
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIM = ROOT / "deploy" / "kubernetes" / "shim"

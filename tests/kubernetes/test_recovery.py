@@ -11,7 +11,7 @@ from kubernetes.api import Api, Json
 from kubernetes.cluster import ControlPlane
 from kubernetes.kubelets import node
 from kubernetes.rig import Rig, eventually, pod
-from muster_client.local import free_ports
+from muster_replay.local import free_ports
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(900)]
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
-from muster_runtime import logs
-from muster_runtime.access import AccessWrong
+from muster_client.access import AccessWrong
+from muster_runtime import extras, logs
 from muster_runtime.terminal import Screen, give_up_output, guard_tracebacks, say
 
 from muster_cli import contexts
@@ -174,7 +174,7 @@ def derive(*, http_address: str | None = None, common: Common = _COMMON) -> int:
 
 @app.command(group=RUN)
 def replay_trace(
-    trace: Path,
+    trace: Path | None = None,
     *,
     gateway: GatewayAddress = DEFAULT_GATEWAY,
     http: HttpAddress = DEFAULT_HTTP,
@@ -188,7 +188,7 @@ def replay_trace(
 ) -> int:
     """Replays a cluster's trace through a gateway and accounts for every task.
 
-    :param trace: directory with nodes.csv.gz and pods.csv.gz.
+    :param trace: directory with nodes.csv.gz, pods.csv.gz and queues.yaml [openb, which comes with Muster].
     :param gateway: gRPC address of the gateway.
     :param http: host:port or URL of the REST front, for utilisation, reasons and events.
     :param rm_id: the RM to register as.
@@ -198,14 +198,15 @@ def replay_trace(
     :param json: also write the report there, as JSON; "-": to standard output, instead of the tables.
     :param keep: stay connected afterwards, until interrupted; otherwise the RM shuts down.
     """
-    from muster_client.replay import main_replay
+    from muster_replay.replay import main_replay
+    from muster_replay.trace import OPENB
 
     access = flags.access()
     check_reachable(gateway)
     check_reachable(http)
     logs.configure("warning", "auto")
     return main_replay(
-        trace,
+        trace or OPENB,
         gateway,
         http,
         rm_id,
@@ -220,7 +221,7 @@ def replay_trace(
 
 @app.command(group=RUN)
 def demo(
-    trace: Path = Path("examples/openb"),
+    trace: Path | None = None,
     *,
     data_dir: Path | None = None,
     json: ReportFile = None,
@@ -229,16 +230,17 @@ def demo(
 ) -> int:
     """Starts `muster up` in a new directory and replays a trace through it.
 
-    :param trace: directory with nodes.csv.gz and pods.csv.gz.
+    :param trace: directory with nodes.csv.gz, pods.csv.gz and queues.yaml [openb, which comes with Muster].
     :param data_dir: directory of the log and history [a new temporary directory, which is not deleted].
     :param json: also write the report there, as JSON; "-": to standard output, instead of the tables.
     :param keep: leave Muster running until interrupted.
     :param timeout_s: for all tasks to be placed or to have a reason, from the last ask on.
     """
-    from muster_client.demo import main_demo
+    from muster_replay.demo import main_demo
+    from muster_replay.trace import OPENB
 
     logs.configure("warning", "auto")
-    return main_demo(trace, data_dir=data_dir, json_file=json, keep=keep, timeout_s=timeout_s)
+    return main_demo(trace or OPENB, data_dir=data_dir, json_file=json, keep=keep, timeout_s=timeout_s)
 
 
 @app.command(group=LOOK)
@@ -590,6 +592,11 @@ def run(arguments: Sequence[str]) -> int:
     except SettingsError as error:
         for problem in error.problems:
             say(f"muster: {problem}", error=True)
+        return 2
+    except ImportError as error:
+        if not extras.is_extra(error):
+            raise
+        say(f"muster: {extras.explained(error)}", error=True)
         return 2
     except KeyboardInterrupt:
         return 130

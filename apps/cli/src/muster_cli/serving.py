@@ -26,6 +26,7 @@ from muster_core.external.errors import NotSynced
 from muster_core.external.errors import SettingsWrong as ExternalSettingsWrong
 from muster_event_publisher.errors import SinkSettingsWrong
 from muster_runtime import logs
+from muster_runtime.extras import require
 from muster_runtime.http_server import HttpServer
 from muster_runtime.liveness import Liveness
 from muster_runtime.private_files import make_private_directory, private_umask
@@ -148,7 +149,9 @@ def one(
 ) -> int:
     """Runs one service in a process of its own."""
     settings = load(file, assignments, [*_given(flags), *_queue_config(config)], STANDALONE_DEFAULTS).values
-    if settings.log.backend != "kafka":
+    if settings.log.backend == "kafka":
+        require("aiokafka", "log.backend = kafka")
+    else:
         raise UsageError(
             f"log.backend {settings.log.backend}: a service in a process of its own needs Kafka "
             "(MUSTER_LOG__BACKEND=kafka); muster up runs all services on one machine"
@@ -232,6 +235,7 @@ def _event_publisher(settings: MusterSettings, bus: Log, clock: Clock) -> Plan:
 
 
 def _derive(settings: MusterSettings, bus: Log, clock: Clock) -> Plan:
+    require("faust", "muster derive")
     from muster_event_publisher.derive.faust_app import FaustDerive
 
     if not settings.log.derived_topics:

@@ -18,10 +18,10 @@ from typing import ClassVar
 import grpc
 import grpc.aio
 from grpc_health.v1 import health_pb2
-from muster_runtime.access import PLAIN, Access
+from muster_client.access import PLAIN, Access
 from muster_runtime.private_files import open_private
 
-from muster_client.errors import ReplayFailed
+from muster_replay.errors import ReplayFailed
 
 _PROBE_TIMEOUT_S = 1.0
 _PROBE_PAUSE_S = 0.1

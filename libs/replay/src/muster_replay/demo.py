@@ -9,13 +9,14 @@ from pathlib import Path
 from muster_runtime.private_files import make_private_directory
 from muster_runtime.terminal import Screen, marked
 
-from muster_client.errors import ReplayFailed
-from muster_client.local import LocalProcess, free_ports, muster_command
-from muster_client.replay import is_standard_output, main_replay
+from muster_replay.errors import ReplayFailed
+from muster_replay.local import LocalProcess, free_ports, muster_command
+from muster_replay.replay import is_standard_output, main_replay
+from muster_replay.trace import OPENB
 
 
 def main_demo(
-    directory: Path = Path("examples/openb"),
+    directory: Path = OPENB,
     *,
     data_dir: Path | None = None,
     json_file: Path | None = None,
@@ -26,7 +27,7 @@ def main_demo(
 
     :param directory: of the trace.
     :param data_dir: directory of Muster's log and history; None: a new temporary directory, which stays.
-    :param json_file: as :func:`~muster_client.replay.main_replay` takes it.
+    :param json_file: as :func:`~muster_replay.replay.main_replay` takes it.
     :param keep: keep Muster running until interrupted.
     """
     console = Screen(stderr=is_standard_output(json_file))

@@ -206,7 +206,7 @@ lock: install-dev ## resolve requirements/*.lock anew
 	PATH="$(abspath $(BIN)):$$PATH" scripts/lock --upgrade
 
 dist: install-dev ## wheels and source distributions of muster and muster-client, into dist/; the same tree gives the same bytes
-	@VENV=$(VENV) scripts/dist dist
+	@PYTHON=$(BIN)/python scripts/dist dist
 
 dist-test: install-dev ## both wheels in empty environments: the demo, a first allocation, every missing extra
 	$(BIN)/pytest -s tests/dist $(PYTEST_ARGS)

@@ -12,8 +12,9 @@ from muster_runtime import extras
 from muster_runtime.extras import EXTRAS, ExtraMissing, explained, is_extra, require
 from packaging.requirements import Requirement
 
-PROJECT = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
-CLIENT = tomllib.loads((Path(__file__).parents[3] / "libs/client/pyproject.toml").read_text())["project"]
+ROOT = Path(__file__).parents[3]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+CLIENT = tomllib.loads((ROOT / "libs/client/pyproject.toml").read_text())["project"]
 # Distribution → import packages, where the names differ.
 PACKAGES = {"faust-streaming": {"faust", "mode"}}
 
@@ -36,6 +37,12 @@ def test_both_distributions_have_one_version() -> None:
     assert CLIENT["version"] == PROJECT["version"]
     assert f"muster-client=={PROJECT['version']}" in PROJECT["dependencies"]
     assert set(CLIENT["dependencies"]) <= set(PROJECT["dependencies"])
+
+
+@pytest.mark.parametrize("name", ["LICENSE", "NOTICE"])
+def test_the_client_has_the_same_terms(name: str) -> None:
+    """A copy: a source distribution has no files from outside of its folder."""
+    assert (ROOT / "libs/client" / name).read_text() == (ROOT / name).read_text()
 
 
 def test_what_is_installed_is_required_silently() -> None:

@@ -135,6 +135,7 @@ check: install-dev ## style, types, who imports whom, stubs, locks, tables of en
 	PYTHON=$(BIN)/python scripts/proto --check
 	$(BIN)/python scripts/check-locks
 	$(BIN)/python scripts/route-tables --check
+	$(BIN)/python scripts/command-files --check
 
 format: install-dev ## put the code into its style
 	$(BIN)/ruff check --fix .
@@ -196,6 +197,9 @@ figures: install-dev ## the tables of figures in docs/performance.md and docs/ca
 
 routes: install-dev ## the tables of endpoints in docs/rest.md and docs/security.md
 	@$(BIN)/python scripts/route-tables
+
+command-files: install-dev ## the manual page and the shells' completions in deploy/system
+	@$(BIN)/python scripts/command-files
 
 proto: install-dev ## stubs from proto/, and where Go is here those of the programs in Go
 	PYTHON=$(BIN)/python scripts/proto

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import urllib.error
 import urllib.request
@@ -122,9 +123,14 @@ async def test_a_wide_address_needs_a_token(tmp_path: Path) -> None:
         up.process.kill()
 
 
-async def test_it_names_the_ports_that_the_system_chose(tmp_path: Path) -> None:
+async def test_it_tells_the_chosen_ports_and_its_supervisor(tmp_path: Path) -> None:
     arguments = ["--data-dir", str(tmp_path / "data"), "--grpc-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0"]
-    process = LocalProcess(muster_command("up", *arguments), tmp_path / "muster.log")
+    process = LocalProcess(
+        muster_command("up", *arguments), tmp_path / "muster.log", {"NOTIFY_SOCKET": str(tmp_path / "notify")}
+    )
+    supervisor = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    supervisor.bind(str(tmp_path / "notify"))
+    supervisor.settimeout(60)
     process.start()
     try:
         await eventually(lambda: "  data   " in process.log_file.read_text(), "the lines after ready")
@@ -134,5 +140,9 @@ async def test_it_names_the_ports_that_the_system_chose(tmp_path: Path) -> None:
         assert f"  REST   {page}ws/v1/partitions\n" in banner
         assert await is_serving(grpc_address)
         assert b"<title>" in _read(page)
+        assert supervisor.recv(100) == b"READY=1"
+        assert process.stop() == 0
+        assert supervisor.recv(100) == b"STOPPING=1"
     finally:
-        process.stop()
+        process.kill()
+        supervisor.close()

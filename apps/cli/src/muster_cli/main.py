@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from cyclopts import App, Parameter
 from muster_client.access import AccessWrong
 from muster_runtime import extras, logs
-from muster_runtime.terminal import Screen, give_up_output, guard_tracebacks, say
+from muster_runtime.terminal import Screen, give_up_output, guard_tracebacks, say, write_data
 
 from muster_cli import contexts
 from muster_cli.audit_flags import AuditWanted
@@ -457,6 +457,18 @@ def show_version(*, json: bool = False) -> int:
     from muster_cli.versions import show
 
     return show(as_json=json)
+
+
+@app.command(group=OPERATE, name="completion")
+def show_completion(shell: Literal["bash", "zsh", "fish"], /) -> int:
+    """Prints the completion script for a shell (docs/command-line.md).
+
+    :param shell: whose.
+    """
+    from muster_cli.completion import script
+
+    write_data(script(app, shell))
+    return 0
 
 
 @topics_app.command(name="create")

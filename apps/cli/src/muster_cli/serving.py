@@ -30,6 +30,7 @@ from muster_runtime.extras import require
 from muster_runtime.http_server import HttpServer
 from muster_runtime.liveness import Liveness
 from muster_runtime.private_files import make_private_directory, private_umask
+from muster_runtime.supervisor import READY, notify
 from muster_runtime.terminal import Screen, marked
 
 from muster_cli import addresses, garbage, operations, queue_config
@@ -162,6 +163,8 @@ def one(
 ) -> int:
     """Runs one service in a process of its own."""
     settings = load(file, assignments, [*_given(flags), *_queue_config(config)], STANDALONE_DEFAULTS).values
+    if name == "derive":
+        require("faust", "muster derive")
     if settings.log.backend == "kafka":
         require("aiokafka", "log.backend = kafka")
     else:
@@ -248,7 +251,6 @@ def _event_publisher(settings: MusterSettings, bus: Log, clock: Clock) -> Plan:
 
 
 def _derive(settings: MusterSettings, bus: Log, clock: Clock) -> Plan:
-    require("faust", "muster derive")
     from muster_event_publisher.derive.faust_app import FaustDerive
 
     if not settings.log.derived_topics:
@@ -398,6 +400,7 @@ def _serve(settings: MusterSettings, build: Build, on_ready: Callable[[Plan], No
         garbage.settle()
         on_ready(plan)
         logs.ready()
+        notify(READY)
 
     try:
         with private_umask():  # for what libraries create; Muster's own files are private in any case

@@ -65,6 +65,9 @@ $(VENV)/.installed-dev: $(DEVELOPMENT) pyproject.toml libs/client/pyproject.toml
 demo: install ## a scheduler on this machine, a cluster's trace through it, and a table of what happened
 	@$(BIN)/muster demo
 
+demo-live: install ## a cluster whose tasks come, run for a while and end, with gangs and preemption, until Ctrl-C
+	@$(BIN)/muster demo --live
+
 examples: install ## every resource manager of examples/, one after the other, against a Muster of its own
 	@$(BIN)/python examples/run_all.py
 

@@ -9,7 +9,7 @@ _muster() {
   prev="${COMP_WORDS[COMP_CWORD-1]}"
 
   # Build list of options that take values (to skip their arguments)
-  local options_with_values='--action --address --app --application --asks-per-s --backup-dir --change --chunk --columns --config --config-path --count --data-dir --detail --event-handler --file --from --gateway --group --grpc-address --history --http --http-address --identity --interval --json --key --last --life --limit --name --new --newest --node --nodes --object --old --output --partition --partitions --plot --queue --reason --resource-manager --result --rm --rm-id --rows --set --settings --since --sort --start --state --statement --timeout-s --tls --tls-ca --tls-cert --tls-key --tls-server --to --to-data-dir --to-set --to-settings --token-file --trace --type --until --user --where --window -o'
+  local options_with_values='--action --address --app --application --asks-per-s --backup-dir --change --chunk --columns --config --config-path --count --data-dir --detail --event-handler --file --from --gateway --group --grpc-address --history --http --http-address --identity --interval --json --key --last --life --limit --name --new --newest --node --nodes --object --old --output --partition --partitions --plot --queue --reason --resource-manager --result --rm --rm-id --rows --seed --set --settings --since --sort --start --state --statement --timeout-s --tls --tls-ca --tls-cert --tls-key --tls-server --to --to-data-dir --to-set --to-settings --token-file --trace --type --until --user --where --window -o'
 
   # Build list of all valid command names (to distinguish from positionals)
   local all_commands='admin app application apply ask audit backup batch check completion config context create delete demo derive describe diff drain dump event-publisher events explain forget gateway get grow health history list migrate node nodes pause preemption queue queues replay-trace restore resume rms scheduler set show top topics undrain up usage use validate verify version view watch'
@@ -255,7 +255,7 @@ _muster() {
           ;;
         "demo")
           if [[ ${cur} == -* ]]; then
-            local -a _c=("--trace" "--data-dir" "--json" "--keep" "--timeout-s" "--help" "-h" "--version")
+            local -a _c=("--trace" "--data-dir" "--live" "--seed" "--json" "--keep" "--timeout-s" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do
@@ -272,6 +272,9 @@ _muster() {
                 ;;
               --data-dir)
                 COMPREPLY=( $(compgen -f -- "${cur}") )
+                ;;
+              --seed)
+                COMPREPLY=()
                 ;;
               --json)
                 COMPREPLY=( $(compgen -f -- "${cur}") )

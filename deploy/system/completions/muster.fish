@@ -6,7 +6,7 @@ function __fish_muster_using_command
     set -l cmd (commandline -opc)
     set -l subcommands
     set -l all_paths '|topics|topics create|topics verify|topics grow|topics describe|config|config check|config diff|config apply|config show|context|context list|context set|context use|context delete|admin|admin rms|admin pause|admin resume|admin forget|admin drain|admin undrain|admin dump|admin validate|events|events watch|events batch|explain|explain ask|explain application|explain queue|explain node|explain preemption|history|history app|history usage|history queues|history nodes|up|gateway|scheduler|view|event-publisher|derive|replay-trace|demo|health|backup|restore|verify|migrate|top|get|audit|version|completion|'
-    set -l options_with_values '--action --address --app --application --asks-per-s --backup-dir --change --chunk --columns --config --config-path --count --data-dir --detail --event-handler --file --from --gateway --group --grpc-address --history --http --http-address --identity --interval --json --key --last --life --limit --name --new --newest --node --nodes --object --old --output --partition --partitions --plot --queue --reason --resource-manager --result --rm --rm-id --rows --set --settings --since --sort --start --state --statement --timeout-s --tls --tls-ca --tls-cert --tls-key --tls-server --to --to-data-dir --to-set --to-settings --token-file --trace --type --until --user --where --window -o'
+    set -l options_with_values '--action --address --app --application --asks-per-s --backup-dir --change --chunk --columns --config --config-path --count --data-dir --detail --event-handler --file --from --gateway --group --grpc-address --history --http --http-address --identity --interval --json --key --last --life --limit --name --new --newest --node --nodes --object --old --output --partition --partitions --plot --queue --reason --resource-manager --result --rm --rm-id --rows --seed --set --settings --since --sort --start --state --statement --timeout-s --tls --tls-ca --tls-cert --tls-key --tls-server --to --to-data-dir --to-set --to-settings --token-file --trace --type --until --user --where --window -o'
     set -l all_commands 'admin app application apply ask audit backup batch check completion config context create delete demo derive describe diff drain dump event-publisher events explain forget gateway get grow health history list migrate node nodes pause preemption queue queues replay-trace restore resume rms scheduler set show top topics undrain up usage use validate verify version view watch'
     set -l skip_next 0
     # Extract command words (only real subcommand names) from command line
@@ -46,7 +46,7 @@ end
 function __fish_muster_positional_index
     set -l cmd (commandline -opc)
     set -l path_len $argv[1]
-    set -l options_with_values '--action --address --app --application --asks-per-s --backup-dir --change --chunk --columns --config --config-path --count --data-dir --detail --event-handler --file --from --gateway --group --grpc-address --history --http --http-address --identity --interval --json --key --last --life --limit --name --new --newest --node --nodes --object --old --output --partition --partitions --plot --queue --reason --resource-manager --result --rm --rm-id --rows --set --settings --since --sort --start --state --statement --timeout-s --tls --tls-ca --tls-cert --tls-key --tls-server --to --to-data-dir --to-set --to-settings --token-file --trace --type --until --user --where --window -o'
+    set -l options_with_values '--action --address --app --application --asks-per-s --backup-dir --change --chunk --columns --config --config-path --count --data-dir --detail --event-handler --file --from --gateway --group --grpc-address --history --http --http-address --identity --interval --json --key --last --life --limit --name --new --newest --node --nodes --object --old --output --partition --partitions --plot --queue --reason --resource-manager --result --rm --rm-id --rows --seed --set --settings --since --sort --start --state --statement --timeout-s --tls --tls-ca --tls-cert --tls-key --tls-server --to --to-data-dir --to-set --to-settings --token-file --trace --type --until --user --where --window -o'
     set -l skip_next 0
     set -l consumed_path 0
     set -l count 0
@@ -96,7 +96,7 @@ complete -c muster -n __fish_use_subcommand -a 'view' -d 'Runs the view: it foll
 complete -c muster -n __fish_use_subcommand -a 'event-publisher' -d 'Runs the event publisher: events over REST and streams, history in Parquet and …'
 complete -c muster -n __fish_use_subcommand -a 'derive' -d 'Runs the Faust application: a topic for each kind of event, and usage in window…'
 complete -c muster -n __fish_use_subcommand -a 'replay-trace' -d 'Replays a cluster'\''s trace through a gateway and accounts for every task.'
-complete -c muster -n __fish_use_subcommand -a 'demo' -d 'Starts muster up in a new directory and replays a trace through it.'
+complete -c muster -n __fish_use_subcommand -a 'demo' -d 'Starts muster up in a new directory and replays a trace through it, or with --l…'
 # Root-level options
 complete -c muster -n __fish_use_subcommand -l help -d 'Display this message and exit.'
 complete -c muster -n __fish_use_subcommand -s h -d 'Display this message and exit.'
@@ -384,6 +384,8 @@ complete -c muster -n '__fish_muster_using_command demo' -s h -d 'Display this m
 complete -c muster -n '__fish_muster_using_command demo' -l version -d 'Display application version.'
 complete -c muster -n '__fish_muster_using_command demo' -l trace -r -F -d 'directory with nodes.csv.gz, pods.csv.gz and queues.yaml [openb, which comes wi…'
 complete -c muster -n '__fish_muster_using_command demo' -l data-dir -r -F -d 'directory of the log and history [a new temporary directory, which is not delet…'
+complete -c muster -n '__fish_muster_using_command demo' -l live -d 'no trace, but a small cluster whose tasks come, run for a while and end, until …'
+complete -c muster -n '__fish_muster_using_command demo' -l seed -r -d 'of what the users of --live do.'
 complete -c muster -n '__fish_muster_using_command demo' -l json -r -F -d 'also write the report there, as JSON; "-": to standard output, instead of the t…'
 complete -c muster -n '__fish_muster_using_command demo' -l keep -d 'leave Muster running until interrupted.'
 complete -c muster -n '__fish_muster_using_command demo' -l timeout-s -r -d 'for all tasks to be placed or to have a reason, from the last ask on.'

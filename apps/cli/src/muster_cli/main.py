@@ -32,7 +32,7 @@ from muster_cli.common import (
     ReportFile,
     RmId,
 )
-from muster_cli.errors import CommandError
+from muster_cli.errors import CommandError, UsageError
 from muster_cli.events_flags import Wanted
 from muster_cli.history.commands import history_app
 from muster_cli.operator_commands import admin_app, explain_app
@@ -224,22 +224,32 @@ def demo(
     trace: Path | None = None,
     *,
     data_dir: Path | None = None,
+    live: bool = False,
+    seed: int = 1,
     json: ReportFile = None,
     keep: bool = False,
     timeout_s: float = 120.0,
 ) -> int:
-    """Starts `muster up` in a new directory and replays a trace through it.
+    """Starts `muster up` in a new directory and replays a trace through it, or with --live a cluster that lives on.
+
+    With --live users start tasks, gangs and urgent work until Ctrl-C, and a page shows it.
 
     :param trace: directory with nodes.csv.gz, pods.csv.gz and queues.yaml [openb, which comes with Muster].
     :param data_dir: directory of the log and history [a new temporary directory, which is not deleted].
+    :param live: no trace, but a small cluster whose tasks come, run for a while and end, until Ctrl-C.
+    :param seed: of what the users of --live do.
     :param json: also write the report there, as JSON; "-": to standard output, instead of the tables.
     :param keep: leave Muster running until interrupted.
     :param timeout_s: for all tasks to be placed or to have a reason, from the last ask on.
     """
-    from muster_replay.demo import main_demo
+    from muster_replay.demo import main_demo, main_live
     from muster_replay.trace import OPENB
 
     logs.configure("warning", "auto")
+    if live:
+        if trace is not None or json is not None or keep:
+            raise UsageError("--live plays no trace and has no report: expected it without TRACE, --json and --keep")
+        return main_live(data_dir=data_dir, seed=seed)
     return main_demo(trace or OPENB, data_dir=data_dir, json_file=json, keep=keep, timeout_s=timeout_s)
 
 

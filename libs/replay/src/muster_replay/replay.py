@@ -493,7 +493,7 @@ def main_replay(
     async def present(report: ReplayReport, client: RmClient) -> None:
         nonlocal code
         progress.stop()
-        report.next_places = next_places or report.next_places
+        report.next_places = report.next_places if next_places is None else next_places
         show(report)
         code = 0 if report.good else 1
         if keep:

@@ -10,7 +10,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 STUBS = ("muster_proto", "muster_si")
 
 
-class StubsHook(BuildHookInterface):  # type: ignore[type-arg, misc]
+class StubsHook(BuildHookInterface):  # type: ignore[type-arg]
     """Puts both packages beside muster_client: into a wheel, and into src/ of a source distribution."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:

@@ -120,10 +120,12 @@ class RmStream(Generic[R]):
         self._fruitless = 0  # losses in a row without a response in between
         self._taken_over = 0  # take-overs by another connection since the registration
 
-    async def send(self, payload: bytes, keys: Iterable[Hashable], hints: Iterable[Hashable] = ()) -> None:
+    async def send(
+        self, payload: bytes, keys: Iterable[Hashable], hints: Iterable[Hashable] = (), *, proves: bool = True
+    ) -> None:
         """Appends a message to the stream's order. Waits while the network or the journal has no room.
 
-        Keys and hints: see :meth:`Journal.append`.
+        Keys, hints and proof: see :meth:`Journal.append`.
 
         Raises: ClientClosed; ReregistrationNeeded if a new registration made the message void while it waited.
         """
@@ -136,7 +138,7 @@ class RmStream(Generic[R]):
             self._room.clear()
             with contextlib.suppress(TimeoutError):  # room also comes with time: see Journal.has_room
                 await asyncio.wait_for(self._room.wait(), timeout=self.journal.room_in_s(now) + 1.0)
-        self.journal.append(payload, keys, hints)
+        self.journal.append(payload, keys, hints, proves=proves)
         self._changed.set()
 
     async def all_answered(self, waits: Callable[[], bool] = lambda: False) -> None:

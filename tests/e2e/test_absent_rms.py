@@ -16,8 +16,8 @@ from e2e.gang_rig import Muster, P, muster_here
 from muster_client import Callbacks, EventsClient, Place, RmClient, application, ask, node
 from muster_client.admin import AdminClient
 from muster_client.errors import AdminRefused
-from muster_client.local import muster_command
 from muster_proto.si.v1.si_pb2_grpc import SchedulerStub
+from muster_replay.local import muster_command
 from waiting import eventually
 
 PATIENCE_S = 60.0

@@ -60,6 +60,7 @@ def test_show_as_a_table_and_only_what_was_changed(capsys: pytest.CaptureFixture
         (["gateway", "--set", "log.backend=sqlite"], "muster up"),
         (["health", "127.0.0.1:1"], "expected grpc://"),
         (["config", "check", "absent.yaml"], "absent.yaml: cannot be read"),
+        (["demo", "--live", "--keep"], "expected it without TRACE, --json and --keep"),
     ],
 )
 def test_an_invalid_call_is_one_line_and_exit_code_2(

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
-from muster_runtime import logs
-from muster_runtime.access import AccessWrong
-from muster_runtime.terminal import Screen, give_up_output, guard_tracebacks, say
+from muster_client.access import AccessWrong
+from muster_runtime import extras, logs
+from muster_runtime.terminal import Screen, give_up_output, guard_tracebacks, say, write_data
 
 from muster_cli import contexts
 from muster_cli.audit_flags import AuditWanted
@@ -174,7 +174,7 @@ def derive(*, http_address: str | None = None, common: Common = _COMMON) -> int:
 
 @app.command(group=RUN)
 def replay_trace(
-    trace: Path,
+    trace: Path | None = None,
     *,
     gateway: GatewayAddress = DEFAULT_GATEWAY,
     http: HttpAddress = DEFAULT_HTTP,
@@ -188,7 +188,7 @@ def replay_trace(
 ) -> int:
     """Replays a cluster's trace through a gateway and accounts for every task.
 
-    :param trace: directory with nodes.csv.gz and pods.csv.gz.
+    :param trace: directory with nodes.csv.gz, pods.csv.gz and queues.yaml [openb, which comes with Muster].
     :param gateway: gRPC address of the gateway.
     :param http: host:port or URL of the REST front, for utilisation, reasons and events.
     :param rm_id: the RM to register as.
@@ -198,14 +198,15 @@ def replay_trace(
     :param json: also write the report there, as JSON; "-": to standard output, instead of the tables.
     :param keep: stay connected afterwards, until interrupted; otherwise the RM shuts down.
     """
-    from muster_client.replay import main_replay
+    from muster_replay.replay import main_replay
+    from muster_replay.trace import OPENB
 
     access = flags.access()
     check_reachable(gateway)
     check_reachable(http)
     logs.configure("warning", "auto")
     return main_replay(
-        trace,
+        trace or OPENB,
         gateway,
         http,
         rm_id,
@@ -220,25 +221,36 @@ def replay_trace(
 
 @app.command(group=RUN)
 def demo(
-    trace: Path = Path("examples/openb"),
+    trace: Path | None = None,
     *,
     data_dir: Path | None = None,
+    live: bool = False,
+    seed: int = 1,
     json: ReportFile = None,
     keep: bool = False,
     timeout_s: float = 120.0,
 ) -> int:
-    """Starts `muster up` in a new directory and replays a trace through it.
+    """Starts `muster up` in a new directory and replays a trace through it, or with --live a cluster that lives on.
 
-    :param trace: directory with nodes.csv.gz and pods.csv.gz.
+    With --live users start tasks, gangs and urgent work until Ctrl-C, and a page shows it.
+
+    :param trace: directory with nodes.csv.gz, pods.csv.gz and queues.yaml [openb, which comes with Muster].
     :param data_dir: directory of the log and history [a new temporary directory, which is not deleted].
+    :param live: no trace, but a small cluster whose tasks come, run for a while and end, until Ctrl-C.
+    :param seed: of what the users of --live do.
     :param json: also write the report there, as JSON; "-": to standard output, instead of the tables.
     :param keep: leave Muster running until interrupted.
     :param timeout_s: for all tasks to be placed or to have a reason, from the last ask on.
     """
-    from muster_client.demo import main_demo
+    from muster_replay.demo import main_demo, main_live
+    from muster_replay.trace import OPENB
 
     logs.configure("warning", "auto")
-    return main_demo(trace, data_dir=data_dir, json_file=json, keep=keep, timeout_s=timeout_s)
+    if live:
+        if trace is not None or json is not None or keep:
+            raise UsageError("--live plays no trace and has no report: expected it without TRACE, --json and --keep")
+        return main_live(data_dir=data_dir, seed=seed)
+    return main_demo(trace or OPENB, data_dir=data_dir, json_file=json, keep=keep, timeout_s=timeout_s)
 
 
 @app.command(group=HISTORY)
@@ -519,6 +531,18 @@ def show_version(*, json: bool = False) -> int:
     return show(as_json=json)
 
 
+@app.command(group=OPERATE, name="completion")
+def show_completion(shell: Literal["bash", "zsh", "fish"], /) -> int:
+    """Prints the completion script for a shell (docs/command-line.md).
+
+    :param shell: whose.
+    """
+    from muster_cli.completion import script
+
+    write_data(script(app, shell))
+    return 0
+
+
 @topics_app.command(name="create")
 def topics_create(*, common: Common = _COMMON) -> int:
     """Creates missing topics and checks the others; changes no existing one."""
@@ -652,6 +676,11 @@ def run(arguments: Sequence[str]) -> int:
     except SettingsError as error:
         for problem in error.problems:
             say(f"muster: {problem}", error=True)
+        return 2
+    except ImportError as error:
+        if not extras.is_extra(error):
+            raise
+        say(f"muster: {extras.explained(error)}", error=True)
         return 2
     except KeyboardInterrupt:
         return 130

@@ -16,8 +16,8 @@ from muster_cli.errors import CommandError, UsageError
 from muster_cli.reach import check_reachable
 
 if TYPE_CHECKING:  # every command loads these flags, but few call a gateway
+    from muster_client.access import Access
     from muster_client.admin import AdminClient
-    from muster_runtime.access import Access
     from rich.console import RenderableType
 
 T = TypeVar("T")

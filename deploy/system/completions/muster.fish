@@ -5,9 +5,9 @@
 function __fish_muster_using_command
     set -l cmd (commandline -opc)
     set -l subcommands
-    set -l all_paths '|topics|topics create|topics verify|topics grow|topics describe|config|config check|config diff|config apply|config show|context|context list|context set|context use|context delete|admin|admin rms|admin pause|admin resume|admin forget|admin drain|admin undrain|admin dump|admin validate|events|events watch|events batch|explain|explain ask|explain application|explain queue|explain node|explain preemption|history|history app|history usage|history queues|history nodes|up|gateway|scheduler|view|event-publisher|derive|replay-trace|demo|health|backup|restore|verify|migrate|top|get|audit|version|completion|'
-    set -l options_with_values '--action --address --app --application --asks-per-s --backup-dir --change --chunk --columns --config --config-path --count --data-dir --detail --event-handler --file --from --gateway --group --grpc-address --history --http --http-address --identity --interval --json --key --last --life --limit --name --new --newest --node --nodes --object --old --output --partition --partitions --plot --queue --reason --resource-manager --result --rm --rm-id --rows --seed --set --settings --since --sort --start --state --statement --timeout-s --tls --tls-ca --tls-cert --tls-key --tls-server --to --to-data-dir --to-set --to-settings --token-file --trace --type --until --user --where --window -o'
-    set -l all_commands 'admin app application apply ask audit backup batch check completion config context create delete demo derive describe diff drain dump event-publisher events explain forget gateway get grow health history list migrate node nodes pause preemption queue queues replay-trace restore resume rms scheduler set show top topics undrain up usage use validate verify version view watch'
+    set -l all_paths '|topics|topics create|topics verify|topics grow|topics describe|config|config check|config diff|config apply|config show|context|context list|context set|context use|context delete|admin|admin rms|admin pause|admin resume|admin forget|admin drain|admin undrain|admin dump|admin validate|events|events watch|events batch|explain|explain ask|explain application|explain queue|explain node|explain preemption|history|history app|history usage|history queues|history nodes|up|gateway|scheduler|view|event-publisher|derive|replay-trace|demo|simulate|health|backup|restore|verify|migrate|top|get|audit|version|completion|'
+    set -l options_with_values '--action --address --app --application --asks-per-s --backup-dir --change --chunk --columns --config --config-path --count --data-dir --detail --event-handler --file --from --gateway --goal --group --grpc-address --history --html --http --http-address --identity --interval --json --keep --key --last --life --limit --name --new --newest --node --nodes --object --old --output --partition --partitions --plot --processes --queue --reason --resource-manager --result --rm --rm-id --rows --search --seed --seeds --set --settings --since --sort --speed --start --state --statement --tick-s --timeout-s --tls --tls-ca --tls-cert --tls-key --tls-server --to --to-data-dir --to-set --to-settings --token-file --trace --type --until --until-s --user --where --window -o'
+    set -l all_commands 'admin app application apply ask audit backup batch check completion config context create delete demo derive describe diff drain dump event-publisher events explain forget gateway get grow health history list migrate node nodes pause preemption queue queues replay-trace restore resume rms scheduler set show simulate top topics undrain up usage use validate verify version view watch'
     set -l skip_next 0
     # Extract command words (only real subcommand names) from command line
     set -e cmd[1]
@@ -46,7 +46,7 @@ end
 function __fish_muster_positional_index
     set -l cmd (commandline -opc)
     set -l path_len $argv[1]
-    set -l options_with_values '--action --address --app --application --asks-per-s --backup-dir --change --chunk --columns --config --config-path --count --data-dir --detail --event-handler --file --from --gateway --group --grpc-address --history --http --http-address --identity --interval --json --key --last --life --limit --name --new --newest --node --nodes --object --old --output --partition --partitions --plot --queue --reason --resource-manager --result --rm --rm-id --rows --seed --set --settings --since --sort --start --state --statement --timeout-s --tls --tls-ca --tls-cert --tls-key --tls-server --to --to-data-dir --to-set --to-settings --token-file --trace --type --until --user --where --window -o'
+    set -l options_with_values '--action --address --app --application --asks-per-s --backup-dir --change --chunk --columns --config --config-path --count --data-dir --detail --event-handler --file --from --gateway --goal --group --grpc-address --history --html --http --http-address --identity --interval --json --keep --key --last --life --limit --name --new --newest --node --nodes --object --old --output --partition --partitions --plot --processes --queue --reason --resource-manager --result --rm --rm-id --rows --search --seed --seeds --set --settings --since --sort --speed --start --state --statement --tick-s --timeout-s --tls --tls-ca --tls-cert --tls-key --tls-server --to --to-data-dir --to-set --to-settings --token-file --trace --type --until --until-s --user --where --window -o'
     set -l skip_next 0
     set -l consumed_path 0
     set -l count 0
@@ -73,6 +73,7 @@ end
 
 # Root-level commands
 complete -c muster -n __fish_use_subcommand -a 'history' -d 'Query the history: SQL, timelines, usage over time (docs/history.md).'
+complete -c muster -n __fish_use_subcommand -a 'simulate' -d 'Plays a trace through the scheduler'\''s core in virtual time, under several confi…'
 complete -c muster -n __fish_use_subcommand -a 'events' -d 'Read past events and watch new ones (docs/events-grpc.md).'
 complete -c muster -n __fish_use_subcommand -a 'explain' -d 'Explain why asks are pending, and how objects stand (docs/explain.md).'
 complete -c muster -n __fish_use_subcommand -a 'health' -d 'Checks whether a process is ready; exit code 0 if it is.'
@@ -742,6 +743,24 @@ complete -c muster -n '__fish_muster_using_command scheduler' -l event-handler -
 complete -c muster -n '__fish_muster_using_command scheduler' -l config-path -r -F -d 'configuration file of the event handler, handed to it as it is.'
 complete -c muster -n '__fish_muster_using_command scheduler' -l settings -r -F -d 'TOML file with a table for each section; MUSTER_SETTINGS can name it too.'
 complete -c muster -n '__fish_muster_using_command scheduler' -l set -r -d 'One setting as section.field=value (muster config show lists all); repeatable.'
+
+# Options for: simulate
+complete -c muster -n '__fish_muster_using_command simulate' -l help -d 'Display this message and exit.'
+complete -c muster -n '__fish_muster_using_command simulate' -s h -d 'Display this message and exit.'
+complete -c muster -n '__fish_muster_using_command simulate' -l version -d 'Display application version.'
+complete -c muster -n '__fish_muster_using_command simulate' -l trace -r -d 'directory with nodes.csv.gz and pods.csv.gz, a file of the Standard Workload Fo…'
+complete -c muster -n '__fish_muster_using_command simulate' -l config -r -F -d 'another queue configuration (YAML); may be given several times.'
+complete -c muster -n '__fish_muster_using_command simulate' -l nodes -r -d 'other machines: +20:KIND or -3:KIND; may be given several times.'
+complete -c muster -n '__fish_muster_using_command simulate' -l seeds -r -d 'of a generated workload; figures then have an interval.'
+complete -c muster -n '__fish_muster_using_command simulate' -l speed -r -d 'so many times as dense do tasks arrive.'
+complete -c muster -n '__fish_muster_using_command simulate' -l tick-s -r -d 'handle together what happens within so many seconds; larger is faster and coars…'
+complete -c muster -n '__fish_muster_using_command simulate' -l until-s -r -d 'the last moment [when all tasks have ended].'
+complete -c muster -n '__fish_muster_using_command simulate' -l processes -r -d 'at the same time [one for each core].'
+complete -c muster -n '__fish_muster_using_command simulate' -l keep -r -F -d 'folder for finished plays: the same command goes on there after an interruption.'
+complete -c muster -n '__fish_muster_using_command simulate' -l search -r -d 'instead of a comparison: how many more machines of this kind reach --goal, with…'
+complete -c muster -n '__fish_muster_using_command simulate' -l goal -r -d '"p95 wait of root.ml < 10m"; p50 or max; of a queue, "of user NAME", "of priori…'
+complete -c muster -n '__fish_muster_using_command simulate' -l json -r -F -d 'also write the figures there, as JSON; "-": to standard output, instead of the …'
+complete -c muster -n '__fish_muster_using_command simulate' -l html -r -F -d 'also write a report there, one HTML file.'
 
 # Options for: top
 complete -c muster -n '__fish_muster_using_command top' -l help -d 'Display this message and exit.'

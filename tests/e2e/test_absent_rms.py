@@ -173,7 +173,7 @@ async def test_an_rm_that_is_forgotten_is_nowhere_and_its_history_stays(tmp_path
             assert (code, said) == (0, "goes is forgotten, 1 allocation ended with it.\n")
             assert (await muster_cli(muster, "admin", "forget", "goes")) == (0, "goes is forgotten already.\n")
             code, said = await muster_cli(muster, "admin", "forget", "nobody")
-            assert (code, "NOT_FOUND" in said) == (1, True), said
+            assert (code, "NOT_FOUND" in said) == (2, True), said
             await _is_nowhere(muster, admin)
             last_id = await _adds_up(muster)
         # a restart of everything does not bring it back

@@ -515,6 +515,7 @@ def test_without_a_history_it_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MUSTER_HTTP", "127.0.0.1:1")  # where no Muster of another test is
     for arguments, code, said in (
         ([], 2, "there is nothing to read: expected --data-dir"),
         (["--data-dir", str(tmp_path)], 1, "no history yet: there are no events in"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from typing import Annotated, Literal
 from cyclopts import App, Parameter
 from muster_client.access import AccessWrong
 from muster_runtime import extras, logs
-from muster_runtime.terminal import Screen, give_up_output, guard_tracebacks, say, write_data
+from muster_runtime.terminal import Screen, drop_output, give_up_output, guard_tracebacks, say, write_data
 
 from muster_cli import contexts
 from muster_cli.audit_flags import AuditWanted
@@ -64,6 +65,7 @@ history_app.group = HISTORY
 app.command(history_app)
 
 
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _COMMON = Common()
 _WANTED = Wanted()
 _AUDIT = AuditWanted()
@@ -687,6 +689,12 @@ def run(arguments: Sequence[str]) -> int:
     except BrokenPipeError:  # the reader of the output is gone, such as `head`
         give_up_output()
         return 0
+    except OSError as error:
+        if error.errno not in _DISK_FULL:
+            raise
+        say(f"muster: the output cannot be written: {error.strerror}", error=True)
+        drop_output()
+        return 1
     return result if isinstance(result, int) else 0
 
 

@@ -43,10 +43,10 @@ What \fBmuster up \-\-data\-dir\fR \fIDIR\fR keeps: the log, the sessions of RMs
 Done.
 .TP
 .B 1
-Refused, failed, not found, or no answer; one line on standard error says which.
+Refused, failed, no answer, or the output cannot be written; one line on standard error says which.
 .TP
 .B 2
-The call is wrong: a flag, a file, a setting, a port in use, an unknown queue or RM.
+The call is wrong: a flag, a file, a setting, a port in use, or a name that Muster does not know.
 .TP
 .B 130
 Interrupted.

@@ -19,12 +19,25 @@ from muster_client.clock import Clock, SystemClock
 from muster_client.errors import AdminFailed
 from muster_proto.si.v1 import si_pb2 as si
 
-from muster_replay.live_plan import BATCH, GPU, NODES, QUEUES, Drain, Job, Step, Undrain, plan
+from muster_replay.live_plan import (
+    BATCH,
+    GPU,
+    NODES,
+    PRODUCTION,
+    QUEUES,
+    RESEARCH,
+    TRAINING,
+    Drain,
+    Job,
+    Step,
+    Undrain,
+    plan,
+)
 from muster_replay.trace import total
 
 RM_ID = "demo"
-# Batch users wait with new jobs while so many of their tasks are pending.
-_BACKLOG = 240
+# Users of a queue wait with new jobs while so many of their tasks are pending.
+_BACKLOG = {BATCH: 240, RESEARCH: 60, TRAINING: 12, PRODUCTION: 60}
 _STATUS_S = 10.0
 # What happens within this time is one line.
 _GATHER_S = 1.0
@@ -114,7 +127,7 @@ class Live:
 
     async def _do(self, step: Step, admin: AdminClient) -> None:
         match step.what:
-            case Job() as job if job.queue == BATCH and self._pending(BATCH) > _BACKLOG:
+            case Job() as job if self._pending(job.queue) > _BACKLOG[job.queue]:
                 pass  # its user waits
             case Job() as job:
                 await self._submit(job)

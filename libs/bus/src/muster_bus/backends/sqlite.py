@@ -2,7 +2,8 @@
 
 Each thread owns some parts:
 
-    event loop      tails, waiting readers, queued bytes, futures. All public methods run here.
+    event loop      tails, waiting readers, queued bytes, futures. All public methods run here. It commits small units
+                    itself while the writer has nothing to do, for a bounded share of its time.
     writer          the writing connection, offsets, owners' epochs. It takes all waiting units from a queue and
                     commits them together: one SQL transaction, one fsync, off the event loop.
     reader          a reading connection, for records that are no longer in the tail.
@@ -21,6 +22,7 @@ import asyncio
 import contextlib
 import fcntl
 import sqlite3
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -48,7 +50,7 @@ from muster_bus.backends.sqlite_format import (
 from muster_bus.backends.sqlite_handles import CLOSE_TIMEOUT_S, SqliteOwner, SqliteReader, SqliteWriter
 from muster_bus.backends.sqlite_maintenance import Maintenance
 from muster_bus.backends.sqlite_mark import MarkKeeper, mark_path, read_mark, write_mark
-from muster_bus.backends.sqlite_units import Claim, Hold, Order, Run, StoredPartition, Unit
+from muster_bus.backends.sqlite_units import Allowance, Claim, Hold, Order, Run, StoredPartition, Unit
 from muster_bus.backends.tail import PartitionTail
 from muster_bus.clock import Anchor, Clock, SystemClock
 from muster_bus.errors import LogClosed, LogError, LogUnavailable, OffsetGone, TopicMismatch
@@ -62,6 +64,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 _RECORD_MEMORY_BYTES = 250  # memory of a record in the tail besides its content (tuple, bytes objects)
+_ALONE_BYTES = 16 << 10  # the loop commits no larger unit
+_ALLOWED_S = 0.01  # saved for a few commits on a slow disk
 _READ_BYTES = 4 << 20  # limit of stored bytes per read from the file
 
 T = TypeVar("T")
@@ -108,6 +112,8 @@ class SqliteLog:
         self._broken = ""
         self._lock_file: IO[bytes] | None = None
         self._queued_bytes = 0
+        self._queued_units = 0  # that the writer's thread has not settled
+        self._allowance = Allowance(settings.sqlite_loop_share, _ALLOWED_S, time.monotonic())
         self._room: asyncio.Event = asyncio.Event()
         self._room.set()
         self._tail_order: deque[tuple[PartitionTail, int, int]] = deque()  # tail, records, bytes; oldest first
@@ -128,7 +134,7 @@ class SqliteLog:
         self._committer = Committer(
             self.path,
             self._writing,
-            settled=lambda units, reason: self._on_loop(self._settle, units, reason),
+            settled=lambda units, reason: self._on_loop(self._settle_queued, units, reason),
             broke=lambda why: self._on_loop(self._break, why),
             partitions=self._partitions,
             syncs_commits=self.settings.sqlite_synchronous == "full",
@@ -365,12 +371,26 @@ class SqliteLog:
         self.check_open()
 
     def submit(self, unit: Unit) -> None:
-        """Gives a unit to the writer."""
+        """Commits a unit, or gives it to the writer."""
+        if not self._queued_units and unit.size_bytes <= _ALONE_BYTES and self._commit_now(unit):
+            return
+        self._queued_units += 1
         self._queued_bytes += unit.size_bytes
         metrics.append_queue_bytes.set(self._queued_bytes)
         if self._queued_bytes >= self.settings.max_queued_bytes:
             self._room.clear()
         self._committer.put(unit)
+
+    def _commit_now(self, unit: Unit) -> bool:
+        """Commits a unit in the loop, if it has time for that and the writer has nothing to do. Returns whether."""
+        began_s = time.monotonic()
+        if self._state != "open" or not self._allowance.has_some(began_s):
+            return False
+        done, reason = self._committer.commit_now([unit])
+        if done:
+            self._allowance.take(time.monotonic() - began_s)
+            self._settle([unit], reason)
+        return done
 
     def partition(self, topic: str, partition: int) -> StoredPartition:
         """Returns a partition. The caller has checked that it exists."""
@@ -449,10 +469,17 @@ class SqliteLog:
         with contextlib.suppress(RuntimeError):  # the loop is closed, so no task waits
             self._loop.call_soon_threadsafe(call, *arguments)
 
+    def _settle_queued(self, units: Sequence[Unit], reason: BaseException | None) -> None:
+        self._queued_units -= len(units)
+        self._queued_bytes -= sum(unit.size_bytes for unit in units)
+        metrics.append_queue_bytes.set(self._queued_bytes)
+        if self._queued_bytes < self.settings.max_queued_bytes:
+            self._room.set()
+        self._settle(units, reason)
+
     def _settle(self, units: Sequence[Unit], reason: BaseException | None) -> None:
         """Publishes committed units, or raises the error in the waiting tasks. Called on the loop, in commit order."""
         for unit in units:
-            self._queued_bytes -= unit.size_bytes
             error = unit.error or reason
             if error is None:
                 for run in unit.runs:
@@ -462,9 +489,6 @@ class SqliteLog:
                     unit.done.set_result(None)
                 else:
                     unit.done.set_exception(error)
-        metrics.append_queue_bytes.set(self._queued_bytes)
-        if self._queued_bytes < self.settings.max_queued_bytes:
-            self._room.set()
         if reason is not None:
             for unit in units:
                 for run in unit.runs:

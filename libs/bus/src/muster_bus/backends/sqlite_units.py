@@ -111,6 +111,28 @@ class Unit:
     error: BaseException | None = None
 
 
+class Allowance:
+    """How long a thread may do something: a share of its time, saved up to a limit. Overdrafts are paid back.
+
+    :param share: 0 to 1; 0: never.
+    :param most_s: limit of what is saved.
+    """
+
+    def __init__(self, share: float, most_s: float, now_s: float) -> None:
+        self._share, self._most_s = share, most_s
+        self._left_s, self._noted_s = most_s if share else 0.0, now_s
+
+    def has_some(self, now_s: float) -> bool:
+        """Tells whether something is left."""
+        self._left_s = min(self._most_s, self._left_s + self._share * (now_s - self._noted_s))
+        self._noted_s = now_s
+        return self._left_s > 0
+
+    def take(self, seconds: float) -> None:
+        """Takes what was used."""
+        self._left_s -= seconds
+
+
 @dataclass(slots=True)
 class Order:
     """Work for the writer's connection, in a SQL transaction of its own (take-over, maintenance)."""

@@ -65,7 +65,7 @@ class Committer:
         self._writing = writing
         self._settled = settled
         self._broke = broke
-        self._queue: queue.SimpleQueue[Unit | Order | Stop] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[list[Unit] | Order | Stop] = queue.SimpleQueue()
         self._written_bytes = 0  # since the last checkpoint
         self.checkpoint_wanted = threading.Event()
         self._using = threading.Lock()
@@ -76,8 +76,8 @@ class Committer:
     def start(self) -> None:
         self._thread.start()
 
-    def put(self, item: Unit | Order) -> None:
-        """Queues a unit or an order. The writer handles items in the order of these calls."""
+    def put(self, item: list[Unit] | Order) -> None:
+        """Queues units for one commit, or an order. The writer handles items in the order of these calls."""
         self._queue.put(item)
 
     def commit_now(self, units: list[Unit]) -> tuple[bool, BaseException | None]:
@@ -124,11 +124,11 @@ class Committer:
                         self._run_order(item)
                     item = self._queue.get()
                     continue
-                units, size = [item], item.size_bytes
+                units, size = list(item), _size_of(item)
                 following = self._next()
-                while isinstance(following, Unit) and size < _GROUP_BYTES and len(units) < _GROUP_UNITS:  # 2
-                    units.append(following)
-                    size += following.size_bytes
+                while isinstance(following, list) and size < _GROUP_BYTES and len(units) < _GROUP_UNITS:  # 2
+                    units += following
+                    size += _size_of(following)
                     following = self._next()
                 with self._using:
                     reason = self._commit(units)  # 3
@@ -144,7 +144,7 @@ class Committer:
         log.error("log.writer_died", path=str(self._path), exc_info=error)
         self._broke(f"its writer failed ({type(error).__name__}: {error})")
 
-    def _next(self) -> Unit | Order | Stop | None:
+    def _next(self) -> list[Unit] | Order | Stop | None:
         try:
             return self._queue.get_nowait()
         except queue.Empty:
@@ -157,7 +157,7 @@ class Committer:
         next_offsets: dict[int, tuple[StoredPartition, int]] = {}
         claims: dict[int, tuple[Claim, int]] = {}
         for unit in units:
-            if self._is_fenced(unit):
+            if self._is_refused(unit):
                 continue
             first_row = len(rows)
             for run in unit.runs:
@@ -175,19 +175,27 @@ class Committer:
         try:
             self._execute(rows, positions)
         except sqlite3.Error as error:
-            return self._unavailable(error)
+            reason = self._unavailable(error)
+            for unit in units:
+                if unit.read_by is not None:
+                    unit.read_by.lost = str(reason)
+            return reason
         for place, next_offset in next_offsets.values():
             place.next_offset = next_offset
         for claim, position in claims.values():
             claim.position = position
         return None
 
-    def _is_fenced(self, unit: Unit) -> bool:
+    def _is_refused(self, unit: Unit) -> bool:
+        """Tells whether the unit's owner may not commit any more, and gives the unit its error."""
         hold = unit.hold
-        if hold is None or hold.epoch == hold.claim.epoch:
+        if hold is None:
             return False
-        unit.error = Fenced(f"{hold.story}: taken over (epoch {hold.epoch}, now {hold.claim.epoch})")
-        return True
+        if hold.epoch != hold.claim.epoch:
+            unit.error = Fenced(f"{hold.story}: taken over (epoch {hold.epoch}, now {hold.claim.epoch})")
+        elif hold.lost:
+            unit.error = LogUnavailable(f"it has read what was not written: {hold.lost}")
+        return unit.error is not None
 
     def _execute(self, rows: list[tuple[object, ...]], positions: list[tuple[int, int]]) -> None:
         writing = self._writing
@@ -299,6 +307,10 @@ class Committer:
             log.warning("log.wal_held", path=str(self._path), wal_bytes=size, why="another program reads the file")
         self.held_bytes = held
         metrics.wal_bytes.set(self._wal.stat().st_size)
+
+
+def _size_of(units: list[Unit]) -> int:
+    return sum(unit.size_bytes for unit in units)
 
 
 def _flat(rows: list[tuple[object, ...]]) -> list[object]:

@@ -179,6 +179,23 @@ async def test_a_take_over_finds_what_was_staged(log: SqliteLog, topics: Topics)
     assert [record.value for record in await following.early_reader().read(10, 0)] == [b"v"]
 
 
+async def test_another_owner_does_not_read_what_is_staged_for_the_one_before(log: SqliteLog, topics: Topics) -> None:
+    """Only the mark of the owner that has read a lost append ends it."""
+    fenced = await log.take_over("group", topics.requests, 0)
+    following = (await log.take_over("group", topics.requests, 0)).early_reader()
+    reader = fenced.early_reader()
+    reading = asyncio.create_task(reader.read(10, 60))
+    await asyncio.sleep(0)
+    writer = await log.writer("test")
+    append = asyncio.ensure_future(writer.append(OutRecord(topics.requests, 0, b"k", b"v")))
+    assert [record.value for record in await reading] == [b"v"]
+    assert not await following.read(10, 0)
+    assert following.known_end() == 0
+    log._release()
+    assert await append == 0
+    assert [record.value for record in await following.read(10, 60)] == [b"v"]
+
+
 async def test_closing_writes_what_is_staged(log: SqliteLog, settings: LogSettings, topics: Topics) -> None:
     staged = await Staged.on(log)
     await log.close()

@@ -404,7 +404,7 @@ class SqliteLog:
         ):
             self.submit(unit)
             return
-        unit.read_by = place.waiting
+        unit.read_by = place.staged_for = place.waiting
         place.staged = unit.runs[0].records(place.tail.end, unit.timestamp_ms)
         self._staged = unit, self._loop.call_later(_STAGED_S, self._release)
         place.tail.wake()

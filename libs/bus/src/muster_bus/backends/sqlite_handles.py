@@ -200,6 +200,8 @@ class EarlyReader(SqliteReader):
             self._check()
         if self._position < place.tail.end:
             return await super().read(max_records, 0)
+        if self._position == self._end():
+            return ()
         start = self._position - place.tail.end
         records = place.staged[start : start + max_records]
         self._position += len(records)
@@ -207,7 +209,8 @@ class EarlyReader(SqliteReader):
         return records
 
     def _end(self) -> int:
-        return self._place.tail.end + len(self._place.staged)
+        place = self._place
+        return place.tail.end + (len(place.staged) if place.staged_for is self._hold else 0)
 
     def _check(self) -> None:
         if self._hold.lost:

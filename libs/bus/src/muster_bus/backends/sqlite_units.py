@@ -29,8 +29,9 @@ class StoredPartition:
     cleaned_to: int
     kept: int
     next_offset: int  # the writer's: offset of the next record to write
-    # The loop's: records that only the owner's reader gets, from the tail's end on; and that reader while it waits.
+    # The loop's: records from the tail's end on that only the reader of one owner gets; the owner whose reader waits.
     staged: Sequence[Record] = ()
+    staged_for: Hold | None = None
     waiting: Hold | None = None
 
 

@@ -3,6 +3,7 @@
 - A page that links to a file outside of docs/ gets that file as a page of the site, in ``repository/``: pages as pages,
   sources with numbered lines. So no link leaves the site, and a strict build checks all of them.
 - The navigation of the decisions follows the table of docs/decisions/README.md.
+- ``reference_pages`` makes pages from the code.
 - Pages with diagrams, and only those, load the Mermaid library of docs/assets.
 - A page that would fetch something from another host fails the build.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,9 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import TextLexer, get_lexer_for_filename
 from pygments.util import ClassNotFound
+
+sys.path.insert(0, str(Path(__file__).parent))
+import reference_pages
 
 ROOT = Path(__file__).resolve().parent.parent
 ELSEWHERE = "repository/"
@@ -66,13 +71,21 @@ def links(page: Path, text: str) -> list[Path]:
 
 
 @cache
+def generated() -> dict[str, str]:
+    """The pages that are made from the code."""
+    return reference_pages.pages()
+
+
+@cache
 def elsewhere() -> dict[str, Path]:
     """The pages of the site whose files are outside of docs/: all that a page of the site links to."""
     found: dict[str, Path] = {}
-    todo = [*(ROOT / "docs").rglob("*.md"), ROOT / "ARCHITECTURE.md"]
+    made = {ROOT / "docs" / name: text for name, text in generated().items()}
+    todo = [*(ROOT / "docs").rglob("*.md"), ROOT / "ARCHITECTURE.md", *made]
     while todo:
         page = todo.pop()
-        for target in [page, *links(page, page.read_text(encoding="utf-8"))]:
+        text = made[page] if page in made else page.read_text(encoding="utf-8")
+        for target in [page, *links(page, text)]:
             source = source_of(target)
             if source is None or not source.startswith(ELSEWHERE) or source in found:
                 continue
@@ -134,11 +147,18 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             files.append(File.generated(config, source, content=path.read_bytes()))
         else:
             files.append(File.generated(config, source, content=text_of(path)))
+    for source, text in generated().items():
+        files.append(File.generated(config, source, content=text))
     return files
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     return rewritten(markdown, page.file.src_uri)
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    # (Docstrings are reStructuredText where it differs from Markdown.)
+    return re.sub(r":(?:class|func|meth):(?=<code>)|<p>::</p>\n?", "", html)
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:

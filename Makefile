@@ -216,7 +216,7 @@ openb: install-dev ## four node sort policies on the openb trace: table and plot
 figures: install-dev ## the tables of figures in docs/performance.md and docs/callbacks.md from bench's JSON
 	@$(BIN)/python scripts/figures $(BENCH_OUT)
 
-routes: install-dev ## the tables of endpoints in docs/rest.md and docs/security.md
+routes: install-dev ## the tables of endpoints in docs/rest.md and docs/security-rights.md
 	@$(BIN)/python scripts/route-tables
 
 proto: install-dev ## stubs from proto/, and where Go is here those of the programs in Go

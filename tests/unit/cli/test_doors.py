@@ -226,7 +226,7 @@ _IDENTITIES = (
 
 
 def test_the_documentation_has_the_settings_as_they_are() -> None:
-    rows = documents.table(documents.page("security.md"), "## Settings")
+    rows = documents.table(documents.page("security-settings.md"), "## Settings")
     said = {row[0].strip("`"): row[1].strip("`") for row in rows}
     settings = MusterSettings()
     wanted = [
@@ -242,7 +242,7 @@ def test_the_documentation_has_the_settings_as_they_are() -> None:
 
 
 def test_the_documentation_has_the_flags_of_access() -> None:
-    rows = documents.table(documents.page("security.md"), "## Clients and commands")
+    rows = documents.table(documents.page("security-settings.md"), "## Clients and commands")
     said = [name.replace("-", "_") for row in rows for name in re.findall(r"--([a-z-]+)", row[0])]
     assert said == [each.name for each in dataclasses.fields(AccessFlags)]
 

@@ -213,7 +213,7 @@ bench-compare: install-dev ## this revision beside another one, alternately (BAS
 openb: install-dev ## four node sort policies on the openb trace: table and plot, also into docs/
 	@$(BIN)/python examples/openb/compare.py --write docs $(OPENB_ARGS)
 
-figures: install-dev ## the tables of figures in docs/performance.md and docs/callbacks.md from bench's JSON
+figures: install-dev ## the tables of figures in docs/performance.md and docs/callbacks-predicates.md from bench's JSON
 	@$(BIN)/python scripts/figures $(BENCH_OUT)
 
 routes: install-dev ## the tables of endpoints in docs/rest.md and docs/security-rights.md

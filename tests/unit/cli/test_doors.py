@@ -271,7 +271,7 @@ def test_config_check_takes_a_policy_file(tmp_path: Path, capsys: pytest.Capture
 
 
 def test_the_policy_of_the_documentation_can_be_used(tmp_path: Path) -> None:
-    texts = re.findall(r"```toml\n(.*?)```", documents.page("security.md"), re.DOTALL)
+    texts = re.findall(r"```toml\n(.*?)```", documents.page("security-rights.md", "security-settings.md"), re.DOTALL)
     policies = [text for text in texts if "[[rule]]" in text]
     assert len(policies) == 1
     file = tmp_path / "policy.toml"

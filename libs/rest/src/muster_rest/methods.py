@@ -1,7 +1,7 @@
 """The gRPC methods of the gateway, each with the right that it needs: the gRPC side of the table of rights.
 
-docs/security-rights.md is made from this table and the routes (``scripts/route-tables``). A test holds every method of every
-served service to it.
+docs/security-rights.md is made from this table and the routes (``scripts/route-tables``). A test holds every method of
+every served service to it.
 """
 
 from __future__ import annotations

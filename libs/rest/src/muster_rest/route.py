@@ -1,5 +1,5 @@
-"""A route: one endpoint, defined once. docs/rest.md, docs/security-rights.md and ``/ws/v1/openapi.json`` are made from the
-routes.
+"""A route: one endpoint, defined once. docs/rest.md, docs/security-rights.md and ``/ws/v1/openapi.json`` are made
+from the routes.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ LOOKED_UP = {"Reference", "Decisions"}
 
 def words(text: str) -> int:
     text = re.sub(r"<!--.*?-->", "", FENCE.sub("", text), flags=re.DOTALL)
-    return len(re.findall(r"[^\W_][\w'’.-]*", re.sub(r"\]\([^)]*\)", "]", text)))
+    return len(re.findall(r"[^\W_][\w'.-]*", re.sub(r"\]\([^)]*\)", "]", text)))
 
 
 def sections() -> dict[str, list[str]]:

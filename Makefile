@@ -198,6 +198,9 @@ bench-idle: install-dev ## what partitions cost that nobody uses: processor time
 bench-scale: install-dev ## 1 to 4 schedulers, 1 to 64 RMs through gateways: rates, processor time, memory; JSON (BENCH_ARGS='--cells 2,2,8')
 	@$(BIN)/python -m tests.perf.scale_bench $(BENCH_ARGS)
 
+bench-simulate: install-dev ## decisions per second of simulations in virtual time; a JSON line for each workload
+	@$(BIN)/python -m tests.perf.simulate_bench $(BENCH_ARGS)
+
 bench-neighbours: install-dev ## one RM's asks beside an RM that asks for much, hostile configurations, readers of metrics; JSON
 	@$(BIN)/python -m tests.perf.neighbours_bench $(BENCH_ARGS)
 
@@ -206,6 +209,10 @@ profile: install-dev ## where the processor time of one ask goes, by process, th
 
 bench-peer: install-dev ## beside YuniKorn's own core (needs Go), ratios into docs/performance.md; JSON (BENCH_ARGS='--rounds 3')
 	@$(BIN)/python -m tests.perf.peer_bench --write $(BENCH_ARGS)
+
+bench-kubernetes: install-dev ## pods/s and ask to bound on a Kubernetes control plane, beside YuniKorn's core in process (needs Go); JSON (BENCH_ARGS='--only small')
+	@$(BIN)/python tests/kubernetes/cluster.py build
+	@$(BIN)/python -m tests.perf.kubernetes_bench $(BENCH_ARGS)
 
 bench-compare: install-dev ## this revision beside another one, alternately (BASE=main BENCH_ARGS='--rounds 3 --only front'; needs Go)
 	@$(BIN)/python -m tests.perf.compare_bench $(BASE) $(BENCH_ARGS)

@@ -175,12 +175,24 @@ async def test_a_lease_lives_as_long_as_it_is_renewed(place: Place) -> None:
     assert await place.store.living() == frozenset()
 
 
-async def test_the_marker_stays(place: Place) -> None:
-    assert not await place.store.marked()
-    await place.store.mark()
-    await place.store.mark()
-    assert await place.store.marked()
-    assert await (await place.again()).marked()
+async def test_the_name_of_the_first_complete_fill_stays(place: Place) -> None:
+    store = place.store
+    await store.begin_fill("one")
+    await store.begin_fill("two")
+    assert await store.filled() == ""
+    assert await store.end_fill("two")
+    assert await store.end_fill("one")
+    assert await store.filled() == "two"
+    assert await (await place.again()).filled() == "two"
+    assert not await store.end_fill("one"), "it has ended"
+
+
+async def test_a_fill_is_in_vain_when_the_store_is_cleared_meanwhile(place: Place) -> None:
+    store = place.store
+    await store.begin_fill("one")
+    await store.clear()
+    assert not await store.end_fill("one")
+    assert await store.filled() == ""
 
 
 async def test_the_logs_mark_is_kept_and_the_last_one_counts(place: Place) -> None:
@@ -195,14 +207,15 @@ async def test_a_cleared_store_has_nothing_but_leases(place: Place) -> None:
     store = place.store
     await store.compare_and_set(a_session(seats={ALLOCATION: Seat("gw", 1)}))
     assert await store.advance([Advance("rm", ALLOCATION, 1, Cursor(1, 2, 1))]) == [True]
-    await store.mark()
+    await store.begin_fill("one")
+    await store.end_fill("one")
     await store.keep_log_mark("one")
     await store.renew_lease("gw", 30.0)
     await store.clear()
     assert await store.all() == []
     assert await store.get("rm") is None
     assert await store.cursors("rm") == {}
-    assert (await store.marked(), await store.log_mark()) == (False, "")
+    assert (await store.filled(), await store.log_mark()) == ("", "")
     assert await store.living() == {"gw"}
     assert await store.compare_and_set(a_session())
 
@@ -290,7 +303,8 @@ async def test_a_damaged_file_is_set_aside_and_the_store_begins_anew(
     store = make_sessions(settings, ManualClock())
     await store.start()
     await store.compare_and_set(a_session())
-    await store.mark()
+    await store.begin_fill("one")
+    await store.end_fill("one")
     await store.close()
     spoil(path)
     damaged = path.read_bytes()
@@ -300,6 +314,6 @@ async def test_a_damaged_file_is_set_aside_and_the_store_begins_anew(
     assert [line["log_level"] for line in lines if "set aside" in line["event"]] == ["warning"]
     (aside,) = tmp_path.glob("sessions.db.damaged-2024*")  # noqa: ASYNC240 - a test
     assert aside.read_bytes() == damaged
-    assert not await store.marked(), "the gateway fills it from the log"
+    assert not await store.filled(), "the gateway fills it from the log"
     assert await store.compare_and_set(a_session())
     await store.close()

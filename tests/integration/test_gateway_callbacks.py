@@ -535,7 +535,7 @@ async def _forget(world: Rig) -> None:
     if isinstance(store, MemorySessions):
         for content in (store._sessions, store._cursors, store._leases):
             content.clear()
-        store._marked = False
+        store._filled = ""
     elif hasattr(store, "_redis"):
         for key in [key async for key in store._redis.scan_iter(match=f"{store._prefix}*")]:
             await store._redis.delete(key)

@@ -389,7 +389,7 @@ async def test_a_store_that_lost_everything_is_filled_again_while_streams_live(w
     assert isinstance(world.sessions, MemorySessions)
     for content in (world.sessions._sessions, world.sessions._cursors, world.sessions._leases):
         content.clear()
-    world.sessions._marked = False
+    world.sessions._filled = ""
 
     async def seated() -> bool:
         session = await world.sessions.get("rm")

@@ -54,12 +54,13 @@ async def test_recreated_topics_are_a_lost_log(kafka_bootstrap: str) -> None:
         await LogWatch(log, sessions).compare()
     await log.close()
 
-    await sessions.mark()
+    await sessions.begin_fill("one")
+    await sessions.end_fill("one")
     log = await opened(settings.model_copy(update={"accept_loss": refused.value.token}))
     watch = LogWatch(log, sessions)
     await watch.compare()
     assert "is older than the session store" in watch.loss
-    assert not await sessions.marked()
+    assert not await sessions.filled()
     await watch.keep()
     again = LogWatch(log, sessions)
     await again.compare()

@@ -287,8 +287,8 @@ async def test_sessions_are_kept_in_a_secured_redis(secured: Secured, how: str) 
         assert [session.rm_id for session in await store.all()] == ["rm"]
         await store.renew_lease("gateway", 10)
         assert await store.living() == {"gateway"}
-        await store.mark()
-        assert await store.marked()
+        await store.begin_fill("one")
+        assert await store.end_fill("one")
     finally:
         await store.close()
 

@@ -87,6 +87,22 @@ def test_a_confirmation_proves_its_message_without_a_waiting_caller() -> None:
     assert j.kept == 1
 
 
+def test_an_item_that_ended_for_another_reason_proves_nothing() -> None:
+    j = journal()
+    j.append(b"changed", ["k"])
+    send_all(j)
+    j.withdrawn("k")
+    assert (j.unanswered, j.kept) == (0, 1)
+
+
+def test_an_answer_to_one_of_several_proves_nothing() -> None:
+    j = journal()
+    j.append(b"three of k", ["k"], proves=False)
+    send_all(j)
+    j.answered("k", numbered=True)
+    assert (j.unanswered, j.kept) == (0, 1)
+
+
 def test_a_message_never_sent_is_not_dropped_by_a_proof_of_a_later_index() -> None:
     j = journal()
     j.append(b"m0", ["k"])

@@ -230,6 +230,20 @@ def test_statements_of_an_earlier_life_do_not_open_the_gate() -> None:
     assert decides(rig, "k4")
 
 
+def test_informers_of_an_owner_that_is_gone_end_no_life_of_this_start() -> None:
+    """A scheduler that was paused goes on, and its informers list before it notices that it was fenced."""
+    rig = Rig(gate=gate("vms"))
+    rig.send(registration())
+    rig.send(said(H1, state=LIVE))
+    rig.send(said(state=LISTING, life="of the paused one"))
+    rig.send(said(H1, state=LIVE, life="of the paused one"))
+    rig.send(said(forgotten(ExternalKind.NODE, "h1"), H2))
+    assert sources(rig)["vms"] == ("LIVE", "life-1", "")
+    assert kept(rig, "ext") == ["default/vms/node/h2"]
+    rig.rebuild()
+    assert sources(rig)["vms"] == ("LIVE", "life-1", "")
+
+
 def test_informers_that_began_again_in_the_same_start_are_those_that_are_awaited() -> None:
     rig = furnished(Rig())
     rig.gate = gate("vms", life="life-2")

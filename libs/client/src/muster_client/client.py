@@ -235,14 +235,16 @@ class RmClient:
             asks=[item for item in asks if isinstance(item, si.AllocationAsk)],
             allocations=[item for item in asks if isinstance(item, si.Allocation)],
         )
-        await self._send(self._allocations, message, [(item.applicationID, item.allocationKey) for item in asks])
+        keys = [(item.applicationID, item.allocationKey) for item in asks]
+        once = all(isinstance(item, si.Allocation) or item.maxAllocations <= 1 for item in asks)
+        await self._send(self._allocations, message, keys, proves=once)
 
     async def send_releases(
         self, allocations: Sequence[si.AllocationRelease] = (), asks: Sequence[si.AllocationAskRelease] = ()
     ) -> None:
         """Ends allocations, and withdraws asks."""
         releases = si.AllocationReleasesRequest(allocationsToRelease=allocations, allocationAsksToRelease=asks)
-        hints = [("released", item.applicationID, item.allocationKey) for item in allocations if item.allocationKey]
+        hints = [_release_hint(item) for item in allocations if item.allocationKey]
         await self._send(self._allocations, si.AllocationRequest(rmID=self.rm_id, releases=releases), (), hints)
 
     async def update_configuration(
@@ -305,11 +307,11 @@ class RmClient:
         gone = [(item.applicationID, item.allocationKey) for item in response.released]
         gone += [(item.applicationID, item.allocationKey) for item in response.releasedAsks]
         for ask in gone:  # such an ask will not be allocated
-            self._allocations.journal.withdrawn(ask, numbered=numbered)
+            self._allocations.journal.withdrawn(ask)
         if numbered:
             for ended in response.released:
                 if ended.terminationType == si.STOPPED_BY_RM:
-                    self._allocations.journal.confirmed(("released", ended.applicationID, ended.allocationKey))
+                    self._allocations.journal.confirmed(_release_hint(ended))
         rejections = [
             Rejection(item.allocationKey, item.applicationID, item.reason, previous)
             for previous, items in ((True, response.rejected), (False, response.rejectedAllocations))
@@ -434,13 +436,21 @@ class RmClient:
         except Exception:  # an indicator's error must not end the connection
             log.exception("on_stream raised", rm=self.rm_id, stream=stream)
 
-    async def _send(self, stream: RmStream[Any], message: Any, keys: Iterable[Any], hints: Iterable[Any] = ()) -> None:
+    async def _send(
+        self,
+        stream: RmStream[Any],
+        message: Any,
+        keys: Iterable[Any],
+        hints: Iterable[Any] = (),
+        *,
+        proves: bool = True,
+    ) -> None:
         self._must_be_open()
         if self._unknown:
             raise ReregistrationNeeded(self._unknown)
         if self._supervisor is None:
             raise ClientClosed("the streams are not open: register() comes first")
-        await stream.send(message.SerializeToString(), keys, hints)
+        await stream.send(message.SerializeToString(), keys, hints, proves=proves)
 
     async def _call_register(self) -> None:
         call = self._channel.unary_unary(
@@ -570,6 +580,13 @@ class RmClient:
             raise self._failure
         if self._closed:
             raise ClientClosed("the client is closed")
+
+
+def _release_hint(item: si.AllocationRelease) -> tuple[str, str, str, str]:
+    """Returns what tells this release from others of the same allocation: the scheduler repeats the RM's message. When
+    it removes an application or a node, the message says so.
+    """
+    return "released", item.applicationID, item.allocationKey, item.message
 
 
 async def _settle(result: Result) -> None:

@@ -17,6 +17,7 @@ from collections import OrderedDict, deque
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
+_NO_PROOF = -1  # the index of a message that no answer proves
 _KEYS_KEPT = 1_000_000  # asks may stay pending for ever; beyond this number the oldest no longer serve as proof
 
 
@@ -72,18 +73,22 @@ class Journal:
         """Number of items sent, or to be sent, without an answer."""
         return len(self._unanswered)
 
-    def append(self, payload: bytes, keys: Iterable[Hashable], hints: Iterable[Hashable] = ()) -> Entry:
+    def append(
+        self, payload: bytes, keys: Iterable[Hashable], hints: Iterable[Hashable] = (), *, proves: bool = True
+    ) -> Entry:
         """Appends a message to the order.
 
         :param keys: of the items that get an answer.
         :param hints: of items that may be confirmed. No caller waits for that, but it proves that the message was
-            taken.
+            taken. Nothing else may confirm the same item.
+        :param proves: an answer to one of ``keys`` proves that this message was taken. False: an earlier message with
+            the same key may be answered several times.
         """
         entry = Entry(self._next_index, payload, tuple(keys))
         self._next_index += 1
         self._unsent.append(entry)
         for key in entry.keys:
-            self._unanswered.setdefault(key, entry.index)
+            self._unanswered.setdefault(key, entry.index if proves else _NO_PROOF)
         for hint in hints:
             self._hints.setdefault(hint, entry.index)
         for kept in (self._unanswered, self._hints):
@@ -159,11 +164,11 @@ class Journal:
         """Tells whether the item was sent twice and has an answer: another answer may come."""
         return key in self._repeated and key not in self._unanswered
 
-    def withdrawn(self, key: Hashable, *, numbered: bool) -> None:
-        """The item was withdrawn or given up, and will get no answer any more."""
-        index = self._unanswered.pop(key, None)
-        if index is not None and numbered:
-            self._taken(index)
+    def withdrawn(self, key: Hashable) -> None:
+        """The item was withdrawn or given up, and will get no answer any more. This proves nothing: what was sent for
+        it last may still be under way when its application or its node is removed.
+        """
+        self._unanswered.pop(key, None)
 
     def confirmed(self, hint: Hashable) -> None:
         """Records that a numbered response has confirmed an item."""

@@ -44,6 +44,7 @@ class TraceTask:
     """A line of pods.csv.
 
     :param application_id: of the tasks with the same shape, class of service and day.
+    :param runs_s: from its start to its end; from its creation if it never started.
     """
 
     name: str
@@ -51,6 +52,7 @@ class TraceTask:
     quality_of_service: str
     created_s: int
     application_id: str
+    runs_s: int = 0
 
     def as_ask(self) -> si.Allocation:
         """Returns an ask of the current generation."""
@@ -157,6 +159,7 @@ def _node(row: _Row) -> TraceNode:
 def _task(row: _Row) -> TraceTask:
     resources = _resources(row, row.number("num_gpu") * row.number("gpu_milli"))
     service, created_s = row.name("qos"), row.number("creation_time")
+    started_s = row.number("scheduled_time") if row.text("scheduled_time") else created_s
     shape = "-".join(row.text(column) or "0" for column in ("cpu_milli", "memory_mib", "num_gpu", "gpu_milli"))
     return TraceTask(
         name=row.name("name"),
@@ -164,6 +167,7 @@ def _task(row: _Row) -> TraceTask:
         quality_of_service=service,
         created_s=created_s,
         application_id=f"{service.lower()}-day{created_s // _SECONDS_PER_DAY:03d}-{shape}",
+        runs_s=max(row.number("deletion_time") - started_s, 0),
     )
 
 

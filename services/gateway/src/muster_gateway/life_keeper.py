@@ -43,6 +43,7 @@ Change = Callable[[Session | None], Session | None]
 
 # A failed attempt means that another writer succeeded. So many in a row mean a defect.
 _MAX_ATTEMPTS = 50
+_LOST = "the session store lost its content, which is read from the log: try again"
 # Fewer than the connections to the store, because streams take their seats at the same time.
 _SWEPT_AT_ONCE = 16
 
@@ -216,9 +217,10 @@ class LifeKeeper:
         """Returns the sessions of all RMs that have registered, by id. Raises SessionsDown, also while the store lacks
         its content.
         """
+        fill = await self._sessions.filled()
         sessions = await self._sessions.all()
-        if not await self._sessions.marked():
-            raise SessionsDown("the session store lost its content, which is read from the log: try again")
+        if not fill or await self._sessions.filled() != fill:
+            raise SessionsDown(_LOST)
         return sorted((each for each in sessions if each.state is not RmState.INIT), key=lambda each: each.rm_id)
 
     async def shut_down(self, rm_id: str) -> None:
@@ -322,9 +324,9 @@ class LifeKeeper:
         self, streams: OpenStreams, session: Session | None, rm_id: str, kind: StreamKind, epoch: int
     ) -> None:
         if session is None:
-            if await self._sessions.marked():
+            if await self._is_unknown(rm_id):
                 streams.end(rm_id, kind, NotRegistered(rm_id))
-            return  # forgotten since this sweep began; the next sweep fills the store first
+            return  # the store lost its content: the next sweep looks again
         seat = session.seats.get(kind, NOBODY)
         if session.state is RmState.STOPPED:
             streams.end(rm_id, kind, RmStopped(rm_id, session.why))
@@ -452,9 +454,18 @@ class LifeKeeper:
         try:
             return await self._change(rm_id, change)
         except NotRegistered as error:
-            if await self._sessions.marked():
+            if await self._is_unknown(rm_id):
                 raise
-            raise SessionsDown("the session store lost its content, which is read from the log: try again") from error
+            raise SessionsDown(_LOST) from error
+
+    async def _is_unknown(self, rm_id: str) -> bool:
+        """Tells whether the RM has not registered. False: it has, or the store lost its content meanwhile. (Another
+        gateway may have filled it again by now, so one look is not enough.)
+        """
+        fill = await self._sessions.filled()
+        session = await self._sessions.get(rm_id)
+        has_registered = session is not None and session.state is not RmState.INIT
+        return bool(fill) and not has_registered and await self._sessions.filled() == fill
 
     async def _tell(self, session: Session) -> None:
         """Sends the state to the scheduler until the note and the session agree."""

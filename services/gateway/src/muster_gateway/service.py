@@ -498,7 +498,7 @@ class Gateway:
     async def _sweep(self, life: LifeKeeper, watch: LogWatch) -> None:
         """Raises LogBehind, GatewayError, BusError."""
         await watch.compare()
-        if not await self.sessions.marked():
+        if not await self.sessions.filled():
             await rebuild(self._bus, self._topics, self.sessions, self._clock)
         await self._tell_loss(watch)
         for rm_id in await life.sweep(self._table):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import structlog
+from muster_core.config.config import partition_name
 from muster_core.external.checks import name_problem
 from muster_core.external.external import NOT_CONFIGURED, SetSource, SourceState, UpdateExternal
 from muster_core.model.commands import SetDeciding
@@ -26,14 +27,22 @@ class Sources:
     def __init__(self, roster: Roster, gate: Gate) -> None:
         self._roster = roster
         self._gate = gate
+        self._ignored: dict[tuple[str, str], str] = {}  # (RM, source) → life; for the log
 
     def apply(self, rm_id: str, commands: Sequence[UpdateExternal | SetSource], now_ns: int) -> None:
-        """Takes a source's commands, whether its RM is registered or not."""
+        """Takes a source's commands, whether its RM is registered or not.
+
+        Ignores informers of another start: those of an owner that is gone. (A paused owner that goes on does not know
+        that yet, and its informers list again. If they counted, those of this start would be an earlier life for ever.)
+        """
         if problem := name_problem(rm_id, "rm_id"):
             raise Unreadable(problem)
         state = self._roster.folder.rms.get(rm_id)
         out = self._roster.outcome(rm_id)
         for command in commands:
+            if self._is_of_another_start(rm_id, command):
+                self._ignore(rm_id, command)
+                continue
             if state is not None:
                 state.core.apply(command, now_ns, out)
                 continue
@@ -49,6 +58,15 @@ class Sources:
     def awaited(self, rm_id: str) -> tuple[str, ...]:
         """Returns the sources that the RM's scheduling waits for."""
         return pauses.awaited(self._gate, self._roster.folder.external.get(rm_id), rm_id)
+
+    def _is_of_another_start(self, rm_id: str, command: UpdateExternal | SetSource) -> bool:
+        source = partition_name(command.partition), command.source
+        return source in self._gate.awaited(rm_id) and not self._gate.is_of_this_start(command.life)
+
+    def _ignore(self, rm_id: str, command: UpdateExternal | SetSource) -> None:
+        if self._ignored.get((rm_id, command.source)) != command.life:
+            self._ignored[rm_id, command.source] = command.life
+            log.warning("informers of another start are ignored", rm=rm_id, source=command.source, life=command.life)
 
     def give_up_forgotten(self, rm_id: str, now_ns: int) -> None:
         """Gives up sources that no informer brings any more: their last reports may be outdated. Does so once."""

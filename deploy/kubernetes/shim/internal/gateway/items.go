@@ -43,8 +43,13 @@ type piece struct {
 }
 
 // Keys of the journal. An ask and its release are proved by different answers.
-func askKey(application, key string) string     { return "a\x00" + application + "\x00" + key }
-func releaseKey(application, key string) string { return "r\x00" + application + "\x00" + key }
+func askKey(application, key string) string { return "a\x00" + application + "\x00" + key }
+
+// releaseKey names a release with its message, which Muster repeats. When Muster ends an allocation for another reason
+// (its node or its application was removed), the message says so, and proves nothing about a release under way.
+func releaseKey(release *si.AllocationRelease) string {
+	return "r\x00" + release.ApplicationID + "\x00" + release.AllocationKey + "\x00" + release.Message
+}
 
 func allocationPieces(rmID string, request *si.AllocationRequest) []piece {
 	var pieces []piece
@@ -52,7 +57,7 @@ func allocationPieces(rmID string, request *si.AllocationRequest) []piece {
 	for releases := range chunks(request.GetReleases().GetAllocationsToRelease()) {
 		keys := make([]string, 0, len(releases))
 		for _, release := range releases {
-			keys = append(keys, releaseKey(release.ApplicationID, release.AllocationKey))
+			keys = append(keys, releaseKey(release))
 		}
 		pieces = append(pieces, piece{&si.AllocationRequest{
 			RmID: rmID, Releases: &si.AllocationReleasesRequest{AllocationsToRelease: releases},
@@ -119,9 +124,8 @@ func allocationKeys(response *si.AllocationResponse) []string {
 		keys = append(keys, askKey(rejected.ApplicationID, rejected.AllocationKey))
 	}
 	for _, released := range response.Released {
-		keys = append(keys, askKey(released.ApplicationID, released.AllocationKey))
 		if released.TerminationType == si.TerminationType_STOPPED_BY_RM {
-			keys = append(keys, releaseKey(released.ApplicationID, released.AllocationKey))
+			keys = append(keys, releaseKey(released))
 		}
 	}
 	return keys

@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -62,8 +63,26 @@ func TestLargeMessagesAreCutInOrder(t *testing.T) {
 	if len(counts) != 4 || counts[0] != 1 || counts[1] != itemsAtOnce || counts[3] != 1 {
 		t.Fatalf("pieces of %v items", counts)
 	}
-	if pieces[0].keys[0] != releaseKey("app", "old") || pieces[1].keys[0] != askKey("app", "new") {
+	if pieces[0].keys[0] != releaseKey(request.Releases.AllocationsToRelease[0]) || pieces[1].keys[0] != askKey("app", "new") {
 		t.Fatalf("keys %q, %q", pieces[0].keys, pieces[1].keys[:1])
+	}
+}
+
+func TestOnlyTheAnswerToAReleaseProvesIt(t *testing.T) {
+	release := &si.AllocationRelease{ApplicationID: "app", AllocationKey: "pod", TerminationType: si.TerminationType_STOPPED_BY_RM}
+	sent := allocationPieces("rm", &si.AllocationRequest{Releases: &si.AllocationReleasesRequest{
+		AllocationsToRelease: []*si.AllocationRelease{release},
+	}})[0].keys[0]
+	removed := proto.Clone(release).(*si.AllocationRelease)
+	removed.Message = "Node n1 Removed"
+	for message, proves := range map[*si.AllocationRelease]bool{release: true, removed: false} {
+		answer := &si.AllocationResponse{Released: []*si.AllocationRelease{message}}
+		if slices.Contains(allocationKeys(answer), sent) != proves {
+			t.Errorf("an end with the message %q: proof %t expected", message.Message, proves)
+		}
+		if slices.Contains(allocationKeys(answer), askKey("app", "pod")) {
+			t.Error("an end proves an ask, which may be a change that is under way")
+		}
 	}
 }
 

@@ -16,9 +16,9 @@ cursor
     the registration in force is void.
 lease
     A gateway's sign of life, with a time to live. Seats of a gateway without a lease are empty.
-marker
-    Set after the store was filled from the log. A store that lost its content has lost its marker, too; so a gateway
-    notices the loss.
+fill
+    A gateway fills an empty store from the log; the fill's name stays as long as the content does. Whoever finds no
+    session looks at the name before and after: the RM is unknown only if the same fill was there both times.
 log mark
     Up to where the log was durable when a gateway looked last. A log that has less has lost records, or is another one.
 
@@ -166,9 +166,17 @@ class SessionStore(Protocol):
         """Returns the gateways whose lease has not expired."""
         ...
 
-    async def marked(self) -> bool: ...
+    async def filled(self) -> str:
+        """Returns the name of the fill that the content comes from; "": the store lacks its content."""
+        ...
 
-    async def mark(self) -> None: ...
+    async def begin_fill(self, name: str) -> None: ...
+
+    async def end_fill(self, name: str) -> bool:
+        """Names the content, unless another fill has. Returns False, and changes nothing, if the store lost its content
+        since this fill began.
+        """
+        ...
 
     async def log_mark(self) -> str:
         """Returns the log's mark (``muster_bus.log_mark``) that was kept last, as text; "": none."""
@@ -177,5 +185,5 @@ class SessionStore(Protocol):
     async def keep_log_mark(self, mark: str) -> None: ...
 
     async def clear(self) -> None:
-        """Removes everything but leases: sessions, cursors, both marks. The content belongs to a log that is lost."""
+        """Removes everything but leases: sessions, cursors, fills, the log mark. Their log is lost."""
         ...

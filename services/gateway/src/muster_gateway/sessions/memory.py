@@ -19,7 +19,8 @@ class MemorySessions:
         self._sessions: dict[str, Session] = {}
         self._cursors: dict[str, dict[StreamKind, Cursor]] = {}
         self._leases: dict[str, int] = {}
-        self._marked = False
+        self._filled = ""
+        self._filling: set[str] = set()
         self._log_mark = ""
 
     async def start(self) -> None: ...
@@ -66,11 +67,18 @@ class MemorySessions:
         now_ns = self._clock.now_ns()
         return frozenset(gateway for gateway, until_ns in self._leases.items() if until_ns > now_ns)
 
-    async def marked(self) -> bool:
-        return self._marked
+    async def filled(self) -> str:
+        return self._filled
 
-    async def mark(self) -> None:
-        self._marked = True
+    async def begin_fill(self, name: str) -> None:
+        self._filling.add(name)
+
+    async def end_fill(self, name: str) -> bool:
+        if name not in self._filling:
+            return False
+        self._filling.remove(name)
+        self._filled = self._filled or name
+        return True
 
     async def log_mark(self) -> str:
         return self._log_mark
@@ -81,4 +89,5 @@ class MemorySessions:
     async def clear(self) -> None:
         self._sessions.clear()
         self._cursors.clear()
-        self._marked, self._log_mark = False, ""
+        self._filling.clear()
+        self._filled, self._log_mark = "", ""

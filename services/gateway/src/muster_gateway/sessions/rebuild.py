@@ -6,6 +6,8 @@ epochs continue. Streams restore their seats themselves. A stream's place in the
 
 from __future__ import annotations
 
+import uuid
+
 import structlog
 from muster_bus.clock import Clock
 from muster_bus.errors import CodecError, OffsetGone
@@ -13,6 +15,7 @@ from muster_bus.log import Log
 from muster_bus.topics import Topics, is_forgotten_state_key, is_registration_key, is_rm_state_key
 
 from muster_gateway.codec import NO_GROUP, GroupMember, KnownRm, read_forgotten, read_known_rm, read_registration
+from muster_gateway.errors import SessionsDown
 from muster_gateway.rm_life import RmState
 from muster_gateway.sessions.contract import NOWHERE, Seat, Session, SessionStore
 from muster_gateway.stream_kind import StreamKind
@@ -21,21 +24,32 @@ log = structlog.get_logger(__name__)
 
 _BATCH = 2_000
 _WAIT_S = 0.2
+_ATTEMPTS = 3  # the next sweep tries again
 
 
 async def rebuild(bus: Log, topics: Topics, sessions: SessionStore, clock: Clock) -> int:
-    """Adds a session for each registered RM that has none, and sets the marker. Returns the number of added sessions.
+    """Adds a session for each registered RM that has none, and names the content. Returns the number of added sessions.
 
     Raises LogUnavailable, SessionsDown.
     """
+    for _ in range(_ATTEMPTS):
+        fill = uuid.uuid4().hex
+        await sessions.begin_fill(fill)
+        added = await _fill(bus, topics, sessions, clock)
+        if await sessions.end_fill(fill):
+            log.info("sessions filled from the log", added=added)
+            return added
+        log.warning("the session store lost its content while it was filled", added=added)
+    raise SessionsDown("the session store loses its content while it is filled from the log")
+
+
+async def _fill(bus: Log, topics: Topics, sessions: SessionStore, clock: Clock) -> int:
     added = 0
     for partition in range(topics.partitions):
         known_rms, members = await _known_rms(bus, topics, partition)
         for known in known_rms:
             member, identity = members.get(known.rm_id, (NO_GROUP, ""))
             added += await sessions.compare_and_set(_session(known, member, identity, clock))
-    await sessions.mark()
-    log.info("sessions filled from the log", added=added)
     return added
 
 

@@ -5,7 +5,8 @@ Keys, each with the configured prefix::
     session:{rmID}   hash   version, content (JSON), epoch:<kind>, cursor:<kind> ("sequence:offset:last sent")
     sessions         set    rmIDs
     lease:<gateway>  string with a time to live: Redis itself ends a silent gateway's lease
-    marker           string
+    marker           string   name of the fill
+    fill:{name}      string   while the fill runs
     log-mark         string
 
 Scripts do the compare-and-set, and the epoch's check before a cursor moves: Redis runs each as one step.
@@ -51,6 +52,14 @@ if redis.call('HGET', KEYS[1], 'epoch:' .. ARGV[1]) ~= ARGV[2] then return 0 end
 redis.call('HSET', KEYS[1], 'cursor:' .. ARGV[1], ARGV[3])
 return 1
 """
+# KEYS: the running fill, marker. ARGV: the fill's name.
+_END_FILL = """
+if redis.call('DEL', KEYS[1]) == 0 then return 0 end
+redis.call('SET', KEYS[2], ARGV[1], 'NX')
+return 1
+"""
+# Longer than any fill; a gateway that dies meanwhile leaves nothing for ever.
+_FILL_MAX_S = 3600
 # A Redis on the same network answers in a millisecond. After this time the gateway answers "try again".
 _TIMEOUT_S = 2.0
 # When another gateway dies, thousands of streams take their seats here at once. Each waits for a connection.
@@ -114,6 +123,7 @@ class RedisSessions:
         self._redis: Any = Redis.from_pool(pool)
         self._compare_and_set = self._redis.register_script(_COMPARE_AND_SET)
         self._advance = self._redis.register_script(_ADVANCE)
+        self._end_fill = self._redis.register_script(_END_FILL)
 
     async def start(self) -> None:
         """Connects. Raises SessionsDown, here with the setting at fault: no client reads it."""
@@ -192,16 +202,20 @@ class RedisSessions:
     @_or_down
     async def living(self) -> frozenset[str]:
         start = self._key("lease:")
-        pattern = "".join(f"\\{letter}" if letter in "*?[]\\" else letter for letter in start) + "*"
-        return frozenset([key[len(start) :] async for key in self._redis.scan_iter(match=pattern, count=1000)])
+        keys = self._redis.scan_iter(match=_pattern(start), count=1000)
+        return frozenset([key[len(start) :] async for key in keys])
 
     @_or_down
-    async def marked(self) -> bool:
-        return bool(await self._redis.exists(self._key("marker")))
+    async def filled(self) -> str:
+        return str(await self._redis.get(self._key("marker")) or "")
 
     @_or_down
-    async def mark(self) -> None:
-        await self._redis.set(self._key("marker"), "1")
+    async def begin_fill(self, name: str) -> None:
+        await self._redis.set(self._key(f"fill:{name}"), "1", ex=_FILL_MAX_S)
+
+    @_or_down
+    async def end_fill(self, name: str) -> bool:
+        return bool(await self._end_fill(keys=[self._key(f"fill:{name}"), self._key("marker")], args=[name]))
 
     @_or_down
     async def log_mark(self) -> str:
@@ -215,8 +229,9 @@ class RedisSessions:
     async def clear(self) -> None:
         # The marker goes first: a gateway that sees the rest half removed fills the store again.
         await self._redis.delete(self._key("marker"))
+        fills = [key async for key in self._redis.scan_iter(match=_pattern(self._key("fill:")), count=1000)]
         rm_ids = await self._redis.smembers(self._key("sessions"))
-        keys = [self._key("sessions"), self._key("log-mark"), *map(self._session_key, rm_ids)]
+        keys = [self._key("sessions"), self._key("log-mark"), *fills, *map(self._session_key, rm_ids)]
         await self._redis.delete(*keys)
 
     def _key(self, name: str) -> str:
@@ -224,6 +239,11 @@ class RedisSessions:
 
     def _session_key(self, rm_id: str) -> str:
         return f"{self._prefix}session:{rm_id}"
+
+
+def _pattern(start: str) -> str:
+    """Returns the pattern of all keys that begin so."""
+    return "".join(f"\\{letter}" if letter in "*?[]\\" else letter for letter in start) + "*"
 
 
 def _cursor(text: str) -> Cursor:

@@ -2,7 +2,7 @@
 
 One thread does all the work, so that a checkpoint's fsync never stops the event loop.
 
-A file that SQLite or this program cannot read is set aside, and a new one takes its place, without a marker: the
+A file that SQLite or this program cannot read is set aside, and a new one takes its place, without a fill: the
 gateway then fills it from the log. On a full disk the file is read, and writes fail until there is room.
 """
 
@@ -37,10 +37,10 @@ CREATE TABLE IF NOT EXISTS cursor (
   rm_id TEXT, kind INTEGER, sequence INTEGER NOT NULL, offset INTEGER NOT NULL, last_sent INTEGER NOT NULL,
   PRIMARY KEY (rm_id, kind));
 CREATE TABLE IF NOT EXISTS lease (gateway_id TEXT PRIMARY KEY, until_ns INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS marker (one INTEGER PRIMARY KEY);
+CREATE TABLE IF NOT EXISTS fill (name TEXT PRIMARY KEY, complete INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS log_mark (one INTEGER PRIMARY KEY, content TEXT NOT NULL);
 """
-_TABLES = frozenset({"session", "seat", "cursor", "lease", "marker", "log_mark"})
+_TABLES = frozenset({"session", "seat", "cursor", "lease", "fill", "log_mark"})
 _LEASE_MAX_NS = 3_600_000_000_000  # longer than any lease
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 # Another process (a second gateway on the same file) holds the lock for microseconds. A wait this long is an error.
@@ -69,7 +69,7 @@ class SqliteSessions:
 
     async def healthy(self) -> bool:
         try:
-            await self.marked()
+            await self.filled()
         except SessionsDown:
             return False
         return True
@@ -109,11 +109,15 @@ class SqliteSessions:
         rows = await self._run(self._query, "SELECT gateway_id FROM lease", ())
         return frozenset(gateway_id for (gateway_id,) in rows)
 
-    async def marked(self) -> bool:
-        return bool(await self._run(self._query, "SELECT one FROM marker", ()))
+    async def filled(self) -> str:
+        rows = await self._run(self._query, "SELECT name FROM fill WHERE complete", ())
+        return str(rows[0][0]) if rows else ""
 
-    async def mark(self) -> None:
-        await self._run(self._execute, "INSERT OR IGNORE INTO marker VALUES (1)", ())
+    async def begin_fill(self, name: str) -> None:
+        await self._run(self._execute, "INSERT INTO fill VALUES (?, 0)", (name,))
+
+    async def end_fill(self, name: str) -> bool:
+        return await self._run(self._end_fill, name)
 
     async def log_mark(self) -> str:
         rows = await self._run(self._query, "SELECT content FROM log_mark", ())
@@ -143,7 +147,7 @@ class SqliteSessions:
         except sqlite3.DatabaseError as error:
             if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _DAMAGED:
                 raise
-            # The next call finds a new file. (The marker is gone with the old one.)
+            # The next call finds a new file. (The fill is gone with the old one.)
             self._set_aside(str(error))
             self._open_file()
             raise
@@ -220,9 +224,16 @@ class SqliteSessions:
             )
         return True
 
+    def _end_fill(self, name: str) -> bool:
+        with _Transaction(self._db()) as db:
+            if not db.execute("DELETE FROM fill WHERE name = ? AND NOT complete", (name,)).rowcount:
+                return False
+            db.execute("INSERT INTO fill SELECT ?, 1 WHERE NOT EXISTS (SELECT 1 FROM fill WHERE complete)", (name,))
+        return True
+
     def _clear(self) -> None:
         with _Transaction(self._db()) as db:
-            for table in ("session", "seat", "cursor", "marker", "log_mark"):
+            for table in ("session", "seat", "cursor", "fill", "log_mark"):
                 db.execute(f"DELETE FROM {table}")  # noqa: S608 - names of this module
 
     def _advance(self, moves: Sequence[Advance]) -> list[bool]:

@@ -213,7 +213,7 @@ async def _listen(channel: Channel[FromParent], bus: FollowedLog, stop: asyncio.
                 raise EOFError
             case Stop():
                 stop.set()
-            case of_log.Settled() | of_log.Moved() | of_log.Reply():
+            case of_log.Settled() | of_log.Moved() | of_log.Reply() | of_log.AskSeen():
                 bus.take(message)
 
 

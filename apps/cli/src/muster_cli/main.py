@@ -36,6 +36,8 @@ from muster_cli.common import (
 from muster_cli.errors import CommandError, UsageError
 from muster_cli.events_flags import Wanted
 from muster_cli.history.commands import history_app
+from muster_cli.history.source import HistoryFlags
+from muster_cli.history.source import find as find_history
 from muster_cli.operator_commands import admin_app, explain_app
 from muster_cli.probe import DEFAULT_ADDRESS
 from muster_cli.reach import check_reachable
@@ -68,6 +70,7 @@ app.command(history_app)
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _COMMON = Common()
 _WANTED = Wanted()
+_HISTORY_FLAGS = HistoryFlags()
 _AUDIT = AuditWanted()
 
 
@@ -314,6 +317,37 @@ def simulate(
         keep=keep,
         json_file=json,
         html_file=html,
+    )
+
+
+@app.command(group=HISTORY)
+def what_if(
+    *,
+    as_it_was: Path | None = None,
+    config: list[Path] | None = None,
+    nodes: list[str] | None = None,
+    tick_s: float = 0.0,
+    save: Path | None = None,
+    json: ReportFile = None,
+    html: Path | None = None,
+    flags: HistoryFlags = _HISTORY_FLAGS,
+    common: Common = _COMMON,
+) -> int:
+    """Plays what really happened again, under another configuration or with other machines (docs/what-if.md).
+
+    :param as_it_was: the queue configuration that was in force; it is played first, and held against what happened.
+    :param config: another queue configuration (YAML); may be given several times.
+    :param nodes: other machines: +20:size-1 or -3:size-1; may be given several times.
+    :param tick_s: handle together what happens within so many seconds.
+    :param save: also keep the workload in this file, NAME.workload.json, for `muster simulate`.
+    :param json: also write the figures there, as JSON; "-": to standard output, instead of the table.
+    :param html: also write a report there, one HTML file.
+    """
+    from muster_cli.history.playing import what_if as played
+
+    source = find_history(flags, common.settings, common.set)
+    return played(
+        source, flags.rm, as_it_was, config or [], nodes or [], tick_s=tick_s, save=save, json_file=json, html_file=html
     )
 
 

@@ -55,11 +55,11 @@ help: ## this list
 install: $(VENV)/.installed ## Muster into .venv: .venv/bin/muster
 install-dev: $(VENV)/.installed-dev ## the same, with what tests and checks need
 
-$(VENV)/.installed: $(RUN_TIME) pyproject.toml scripts/venv
+$(VENV)/.installed: $(RUN_TIME) pyproject.toml libs/client/pyproject.toml scripts/venv
 	@scripts/venv $(VENV) $(RUN_TIME)
 	@touch $@
 
-$(VENV)/.installed-dev: $(DEVELOPMENT) pyproject.toml scripts/venv
+$(VENV)/.installed-dev: $(DEVELOPMENT) pyproject.toml libs/client/pyproject.toml scripts/venv
 	@scripts/venv $(VENV) $(DEVELOPMENT)
 	@touch $@ $(VENV)/.installed
 
@@ -86,6 +86,9 @@ recordings: install-dev ## docs/top-recording.svg and docs/page-recording.svg: m
 
 demo: install ## a scheduler on this machine, a cluster's trace through it, and a table of what happened
 	@$(BIN)/muster demo
+
+demo-live: install ## a cluster whose tasks come, run for a while and end, with gangs and preemption, until Ctrl-C
+	@$(BIN)/muster demo --live
 
 examples: install ## every resource manager of examples/, one after the other, against a Muster of its own
 	@$(BIN)/python examples/run_all.py
@@ -157,6 +160,7 @@ check: install-dev ## style, types, who imports whom, stubs, locks, tables of en
 	PYTHON=$(BIN)/python scripts/proto --check
 	$(BIN)/python scripts/check-locks
 	$(BIN)/python scripts/route-tables --check
+	$(BIN)/python scripts/command-files --check
 
 format: install-dev ## put the code into its style
 	$(BIN)/ruff check --fix .
@@ -226,6 +230,9 @@ figures: install-dev ## the tables of figures in docs/performance.md and docs/ca
 routes: install-dev ## the tables of endpoints in docs/rest.md and docs/security-rights.md
 	@$(BIN)/python scripts/route-tables
 
+command-files: install-dev ## the manual page and the shells' completions in deploy/system
+	@$(BIN)/python scripts/command-files
+
 proto: install-dev ## stubs from proto/, and where Go is here those of the programs in Go
 	PYTHON=$(BIN)/python scripts/proto
 	@if command -v go >/dev/null; then for program in examples/go-rm deploy/kubernetes/shim; do \
@@ -233,6 +240,12 @@ proto: install-dev ## stubs from proto/, and where Go is here those of the progr
 
 lock: install-dev ## resolve requirements/*.lock anew
 	PATH="$(abspath $(BIN)):$$PATH" scripts/lock --upgrade
+
+dist: install-dev ## wheels and source distributions of muster and muster-client, into dist/; the same tree gives the same bytes
+	@PYTHON=$(BIN)/python scripts/dist dist
+
+dist-test: install-dev ## both wheels in empty environments: the demo, a first allocation, every missing extra
+	$(BIN)/pytest -s tests/dist $(PYTEST_ARGS)
 
 compose-test: install-dev ## the compose stack for real: build, start, ask everything, replay a trace, account for every task, remove
 	@scripts/compose-test

@@ -19,8 +19,8 @@ from e2e.gang_rig import Muster, Rm, muster_here
 from muster_cli.history import views
 from muster_cli.main import run
 from muster_client import ask
-from muster_client.local import muster_command
 from muster_proto.si.v1 import si_pb2 as si
+from muster_replay.local import muster_command
 from waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -530,6 +530,7 @@ def test_without_a_history_it_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MUSTER_HTTP", "127.0.0.1:1")  # where no Muster of another test is
     for arguments, code, said in (
         ([], 2, "there is nothing to read: expected --data-dir"),
         (["--data-dir", str(tmp_path)], 1, "no history yet: there are no events in"),

@@ -17,9 +17,9 @@ from muster_cli.composition import leaves
 from muster_cli.errors import UsageError
 from muster_cli.main import run
 from muster_cli.settings import STANDALONE_DEFAULTS, MusterSettings, load
-from muster_client.replay import ReplayOptions
+from muster_client.access import Access
 from muster_gateway.access.policy import read_policy
-from muster_runtime.access import Access
+from muster_replay.replay import ReplayOptions
 from ruamel.yaml import YAML
 
 ROOT = Path(__file__).parents[3]

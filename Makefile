@@ -79,7 +79,7 @@ docs-serve: $(VENV)/.installed-docs ## the same at http://127.0.0.1:8000/, built
 	@$(BIN)/mkdocs serve --dev-addr 127.0.0.1:8000
 
 docs-version: $(VENV)/.installed-docs ## adds the site of this revision to the branch gh-pages as VERSION (and as latest); pushes nothing
-	@$(BIN)/mike deploy --update-aliases $(or $(VERSION),$$($(BIN)/python -c 'import importlib.metadata as m; print(m.version("muster"))')) latest
+	@PATH="$(abspath $(BIN)):$$PATH" mike deploy --update-aliases $(or $(VERSION),$$($(BIN)/python -c 'import importlib.metadata as m; print(m.version("muster"))')) latest
 
 recordings: install-dev ## docs/top-recording.svg and docs/page-recording.svg: muster top and the page while a cluster works
 	@$(BIN)/python scripts/recordings.py

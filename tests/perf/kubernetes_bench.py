@@ -50,7 +50,7 @@ from kubernetes.rig import (  # noqa: E402
     packaged,
     pod,
 )
-from muster_client.local import LocalProcess, free_ports, muster_command  # noqa: E402
+from muster_replay.local import LocalProcess, free_ports, muster_command  # noqa: E402
 from perf.bench import machine  # noqa: E402
 from perf.results import put  # noqa: E402
 from rich.console import Console  # noqa: E402

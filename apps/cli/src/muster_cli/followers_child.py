@@ -151,7 +151,7 @@ async def serve(channel: Channel[FromParent], clock: Clock) -> int:
     begin = await channel.receive()
     if not isinstance(begin, Begin):
         raise EOFError
-    logs.configure(cast("logs.Level", begin.log_level), cast("logs.Format", begin.log_format))
+    logs.configure(cast("logs.Level", begin.log_level), cast("logs.Format", begin.log_format), brief_start=True)
     sys.path[:] = begin.path
     if isinstance(clock, SystemClock):
         clock.resume(begin.clock)
@@ -172,6 +172,7 @@ async def serve(channel: Channel[FromParent], clock: Clock) -> int:
 
     def ready() -> None:
         teller.up = True
+        logs.ready()
         garbage.settle()
 
     running = asyncio.create_task(

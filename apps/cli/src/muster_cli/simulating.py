@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from muster_runtime.terminal import Screen, say, standard_error, write_json
 from muster_whatif.comparison import Row, brief, duration, rows, shown
@@ -25,6 +26,7 @@ from muster_cli import queue_config
 from muster_cli.errors import UsageError
 
 AS_IS = "as it is"
+_NEAR_S = 1.0
 
 
 def simulate(
@@ -39,8 +41,14 @@ def simulate(
     keep: Path | None,
     json_file: Path | None,
     html_file: Path | None,
+    started_s: Mapping[str, float] = MappingProxyType({}),
 ) -> int:
-    """Plays the matrix of configurations and changes of the nodes. Prints the comparison. Raises UsageError."""
+    """Plays the matrix of configurations and changes of the nodes. Prints the comparison.
+
+    :param started_s: when tasks really started. The first scenario is then what was in force, and is held against it.
+
+    Raises UsageError.
+    """
     if seeds > 1 and not source.is_generated:
         raise UsageError("--seeds: a trace is always the same; seeds are for generate:…")
     try:
@@ -58,7 +66,11 @@ def simulate(
         raise UsageError(str(error)) from error
     plays = [found[first : first + len(sources)] for first in range(0, len(found), len(sources))]
     compared, names = rows(plays), [scenario.name for scenario in scenarios]
-    facts = [*workload.facts, *([f"{seeds} seeds; ± is the 95 % interval of the mean"] if seeds > 1 else [])]
+    facts = [
+        *workload.facts,
+        *_held_against(started_s, plays[0][0] if started_s else None),
+        *([f"{seeds} seeds; ± is the 95 % interval of the mean"] if seeds > 1 else []),
+    ]
     if html_file is not None:
         html_file.write_text(page(f"Simulation: {workload.name}", facts, names, plays, compared), encoding="utf-8")
     if json_file is not None:
@@ -131,6 +143,19 @@ def _scenarios(workload: Workload, configs: Sequence[Path], changes: Sequence[st
         named.append(Scenario(name, text))
         named += [Scenario(change if name == AS_IS else f"{name}, {change}", text, (change,)) for change in changes]
     return named
+
+
+def _held_against(started_s: Mapping[str, float], found: Figures | None) -> list[str]:
+    """How well the play of what was in force repeats what happened."""
+    if found is None:
+        return []
+    differences = [
+        abs(found.starts[name] - real_s) if name in found.starts else None for name, real_s in started_s.items()
+    ]
+    near = sum(1 for each in differences if each is not None and each <= _NEAR_S)
+    never = sum(1 for each in differences if each is None)
+    said = f"played as it was, {near:,} of {len(differences):,} tasks start within {_NEAR_S:g} s of when they did"
+    return [said + (f", {never:,} do not start" if never else "")]
 
 
 def _first_seed(source: Source) -> int:

@@ -25,9 +25,9 @@ from typing import Any, Generic, Protocol, TypeVar
 import grpc
 import grpc.aio
 import structlog
-from muster_bus.clock import Clock
 
 from muster_client.backoff import Backoff
+from muster_client.clock import Clock
 from muster_client.errors import ClientClosed, ClientError, ReregistrationNeeded, StreamRefused, Superseded
 from muster_client.journal import Journal
 from muster_client.metrics import ClientMetrics

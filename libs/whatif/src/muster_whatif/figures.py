@@ -51,6 +51,7 @@ class Figures:
 
     :ivar fairness: Jain's index over the users' dominant shares: 1 all alike, 1/n one has everything. None: one user.
     :ivar makespan_s: from the first arrival to the last end.
+    :ivar starts: task → first start.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Figures:
     fairness: float | None
     makespan_s: float
     decisions: int
+    starts: Mapping[str, float]
 
 
 def figures(played: Played) -> Figures:
@@ -99,6 +101,7 @@ def figures(played: Played) -> Figures:
         jain(dominant) if len(dominant) > 1 else None,
         span_s,
         played.decisions,
+        {name: life.first_started_s for name, life in played.lives.items() if life.first_started_s is not None},
     )
 
 

@@ -7,17 +7,18 @@ from pathlib import Path
 
 from muster_whatif.errors import WorkloadWrong
 from muster_whatif.workload import Workload
-from muster_whatif.workloads import generated, openb, swf
+from muster_whatif.workloads import generated, openb, saved, swf
 
 GENERATE = "generate:"
+SAVED = ".workload.json"
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
     """A workload's source.
 
-    :param text: a folder with nodes.csv.gz and pods.csv.gz, a file ``*.swf`` or ``*.swf.gz``, or ``generate:`` with
-        the generator's values.
+    :param text: a folder with nodes.csv.gz and pods.csv.gz, a file ``*.swf``, ``*.swf.gz`` or
+        ``*.workload.json``, or ``generate:`` with the generator's values.
     :param seed: of the generator; None: that of ``text``.
     :param speed: so many times as dense do tasks arrive; they run as long as before.
     """
@@ -48,6 +49,9 @@ class Source:
             return openb.read(path)
         if ".swf" in path.suffixes:
             return swf.read(path)
+        if path.name.endswith(SAVED):
+            return saved.read(path)
         raise WorkloadWrong(
-            f"{self.text}: expected a folder with nodes.csv.gz and pods.csv.gz, a file .swf or .swf.gz, or {GENERATE}…"
+            f"{self.text}: expected a folder with nodes.csv.gz and pods.csv.gz, a file .swf, .swf.gz or "
+            f"{SAVED}, or {GENERATE}…"
         )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from muster_client.errors import TraceError
-from muster_client.trace import queue_of, read_trace
+from muster_replay.errors import TraceError
+from muster_replay.trace import queue_of, read_trace
 
 from muster_whatif.errors import WorkloadWrong
 from muster_whatif.workload import Machine, Task, Workload

@@ -9,7 +9,7 @@ from muster_runtime.terminal import Screen, as_seen, marked
 from muster_si.constants import CPU, MEMORY
 from rich.table import Table
 
-from muster_client.trace import GPU
+from muster_replay.trace import GPU
 
 _SHOWN = 5  # names in a complaint; the JSON has all of them
 

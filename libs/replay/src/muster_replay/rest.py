@@ -6,8 +6,7 @@ import contextlib
 from typing import Any, NamedTuple
 
 import httpx
-from muster_runtime.access import PLAIN, Access, AccessWrong
-
+from muster_client.access import PLAIN, Access, AccessWrong
 from muster_client.errors import BadAddress
 
 _ANSWER_TIMEOUT_S = 10.0  # for eight thousand reasons in one answer, on a busy machine

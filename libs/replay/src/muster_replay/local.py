@@ -18,10 +18,10 @@ from typing import ClassVar
 import grpc
 import grpc.aio
 from grpc_health.v1 import health_pb2
-from muster_runtime.access import PLAIN, Access
+from muster_client.access import PLAIN, Access
 from muster_runtime.private_files import open_private
 
-from muster_client.errors import ReplayFailed
+from muster_replay.errors import ReplayFailed
 
 _PROBE_TIMEOUT_S = 1.0
 _PROBE_PAUSE_S = 0.1
@@ -31,12 +31,24 @@ _LOG_TAIL_BYTES = 2_000
 def muster_command(*arguments: str) -> list[str]:
     """Returns the `muster` command of this Python's environment."""
     script = Path(sys.executable).with_name("muster")
-    start = [str(script)] if script.exists() else [sys.executable, "-c", "from muster_cli.main import main; main()"]
+    start = [str(script)] if script.exists() else [sys.executable, "-m", "muster_cli"]
     return [*start, *arguments]
 
 
 # Linux takes ports of its own choice from 32,768 on (net.ipv4.ip_local_port_range), others from 49,152 on.
 _PORTS = (20_000, 32_000)
+
+
+def are_free(ports: Sequence[int]) -> bool:
+    """Tells whether all these ports of 127.0.0.1 can be bound."""
+    for port in ports:
+        with socket.socket() as one:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: a closed connection is no user
+            try:
+                one.bind(("127.0.0.1", port))
+            except OSError:
+                return False
+    return True
 
 
 def free_ports(count: int) -> list[int]:

@@ -18,29 +18,23 @@ from typing import Any, TypeVar
 
 import httpx
 import structlog
-from muster_bus.clock import Clock, SystemClock
+from muster_client.access import PLAIN, Access
+from muster_client.callbacks import Callbacks, Rejection
+from muster_client.client import RmClient
+from muster_client.clock import Clock, SystemClock
+from muster_client.errors import BadAddress, ClientError, RegistrationRejected, StreamRefused
+from muster_client.settings import ClientSettings
 from muster_proto.si.v1 import si_pb2 as si
-from muster_runtime.access import PLAIN, Access
 from muster_runtime.private_files import open_private
 from muster_runtime.terminal import Screen, marked, standard_error, write_json
 from muster_si.constants import CPU, MEMORY
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from muster_client.accounts import Accounts, percentile
-from muster_client.callbacks import Callbacks, Rejection
-from muster_client.client import RmClient
-from muster_client.errors import (
-    BadAddress,
-    ClientError,
-    RegistrationRejected,
-    ReplayFailed,
-    StreamRefused,
-    TraceError,
-)
-from muster_client.report import ReplayReport, Utilisation, print_report, some
-from muster_client.rest import Events, Pending, RestFront, rest_url
-from muster_client.settings import ClientSettings
-from muster_client.trace import GPU, Trace, read_trace
+from muster_replay.accounts import Accounts, percentile
+from muster_replay.errors import ReplayFailed, TraceError
+from muster_replay.report import ReplayReport, Utilisation, print_report, some
+from muster_replay.rest import Events, Pending, RestFront, rest_url
+from muster_replay.trace import GPU, Trace, read_trace
 
 log = structlog.get_logger(__name__)
 
@@ -499,7 +493,7 @@ def main_replay(
     async def present(report: ReplayReport, client: RmClient) -> None:
         nonlocal code
         progress.stop()
-        report.next_places = next_places or report.next_places
+        report.next_places = report.next_places if next_places is None else next_places
         show(report)
         code = 0 if report.good else 1
         if keep:

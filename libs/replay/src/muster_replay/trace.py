@@ -8,11 +8,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from muster_client.builders import application, ask, node
 from muster_proto.si.v1 import si_pb2 as si
 from muster_si.constants import CPU, HOST_NAME, INSTANCE_TYPE, MEMORY, RACK_NAME
 
-from muster_client.builders import application, ask, node
-from muster_client.errors import TraceError
+from muster_replay.errors import TraceError
+
+# The trace that comes with Muster.
+OPENB = Path(__file__).parent / "openb"
 
 GPU = "nvidia.com/gpu-milli"  # thousandths of a GPU; a node's GPUs are one pool (examples/openb/README.md)
 

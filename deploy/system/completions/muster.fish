@@ -5,9 +5,9 @@
 function __fish_muster_using_command
     set -l cmd (commandline -opc)
     set -l subcommands
-    set -l all_paths '|topics|topics create|topics verify|topics grow|topics describe|config|config check|config diff|config apply|config show|context|context list|context set|context use|context delete|admin|admin rms|admin pause|admin resume|admin forget|admin drain|admin undrain|admin dump|admin validate|events|events watch|events batch|explain|explain ask|explain application|explain queue|explain node|explain preemption|history|history app|history usage|history queues|history nodes|up|gateway|scheduler|view|event-publisher|derive|replay-trace|demo|simulate|health|backup|restore|verify|migrate|top|get|audit|version|completion|'
-    set -l options_with_values '--action --address --app --application --asks-per-s --backup-dir --change --chunk --columns --config --config-path --count --data-dir --detail --event-handler --file --from --gateway --goal --group --grpc-address --history --html --http --http-address --identity --interval --json --keep --key --last --life --limit --name --new --newest --node --nodes --object --old --output --partition --partitions --plot --processes --queue --reason --resource-manager --result --rm --rm-id --rows --search --seed --seeds --set --settings --since --sort --speed --start --state --statement --tick-s --timeout-s --tls --tls-ca --tls-cert --tls-key --tls-server --to --to-data-dir --to-set --to-settings --token-file --trace --type --until --until-s --user --where --window -o'
-    set -l all_commands 'admin app application apply ask audit backup batch check completion config context create delete demo derive describe diff drain dump event-publisher events explain forget gateway get grow health history list migrate node nodes pause preemption queue queues replay-trace restore resume rms scheduler set show simulate top topics undrain up usage use validate verify version view watch'
+    set -l all_paths '|topics|topics create|topics verify|topics grow|topics describe|config|config check|config diff|config apply|config show|context|context list|context set|context use|context delete|admin|admin rms|admin pause|admin resume|admin forget|admin drain|admin undrain|admin dump|admin validate|events|events watch|events batch|explain|explain ask|explain application|explain queue|explain node|explain preemption|history|history app|history usage|history queues|history nodes|up|gateway|scheduler|view|event-publisher|derive|replay-trace|demo|simulate|what-if|health|backup|restore|verify|migrate|top|get|audit|version|completion|'
+    set -l options_with_values '--action --address --app --application --as-it-was --asks-per-s --backup-dir --by --change --chunk --columns --config --config-path --count --data-dir --detail --event-handler --file --from --gateway --goal --group --grpc-address --history --html --http --http-address --identity --interval --json --keep --key --last --life --limit --name --new --newest --node --nodes --object --old --output --partition --partitions --plot --processes --queue --reason --resource-manager --result --rm --rm-id --rows --save --search --seed --seeds --set --settings --since --sort --speed --start --state --statement --tick-s --timeout-s --tls --tls-ca --tls-cert --tls-key --tls-server --to --to-data-dir --to-set --to-settings --token-file --trace --type --until --until-s --user --where --window -o'
+    set -l all_commands 'admin app application apply ask audit backup batch check completion config context create delete demo derive describe diff drain dump event-publisher events explain forget gateway get grow health history list migrate node nodes pause preemption queue queues replay-trace restore resume rms scheduler set show simulate top topics undrain up usage use validate verify version view watch what-if'
     set -l skip_next 0
     # Extract command words (only real subcommand names) from command line
     set -e cmd[1]
@@ -46,7 +46,7 @@ end
 function __fish_muster_positional_index
     set -l cmd (commandline -opc)
     set -l path_len $argv[1]
-    set -l options_with_values '--action --address --app --application --asks-per-s --backup-dir --change --chunk --columns --config --config-path --count --data-dir --detail --event-handler --file --from --gateway --goal --group --grpc-address --history --html --http --http-address --identity --interval --json --keep --key --last --life --limit --name --new --newest --node --nodes --object --old --output --partition --partitions --plot --processes --queue --reason --resource-manager --result --rm --rm-id --rows --search --seed --seeds --set --settings --since --sort --speed --start --state --statement --tick-s --timeout-s --tls --tls-ca --tls-cert --tls-key --tls-server --to --to-data-dir --to-set --to-settings --token-file --trace --type --until --until-s --user --where --window -o'
+    set -l options_with_values '--action --address --app --application --as-it-was --asks-per-s --backup-dir --by --change --chunk --columns --config --config-path --count --data-dir --detail --event-handler --file --from --gateway --goal --group --grpc-address --history --html --http --http-address --identity --interval --json --keep --key --last --life --limit --name --new --newest --node --nodes --object --old --output --partition --partitions --plot --processes --queue --reason --resource-manager --result --rm --rm-id --rows --save --search --seed --seeds --set --settings --since --sort --speed --start --state --statement --tick-s --timeout-s --tls --tls-ca --tls-cert --tls-key --tls-server --to --to-data-dir --to-set --to-settings --token-file --trace --type --until --until-s --user --where --window -o'
     set -l skip_next 0
     set -l consumed_path 0
     set -l count 0
@@ -74,6 +74,7 @@ end
 # Root-level commands
 complete -c muster -n __fish_use_subcommand -a 'history' -d 'Query the history: SQL, timelines, usage over time (docs/history.md).'
 complete -c muster -n __fish_use_subcommand -a 'simulate' -d 'Plays a trace through the scheduler'\''s core in virtual time, under several confi…'
+complete -c muster -n __fish_use_subcommand -a 'what-if' -d 'Plays what really happened again, under another configuration or with other mac…'
 complete -c muster -n __fish_use_subcommand -a 'events' -d 'Read past events and watch new ones (docs/events-grpc.md).'
 complete -c muster -n __fish_use_subcommand -a 'explain' -d 'Explain why asks are pending, and how objects stand (docs/explain.md).'
 complete -c muster -n __fish_use_subcommand -a 'health' -d 'Checks whether a process is ready; exit code 0 if it is.'
@@ -679,6 +680,7 @@ complete -c muster -n '__fish_muster_using_command history usage' -l queue -r -d
 complete -c muster -n '__fish_muster_using_command history usage' -l user -r -d ''
 complete -c muster -n '__fish_muster_using_command history usage' -l group -r -d ''
 complete -c muster -n '__fish_muster_using_command history usage' -l app -r -d ''
+complete -c muster -n '__fish_muster_using_command history usage' -l by -x -a 'queue user application' -d 'the areas of a queue'\''s plot: the first queues below it of which there are sever…'
 complete -c muster -n '__fish_muster_using_command history usage' -l from -r -d '2026-11-22T04:30:00Z, or how long before the end, such as 2h [the first usage].'
 complete -c muster -n '__fish_muster_using_command history usage' -l to -r -d 'the same form [the newest event].'
 complete -c muster -n '__fish_muster_using_command history usage' -l window -r -d 'length, such as 30s, 5min, 1h [about a 24th of the time].'
@@ -856,4 +858,22 @@ complete -c muster -n '__fish_muster_using_command view' -l version -d 'Display 
 complete -c muster -n '__fish_muster_using_command view' -l http-address -r -d 'address of REST [127.0.0.1:9081].'
 complete -c muster -n '__fish_muster_using_command view' -l settings -r -F -d 'TOML file with a table for each section; MUSTER_SETTINGS can name it too.'
 complete -c muster -n '__fish_muster_using_command view' -l set -r -d 'One setting as section.field=value (muster config show lists all); repeatable.'
+
+# Options for: what-if
+complete -c muster -n '__fish_muster_using_command what-if' -l help -d 'Display this message and exit.'
+complete -c muster -n '__fish_muster_using_command what-if' -s h -d 'Display this message and exit.'
+complete -c muster -n '__fish_muster_using_command what-if' -l version -d 'Display application version.'
+complete -c muster -n '__fish_muster_using_command what-if' -l as-it-was -r -F -d 'the queue configuration that was in force; it is played first, and held against…'
+complete -c muster -n '__fish_muster_using_command what-if' -l config -r -F -d 'another queue configuration (YAML); may be given several times.'
+complete -c muster -n '__fish_muster_using_command what-if' -l nodes -r -d 'other machines: +20:size-1 or -3:size-1; may be given several times.'
+complete -c muster -n '__fish_muster_using_command what-if' -l tick-s -r -d 'handle together what happens within so many seconds.'
+complete -c muster -n '__fish_muster_using_command what-if' -l save -r -F -d 'also keep the workload in this file, NAME.workload.json, for muster simulate.'
+complete -c muster -n '__fish_muster_using_command what-if' -l json -r -F -d 'also write the figures there, as JSON; "-": to standard output, instead of the …'
+complete -c muster -n '__fish_muster_using_command what-if' -l html -r -F -d 'also write a report there, one HTML file.'
+complete -c muster -n '__fish_muster_using_command what-if' -l data-dir -r -F -d 'Directory of muster up: its history and the newer events of its log [from the s…'
+complete -c muster -n '__fish_muster_using_command what-if' -l history -r -d 'Instead: a folder of Parquet files, or s3://bucket/prefix?endpoint=…'
+complete -c muster -n '__fish_muster_using_command what-if' -l http -r -d 'REST front of a running Muster, for events that are not exported yet.'
+complete -c muster -n '__fish_muster_using_command what-if' -l rm -r -d 'Only this RM [all RMs].'
+complete -c muster -n '__fish_muster_using_command what-if' -l settings -r -F -d 'TOML file with a table for each section; MUSTER_SETTINGS can name it too.'
+complete -c muster -n '__fish_muster_using_command what-if' -l set -r -d 'One setting as section.field=value (muster config show lists all); repeatable.'
 

@@ -30,6 +30,7 @@ VIEWS = {
     "node": ("#/nodes/gpu-00?rm=prod", ".detail .prose"),
     "pending": ("#/pending?rm=prod", ".waits"),
     "events": ("#/events?rm=prod", ".events li"),
+    "search": ("#/search?rm=prod&q=s", ".hits"),
     "health": ("#/health?rm=prod", ".checks"),
 }
 LOOKS = {"light": (1400, False), "dark": (1280, True), "phone": (360, False)}

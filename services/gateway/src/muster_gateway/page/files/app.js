@@ -12,9 +12,10 @@ import * as nodes from "./view-nodes.js";
 import * as overview from "./view-overview.js";
 import * as pending from "./view-pending.js";
 import * as queues from "./view-queues.js";
+import * as search from "./view-search.js";
 import { groups, users } from "./view-users.js";
 
-const VIEWS = { overview, queues, applications, users, groups, nodes, pending, events, health };
+const VIEWS = { overview, queues, applications, users, groups, nodes, pending, events, health, search };
 const THEMES = ["auto", "light", "dark"];
 
 // Each view has its own refresh interval. To spare the server, the page also rests after each answer this many times as
@@ -321,7 +322,28 @@ function drawShell() {
   fill(place("nav"), h("ul", {}, Object.entries(VIEWS).filter(([, each]) => !each.within).map(([name, each]) =>
     h("li", { key: name }, h("a", { href: hash(name, "", whose()), "aria-current": name === view ? "page" : null }, each.title)))));
   fill(place("chooser"), chooser());
+  fill(place("search"), searchForm());
   fill(place("tools"), themeButton(), token() !== null ? h("button", { type: "button", class: "quiet", on: { click: forget } }, "Forget token") : null);
+}
+
+/** The search field. Enter opens the results; while they are shown, they follow the text. */
+function searchForm() {
+  const shown = shell.route.view === "search";
+  const submit = (event) => {
+    event.preventDefault();
+    const q = event.currentTarget.elements.q.value.trim();
+    if (!q) return;
+    const address = hash("search", "", { ...whose(), q });
+    if (location.hash === address) place("main").focus({ preventScroll: true });
+    else location.hash = address;
+  };
+  const follow = (event) => {
+    if (!shown || !current) return;
+    const empty = !shell.route.params.q;
+    current.context.set({ q: event.target.value.trim() }, { again: empty });
+  };
+  return h("form", { role: "search", "aria-label": "Search the cluster", key: "search", on: { submit } },
+    h("input", { type: "search", name: "q", "aria-label": "Search the cluster", "aria-keyshortcuts": "Control+K Meta+K", title: "Ctrl+K", placeholder: "Search", autocomplete: "off", spellcheck: "false", value: shown ? shell.route.params.q ?? "" : "", on: { input: follow } }));
 }
 
 function chooser() {
@@ -348,7 +370,7 @@ function select(label, name, options, chosen, change, words = (each) => each) {
 function go(params) {
   // Search terms of one cluster do not fit another.
   const { q, state, queue, user, reason, type, page, lanes, ...kept } = shell.route.params;
-  location.hash = hash(shell.route.view, "", { ...kept, ...params });
+  location.hash = hash(shell.route.view, "", { ...kept, ...(shell.route.view === "search" ? { q } : {}), ...params });
 }
 
 // ---- light and dark -------------------------------------------------------------------------------------------------
@@ -450,6 +472,14 @@ document.querySelector(".skip").addEventListener("click", (event) => {
   // The hash is the route, so the link must not change it.
   event.preventDefault();
   place("main").focus();
+});
+document.addEventListener("keydown", (event) => {
+  if (event.key.toLowerCase() !== "k" || !(event.ctrlKey || event.metaKey) || event.altKey || event.shiftKey) return;
+  const field = document.querySelector("#search input");
+  if (!field) return;
+  event.preventDefault();
+  field.focus();
+  field.select();
 });
 let resized = 0;
 window.addEventListener("resize", () => {

@@ -481,6 +481,11 @@ document.addEventListener("keydown", (event) => {
   field.focus();
   field.select();
 });
+let scrolled = 0;
+window.addEventListener("scroll", () => {
+  cancelAnimationFrame(scrolled);
+  scrolled = requestAnimationFrame(() => current?.context.memory.scrolled?.());
+}, { passive: true });
 let resized = 0;
 window.addEventListener("resize", () => {
   cancelAnimationFrame(resized);

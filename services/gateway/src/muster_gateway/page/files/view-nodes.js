@@ -2,14 +2,14 @@
 
 import { fill, h } from "./dom.js";
 import { ago, count, grouped, natural, of, percent, quantity, types, usedOf } from "./format.js";
-import { absent, bar, chip, field, options, paged, quantities } from "./parts.js";
+import { absent, bar, chip, field, options, quantities } from "./parts.js";
+import { kept, near } from "./rows.js";
 import { reason } from "./words.js";
 
 export const title = "Nodes";
 export const every_ms = 2000;
 
 const NODES_MAX = 10_000; // of one answer
-const PAGE = 25;
 const GAP = 2;
 
 export async function load(context) {
@@ -29,16 +29,20 @@ function fullness(node, type) {
   return capacity > 0 || used > 0 ? percent(used, capacity) : null;
 }
 
-export function render(context, { nodes, total, single, elsewhere }) {
-  const { type = "", q = "", sort = "name" } = context.params;
-  const kinds = types(...nodes.map((each) => each.capacity));
+function chosen(nodes, type, q, sort) {
   const wanted = q.toLowerCase();
   const found = nodes.filter((each) => !wanted || each.nodeId.toLowerCase().includes(wanted)).map((node) => ({ node, share: fullness(node, type) }));
   // Sorts names with their numbers as numbers, so that a node keeps its place while it fills. The answer has the
   // fullest node first.
-  if (sort === "name") found.sort((a, b) => natural.compare(a.node.nodeId, b.node.nodeId));
-  else found.sort((a, b) => (b.share ?? -1) - (a.share ?? -1) || natural.compare(a.node.nodeId, b.node.nodeId));
-  const set = (params) => context.set({ page: "", ...params }, { again: false });
+  if (sort === "name") return found.sort((a, b) => natural.compare(a.node.nodeId, b.node.nodeId));
+  return found.sort((a, b) => (b.share ?? -1) - (a.share ?? -1) || natural.compare(a.node.nodeId, b.node.nodeId));
+}
+
+export function render(context, { nodes, total, single, elsewhere }) {
+  const { type = "", q = "", sort = "name" } = context.params;
+  const kinds = kept(context.memory, "kinds", [nodes], () => types(...nodes.map((each) => each.capacity)));
+  const found = kept(context.memory, "found", [nodes, type, q, sort], () => chosen(nodes, type, q, sort));
+  const set = (params) => context.set(params, { again: false });
   return [
     h("h1", {}, "Nodes"),
     context.thing ? detail(context, single, elsewhere) : null,
@@ -85,6 +89,10 @@ class HeatMap {
 
   show(found, type, width, chosen) {
     const id = this.found[this.at]?.node.nodeId;
+    // Scrolling redraws the view. The map is drawn again only if something in it differs.
+    const looks = [found, type, width, chosen, document.documentElement.dataset.theme, window.matchMedia("(prefers-color-scheme: dark)").matches, window.devicePixelRatio];
+    if (this.looks?.every((each, at) => each === looks[at])) return;
+    this.looks = looks;
     Object.assign(this, { found, type, chosen });
     this.at = found.findIndex(({ node }) => node.nodeId === (id ?? chosen));
     this.size = Math.max(found.length > 400 ? 11 : 16, Math.min(26, Math.floor(Math.sqrt((width * 360) / found.length)) - GAP));
@@ -221,15 +229,15 @@ function legend() {
 // ---- the table, and one node ----------------------------------------------------------------------------------------
 
 function table(context, found, type) {
-  const { shown, pager } = paged(context, found, PAGE, "nodes");
-  return [h("table", { class: "list" },
+  const row = ({ node, share }, props) => h("tr", { ...props, class: node.nodeId === context.thing ? "chosen" : null },
+    h("th", { scope: "row" }, h("a", { href: context.link("nodes", node.nodeId, carried(context)) }, node.nodeId), node.schedulable ? null : chip("Draining")),
+    h("td", {}, share === null ? h("span", { class: "faint" }, `no ${type}`) : h("span", { class: "inline" }, bar({ used: share, total: 100, label: `${node.nodeId} full` }), h("span", { class: "right" }, `${share}%`))),
+    h("td", { class: "medium" }, quantities(node.available, "nothing")),
+    h("td", { class: "num" }, grouped(node.allocations)));
+  return h("table", { class: "list", "aria-rowcount": found.length + 1 },
     h("caption", { class: "sr" }, "Nodes"),
     h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Node"), h("th", { scope: "col" }, "Full"), h("th", { scope: "col", class: "medium" }, "Free"), h("th", { scope: "col", class: "num" }, "Allocations"))),
-    h("tbody", {}, shown.map(({ node, share }) => h("tr", { key: node.nodeId, class: node.nodeId === context.thing ? "chosen" : null },
-      h("th", { scope: "row" }, h("a", { href: context.link("nodes", node.nodeId, carried(context)) }, node.nodeId), node.schedulable ? null : chip("Draining")),
-      h("td", {}, share === null ? h("span", { class: "faint" }, `no ${type}`) : h("span", { class: "inline" }, bar({ used: share, total: 100, label: `${node.nodeId} full` }), h("span", { class: "right" }, `${share}%`))),
-      h("td", { class: "medium" }, quantities(node.available, "nothing")),
-      h("td", { class: "num" }, grouped(node.allocations)))))), pager];
+    h("tbody", { class: "rows" }, near(context, found, { key: (each) => each.node.nodeId, row, columns: 4 })));
 }
 
 function detail(context, node, elsewhere) {

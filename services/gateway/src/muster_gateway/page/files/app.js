@@ -37,6 +37,8 @@ const shell = {
   managersAt: -Infinity,
   partitions: [],
   rm: "", // the one that is shown if the address names none; stays when other RMs register
+  me: null, // the reader's identity and rights; null: not known yet
+  asksIn: false, // the reader wants to log in though nothing needs it
   tokenWanted: "", // the reason why a token is needed; "" if none is
   malformed: false, // the given text cannot be a token
 };
@@ -60,6 +62,13 @@ function contextOf(view, signal) {
     get partition() { return partitionShown(); },
     get partitions() { return shell.partitions; },
     get managers() { return shell.managers ?? []; },
+    /** The reader's identity and rights. */
+    get me() { return shell.me; },
+    /** Refreshes everything after an action, the RMs too. */
+    stale() {
+      shell.managersAt = -Infinity;
+      wake();
+    },
     get width() { return Math.max(280, place("main").clientWidth - 2 * padding()); },
     /** A GET of /ws/v1/PARTS for the shown RM. */
     async get(parts, query = {}) {
@@ -222,6 +231,7 @@ async function ready(signal) {
   if (!shell.managers.some((each) => each.rmID === shell.rm)) shell.rm = (shell.managers.find((each) => each.default) ?? shell.managers.find((each) => each.life !== "STOPPED") ?? shell.managers[0])?.rmID ?? "";
   const rm = rmShown();
   shell.partitions = shell.managers.some((each) => each.rmID === rm) ? (await json(url(["ws", "v1", "partitions"], { rm }), signal)).data : [];
+  shell.me = (await json(url(["ws", "v1", "whoami"], { rm }), signal)).data;
   shell.managersAt = performance.now();
 }
 
@@ -276,7 +286,7 @@ function draw() {
   const mine = current;
   const main = place("main");
   main.dataset.view = shell.route.view;
-  if (shell.tokenWanted) return fill(main, tokenForm());
+  if (shell.tokenWanted || shell.asksIn) return fill(main, tokenForm());
   if (mine.trouble && !mine.trouble.away && !(mine.trouble.status === 404 && shell.managers?.length === 0)) {
     return fill(main, h("h1", {}, mine.view.title), h("p", { class: "trouble" }, troubleSaid(mine.trouble)), chooseAnother());
   }
@@ -323,7 +333,27 @@ function drawShell() {
     h("li", { key: name }, h("a", { href: hash(name, "", whose()), "aria-current": name === view ? "page" : null }, each.title)))));
   fill(place("chooser"), chooser());
   fill(place("search"), searchForm());
-  fill(place("tools"), themeButton(), token() !== null ? h("button", { type: "button", class: "quiet", on: { click: forget } }, "Forget token") : null);
+  fill(place("tools"), themeButton(), account());
+}
+
+/** Whose rights these are, and the way in or out. A certificate is the browser's: only the browser can forget it. */
+function account() {
+  const found = [];
+  const { me } = shell;
+  if (me && !shell.tokenWanted) found.push(h("span", { class: "me", key: "me", title: rightsSaid(me) }, h("span", { class: "sr" }, "Identity: "), me.identity, h("span", { class: "note" }, ` ${me.role === "none" && me.mayOperate ? "operator" : me.role}`)));
+  if (token() !== null) found.push(h("button", { type: "button", class: "quiet", key: "out", on: { click: forget } }, "Log out"));
+  else if (me?.tokens && !shell.tokenWanted && !shell.asksIn) found.push(h("button", { type: "button", class: "quiet", key: "in", on: { click: askIn } }, "Log in"));
+  return found;
+}
+
+function rightsSaid(me) {
+  const rms = (globs) => (globs.includes("*") ? "every resource manager" : globs.join(", ") || "none");
+  return `${me.identity}, known by ${me.proof}. Role: ${me.role}. Operates: ${rms(me.operates)}. Acts as: ${rms(me.actAs)}.`;
+}
+
+function askIn() {
+  shell.asksIn = true;
+  draw();
 }
 
 /** The search field. Enter opens the results; while they are shown, they follow the text. */
@@ -401,7 +431,7 @@ function setTheme(wanted) {
 function tokenForm() {
   return h("form", { class: "token", key: "token", on: { submit: takeToken } },
     h("h1", {}, "A token, please"),
-    h("p", {}, "This gateway needs a token. The token stays in this tab and is forgotten when you close it."),
+    h("p", {}, shell.tokenWanted ? "This gateway needs a token. " : "", "The token stays in this tab and is forgotten when you close it."),
     h("label", { for: "token" }, "Token"),
     h("input", { id: "token", name: "token", type: "password", autocomplete: "off", spellcheck: "false", required: true, autofocus: true }),
     h("p", { class: "trouble", role: "alert" }, token() !== null || shell.malformed ? `Refused: ${shell.tokenWanted}.` : ""),
@@ -422,13 +452,13 @@ function takeToken(event) {
   keepToken(given);
   field.value = "";
   shell.managersAt = -Infinity;
-  shell.tokenWanted = "";
+  Object.assign(shell, { tokenWanted: "", asksIn: false });
   show();
 }
 
 function forget() {
   keepToken(null);
-  Object.assign(shell, { managers: null, managersAt: -Infinity, partitions: [] });
+  Object.assign(shell, { me: null, managers: null, managersAt: -Infinity, partitions: [] });
   show();
 }
 

@@ -1,5 +1,6 @@
 // Nodes as a heat map of small squares, coloured by usage; and one node, with its allocations.
 
+import { button } from "./actions.js";
 import { fill, h } from "./dom.js";
 import { ago, count, grouped, natural, of, percent, quantity, types, usedOf } from "./format.js";
 import { absent, bar, chip, field, options, quantities } from "./parts.js";
@@ -247,6 +248,7 @@ function detail(context, node, elsewhere) {
   return h("section", { class: "card detail", "aria-label": `Node ${node.node}` },
     h("div", { class: "head" }, h("h2", {}, node.node), chip(!node.schedulable ? "Draining" : node.ready ? "Ready" : "Not ready"), close),
     h("p", { class: "prose" }, node.message),
+    actions(context, node),
     h("div", { class: "uses" }, types(node.capacity, node.allocated).map((type) => {
       const [held, others, total] = [of(node.allocated, type), of(node.occupied, type), of(node.capacity, type)];
       return h("div", { class: "use", key: type },
@@ -259,6 +261,14 @@ function detail(context, node, elsewhere) {
       waiting.length ? [h("dt", {}, "It has room for pending asks with the reason"), h("dd", {}, h("ul", { class: "plain" }, waiting.map(([code, many]) => h("li", {}, `${reason(code)}: ${grouped(many)}`))))] : null),
     node.allocations.length ? onNode(context, node.allocations) : null,
     node.foreign.length ? h("details", {}, h("summary", {}, `${grouped(node.foreign.length)} of others`), h("ul", { class: "plain" }, node.foreign.slice(0, 200).map((each) => h("li", {}, each.allocationKey, " ", quantities(each.resource))))) : null);
+}
+
+function actions(context, node) {
+  const query = { node: node.node, partition: context.partition };
+  const done = node.schedulable
+    ? button(context, "drain", { label: "Drain", title: `Drain ${node.node}?`, verb: "Drain", query, says: "Muster places nothing more on this node. What runs there goes on." })
+    : button(context, "undrain", { label: "Undrain", title: `Undrain ${node.node}?`, verb: "Undrain", query, says: "Muster places asks on this node again." });
+  return done ? h("div", { class: "choice" }, done) : null;
 }
 
 const HELD_MAX = 200;

@@ -23,6 +23,7 @@ BASE ?= HEAD~20
 
 RUN_TIME := requirements/muster.lock requirements/build.lock
 DEVELOPMENT := requirements/dev.lock requirements/build.lock
+DOCUMENTATION := requirements/docs.lock
 # They break the core on purpose: the simulation's auditors must notice it. They prove the auditors, not the product.
 NOTICE_TESTS := $(wildcard tests/simulation/test_*auditor_notices.py)
 # Short tests use the whole of as many cores. Whole systems mostly wait: more files at a time than cores, those first
@@ -54,16 +55,40 @@ help: ## this list
 install: $(VENV)/.installed ## Muster into .venv: .venv/bin/muster
 install-dev: $(VENV)/.installed-dev ## the same, with what tests and checks need
 
-$(VENV)/.installed: $(RUN_TIME) pyproject.toml scripts/venv
+$(VENV)/.installed: $(RUN_TIME) pyproject.toml libs/client/pyproject.toml scripts/venv
 	@scripts/venv $(VENV) $(RUN_TIME)
 	@touch $@
 
-$(VENV)/.installed-dev: $(DEVELOPMENT) pyproject.toml scripts/venv
+$(VENV)/.installed-dev: $(DEVELOPMENT) pyproject.toml libs/client/pyproject.toml scripts/venv
 	@scripts/venv $(VENV) $(DEVELOPMENT)
 	@touch $@ $(VENV)/.installed
 
+$(VENV)/.installed-docs: $(VENV)/.installed-dev $(DOCUMENTATION)
+	@echo '==> installing what builds the documentation'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $(DOCUMENTATION)
+	@touch $@
+
+# (Its authors' news of other products.)
+docs docs-serve docs-version: export NO_MKDOCS_2_WARNING := 1
+
+docs: $(VENV)/.installed-docs ## the documentation as a site in build/docs; a dead link or anchor fails it
+	@$(BIN)/mkdocs --quiet build --strict
+	@echo "build/docs: $$(find build/docs -name '*.html' | wc -l) pages, $$(du -sh build/docs | cut -f1)"
+
+docs-serve: $(VENV)/.installed-docs ## the same at http://127.0.0.1:8000/, built again when a page changes
+	@$(BIN)/mkdocs serve --dev-addr 127.0.0.1:8000
+
+docs-version: $(VENV)/.installed-docs ## adds the site of this revision to the branch gh-pages as VERSION (and as latest); pushes nothing
+	@$(BIN)/mike deploy --update-aliases $(or $(VERSION),$$($(BIN)/python -c 'import importlib.metadata as m; print(m.version("muster"))')) latest
+
+recordings: install-dev ## docs/top-recording.svg and docs/page-recording.svg: muster top and the page while a cluster works
+	@$(BIN)/python scripts/recordings.py
+
 demo: install ## a scheduler on this machine, a cluster's trace through it, and a table of what happened
 	@$(BIN)/muster demo
+
+demo-live: install ## a cluster whose tasks come, run for a while and end, with gangs and preemption, until Ctrl-C
+	@$(BIN)/muster demo --live
 
 examples: install ## every resource manager of examples/, one after the other, against a Muster of its own
 	@$(BIN)/python examples/run_all.py
@@ -135,6 +160,7 @@ check: install-dev ## style, types, who imports whom, stubs, locks, tables of en
 	PYTHON=$(BIN)/python scripts/proto --check
 	$(BIN)/python scripts/check-locks
 	$(BIN)/python scripts/route-tables --check
+	$(BIN)/python scripts/command-files --check
 
 format: install-dev ## put the code into its style
 	$(BIN)/ruff check --fix .
@@ -176,6 +202,9 @@ bench-idle: install-dev ## what partitions cost that nobody uses: processor time
 bench-scale: install-dev ## 1 to 4 schedulers, 1 to 64 RMs through gateways: rates, processor time, memory; JSON (BENCH_ARGS='--cells 2,2,8')
 	@$(BIN)/python -m tests.perf.scale_bench $(BENCH_ARGS)
 
+bench-simulate: install-dev ## decisions per second of simulations in virtual time; a JSON line for each workload
+	@$(BIN)/python -m tests.perf.simulate_bench $(BENCH_ARGS)
+
 bench-neighbours: install-dev ## one RM's asks beside an RM that asks for much, hostile configurations, readers of metrics; JSON
 	@$(BIN)/python -m tests.perf.neighbours_bench $(BENCH_ARGS)
 
@@ -185,17 +214,24 @@ profile: install-dev ## where the processor time of one ask goes, by process, th
 bench-peer: install-dev ## beside YuniKorn's own core (needs Go), ratios into docs/performance.md; JSON (BENCH_ARGS='--rounds 3')
 	@$(BIN)/python -m tests.perf.peer_bench --write $(BENCH_ARGS)
 
+bench-kubernetes: install-dev ## pods/s and ask to bound on a Kubernetes control plane, beside YuniKorn's core in process (needs Go); JSON (BENCH_ARGS='--only small')
+	@$(BIN)/python tests/kubernetes/cluster.py build
+	@$(BIN)/python -m tests.perf.kubernetes_bench $(BENCH_ARGS)
+
 bench-compare: install-dev ## this revision beside another one, alternately (BASE=main BENCH_ARGS='--rounds 3 --only front'; needs Go)
 	@$(BIN)/python -m tests.perf.compare_bench $(BASE) $(BENCH_ARGS)
 
 openb: install-dev ## four node sort policies on the openb trace: table and plot, also into docs/
 	@$(BIN)/python examples/openb/compare.py --write docs $(OPENB_ARGS)
 
-figures: install-dev ## the tables of figures in docs/performance.md and docs/callbacks.md from bench's JSON
+figures: install-dev ## the tables of figures in docs/performance.md and docs/callbacks-predicates.md from bench's JSON
 	@$(BIN)/python scripts/figures $(BENCH_OUT)
 
-routes: install-dev ## the tables of endpoints in docs/rest.md and docs/security.md
+routes: install-dev ## the tables of endpoints in docs/rest.md and docs/security-rights.md
 	@$(BIN)/python scripts/route-tables
+
+command-files: install-dev ## the manual page and the shells' completions in deploy/system
+	@$(BIN)/python scripts/command-files
 
 proto: install-dev ## stubs from proto/, and where Go is here those of the programs in Go
 	PYTHON=$(BIN)/python scripts/proto
@@ -204,6 +240,12 @@ proto: install-dev ## stubs from proto/, and where Go is here those of the progr
 
 lock: install-dev ## resolve requirements/*.lock anew
 	PATH="$(abspath $(BIN)):$$PATH" scripts/lock --upgrade
+
+dist: install-dev ## wheels and source distributions of muster and muster-client, into dist/; the same tree gives the same bytes
+	@PYTHON=$(BIN)/python scripts/dist dist
+
+dist-test: install-dev ## both wheels in empty environments: the demo, a first allocation, every missing extra
+	$(BIN)/pytest -s tests/dist $(PYTEST_ARGS)
 
 compose-test: install-dev ## the compose stack for real: build, start, ask everything, replay a trace, account for every task, remove
 	@scripts/compose-test

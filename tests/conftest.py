@@ -15,7 +15,7 @@ import secured_servers
 import servers
 import structlog
 from hypothesis import HealthCheck, settings
-from muster_client.local import LocalProcess
+from muster_replay.local import LocalProcess
 from wanting import server_wanted
 
 _DIRECTORY = "MUSTER_TEST_SERVERS_DIRECTORY"

@@ -11,8 +11,9 @@ import msgspec
 DOCS = Path(__file__).parents[1] / "docs"
 
 
-def page(name: str) -> str:
-    return (DOCS / name).read_text(encoding="utf-8")
+def page(*names: str) -> str:
+    """The text of a page, or of several that belong together."""
+    return "\n".join((DOCS / name).read_text(encoding="utf-8") for name in names)
 
 
 def section(text: str, heading: str) -> str:

@@ -154,7 +154,7 @@ def _run(command: list[str], tries: int = 1) -> None:
 
 
 async def allow(secured: Secured, prefix: str, user: str = "muster") -> None:
-    """Gives a Kafka user the rights of docs/security.md#stores on the topics, groups and transactions of a prefix."""
+    """Gives a Kafka user the rights of docs/security-stores.md on the topics, groups and transactions of a prefix."""
     admin = AIOKafkaAdminClient(bootstrap_servers=secured.kafka_plain)
     await admin.start()
     try:

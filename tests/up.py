@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from muster_client.local import LocalProcess, free_ports, muster_command
+from muster_replay.local import LocalProcess, free_ports, muster_command
 
 
 class Up:

@@ -22,7 +22,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from muster_client.trace import GPU, Trace, TraceTask, read_trace
 from muster_core.model.commands import (
     AppItem,
     AskItem,
@@ -36,6 +35,7 @@ from muster_core.model.outcome import NewAllocation
 from muster_core.nodes.policies.registry import SHIPPED
 from muster_core.scheduler import SchedulerCore
 from muster_queue_config.queue_yaml import load_queue_config
+from muster_replay.trace import GPU, Trace, TraceTask, read_trace
 from muster_si.constants import CPU, MEMORY
 
 HERE = Path(__file__).parent

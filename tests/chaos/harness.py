@@ -15,10 +15,10 @@ from muster_bus.engines import make_log
 from muster_bus.log import Log, Record
 from muster_bus.settings import LogSettings
 from muster_bus.topics import HEADER_EVENT_ID, HEADER_RM_ID, Topics, parse_state_key
-from muster_client.local import LocalProcess, free_ports, muster_command
-from muster_client.report import ReplayReport
+from muster_client.access import PLAIN, Access
 from muster_proto.muster.bus.v1 import envelope_pb2, state_pb2
-from muster_runtime.access import PLAIN, Access
+from muster_replay.local import LocalProcess, free_ports, muster_command
+from muster_replay.report import ReplayReport
 
 SERVING_TIMEOUT_S = 90.0  # four Python processes that start on two busy cores, behind a broker
 SUPERVISION_S = 0.5

@@ -10,8 +10,8 @@ from pathlib import Path
 import grpc.aio
 from certificates import Authority
 from grpc_health.v1 import health_pb2
-from muster_client.local import is_serving
-from muster_runtime.access import Access
+from muster_client.access import Access
+from muster_replay.local import is_serving
 from waiting import eventually
 
 NAME = "chaos.test"

@@ -24,8 +24,8 @@ from chaos.harness import (
     response_sequences,
 )
 from chaos.test_kill import OPENB, RM_ID, options
-from muster_client.local import muster_command
-from muster_client.replay import replay
+from muster_replay.local import muster_command
+from muster_replay.replay import replay
 from waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

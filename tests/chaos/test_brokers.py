@@ -16,9 +16,9 @@ import pytest
 from brokers import NODES, Brokers, all_in_sync, leaders, three_brokers
 from chaos.harness import Deployment, assert_each_task_once, on_kafka
 from chaos.test_outages import CHUNK, OPENB, RM_ID, TASKS, newest_event, options, said
-from muster_client.replay import replay
 from muster_proto.si.v1 import si_pb2
 from muster_proto.si.v1.si_pb2_grpc import SchedulerStub
+from muster_replay.replay import replay
 from waiting import eventually
 
 COPIES = {"MUSTER_LOG__REPLICATION": "3", "MUSTER_LOG__KAFKA_MIN_INSYNC_REPLICAS": "2"}

@@ -14,7 +14,7 @@ import pytest
 from chaos.harness import Deployment, assert_each_task_once, on_kafka
 from chaos.test_kill import OPENB, RM_ID, TASKS, options
 from chaos.test_outages import said
-from muster_client.replay import replay
+from muster_replay.replay import replay
 from waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.kafka, pytest.mark.redis, pytest.mark.timeout(600)]

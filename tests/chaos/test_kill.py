@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from chaos.harness import Deployment, assert_each_task_once, embedded, on_kafka
-from muster_client.replay import ReplayOptions, replay
-from muster_client.report import ReplayReport
 from muster_client.settings import ClientSettings
+from muster_replay.replay import ReplayOptions, replay
+from muster_replay.report import ReplayReport
 
 OPENB = Path(__file__).parents[2] / "examples" / "openb"
 RM_ID = "openb"

@@ -21,7 +21,7 @@ from chaos.rotation import Certificates
 from chaos.test_kill import OPENB, RM_ID, TASKS, options
 from e2e.full_disk import SmallDisk, small_disk
 from e2e.wall_clock import WallClock
-from muster_client.replay import replay
+from muster_replay.replay import replay
 from waiting import eventually
 
 KILLS = int(os.environ.get("MUSTER_FAULT_KILLS", "1"))

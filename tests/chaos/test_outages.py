@@ -21,8 +21,8 @@ import pytest
 import servers
 from chaos.harness import Deployment, assert_each_task_once, on_kafka
 from history_files import rows_of
-from muster_client.replay import ReplayOptions, replay
 from muster_client.settings import ClientSettings
+from muster_replay.replay import ReplayOptions, replay
 from waiting import eventually
 from wanting import server_wanted
 

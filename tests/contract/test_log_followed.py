@@ -30,7 +30,7 @@ class Followed:
         one, other = socket.socketpair()
         self._here: Channel[FromChild] = await Channel.over(one, FromChild)
         self._there: Channel[FromLog] = await Channel.over(other, FromLog)
-        server = self._server = LogServer(
+        server = self.server = LogServer(
             self._owned,
             await self._owned.writer("followers"),
             self._here.send,
@@ -47,8 +47,8 @@ class Followed:
 
     async def stop(self) -> None:
         await self.log.close()
-        await self._server.settled()
-        await self._server.close()
+        await self.server.settled()
+        await self.server.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -6,8 +6,14 @@ from pathlib import Path
 import pytest
 from contract.log_contract import LogContract
 from muster_bus.backends.sqlite import SqliteLog
+from muster_bus.backends.sqlite_units import Allowance
 from muster_bus.clock import SystemClock
 from muster_bus.settings import LogSettings
+
+
+def always_in_the_loop(log: SqliteLog) -> None:
+    """Makes the loop commit small units however slow the disk is."""
+    log._allowance = Allowance(1.0, 1_000_000.0, 0.0)
 
 
 class ShiftedClock(SystemClock):
@@ -20,11 +26,19 @@ class ShiftedClock(SystemClock):
 
 
 class SqliteBench:
-    """A log whose tail keeps next to nothing (``tail_bytes``), so that reads come from the file; or a usual one."""
+    """An embedded log.
 
-    def __init__(self, path: Path, tail_bytes: int) -> None:
+    :param tail_bytes: 0: the tail keeps next to nothing, so that reads come from the file.
+    :param loop_share: 0: the writer's thread commits everything; 1: the event loop, as often as it can.
+    """
+
+    def __init__(self, path: Path, tail_bytes: int, loop_share: float = 0.1) -> None:
         self.settings = LogSettings(
-            backend="sqlite", partitions=2, sqlite_path=path / "log.db", sqlite_tail_bytes=tail_bytes
+            backend="sqlite",
+            partitions=2,
+            sqlite_path=path / "log.db",
+            sqlite_tail_bytes=tail_bytes,
+            sqlite_loop_share=loop_share,
         )
         self.clock = ShiftedClock()
         self.logs: list[SqliteLog] = []
@@ -36,6 +50,8 @@ class SqliteBench:
         log = SqliteLog(settings.topics().specs(), settings, self.clock)
         self.logs.append(log)
         await log.start()
+        if settings.sqlite_loop_share == 1:
+            always_in_the_loop(log)
         return log
 
     async def delete_before(self, topic: str, partition: int, offset: int) -> None:
@@ -53,9 +69,12 @@ class SqliteBench:
         await log.maintain()
 
 
-@pytest.fixture(params=[0, 64 << 20], ids=["from-the-file", "from-memory"])
+@pytest.fixture(
+    params=[(0, 0.1), (64 << 20, 0), (64 << 20, 1)],
+    ids=["from-the-file", "by-the-thread", "by-the-loop"],
+)
 async def bench(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[SqliteBench]:
-    bench = SqliteBench(tmp_path, request.param)
+    bench = SqliteBench(tmp_path, *request.param)
     yield bench
     for log in bench.logs:
         await log.close()

@@ -31,7 +31,7 @@ ALLOWED = {
         "libs/bus/src/muster_bus/backends/memory.py",
         "apps/cli/src/muster_cli/migrating.py",
         "apps/cli/src/muster_cli/top_screen.py",
-        "libs/client/src/muster_client/report.py",
+        "libs/replay/src/muster_replay/report.py",
         "services/gateway/src/muster_gateway/sessions/__init__.py",
         "services/gateway/src/muster_gateway/settings.py",
     },

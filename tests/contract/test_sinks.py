@@ -144,13 +144,11 @@ class PostgresBench:
 
 
 class DocumentedBench:
-    """The store of one's own that docs/history.md shows."""
+    """The store of one's own that docs/history-own-store.md shows."""
 
     def __init__(self, url: str) -> None:
-        page = (Path(__file__).parents[2] / "docs" / "history.md").read_text(encoding="utf-8")
-        (code,) = re.findall(
-            r"```python\n(.*?)```", page.partition("### A store of your own")[2].partition("\n## ")[0], re.DOTALL
-        )
+        page = (Path(__file__).parents[2] / "docs" / "history-own-store.md").read_text(encoding="utf-8")
+        (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
         names: dict[str, Any] = {}
         exec(code, names)
         self._make, self._url, self.name = names["make"], url, f"t{uuid4().hex}"

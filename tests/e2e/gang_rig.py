@@ -27,10 +27,10 @@ from muster_client import (
     previous_ask,
     release,
 )
+from muster_client.access import PLAIN, Access
 from muster_client.callbacks import Rejection
-from muster_client.local import free_ports
 from muster_proto.si.v1 import si_pb2 as si
-from muster_runtime.access import PLAIN, Access
+from muster_replay.local import free_ports
 from waiting import eventually
 
 PATIENCE_S = 60.0

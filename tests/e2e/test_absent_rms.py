@@ -16,8 +16,8 @@ from e2e.gang_rig import Muster, P, muster_here
 from muster_client import Callbacks, EventsClient, Place, RmClient, application, ask, node
 from muster_client.admin import AdminClient
 from muster_client.errors import AdminRefused
-from muster_client.local import muster_command
 from muster_proto.si.v1.si_pb2_grpc import SchedulerStub
+from muster_replay.local import muster_command
 from waiting import eventually
 
 PATIENCE_S = 60.0
@@ -173,7 +173,7 @@ async def test_an_rm_that_is_forgotten_is_nowhere_and_its_history_stays(tmp_path
             assert (code, said) == (0, "goes is forgotten, 1 allocation ended with it.\n")
             assert (await muster_cli(muster, "admin", "forget", "goes")) == (0, "goes is forgotten already.\n")
             code, said = await muster_cli(muster, "admin", "forget", "nobody")
-            assert (code, "NOT_FOUND" in said) == (1, True), said
+            assert (code, "NOT_FOUND" in said) == (2, True), said
             await _is_nowhere(muster, admin)
             last_id = await _adds_up(muster)
         # a restart of everything does not bring it back

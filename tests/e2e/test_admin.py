@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from muster_cli.main import run
 from muster_client import Callbacks, RmClient, application, ask, node
-from muster_client.local import muster_command
+from muster_replay.local import muster_command
 from up import Up
 from waiting import eventually
 

@@ -19,10 +19,10 @@ from google.protobuf.json_format import MessageToDict
 from integration.gateway_rig import Channel
 from muster_bus.backends.sqlite_file import LogFile
 from muster_bus.topics import Topics, parse_state_key
-from muster_client.local import muster_command
 from muster_gateway.stream_kind import StreamKind
 from muster_proto.muster.bus.v1 import envelope_pb2, state_pb2
 from muster_proto.si.v1 import si_pb2 as si
+from muster_replay.local import muster_command
 from up import Up
 from waiting import eventually
 

@@ -19,8 +19,8 @@ from e2e.gang_rig import Muster, Rm, muster_here
 from muster_cli.history import views
 from muster_cli.main import run
 from muster_client import ask
-from muster_client.local import muster_command
 from muster_proto.si.v1 import si_pb2 as si
+from muster_replay.local import muster_command
 from waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -490,12 +490,27 @@ def test_usage_is_drawn(history: Any, tmp_path: Path, suffix: str, begin: bytes)
         assert file.read_text() == text, "the same history gives the same picture"
 
 
+@pytest.mark.parametrize(
+    ("by", "areas"),
+    [("queue", {"root.a", "root.b"}), ("user", {"ann"}), ("application", {"short", "gang", "wide"})],
+)
+def test_usage_of_a_queue_is_drawn_by_its_parts(history: Any, tmp_path: Path, by: str, areas: set[str]) -> None:
+    file = tmp_path / "usage.svg"
+    code, out, err = history("usage", "--queue", "root", "--by", by, "--plot", str(file), "--json")
+    assert code == 0, err
+    assert all(f">{area}<" in file.read_text() for area in areas)
+    _, of_queues, _ = history("usage", "--queue", "root", "--json")
+    sums = [sum(row["resource_seconds"] for row in json.loads(text)) for text in (out, of_queues)]
+    assert sums[0] == pytest.approx(sums[1], rel=1e-6), "the parts are all of it"
+
+
 def test_usage_refuses_what_it_cannot_read(history: Any, tmp_path: Path) -> None:
     for arguments, code, said in (
         (["--queue", "root.c"], 1, "has no queue 'root.c'; near to it: root"),
         (["--user", "nobody"], 1, "has no user 'nobody'; near to it: ann"),
         ([], 2, "exactly one of --queue, --user, --group and --app"),
         (["--queue", "root", "--user", "ann"], 2, "exactly one of"),
+        (["--user", "ann", "--by", "application"], 2, "--by application: expected --queue"),
         (["--queue", "root", "--window", "soon"], 2, "--window 'soon': expected a duration"),
         (["--queue", "root", "--from", "yesterday"], 2, "--from 'yesterday': expected a time"),
         (["--queue", "root", "--window", "1ms"], 2, "more than 10,000 windows"),
@@ -515,6 +530,7 @@ def test_without_a_history_it_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MUSTER_HTTP", "127.0.0.1:1")  # where no Muster of another test is
     for arguments, code, said in (
         ([], 2, "there is nothing to read: expected --data-dir"),
         (["--data-dir", str(tmp_path)], 1, "no history yet: there are no events in"),

@@ -16,11 +16,11 @@ import aiohttp
 import grpc
 import pytest
 from muster_client import AdminClient, Callbacks, RmClient, application, ask, node
+from muster_client.access import Access
 from muster_client.callbacks import Rejection
 from muster_client.errors import AdminFailed, AdminRefused, RegistrationRejected
 from muster_proto.si.v1 import si_pb2 as si
 from muster_proto.si.v1.si_pb2_grpc import SchedulerStub
-from muster_runtime.access import Access
 from up import Up
 from up import up as up_with
 

@@ -26,8 +26,8 @@ from contract.rest_rows import ask_every_row, ask_every_row_of_several
 from contract.web_ui import WebUi
 from e2e.gang_rig import P, Rm, muster_here
 from muster_client import application, ask, existing_allocation, node
+from muster_client.access import PLAIN, Access
 from muster_proto.si.v1 import si_pb2 as si
-from muster_runtime.access import PLAIN, Access
 from waiting import eventually
 
 DEPLOYED = os.environ.get("MUSTER_DEPLOYED", "")

@@ -13,9 +13,9 @@ import aiohttp
 import grpc
 import pytest
 from muster_client import AdminClient, EventsClient, RmClient, application, ask, node
+from muster_client.access import Access
 from muster_client.errors import AdminRefused
 from muster_client.metrics_client import MetricsClient
-from muster_runtime.access import Access
 from up import Up
 
 NAMES = ("red", "blue", "ops")

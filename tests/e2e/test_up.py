@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
+import socket
 import subprocess
 import urllib.error
 import urllib.request
@@ -13,8 +15,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from muster_client.local import LocalProcess, free_ports, muster_command
+from muster_replay.local import LocalProcess, free_ports, is_serving, muster_command
 from up import Up
+from waiting import eventually
+
+
+def _read(url: str) -> bytes:
+    with urllib.request.urlopen(url, timeout=60) as answer:
+        return answer.read()
 
 
 def get(up: Up, path: str) -> tuple[int, bytes]:
@@ -113,3 +121,28 @@ async def test_a_wide_address_needs_a_token(tmp_path: Path) -> None:
         assert token not in up.process.log_file.read_text()
     finally:
         up.process.kill()
+
+
+async def test_it_tells_the_chosen_ports_and_its_supervisor(tmp_path: Path) -> None:
+    arguments = ["--data-dir", str(tmp_path / "data"), "--grpc-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0"]
+    process = LocalProcess(
+        muster_command("up", *arguments), tmp_path / "muster.log", {"NOTIFY_SOCKET": str(tmp_path / "notify")}
+    )
+    supervisor = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    supervisor.bind(str(tmp_path / "notify"))
+    supervisor.settimeout(60)
+    process.start()
+    try:
+        await eventually(lambda: "  data   " in process.log_file.read_text(), "the lines after ready")
+        banner = process.log_file.read_text()
+        [grpc_address] = re.findall(r"  gRPC   (127\.0\.0\.1:[1-9]\d*)   ", banner)
+        [page] = re.findall(r"  page   (http://127\.0\.0\.1:[1-9]\d*/)$", banner, re.MULTILINE)
+        assert f"  REST   {page}ws/v1/partitions\n" in banner
+        assert await is_serving(grpc_address)
+        assert b"<title>" in _read(page)
+        assert supervisor.recv(100) == b"READY=1"
+        assert process.stop() == 0
+        assert supervisor.recv(100) == b"STOPPING=1"
+    finally:
+        process.kill()
+        supervisor.close()

@@ -12,10 +12,10 @@ from certificates import Authority
 from integration.gateway_rig import PATIENCE_S, Rig
 from muster_cli.main import run
 from muster_client import Callbacks, RmClient
+from muster_client.access import Access, AccessWrong
 from muster_client.admin import AdminClient
 from muster_client.errors import AdminFailed, AdminRefused
 from muster_gateway.service import Gateway
-from muster_runtime.access import Access, AccessWrong
 from waiting import eventually
 
 POLICY = """

@@ -28,11 +28,11 @@ from muster_bus.engines import make_log
 from muster_bus.log import Log, Record
 from muster_bus.settings import LogSettings
 from muster_bus.topics import Topics
-from muster_client.local import LocalProcess, free_ports, muster_command
 from muster_event_publisher.derive.rest import UsageRest
 from muster_event_publisher.derive.settings import DeriveSettings
 from muster_event_publisher.derive.usage import S_IN_NS
 from muster_proto.si.v1.si_pb2 import EventRecord
+from muster_replay.local import LocalProcess, free_ports, muster_command
 from unit.publisher.feeding import Feeder
 from unit.publisher.using import Life
 

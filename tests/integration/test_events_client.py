@@ -18,8 +18,8 @@ from muster_bus.backends.memory import MemoryStore
 from muster_cli.main import run
 from muster_client.errors import AdminFailed, AdminRefused
 from muster_client.events_client import Event, EventFilter, EventsClient, Place
-from muster_client.local import free_ports, muster_command
 from muster_proto.si.v1.si_pb2 import EventRecord
+from muster_replay.local import free_ports, muster_command
 from muster_runtime import logs
 from unit.publisher.feeding import INSTANCE, START_NS
 from unit.publisher.running import until_next

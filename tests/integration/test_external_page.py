@@ -1,4 +1,4 @@
-"""The plugin of docs/external.md, from the page alone: its code blocks are written to files and installed as a package.
+"""The plugin of docs/external-plugins.md, from the page alone: its code blocks become files and an installed package.
 
 It runs with a Muster and an RM of each generation of the interface."""
 
@@ -14,13 +14,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 
+import documents
 import pytest
 from integration.native_rig import NativeUp, Rm, install
 from muster_proto.si.v1 import si_pb2 as si
 from waiting import eventually
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "external.md").read_text(encoding="utf-8")
+PAGE = documents.page("external-plugins.md", "external-native.md")
 KEPT = ROOT / "examples" / "external" / "acme"
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

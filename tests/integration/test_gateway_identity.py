@@ -16,12 +16,12 @@ from muster_bus.backends.memory import MemoryLog
 from muster_bus.clock import SystemClock
 from muster_bus.topics import Topics
 from muster_cli.probe import probe
+from muster_client.access import Access
 from muster_gateway import metrics
 from muster_gateway.errors import OpenToAll
 from muster_gateway.service import Gateway
 from muster_gateway.sessions import make_sessions
 from muster_gateway.settings import GatewaySettings
-from muster_runtime.access import Access
 from muster_runtime.http_server import HttpServer
 from muster_runtime.identity import identity_of
 from prometheus_client import REGISTRY

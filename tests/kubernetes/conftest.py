@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from kubernetes.bindings import Bindings
 from kubernetes.cluster import VARIABLE, ControlPlane
 from kubernetes.rig import Rig, build_shim
 from wanting import give_up, server_wanted
@@ -33,9 +34,9 @@ partitions:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Nobody restarts the apiserver of a cluster that was given; pytest reports what is deselected."""
+    """A cluster that was given keeps its apiserver, whose audit log nobody has; pytest reports what is deselected."""
     if os.environ.get(VARIABLE):
-        kept = [item for item in items if item.get_closest_marker("restarts_apiserver") is None]
+        kept = [item for item in items if item.get_closest_marker("own_control_plane") is None]
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = kept
 
@@ -83,3 +84,10 @@ def cluster(rig: Rig) -> Iterator[Rig]:
     """The module's rig, without pods and nodes before and after each test."""
     yield rig
     rig.clear()
+
+
+@pytest.fixture
+def bindings(kubeconfig: Path) -> Iterator[Bindings]:
+    one = Bindings(kubeconfig)
+    yield one
+    one.close()

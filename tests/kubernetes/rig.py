@@ -14,21 +14,30 @@ from typing import Any
 
 import httpx
 import yaml
-from kubernetes.api import Api, ApiFailed, Json
+from kubernetes.api import Api, ApiFailed, Json, retried
 from kubernetes.cluster import kubeconfig_of
 from kubernetes.kubelets import FAKE, Kubelets
+from kubernetes.processes import ShimProcess
 from kubernetes.violations import violations
-from muster_client.local import LocalProcess, free_ports, muster_command
+from muster_replay.local import LocalProcess, free_ports, muster_command
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIM = ROOT / "deploy" / "kubernetes" / "shim"
+SHIM_PROGRAM = SHIM / "bin" / "muster-kubernetes-shim"
+LEASE = "muster-kubernetes-shim"
+# So long that no busy machine lets it end. Tests do not wait for it, but for one: end_lease.
+LEASE_S = 30
 # What a busy machine of two cores needs at most for anything that tests wait for.
 PATIENCE_S = 120.0
 NAMESPACE = "yunikorn"  # of the ConfigMaps and the Lease
 SCHEDULER = "yunikorn"
 CLUSTER = "kubernetes-test"
 ACCOUNT = "yunikorn-admin"  # the shim's
-RIGHTS = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
+RIGHTS = (
+    "ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding",
+    "PriorityLevelConfiguration", "FlowSchema",
+)  # fmt: skip
+PACKAGED = (ACCOUNT, "muster-shim", "muster-shim-lease")  # names of the shim's objects of these kinds
 _OVER = ("Succeeded", "Failed")
 
 
@@ -55,56 +64,83 @@ def eventually(condition: Callable[[], Any], what: str, within_s: float = PATIEN
 def build_shim() -> Path:
     """Builds the shim (nothing to do if it is up to date), and returns the program."""
     subprocess.run(["make", "--no-print-directory", "-C", str(SHIM), "build"], check=True, stdout=subprocess.DEVNULL)
-    return SHIM / "bin" / "muster-kubernetes-shim"
+    return SHIM_PROGRAM
 
 
 class Rig:
     """Muster, a shim, and a cluster's API.
 
+    :param queues: the cluster's queue configuration; "": it has none.
+    :param settings: more variables of Muster.
+    :param cluster: the cluster's id, and Muster's name of this RM; ``beside``: the rig whose Muster this one uses.
     :ivar muster, shim: processes; ``api``: of the admin.
+    :ivar settings: more settings of the cluster's ConfigMap.
     """
 
-    def __init__(self, directory: Path, kubeconfig: Path, queues: str = "") -> None:
-        self.directory = directory
+    def __init__(
+        self,
+        directory: Path,
+        kubeconfig: Path,
+        queues: str = "",
+        *,
+        settings: Mapping[str, str] | None = None,
+        cluster: str = CLUSTER,
+        beside: Rig | None = None,
+    ) -> None:
+        self.directory, self.cluster = directory, cluster
+        directory.mkdir(parents=True, exist_ok=True)
         self.api = Api(kubeconfig)
         self.kubelets = Kubelets(self.api)
         grpc_port, http_port, shim_port = free_ports(3)
         self.grpc, self.http = f"127.0.0.1:{grpc_port}", f"http://127.0.0.1:{http_port}"
         self.shim_http = f"http://127.0.0.1:{shim_port}"
         up = ["up", "--data-dir", str(directory / "data"), "--grpc-address", self.grpc, "--http-address", self.http[7:]]
-        self.muster = LocalProcess(muster_command(*up), directory / "muster.log")
+        self.muster = LocalProcess(muster_command(*up), directory / "muster.log", settings)
+        self._owns_muster = beside is None
+        if beside is not None:
+            self.grpc, self.http, self.muster = beside.grpc, beside.http, beside.muster
         # The shim has the rights that the packages give it.
         self.shim_kubeconfig = directory / "shim.kubeconfig"
         self.shim = self.another_shim(shim_port)
+        self.settings: dict[str, str] = {}
         self.namespaces: list[str] = []
         self._made_nodes: set[str] = set()
         self._queues = queues
 
-    def another_shim(self, port: int) -> LocalProcess:
+    def another_shim(self, port: int) -> ShimProcess:
         """A shim of this cluster, not started."""
-        flags = ["-gateway", self.grpc, "-http-address", f"127.0.0.1:{port}", "-lease-duration", "6s"]
+        flags = ["-gateway", self.grpc, "-http-address", f"127.0.0.1:{port}", "-lease-duration", f"{LEASE_S}s"]
+        flags += ["-renew-deadline", f"{LEASE_S * 5 // 6}s", "-retry-period", "500ms"]
         environment = {"KUBECONFIG": str(self.shim_kubeconfig), "NAMESPACE": NAMESPACE}
-        flags += ["-renew-deadline", "4s", "-retry-period", "500ms"]
-        return LocalProcess(
-            [str(SHIM / "bin" / "muster-kubernetes-shim"), *flags], self.directory / f"shim-{port}.log", environment
-        )
+        log_file = self.directory / f"shim-{port}.log"
+        return ShimProcess([str(SHIM_PROGRAM), *flags], log_file, environment, self.end_lease)
+
+    def end_lease(self) -> None:
+        """Lets the next shim begin without waiting for the end of a killed one's Lease."""
+        retried(lambda: self.api.delete("Lease", LEASE, NAMESPACE))
 
     def start(self) -> None:
         """Starts everything, and returns when the shim has told Muster of the whole cluster."""
         self.api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
         for thing in packaged("muster.yaml"):
-            if thing["kind"] in RIGHTS and thing["metadata"]["name"] in (ACCOUNT, "muster-shim"):
+            if thing["kind"] in RIGHTS and thing["metadata"]["name"] in PACKAGED:
                 self.api.apply(thing)
         token = self.api.token(ACCOUNT, NAMESPACE)
         self.shim_kubeconfig.write_text(json.dumps(kubeconfig_of(self.api.cluster, token)))
         self.configure(self._queues)
-        self.muster.start()
+        if self._owns_muster:
+            self.muster.start()
         self.shim.start()
         self.works()
 
     def configure(self, queues: str = "", **more: str) -> None:
         """Writes the ConfigMap."""
-        data = {"service.clusterId": CLUSTER, **({"queues.yaml": queues} if queues else {}), **more}
+        data = {
+            "service.clusterId": self.cluster,
+            **({"queues.yaml": queues} if queues else {}),
+            **self.settings,
+            **more,
+        }
         meta = {"name": "yunikorn-configs", "namespace": NAMESPACE}
         self.api.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": data})
 
@@ -112,7 +148,7 @@ class Rig:
         """Waits until the shim leads and has all its streams."""
 
         def well() -> bool:
-            assert self.shim.running, f"the shim ended:\n{self.shim.log_tail()}"
+            assert self.shim.running or self.shim.ends, f"the shim ended:\n{self.shim.log_tail()}"
             status, health = self.health(http)
             return status == 200 and health["role"] == "leading"
 
@@ -135,7 +171,8 @@ class Rig:
     def close(self) -> None:
         self.shim.stop()
         self.kubelets.close()
-        self.muster.kill()
+        if self._owns_muster:
+            self.muster.kill()
         self.api.close()
 
     # ---- objects ---------------------------------------------------------------------------------------------------
@@ -196,7 +233,10 @@ class Rig:
 
     # ---- Muster's side ---------------------------------------------------------------------------------------------
 
-    def ask(self, path: str) -> Any:
+    def ask(self, path: str, *, of_all: bool = False) -> Any:
+        """What Muster's REST says: of this cluster's RM, or of all RMs."""
+        if not of_all:
+            path += f"{'&' if '?' in path else '?'}rm={self.cluster}"
         with urllib.request.urlopen(f"{self.http}{path}", timeout=30) as answer:
             return json.load(answer)
 

@@ -22,6 +22,21 @@ VALUES = {
     "elsewhere": "muster.enabled=false,gateway.address=muster.example:9090,access.generate=false",
 }
 
+# Wrong values, and what the error names.
+WRONG = {
+    "muster.log=redis": "/muster/log",
+    "shim.replcas=3": "replcas",
+    "gateway.address=muster": "/gateway/address",
+    "muster.enabled=false": "/gateway/address",
+    "muster.log=kafka": "/muster/kafka/bootstrapServers",
+    "shim.leaseDuration=15": "/shim/leaseDuration",
+    "shim.leaseDuration=soon": "/shim/leaseDuration",
+    "access.mode=password": "/access/mode",
+    "service.port=0": "/service/port",
+    "muster.settings.gateway=open": "MUSTER_",
+    "yunikornDefaults.queues\\.yaml.partitions=none": "/yunikornDefaults/queues.yaml",
+}
+
 
 def _helm(*arguments: str) -> str:
     done = subprocess.run([ROOT / "scripts" / "helm", *arguments], capture_output=True, text=True, check=False)
@@ -39,6 +54,14 @@ def api(kubeconfig: Path) -> Any:
 
 def test_lint() -> None:
     _helm("lint", "--strict", str(ROOT / "deploy/kubernetes/chart"))
+
+
+@pytest.mark.parametrize("value", WRONG)
+def test_a_wrong_value_is_refused_with_its_place(value: str) -> None:
+    command = [ROOT / "scripts" / "helm", "template", "check", str(ROOT / "deploy/kubernetes/chart"), "--set", value]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert WRONG[value] in done.stderr, done.stderr
 
 
 @pytest.mark.parametrize("name", VALUES)

@@ -2,50 +2,17 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
-from kubernetes.api import Api, Json
+from kubernetes.api import Json
+from kubernetes.bindings import Bindings
 from kubernetes.cluster import ControlPlane
 from kubernetes.kubelets import node
 from kubernetes.rig import Rig, eventually, pod
-from muster_client.local import free_ports
+from muster_replay.local import LocalProcess, free_ports
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(900)]
 
 PODS = 300
-
-
-class Bindings:
-    """Watches each pod's node: a pod that ever has two was bound twice."""
-
-    def __init__(self, kubeconfig: Path) -> None:
-        self._api = Api(kubeconfig)
-        self._ended = threading.Event()
-        self.seen: dict[str, set[str]] = {}
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-        self._thread.start()
-
-    def _watch(self) -> None:
-        for _, found in self._api.watch("Pod", self._ended):
-            where = found["spec"].get("nodeName")
-            if where:
-                self.seen.setdefault(found["metadata"]["uid"], set()).add(where)
-
-    def twice(self) -> dict[str, set[str]]:
-        return {uid: where for uid, where in self.seen.items() if len(where) > 1}
-
-    def close(self) -> None:
-        self._ended.set()
-
-
-@pytest.fixture
-def bindings(kubeconfig: Path) -> Iterator[Bindings]:
-    one = Bindings(kubeconfig)
-    yield one
-    one.close()
 
 
 def burst(cluster: Rig, namespace: str) -> list[Json]:
@@ -119,7 +86,7 @@ def test_what_happens_while_muster_is_away_is_told_later(cluster: Rig) -> None:
     cluster.settled()
 
 
-@pytest.mark.restarts_apiserver
+@pytest.mark.own_control_plane
 def test_a_restarted_apiserver_stops_nothing(
     cluster: Rig, control_plane: ControlPlane | None, bindings: Bindings
 ) -> None:
@@ -145,8 +112,9 @@ def test_another_shim_takes_over(cluster: Rig, bindings: Bindings) -> None:
         assert cluster.health(http)[1]["role"] == "standby"
         burst(cluster, space)
         some_are_placed(cluster, space, PODS // 4)
-        cluster.shim.kill()
-        eventually(lambda: cluster.health(http)[1].get("role") == "leading", "the standby leads")
+        # (The Lease stays, and the standby waits for its end.)
+        LocalProcess.kill(cluster.shim)
+        eventually(lambda: cluster.health(http)[1].get("role") == "leading", "the standby leads", 240)
         cluster.all_placed(space, PODS)
         cluster.settled()
         assert bindings.twice() == {}

@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 import servers  # noqa: E402
 from chaos.harness import Deployment, embedded, on_kafka  # noqa: E402
-from muster_client.replay import ReplayOptions, replay  # noqa: E402
+from muster_replay.replay import ReplayOptions, replay  # noqa: E402
 from perf.driver import Driver, Shape  # noqa: E402
 from perf.gang_driver import Gangs, run_gangs, run_gangs_on_a_clock  # noqa: E402
 from perf.results import put  # noqa: E402

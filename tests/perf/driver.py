@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from muster_client import Callbacks, RmClient, application, ask, node, release
-from muster_client.accounts import percentile
+from muster_client.access import PLAIN, Access
 from muster_proto.muster.v1 import callbacks_pb2 as pb
 from muster_proto.si.v1 import si_pb2 as si
-from muster_runtime.access import PLAIN, Access
+from muster_replay.accounts import percentile
 
 T = TypeVar("T")
 

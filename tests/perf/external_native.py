@@ -1,4 +1,4 @@
-"""The cost of an event handler for the RM's own objects (docs/external.md, "Handling the RM's own objects").
+"""The cost of an event handler for the RM's own objects (docs/external-native.md).
 
 Run by ``external_bench.py`` in a process of its own; prints one JSON object. The machine is fed as its worker feeds it:
 consulted, then applied. Three ways in turns: ``none`` (no informer of kind ``native``: the worker has nothing to ask),

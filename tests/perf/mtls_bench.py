@@ -21,7 +21,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 from certificates import Authority  # noqa: E402
 from chaos.harness import Deployment, embedded  # noqa: E402
 from muster_cli.probe import probe  # noqa: E402
-from muster_runtime.access import PLAIN, Access  # noqa: E402
+from muster_client.access import PLAIN, Access  # noqa: E402
 from perf.bench import cpu_seconds  # noqa: E402
 from perf.driver import Driver, Shape  # noqa: E402
 

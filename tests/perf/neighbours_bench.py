@@ -37,8 +37,8 @@ import httpx  # noqa: E402
 from chaos.harness import Deployment, embedded  # noqa: E402
 from muster_bus.settings import LogSettings  # noqa: E402
 from muster_client import RmClient, application, ask, node  # noqa: E402
-from muster_client.accounts import percentile  # noqa: E402
 from muster_proto.si.v1 import si_pb2 as si  # noqa: E402
+from muster_replay.accounts import percentile  # noqa: E402
 from perf.driver import Driver, Shape, queue_config  # noqa: E402
 
 ATTACKS = ("asks", "configs", "streams", "metrics")

@@ -38,8 +38,8 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from chaos.harness import Deployment, embedded  # noqa: E402
 from muster_client import RmClient  # noqa: E402
-from muster_client.local import LocalProcess  # noqa: E402
 from muster_gateway.stream_kind import StreamKind  # noqa: E402
+from muster_replay.local import LocalProcess  # noqa: E402
 from perf.driver import Driver, Shape  # noqa: E402
 from perf.path_trace import be_traced, usual_path  # noqa: E402
 

@@ -39,7 +39,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 import servers  # noqa: E402
 import structlog  # noqa: E402
 from muster_client import RmClient  # noqa: E402
-from muster_client.local import LocalProcess, free_ports, muster_command  # noqa: E402
+from muster_replay.local import LocalProcess, free_ports, muster_command  # noqa: E402
 from waiting import eventually  # noqa: E402
 
 from tests.perf.driver import Driver, Shape  # noqa: E402

@@ -45,7 +45,7 @@ sys.path.insert(0, str(ROOT))
 import servers  # noqa: E402
 from chaos.harness import Deployment, embedded, on_kafka  # noqa: E402
 from muster_client import RmClient, application, ask  # noqa: E402
-from muster_client.accounts import percentile  # noqa: E402
+from muster_replay.accounts import percentile  # noqa: E402
 from perf.bench import machine  # noqa: E402
 from perf.driver import STEP_TIMEOUT_S, Driver, Shape, chunks  # noqa: E402
 from perf.results import put  # noqa: E402

@@ -32,7 +32,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from muster_client.accounts import percentile  # noqa: E402
+from muster_replay.accounts import percentile  # noqa: E402
 
 NODES, APPLICATIONS, QUEUES = 1_000, 100, 10
 # An application with pending asks, and their number.

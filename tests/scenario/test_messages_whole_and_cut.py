@@ -184,7 +184,7 @@ _INDEX = re.compile(r"\[\d+\]")
 
 
 def single(message: Any) -> list[Any]:
-    """Messages of one item each, in the order of docs/resource-managers.md, "Messages"."""
+    """Messages of one item each, in the order of docs/rm-messages.md, "Messages"."""
     if isinstance(message, si.NodeRequest):
         return [si.NodeRequest(nodes=[item]) for item in message.nodes]
     if isinstance(message, si.ApplicationRequest):

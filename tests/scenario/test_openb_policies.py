@@ -9,8 +9,8 @@ from types import ModuleType
 from xml.etree import ElementTree as ET
 
 import pytest
-from muster_client.trace import GPU, Trace, read_trace
 from muster_core.nodes.policies.registry import names
+from muster_replay.trace import GPU, Trace, read_trace
 
 OPENB = Path(__file__).parents[2] / "examples/openb"
 DEMAND, SEED = 1.3, 7

@@ -161,17 +161,17 @@ func (w *worker) elect(ctx context.Context) error {
 // begin registers the cluster with Muster and starts YuniKorn's shim. It returns when the shim works.
 func (w *worker) begin() {
 	w.state.Begin(serve.Starting)
-	var kubernetesShim atomic.Pointer[shim.KubernetesShim]
+	cluster, err := newCluster()
+	if err != nil {
+		w.log.Error("cannot reach kubernetes", zap.Error(err))
+		w.end(1)
+		return
+	}
 	scheduler, err := gateway.New(gateway.Settings{
 		Gateway: w.settings.gateway, Access: w.settings.access, Log: w.log, Registry: w.registry,
-		Pod: func(uid string) *v1.Pod {
-			if begun := kubernetesShim.Load(); begun != nil {
-				return begun.GetContext().GetSchedulerCache().GetPod(uid)
-			}
-			return nil
-		},
+		Cluster: cluster,
 		Running: func() []string {
-			begun := kubernetesShim.Load()
+			begun := cluster.begun.Load()
 			if begun == nil {
 				return nil
 			}
@@ -200,7 +200,7 @@ func (w *worker) begin() {
 	w.scheduler.Store(scheduler)
 	w.state.Watch(scheduler.Open)
 	began := shim.NewShimScheduler(scheduler, conf.GetSchedulerConf(), w.configMaps)
-	kubernetesShim.Store(began)
+	cluster.begun.Store(began)
 	if err := began.Run(); err != nil {
 		w.log.Error("the shim does not start", zap.Error(err))
 		w.end(exitRefused)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-FOLDERS = ("apps/cli/src/muster_cli", "libs/client/src/muster_client")
+FOLDERS = ("apps/cli/src/muster_cli", "libs/client/src/muster_client", "libs/replay/src/muster_replay")
 MODULES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 # Modules may use rich's layouts, which Screen prints. Its consoles and markup are for terminal.py only.
 RICH = {"rich.console": {"Group", "RenderableType"}, "rich.markup": set(), "rich": set()}

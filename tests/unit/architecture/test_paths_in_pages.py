@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[3]
 PACKAGES = {path.name: path for path in ROOT.glob("*/*/src/muster_*")} | {
     path.name: path for path in ROOT.glob("proto/src/muster_*")
 }
-PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md"]
+PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", ROOT / "docs/where-to-add-what.md"]
 PAGES += sorted(ROOT.glob("libs/*/README.md")) + sorted(ROOT.glob("services/*/README.md"))
 PAGES += sorted(ROOT.glob("apps/*/README.md")) + sorted(ROOT.glob("docs/decisions/*.md"))
 # A path in backticks: with a slash, or the name of a module. Not paths: a topic, a setting, an address.

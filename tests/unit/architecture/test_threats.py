@@ -1,4 +1,4 @@
-"""docs/security.md as a threat model: each attack has a test of its own, and each test that it names is there."""
+"""docs/security-….md as a threat model: each attack has a test of its own, and each test that it names is there."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-PAGE = ROOT / "docs" / "security.md"
+PAGES = sorted((ROOT / "docs").glob("security*.md"))
 # A file of tests in backticks, with or without a test in it.
 NAMED = re.compile(r"`((?:[\w./-]+/)?test_\w+\.py)(?:::(\w+))?`")
 
@@ -49,11 +49,12 @@ def without_a_test(text: str) -> list[str]:
 
 
 def test_each_test_that_the_threat_model_names_is_there() -> None:
-    assert missing(PAGE.read_text(encoding="utf-8")) == []
+    for page in PAGES:
+        assert missing(page.read_text(encoding="utf-8")) == [], page.name
 
 
 def test_each_attack_has_a_test() -> None:
-    text = PAGE.read_text(encoding="utf-8")
+    text = "\n\n".join(page.read_text(encoding="utf-8") for page in PAGES)
     assert len(NAMED.findall(text)) > 80
     assert without_a_test(text) == []
 

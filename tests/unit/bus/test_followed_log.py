@@ -13,8 +13,9 @@ from muster_bus.backends.sqlite_file import LogFile
 from muster_bus.clock import SystemClock
 from muster_bus.errors import BadRecord, Fenced, LogClosed, TransactionFailed, TransactionTimeout
 from muster_bus.log import Log, LogReader, OutRecord, Record
+from muster_bus.pipe import serving
 from muster_bus.pipe.following import FollowedLog
-from muster_bus.pipe.messages import Append, FromLog, Moved, NewRecord, Settled, error_of, failure_of
+from muster_bus.pipe.messages import Append, AskSeen, FromLog, Moved, NewRecord, Seen, Settled, error_of, failure_of
 from muster_bus.pipe.serving import LogServer
 from muster_bus.settings import LogSettings
 
@@ -136,6 +137,55 @@ async def test_a_slow_child_gets_the_newest_movement_once_and_before_any_answer(
     await append(owned, topic, range(1))
     await asyncio.sleep(0.05)
     assert (len(sent), defects) == (3, []), "a closed follower gets no notices"
+
+
+async def test_frames_have_a_distance_and_a_question_gets_the_rest_before(
+    owned: SqliteLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "_PAUSE_S", 600.0)
+    topic = owned.settings.topics().events
+    both = Followed(owned)
+    log = await both.start()
+    reader = await log.reader(topic, 1)
+    await append(owned, topic, range(1))
+    assert len(await read_to(reader, 1)) == 1, "the first frame is sent at once"
+    for known in (1, 6, 11):
+        for number in range(known, known + 5):
+            await append(owned, topic, range(number, number + 1))
+            assert reader.known_end() == known
+        await both.server.told()
+        assert reader.known_end() == known + 5
+        assert len(await read_to(reader, known + 5)) == 5
+    await both.stop()
+
+
+async def test_a_question_does_not_wait_for_ever_for_a_busy_child(
+    owned: SqliteLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "_PAUSE_S", 600.0)
+    monkeypatch.setattr(serving, "_SEEN_TIMEOUT_S", 0.01)
+    topic = owned.settings.topics().events
+    sent: list[FromLog] = []
+    server = LogServer(owned, await owned.writer("child"), sent.append, lambda: 0, lambda _: None)
+    await server.told()
+    assert sent == []
+    await append(owned, topic, range(1))
+    async with asyncio.timeout(WITHIN_S):
+        await server.told()  # the child says nothing
+        await server.told()
+        kinds = [type(message) for message in sent]
+        assert kinds == [Moved, AskSeen, AskSeen]
+        monkeypatch.setattr(serving, "_SEEN_TIMEOUT_S", 600.0)
+        asking = [asyncio.create_task(server.told()) for _ in range(3)]
+        await asyncio.sleep(0)
+        question = sent[-1]
+        assert isinstance(question, AskSeen)
+        assert len(sent) == 4, "one question for all who wait"
+        server.take(Seen(question.number))
+        await asyncio.gather(*asking)
+        await server.told()
+    assert len(sent) == 4, "the child knows all"
+    await server.close()
 
 
 async def test_a_child_that_is_gone_owns_nothing(owned: SqliteLog) -> None:

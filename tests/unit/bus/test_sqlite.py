@@ -11,15 +11,19 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+import threading
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from contract.test_log_sqlite import always_in_the_loop
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from manual_clock import ManualClock
 from muster_bus.backends import blocks
 from muster_bus.backends.sqlite import SqliteLog
 from muster_bus.backends.sqlite_format import SCHEMA_VERSION
+from muster_bus.backends.sqlite_units import Allowance
 from muster_bus.clock import SystemClock
 from muster_bus.errors import LogError, LogIncompatible, LogUnavailable, OffsetGone, TopicMismatch
 from muster_bus.log import OutRecord, Record
@@ -115,6 +119,116 @@ def test_a_full_disk_loses_nothing_and_the_log_goes_on_when_there_is_room(tmp_pa
         await log.close()
 
     asyncio.run(check())
+
+
+# ---- commits in the event loop --------------------------------------------------------------------------------------
+
+
+def _threads_of(log: SqliteLog) -> set[str]:
+    """Collects the names of the threads that run statements on the log's writing connection from now on."""
+    names: set[str] = set()
+    log._writing.set_trace_callback(lambda _: names.add(threading.current_thread().name))
+    return names
+
+
+async def _is_made_in_the_loop(threads: set[str], commit: Callable[[], Awaitable[object]]) -> None:
+    """Commits until the loop did it alone. (The thread lets go of the connection a moment after its last work.)"""
+    async with asyncio.timeout(60):
+        while True:
+            threads.clear()
+            await commit()
+            if threads == {threading.current_thread().name}:
+                return
+
+
+async def test_a_small_commit_is_made_in_the_loop(tmp_path: Path) -> None:
+    log = await _open(_settings(tmp_path))
+    always_in_the_loop(log)
+    topics = log.settings.topics()
+    threads = _threads_of(log)
+    writer = await log.writer("test")
+    owner = await log.take_over("group", topics.requests, 0)
+    await _is_made_in_the_loop(threads, lambda: writer.append(OutRecord(topics.requests, 0, b"k", b"v")))
+    await _is_made_in_the_loop(threads, lambda: owner.commit([OutRecord(topics.responses, 0, b"k", b"v")], 1))
+    threads.clear()
+    await writer.append(OutRecord(topics.requests, 0, b"k", bytes(100_000)))
+    assert threads == {"muster-log-writer"}, "a large unit goes to the thread"
+    assert await owner.committed() == 1
+    await log.close()
+
+
+async def test_no_commit_is_made_in_the_loop_without_a_share(tmp_path: Path) -> None:
+    log = await _open(_settings(tmp_path, sqlite_loop_share=0))
+    threads = _threads_of(log)
+    writer = await log.writer("test")
+    for _ in range(3):
+        await writer.append(OutRecord(log.settings.topics().requests, 0, b"k", b"v"))
+    assert threads == {"muster-log-writer"}
+    await log.close()
+
+
+async def test_the_loop_waits_for_no_commit_of_the_thread_and_overtakes_none(tmp_path: Path) -> None:
+    log = await _open(_settings(tmp_path))
+    always_in_the_loop(log)
+    topics = log.settings.topics()
+    writer = await log.writer("test")
+    began, may_end = threading.Event(), threading.Event()
+
+    def hold(_: sqlite3.Connection) -> None:
+        began.set()
+        assert may_end.wait(60)
+
+    def append() -> asyncio.Future[int]:
+        return asyncio.ensure_future(writer.append(OutRecord(topics.requests, 0, b"k", b"v")))
+
+    held = asyncio.create_task(log._order(hold))
+    assert await asyncio.to_thread(began.wait, 60)
+    appends = []
+    for _ in range(3):  # each is a unit of its own
+        appends.append(append())
+        await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not any(append.done() for append in appends)
+    may_end.set()
+    await held
+    assert await asyncio.gather(*appends, append()) == [0, 1, 2, 3]
+    await _is_made_in_the_loop(_threads_of(log), append)
+    records = await read_all(log, topics.requests)
+    assert [record.offset for record in records] == list(range(len(records)))
+    await log.close()
+
+
+async def test_a_defect_of_a_commit_in_the_loop_ends_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = await _open(_settings(tmp_path, sqlite_maintenance_interval_s=600.0))
+    always_in_the_loop(log)
+    owner = await log.take_over("group", log.settings.topics().requests, 0)
+    await _is_made_in_the_loop(_threads_of(log), lambda: owner.commit([], 1))
+
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(log._committer, "_execute", fail)
+    with pytest.raises(ZeroDivisionError):
+        await owner.commit([OutRecord(log.settings.topics().responses, 0, b"k", b"v")], 1)
+    await asyncio.sleep(0)
+    with pytest.raises(LogUnavailable, match="its writer failed"):
+        log.check_open()
+    await log.close()
+
+
+def test_an_allowance_is_a_share_of_the_time() -> None:
+    allowance = Allowance(0.1, 0.01, now_s=0.0)
+    assert allowance.has_some(0.0)
+    allowance.take(0.5)  # a disk that was slow once
+    assert not allowance.has_some(4.8)
+    assert allowance.has_some(5.0)
+    allowance.take(0.011)
+    assert allowance.has_some(1_000.0)
+    allowance.take(0.0099)
+    assert allowance.has_some(1_000.0), "no more is saved than the limit"
+    allowance.take(0.0002)
+    assert not allowance.has_some(1_000.0)
+    assert not Allowance(0.0, 0.01, now_s=0.0).has_some(1_000.0)
 
 
 # ---- opening ------------------------------------------------------------------------------------------------------

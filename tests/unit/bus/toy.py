@@ -107,6 +107,9 @@ class FaultyOwner:
         self._log, self._owner, self._faults = log, owner, faults
         self.committed, self.close = owner.committed, owner.close
 
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._owner, name)
+
     async def commit(self, records: Sequence[OutRecord], input_position: int | None) -> None:
         from muster_bus.errors import TransactionFailed
 

@@ -237,7 +237,7 @@ def test_explain(gateway: AdminGateway, muster: Any, command: tuple[str, ...], a
     assert (code, json.loads(out)) == (0, {"counts": {"QUEUE_MAX": 1200}})
     gateway.answers["Explain"] = (Code.NOT_FOUND, "Queue not found")
     code, out, err = muster("explain", *command)
-    assert (code, out, err) == (1, "", f"muster: {gateway.address}: Queue not found (NOT_FOUND)\n")
+    assert (code, out, err) == (2, "", f"muster: {gateway.address}: Queue not found (NOT_FOUND)\n")
 
 
 def test_asks_with_one_reason_are_one_line(gateway: AdminGateway, muster: Any) -> None:
@@ -296,6 +296,24 @@ def test_an_ask_with_a_single_reason_is_shown_with_its_time(gateway: AdminGatewa
     value = json.dumps({**ASK_HISTORY, "history": []}).encode()
     gateway.answers["Explain"] = pb.ExplainResponse(json=value, sentences=["One."])
     assert muster("explain", "ask", "x", "k")[1].count("2023-") == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "details", "exit_code"),
+    [
+        (grpc.StatusCode.NOT_FOUND, "queue 'root.x': Queue not found", 2),
+        (grpc.StatusCode.FAILED_PRECONDITION, "rmID 'x' is not registered: call RegisterResourceManager first", 2),
+        (grpc.StatusCode.FAILED_PRECONDITION, "rm is RUNNING", 1),
+        (grpc.StatusCode.PERMISSION_DENIED, "no", 1),
+    ],
+)
+def test_a_name_that_muster_does_not_know_is_a_wrong_call(
+    gateway: AdminGateway, muster: Any, code: grpc.StatusCode, details: str, exit_code: int
+) -> None:
+    gateway.answers["Explain"] = (code, details)
+    found, _, err = muster("explain", "queue", "root.x")
+    assert found == exit_code
+    assert details in err
 
 
 # ---- no gateway, wrong calls ----------------------------------------------------------------------------------------

@@ -17,9 +17,9 @@ from muster_cli.composition import leaves
 from muster_cli.errors import UsageError
 from muster_cli.main import run
 from muster_cli.settings import STANDALONE_DEFAULTS, MusterSettings, load
-from muster_client.replay import ReplayOptions
+from muster_client.access import Access
 from muster_gateway.access.policy import read_policy
-from muster_runtime.access import Access
+from muster_replay.replay import ReplayOptions
 from ruamel.yaml import YAML
 
 ROOT = Path(__file__).parents[3]
@@ -226,7 +226,7 @@ _IDENTITIES = (
 
 
 def test_the_documentation_has_the_settings_as_they_are() -> None:
-    rows = documents.table(documents.page("security.md"), "## Settings")
+    rows = documents.table(documents.page("security-settings.md"), "## Settings")
     said = {row[0].strip("`"): row[1].strip("`") for row in rows}
     settings = MusterSettings()
     wanted = [
@@ -242,7 +242,7 @@ def test_the_documentation_has_the_settings_as_they_are() -> None:
 
 
 def test_the_documentation_has_the_flags_of_access() -> None:
-    rows = documents.table(documents.page("security.md"), "## Clients and commands")
+    rows = documents.table(documents.page("security-settings.md"), "## Clients and commands")
     said = [name.replace("-", "_") for row in rows for name in re.findall(r"--([a-z-]+)", row[0])]
     assert said == [each.name for each in dataclasses.fields(AccessFlags)]
 
@@ -271,7 +271,7 @@ def test_config_check_takes_a_policy_file(tmp_path: Path, capsys: pytest.Capture
 
 
 def test_the_policy_of_the_documentation_can_be_used(tmp_path: Path) -> None:
-    texts = re.findall(r"```toml\n(.*?)```", documents.page("security.md"), re.DOTALL)
+    texts = re.findall(r"```toml\n(.*?)```", documents.page("security-rights.md", "security-settings.md"), re.DOTALL)
     policies = [text for text in texts if "[[rule]]" in text]
     assert len(policies) == 1
     file = tmp_path / "policy.toml"

@@ -6,6 +6,7 @@ import ast
 import re
 from pathlib import Path
 
+import documents
 import pytest
 from muster_cli.main import app
 from muster_event_publisher.settings import PublisherSettings
@@ -14,7 +15,7 @@ from muster_proto.muster.v1 import callbacks_pb2, events_pb2
 
 ROOT = Path(__file__).parents[3]
 TEXT = (ROOT / "docs/events-grpc.md").read_text(encoding="utf-8")
-CALLBACKS = (ROOT / "docs/callbacks.md").read_text(encoding="utf-8")
+CALLBACKS = documents.page("callbacks.md", "callbacks-events.md")
 
 
 @pytest.mark.parametrize("message", list(events_pb2.DESCRIPTOR.message_types_by_name.values()), ids=lambda m: m.name)

@@ -157,7 +157,7 @@ def test_queues_are_listed_flat(get: Any) -> None:
 def test_items_are_named(get: Any) -> None:
     assert get("nodes", "n2", "-o", "name")[:2] == (0, ["n2"])
     code, lines, complaint = get("nodes", "n2", "n3", "-o", "name")
-    assert (code, lines) == (1, ["n2"])
+    assert (code, lines) == (2, ["n2"])
     assert complaint == "muster: nodes: 'n3' is not there\n"
 
 

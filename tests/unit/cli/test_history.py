@@ -11,6 +11,7 @@ from urllib.parse import urlencode
 
 import pytest
 from moto.server import ThreadedMotoServer
+from muster_cli.history import usage
 from muster_cli.history.app_life import read
 from muster_cli.history.app_screen import screen
 from muster_cli.history.bars import Axis
@@ -455,3 +456,24 @@ def test_a_changed_request_is_one_and_what_was_reported_was_not_asked_for(tmp_pa
     assert (asks, life.asks) == (1, 1)
     assert [(each.key, each.resource, each.ended) for each in life.waiting] == [("k", {"vcore": 3000}, "")]
     assert [(each.key, each.asked_ns) for each in life.allocations] == [("theirs", None)]
+
+
+@pytest.mark.parametrize(
+    ("queues", "depth"),
+    [
+        (["root.a", "root.b.c"], 2),
+        (["root.only.a", "root.only.b"], 3),
+        (["root.only.a.b", "root.only.a.c.d"], 4),
+        (["root.only"], 2),
+        (["root.only.leaf"], 3),
+        ([], 2),
+    ],
+)
+def test_a_queue_is_drawn_by_the_first_queues_of_which_there_are_several(queues: list[str], depth: int) -> None:
+    import duckdb
+
+    rows = [["other", "root.z"], *(["rm", queue] for queue in queues)]
+    with duckdb.connect() as connection:
+        connection.execute("CREATE SCHEMA parts; CREATE TABLE parts.used (rm VARCHAR, queue VARCHAR)")
+        connection.executemany("INSERT INTO parts.used VALUES (?, ?)", rows)
+        assert usage._depth_of_parts(connection, "root", "rm") == depth

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
 from pathlib import Path
 
 import pytest
 from muster_cli.composition import MASK
 from muster_cli.main import run
+from muster_replay.local import muster_command
 
 
 @pytest.fixture(autouse=True)
@@ -60,6 +62,7 @@ def test_show_as_a_table_and_only_what_was_changed(capsys: pytest.CaptureFixture
         (["gateway", "--set", "log.backend=sqlite"], "muster up"),
         (["health", "127.0.0.1:1"], "expected grpc://"),
         (["config", "check", "absent.yaml"], "absent.yaml: cannot be read"),
+        (["demo", "--live", "--keep"], "expected it without TRACE, --json and --keep"),
     ],
 )
 def test_an_invalid_call_is_one_line_and_exit_code_2(
@@ -83,6 +86,16 @@ def test_a_taken_port_and_a_data_directory_that_cannot_be(capsys: pytest.Capture
     free = ["--grpc-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0"]
     assert run(["up", "--data-dir", "file/d", *free]) == 2
     assert "file/d: cannot be created" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments", [["version"], ["version", "--json"], ["completion", "bash"], ["config", "show"], ["--help"]]
+)
+def test_a_full_disk_is_one_line(arguments: list[str]) -> None:
+    """In a process of its own: what waits at its end must not be written either."""
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(muster_command(*arguments), stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (1, "muster: the output cannot be written: No space left on device\n")
 
 
 def test_config_check_has_an_exit_code(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from muster_client.accounts import Accounts, percentile
+from muster_replay.accounts import Accounts, percentile
 
 CPU = "vcore"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -198,7 +199,7 @@ async def test_many_questions_are_answered_at_once_and_no_more_than_allowed(aske
         running.discard(question.id)
         return question.id % 2 == 0
 
-    async with client(asker, QUICK.model_copy(update={"questions_at_once": 7}), predicates=slow) as rm:
+    async with client(asker, replace(QUICK, questions_at_once=7), predicates=slow) as rm:
         await rm.register()
         asker.ask(*range(1, 21))
         asker.ask(*range(21, 41))
@@ -260,7 +261,7 @@ async def test_a_listener_that_raises_ends_the_client(asker: Asker) -> None:
 async def test_the_stream_is_open_when_it_is_welcomed(asker: Asker) -> None:
     said: list[tuple[str, bool]] = []
     asker.refuse = (grpc.StatusCode.UNAVAILABLE, "not now")
-    settings = QUICK.model_copy(update={"welcome_timeout_s": 0.05})
+    settings = replace(QUICK, welcome_timeout_s=0.05)
     async with client(asker, settings, predicates=lambda _: True, on_stream=lambda *what: said.append(what)) as rm:
         await rm.register()  # it does not wait for ever
         await eventually(lambda: len(asker.metadata) > 2, "it is tried again")
@@ -356,7 +357,7 @@ async def test_a_registration_makes_open_questions_void(asker: Asker) -> None:
             raise
         return True
 
-    async with client(asker, QUICK.model_copy(update={"questions_at_once": 2}), predicates=slow) as rm:
+    async with client(asker, replace(QUICK, questions_at_once=2), predicates=slow) as rm:
         await rm.register()
         asker.ask(1, 2, 3)
         await eventually(lambda: began == {1, 2}, "they are under way")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -382,7 +383,7 @@ async def test_waits_for_a_gateway_that_starts_later(gateway: FakeGateway) -> No
 
 async def test_gives_up_registering_in_time(gateway: FakeGateway) -> None:
     await gateway.stop()
-    settings = QUICK.model_copy(update={"register_timeout_s": 0.3})
+    settings = replace(QUICK, register_timeout_s=0.3)
     async with RmClient(gateway.address, "r1", settings=settings) as rm:
         with pytest.raises(RegistrationFailed, match=r"0\.3 s"):
             await rm.register()
@@ -408,7 +409,7 @@ async def test_a_refused_stream_ends_the_client_with_the_gateways_words(gateway:
 
 async def test_a_status_that_may_pass_is_tried_a_bounded_number_of_times(gateway: FakeGateway) -> None:
     gateway.refuse_streams = (grpc.StatusCode.RESOURCE_EXHAUSTED, "message of 5000000 bytes, at most 4194304")
-    async with RmClient(gateway.address, "r1", settings=QUICK.model_copy(update={"fruitless_attempts": 3})) as rm:
+    async with RmClient(gateway.address, "r1", settings=replace(QUICK, fruitless_attempts=3)) as rm:
         await rm.register()
         with pytest.raises(StreamRefused, match="4194304"):
             await rm.wait()
@@ -417,7 +418,7 @@ async def test_a_status_that_may_pass_is_tried_a_bounded_number_of_times(gateway
 
 async def test_a_stream_that_breaks_while_it_is_written_to_is_not_refused(gateway: FakeGateway) -> None:
     gateway.refuse_streams = (grpc.StatusCode.INTERNAL, "Internal error from Core")  # gRPC's own client says so
-    async with RmClient(gateway.address, "r1", settings=QUICK.model_copy(update={"fruitless_attempts": 3})) as rm:
+    async with RmClient(gateway.address, "r1", settings=replace(QUICK, fruitless_attempts=3)) as rm:
         await rm.register()
         async with asyncio.timeout(20):
             while min(len(gateway.metadata[kind]) for kind in ("allocation", "application", "node")) < 5:  # noqa: ASYNC110
@@ -469,7 +470,7 @@ async def test_an_unknown_rm_is_notified_and_may_register_again(gateway: FakeGat
 
 async def test_registers_again_by_itself_if_the_setting_says_so(gateway: FakeGateway, seen: Seen) -> None:
     registered = asyncio.Event()
-    settings = QUICK.model_copy(update={"reregister": "automatic"})
+    settings = replace(QUICK, reregister="automatic")
     callbacks = seen.callbacks(on_registered=registered.set)
     async with RmClient(gateway.address, "r1", callbacks=callbacks, settings=settings) as rm:
         await rm.register()
@@ -501,7 +502,7 @@ async def test_attach_goes_on_without_registering(gateway: FakeGateway, seen: Se
 
 async def test_send_waits_while_the_gateway_does_not_read(gateway: FakeGateway) -> None:
     gateway.paused.clear()
-    settings = QUICK.model_copy(update={"unsent_messages": 4})
+    settings = replace(QUICK, unsent_messages=4)
     big = [ask(f"k{number}", "a1", {"vcore": 1}, tags={"t": "x" * 1_000}) for number in range(300)]
     async with RmClient(gateway.address, "r1", settings=settings) as rm:
         await rm.register()
@@ -523,7 +524,7 @@ async def test_send_waits_while_the_gateway_does_not_read(gateway: FakeGateway) 
 
 async def test_send_waits_while_the_journal_is_full(gateway: FakeGateway, seen: Seen) -> None:
     gateway.answer = lambda kind, request: []
-    settings = QUICK.model_copy(update={"journal_messages": 3})
+    settings = replace(QUICK, journal_messages=3)
     async with RmClient(gateway.address, "r1", callbacks=seen.callbacks(), settings=settings) as rm:
         await rm.register()
         for number in range(3):
@@ -590,7 +591,7 @@ async def test_close_writes_what_waits_and_half_closes_every_stream(gateway: Fak
 
 
 async def test_close_does_not_linger_when_everything_is_known_to_be_taken(gateway: FakeGateway, seen: Seen) -> None:
-    settings = QUICK.model_copy(update={"linger_s": 60.0})
+    settings = replace(QUICK, linger_s=60.0)
     rm = RmClient(gateway.address, "r1", callbacks=seen.callbacks(), settings=settings)
     await rm.register()
     await rm.send_asks(asks("k1"))

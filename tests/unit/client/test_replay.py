@@ -13,11 +13,11 @@ import pytest
 import uvicorn
 from muster_cli.main import run
 from muster_client import ClientSettings
-from muster_client.errors import ReplayFailed
-from muster_client.replay import ReplayOptions, main_replay, replay
-from muster_client.report import print_report
+from muster_client.access import Access
 from muster_proto.si.v1 import si_pb2 as si
-from muster_runtime.access import Access
+from muster_replay.errors import ReplayFailed
+from muster_replay.replay import ReplayOptions, main_replay, replay
+from muster_replay.report import print_report
 from muster_runtime.terminal import Screen
 from starlette.applications import Starlette
 from starlette.requests import Request

@@ -6,8 +6,8 @@ import gzip
 from pathlib import Path
 
 import pytest
-from muster_client.errors import TraceError
-from muster_client.trace import GPU, read_trace, total
+from muster_replay.errors import TraceError
+from muster_replay.trace import GPU, read_trace, total
 from muster_si.constants import CPU, MEMORY
 
 OPENB = Path(__file__).parents[3] / "examples" / "openb"

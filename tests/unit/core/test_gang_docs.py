@@ -36,7 +36,7 @@ from muster_core.model.states import (
 )
 
 ROOT = Path(__file__).parents[3]
-TEXT = documents.page("gang-scheduling.md")
+TEXT = documents.page("gang-scheduling.md", "gang-placeholders.md")
 A = "{name: root, submitacl: '*', queues: [{name: a%s}%s]}"
 POOR = ", {name: poor, resources: {guaranteed: {vcore: 5m}}, properties: {preemption.delay: 1s}}"
 TIMEOUT_S = PLACEHOLDER_TIMEOUT_NS // 10**9

@@ -36,12 +36,13 @@ from muster_informers.metrics import Metric
 from prometheus_client import REGISTRY
 from unit.external.faking import ManualTime, Recorder, settled
 
-TEXT = documents.page("external.md")
+PARTS = ("external", "external-settings", "external-documents", "external-plugins", "external-native")
+TEXT = documents.page(*(f"{part}.md" for part in PARTS))
 METRICS = documents.page("metrics.md")
 
 
 def section(title: str) -> str:
-    found = re.search(rf"^###? {title}\n(.*?)(?=^###? |\Z)", TEXT, re.DOTALL | re.MULTILINE)
+    found = re.search(rf"^#{{1,3}} {title}\n(.*?)(?=^###? |\Z)", TEXT, re.DOTALL | re.MULTILINE)
     assert found is not None
     return found[1]
 
@@ -59,7 +60,7 @@ def test_every_field_is_in_the_table() -> None:
 
 
 def test_the_documents_can_be_read() -> None:
-    (text,) = re.findall(r"```json\n(.*?)```", section("Documents"), re.DOTALL)
+    (text,) = re.findall(r"```json\n(.*?)```", section("Documents of external objects"), re.DOTALL)
     said = read_document(json.loads(text))
     assert said.what == ExternalNode("host-1", {"vcore": 32_000, "memory": 128 << 30})
 
@@ -73,7 +74,9 @@ def test_every_metric_is_explained_in_its_order() -> None:
 
 
 def test_the_entry_points_are_those_of_the_registry() -> None:
-    (text,) = re.findall(r"```toml\n(# pyproject.toml\n.*?)```", section("Writing a plugin"), re.DOTALL)
+    (text,) = re.findall(
+        r"```toml\n(# pyproject.toml\n.*?)```", section("Writing a plugin for external resources"), re.DOTALL
+    )
     points = tomllib.loads(text)["project"]["entry-points"]
     for title, group in (("Writing an informer", INFORMERS_GROUP), ("Writing an event handler", EVENT_HANDLERS_GROUP)):
         ((name, value),) = points[group].items()
@@ -84,7 +87,7 @@ def test_the_entry_points_are_those_of_the_registry() -> None:
 
 
 def test_every_name_of_the_public_module_is_explained() -> None:
-    text = section("Writing a plugin") + section("Objects") + section("Writing an informer")
+    text = section("Writing a plugin for external resources") + section("Objects") + section("Writing an informer")
     text += section("Writing an event handler")
     assert [name for name in plugin.__all__ if not re.search(rf"`{name}[`(]", text)] == []
 

@@ -41,7 +41,7 @@ def test_the_same_quotas_stand_in_settings_gateway_log_and_core() -> None:
 
 
 def test_the_page_names_every_quota_with_its_default_and_a_reason() -> None:
-    page = documents.page("security.md")
+    page = documents.page("security-limits.md")
     rows = {row[0]: (row[1], row[3]) for row in _quota_rows(page, "gateway.quotas.rm.…")}
     assert {name: default for name, (default, _) in rows.items()} == {
         f"`{name}`": f"`{value}`" for name, value in RmQuotaSettings()
@@ -65,7 +65,7 @@ def _quota_rows(page: str, heading: str) -> list[list[str]]:
 
 
 def test_the_policy_on_the_page_is_one() -> None:
-    (text,) = re.findall(r"```toml\n(\[\[quota\]\].*?)```", documents.page("security.md"), re.DOTALL)
+    (text,) = re.findall(r"```toml\n(\[\[quota\]\].*?)```", documents.page("security-limits.md"), re.DOTALL)
     file = PolicyFile.model_validate({"rule": [{"identities": ["a"]}], **tomllib.loads(text)})
     assert [each.identity_resource_managers for each in file.quota] == [None, 20]
 

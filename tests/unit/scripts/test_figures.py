@@ -37,7 +37,7 @@ def copy(tmp_path: Path) -> Path:
     (tmp_path / "scripts").mkdir()
     (tmp_path / "scripts/figures").write_text((ROOT / "scripts/figures").read_text())
     (tmp_path / "docs").mkdir()
-    for page in ("docs/performance.md", "docs/callbacks.md"):
+    for page in ("docs/performance.md", "docs/callbacks-predicates.md"):
         (tmp_path / page).write_text((ROOT / page).read_text())
     return tmp_path
 
@@ -86,10 +86,10 @@ def test_the_cost_of_turns_is_in_their_page(copy: Path) -> None:
     stateful = {f"stateful_{mode}": {**scenario, "violations": 12 * (mode == "all")} for mode in modes}
     result = {**_result(), "medians": {"embedded": stateful, "kafka": stateful}, "runs": []}
     page = (copy / "docs/performance.md").read_text()
-    before = (copy / "docs/callbacks.md").read_text()
+    before = (copy / "docs/callbacks-predicates.md").read_text()
     assert _figures(copy, result, "--check") == 1
     assert _figures(copy, result) == 0
-    written = (copy / "docs/callbacks.md").read_text()
+    written = (copy / "docs/callbacks-predicates.md").read_text()
     assert "| | | `all` | `node` | `task-group` | `application` | `one` |" in written
     assert "| embedded | 400 asks at once: allocations/s | 1,234 | 1,234 | 1,234 | 1,234 | 1,234 |" in written
     assert "| kafka | 40 asks/s, one by one: ask to allocation, p50 | 12.5 ms | 12.5 ms |" in written
@@ -99,4 +99,4 @@ def test_the_cost_of_turns_is_in_their_page(copy: Path) -> None:
     assert _figures(copy, result, "--check") == 0
     assert (copy / "docs/performance.md").read_text() == page
     assert _figures(copy, _result()) == 0
-    assert (copy / "docs/callbacks.md").read_text() == written
+    assert (copy / "docs/callbacks-predicates.md").read_text() == written

@@ -115,3 +115,23 @@ def test_no_entry_has_a_secret(out: io.StringIO) -> None:
     assert SECRET not in out.getvalue()
     assert out.getvalue().count("RuntimeError: cannot connect to postgresql://u:***@host") == 3
     assert "seen-1" in out.getvalue()
+
+
+def test_a_brief_start_logs_warnings_only_until_it_is_ready() -> None:
+    out = Terminal()
+    logs.configure("info", "auto", out, brief_start=True)
+    log = structlog.get_logger("muster_x")
+    log.info("a step")
+    log.warning("a worry")
+    logs.ready()
+    log.info("an event")
+    assert "a step" not in out.getvalue()
+    assert "a worry" in out.getvalue()
+    assert "an event" in out.getvalue()
+
+
+@pytest.mark.parametrize(("level", "out"), [("debug", Terminal()), ("info", io.StringIO())])
+def test_only_a_terminal_that_does_not_debug_starts_briefly(level: logs.Level, out: io.StringIO) -> None:
+    logs.configure(level, "auto", out, brief_start=True)
+    structlog.get_logger("muster_x").info("a step")
+    assert "a step" in out.getvalue()

@@ -13,9 +13,9 @@ from typing import Any
 
 from muster_bus.backends.sqlite_file import LogFile
 from muster_bus.errors import LogError
+from muster_client.access import Access
 from muster_client.audit_client import RESULTS, AuditClient, AuditQuery, entry_of
 from muster_client.errors import AdminFailed, AdminRefused
-from muster_runtime.access import Access
 from muster_runtime.terminal import as_seen, say_json
 from rich.table import Table
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Group, Parameter
-from muster_runtime.access import Access, AccessWrong
+from muster_client.access import Access, AccessWrong
 
 from muster_cli.errors import UsageError
 

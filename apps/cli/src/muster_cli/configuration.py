@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from muster_client.access import Access
 from muster_client.admin import AdminClient, ConfigurationAnswer, ConfigurationProblem
 from muster_client.errors import AdminFailed, AdminRefused
-from muster_runtime.access import Access
 from muster_runtime.terminal import Screen, marked
 
 from muster_cli.common import NO_ACCESS_FLAGS, AccessFlags

@@ -151,7 +151,7 @@ async def serve(channel: Channel[FromParent], clock: Clock) -> int:
     begin = await channel.receive()
     if not isinstance(begin, Begin):
         raise EOFError
-    logs.configure(cast("logs.Level", begin.log_level), cast("logs.Format", begin.log_format))
+    logs.configure(cast("logs.Level", begin.log_level), cast("logs.Format", begin.log_format), brief_start=True)
     sys.path[:] = begin.path
     if isinstance(clock, SystemClock):
         clock.resume(begin.clock)
@@ -172,6 +172,7 @@ async def serve(channel: Channel[FromParent], clock: Clock) -> int:
 
     def ready() -> None:
         teller.up = True
+        logs.ready()
         garbage.settle()
 
     running = asyncio.create_task(
@@ -212,7 +213,7 @@ async def _listen(channel: Channel[FromParent], bus: FollowedLog, stop: asyncio.
                 raise EOFError
             case Stop():
                 stop.set()
-            case of_log.Settled() | of_log.Moved() | of_log.Reply():
+            case of_log.Settled() | of_log.Moved() | of_log.Reply() | of_log.AskSeen():
                 bus.take(message)
 
 

@@ -129,6 +129,7 @@ class FollowersProcess:
             gateway.keepalive_time_s,
             gateway.keepalive_timeout_s,
             gateway.default_rm,
+            self._know_all,
         )
         self._writer: LogWriter | None = None
         self._keeping: asyncio.Task[None] | None = None
@@ -137,6 +138,7 @@ class FollowersProcess:
         # -- state of the child
         self._child: ChildProcess[FromFollowers] | None = None
         self._channel: Channel[FromFollowers] | None = None
+        self._served: LogServer | None = None
         self._told: Told | None = None
         self._told_s = 0.0
         self._failed = ""
@@ -221,6 +223,7 @@ class FollowersProcess:
         text = await exposition.own_beside()
         if not self.is_heard:
             return text
+        await self._know_all()
         try:
             answer = await self._metrics.get(_METRICS_PATH)
         except GatewayError as error:
@@ -250,9 +253,15 @@ class FollowersProcess:
 
     async def _asked(self, target: Target, name: str, scope: Scope, receive: Receive, send: Send) -> None:
         if self.is_heard:
+            await self._know_all()
             await target(scope, receive, send)
         else:
             await respond_error(send, 503, f"The {name} is not reachable, try again", [(b"retry-after", b"1")])
+
+    async def _know_all(self) -> None:
+        """Returns when the followers know what is visible now, so that an answer includes it."""
+        if self._served is not None:
+            await self._served.told()
 
     def _here(self) -> Target:
         """Returns a view of this process that never starts: it knows only the process."""
@@ -295,6 +304,7 @@ class FollowersProcess:
         served = LogServer(
             self._log, self._writer, channel.send, lambda: channel.unsent_bytes, partial(_cannot_be_served, child)
         )
+        self._served = served
         try:
             log.info("the followers' process was started", pid=child.pid)
             channel.send(self._begin())
@@ -302,7 +312,7 @@ class FollowersProcess:
                 channel.send(Stop())
             return await child.listen(partial(self._take, served), self._silent_max_s, served.settled)
         finally:
-            self._child = self._channel = self._told = None
+            self._child = self._channel = self._served = self._told = None
             child.kill("was ended")
             await served.close()
             await child.end()
@@ -332,6 +342,7 @@ class FollowersProcess:
                 | of_log.AskCommitted()
                 | of_log.Release()
                 | of_log.AskHealthy()
+                | of_log.Seen()
             ):
                 served.take(message)
             case _:

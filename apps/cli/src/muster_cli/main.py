@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -10,9 +11,9 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
-from muster_runtime import logs
-from muster_runtime.access import AccessWrong
-from muster_runtime.terminal import Screen, give_up_output, guard_tracebacks, say
+from muster_client.access import AccessWrong
+from muster_runtime import extras, logs
+from muster_runtime.terminal import Screen, drop_output, give_up_output, guard_tracebacks, say, write_data
 
 from muster_cli import contexts
 from muster_cli.audit_flags import AuditWanted
@@ -32,9 +33,11 @@ from muster_cli.common import (
     ReportFile,
     RmId,
 )
-from muster_cli.errors import CommandError
+from muster_cli.errors import CommandError, UsageError
 from muster_cli.events_flags import Wanted
 from muster_cli.history.commands import history_app
+from muster_cli.history.source import HistoryFlags
+from muster_cli.history.source import find as find_history
 from muster_cli.operator_commands import admin_app, explain_app
 from muster_cli.probe import DEFAULT_ADDRESS
 from muster_cli.reach import check_reachable
@@ -64,8 +67,10 @@ history_app.group = HISTORY
 app.command(history_app)
 
 
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _COMMON = Common()
 _WANTED = Wanted()
+_HISTORY_FLAGS = HistoryFlags()
 _AUDIT = AuditWanted()
 
 
@@ -174,7 +179,7 @@ def derive(*, http_address: str | None = None, common: Common = _COMMON) -> int:
 
 @app.command(group=RUN)
 def replay_trace(
-    trace: Path,
+    trace: Path | None = None,
     *,
     gateway: GatewayAddress = DEFAULT_GATEWAY,
     http: HttpAddress = DEFAULT_HTTP,
@@ -188,7 +193,7 @@ def replay_trace(
 ) -> int:
     """Replays a cluster's trace through a gateway and accounts for every task.
 
-    :param trace: directory with nodes.csv.gz and pods.csv.gz.
+    :param trace: directory with nodes.csv.gz, pods.csv.gz and queues.yaml [openb, which comes with Muster].
     :param gateway: gRPC address of the gateway.
     :param http: host:port or URL of the REST front, for utilisation, reasons and events.
     :param rm_id: the RM to register as.
@@ -198,14 +203,15 @@ def replay_trace(
     :param json: also write the report there, as JSON; "-": to standard output, instead of the tables.
     :param keep: stay connected afterwards, until interrupted; otherwise the RM shuts down.
     """
-    from muster_client.replay import main_replay
+    from muster_replay.replay import main_replay
+    from muster_replay.trace import OPENB
 
     access = flags.access()
     check_reachable(gateway)
     check_reachable(http)
     logs.configure("warning", "auto")
     return main_replay(
-        trace,
+        trace or OPENB,
         gateway,
         http,
         rm_id,
@@ -220,25 +226,129 @@ def replay_trace(
 
 @app.command(group=RUN)
 def demo(
-    trace: Path = Path("examples/openb"),
+    trace: Path | None = None,
     *,
     data_dir: Path | None = None,
+    live: bool = False,
+    seed: int = 1,
     json: ReportFile = None,
     keep: bool = False,
     timeout_s: float = 120.0,
 ) -> int:
-    """Starts `muster up` in a new directory and replays a trace through it.
+    """Starts `muster up` in a new directory and replays a trace through it, or with --live a cluster that lives on.
 
-    :param trace: directory with nodes.csv.gz and pods.csv.gz.
+    With --live users start tasks, gangs and urgent work until Ctrl-C, and a page shows it.
+
+    :param trace: directory with nodes.csv.gz, pods.csv.gz and queues.yaml [openb, which comes with Muster].
     :param data_dir: directory of the log and history [a new temporary directory, which is not deleted].
+    :param live: no trace, but a small cluster whose tasks come, run for a while and end, until Ctrl-C.
+    :param seed: of what the users of --live do.
     :param json: also write the report there, as JSON; "-": to standard output, instead of the tables.
     :param keep: leave Muster running until interrupted.
     :param timeout_s: for all tasks to be placed or to have a reason, from the last ask on.
     """
-    from muster_client.demo import main_demo
+    from muster_replay.demo import main_demo, main_live
+    from muster_replay.trace import OPENB
 
     logs.configure("warning", "auto")
-    return main_demo(trace, data_dir=data_dir, json_file=json, keep=keep, timeout_s=timeout_s)
+    if live:
+        if trace is not None or json is not None or keep:
+            raise UsageError("--live plays no trace and has no report: expected it without TRACE, --json and --keep")
+        return main_live(data_dir=data_dir, seed=seed)
+    return main_demo(trace or OPENB, data_dir=data_dir, json_file=json, keep=keep, timeout_s=timeout_s)
+
+
+@app.command(group=HISTORY)
+def simulate(
+    trace: str,
+    *,
+    config: list[Path] | None = None,
+    nodes: list[str] | None = None,
+    seeds: int = 1,
+    speed: float = 1.0,
+    tick_s: float = 0.0,
+    until_s: float | None = None,
+    processes: int = 0,
+    keep: Path | None = None,
+    search: str = "",
+    goal: str = "",
+    json: ReportFile = None,
+    html: Path | None = None,
+) -> int:
+    """Plays a trace through the scheduler's core in virtual time, under several configurations side by side.
+
+    Nothing needs to run. The workload's own configuration comes first, then each --config; each --nodes is played with
+    each of them (docs/what-if.md).
+
+    :param trace: directory with nodes.csv.gz and pods.csv.gz, a file of the Standard Workload Format (.swf, .swf.gz),
+        or generate:tasks=10000,nodes=100,load=0.9.
+    :param config: another queue configuration (YAML); may be given several times.
+    :param nodes: other machines: +20:KIND or -3:KIND; may be given several times.
+    :param seeds: of a generated workload; figures then have an interval.
+    :param speed: so many times as dense do tasks arrive.
+    :param tick_s: handle together what happens within so many seconds; larger is faster and coarser.
+    :param until_s: the last moment [when all tasks have ended].
+    :param processes: at the same time [one for each core].
+    :param keep: folder for finished plays: the same command goes on there after an interruption.
+    :param search: instead of a comparison: how many more machines of this kind reach --goal, with the last --config.
+    :param goal: "p95 wait of root.ml < 10m"; p50 or max; of a queue, "of user NAME", "of priority N", or of all tasks.
+    :param json: also write the figures there, as JSON; "-": to standard output, instead of the table.
+    :param html: also write a report there, one HTML file.
+    """
+    from muster_whatif.sources import Source
+
+    from muster_cli import simulating
+
+    if bool(search) != bool(goal):
+        raise UsageError("--search and --goal belong together")
+    if search:
+        chosen = config[-1] if config else None
+        return simulating.search(
+            Source(trace, speed=speed), chosen, search, goal, tick_s=tick_s, until_s=until_s, keep=keep, json_file=json
+        )
+    return simulating.simulate(
+        Source(trace, speed=speed),
+        config or [],
+        nodes or [],
+        seeds=seeds,
+        tick_s=tick_s,
+        until_s=until_s,
+        processes=processes,
+        keep=keep,
+        json_file=json,
+        html_file=html,
+    )
+
+
+@app.command(group=HISTORY)
+def what_if(
+    *,
+    as_it_was: Path | None = None,
+    config: list[Path] | None = None,
+    nodes: list[str] | None = None,
+    tick_s: float = 0.0,
+    save: Path | None = None,
+    json: ReportFile = None,
+    html: Path | None = None,
+    flags: HistoryFlags = _HISTORY_FLAGS,
+    common: Common = _COMMON,
+) -> int:
+    """Plays what really happened again, under another configuration or with other machines (docs/what-if.md).
+
+    :param as_it_was: the queue configuration that was in force; it is played first, and held against what happened.
+    :param config: another queue configuration (YAML); may be given several times.
+    :param nodes: other machines: +20:size-1 or -3:size-1; may be given several times.
+    :param tick_s: handle together what happens within so many seconds.
+    :param save: also keep the workload in this file, NAME.workload.json, for `muster simulate`.
+    :param json: also write the figures there, as JSON; "-": to standard output, instead of the table.
+    :param html: also write a report there, one HTML file.
+    """
+    from muster_cli.history.playing import what_if as played
+
+    source = find_history(flags, common.settings, common.set)
+    return played(
+        source, flags.rm, as_it_was, config or [], nodes or [], tick_s=tick_s, save=save, json_file=json, html_file=html
+    )
 
 
 @app.command(group=LOOK)
@@ -457,6 +567,18 @@ def show_version(*, json: bool = False) -> int:
     return show(as_json=json)
 
 
+@app.command(group=OPERATE, name="completion")
+def show_completion(shell: Literal["bash", "zsh", "fish"], /) -> int:
+    """Prints the completion script for a shell (docs/command-line.md).
+
+    :param shell: whose.
+    """
+    from muster_cli.completion import script
+
+    write_data(script(app, shell))
+    return 0
+
+
 @topics_app.command(name="create")
 def topics_create(*, common: Common = _COMMON) -> int:
     """Creates missing topics and checks the others; changes no existing one."""
@@ -591,11 +713,22 @@ def run(arguments: Sequence[str]) -> int:
         for problem in error.problems:
             say(f"muster: {problem}", error=True)
         return 2
+    except ImportError as error:
+        if not extras.is_extra(error):
+            raise
+        say(f"muster: {extras.explained(error)}", error=True)
+        return 2
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # the reader of the output is gone, such as `head`
         give_up_output()
         return 0
+    except OSError as error:
+        if error.errno not in _DISK_FULL:
+            raise
+        say(f"muster: the output cannot be written: {error.strerror}", error=True)
+        drop_output()
+        return 1
     return result if isinstance(result, int) else 0
 
 

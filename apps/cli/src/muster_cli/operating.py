@@ -16,8 +16,9 @@ from muster_cli.errors import CommandError, UsageError
 from muster_cli.reach import check_reachable
 
 if TYPE_CHECKING:  # every command loads these flags, but few call a gateway
+    from muster_client.access import Access
     from muster_client.admin import AdminClient
-    from muster_runtime.access import Access
+    from muster_client.errors import AdminRefused
     from rich.console import RenderableType
 
 T = TypeVar("T")
@@ -104,9 +105,16 @@ def run(operator: Operator, asked: Callable[[], Awaitable[T]]) -> T:
     try:
         return asyncio.run(awaited())
     except AdminRefused as error:
-        raise CommandError(f"{operator.gateway}: {error.details} ({error.code.name})") from error
+        kind = UsageError if _is_unknown_name(error) else CommandError
+        raise kind(f"{operator.gateway}: {error.details} ({error.code.name})") from error
     except AdminFailed as error:
         raise CommandError(f"{operator.gateway}: no answer: {error.details} ({error.code.name})") from error
+
+
+def _is_unknown_name(error: AdminRefused) -> bool:
+    """Tells whether Muster does not know what the call names: an RM, a queue, a node, an application, an ask."""
+    unregistered = error.code.name == "FAILED_PRECONDITION" and "is not registered" in error.details
+    return error.code.name == "NOT_FOUND" or unregistered
 
 
 async def only_one(admin: AdminClient, timeout_s: float) -> str:

@@ -8,7 +8,7 @@ import urllib.request
 from collections.abc import Callable
 from typing import Any
 
-from muster_runtime.access import PLAIN, Access
+from muster_client.access import PLAIN, Access
 
 from muster_cli.errors import UsageError
 

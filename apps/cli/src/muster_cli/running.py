@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import structlog
+from muster_runtime.supervisor import STOPPING, notify
 
 from muster_cli.errors import ServiceDied, StartFailed
 
@@ -161,6 +162,7 @@ def signals(stop: asyncio.Event) -> Iterator[None]:
 
     def take(number: signal.Signals) -> None:
         log.info("stopping", signal=number.name)
+        notify(STOPPING)
         stop.set()
         loop.remove_signal_handler(signal.SIGINT)  # restores the default action
 

@@ -26,9 +26,11 @@ from muster_core.external.errors import NotSynced
 from muster_core.external.errors import SettingsWrong as ExternalSettingsWrong
 from muster_event_publisher.errors import SinkSettingsWrong
 from muster_runtime import logs
+from muster_runtime.extras import require
 from muster_runtime.http_server import HttpServer
 from muster_runtime.liveness import Liveness
 from muster_runtime.private_files import make_private_directory, private_umask
+from muster_runtime.supervisor import READY, notify
 from muster_runtime.terminal import Screen, marked
 
 from muster_cli import addresses, garbage, operations, queue_config
@@ -71,11 +73,13 @@ class Plan(NamedTuple):
 
     :param opened: beside the log.
     :param checks: the process is ready when all are true.
+    :param gateway: if it is in the process.
     """
 
     opened: list[Opened]
     parts: list[Part]
     checks: list[operations.HealthCheck]
+    gateway: Gateway | None = None
 
 
 Build = Callable[[MusterSettings, Log, Clock], Plan]
@@ -96,20 +100,31 @@ def up(data_dir: Path, config: Path | None, file: Path | None, assignments: Sequ
     except OSError as error:
         raise UsageError(f"--data-dir {data_dir}: cannot be created: {error.strerror}") from error
 
-    def ready() -> None:
+    def ready(plan: Plan) -> None:
+        assert plan.gateway is not None
+        grpc_address, http_address = bound(settings, plan.gateway)
         console = Screen()
         console.print(
             marked("[bold green]Muster is ready[/] after {} s. Ctrl-C stops it.", f"{time.monotonic() - began_s:.1f}")
         )
-        console.print(f"  gRPC   {settings.gateway.grpc_address}   {_SERVICES}", soft_wrap=True)
-        if settings.gateway.http_address:
+        console.print(f"  gRPC   {grpc_address}   {_SERVICES}", soft_wrap=True)
+        if http_address:
             scheme = "http" if settings.gateway.tls.certificate is None else "https"
-            console.print(f"  REST   {scheme}://{settings.gateway.http_address}/ws/v1/partitions", soft_wrap=True)
-            console.print(f"  page   {scheme}://{settings.gateway.http_address}/", soft_wrap=True)
+            console.print(f"  REST   {scheme}://{http_address}/ws/v1/partitions", soft_wrap=True)
+            console.print(f"  page   {scheme}://{http_address}/", soft_wrap=True)
         for line in data_lines(settings, data_dir):
             console.print(f"  {line}", soft_wrap=True)
 
     return _serve(settings, _everything, ready)
+
+
+def bound(settings: MusterSettings, gateway: Gateway) -> tuple[str, str]:
+    """Returns the addresses of gRPC and HTTP, with the ports that the system chose where the settings have port 0."""
+    found = (settings.gateway.grpc_address, gateway.grpc_port), (settings.gateway.http_address, gateway.http_port)
+    grpc_address, http_address = (
+        f"{address.removesuffix(':0')}:{port}" if address.endswith(":0") else address for address, port in found
+    )
+    return grpc_address, http_address
 
 
 def _paced(composed: Composed[MusterSettings]) -> MusterSettings:
@@ -148,7 +163,11 @@ def one(
 ) -> int:
     """Runs one service in a process of its own."""
     settings = load(file, assignments, [*_given(flags), *_queue_config(config)], STANDALONE_DEFAULTS).values
-    if settings.log.backend != "kafka":
+    if name == "derive":
+        require("faust", "muster derive")
+    if settings.log.backend == "kafka":
+        require("aiokafka", "log.backend = kafka")
+    else:
         raise UsageError(
             f"log.backend {settings.log.backend}: a service in a process of its own needs Kafka "
             "(MUSTER_LOG__BACKEND=kafka); muster up runs all services on one machine"
@@ -156,7 +175,7 @@ def one(
     _check_doors(settings, name)
     if name in _FOLLOWERS:
         give_way(settings.process.follower_nice)
-    return _serve(settings, _BUILD[name], lambda: log.info("ready", service=name))
+    return _serve(settings, _BUILD[name], lambda _: log.info("ready", service=name))
 
 
 def _check_doors(settings: MusterSettings, *names: ServiceName) -> None:
@@ -280,7 +299,9 @@ def _everything(settings: MusterSettings, bus: Log, clock: Clock) -> Plan:
     )
     # The gateway starts last, so that its clients find everything ready, and stops first, so that no client is half
     # served.
-    return Plan([], [scheduler, *followers.parts, Part("gateway", gateway)], [gateway.ready, followers.view.healthy])
+    return Plan(
+        [], [scheduler, *followers.parts, Part("gateway", gateway)], [gateway.ready, followers.view.healthy], gateway
+    )
 
 
 def _in_two(settings: MusterSettings, bus: SqliteLog, clock: Clock) -> Plan:
@@ -301,7 +322,7 @@ def _in_two(settings: MusterSettings, bus: SqliteLog, clock: Clock) -> Plan:
     )
     opened = Opened("followers", followers.open, followers.close)
     parts = [scheduler, Part("followers", followers), Part("gateway", gateway)]
-    return Plan([opened], parts, [gateway.ready, followers.healthy])
+    return Plan([opened], parts, [gateway.ready, followers.healthy], gateway)
 
 
 def _following(settings: MusterSettings) -> list[str]:
@@ -369,15 +390,17 @@ def _take_files() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
-def _serve(settings: MusterSettings, build: Build, on_ready: Callable[[], None]) -> int:
-    logs.configure(settings.process.log_level, settings.process.log_format)
+def _serve(settings: MusterSettings, build: Build, on_ready: Callable[[Plan], None]) -> int:
+    logs.configure(settings.process.log_level, settings.process.log_format, brief_start=True)
     garbage.collect_rarely()
     sys.setswitchinterval(_SWITCH_S)
     _take_files()
 
-    def ready() -> None:
+    def ready(plan: Plan) -> None:
         garbage.settle()
-        on_ready()
+        on_ready(plan)
+        logs.ready()
+        notify(READY)
 
     try:
         with private_umask():  # for what libraries create; Muster's own files are private in any case
@@ -399,7 +422,7 @@ def _serve(settings: MusterSettings, build: Build, on_ready: Callable[[], None])
     return 0
 
 
-async def _run(settings: MusterSettings, build: Build, on_ready: Callable[[], None]) -> None:
+async def _run(settings: MusterSettings, build: Build, on_ready: Callable[[Plan], None]) -> None:
     from muster_gateway.errors import SettingsWrong
 
     clock = SystemClock()
@@ -410,18 +433,18 @@ async def _run(settings: MusterSettings, build: Build, on_ready: Callable[[], No
     stop = asyncio.Event()
     with signals(stop):
         try:
-            opened, parts, checks = build(settings, bus, clock)
+            plan = build(settings, bus, clock)
         except (SinkSettingsWrong, ExternalSettingsWrong) as error:
             raise UsageError("\n".join(error.problems)) from error
         except SettingsWrong as error:
             raise UsageError(str(error)) from error
         await run(
-            [*_liveness(settings), Opened("log", lambda: _open(bus, settings), bus.close), *opened],
-            parts,
+            [*_liveness(settings), Opened("log", lambda: _open(bus, settings), bus.close), *plan.opened],
+            plan.parts,
             stop=stop,
             stop_timeout_s=settings.process.stop_timeout_s,
-            checks=checks,
-            on_ready=on_ready,
+            checks=plan.checks,
+            on_ready=lambda: on_ready(plan),
         )
 
 

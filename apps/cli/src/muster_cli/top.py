@@ -8,9 +8,9 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 import grpc
+from muster_client.access import Access
 from muster_client.errors import AdminFailed, AdminRefused
 from muster_client.metrics_client import MetricsClient, MetricsSnapshot, as_json
-from muster_runtime.access import Access
 from muster_runtime.terminal import Screen, is_terminal, marked, say, say_json
 from rich.console import Group, RenderableType
 from rich.live import Live

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from muster_runtime.extras import require
+
 from muster_bus.clock import Clock
 from muster_bus.log import Log
 from muster_bus.settings import LogSettings
@@ -18,6 +20,7 @@ def make_log(settings: LogSettings, clock: Clock) -> Log:
         from muster_bus.backends.sqlite import SqliteLog
 
         return SqliteLog(specs, settings, clock)
+    require("aiokafka", "log.backend = kafka")
     from muster_bus.backends.kafka import KafkaLog
 
     return KafkaLog(specs, settings, clock)

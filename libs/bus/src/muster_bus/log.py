@@ -13,7 +13,7 @@ position
     The offset that a reader reads next. It lives in memory and moves with each read.
 staged
     The content of a transaction before its commit: records, and the input position that they answer. No reader sees
-    it. A crash loses it.
+    it. A crash loses it. An append may be staged, too, for a moment: only the owner of its partition reads it then.
 committed
     The input position that the last committed transaction of a *group* carried for a partition. It is durable, and it
     always belongs to exactly the output that was committed with it. This is the meaning of "exactly once" here.
@@ -134,6 +134,21 @@ class PartitionOwner(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class EarlyInput(Protocol):
+    """An owner that may read its input before it is durable, so that a request and what follows from it need one
+    commit.
+    """
+
+    def early_reader(self) -> LogReader:
+        """Returns a reader of the owner's input that also gets staged appends. An owner has one at a time.
+
+        The owner tells nobody of a decision before its commit is done. If a staged append is lost, the reader and each
+        later commit of this owner fail: the decision may follow from the append.
+        """
+        ...
 
 
 @runtime_checkable

@@ -40,7 +40,7 @@ from muster_bus.errors import (
     RecordTooLarge,
     TransactionFailed,
 )
-from muster_bus.log import Log, LogReader, OutRecord, PartitionOwner, Record
+from muster_bus.log import EarlyInput, Log, LogReader, OutRecord, PartitionOwner, Record
 from muster_bus.machine import Machine
 from muster_bus.standby import Folded, Standby, close_reader
 from muster_bus.suspicion import MachineError, Suspicion, guard, kind_of, one_line
@@ -210,13 +210,12 @@ class PartitionWorker:
         self._state = WorkerState.FOLDING
         self.moved()
         started_s = self.clock.monotonic()
-        requests = self.topics.requests
         async with contextlib.AsyncExitStack() as stack:
             # 1 take over, which fences the previous owner
-            owner = await self.log.take_over(self.group, requests, self.partition)
+            owner = await self.log.take_over(self.group, self.topics.requests, self.partition)
             stack.push_async_callback(_close, owner.close)
             committed = await owner.committed()  # 2
-            reader = await self.log.reader(requests, self.partition)  # 3 seek
+            reader = await self._reader_of(owner)  # 3 seek
             stack.push_async_callback(_close, reader.close)
             start = await reader.first_offset() if committed is None else committed
             reader.seek(start)
@@ -231,6 +230,12 @@ class PartitionWorker:
             self.moved()
             log.info("worker.running", partition=self.partition, group=self.group, position=start)
             await _Life(self, machine, owner, reader).run()  # 6, 7, 8
+
+    async def _reader_of(self, owner: PartitionOwner) -> LogReader:
+        """Returns the reader of the input. Others are not asked about input that is not durable."""
+        if self.consult is None and isinstance(owner, EarlyInput):
+            return owner.early_reader()
+        return await self.log.reader(self.topics.requests, self.partition)
 
     async def _folded(self, is_new: bool) -> Machine | None:
         """Folds the state topic to its end (4), then calls the machine's ``folded`` (5). None: stopped meanwhile."""

@@ -120,6 +120,13 @@ class LogSettings(BaseModel):
         default="full",
         description="'full' survives power loss; 'normal' may then lose the last commits, but stays consistent.",
     )
+    sqlite_loop_share: float = Field(
+        default=0.1,
+        ge=0,
+        le=1,
+        description="Share of its time in which the event loop may wait for small commits itself, which saves the way "
+        "through the writer's thread; 0: never, for a disk that is slow or far away.",
+    )
     sqlite_tail_bytes: int = Field(
         default=64 << 20, ge=0, description="Recent records kept in memory; older ones are read from the file."
     )

@@ -1,7 +1,6 @@
 """The resource manager's side of the scheduler interface, in asyncio: :class:`RmClient` and its helpers."""
 
-from muster_runtime.access import Access
-
+from muster_client.access import Access
 from muster_client.admin import AdminClient
 from muster_client.builders import (
     application,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from muster_bus.clock import Clock
+from muster_client.clock import Clock
 
 
 class Backoff:

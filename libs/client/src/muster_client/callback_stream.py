@@ -24,13 +24,13 @@ from typing import Any, TypeVar
 import grpc
 import grpc.aio
 import structlog
-from muster_bus.clock import Clock
 from muster_proto.muster.v1 import admin_pb2
 from muster_proto.muster.v1 import callbacks_pb2 as pb
 from muster_proto.si.v1 import si_pb2 as si
 
 from muster_client.backoff import Backoff
 from muster_client.callbacks import Callbacks
+from muster_client.clock import Clock
 from muster_client.errors import AdminFailed, ClientError
 from muster_client.metrics import ClientMetrics
 from muster_client.sequences import Sequences

@@ -11,7 +11,8 @@ from typing import Any
 import grpc
 import grpc.aio
 import structlog
-from muster_runtime.access import Access, AccessWrong
+
+from muster_client.access import Access, AccessWrong
 
 log = structlog.get_logger(__name__)
 

@@ -13,17 +13,17 @@ from typing import Any, Literal
 import grpc
 import grpc.aio
 import structlog
-from muster_bus.clock import Clock, SystemClock
 from muster_proto.muster.v1 import callbacks_pb2
 from muster_proto.si.v1 import si_pb2 as si
-from muster_runtime.access import PLAIN, Access, AccessWrong
 
+from muster_client.access import PLAIN, Access, AccessWrong
 from muster_client.admin import DEFAULT_TIMEOUT_S, ConfigurationAnswer, configuration_answer
 from muster_client.backoff import Backoff
 from muster_client.callback_stream import NAME as CALLBACK
 from muster_client.callback_stream import CallbackStream, wants_callbacks
 from muster_client.callbacks import Callbacks, Rejection, Result
 from muster_client.channel import RenewedChannel
+from muster_client.clock import Clock, SystemClock
 from muster_client.errors import (
     CallbackFailed,
     ClientClosed,

@@ -11,8 +11,7 @@
   x BadAddress              an unusable address; names field, value and expectation
   x AdminFailed             a gateway did not answer an operator's call; the call may be repeated
   x AdminRefused            a gateway refused an operator's call; a person must act
-  x TraceError              a trace file is invalid
-  x ReplayFailed            a replay could not be completed
+  x BadSettings             a setting has a value that it cannot have; names field, value and expectation
 """
 
 from __future__ import annotations
@@ -95,9 +94,5 @@ class AdminRefused(ClientError):
         self.code, self.details = code, details
 
 
-class TraceError(ClientError):
-    """A trace file cannot be read as a trace. The message names file, line, column and value."""
-
-
-class ReplayFailed(ClientError):
-    """The replay could not be completed; the message names the step and the reason."""
+class BadSettings(ClientError, ValueError):
+    """A setting has a value that it cannot have."""

@@ -13,11 +13,11 @@ from typing import Any
 import grpc
 import grpc.aio
 import structlog
-from muster_bus.clock import Clock, SystemClock
 from muster_proto.muster.v1 import events_pb2 as pb
 from muster_proto.si.v1.si_pb2 import EventRecord
 
 from muster_client.backoff import Backoff
+from muster_client.clock import Clock, SystemClock
 from muster_client.errors import AdminFailed
 from muster_client.gateway_client import GatewayClient, refusal
 

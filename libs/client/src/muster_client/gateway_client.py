@@ -7,8 +7,8 @@ from typing import Self
 
 import grpc
 import grpc.aio
-from muster_runtime.access import PLAIN, Access
 
+from muster_client.access import PLAIN, Access
 from muster_client.channel import RenewedChannel
 from muster_client.errors import AdminFailed, AdminRefused
 from muster_client.stream import Metadata

@@ -9,7 +9,7 @@ Its life, as a table:
 | lost | the journal is rewound; a backoff | opening |
 | refused | a status that a retry does not cure: StreamRefused ends the client | – |
 | unknown | FAILED_PRECONDITION or DATA_LOSS: ReregistrationNeeded goes to the client | – |
-| taken over | ABORTED more than three times: Superseded ends the client | – |
+| taken over | ABORTED more than three times within a minute: Superseded ends the client | – |
 | closed | the RM closed: half-close, then the gateway's end | – |
 """
 
@@ -18,15 +18,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Iterable
 from typing import Any, Generic, Protocol, TypeVar
 
 import grpc
 import grpc.aio
 import structlog
-from muster_bus.clock import Clock
 
 from muster_client.backoff import Backoff
+from muster_client.clock import Clock
 from muster_client.errors import ClientClosed, ClientError, ReregistrationNeeded, StreamRefused, Superseded
 from muster_client.journal import Journal
 from muster_client.metrics import ClientMetrics
@@ -59,6 +60,7 @@ _SUSPECT = frozenset({_Code.INTERNAL, _Code.UNKNOWN, _Code.RESOURCE_EXHAUSTED, _
 _NOT_WRITTEN = "Internal error from Core"
 # One take-over may be due to an own stream that the gateway believed alive. A fight between two clients lasts longer.
 _TAKEN_OVER_AT_MOST = 3
+_TAKEN_OVER_WITHIN_S = 60.0
 # Muster's gateway sends its headers when a stream has its place. gRPC allows a server to send them with its first
 # response, which may come much later. A server that refuses the stream or is absent answers sooner than this.
 _OPEN_AFTER_S = 1.0
@@ -118,7 +120,7 @@ class RmStream(Generic[R]):
         self._generation = 0  # number of registrations: a call that waits during one belongs to the earlier one
         self._opened_before = self._is_open = False
         self._fruitless = 0  # losses in a row without a response in between
-        self._taken_over = 0  # take-overs by another connection since the registration
+        self._taken_over: deque[float] = deque()  # times of the last take-overs by another connection
 
     async def send(
         self, payload: bytes, keys: Iterable[Hashable], hints: Iterable[Hashable] = (), *, proves: bool = True
@@ -175,7 +177,7 @@ class RmStream(Generic[R]):
         self._opened_before = self._sequences.last(self.name) > 0
         self._fruitless = 0
         self._ended = None
-        self._taken_over = 0
+        self._taken_over.clear()
         self._generation += 1
         self._wake()
 
@@ -304,8 +306,11 @@ class RmStream(Generic[R]):
         if lost.code in _UNKNOWN:
             raise ReregistrationNeeded(lost.details)
         if lost.code is _Code.ABORTED:
-            self._taken_over += 1
-            if self._taken_over > _TAKEN_OVER_AT_MOST:
+            now_s = self._clock.monotonic()
+            self._taken_over.append(now_s)
+            while now_s - self._taken_over[0] > _TAKEN_OVER_WITHIN_S:
+                self._taken_over.popleft()
+            if len(self._taken_over) > _TAKEN_OVER_AT_MOST:
                 raise Superseded(f"{self.name} stream: {lost.details}")
         if lost.code in _HOPELESS:
             raise StreamRefused(self.name, lost.code, lost.details)

@@ -1,7 +1,7 @@
 """The gRPC methods of the gateway, each with the right that it needs: the gRPC side of the table of rights.
 
-docs/security.md is made from this table and the routes (``scripts/route-tables``). A test holds every method of every
-served service to it.
+docs/security-rights.md is made from this table and the routes (``scripts/route-tables``). A test holds every method of
+every served service to it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Method:
     :ivar right: the right that the gateway requires.
     :ivar rm: the path of the request's field that names the RM; "": the right is not about one RM, or the method's
         stream names it.
-    :ivar why: for docs/security.md.
+    :ivar why: for docs/security-rights.md.
     :ivar audited: each call has an audit entry; of other methods only refused attempts have one.
     """
 

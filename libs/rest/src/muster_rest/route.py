@@ -1,5 +1,5 @@
-"""A route: one endpoint, defined once. docs/rest.md, docs/security.md and ``/ws/v1/openapi.json`` are made from the
-routes.
+"""A route: one endpoint, defined once. docs/rest.md, docs/security-rights.md and ``/ws/v1/openapi.json`` are made
+from the routes.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Route:
     :ivar body: the type of the request's JSON; ``str``: text; None: no body.
     :ivar core: YuniKorn's core has the endpoint, too.
     :ivar notes: for docs/rest.md: how it differs from YuniKorn's core, or which page describes it.
-    :ivar why: for docs/security.md: why it needs this right.
+    :ivar why: for docs/security-rights.md: why it needs this right.
     :ivar moved_to: the new path of the endpoint.
     :ivar dump: the answer counts for ``view.dumps_max``.
     """

@@ -1,4 +1,4 @@
-"""The tables of docs/rest.md and docs/security.md, made from the routes (``scripts/route-tables``)."""
+"""The tables of docs/rest.md and docs/security-rights.md, made from the routes (``scripts/route-tables``)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def endpoints() -> str:
 
 
 def rights() -> str:
-    """Returns the table of the rights of routes, for docs/security.md."""
+    """Returns the table of the rights of routes, for docs/security-rights.md."""
     rows = [
         (f"`{route.path}`", ", ".join(route.methods), str(route.right), route.why) for route in through_the_gateway()
     ]
@@ -42,7 +42,7 @@ def rights() -> str:
 
 
 def methods() -> str:
-    """Returns the table of the rights of gRPC methods, for docs/security.md."""
+    """Returns the table of the rights of gRPC methods, for docs/security-rights.md."""
     rows = ((f"`{each.service}`", f"`{each.name}`", str(each.right), each.why) for each in METHODS)
     return _table(("service", "method", "right", "why"), rows)
 

@@ -33,6 +33,18 @@ _TEMPLATES_MAX = 1_000
 _configured: tuple[Level, Format] | None = None
 
 
+class _Brief(logging.Filter):
+    """Passes warnings and worse until the process is ready."""
+
+    ready = False
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return self.ready or record.levelno >= logging.WARNING
+
+
+_brief = _Brief()
+
+
 def without_secrets(_: object, __: str, entry: structlog.typing.EventDict) -> structlog.typing.EventDict:
     """Masks the secrets in an entry's values. A processor of structlog; the last one before the entry becomes text."""
     for name, value in entry.items():
@@ -91,8 +103,11 @@ class SeldomRepeated(logging.Filter):
         return True
 
 
-def configure(level: Level, form: Format, stream: TextIO | None = None) -> None:
-    """Sets up structlog and the standard library's logging for this process. Later calls replace earlier ones."""
+def configure(level: Level, form: Format, stream: TextIO | None = None, *, brief_start: bool = False) -> None:
+    """Sets up structlog and the standard library's logging for this process. Later calls replace earlier ones.
+
+    :param brief_start: on a terminal, log no more than warnings until :func:`ready` is called; does not change debug.
+    """
     global _configured  # noqa: PLW0603 - one process, one way to log
     _configured = (level, form)
     out = sys.stderr if stream is None else stream
@@ -126,6 +141,9 @@ def configure(level: Level, form: Format, stream: TextIO | None = None) -> None:
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *ending],
         )
     )
+    _brief.ready = False
+    if brief_start and level != "debug" and out.isatty():
+        handler.addFilter(_brief)
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(threshold)
@@ -134,6 +152,11 @@ def configure(level: Level, form: Format, stream: TextIO | None = None) -> None:
     for name in _REPETITIVE:
         logger = logging.getLogger(name)
         logger.filters[:] = [SeldomRepeated()]
+
+
+def ready() -> None:
+    """Ends a brief start."""
+    _brief.ready = True
 
 
 def configured() -> tuple[Level, Format]:

@@ -10,6 +10,7 @@ import json
 import sys
 import traceback
 from collections.abc import Iterable
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, TextIO
 
@@ -121,6 +122,12 @@ def is_terminal() -> bool:
 def give_up_output() -> None:
     """After the reader of the output is gone: nothing is written at the end of the process either."""
     sys.stderr.close()
+
+
+def drop_output() -> None:
+    """After standard output could not be written: what waits there is dropped, also at the end of the process."""
+    with suppress(OSError):
+        sys.stdout.close()
 
 
 def standard_error() -> TextIO:

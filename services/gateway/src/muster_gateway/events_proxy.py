@@ -9,7 +9,7 @@ process, its own handlers take the proxy's place.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Protocol
 
 import grpc
@@ -66,9 +66,18 @@ class EventsProxy:
 
     :param url: grpc://host:port of the publisher.
     :param default_rm: the RM of a call that names none, where there are several; "": none.
+    :param before: awaited before each call is passed on.
     """
 
-    def __init__(self, url: str, keepalive_time_s: float, keepalive_timeout_s: float, default_rm: str = "") -> None:
+    def __init__(
+        self,
+        url: str,
+        keepalive_time_s: float,
+        keepalive_timeout_s: float,
+        default_rm: str = "",
+        before: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        self._before = before
         self._url, self._default_rm = url, whose.metadata(default_rm)
         # One channel for all calls. It connects at its first use, and again after a lost connection.
         self._channel = grpc.aio.insecure_channel(
@@ -103,7 +112,7 @@ class EventsProxy:
     async def _batch(self, raw: bytes, context: Any) -> bytes:
         method = "Batch"
         try:
-            self._check_open()
+            await self._prepare()
             call: Any = self._channel.unary_unary(f"/{SERVICE}/{method}")
             call = call(raw, metadata=self._forwarded(context), timeout=context.time_remaining())
             try:
@@ -123,7 +132,7 @@ class EventsProxy:
         method = "Watch"
         call: Any = None
         try:
-            self._check_open()
+            await self._prepare()
             opened: Any = self._channel.unary_stream(f"/{SERVICE}/{method}")
             call = opened(raw, metadata=self._forwarded(context), timeout=context.time_remaining())
             await self._pass(call, context)
@@ -159,9 +168,11 @@ class EventsProxy:
         own = ((_FORWARDED, host_of_peer(context.peer())), *current().reach().metadata(), *self._default_rm)
         return grpc.aio.Metadata(*given, *own)
 
-    def _check_open(self) -> None:
+    async def _prepare(self) -> None:
         if self._stopping.is_set():
             raise GatewayStopping
+        if self._before is not None:
+            await self._before()
 
     def _error(
         self, code: grpc.StatusCode, details: str | None, trailing: Iterable[tuple[str, Any]] | None

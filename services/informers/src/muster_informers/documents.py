@@ -2,8 +2,8 @@
 framework).
 
 A document is a mapping from JSON or YAML: ``kind`` (default ``node``), ``id``, perhaps ``version``, and the fields of
-its kind (:data:`FIELDS`; docs/external.md has a table). The reader never guesses: an unknown field, a wrong type or an
-amount out of range makes the whole document unreadable (:class:`BadDocument`), never half of it.
+its kind (:data:`FIELDS`; docs/external-documents.md has a table). The reader never guesses: an unknown field, a wrong
+type or an amount out of range makes the whole document unreadable (:class:`BadDocument`), never half of it.
 
 amount
     An integer counts in the smallest unit, as in the scheduler interface: ``vcore: 4000`` is four cores, ``memory`` is
@@ -172,7 +172,7 @@ def as_document(what: ExternalObject, version: int | None = None) -> dict[str, o
 
 
 def fields_table() -> str:
-    """Returns the fields of all kinds as a Markdown table, for docs/external.md."""
+    """Returns the fields of all kinds as a Markdown table, for docs/external-documents.md."""
     rows = ["| kind | field | form | meaning |", "|---|---|---|---|"]
     for kind in ExternalKind:
         rows.append(f"| `{kind}` | `id` | a name | {_ID_MEANINGS[kind]} |")

@@ -25,6 +25,7 @@ from muster_core.external.errors import (
     SettingsWrong,
     UnknownName,
 )
+from muster_runtime.extras import explained
 
 from muster_informers.contract import (
     EVENT_HANDLERS_GROUP,
@@ -100,7 +101,8 @@ class Registry:
             factory = found.load() if isinstance(found, EntryPoint) else found
         except Exception as error:
             raise self._wrong(
-                f"{self.what} {name!r} of {origin} cannot be loaded: {type(error).__name__}: {error}"
+                f"{self.what} {name!r} of {origin} cannot be loaded: {type(error).__name__}: "
+                f"{explained(error) if isinstance(error, ImportError) else error}"
             ) from error
         if not callable(factory):
             raise self._wrong(f"{self.what} {name!r} of {origin} is no factory: {type(factory).__name__}")

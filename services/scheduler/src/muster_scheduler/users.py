@@ -32,6 +32,7 @@ from muster_core.config.config import partition_name
 from muster_core.model.commands import AppItem, UpdateApplications
 from muster_core.queues.placement import NAME_CHARACTERS_MAX
 from muster_core.scheduler import SchedulerCore
+from muster_runtime.extras import ExtraMissing, require
 
 from muster_scheduler.errors import BadLdapConfig, SchedulerServiceError, SourceUnavailable, UnknownUser
 from muster_scheduler.settings import UserSettings
@@ -90,7 +91,8 @@ class UserGroups:
             return ""
         try:
             self._ldap.config()
-        except BadLdapConfig as error:
+            require("ldap3", "resolver ldap")
+        except (BadLdapConfig, ExtraMissing) as error:
             return str(error)
         return ""
 

@@ -65,7 +65,7 @@ def get(asked: Asked) -> int:
     missing = set(asked.names) - {name for item in found.items for name in _names(kind, item)}
     for name in sorted(missing):
         say(f"muster: {kind.name}: {name!r} is not there", error=True)
-    return 1 if missing else 0
+    return 2 if missing else 0
 
 
 def read(asked: Asked, kind: Kind, rest: Rest, now_ns: int) -> Listing:

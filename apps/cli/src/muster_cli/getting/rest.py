@@ -8,7 +8,7 @@ import urllib.parse
 from http import HTTPStatus
 from typing import Any
 
-from muster_runtime.access import Access
+from muster_client.access import Access
 
 from muster_cli.errors import CommandError, UsageError
 from muster_cli.probe import opened

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
@@ -91,6 +91,7 @@ def usage(
     user: str = "",
     group: str = "",
     app: str = "",
+    by: Literal["queue", "user", "application"] = "queue",
     begin: Annotated[str, Parameter(name="--from")] = "",
     end: Annotated[str, Parameter(name="--to")] = "",
     window: str = "",
@@ -104,6 +105,8 @@ def usage(
     of each window.
 
     :param queue: the queue's path, such as root.default.
+    :param by: the areas of a queue's plot: the first queues below it of which there are several, its users or its
+        applications.
     :param begin: 2026-11-22T04:30:00Z, or how long before the end, such as 2h [the first usage].
     :param end: the same form [the newest event].
     :param window: length, such as 30s, 5min, 1h [about a 24th of the time].
@@ -121,10 +124,12 @@ def usage(
     form = _form(csv=csv, json=json)
     if sum(map(bool, (queue, user, group, app))) != 1:
         raise UsageError("expected exactly one of --queue, --user, --group and --app")
+    if by != "queue" and not queue:
+        raise UsageError(f"--by {by}: expected --queue beside it")
     if plot is not None:
         picture.check(plot)
     with opened(find(flags, common.settings, common.set), flags.rm) as history:
-        found = read(history, Subject(queue, user, group, app), begin, end, window, flags.rm)
+        found = read(history, Subject(queue, user, group, app, by), begin, end, window, flags.rm)
         if plot is not None:
             picture.draw(found, plot)
             note([f"drawn to {plot}"])

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from muster_runtime.extras import require
 from muster_runtime.private_files import open_private
 
 from muster_cli.errors import UsageError
@@ -28,6 +29,7 @@ def check(file: Path) -> None:
     """Raises UsageError if no picture can be written to the file."""
     if file.suffix.lower() not in SUFFIXES:
         raise UsageError(f"--plot {file}: expected a name that ends with {', '.join(SUFFIXES)}")
+    require("matplotlib", "--plot")
     if not file.absolute().parent.is_dir():
         raise UsageError(f"--plot {file}: the directory {file.absolute().parent} does not exist")
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cyclopts import Parameter
+from muster_runtime.terminal import say
 
+from muster_cli.common import DEFAULT_HTTP, HTTP_VARIABLE
 from muster_cli.errors import UsageError
+from muster_cli.history import running
 
 if TYPE_CHECKING:  # loaded only for this command
     from muster_event_publisher.history.places import Place
@@ -25,7 +29,8 @@ class HistoryFlags:
     """The history and the RM to read."""
 
     data_dir: Path | None = None
-    """Directory of `muster up`: its history and the newer events of its log [from the settings, else muster-data]."""
+    """Directory of `muster up`: its history and the newer events of its log [from the settings, else muster-data,
+    else that of the `muster up` at MUSTER_HTTP]."""
     history: str = ""
     """Instead: a folder of Parquet files, or s3://bucket/prefix?endpoint=…"""
     http: str = ""
@@ -88,10 +93,21 @@ def find(flags: HistoryFlags, settings_file: Path | None, assignments: Sequence[
     if log_file is not None and not log_file.is_file():
         log_file = None
     if place is None and log_file is None and not http:
+        return find(replace(flags, data_dir=_of_running()), settings_file, assignments)
+    return Source(place, log_file, settings.log.topics().events, http)
+
+
+def _of_running() -> Path:
+    """Returns the data directory of the Muster that client commands reach, if it runs here. Raises UsageError."""
+    address = os.environ.get(HTTP_VARIABLE, DEFAULT_HTTP)
+    usual = DEFAULT_HTTP.partition("://")[2]
+    found = running.data_dir_of(address.rpartition("://")[2].rstrip("/"), usual)
+    if found is None:
         raise UsageError(
             "there is nothing to read: expected --data-dir (of `muster up`), --history (Parquet files) or --http"
         )
-    return Source(place, log_file, settings.log.topics().events, http)
+    say(f"muster: this is the history of the Muster that runs in {found}", error=True)
+    return found
 
 
 def _parquet_place(settings: MusterSettings) -> Place | None:

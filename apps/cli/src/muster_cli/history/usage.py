@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
@@ -40,20 +40,23 @@ class Series(NamedTuple):
 
 
 NO_LIMIT = -1
+By = Literal["queue", "user", "application"]
 EMPTY = Series(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The subject of the usage: exactly one field is set.
+    """The subject of the usage: exactly one of the first four fields is set.
 
     :ivar queue: includes the queues below it.
+    :ivar by: the parts of a queue: the queues below it, or its users or applications.
     """
 
     queue: str = ""
     user: str = ""
     group: str = ""
     application: str = ""
+    by: By = "queue"
 
     @property
     def kind(self) -> str:
@@ -80,8 +83,8 @@ class Window(NamedTuple):
 class Usage:
     """A subject's usage over time.
 
-    :ivar parts: by resource type, then by part: the queues directly below a queue, the queues of a user or group, or
-        the application itself.
+    :ivar parts: by resource type, then by part: the first queues below a queue of which there are several, a queue's
+        users or applications, the queues of a user or group, or the application itself.
     :ivar limits: by resource type, guaranteed and max of a queue, where they were set; :data:`NO_LIMIT`: not at that
         time.
     """
@@ -191,6 +194,16 @@ _STEPS = {
         FROM parts.used
         WHERE rm = $rm AND (queue = $name OR starts_with(queue, $name || '.'))
     """,
+    "queue by user": """
+        SELECT resource_type, name AS part, epoch_ns(time) AS ns, delta
+        FROM user_usage
+        WHERE rm = $rm AND kind = 'user' AND (queue = $name OR starts_with(queue, $name || '.'))
+    """,
+    "queue by application": """
+        SELECT entry.key AS resource_type, application AS part, epoch_ns(time) AS ns, step * entry.value AS delta
+        FROM parts.used
+        WHERE rm = $rm AND (queue = $name OR starts_with(queue, $name || '.'))
+    """,
     "application": """
         SELECT entry.key AS resource_type, application AS part, epoch_ns(time) AS ns, step * entry.value AS delta
         FROM parts.used
@@ -217,9 +230,25 @@ _SUMMED = """
 
 def _steps(connection: duckdb.DuckDBPyConnection, subject: Subject, rm: str) -> Sequence[tuple[str, str, int, int]]:
     given: dict[str, object] = {"rm": rm, "name": subject.name}
-    if subject.queue:
-        given["depth"] = subject.queue.count(".") + 2  # the queues directly below it
-    return connection.execute(_SUMMED.format(steps=_STEPS[subject.kind]), given).fetchall()
+    if not subject.queue:
+        return connection.execute(_SUMMED.format(steps=_STEPS[subject.kind]), given).fetchall()
+    if subject.by != "queue":
+        return connection.execute(_SUMMED.format(steps=_STEPS[f"queue by {subject.by}"]), given).fetchall()
+    given["depth"] = _depth_of_parts(connection, subject.queue, rm)
+    return connection.execute(_SUMMED.format(steps=_STEPS["queue"]), given).fetchall()
+
+
+def _depth_of_parts(connection: duckdb.DuckDBPyConnection, queue: str, rm: str) -> int:
+    """Returns the level of the first queues below a queue of which there are several; at least the next one."""
+    rows = connection.execute(
+        "SELECT DISTINCT queue FROM parts.used WHERE rm = $rm AND starts_with(queue, $name || '.')",
+        {"rm": rm, "name": queue},
+    ).fetchall()
+    below = [str(row[0]).split(".") for row in rows]
+    next_level = queue.count(".") + 2
+    deepest = max(map(len, below), default=next_level)
+    levels = (level for level in range(next_level, deepest) if len({tuple(path[:level]) for path in below}) > 1)
+    return next(levels, max(deepest, next_level))
 
 
 def _read_limits(connection: duckdb.DuckDBPyConnection, found: Usage) -> None:

@@ -48,7 +48,8 @@ def show(usage: Usage, form: Form) -> None:
 
 def title(usage: Usage) -> str:
     """Returns the subject's title."""
-    return f"{usage.subject.kind} {usage.subject.name}, RM {usage.rm}"
+    by = f" by {usage.subject.by}" if usage.subject.queue and usage.subject.by != "queue" else ""
+    return f"{usage.subject.kind} {usage.subject.name}{by}, RM {usage.rm}"
 
 
 def _sums(usage: Usage, windows: list[Window]) -> str:

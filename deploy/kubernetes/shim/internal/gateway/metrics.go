@@ -13,6 +13,8 @@ type metrics struct {
 	repeated  *prometheus.CounterVec
 	questions *prometheus.CounterVec
 	answering *prometheus.HistogramVec
+	waiting   prometheus.Histogram
+	settled   *prometheus.CounterVec
 	reloads   *prometheus.CounterVec
 }
 
@@ -46,10 +48,18 @@ func newMetrics(registry prometheus.Registerer) *metrics {
 			Name: "muster_shim_question_seconds", Help: "Time from a question's arrival to its answer.",
 			Buckets: prometheus.ExponentialBuckets(0.0001, 4, 9),
 		}, []string{"kind"}),
+		waiting: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "muster_shim_allocation_seconds", Help: "Time from an ask to its allocation, as the shim sees it.",
+			Buckets: prometheus.ExponentialBuckets(0.001, 1.5, 30), // to two minutes
+		}),
+		settled: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "muster_shim_bindings_settled_total",
+			Help: "Failed bindings, by what became of the pod (bound, released, asked again).",
+		}, []string{"result"}),
 		reloads: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "muster_shim_configuration_updates_total", Help: "Updates of the configuration, by result (accepted, refused, failed).",
 		}, []string{"result"}),
 	}
-	registry.MustRegister(m.open, m.lost, m.sent, m.again, m.kept, m.received, m.repeated, m.questions, m.answering, m.reloads)
+	registry.MustRegister(m.open, m.lost, m.sent, m.again, m.kept, m.received, m.repeated, m.questions, m.answering, m.waiting, m.settled, m.reloads)
 	return m
 }

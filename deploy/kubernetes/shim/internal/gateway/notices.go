@@ -12,6 +12,10 @@ import (
 // More events than this that wait for the apiserver are too old to help anybody.
 const eventsKept = 10_000
 
+// Events of asks that YuniKorn's core does not write. The shim's own "Scheduling" and "Scheduled" say the same of the pod, and
+// each event is a write to the apiserver, which is the bottleneck of a burst.
+var unwritten = map[string]bool{"New application added": true, "Successful allocation": true}
+
 // notices hands events and scheduling states to YuniKorn's shim, which writes them to the apiserver. So they must not
 // hold up questions. Of a pod's states only the last one counts.
 type notices struct {
@@ -43,7 +47,11 @@ func (n *notices) state(state *si.UpdateContainerSchedulingStateRequest) {
 func (n *notices) events(records []*si.EventRecord) {
 	n.mutex.Lock()
 	defer n.mutex.Unlock()
-	n.records = append(n.records, records...)
+	for _, record := range records {
+		if record.Type != si.EventRecord_REQUEST || !unwritten[record.Message] {
+			n.records = append(n.records, record)
+		}
+	}
 	if excess := len(n.records) - eventsKept; excess > 0 {
 		n.records = n.records[excess:]
 	}

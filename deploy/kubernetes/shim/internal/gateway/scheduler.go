@@ -30,7 +30,6 @@ import (
 	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/resolver/manual"
 	"google.golang.org/grpc/status"
-	v1 "k8s.io/api/core/v1"
 
 	"muster/kubernetes/shim/muster"
 )
@@ -52,8 +51,8 @@ type Settings struct {
 	Access   Access
 	Log      *zap.Logger
 	Registry prometheus.Registerer
-	// Pod finds a pod by its UID; nil: there is none.
-	Pod func(uid string) *v1.Pod
+	// Cluster has the pods; nil: requests are sent as they come.
+	Cluster Cluster
 	// Running has the UIDs of the pods of this scheduler that run; nil: asks never wait for them.
 	Running func() []string
 	// Fail ends the process. It is called at most a few times, with errors of this package.
@@ -75,6 +74,8 @@ type Scheduler struct {
 	applications *stream[*si.ApplicationResponse]
 	allocations  *stream[*si.AllocationResponse]
 	recovery     *recovery
+	waits        *waits
+	rebind       *rebind
 	callbacks    *callbacks
 	running      sync.WaitGroup
 	reloading    sync.Mutex
@@ -207,14 +208,24 @@ func (s *Scheduler) begin(rmID string, callback api.ResourceManagerCallback) {
 		"application", s.link, p, func() *si.ApplicationResponse { return &si.ApplicationResponse{} }, applicationKeys,
 		callback.UpdateApplication,
 	)
+	s.waits = newWaits(s.metrics.waiting)
 	s.allocations = newStream(
 		"allocation", s.link, p, func() *si.AllocationResponse { return &si.AllocationResponse{} }, allocationKeys,
-		callback.UpdateAllocation,
+		func(response *si.AllocationResponse) error {
+			s.waits.came(response)
+			s.rebind.came(response)
+			err := callback.UpdateAllocation(response)
+			s.rebind.handled(response)
+			return err
+		},
 	)
 	s.allocations.handled = p.took
 	s.recovery = newRecovery(s.settings.Running, func(request *si.AllocationRequest) error {
 		return s.allocations.send(allocationPieces(rmID, request))
 	}, s.settings.Log)
+	s.rebind = newRebind(s.ctx, s.settings.Cluster, s.recovery.take, s.settings.Log, func(result string) {
+		s.metrics.settled.WithLabelValues(result).Inc()
+	})
 	s.callbacks = newCallbacks(s.link, p, callback)
 	for _, run := range []func(){
 		func() { s.nodes.run(s.ctx, nodeMethod) },
@@ -230,9 +241,13 @@ func (s *Scheduler) begin(rmID string, callback api.ResourceManagerCallback) {
 
 // UpdateAllocation sends asks, releases, and allocations that run already. Asks wait for the latter after a start.
 func (s *Scheduler) UpdateAllocation(request *si.AllocationRequest) error {
-	if s.settings.Pod != nil {
-		tagAsks(request, s.settings.Pod)
+	if s.settings.Cluster != nil {
+		tagAsks(request, s.settings.Cluster.Cached)
+		if request = s.rebind.take(request); request == nil {
+			return nil
+		}
 	}
+	s.waits.sent(request)
 	return s.recovery.take(request)
 }
 

@@ -228,7 +228,7 @@ class KafkaLog(KafkaLink):
     def _not_allowed(self, what: str, right: str) -> LogRefused:
         return LogRefused(
             f"Kafka at {self.settings.kafka_bootstrap_servers}: {what}: the user (log.kafka_sasl_username "
-            f"{self.settings.kafka_sasl_username!r}) may not; expected an ACL with {right} (docs/security.md#stores)"
+            f"{self.settings.kafka_sasl_username!r}) may not; expected an ACL with {right} (docs/security-stores.md)"
         )
 
     def _configs(self, spec: TopicSpec) -> dict[str, str]:

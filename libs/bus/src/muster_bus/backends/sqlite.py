@@ -2,7 +2,8 @@
 
 Each thread owns some parts:
 
-    event loop      tails, waiting readers, queued bytes, futures. All public methods run here.
+    event loop      tails, waiting readers, queued bytes, futures. All public methods run here. It commits small units
+                    itself while the writer has nothing to do, for a bounded share of its time.
     writer          the writing connection, offsets, owners' epochs. It takes all waiting units from a queue and
                     commits them together: one SQL transaction, one fsync, off the event loop.
     reader          a reading connection, for records that are no longer in the tail.
@@ -21,6 +22,7 @@ import asyncio
 import contextlib
 import fcntl
 import sqlite3
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -48,7 +50,7 @@ from muster_bus.backends.sqlite_format import (
 from muster_bus.backends.sqlite_handles import CLOSE_TIMEOUT_S, SqliteOwner, SqliteReader, SqliteWriter
 from muster_bus.backends.sqlite_maintenance import Maintenance
 from muster_bus.backends.sqlite_mark import MarkKeeper, mark_path, read_mark, write_mark
-from muster_bus.backends.sqlite_units import Claim, Hold, Order, Run, StoredPartition, Unit
+from muster_bus.backends.sqlite_units import Allowance, Claim, Hold, Order, Run, StoredPartition, Unit
 from muster_bus.backends.tail import PartitionTail
 from muster_bus.clock import Anchor, Clock, SystemClock
 from muster_bus.errors import LogClosed, LogError, LogUnavailable, OffsetGone, TopicMismatch
@@ -62,6 +64,9 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 _RECORD_MEMORY_BYTES = 250  # memory of a record in the tail besides its content (tuple, bytes objects)
+_ALONE_BYTES = 16 << 10  # the loop commits no larger unit
+_STAGED_S = 0.005  # an append waits for what follows from it for so long
+_ALLOWED_S = 0.01  # saved for a few commits on a slow disk
 _READ_BYTES = 4 << 20  # limit of stored bytes per read from the file
 
 T = TypeVar("T")
@@ -108,6 +113,9 @@ class SqliteLog:
         self._broken = ""
         self._lock_file: IO[bytes] | None = None
         self._queued_bytes = 0
+        self._queued_units = 0  # that the writer's thread has not settled
+        self._staged: tuple[Unit, asyncio.TimerHandle] | None = None  # waits for what follows from it
+        self._allowance = Allowance(settings.sqlite_loop_share, _ALLOWED_S, time.monotonic())
         self._room: asyncio.Event = asyncio.Event()
         self._room.set()
         self._tail_order: deque[tuple[PartitionTail, int, int]] = deque()  # tail, records, bytes; oldest first
@@ -128,7 +136,7 @@ class SqliteLog:
         self._committer = Committer(
             self.path,
             self._writing,
-            settled=lambda units, reason: self._on_loop(self._settle, units, reason),
+            settled=lambda units, reason: self._on_loop(self._settle_queued, units, reason),
             broke=lambda why: self._on_loop(self._break, why),
             partitions=self._partitions,
             syncs_commits=self.settings.sqlite_synchronous == "full",
@@ -155,6 +163,7 @@ class SqliteLog:
         if self._state not in ("open", "broken"):
             self._state = "closed"
             return
+        self._release()
         self._state = "closed"
         self._room.set()
         for partition in self._partitions.values():
@@ -237,7 +246,8 @@ class SqliteLog:
             return claim, row[1]
 
         claim, epoch = await self._order(take)
-        return SqliteOwner(self, Hold(claim, epoch, f"{group} on {topic}[{partition}]"))
+        place = self._partitions[topic, partition]
+        return SqliteOwner(self, place, Hold(claim, epoch, f"{group} on {topic}[{partition}]"))
 
     def watch(self, watcher: Watcher) -> None:
         """Registers a watcher. The event loop calls it when a partition has a new end or beginning."""
@@ -365,12 +375,58 @@ class SqliteLog:
         self.check_open()
 
     def submit(self, unit: Unit) -> None:
-        """Gives a unit to the writer."""
-        self._queued_bytes += unit.size_bytes
+        """Commits a unit after the staged one, or gives both to the writer."""
+        units = [unit]
+        if self._staged is not None:
+            units.insert(0, self._staged[0])
+            self._staged[1].cancel()
+            self._staged = None
+        if not self._queued_units and unit.size_bytes <= _ALONE_BYTES and self._commit_now(units):
+            return
+        self._queued_units += len(units)
+        self._queued_bytes += sum(each.size_bytes for each in units)
         metrics.append_queue_bytes.set(self._queued_bytes)
         if self._queued_bytes >= self.settings.max_queued_bytes:
             self._room.clear()
-        self._committer.put(unit)
+        self._committer.put(units)
+
+    def submit_appends(self, unit: Unit) -> None:
+        """Stages a unit of appends if the owner of their partition waits for just that. Otherwise commits it."""
+        place = unit.runs[0].partition
+        if (
+            place.waiting is None
+            or len(unit.runs) > 1
+            or unit.size_bytes > _ALONE_BYTES
+            or self._queued_units
+            or self._staged is not None
+            or self._state != "open"
+            or self._committer.full
+        ):
+            self.submit(unit)
+            return
+        unit.read_by = place.staged_for = place.waiting
+        place.staged = unit.runs[0].records(place.tail.end, unit.timestamp_ms)
+        self._staged = unit, self._loop.call_later(_STAGED_S, self._release)
+        place.tail.wake()
+
+    def _release(self) -> None:
+        """Commits the staged unit without what follows from it."""
+        if self._staged is not None:
+            unit, timer = self._staged
+            timer.cancel()
+            self._staged = None
+            self.submit(unit)
+
+    def _commit_now(self, units: list[Unit]) -> bool:
+        """Commits units in the loop, if it has time for that and the writer has nothing to do. Returns whether."""
+        began_s = time.monotonic()
+        if self._state != "open" or not self._allowance.has_some(began_s):
+            return False
+        done, reason = self._committer.commit_now(units)
+        if done:
+            self._allowance.take(time.monotonic() - began_s)
+            self._settle(units, reason)
+        return done
 
     def partition(self, topic: str, partition: int) -> StoredPartition:
         """Returns a partition. The caller has checked that it exists."""
@@ -431,7 +487,8 @@ class SqliteLog:
         return records
 
     async def _order(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Runs ``work`` in the writer's thread, in a SQL transaction, after everything that was queued before."""
+        """Runs ``work`` in the writer's thread, in a SQL transaction, after everything that was submitted before."""
+        self._release()
         answer: asyncio.Future[T] = self._loop.create_future()
 
         def settle(result: T, error: BaseException | None) -> None:
@@ -449,10 +506,19 @@ class SqliteLog:
         with contextlib.suppress(RuntimeError):  # the loop is closed, so no task waits
             self._loop.call_soon_threadsafe(call, *arguments)
 
+    def _settle_queued(self, units: Sequence[Unit], reason: BaseException | None) -> None:
+        self._queued_units -= len(units)
+        self._queued_bytes -= sum(unit.size_bytes for unit in units)
+        metrics.append_queue_bytes.set(self._queued_bytes)
+        if self._queued_bytes < self.settings.max_queued_bytes:
+            self._room.set()
+        self._settle(units, reason)
+
     def _settle(self, units: Sequence[Unit], reason: BaseException | None) -> None:
         """Publishes committed units, or raises the error in the waiting tasks. Called on the loop, in commit order."""
         for unit in units:
-            self._queued_bytes -= unit.size_bytes
+            if unit.read_by is not None:
+                unit.runs[0].partition.staged = ()
             error = unit.error or reason
             if error is None:
                 for run in unit.runs:
@@ -462,9 +528,6 @@ class SqliteLog:
                     unit.done.set_result(None)
                 else:
                     unit.done.set_exception(error)
-        metrics.append_queue_bytes.set(self._queued_bytes)
-        if self._queued_bytes < self.settings.max_queued_bytes:
-            self._room.set()
         if reason is not None:
             for unit in units:
                 for run in unit.runs:
@@ -474,11 +537,7 @@ class SqliteLog:
 
     def _publish(self, run: Run, timestamp_ms: int) -> None:
         place, first = run.partition, run.first_offset
-        topic, number = place.topic, place.partition
-        records = [
-            Record(topic, number, first + index, timestamp_ms, key, value, headers)
-            for index, (key, value, headers) in enumerate(zip(run.keys, run.values, run.headers, strict=True))
-        ]
+        records = run.records(first, timestamp_ms)
         assert first == place.tail.end, "commits are published in their order"
         size = sum(run.sizes) + len(records) * _RECORD_MEMORY_BYTES
         self._tail_order.append((place.tail, len(records), size))
@@ -489,7 +548,7 @@ class SqliteLog:
         for index, waiter in enumerate(run.done):
             if not waiter.done():
                 waiter.set_result(first + index)
-        self._count_written[topic](len(records))
+        self._count_written[place.topic](len(records))
         while self._tail_bytes > self.settings.sqlite_tail_bytes:
             tail, count, freed = self._tail_order.popleft()
             tail.drop(count)

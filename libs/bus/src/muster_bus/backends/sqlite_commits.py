@@ -1,4 +1,8 @@
-"""The embedded log's writer: a thread that commits all waiting units together, with one fsync."""
+"""The embedded log's writer: a thread that commits all waiting units together, with one fsync.
+
+The event loop may commit, too, while the thread has nothing to do: a hand-over to the thread and back takes a quarter
+of a small commit's time.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +37,8 @@ Settled = Callable[[list[Unit], BaseException | None], None]
 class Committer:
     """Owns the writing connection, the offsets and the owners' epochs.
 
-    Any thread may call ``put`` and ``alive``. The writer's thread calls the two callbacks.
+    Any thread may call ``put`` and ``alive``. The writer's thread calls the two callbacks. Whoever uses the connection
+    holds the lock ``_using``.
 
     :param settled: called after each commit, in commit order.
     :param broke: called with the reason when the file can no longer be written.
@@ -60,9 +65,10 @@ class Committer:
         self._writing = writing
         self._settled = settled
         self._broke = broke
-        self._queue: queue.SimpleQueue[Unit | Order | Stop] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[list[Unit] | Order | Stop] = queue.SimpleQueue()
         self._written_bytes = 0  # since the last checkpoint
         self.checkpoint_wanted = threading.Event()
+        self._using = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="muster-log-writer", daemon=True)
         self.full = False  # the last write found no room on the disk
         self.held_bytes = 0  # size of a write-ahead log that a reader keeps from being emptied; 0: none does
@@ -70,9 +76,28 @@ class Committer:
     def start(self) -> None:
         self._thread.start()
 
-    def put(self, item: Unit | Order) -> None:
-        """Queues a unit or an order. The writer handles items in the order of these calls."""
+    def put(self, item: list[Unit] | Order) -> None:
+        """Queues units for one commit, or an order. The writer handles items in the order of these calls."""
         self._queue.put(item)
+
+    def commit_now(self, units: list[Unit]) -> tuple[bool, BaseException | None]:
+        """Commits units in the caller's thread, unless the writer's thread has work or the disk is in doubt.
+
+        The caller knows that all units which it queued before are settled. Returns whether the units were handled, and
+        the reason if the commit failed. Does not call ``settled``.
+        """
+        if self.full or self._written_bytes >= _WAL_LIMIT_BYTES or not self._using.acquire(blocking=False):
+            return False, None
+        try:
+            reason = self._commit(units)
+        except BaseException as error:
+            self._died(error)
+            raise
+        finally:
+            self._using.release()
+        if self._written_bytes >= _WAL_BYTES and not self.checkpoint_wanted.is_set():
+            self.checkpoint_wanted.set()
+        return True, reason
 
     def stop(self, timeout_s: float) -> None:
         """Commits everything that was queued before, then ends the thread. Blocks."""
@@ -95,25 +120,31 @@ class Committer:
             item = self._queue.get()  # 1
             while not isinstance(item, Stop):
                 if isinstance(item, Order):
-                    self._run_order(item)
+                    with self._using:
+                        self._run_order(item)
                     item = self._queue.get()
                     continue
-                units, size = [item], item.size_bytes
+                units, size = list(item), _size_of(item)
                 following = self._next()
-                while isinstance(following, Unit) and size < _GROUP_BYTES and len(units) < _GROUP_UNITS:  # 2
-                    units.append(following)
-                    size += following.size_bytes
+                while isinstance(following, list) and size < _GROUP_BYTES and len(units) < _GROUP_UNITS:  # 2
+                    units += following
+                    size += _size_of(following)
                     following = self._next()
-                reason = self._commit(units)  # 3
+                with self._using:
+                    reason = self._commit(units)  # 3
                 self._settled(units, reason)  # 4
-                self._checkpoint()
+                with self._using:
+                    self._checkpoint()
                 item = following if following is not None else self._queue.get()
         except BaseException as error:
-            log.exception("log.writer_died", path=str(self._path))
-            self._broke(f"its writer failed ({type(error).__name__}: {error})")
+            self._died(error)
             raise
 
-    def _next(self) -> Unit | Order | Stop | None:
+    def _died(self, error: BaseException) -> None:
+        log.error("log.writer_died", path=str(self._path), exc_info=error)
+        self._broke(f"its writer failed ({type(error).__name__}: {error})")
+
+    def _next(self) -> list[Unit] | Order | Stop | None:
         try:
             return self._queue.get_nowait()
         except queue.Empty:
@@ -126,7 +157,7 @@ class Committer:
         next_offsets: dict[int, tuple[StoredPartition, int]] = {}
         claims: dict[int, tuple[Claim, int]] = {}
         for unit in units:
-            if self._is_fenced(unit):
+            if self._is_refused(unit):
                 continue
             first_row = len(rows)
             for run in unit.runs:
@@ -144,19 +175,27 @@ class Committer:
         try:
             self._execute(rows, positions)
         except sqlite3.Error as error:
-            return self._unavailable(error)
+            reason = self._unavailable(error)
+            for unit in units:
+                if unit.read_by is not None:
+                    unit.read_by.lost = str(reason)
+            return reason
         for place, next_offset in next_offsets.values():
             place.next_offset = next_offset
         for claim, position in claims.values():
             claim.position = position
         return None
 
-    def _is_fenced(self, unit: Unit) -> bool:
+    def _is_refused(self, unit: Unit) -> bool:
+        """Tells whether the unit's owner may not commit any more, and gives the unit its error."""
         hold = unit.hold
-        if hold is None or hold.epoch == hold.claim.epoch:
+        if hold is None:
             return False
-        unit.error = Fenced(f"{hold.story}: taken over (epoch {hold.epoch}, now {hold.claim.epoch})")
-        return True
+        if hold.epoch != hold.claim.epoch:
+            unit.error = Fenced(f"{hold.story}: taken over (epoch {hold.epoch}, now {hold.claim.epoch})")
+        elif hold.lost:
+            unit.error = LogUnavailable(f"it has read what was not written: {hold.lost}")
+        return unit.error is not None
 
     def _execute(self, rows: list[tuple[object, ...]], positions: list[tuple[int, int]]) -> None:
         writing = self._writing
@@ -268,6 +307,10 @@ class Committer:
             log.warning("log.wal_held", path=str(self._path), wal_bytes=size, why="another program reads the file")
         self.held_bytes = held
         metrics.wal_bytes.set(self._wal.stat().st_size)
+
+
+def _size_of(units: list[Unit]) -> int:
+    return sum(unit.size_bytes for unit in units)
 
 
 def _flat(rows: list[tuple[object, ...]]) -> list[object]:

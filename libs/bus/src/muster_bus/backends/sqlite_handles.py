@@ -49,7 +49,10 @@ class OpenLog(Protocol):
         """Returns when fewer than ``max_queued_bytes`` wait for the writer."""
 
     def submit(self, unit: Unit) -> None:
-        """Gives a unit to the writer."""
+        """Commits a unit, or gives it to the writer."""
+
+    def submit_appends(self, unit: Unit) -> None:
+        """Does the same with a unit of appends, which may be staged before."""
 
     def partition(self, topic: str, partition: int) -> StoredPartition:
         """Returns a partition. The caller has checked that it exists."""
@@ -117,7 +120,7 @@ class SqliteWriter:
         if self._runs:
             unit = Unit(list(self._runs.values()), self._log.now_ms(), self._size)
             self._runs, self._size = {}, 0
-            self._log.submit(unit)
+            self._log.submit_appends(unit)
 
 
 class SqliteReader(AheadReader):
@@ -129,7 +132,7 @@ class SqliteReader(AheadReader):
         self._count_read = metrics.records_read.labels(place.topic).inc
 
     def known_end(self) -> int:
-        return max(self._position, self._place.tail.end)
+        return max(self._position, self._end())
 
     async def read(self, max_records: int, timeout_s: float) -> Sequence[Record]:
         self._check()
@@ -153,7 +156,7 @@ class SqliteReader(AheadReader):
 
     async def end_offset(self, max_age_s: float = 0.0) -> int:
         self._log.check_open()
-        return self._place.tail.end
+        return self._end()
 
     async def close(self) -> None:
         self._closed = True
@@ -166,22 +169,67 @@ class SqliteReader(AheadReader):
             self._ahead.put(records)
         return self._ahead.take(max_records)
 
+    def _end(self) -> int:
+        return self._place.tail.end
+
     def _check(self) -> None:
         self._log.check_open()
         place = self._place
         if self._closed:
             raise LogClosed(f"the reader of {place.topic}[{place.partition}] is closed")
-        if not place.first_offset <= self._position <= place.tail.end:
+        if not place.first_offset <= self._position <= self._end():
             raise OffsetGone(place.topic, place.partition, self._position, place.first_offset, place.tail.end)
 
 
-class SqliteOwner:
-    """See :class:`muster_bus.log.PartitionOwner`."""
+class EarlyReader(SqliteReader):
+    """See :class:`muster_bus.log.EarlyInput`."""
 
-    def __init__(self, embedded: OpenLog, hold: Hold) -> None:
+    def __init__(self, embedded: OpenLog, place: StoredPartition, hold: Hold) -> None:
+        super().__init__(embedded, place, place.first_offset)
+        self._hold = hold
+
+    async def read(self, max_records: int, timeout_s: float) -> Sequence[Record]:
+        self._check()
+        place = self._place
+        if self._position == self._end() and timeout_s > 0:
+            place.waiting = self._hold
+            try:
+                await place.tail.wait(timeout_s)
+            finally:
+                place.waiting = None
+            self._check()
+        if self._position < place.tail.end:
+            return await super().read(max_records, 0)
+        if self._position == self._end():
+            return ()
+        start = self._position - place.tail.end
+        records = place.staged[start : start + max_records]
+        self._position += len(records)
+        self._count_read(len(records))
+        return records
+
+    def _end(self) -> int:
+        place = self._place
+        return place.tail.end + (len(place.staged) if place.staged_for is self._hold else 0)
+
+    def _check(self) -> None:
+        if self._hold.lost:
+            raise LogUnavailable(f"{self._hold.story} has read what was not written: {self._hold.lost}")
+        super()._check()
+
+
+class SqliteOwner:
+    """See :class:`muster_bus.log.PartitionOwner` and :class:`muster_bus.log.EarlyInput`."""
+
+    def __init__(self, embedded: OpenLog, place: StoredPartition, hold: Hold) -> None:
         self._log = embedded
+        self._place = place
         self._hold = hold
         self._ended = ""
+
+    def early_reader(self) -> EarlyReader:
+        self._log.check_open()
+        return EarlyReader(self._log, self._place, self._hold)
 
     async def committed(self) -> int | None:
         self._check()

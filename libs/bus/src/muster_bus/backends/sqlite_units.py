@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from muster_bus.backends import blocks
 from muster_bus.backends.sqlite_format import OFFSET_BITS
 from muster_bus.backends.tail import PartitionTail
-from muster_bus.log import OutRecord
+from muster_bus.log import OutRecord, Record
 
 
 class Stop:
@@ -29,6 +29,10 @@ class StoredPartition:
     cleaned_to: int
     kept: int
     next_offset: int  # the writer's: offset of the next record to write
+    # The loop's: records from the tail's end on that only the reader of one owner gets; the owner whose reader waits.
+    staged: Sequence[Record] = ()
+    staged_for: Hold | None = None
+    waiting: Hold | None = None
 
 
 @dataclass(slots=True)
@@ -42,13 +46,16 @@ class Claim:
     position: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Hold:
-    """An owner's right to commit. It is valid while the claim's epoch equals its own."""
+    """An owner's right to commit. It is valid while the claim's epoch equals its own, and the owner has read nothing
+    that was lost.
+    """
 
     claim: Claim
     epoch: int
     story: str  # names the owner in errors
+    lost: str = ""  # why something that the owner has read was not written; the committer sets it
 
 
 @dataclass(slots=True)
@@ -68,6 +75,14 @@ class Run:
         self.values.append(record.value)
         self.headers.append(record.headers)
         self.sizes.append(size)
+
+    def records(self, first_offset: int, timestamp_ms: int) -> list[Record]:
+        """Returns the records as readers get them."""
+        topic, number = self.partition.topic, self.partition.partition
+        return [
+            Record(topic, number, first_offset + index, timestamp_ms, key, value, headers)
+            for index, (key, value, headers) in enumerate(zip(self.keys, self.values, self.headers, strict=True))
+        ]
 
     def rows(self, timestamp_ms: int) -> Iterator[tuple[object, ...]]:
         """Yields rows of table ``blocks``. The writer has set the first offset."""
@@ -109,6 +124,29 @@ class Unit:
     input_position: int | None = None
     done: asyncio.Future[None] | None = None  # future of a transaction
     error: BaseException | None = None
+    read_by: Hold | None = None  # the owner that has read the records before their commit
+
+
+class Allowance:
+    """How long a thread may do something: a share of its time, saved up to a limit. Overdrafts are paid back.
+
+    :param share: 0 to 1; 0: never.
+    :param most_s: limit of what is saved.
+    """
+
+    def __init__(self, share: float, most_s: float, now_s: float) -> None:
+        self._share, self._most_s = share, most_s
+        self._left_s, self._noted_s = most_s if share else 0.0, now_s
+
+    def has_some(self, now_s: float) -> bool:
+        """Tells whether something is left."""
+        self._left_s = min(self._most_s, self._left_s + self._share * (now_s - self._noted_s))
+        self._noted_s = now_s
+        return self._left_s > 0
+
+    def take(self, seconds: float) -> None:
+        """Takes what was used."""
+        self._left_s -= seconds
 
 
 @dataclass(slots=True)

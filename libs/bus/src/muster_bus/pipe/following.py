@@ -34,12 +34,14 @@ from muster_bus.log import LogReader, LogWriter, OutRecord, PartitionOwner, Reco
 from muster_bus.pipe.messages import (
     AskCommitted,
     AskHealthy,
+    AskSeen,
     Commit,
     FromChild,
     FromLog,
     Moved,
     Release,
     Reply,
+    Seen,
     Settled,
     TakeOver,
     error_of,
@@ -208,6 +210,8 @@ class FollowedLog:
                         place.moved(first, end)
             case Settled():
                 self._writer.settle(message)
+            case AskSeen():
+                self._send(Seen(message.number))
             case Reply():
                 future = self._asked.get(message.number)
                 if future is not None and not future.done():
@@ -310,6 +314,7 @@ class _Reader(AheadReader):
     def __init__(self, bus: FollowedLog, place: _Place, position: int) -> None:
         super().__init__(position)
         self._bus, self._place = bus, place
+        self._count_read = metrics.records_read.labels(place.topic).inc
 
     def known_end(self) -> int:
         return max(self._position, self._place.end)
@@ -335,7 +340,7 @@ class _Reader(AheadReader):
             self._ahead.put(records)
         given = self._ahead.take(max_records)
         self._position = given[-1].offset + 1
-        metrics.records_read.labels(place.topic).inc(len(given))
+        self._count_read(len(given))
         return given
 
     async def first_offset(self) -> int:

@@ -12,6 +12,8 @@ child    AskCommitted     asks for an owner's committed position
 child    Release          closes an owner
 child    AskHealthy       asks whether the log answers
 log      Reply            answers TakeOver, Commit, AskCommitted or AskHealthy, by number
+log      AskSeen          asks whether the messages before it are taken
+child    Seen             answers AskSeen, by number
 =======  ===============  ===================================================================================
 """
 
@@ -123,8 +125,20 @@ class Reply(Message):
     failure: Failure | None = None
 
 
-FromChild = Append | TakeOver | Commit | AskCommitted | Release | AskHealthy
-FromLog = Settled | Moved | Reply
+class AskSeen(Message):
+    """Asks for a Seen with this number."""
+
+    number: int
+
+
+class Seen(Message):
+    """Everything before the AskSeen of this number is taken."""
+
+    number: int
+
+
+FromChild = Append | TakeOver | Commit | AskCommitted | Release | AskHealthy | Seen
+FromLog = Settled | Moved | Reply | AskSeen
 
 
 def out_record(new: NewRecord) -> OutRecord:

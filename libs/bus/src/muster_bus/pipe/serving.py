@@ -1,8 +1,9 @@
 """The parent's end of a log whose file a child reads by itself (``following.py``).
 
-No record's content goes to the child. One frame tells the child which partitions moved since the last frame. It is sent
-at once, so that an answer of a follower includes what its reader got before; requests alone wait for the outcome that
-follows them. The child's writes come here and go to the log's owner.
+No record's content goes to the child. One frame tells the child which partitions moved since the last frame. Frames
+have a distance, because each wakes the child and its readers; requests alone wait for the outcome that follows them.
+Whoever passes a question on to the child waits for ``told`` before, so that the answer includes what its reader got
+before. The child's writes come here and go to the log's owner.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ from muster_bus.pipe.messages import (
     Append,
     AskCommitted,
     AskHealthy,
+    AskSeen,
     Commit,
     FromChild,
     FromLog,
     Moved,
     Release,
     Reply,
+    Seen,
     TakeOver,
     failure_of,
 )
@@ -32,6 +35,9 @@ from muster_bus.pipe.writing import Appends
 # While the child does not read the pipe, movements are collected. The child later gets only the newest.
 _UNSENT_BYTES_MAX = 64 << 10
 _TOLD_LATER_S = 0.02
+# Between two frames. A follower that is asked less often works less: it reads several commits in one go.
+_PAUSE_S = 0.02
+_SEEN_TIMEOUT_S = 1.0  # a child that is busy for longer takes a question later, too
 # No follower reads requests, and each is followed by an outcome. Alone they wait for so long.
 _UNREAD_S = 0.05
 
@@ -58,8 +64,11 @@ class LogServer:
         self._owners: dict[int, PartitionOwner] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._moved: dict[int, tuple[int, int]] = {}
-        self._timer: asyncio.TimerHandle | None = None  # of a frame that may wait
-        self._is_due = False  # a frame is the next thing to do
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None  # of the next frame
+        self._told_s = float("-inf")  # time of the last frame
+        self._frames = self._seen_frames = 0  # sent; of these, those that the child is known to have taken
+        self._asked: dict[int, asyncio.Future[None]] = {}
         self._unread = bus.ids_of(bus.settings.topics().requests)
         self._closed = False
         bus.watch(self._note)
@@ -71,8 +80,26 @@ class LogServer:
                 self._appends.take(message)
             case Release():
                 self._spawn(self._release(message.owner))
+            case Seen():
+                if (asked := self._asked.get(message.number)) is not None and not asked.done():
+                    asked.set_result(None)
             case _:
                 self._spawn(self._answer(message))
+
+    async def told(self) -> None:
+        """Returns when the child knows of all records that are visible now, or is busy."""
+        self._tell_now()
+        frames = self._frames
+        if frames == self._seen_frames or self._closed:
+            return
+        asked = self._asked.get(frames)
+        if asked is None:
+            asked = self._asked[frames] = self._loop.create_future()
+            self._to_child(AskSeen(frames))
+        await asyncio.wait({asked}, timeout=_SEEN_TIMEOUT_S)
+        self._asked.pop(frames, None)
+        if asked.done():
+            self._seen_frames = max(self._seen_frames, frames)
 
     async def settled(self) -> None:
         """Returns when everything appended or committed is on the log, or refused."""
@@ -83,8 +110,7 @@ class LogServer:
     async def close(self) -> None:
         """Stops serving and cancels the open questions."""
         self._closed = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._cancel_timer()
         self._bus.unwatch(self._note)
         await self._appends.close()
         tasks = list(self._tasks)
@@ -98,28 +124,34 @@ class LogServer:
 
     def _note(self, place: int, first_offset: int, end: int) -> None:
         self._moved[place] = (first_offset, end)
-        loop = asyncio.get_running_loop()
         if place not in self._unread:
-            if not self._is_due:
-                self._is_due = True
-                loop.call_soon(self._tell)
-        elif self._timer is None and not self._is_due:
-            self._timer = loop.call_later(_UNREAD_S, self._tell)
+            self._tell_at(max(self._loop.time(), self._told_s + _PAUSE_S))
+        elif self._timer is None:
+            self._tell_at(self._loop.time() + _UNREAD_S)
 
-    def _tell(self) -> None:
-        self._is_due = False
+    def _tell_at(self, when_s: float) -> None:
+        """Lets the next frame be sent then, or before."""
+        if self._timer is None or self._timer.when() > when_s:
+            self._cancel_timer()
+            self._timer = self._loop.call_at(when_s, self._tell)
+
+    def _cancel_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._closed:
-            return
+
+    def _tell(self) -> None:
+        self._timer = None
         if self._unsent_bytes() > _UNSENT_BYTES_MAX:
-            self._timer = asyncio.get_running_loop().call_later(_TOLD_LATER_S, self._tell)
+            self._tell_at(self._loop.time() + _TOLD_LATER_S)
             return
         self._tell_now()
 
     def _tell_now(self) -> None:
-        if self._moved:
+        if self._moved and not self._closed:
+            self._cancel_timer()
+            self._told_s = self._loop.time()
+            self._frames += 1
             moved, self._moved = self._moved, {}
             self._to_child(Moved(tuple((place, *offsets) for place, offsets in moved.items())))
 

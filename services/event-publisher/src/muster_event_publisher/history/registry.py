@@ -19,6 +19,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 from muster_bus.clock import Clock
 from muster_bus.topics import Topics
+from muster_runtime.extras import explained
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
 from muster_event_publisher.errors import SinkSettingsWrong
@@ -221,5 +222,6 @@ def _made(point: EntryPoint, options: Options, context: SinkContext) -> Any:
         raise SinkSettingsWrong(f"{where}{error}") from None
     except (ImportError, AttributeError) as error:
         raise SinkSettingsWrong(
-            f"publisher.sinks.{context.name}: the store {_origin(point)} cannot be loaded: {error}"
+            f"publisher.sinks.{context.name}: the store {_origin(point)} cannot be loaded: "
+            f"{explained(error) if isinstance(error, ImportError) else error}"
         ) from error

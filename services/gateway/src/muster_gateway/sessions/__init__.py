@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from muster_bus.clock import Clock
+from muster_runtime.extras import require
 from muster_runtime.stores import StoreFileUnusable
 
 from muster_gateway.errors import StoreCredentialsUnusable
@@ -27,6 +28,7 @@ def make_sessions(settings: GatewaySettings, clock: Clock) -> SessionStore:
         from muster_gateway.sessions.sqlite import SqliteSessions
 
         return SqliteSessions(Path(rest.removeprefix("//")), clock)
+    require("redis", "gateway.sessions_url = redis://…")
     from muster_gateway.sessions.redis import RedisSessions
 
     try:

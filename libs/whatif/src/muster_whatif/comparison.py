@@ -1,0 +1,134 @@
+"""Several plays side by side: rows of figures, with intervals over seeds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from muster_whatif.figures import Figures, Waits
+
+_WAIT_95 = "wait, 95 %"
+_WAITS = (
+    ("wait, half of the tasks", "s", "p50_s"),
+    (_WAIT_95, "s", "p95_s"),
+    ("wait, longest", "s", "max_s"),
+    ("never started", "", "never"),
+    ("refused", "", "refused"),
+    ("preemptions", "", "preemptions"),
+)
+_NORMAL_95 = 1.96  # of a normal distribution: 95 % lie within so many deviations
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A figure over the seeds of a scenario.
+
+    :ivar mean: None: there is no value.
+    :ivar half: half the width of the 95 % interval of the mean; None: one seed.
+    """
+
+    mean: float | None
+    half: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A figure of every scenario.
+
+    :ivar unit: "s", "%" (of values from 0 to 1), or "" for a count or an index.
+    """
+
+    group: str
+    name: str
+    unit: str
+    cells: Sequence[Cell]
+
+
+def rows(plays: Sequence[Sequence[Figures]]) -> list[Row]:
+    """Returns the figures of all scenarios. ``plays``: for each scenario, its play with each seed."""
+    made: list[Row] = []
+
+    def add(group: str, name: str, unit: str, value: Callable[[Figures], float | None]) -> None:
+        made.append(Row(group, name, unit, [_cell([value(each) for each in seeds]) for seeds in plays]))
+
+    def add_waits(group: str, of: Callable[[Figures], Waits | None]) -> None:
+        for name, unit, field in _WAITS:
+            add(group, name, unit, partial(_of_waits, of, field))
+
+    every = [figures for seeds in plays for figures in seeds]
+    add("", "tasks", "", lambda each: each.all.tasks)
+    add_waits("", lambda each: each.all)
+    for name in sorted({name for figures in every for name in figures.use}):
+        add("", f"{name} in use", "%", partial(_share, name))
+    add("", "fairness of users (Jain)", "", lambda each: each.fairness)
+    add("", "makespan", "s", lambda each: each.makespan_s)
+    for kind, field in (("queue", "queues"), ("user", "users"), ("priority", "priorities")):
+        names = sorted({name for figures in every for name in getattr(figures, field)})
+        for name in names if len(names) > 1 else ():
+            add_waits(f"{kind} {name}", partial(_in_group, field, name))
+    return [row for row in made if any(cell.mean not in (None, 0) for cell in row.cells) or not row.group]
+
+
+def _of_waits(of: Callable[[Figures], Waits | None], field: str, figures: Figures) -> float | None:
+    found = of(figures)
+    value: float | None = getattr(found, field) if found is not None else None
+    return value
+
+
+def _share(resource: str, figures: Figures) -> float | None:
+    return figures.use[resource].share if resource in figures.use else None
+
+
+def _in_group(field: str, name: str, figures: Figures) -> Waits | None:
+    groups: Mapping[str, Waits] = getattr(figures, field)
+    return groups.get(name)
+
+
+def brief(compared: Sequence[Row]) -> list[Row]:
+    """Returns the rows for a terminal: of a queue, a user or a priority only the wait of 95 %."""
+    found = []
+    for row in compared:
+        if not row.group:
+            found.append(row)
+        elif row.name == _WAIT_95:
+            found.append(replace(row, group=f"{row.name} of the tasks", name=row.group))
+    return found
+
+
+def _cell(values: Sequence[float | None]) -> Cell:
+    there = [value for value in values if value is not None]
+    if not there:
+        return Cell(None, None)
+    mean = sum(there) / len(there)
+    if len(there) < 2:
+        return Cell(mean, None)
+    deviation = math.sqrt(sum((value - mean) ** 2 for value in there) / (len(there) - 1))
+    return Cell(mean, _NORMAL_95 * deviation / math.sqrt(len(there)))
+
+
+def shown(cell: Cell, unit: str) -> str:
+    """Returns a cell's text."""
+    if cell.mean is None:
+        return "-"
+    text = _number(cell.mean, unit)
+    return text if not cell.half else f"{text} ± {_number(cell.half, unit)}"
+
+
+def _number(value: float, unit: str) -> str:
+    if unit == "%":
+        return f"{100 * value:.1f} %"
+    if unit == "s":
+        return duration(value)
+    return f"{value:,.0f}" if value == int(value) or value >= 100 else f"{value:.3f}"
+
+
+def duration(seconds: float) -> str:
+    """Returns a time in its two largest units."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    for size, unit, part, below in ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "min"), (60, "min", 1, "s")):
+        if seconds >= size:
+            return f"{int(seconds // size)} {unit} {int(seconds % size // part)} {below}"
+    raise AssertionError(seconds)

@@ -1,0 +1,340 @@
+"""Plays a workload: the resource manager of a simulation, in virtual time.
+
+The core is the scheduler's own, and it gets what a resource manager would send: nodes, applications, asks, releases.
+Time is the next moment at which something happens, so a week takes as long as its decisions do.
+
+One turn, at one moment:
+
+1. tasks whose run time is over are released;
+2. tasks that arrive are asked for, their application first if there is none;
+3. the core decides until nothing more fits;
+4. each outcome is heard: a start, a preemption (confirmed at once; the task is asked for again), a rejection.
+
+The next moment is the earliest end, arrival or deadline of the core.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from muster_core.model.commands import (
+    AppItem,
+    AskItem,
+    NodeAction,
+    NodeItem,
+    ReleaseItem,
+    SetEvents,
+    Termination,
+    UpdateAllocations,
+    UpdateApplications,
+    UpdateNodes,
+)
+from muster_core.model.outcome import (
+    NewAllocation,
+    Outcome,
+    RejectedApplication,
+    RejectedAsk,
+    ReleasedAllocation,
+    ReleasedAsk,
+    UpdatedApplication,
+)
+from muster_core.scheduler import SchedulerCore
+
+from muster_whatif.scenario import Scenario
+from muster_whatif.workload import NS_PER_S, Task, Workload
+
+# Far from 0, which the core takes for "never".
+_BEGIN_NS = 1_000_000_000 * NS_PER_S
+_BUDGET = 10_000  # allocations in one cycle
+_NODES_AT_ONCE = 1_000
+# The states in which an application takes no more asks.
+_OVER = frozenset({"Completed", "Failed", "Expired", "Rejected"})
+_RELEASED_BY_SCHEDULER = frozenset({Termination.PREEMPTED_BY_SCHEDULER, Termination.TIMEOUT})
+
+
+@dataclass(slots=True)
+class Life:
+    """What became of a task. Times are seconds from the beginning; None: it did not happen.
+
+    :ivar started_s: of the run that ended, or runs at the end.
+    :ivar first_started_s: of the first run; a preempted task has several.
+    """
+
+    task: Task
+    first_started_s: float | None = None
+    started_s: float | None = None
+    ended_s: float | None = None
+    node: str = ""
+    preempted: int = 0
+    rejected: str = ""
+
+
+@dataclass(slots=True)
+class Played:
+    """A workload that was played.
+
+    :ivar until_s: the last moment.
+    :ivar decisions: allocations that the core made.
+    :ivar used: (moment, quantities in use from then on) at each change.
+    """
+
+    scenario: Scenario
+    lives: dict[str, Life]
+    capacity: dict[str, int]
+    until_s: float = 0.0
+    decisions: int = 0
+    used: list[tuple[float, dict[str, int]]] = field(default_factory=list)
+
+
+def play(
+    workload: Workload,
+    scenario: Scenario,
+    *,
+    until_s: float | None = None,
+    tick_s: float = 0.0,
+    progress: Callable[[int], None] = lambda _: None,
+) -> Played:
+    """Plays the workload to its end.
+
+    :param until_s: the last moment; None: when all tasks have ended, or nothing can start any more.
+    :param tick_s: what happens within one tick is handled together, at the tick's end. 0: each moment for itself.
+    :param progress: called with the number of tasks that have ended or were refused.
+
+    Raises ScenarioWrong.
+    """
+    return _Play(workload, scenario, tick_s, progress).run(until_s)
+
+
+class _Play:
+    """One play. Used once."""
+
+    def __init__(self, workload: Workload, scenario: Scenario, tick_s: float, progress: Callable[[int], None]) -> None:
+        self._tick_ns = round(tick_s * NS_PER_S)
+        self._core = SchedulerCore(scenario.cluster())
+        self._partition = next(iter(self._core.partitions))
+        self._machines = scenario.machines(workload)
+        self._progress = progress
+        capacity: dict[str, int] = {}
+        for machine in self._machines:
+            for name, quantity in machine.quantities.items():
+                capacity[name] = capacity.get(name, 0) + quantity
+        self._played = Played(scenario, {task.name: Life(task) for task in workload.tasks}, capacity)
+        self._arrivals = iter(workload.tasks)
+        self._next: Task | None = next(self._arrivals, None)
+        self._ends: list[tuple[int, int, str, int]] = []  # (moment, order, task, which run)
+        self._order = 0
+        self._runs: dict[str, int] = {}  # task → number of its runs
+        self._apps: set[str] = set()  # those that take asks
+        self._again: list[str] = []  # preempted tasks, and those whose application has completed meanwhile
+        self._using: dict[str, int] = {}
+        self._over = 0
+
+    def run(self, until_s: float | None) -> Played:
+        now_ns = _BEGIN_NS
+        last_ns = None if until_s is None else _BEGIN_NS + round(until_s * NS_PER_S)
+        self._begin(now_ns)
+        while True:
+            # 1. to 4. of the module's docstring
+            before = self._played.decisions
+            changed = self._end_due(now_ns)
+            changed |= self._arrive(now_ns)
+            self._decide(now_ns)
+            if changed or self._played.decisions != before:
+                self._note_use(now_ns)
+            self._played.until_s = _seconds(now_ns)
+            following_ns = self._following_ns()
+            if following_ns is None or (last_ns is not None and following_ns > last_ns):
+                break
+            now_ns = max(following_ns, now_ns)
+        self._progress(self._over)
+        return self._played
+
+    # ---- what the resource manager sends -----------------------------------------------------------------------------
+
+    def _begin(self, now_ns: int) -> None:
+        self._hear(self._core.start(now_ns), now_ns)
+        self._hear(self._core.apply(SetEvents(tracking=False, requests=False), now_ns), now_ns)
+        for first in range(0, len(self._machines), _NODES_AT_ONCE):
+            nodes = tuple(
+                NodeItem(each.name, NodeAction.CREATE, dict(each.attributes), capacity=each.quantities)
+                for each in self._machines[first : first + _NODES_AT_ONCE]
+            )
+            self._hear(self._core.apply(UpdateNodes(nodes), now_ns), now_ns)
+
+    def _end_due(self, now_ns: int) -> bool:
+        releases = []
+        while self._ends and self._ends[0][0] <= now_ns:
+            _, _, name, run = heapq.heappop(self._ends)
+            life = self._played.lives[name]
+            if run != self._runs[name] or life.started_s is None or life.ended_s is not None:
+                continue  # it was preempted meanwhile
+            life.ended_s = _seconds(now_ns)
+            self._use(life.task, -1)
+            self._finish()
+            task = life.task
+            releases.append(self._release(task, Termination.STOPPED_BY_RM))
+        if releases:
+            self._hear(self._core.apply(UpdateAllocations((), releases), now_ns), now_ns)
+        return bool(releases)
+
+    def _arrive(self, now_ns: int) -> bool:
+        tasks = [self._played.lives[name].task for name in self._again]
+        self._again.clear()
+        while self._next is not None and _BEGIN_NS + round(self._next.arrives_s * NS_PER_S) <= now_ns:
+            tasks.append(self._next)
+            self._next = next(self._arrivals, None)
+        if not tasks:
+            return False
+        new = {task.application_id: task for task in tasks if task.application_id not in self._apps}
+        if new:
+            items = tuple(
+                AppItem(task.application_id, task.queue, self._partition, task.user, (task.user,))
+                for task in new.values()
+            )
+            self._apps.update(new)
+            self._hear(self._core.apply(UpdateApplications(items), now_ns), now_ns)
+        asks = [self._ask(task) for task in tasks if not self._played.lives[task.name].rejected]
+        self._hear(self._core.apply(UpdateAllocations(asks), now_ns), now_ns)
+        return True
+
+    def _ask(self, task: Task) -> AskItem:
+        return AskItem(
+            self._key(task),
+            task.application_id,
+            self._partition,
+            task.quantities,
+            priority=task.priority,
+            allow_preempt_other=True,
+            allow_preempt_self=True,
+            has_preemption_policy=True,
+        )
+
+    def _key(self, task: Task) -> str:
+        """A task that runs again is another pod, with a name of its own."""
+        runs = self._runs.get(task.name, 0)
+        return f"{task.name}#{runs}" if runs else task.name
+
+    def _release(self, task: Task, termination: Termination) -> ReleaseItem:
+        return ReleaseItem(self._partition, task.application_id, self._key_of_run(task.name), termination)
+
+    def _key_of_run(self, name: str) -> str:
+        runs = self._runs[name] - 1
+        return f"{name}#{runs}" if runs else name
+
+    # ---- decisions and what is heard of them -------------------------------------------------------------------------
+
+    def _decide(self, now_ns: int) -> None:
+        while True:
+            self._hear(self._core.cycle(now_ns, _BUDGET), now_ns)
+            if self._again:
+                self._arrive(now_ns)
+            elif self._core.exhausted:
+                return
+
+    def _hear(self, out: Outcome, now_ns: int) -> None:
+        confirmed: list[ReleaseItem] = []
+        for fact in out.facts:
+            match fact:
+                case NewAllocation():
+                    self._started(fact, now_ns)
+                case ReleasedAllocation() if fact.termination in _RELEASED_BY_SCHEDULER and not fact.reminder:
+                    confirmed.append(self._preempted(fact))
+                case ReleasedAsk():
+                    self._refused(fact.key, fact.message or "withdrawn by the scheduler")
+                case RejectedAsk():
+                    self._refused(fact.key, fact.reason)
+                case RejectedApplication():
+                    self._refused_application(fact.app_id, fact.reason)
+                case UpdatedApplication() if fact.state in _OVER:
+                    self._apps.discard(fact.app_id)
+        if confirmed:
+            self._hear(self._core.apply(UpdateAllocations((), confirmed), now_ns), now_ns)
+
+    def _started(self, fact: NewAllocation, now_ns: int) -> None:
+        name = _task_name(fact.allocation.key)
+        life, seconds = self._played.lives[name], _seconds(now_ns)
+        self._played.decisions += 1
+        self._runs[name] = run = self._runs.get(name, 0) + 1
+        life.started_s, life.node = seconds, fact.allocation.node_id
+        if life.first_started_s is None:
+            life.first_started_s = seconds
+        self._use(life.task, 1)
+        self._order += 1
+        heapq.heappush(self._ends, (now_ns + round(life.task.runs_s * NS_PER_S), self._order, name, run))
+
+    def _preempted(self, fact: ReleasedAllocation) -> ReleaseItem:
+        name = _task_name(fact.key)
+        life = self._played.lives[name]
+        item = ReleaseItem(self._partition, fact.app_id, fact.key, fact.termination)
+        if life.started_s is not None and life.ended_s is None:
+            self._use(life.task, -1)
+            life.started_s, life.preempted = None, life.preempted + 1
+            self._again.append(name)
+        return item
+
+    def _refused(self, key: str, reason: str) -> None:
+        life = self._played.lives.get(_task_name(key))
+        if life is not None and life.started_s is None and not life.rejected:
+            life.rejected = reason
+            self._finish()
+
+    def _refused_application(self, app_id: str, reason: str) -> None:
+        self._apps.discard(app_id)
+        for life in self._played.lives.values():
+            if life.task.application_id == app_id and life.started_s is None and not life.rejected:
+                life.rejected = reason
+                self._finish()
+
+    # ---- time and use ------------------------------------------------------------------------------------------------
+
+    def _following_ns(self) -> int | None:
+        """Returns the next moment at which something happens; None: nothing does."""
+        moments = []
+        if self._ends:
+            moments.append(self._ends[0][0])
+        if self._next is not None:
+            moments.append(_BEGIN_NS + round(self._next.arrives_s * NS_PER_S))
+        deadline_ns = self._core.next_deadline_ns()
+        if deadline_ns is not None and (moments or self._waits()):
+            moments.append(deadline_ns)
+        if not moments:
+            return None
+        first_ns = min(moments)
+        return first_ns + -first_ns % self._tick_ns if self._tick_ns else first_ns
+
+    def _waits(self) -> bool:
+        """Whether a task could still start: a deadline of the core (a preemption) may help it."""
+        return len(self._played.lives) > self._over
+
+    def _use(self, task: Task, sign: int) -> None:
+        for name, quantity in task.quantities.items():
+            self._using[name] = self._using.get(name, 0) + sign * quantity
+
+    def _note_use(self, now_ns: int) -> None:
+        moment, used = _seconds(now_ns), self._played.used
+        if used and used[-1][0] == moment:
+            used.pop()
+        used.append((moment, dict(self._using)))
+
+    def _finish(self) -> None:
+        self._over += 1
+        if self._over % 1_000 == 0:
+            self._progress(self._over)
+
+
+def _task_name(key: str) -> str:
+    return key.partition("#")[0]
+
+
+def _seconds(now_ns: int) -> float:
+    return (now_ns - _BEGIN_NS) / NS_PER_S
+
+
+def steps(played: Played, resource: str) -> Iterator[tuple[float, float, int]]:
+    """Returns (from, to, quantity in use) over the play."""
+    points = [*played.used, (played.until_s, {})]
+    for (begin, used), (end, _) in itertools.pairwise(points):
+        yield begin, end, used.get(resource, 0)

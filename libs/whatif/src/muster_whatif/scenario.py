@@ -1,0 +1,63 @@
+"""One possible world: a queue configuration, and the machines of the workload with changes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from muster_core.config.config import ClusterConfig
+from muster_queue_config.queue_yaml import load_queue_config
+
+from muster_whatif.errors import ScenarioWrong
+from muster_whatif.workload import Machine, Workload
+
+_CHANGE = re.compile(r"([+-])(\d+):(.*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A world to play a workload in.
+
+    :param name: in reports.
+    :param config: queue configuration, YAML.
+    :param changes: ``+20:KIND`` adds twenty machines like those of a kind, ``-3:KIND`` takes three away.
+    """
+
+    name: str
+    config: str
+    changes: tuple[str, ...] = ()
+
+    def cluster(self) -> ClusterConfig:
+        """Returns the configuration. Raises ScenarioWrong with the first problem and its place."""
+        config, problems = load_queue_config(self.config)
+        if config is None:
+            raise ScenarioWrong(f"{self.name}: {problems[0]}")
+        return config
+
+    def machines(self, workload: Workload) -> list[Machine]:
+        """Returns the workload's machines with the changes. Raises ScenarioWrong."""
+        found = list(workload.machines)
+        for change in self.changes:
+            found = changed(found, change)
+        if not found:
+            raise ScenarioWrong(f"{self.name}: no machine is left")
+        return found
+
+
+def changed(machines: Sequence[Machine], change: str) -> list[Machine]:
+    """Adds machines to, or takes them from, the end of a kind. Raises ScenarioWrong."""
+    parts = _CHANGE.fullmatch(change)
+    if parts is None:
+        raise ScenarioWrong(f"nodes: {change!r}, expected +COUNT:KIND or -COUNT:KIND")
+    sign, count, kind = parts[1], int(parts[2]), parts[3]
+    alike = [machine for machine in machines if machine.kind == kind]
+    if not alike:
+        known = ", ".join(sorted({machine.kind or "(no name)" for machine in machines}))
+        raise ScenarioWrong(f"nodes: there is no machine of kind {kind!r}, expected one of {known}")
+    if sign == "+":
+        return [*machines, *(replace(alike[0], name=f"{kind or 'node'}-more-{number + 1}") for number in range(count))]
+    if count > len(alike):
+        raise ScenarioWrong(f"nodes: {change}: there are only {len(alike)} machines of that kind")
+    gone = {machine.name for machine in alike[len(alike) - count :]}
+    return [machine for machine in machines if machine.name not in gone]

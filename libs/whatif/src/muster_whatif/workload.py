@@ -1,0 +1,71 @@
+"""What a simulation plays: machines, and tasks with the time at which each arrives and how long it runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+NS_PER_S = 1_000_000_000
+
+Quantities = dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A node.
+
+    :param quantities: capacity by resource type, in the scheduler interface's units (vcore in thousandths).
+    :param kind: machines of one kind are alike; names in ``--nodes`` and ``--without``.
+    """
+
+    name: str
+    quantities: Quantities
+    kind: str = ""
+    attributes: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A task: one ask, and one allocation that ends after its run time.
+
+    :param arrives_s: seconds from the beginning of the workload; likewise ``runs_s``, from its start.
+    """
+
+    name: str
+    application_id: str
+    queue: str
+    user: str
+    quantities: Quantities
+    arrives_s: float
+    runs_s: float
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A workload.
+
+    :param tasks: in the order in which they arrive.
+    :param config: queue configuration (YAML) that it comes with; "": none.
+    :param facts: sentences about it for the report: where it comes from, what had to be assumed.
+    """
+
+    name: str
+    machines: Sequence[Machine]
+    tasks: Sequence[Task]
+    config: str = ""
+    facts: Sequence[str] = ()
+
+    def kinds(self) -> Counter[str]:
+        """Returns the number of machines of each kind."""
+        return Counter(machine.kind for machine in self.machines)
+
+
+def total(machines: Sequence[Machine]) -> Quantities:
+    """Returns the capacity of all machines by type."""
+    sums: Quantities = {}
+    for machine in machines:
+        for name, quantity in machine.quantities.items():
+            sums[name] = sums.get(name, 0) + quantity
+    return sums

@@ -1,0 +1,1 @@
+"""Readers of traces, and a generator. Each returns a Workload."""

@@ -1,0 +1,89 @@
+"""A generated workload: arrivals at random, run times that are log-normal, sizes from a list; all from one seed."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass, fields
+
+from muster_whatif.errors import WorkloadWrong
+from muster_whatif.workload import Machine, Task, Workload
+
+_SIZES = ((1_000, 4), (2_000, 8), (4_000, 16), (8_000, 32))  # vcore in thousandths, memory in GiB
+_WEIGHTS = (8, 4, 2, 1)
+_GIB = 1 << 30
+_TASKS_OF_AN_APPLICATION = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Generator:
+    """What to generate.
+
+    :param load: the share of the machines' cores that the tasks would use on average if none waited.
+    :param median_run_s: of the run times; likewise ``spread``, the standard deviation of their logarithm.
+    """
+
+    tasks: int = 10_000
+    nodes: int = 100
+    cores: int = 32
+    load: float = 0.9
+    median_run_s: float = 600.0
+    spread: float = 1.0
+    users: int = 5
+    queues: int = 3
+    seed: int = 1
+
+    @classmethod
+    def parse(cls, text: str) -> Generator:
+        """Reads ``tasks=1000,nodes=20,load=1.1``. Raises WorkloadWrong."""
+        kinds = {each.name: (float if each.type == "float" else int) for each in fields(cls)}
+        values: dict[str, float | int] = {}
+        for part in filter(None, text.split(",")):
+            name, _, value = part.partition("=")
+            if name not in kinds:
+                raise WorkloadWrong(f"generated workload: {name!r}, expected one of {', '.join(kinds)}")
+            try:
+                values[name] = kinds[name](value)
+            except ValueError as error:
+                raise WorkloadWrong(f"generated workload: {name} is {value!r}, expected a number") from error
+            if values[name] < (0 if name in ("spread", "seed") else 1e-9):
+                raise WorkloadWrong(f"generated workload: {name} is {value!r}, expected a positive number")
+        return cls(**values)  # type: ignore[arg-type]
+
+
+def generate(what: Generator) -> Workload:
+    """Returns the workload of a seed: the same for the same values."""
+    dice = random.Random(what.seed)  # noqa: S311 - a simulation
+    machines = [
+        Machine(f"node-{index + 1}", {"vcore": 1_000 * what.cores, "memory": 4 * what.cores * _GIB}, "node")
+        for index in range(what.nodes)
+    ]
+    mean_vcore = sum(size[0] * weight for size, weight in zip(_SIZES, _WEIGHTS, strict=True)) / sum(_WEIGHTS)
+    mean_run_s = what.median_run_s * math.exp(what.spread**2 / 2)
+    rate = what.load * what.nodes * what.cores * 1_000 / (mean_vcore * mean_run_s)
+    tasks: list[Task] = []
+    moment_s = 0.0
+    for number in range(what.tasks):
+        moment_s += dice.expovariate(rate)
+        user, queue = dice.randrange(what.users), dice.randrange(what.queues)
+        ((vcore, memory),) = dice.choices(_SIZES, _WEIGHTS)
+        tasks.append(
+            Task(
+                f"task-{number + 1}",
+                f"app-{queue}-{user}-{number // (_TASKS_OF_AN_APPLICATION * what.users * what.queues)}",
+                f"root.queue-{queue + 1}",
+                f"user-{user + 1}",
+                {"vcore": vcore, "memory": memory * _GIB},
+                moment_s,
+                dice.lognormvariate(math.log(what.median_run_s), what.spread),
+            )
+        )
+    leaves = "".join(f"          - name: queue-{number + 1}\n" for number in range(what.queues))
+    config = (
+        "partitions:\n  - name: default\n    queues:\n      - name: root\n        submitacl: '*'\n        queues:\n"
+        + leaves
+    )
+    facts = [
+        f"{what.tasks:,} tasks on {what.nodes:,} machines of {what.cores} cores, load {what.load:g}, seed {what.seed}"
+    ]
+    return Workload(f"generated, seed {what.seed}", machines, tasks, config, facts)

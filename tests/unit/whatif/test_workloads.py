@@ -1,0 +1,95 @@
+"""Traces are read as their formats say, or refused with the file, the line and what was expected."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+from muster_whatif.errors import WorkloadWrong
+from muster_whatif.sources import Source
+from muster_whatif.workload import total
+from muster_whatif.workloads.generated import Generator, generate
+
+ROOT = Path(__file__).parents[3]
+# Our own lines in the archive's format: number, submit, wait, run, processors, CPU, memory, asked processors, asked
+# time, asked memory, status, user, group, program, queue, partition, job before, think time.
+SWF = """; Version: 2.2
+; MaxNodes: 4
+; MaxProcs: 16
+1 0 -1 100 6 -1 -1 6 200 1024 1 7 1 -1 2 -1 -1 -1
+2 30 -1 50 1 -1 -1 -1 -1 -1 1 8 1 -1 2 -1 -1 -1
+3 10 -1 -1 1 -1 -1 1 -1 -1 0 8 1 -1 1 -1 -1 -1
+4 5 -1 20 -1 -1 -1 2 -1 -1 1 -1 -1 -1 -1 -1 -1 -1
+"""
+
+
+@pytest.mark.parametrize("name", ["jobs.swf", "jobs.swf.gz"])
+def test_the_standard_workload_format(tmp_path: Path, name: str) -> None:
+    file = tmp_path / name
+    file.write_bytes(gzip.compress(SWF.encode()) if name.endswith("gz") else SWF.encode())
+    found = Source(str(file)).read()
+    assert [machine.quantities["vcore"] for machine in found.machines] == 4 * [4_000]
+    assert [(each.name, each.arrives_s, each.runs_s, each.quantities["vcore"]) for each in found.tasks] == [
+        ("job-1.0", 0, 100, 4_000),
+        ("job-1.1", 0, 100, 2_000),
+        ("job-4.0", 5, 20, 2_000),
+        ("job-2.0", 30, 50, 1_000),
+    ]
+    first, *_, last = found.tasks
+    assert (first.application_id, first.user, first.queue) == ("job-1", "user-7", "root.swf.queue-2")
+    assert first.quantities["memory"] == 1024 * 1024 * 4
+    assert "memory" not in last.quantities
+    assert found.tasks[2].user == "nobody"
+    assert "1 jobs without processors or a run time are left out" in found.facts
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("; MaxProcs: 4\n1 2 3\n", "line 2: 3 fields, expected 18"),
+        ("; MaxProcs: 4\n" + " ".join(["x"] * 18), "line 2: could not convert string to float: 'x'"),
+        ("; MaxProcs: many\n", "header MaxProcs is 'many', expected a count"),
+        ("", "header MaxProcs is '', expected a count"),
+    ],
+)
+def test_a_line_that_cannot_be_read_is_named(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "jobs.swf"
+    file.write_text(text)
+    with pytest.raises(WorkloadWrong, match=message):
+        Source(str(file)).read()
+
+
+def test_the_openb_trace() -> None:
+    found = Source(str(ROOT / "examples/openb")).read()
+    assert (len(found.machines), len(found.tasks)) == (1_523, 8_152)
+    assert total(found.machines)["nvidia.com/gpu-milli"] == 6_212_000
+    assert found.kinds()["G3"] > 0
+    first = found.tasks[0]
+    assert (first.name, first.arrives_s, first.runs_s) == ("openb-pod-0000", 0, 12_537_496)
+    assert min(task.runs_s for task in found.tasks) >= 0
+    twice = Source(str(ROOT / "examples/openb"), speed=2.0).read()
+    assert twice.tasks[-1].arrives_s == found.tasks[-1].arrives_s / 2
+    assert twice.tasks[-1].runs_s == found.tasks[-1].runs_s
+
+
+def test_a_generated_workload_is_that_of_its_seed() -> None:
+    assert generate(Generator(tasks=50)) == generate(Generator(tasks=50))
+    assert generate(Generator(tasks=50)).tasks != generate(Generator(tasks=50, seed=2)).tasks
+    found = generate(Generator(tasks=20_000, nodes=100, cores=32, load=0.8, seed=1))
+    asked = sum(task.quantities["vcore"] * task.runs_s for task in found.tasks)
+    assert asked / (found.tasks[-1].arrives_s * total(found.machines)["vcore"]) == pytest.approx(0.8, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("generate:tasks=many", "tasks is 'many', expected a number"),
+        ("generate:rocks=3", "'rocks', expected one of tasks, nodes"),
+        ("generate:load=-1", "load is '-1', expected a positive number"),
+        ("somewhere", "expected a folder with nodes.csv.gz"),
+    ],
+)
+def test_a_source_that_is_none_is_refused(text: str, message: str) -> None:
+    with pytest.raises(WorkloadWrong, match=message):
+        Source(text).read()

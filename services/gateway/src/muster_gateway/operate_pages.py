@@ -16,11 +16,11 @@ from urllib.parse import parse_qsl, urlsplit
 
 import grpc
 import msgspec
-from muster_proto.muster.v1 import admin_pb2 as pb
 from muster_rest.shapes.operate import OperatedDao, WhoamiDao
 from muster_runtime.identity import Identity, Right
 from starlette.types import Scope
 
+from muster_gateway import admin_codec
 from muster_gateway.errors import FromAnotherPage, GatewayError, InvalidRequest, shown
 
 HEADER = b"x-muster-operate"
@@ -86,12 +86,10 @@ class OperatePages:
         return msgspec.json.encode(await action(_query(scope.get("query_string", b""))))
 
     async def _pause(self, given: dict[str, str]) -> OperatedDao:
-        request = pb.PauseResourceManagerRequest(rm_id=given["rm"], reason=given["reason"])
-        return _changed(await self._admin.pause(request.SerializeToString()))
+        return _changed(await self._admin.pause(admin_codec.make_pause(given["rm"], given["reason"])))
 
     async def _resume(self, given: dict[str, str]) -> OperatedDao:
-        request = pb.ResumeResourceManagerRequest(rm_id=given["rm"])
-        return _changed(await self._admin.resume(request.SerializeToString()))
+        return _changed(await self._admin.resume(admin_codec.make_resume(given["rm"])))
 
     async def _drain(self, given: dict[str, str]) -> OperatedDao:
         return await self._schedulable(given, schedulable=False)
@@ -100,16 +98,15 @@ class OperatePages:
         return await self._schedulable(given, schedulable=True)
 
     async def _schedulable(self, given: dict[str, str], *, schedulable: bool) -> OperatedDao:
-        request = pb.DrainNodeRequest(
-            rm_id=given["rm"], partition=given["partition"], node_id=given["node"], schedulable=schedulable
-        )
-        answer = pb.DrainNodeResponse.FromString(await self._admin.drain_node(request.SerializeToString()))
-        return OperatedDao(changed=answer.changed, allocations=answer.allocations, description="")
+        raw = admin_codec.make_drain(given["rm"], given["partition"], given["node"], schedulable=schedulable)
+        changed, allocations = admin_codec.decode_drained(await self._admin.drain_node(raw))
+        return OperatedDao(changed=changed, allocations=allocations, description="")
 
     async def _forget(self, given: dict[str, str]) -> OperatedDao:
-        request = pb.ForgetResourceManagerRequest(rm_id=given["rm"])
-        answer = pb.ForgetResourceManagerResponse.FromString(await self._admin.forget(request.SerializeToString()))
-        return OperatedDao(changed=answer.changed, allocations=answer.allocations, description="")
+        changed, allocations = admin_codec.decode_forgotten(
+            await self._admin.forget(admin_codec.make_forget(given["rm"]))
+        )
+        return OperatedDao(changed=changed, allocations=allocations, description="")
 
 
 def status_of(error: GatewayError) -> int:
@@ -153,5 +150,5 @@ def _query(query: bytes) -> dict[str, str]:
 
 
 def _changed(raw: bytes) -> OperatedDao:
-    answer = pb.ResourceManagerAnswer.FromString(raw)
-    return OperatedDao(changed=answer.changed, allocations=0, description=answer.description)
+    changed, description = admin_codec.decode_changed(raw)
+    return OperatedDao(changed=changed, allocations=0, description=description)

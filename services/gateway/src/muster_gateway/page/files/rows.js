@@ -7,6 +7,8 @@ const BEYOND = 700;
 // The height of a row before any has been measured, and the number of rows before anything is drawn.
 const GUESS = 36;
 const FIRST = 40;
+// A list of up to so many rows is drawn whole: a search of the browser's finds all of it, and so does a printer.
+const WHOLE = 150;
 
 /**
  * The rows of a table's body (class "rows") near the screen.
@@ -51,6 +53,7 @@ function gap(height, place, columns) {
 
 /** Measures the drawn rows, and tells which ones are near the screen: [from, to). */
 function range(known, list, key) {
+  if (list.length <= WHOLE) return { from: 0, to: list.length };
   const body = document.querySelector("tbody.rows");
   if (known.width !== window.innerWidth) Object.assign(known, { heights: new Map(), width: window.innerWidth });
   if (!body || !body.rows.length) return { from: 0, to: Math.min(FIRST, list.length) };

@@ -128,7 +128,13 @@ chaos: install-dev ## all faults at once from a seed, with an auditor outside (S
 kubernetes-test: install-dev ## pods of a real Kubernetes control plane, which it builds once, under Muster
 	@$(MAKE) --no-print-directory -C deploy/kubernetes/shim build test
 	@$(BIN)/python tests/kubernetes/cluster.py build
+	MUSTER_REQUIRE_SERVERS=1 $(BIN)/pytest -v -m 'not kubernetes_long' tests/kubernetes $(PYTEST_ARGS)
+
+kubernetes-test-long: install-dev ## the same with kills of one process at a time, and the kills in turn three times
+	@$(MAKE) --no-print-directory -C deploy/kubernetes/shim build test
+	@$(BIN)/python tests/kubernetes/cluster.py build
 	MUSTER_REQUIRE_SERVERS=1 $(BIN)/pytest -v tests/kubernetes $(PYTEST_ARGS)
+	for turn in 2 3; do MUSTER_REQUIRE_SERVERS=1 $(BIN)/pytest -v tests/kubernetes/test_kills.py $(PYTEST_ARGS) || exit 1; done
 
 fuzz: install-dev ## mutated inputs for every decoder, as long as FUZZ_S says (FUZZ_S=600 SEED=7); findings go to tests/fuzz/found
 	@PYTHONPATH=tests $(BIN)/python -m fuzz --seconds $(FUZZ_S) $(if $(SEED),--seed $(SEED))

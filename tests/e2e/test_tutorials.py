@@ -7,7 +7,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from muster_client.local import free_ports
+from muster_replay.local import free_ports
 from snippets import ROOT, Reader, blocks, matches
 
 TUTORIALS = ROOT / "docs" / "tutorials"

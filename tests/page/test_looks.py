@@ -30,6 +30,7 @@ VIEWS = {
     "node": ("#/nodes/gpu-00?rm=prod", ".detail .prose"),
     "pending": ("#/pending?rm=prod", ".waits"),
     "events": ("#/events?rm=prod", ".events li"),
+    "search": ("#/search?rm=prod&q=s", ".hits"),
     "health": ("#/health?rm=prod", ".checks"),
 }
 LOOKS = {"light": (1400, False), "dark": (1280, True), "phone": (360, False)}
@@ -55,7 +56,7 @@ async def _problems(muster: Up, opened: Opened, look: str) -> dict[str, Any]:
         await expect(
             page.locator(f"main[data-view={address.split('/')[1].split('?')[0]}] {drawn}").first
         ).to_be_visible()
-        await page.screenshot(path=SHOTS / f"{name}-{look}.png", full_page=name != "events")
+        await page.screenshot(path=SHOTS / f"{name}-{look}.png", full_page=name not in ("events", "nodes"))
         found = await page.evaluate(CONTROLS)
         found += [f"small: {one}" for one in await page.evaluate(SMALL)]
         wide = await page.evaluate("() => document.documentElement.scrollWidth")

@@ -124,7 +124,7 @@ async def test_only_what_is_shown_is_asked_for_and_nothing_while_hidden(muster: 
     asked = _asked(page)
     await page.evaluate("() => { location.hash = '#/queues?rm=prod'; }")
     await expect(page.locator(".tree")).to_be_visible()
-    assert set(asked) <= {"/metrics/snapshot", "/resource-managers", "/partitions"}
+    assert set(asked) <= {"/metrics/snapshot", "/resource-managers", "/partitions", "/whoami"}
     await page.evaluate(turn, True)
     await expect(page.locator("#status")).to_contain_text("paused while hidden")
     asked.clear()
@@ -168,7 +168,7 @@ async def test_a_token_is_asked_for_and_kept_in_the_tab_only(guarded: Up, opened
     await expect(page.get_by_role("heading", name="No resource manager is registered")).to_be_visible()
     await page.get_by_role("link", name="Health").click()
     await expect(page.locator("main")).to_contain_text("No resource manager is registered.")
-    await page.get_by_role("button", name="Forget token").click()
+    await page.get_by_role("button", name="Log out").click()
     await expect(field).to_be_visible()
     assert await page.evaluate("() => sessionStorage.length") == 0
 

@@ -8,8 +8,9 @@ from typing import Any
 from muster_runtime.identity import Right
 
 from muster_rest.parameters import ACTION, AFTER, ENTRIES, IDENTITY, OF_RM, RESULT, SINCE, UNTIL
-from muster_rest.route import Media, Route
+from muster_rest.route import Media, Parameter, Route
 from muster_rest.shapes.audit import AuditPageDao
+from muster_rest.shapes.operate import OperatedDao, WhoamiDao
 
 _PROBES = "probes have no token; without the role read they get only the first line"
 _PAGE = "these files have no data; the page requests its data with its reader's token"
@@ -25,6 +26,30 @@ _READY = Route(
     notes="The gateway's. View and publisher answer JSON at their own ports.",
     why=_PROBES,
 )
+
+_OPERATED = Parameter("rm", "The resource manager's id.", required=True)
+_REASON = Parameter("reason", "Why, for people; explanations show it.")
+_NODE = (
+    _OPERATED,
+    Parameter("node", "The node's id.", required=True),
+    Parameter("partition", "The node's partition; `default` if it is missing."),
+)
+
+
+def _operation(action: str, summary: str, parameters: tuple[Parameter, ...] = (_OPERATED,)) -> Route:
+    return Route(
+        "POST",
+        f"/ws/v1/operate/{action}",
+        "front.operate",
+        summary,
+        OperatedDao,
+        right=Right.OPERATE,
+        parameters=parameters,
+        statuses=(200, 400, 404, 409, 503),
+        notes="Needs the header `X-Muster-Operate`, with any value. admin.md",
+        why="the call of muster.v1.Admin; refused to pages of other hosts",
+    )
+
 
 GATEWAY = (
     _READY,
@@ -67,6 +92,23 @@ GATEWAY = (
         notes="security.md",
         why="names every caller of every RM",
     ),
+    Route(
+        "GET",
+        "/ws/v1/whoami",
+        "front.whoami",
+        "The caller's identity and rights",
+        WhoamiDao,
+        right=Right.NONE,
+        parameters=(Parameter("rm", "A resource manager, for `mayOperate`."),),
+        statuses=(200, 400),
+        notes="page.md",
+        why="tells callers about themselves only",
+    ),
+    _operation("pause", "Pauses a resource manager", (_OPERATED, _REASON)),
+    _operation("resume", "Ends an operator's pause"),
+    _operation("drain", "Makes a node unschedulable", _NODE),
+    _operation("undrain", "Makes a node schedulable", _NODE),
+    _operation("forget", "Forgets a stopped resource manager"),
     Route("GET", "/", "front.page", "The page", right=Right.NONE, statuses=(200, 304), media=Media.HTML, why=_PAGE),
     Route(
         "GET",

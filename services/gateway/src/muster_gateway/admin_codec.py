@@ -271,3 +271,45 @@ def _sent(session: Session, cursor: Cursor | None) -> int:
     if cursor is None or cursor.offset < session.registered_at.offset:
         return 0
     return max(cursor.last_sent, 0)
+
+
+# ---- the other side, for operators over HTTP -------------------------------------------------------------------------
+
+
+def make_pause(rm_id: str, reason: str) -> bytes:
+    """Encodes a PauseResourceManagerRequest."""
+    return pb.PauseResourceManagerRequest(rm_id=rm_id, reason=reason).SerializeToString()
+
+
+def make_resume(rm_id: str) -> bytes:
+    """Encodes a ResumeResourceManagerRequest."""
+    return pb.ResumeResourceManagerRequest(rm_id=rm_id).SerializeToString()
+
+
+def make_forget(rm_id: str) -> bytes:
+    """Encodes a ForgetResourceManagerRequest, without force."""
+    return pb.ForgetResourceManagerRequest(rm_id=rm_id).SerializeToString()
+
+
+def make_drain(rm_id: str, partition: str, node_id: str, *, schedulable: bool) -> bytes:
+    """Encodes a DrainNodeRequest."""
+    request = pb.DrainNodeRequest(rm_id=rm_id, partition=partition, node_id=node_id, schedulable=schedulable)
+    return request.SerializeToString()
+
+
+def decode_changed(raw: bytes) -> tuple[bool, str]:
+    """Returns whether something changed, and the RM's description, of a ResourceManagerAnswer."""
+    answer = pb.ResourceManagerAnswer.FromString(raw)
+    return answer.changed, answer.description
+
+
+def decode_forgotten(raw: bytes) -> tuple[bool, int]:
+    """Returns whether something changed, and the number of allocations, of a ForgetResourceManagerResponse."""
+    answer = pb.ForgetResourceManagerResponse.FromString(raw)
+    return answer.changed, answer.allocations
+
+
+def decode_drained(raw: bytes) -> tuple[bool, int]:
+    """Returns whether something changed, and the number of allocations, of a DrainNodeResponse."""
+    answer = pb.DrainNodeResponse.FromString(raw)
+    return answer.changed, answer.allocations

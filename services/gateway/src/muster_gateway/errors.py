@@ -16,6 +16,7 @@ Over HTTP, NotIdentified and NotPermitted are 401 and 403.
     - NotIdentified          UNAUTHENTICATED: no credentials, or unknown ones
       + KeyUnknown           its token's key is unknown; newer keys may have it
     - NotPermitted           PERMISSION_DENIED: the caller is known, but lacks a right
+    - FromAnotherPage        PERMISSION_DENIED: a browser may have sent it for another host's page
   x StreamEnded              the stream cannot continue, whatever the client sent
     - Superseded             ABORTED: a newer stream or a newer registration of the RM took its place
     - ResponsesLost          DATA_LOSS: retention deleted responses that were not sent; the RM must register again
@@ -166,6 +167,12 @@ _DEEDS = {
     Right.CONFIGURE: "configure",
     Right.OPERATE: "operate",
 }
+
+
+class FromAnotherPage(RequestRefused):
+    """A request that changes something, which a browser may have sent for another host's page."""
+
+    code = grpc.StatusCode.PERMISSION_DENIED
 
 
 class StreamEnded(GatewayError):

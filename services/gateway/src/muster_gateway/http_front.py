@@ -35,8 +35,18 @@ from muster_gateway.access.calls import Calls
 from muster_gateway.audit import AuditWriter
 from muster_gateway.audit_codec import Result
 from muster_gateway.audit_pages import AuditPages
-from muster_gateway.errors import InvalidRequest, NotIdentified, NotPermitted, OverLimit, TooFast, shown, why_not
+from muster_gateway.errors import (
+    GatewayError,
+    InvalidRequest,
+    NotIdentified,
+    NotPermitted,
+    OverLimit,
+    TooFast,
+    shown,
+    why_not,
+)
 from muster_gateway.identity import Doorman, Refusal
+from muster_gateway.operate_pages import OperatePages, status_of
 from muster_gateway.page import Page
 from muster_gateway.rates import Rates
 from muster_gateway.seldom import Seldom
@@ -88,6 +98,7 @@ class HttpFront:
     :param rates: of identities; None: no limits.
     :param audit: takes refused requests, and those that may change something; None: nothing is audited.
     :param trail: answers the route of the audit trail; None: there is none.
+    :param operate: answers operators' actions and the caller's identity; None: there are none.
     """
 
     def __init__(
@@ -104,8 +115,9 @@ class HttpFront:
         rates: Rates | None = None,
         audit: AuditWriter | None = None,
         trail: AuditPages | None = None,
+        operate: OperatePages | None = None,
     ) -> None:
-        self._trail = trail
+        self._trail, self._operate = trail, operate
         self._calls, self._rates, self._audit = calls if calls is not None else Calls(), rates, audit
         self._default_rm = header(default_rm)
         self._view, self._publisher, self._doorman = view, publisher, doorman
@@ -230,6 +242,8 @@ class HttpFront:
         handler = _OWN.get(path)
         if handler is None and file is None:
             await respond(send, 404, _TEXT, _NOT_FOUND)
+        elif handler == "front.operate":
+            await self._operated(scope, send)
         elif method not in ("GET", "HEAD"):
             await respond(send, 405, _TEXT, b"Method Not Allowed\n", [(b"allow", b"GET, HEAD")])
         elif file is not None:
@@ -242,6 +256,13 @@ class HttpFront:
                 await respond(send, 503, _TEXT, f"{error}\n".encode(), [(b"retry-after", b"1")])
         elif handler == "front.audit":
             await self._audit_page(scope, send, body_wanted=method == "GET")
+        elif handler == "front.whoami" and self._operate is not None:
+            try:
+                told = self._operate.whoami(identity, scope.get("query_string", b""))
+            except InvalidRequest as error:
+                await respond_error(send, 400, str(error), body_wanted=method == "GET")
+            else:
+                await respond(send, 200, _JSON, told, body_wanted=method == "GET")
         elif handler == "front.openapi":
             document = await asyncio.to_thread(openapi.document_json)
             await respond(
@@ -253,6 +274,19 @@ class HttpFront:
             problems = problems if identity.rights.may(Right.INSPECT) else []
             text = "".join(f"{line}\n" for line in ("SERVING" if good else "NOT_SERVING", *problems)).encode()
             await respond(send, 200 if good else 503, _TEXT, text, body_wanted=method == "GET")
+
+    async def _operated(self, scope: Scope, send: Send) -> None:
+        if scope["method"] != "POST":
+            await respond(send, 405, _TEXT, b"Method Not Allowed\n", [(b"allow", b"POST")])
+        elif self._operate is None:
+            await respond(send, 404, _TEXT, _NOT_FOUND)
+        else:
+            # (No header lets pages of other hosts read the answers, unlike those of YuniKorn's interface.)
+            try:
+                await respond(send, 200, _JSON, await self._operate.operate(scope))
+            except GatewayError as error:
+                status = status_of(error)
+                await respond(send, status, _JSON, error_body(status, str(error)))
 
     async def _audit_page(self, scope: Scope, send: Send, *, body_wanted: bool) -> None:
         if self._trail is None:

@@ -50,6 +50,7 @@ from muster_gateway.identity import Doorman
 from muster_gateway.life_keeper import LifeKeeper
 from muster_gateway.log_watch import LogWatch
 from muster_gateway.metrics_service import MetricsServicer
+from muster_gateway.operate_pages import OperatePages
 from muster_gateway.policy_groups import PolicyGroups
 from muster_gateway.questions import Questions
 from muster_gateway.queue_configs import QueueConfigs
@@ -410,6 +411,7 @@ class Gateway:
     async def _open_http(self, view: Target) -> None:
         if not self.settings.http_address:
             return
+        assert self._admin is not None
         front = HttpFront(
             view,
             await self._target(self._publisher, self.settings.publisher_url, "event publisher"),
@@ -423,6 +425,7 @@ class Gateway:
             self._rates,
             self._audit,
             AuditPages(self._trail),
+            OperatePages(self._admin, tokens=bool(self.settings.tokens) or self.settings.jwt.enabled),
         )
         door = self._doorman.tls if self.settings.tls.http else None
         tls = door.context() if door is not None else None

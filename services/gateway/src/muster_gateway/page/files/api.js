@@ -50,19 +50,32 @@ export function queuePart(path) {
   return encodeURIComponent(path);
 }
 
-/** The response to a GET. Raises ApiError, and AbortError if the signal aborts. */
+/** The response to a GET. (A client certificate is a credential, too: the browser sends it.) Raises ApiError, and AbortError if the signal aborts. */
 export async function ask(address, signal, { stream = false } = {}) {
   const headers = token() ? { Authorization: `Bearer ${token()}` } : {};
   const ends = stream ? signal : AbortSignal.any([signal, AbortSignal.timeout(TIMEOUT_MS)]);
   let response;
   try {
-    response = await fetch(address, { headers, signal: ends, cache: "no-store", credentials: "omit", redirect: "follow" });
+    response = await fetch(address, { headers, signal: ends, cache: "no-store", credentials: "same-origin", redirect: "follow" });
   } catch (error) {
     if (signal.aborted) throw error;
     throw new ApiError(0, error.name === "TimeoutError" ? `No answer within ${TIMEOUT_MS / 1000} s.` : "The gateway does not answer.");
   }
   if (response.ok) return response;
   throw new ApiError(response.status, await said(response));
+}
+
+/** The JSON answer to a POST that changes something. The header is one that no page of another host can send. */
+export async function post(address) {
+  const headers = { "X-Muster-Operate": "page", ...(token() ? { Authorization: `Bearer ${token()}` } : {}) };
+  let response;
+  try {
+    response = await fetch(address, { method: "POST", headers, signal: AbortSignal.timeout(TIMEOUT_MS), cache: "no-store", credentials: "same-origin", redirect: "error" });
+  } catch {
+    throw new ApiError(0, "No answer came: it may be done.");
+  }
+  if (!response.ok) throw new ApiError(response.status, await said(response));
+  return response.json();
 }
 
 async function said(response) {

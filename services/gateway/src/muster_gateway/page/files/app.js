@@ -12,9 +12,10 @@ import * as nodes from "./view-nodes.js";
 import * as overview from "./view-overview.js";
 import * as pending from "./view-pending.js";
 import * as queues from "./view-queues.js";
+import * as search from "./view-search.js";
 import { groups, users } from "./view-users.js";
 
-const VIEWS = { overview, queues, applications, users, groups, nodes, pending, events, health };
+const VIEWS = { overview, queues, applications, users, groups, nodes, pending, events, health, search };
 const THEMES = ["auto", "light", "dark"];
 
 // Each view has its own refresh interval. To spare the server, the page also rests after each answer this many times as
@@ -36,6 +37,8 @@ const shell = {
   managersAt: -Infinity,
   partitions: [],
   rm: "", // the one that is shown if the address names none; stays when other RMs register
+  me: null, // the reader's identity and rights; null: not known yet
+  asksIn: false, // the reader wants to log in though nothing needs it
   tokenWanted: "", // the reason why a token is needed; "" if none is
   malformed: false, // the given text cannot be a token
 };
@@ -59,6 +62,13 @@ function contextOf(view, signal) {
     get partition() { return partitionShown(); },
     get partitions() { return shell.partitions; },
     get managers() { return shell.managers ?? []; },
+    /** The reader's identity and rights. */
+    get me() { return shell.me; },
+    /** Refreshes everything after an action, the RMs too. */
+    stale() {
+      shell.managersAt = -Infinity;
+      wake();
+    },
     get width() { return Math.max(280, place("main").clientWidth - 2 * padding()); },
     /** A GET of /ws/v1/PARTS for the shown RM. */
     async get(parts, query = {}) {
@@ -221,6 +231,7 @@ async function ready(signal) {
   if (!shell.managers.some((each) => each.rmID === shell.rm)) shell.rm = (shell.managers.find((each) => each.default) ?? shell.managers.find((each) => each.life !== "STOPPED") ?? shell.managers[0])?.rmID ?? "";
   const rm = rmShown();
   shell.partitions = shell.managers.some((each) => each.rmID === rm) ? (await json(url(["ws", "v1", "partitions"], { rm }), signal)).data : [];
+  shell.me = (await json(url(["ws", "v1", "whoami"], { rm }), signal)).data;
   shell.managersAt = performance.now();
 }
 
@@ -275,7 +286,7 @@ function draw() {
   const mine = current;
   const main = place("main");
   main.dataset.view = shell.route.view;
-  if (shell.tokenWanted) return fill(main, tokenForm());
+  if (shell.tokenWanted || shell.asksIn) return fill(main, tokenForm());
   if (mine.trouble && !mine.trouble.away && !(mine.trouble.status === 404 && shell.managers?.length === 0)) {
     return fill(main, h("h1", {}, mine.view.title), h("p", { class: "trouble" }, troubleSaid(mine.trouble)), chooseAnother());
   }
@@ -321,7 +332,48 @@ function drawShell() {
   fill(place("nav"), h("ul", {}, Object.entries(VIEWS).filter(([, each]) => !each.within).map(([name, each]) =>
     h("li", { key: name }, h("a", { href: hash(name, "", whose()), "aria-current": name === view ? "page" : null }, each.title)))));
   fill(place("chooser"), chooser());
-  fill(place("tools"), themeButton(), token() !== null ? h("button", { type: "button", class: "quiet", on: { click: forget } }, "Forget token") : null);
+  fill(place("search"), searchForm());
+  fill(place("tools"), themeButton(), account());
+}
+
+/** Whose rights these are, and the way in or out. A certificate is the browser's: only the browser can forget it. */
+function account() {
+  const found = [];
+  const { me } = shell;
+  if (me && !shell.tokenWanted) found.push(h("span", { class: "me", key: "me", title: rightsSaid(me) }, h("span", { class: "sr" }, "Identity: "), me.identity, h("span", { class: "note" }, ` ${me.role === "none" && me.mayOperate ? "operator" : me.role}`)));
+  if (token() !== null) found.push(h("button", { type: "button", class: "quiet", key: "out", on: { click: forget } }, "Log out"));
+  else if (me?.tokens && !shell.tokenWanted && !shell.asksIn) found.push(h("button", { type: "button", class: "quiet", key: "in", on: { click: askIn } }, "Log in"));
+  return found;
+}
+
+function rightsSaid(me) {
+  const rms = (globs) => (globs.includes("*") ? "every resource manager" : globs.join(", ") || "none");
+  return `${me.identity}, known by ${me.proof}. Role: ${me.role}. Operates: ${rms(me.operates)}. Acts as: ${rms(me.actAs)}.`;
+}
+
+function askIn() {
+  shell.asksIn = true;
+  draw();
+}
+
+/** The search field. Enter opens the results; while they are shown, they follow the text. */
+function searchForm() {
+  const shown = shell.route.view === "search";
+  const submit = (event) => {
+    event.preventDefault();
+    const q = event.currentTarget.elements.q.value.trim();
+    if (!q) return;
+    const address = hash("search", "", { ...whose(), q });
+    if (location.hash === address) place("main").focus({ preventScroll: true });
+    else location.hash = address;
+  };
+  const follow = (event) => {
+    if (!shown || !current) return;
+    const empty = !shell.route.params.q;
+    current.context.set({ q: event.target.value.trim() }, { again: empty });
+  };
+  return h("form", { role: "search", "aria-label": "Search the cluster", key: "search", on: { submit } },
+    h("input", { type: "search", name: "q", "aria-label": "Search the cluster", "aria-keyshortcuts": "Control+K Meta+K", title: "Ctrl+K", placeholder: "Search", autocomplete: "off", spellcheck: "false", value: shown ? shell.route.params.q ?? "" : "", on: { input: follow } }));
 }
 
 function chooser() {
@@ -348,7 +400,7 @@ function select(label, name, options, chosen, change, words = (each) => each) {
 function go(params) {
   // Search terms of one cluster do not fit another.
   const { q, state, queue, user, reason, type, page, lanes, ...kept } = shell.route.params;
-  location.hash = hash(shell.route.view, "", { ...kept, ...params });
+  location.hash = hash(shell.route.view, "", { ...kept, ...(shell.route.view === "search" ? { q } : {}), ...params });
 }
 
 // ---- light and dark -------------------------------------------------------------------------------------------------
@@ -379,7 +431,7 @@ function setTheme(wanted) {
 function tokenForm() {
   return h("form", { class: "token", key: "token", on: { submit: takeToken } },
     h("h1", {}, "A token, please"),
-    h("p", {}, "This gateway needs a token. The token stays in this tab and is forgotten when you close it."),
+    h("p", {}, shell.tokenWanted ? "This gateway needs a token. " : "", "The token stays in this tab and is forgotten when you close it."),
     h("label", { for: "token" }, "Token"),
     h("input", { id: "token", name: "token", type: "password", autocomplete: "off", spellcheck: "false", required: true, autofocus: true }),
     h("p", { class: "trouble", role: "alert" }, token() !== null || shell.malformed ? `Refused: ${shell.tokenWanted}.` : ""),
@@ -400,13 +452,13 @@ function takeToken(event) {
   keepToken(given);
   field.value = "";
   shell.managersAt = -Infinity;
-  shell.tokenWanted = "";
+  Object.assign(shell, { tokenWanted: "", asksIn: false });
   show();
 }
 
 function forget() {
   keepToken(null);
-  Object.assign(shell, { managers: null, managersAt: -Infinity, partitions: [] });
+  Object.assign(shell, { me: null, managers: null, managersAt: -Infinity, partitions: [] });
   show();
 }
 
@@ -451,6 +503,19 @@ document.querySelector(".skip").addEventListener("click", (event) => {
   event.preventDefault();
   place("main").focus();
 });
+document.addEventListener("keydown", (event) => {
+  if (event.key.toLowerCase() !== "k" || !(event.ctrlKey || event.metaKey) || event.altKey || event.shiftKey) return;
+  const field = document.querySelector("#search input");
+  if (!field) return;
+  event.preventDefault();
+  field.focus();
+  field.select();
+});
+let scrolled = 0;
+window.addEventListener("scroll", () => {
+  cancelAnimationFrame(scrolled);
+  scrolled = requestAnimationFrame(() => current?.context.memory.scrolled?.());
+}, { passive: true });
 let resized = 0;
 window.addEventListener("resize", () => {
   cancelAnimationFrame(resized);

@@ -6,6 +6,7 @@ import { h } from "./dom.js";
 import { ago, count, duration, grouped, moment, ms, of, resource, types } from "./format.js";
 import { life } from "./life.js";
 import { absent, chip, dotted, field, figure, options, paged, quantities, sortable } from "./parts.js";
+import { kept, near } from "./rows.js";
 import { reason } from "./words.js";
 
 export const title = "Applications";
@@ -69,17 +70,20 @@ function matching(apps, { state = "", queue = "", user = "", q = "" }) {
     (!wanted || app.id.toLowerCase().includes(wanted) || app.queue.toLowerCase().includes(wanted) || app.user.toLowerCase().includes(wanted)));
 }
 
-function renderList(context, { apps, queues }) {
-  const { state = "", queue = "", user = "", q = "", sort = "-submitted" } = context.params;
-  const set = (params, again) => context.set({ page: "", ...params }, { again });
+function sorted(apps, sort) {
   const order = ORDERS[sort.replace(/^-/, "")] ?? ORDERS.submitted;
   const down = sort.startsWith("-") ? -1 : 1;
-  const found = matching(apps, context.params).sort((a, b) => {
+  return apps.sort((a, b) => {
     const [one, other] = [order(a), order(b)];
     return (one < other ? -1 : one > other ? 1 : 0) * down || (a.id < b.id ? -1 : 1);
   });
-  const users = [...new Set([...apps.map((app) => app.user), user].filter(Boolean))].sort();
-  const { shown, pager } = paged(context, found, PAGE, "applications");
+}
+
+function renderList(context, { apps, queues }) {
+  const { state = "", queue = "", user = "", q = "", sort = "-submitted" } = context.params;
+  const set = (params, again) => context.set(params, { again });
+  const found = kept(context.memory, "found", [apps, state, queue, user, q, sort], () => sorted(matching(apps, context.params), sort));
+  const users = kept(context.memory, "users", [apps, user], () => [...new Set([...apps.map((app) => app.user), user].filter(Boolean))].sort());
   const by = (change) => set({ sort: change }, false);
   const filtered = state || queue || user || q;
   return [
@@ -93,20 +97,19 @@ function renderList(context, { apps, queues }) {
       filtered ? h("button", { type: "button", class: "quiet", on: { click: () => set({ q: "", state: "", queue: "", user: "" }) } }, "Clear") : null),
     h("p", { class: "count", role: "status" }, filtered ? `${count(found.length, "application")} of ${grouped(apps.length)}` : count(found.length, "application")),
     found.length
-      ? h("table", { class: "list apps" },
+      ? h("table", { class: "list apps", "aria-rowcount": found.length + 1 },
           h("caption", { class: "sr" }, "Applications"),
           h("thead", {}, h("tr", {},
             sortable("Application", "id", sort, by), sortable("State", "state", sort, by), sortable("Queue", "queue", sort, by, { class: "wide" }), sortable("User", "user", sort, by, { class: "wide" }),
             sortable("Uses", "used", sort, by, { class: "medium takes", "data-first": "down" }), sortable("Allocations", "allocations", sort, by, { class: "num medium", "data-first": "down" }),
             sortable("Pending asks", "asks", sort, by, { class: "num", "data-first": "down" }), sortable("Submitted", "submitted", sort, by, { class: "num medium", "data-first": "down" }))),
-          h("tbody", {}, shown.map((app) => row(context, app))))
+          h("tbody", { class: "rows" }, near(context, found, { key: (app) => app.id, row: (app, props) => row(context, app, props), columns: 8 })))
       : h("p", { class: "empty" }, filtered ? "No application matches." : "No application is active."),
-    pager,
   ];
 }
 
-function row(context, app) {
-  return h("tr", { key: app.id },
+function row(context, app, props) {
+  return h("tr", props,
     h("th", { scope: "row" }, h("a", { href: context.link("applications", app.id) }, app.id), h("span", { class: "narrow note" }, dotted(app.queue), ` · ${app.user} · `, h("span", { class: "nobreak" }, ago(app.submitted)))),
     h("td", {}, chip(app.state), app.state === "Rejected" ? h("span", { class: "note" }, app.why) : null),
     h("td", { class: "wide" }, h("a", { class: "plainlink", href: context.link("queues", app.queue) }, dotted(app.queue))),

@@ -1,5 +1,6 @@
 // Muster's own health: gateway, checks, processes and registered RMs.
 
+import { button } from "./actions.js";
 import { h } from "./dom.js";
 import { ago, bytes, count, duration, grouped } from "./format.js";
 import { chip, figure } from "./parts.js";
@@ -48,9 +49,25 @@ export function render(context, { gateway, checks, managers, snapshot }) {
               h("td", {}, chip(each.life.charAt(0) + each.life.slice(1).toLowerCase()), standing(each) ? h("span", { class: "note" }, each.description) : null),
               h("td", { class: "medium" }, each.callbacksConnected ? each.callbacks.join(", ") || "connected" : h("span", { class: "faint" }, "not connected")),
               h("td", { class: "num medium" }, grouped(each.registrations)), h("td", { class: "num" }, ago(each.registered))))))
-        : h("p", { class: "empty" }, "No resource manager is registered.")),
+        : h("p", { class: "empty" }, "No resource manager is registered."),
+      actions(context, managers)),
     snapshot ? processes(snapshot) : null,
   ];
+}
+
+/** Pause, resume and forget, of the shown RM, for an operator of it. */
+function actions(context, managers) {
+  const { rm } = context;
+  const manager = managers.find((each) => each.rmID === rm);
+  if (!manager) return null;
+  const found = [
+    manager.life === "STOPPED"
+      ? button(context, "forget", { label: `Forget ${rm}`, title: `Forget ${rm}?`, verb: "Forget", says: "Muster forgets its nodes, applications and allocations. This cannot be undone. The RM may register again." })
+      : manager.held
+        ? button(context, "resume", { label: `Resume ${rm}`, title: `Resume ${rm}?`, verb: "Resume", says: "Muster decides for it again." })
+        : button(context, "pause", { label: `Pause ${rm}`, title: `Pause ${rm}?`, verb: "Pause", reason: true, says: "Muster takes its requests, and allocates nothing to it, until somebody resumes it." }),
+  ].filter(Boolean);
+  return found.length ? h("div", { class: "choice" }, found) : null;
 }
 
 function processes({ runtime, scheduler: { tally } }) {

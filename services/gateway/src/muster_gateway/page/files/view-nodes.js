@@ -1,15 +1,16 @@
 // Nodes as a heat map of small squares, coloured by usage; and one node, with its allocations.
 
+import { button } from "./actions.js";
 import { fill, h } from "./dom.js";
 import { ago, count, grouped, natural, of, percent, quantity, types, usedOf } from "./format.js";
-import { absent, bar, chip, field, options, paged, quantities } from "./parts.js";
+import { absent, bar, chip, field, options, quantities } from "./parts.js";
+import { kept, near } from "./rows.js";
 import { reason } from "./words.js";
 
 export const title = "Nodes";
 export const every_ms = 2000;
 
 const NODES_MAX = 10_000; // of one answer
-const PAGE = 25;
 const GAP = 2;
 
 export async function load(context) {
@@ -29,16 +30,20 @@ function fullness(node, type) {
   return capacity > 0 || used > 0 ? percent(used, capacity) : null;
 }
 
-export function render(context, { nodes, total, single, elsewhere }) {
-  const { type = "", q = "", sort = "name" } = context.params;
-  const kinds = types(...nodes.map((each) => each.capacity));
+function chosen(nodes, type, q, sort) {
   const wanted = q.toLowerCase();
   const found = nodes.filter((each) => !wanted || each.nodeId.toLowerCase().includes(wanted)).map((node) => ({ node, share: fullness(node, type) }));
   // Sorts names with their numbers as numbers, so that a node keeps its place while it fills. The answer has the
   // fullest node first.
-  if (sort === "name") found.sort((a, b) => natural.compare(a.node.nodeId, b.node.nodeId));
-  else found.sort((a, b) => (b.share ?? -1) - (a.share ?? -1) || natural.compare(a.node.nodeId, b.node.nodeId));
-  const set = (params) => context.set({ page: "", ...params }, { again: false });
+  if (sort === "name") return found.sort((a, b) => natural.compare(a.node.nodeId, b.node.nodeId));
+  return found.sort((a, b) => (b.share ?? -1) - (a.share ?? -1) || natural.compare(a.node.nodeId, b.node.nodeId));
+}
+
+export function render(context, { nodes, total, single, elsewhere }) {
+  const { type = "", q = "", sort = "name" } = context.params;
+  const kinds = kept(context.memory, "kinds", [nodes], () => types(...nodes.map((each) => each.capacity)));
+  const found = kept(context.memory, "found", [nodes, type, q, sort], () => chosen(nodes, type, q, sort));
+  const set = (params) => context.set(params, { again: false });
   return [
     h("h1", {}, "Nodes"),
     context.thing ? detail(context, single, elsewhere) : null,
@@ -85,6 +90,10 @@ class HeatMap {
 
   show(found, type, width, chosen) {
     const id = this.found[this.at]?.node.nodeId;
+    // Scrolling redraws the view. The map is drawn again only if something in it differs.
+    const looks = [found, type, width, chosen, document.documentElement.dataset.theme, window.matchMedia("(prefers-color-scheme: dark)").matches, window.devicePixelRatio];
+    if (this.looks?.every((each, at) => each === looks[at])) return;
+    this.looks = looks;
     Object.assign(this, { found, type, chosen });
     this.at = found.findIndex(({ node }) => node.nodeId === (id ?? chosen));
     this.size = Math.max(found.length > 400 ? 11 : 16, Math.min(26, Math.floor(Math.sqrt((width * 360) / found.length)) - GAP));
@@ -221,15 +230,15 @@ function legend() {
 // ---- the table, and one node ----------------------------------------------------------------------------------------
 
 function table(context, found, type) {
-  const { shown, pager } = paged(context, found, PAGE, "nodes");
-  return [h("table", { class: "list" },
+  const row = ({ node, share }, props) => h("tr", { ...props, class: node.nodeId === context.thing ? "chosen" : null },
+    h("th", { scope: "row" }, h("a", { href: context.link("nodes", node.nodeId, carried(context)) }, node.nodeId), node.schedulable ? null : chip("Draining")),
+    h("td", {}, share === null ? h("span", { class: "faint" }, `no ${type}`) : h("span", { class: "inline" }, bar({ used: share, total: 100, label: `${node.nodeId} full` }), h("span", { class: "right" }, `${share}%`))),
+    h("td", { class: "medium" }, quantities(node.available, "nothing")),
+    h("td", { class: "num" }, grouped(node.allocations)));
+  return h("table", { class: "list", "aria-rowcount": found.length + 1 },
     h("caption", { class: "sr" }, "Nodes"),
     h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Node"), h("th", { scope: "col" }, "Full"), h("th", { scope: "col", class: "medium" }, "Free"), h("th", { scope: "col", class: "num" }, "Allocations"))),
-    h("tbody", {}, shown.map(({ node, share }) => h("tr", { key: node.nodeId, class: node.nodeId === context.thing ? "chosen" : null },
-      h("th", { scope: "row" }, h("a", { href: context.link("nodes", node.nodeId, carried(context)) }, node.nodeId), node.schedulable ? null : chip("Draining")),
-      h("td", {}, share === null ? h("span", { class: "faint" }, `no ${type}`) : h("span", { class: "inline" }, bar({ used: share, total: 100, label: `${node.nodeId} full` }), h("span", { class: "right" }, `${share}%`))),
-      h("td", { class: "medium" }, quantities(node.available, "nothing")),
-      h("td", { class: "num" }, grouped(node.allocations)))))), pager];
+    h("tbody", { class: "rows" }, near(context, found, { key: (each) => each.node.nodeId, row, columns: 4 })));
 }
 
 function detail(context, node, elsewhere) {
@@ -239,6 +248,7 @@ function detail(context, node, elsewhere) {
   return h("section", { class: "card detail", "aria-label": `Node ${node.node}` },
     h("div", { class: "head" }, h("h2", {}, node.node), chip(!node.schedulable ? "Draining" : node.ready ? "Ready" : "Not ready"), close),
     h("p", { class: "prose" }, node.message),
+    actions(context, node),
     h("div", { class: "uses" }, types(node.capacity, node.allocated).map((type) => {
       const [held, others, total] = [of(node.allocated, type), of(node.occupied, type), of(node.capacity, type)];
       return h("div", { class: "use", key: type },
@@ -251,6 +261,14 @@ function detail(context, node, elsewhere) {
       waiting.length ? [h("dt", {}, "It has room for pending asks with the reason"), h("dd", {}, h("ul", { class: "plain" }, waiting.map(([code, many]) => h("li", {}, `${reason(code)}: ${grouped(many)}`))))] : null),
     node.allocations.length ? onNode(context, node.allocations) : null,
     node.foreign.length ? h("details", {}, h("summary", {}, `${grouped(node.foreign.length)} of others`), h("ul", { class: "plain" }, node.foreign.slice(0, 200).map((each) => h("li", {}, each.allocationKey, " ", quantities(each.resource))))) : null);
+}
+
+function actions(context, node) {
+  const query = { node: node.node, partition: context.partition };
+  const done = node.schedulable
+    ? button(context, "drain", { label: "Drain", title: `Drain ${node.node}?`, verb: "Drain", query, says: "Muster places nothing more on this node. What runs there goes on." })
+    : button(context, "undrain", { label: "Undrain", title: `Undrain ${node.node}?`, verb: "Undrain", query, says: "Muster places asks on this node again." });
+  return done ? h("div", { class: "choice" }, done) : null;
 }
 
 const HELD_MAX = 200;

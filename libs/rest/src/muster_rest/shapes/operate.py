@@ -1,0 +1,30 @@
+"""The caller's identity, and operators' actions over HTTP (docs/admin.md)."""
+
+from __future__ import annotations
+
+from muster_rest.shapes.base import Count, Whole
+
+
+class WhoamiDao(Whole, kw_only=True):
+    """The caller of the request. ``identity``: "nobody" without credentials. ``proof``: none, open, loopback, token,
+    certificate or jwt. ``actAs`` and ``operates``: globs of RMs. ``mayOperate``: the caller may
+    operate the RM that the request names. ``tokens``: the gateway takes tokens.
+    """
+
+    identity: str
+    proof: str
+    role: str
+    act_as: list[str]
+    operates: list[str]
+    may_operate: bool
+    tokens: bool
+
+
+class OperatedDao(Whole, kw_only=True):
+    """The result of an action. ``changed`` is false if it was so already. ``allocations``: those on the node, or those
+    that the forgotten RM had. ``description``: the RM's state in words; "" for actions that do not answer with it.
+    """
+
+    changed: bool
+    allocations: Count
+    description: str

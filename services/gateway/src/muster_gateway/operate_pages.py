@@ -1,0 +1,154 @@
+"""POST /ws/v1/operate/…: operators' actions for the page, and GET /ws/v1/whoami: the caller's identity and rights.
+
+An action is the call of muster.v1.Admin: the same checks, the same record for the scheduler, the same audit entry.
+
+A browser adds some credentials by itself (a client certificate, Basic, an address on the loopback), also to requests
+of another host's page. Three checks refuse such a request, and each would suffice in a browser of today: the header
+``X-Muster-Operate``, which another host's page cannot send without a preflight that no answer here allows;
+``Sec-Fetch-Site``; and ``Origin``, which must name the address of this front (decision 0234).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+from urllib.parse import parse_qsl, urlsplit
+
+import grpc
+import msgspec
+from muster_rest.shapes.operate import OperatedDao, WhoamiDao
+from muster_runtime.identity import Identity, Right
+from starlette.types import Scope
+
+from muster_gateway import admin_codec
+from muster_gateway.errors import FromAnotherPage, GatewayError, InvalidRequest, shown
+
+HEADER = b"x-muster-operate"
+_TEXTS = ("rm", "node", "partition", "reason")
+_STATUSES = {
+    grpc.StatusCode.INVALID_ARGUMENT: 400,
+    grpc.StatusCode.PERMISSION_DENIED: 403,
+    grpc.StatusCode.NOT_FOUND: 404,
+    grpc.StatusCode.FAILED_PRECONDITION: 409,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: 503,
+    grpc.StatusCode.UNAVAILABLE: 503,
+}
+
+
+class Operations(Protocol):
+    """The calls of muster.v1.Admin that the page has; bytes in and out, as over gRPC. They raise GatewayError."""
+
+    async def pause(self, raw: bytes) -> bytes: ...
+
+    async def resume(self, raw: bytes) -> bytes: ...
+
+    async def forget(self, raw: bytes) -> bytes: ...
+
+    async def drain_node(self, raw: bytes) -> bytes: ...
+
+
+class OperatePages:
+    """Answers the routes.
+
+    :param tokens: the gateway takes tokens.
+    """
+
+    def __init__(self, admin: Operations, *, tokens: bool) -> None:
+        self._admin, self._tokens = admin, tokens
+        self._actions: dict[str, Callable[[dict[str, str]], Awaitable[OperatedDao]]] = {
+            "pause": self._pause,
+            "resume": self._resume,
+            "drain": self._drain,
+            "undrain": self._undrain,
+            "forget": self._forget,
+        }
+
+    def whoami(self, identity: Identity, query: bytes) -> bytes:
+        """Returns the caller as JSON. Raises InvalidRequest."""
+        rights = identity.rights
+        rm_id = _query(query)["rm"]
+        return msgspec.json.encode(
+            WhoamiDao(
+                identity=identity.name,
+                proof=str(identity.proof),
+                role=str(identity.role),
+                act_as=list(rights.act),
+                operates=list(rights.operate),
+                may_operate=bool(rm_id) and rights.may(Right.OPERATE, rm_id),
+                tokens=self._tokens,
+            )
+        )
+
+    async def operate(self, scope: Scope) -> bytes:
+        """Carries out an action; returns its result as JSON. Raises GatewayError."""
+        refuse_other_pages(scope["headers"])
+        action = self._actions[scope["path"].rpartition("/")[2]]
+        return msgspec.json.encode(await action(_query(scope.get("query_string", b""))))
+
+    async def _pause(self, given: dict[str, str]) -> OperatedDao:
+        return _changed(await self._admin.pause(admin_codec.make_pause(given["rm"], given["reason"])))
+
+    async def _resume(self, given: dict[str, str]) -> OperatedDao:
+        return _changed(await self._admin.resume(admin_codec.make_resume(given["rm"])))
+
+    async def _drain(self, given: dict[str, str]) -> OperatedDao:
+        return await self._schedulable(given, schedulable=False)
+
+    async def _undrain(self, given: dict[str, str]) -> OperatedDao:
+        return await self._schedulable(given, schedulable=True)
+
+    async def _schedulable(self, given: dict[str, str], *, schedulable: bool) -> OperatedDao:
+        raw = admin_codec.make_drain(given["rm"], given["partition"], given["node"], schedulable=schedulable)
+        changed, allocations = admin_codec.decode_drained(await self._admin.drain_node(raw))
+        return OperatedDao(changed=changed, allocations=allocations, description="")
+
+    async def _forget(self, given: dict[str, str]) -> OperatedDao:
+        changed, allocations = admin_codec.decode_forgotten(
+            await self._admin.forget(admin_codec.make_forget(given["rm"]))
+        )
+        return OperatedDao(changed=changed, allocations=allocations, description="")
+
+
+def status_of(error: GatewayError) -> int:
+    """Returns the HTTP status of an error."""
+    return _STATUSES.get(error.code, 500)
+
+
+def refuse_other_pages(headers: list[tuple[bytes, bytes]]) -> None:
+    """Raises FromAnotherPage if a browser may have sent the request for another host's page.
+
+    :param headers: names in lower case.
+    """
+    if not any(name == HEADER for name, _ in headers):
+        raise FromAnotherPage(f"the header {HEADER.decode()} is missing, expected it with any value")
+    for name, value in headers:
+        if name == b"sec-fetch-site" and value.lower() not in (b"same-origin", b"none"):
+            raise FromAnotherPage("it is a request of another host's page")
+        if name == b"origin" and not _own(value, [host for key, host in headers if key == b"host"]):
+            raise FromAnotherPage("it is a request of another host's page: the headers Origin and Host differ")
+
+
+def _own(origin: bytes, hosts: list[bytes]) -> bool:
+    try:
+        named = urlsplit(origin.decode("latin-1")).netloc.lower()
+    except ValueError:
+        return False
+    return bool(named) and [host.decode("latin-1").lower() for host in hosts] == [named]
+
+
+def _query(query: bytes) -> dict[str, str]:
+    """Returns the parameters, "" for missing ones. Raises InvalidRequest."""
+    try:
+        pairs = parse_qsl(query.decode("ascii"), keep_blank_values=True, errors="strict")
+    except ValueError:
+        raise InvalidRequest("the query is not UTF-8 in percent encoding") from None
+    given = dict(reversed(pairs))  # the first one counts, as for the right
+    for name in given:
+        if name not in _TEXTS:
+            raise InvalidRequest(f"parameter {shown(name)}: expected {', '.join(_TEXTS)}")
+    return {name: given.get(name, "") for name in _TEXTS}
+
+
+def _changed(raw: bytes) -> OperatedDao:
+    changed, description = admin_codec.decode_changed(raw)
+    return OperatedDao(changed=changed, allocations=0, description=description)

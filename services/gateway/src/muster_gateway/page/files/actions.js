@@ -1,0 +1,71 @@
+// What an operator may do here: each action asks first, and says how the audit trail has it.
+
+import { ApiError, json, post, url } from "./api.js";
+import { h } from "./dom.js";
+
+// The audit entry is written with the action. The view of the trail may be a moment behind it.
+const AUDIT_TRIES = 20;
+const AUDIT_WAIT_MS = 250;
+// The clocks of browser and server may differ by this much; the newest entry that fits counts.
+const CLOCKS_MS = 15 * 60_000;
+
+/**
+ * A button that asks before it acts; null if the reader may not operate the shown RM.
+ * @param action pause, resume, drain, undrain or forget
+ * @param what about: {label, title, says, verb, query, reason: whether a reason is asked for}
+ */
+export function button(context, action, what) {
+  if (!context.me?.mayOperate) return null;
+  return h("button", { type: "button", key: action, on: { click: () => confirm(context, action, what) } }, what.label);
+}
+
+function confirm(context, action, { title, says, verb, query = {}, reason = false }) {
+  const rm = context.rm;
+  const said = h("p", { class: "trouble", role: "alert" });
+  const act = h("button", { type: "submit", class: "danger" }, verb);
+  const form = h("form", { on: { submit: (event) => { event.preventDefault(); run(); } } },
+    h("h2", { id: "asked" }, title), h("p", {}, says),
+    reason ? h("label", { class: "field" }, h("span", { class: "label" }, "Reason, for people"), h("input", { name: "reason", maxlength: 500, autocomplete: "off" })) : null,
+    h("p", { class: "note" }, `The audit trail names ${context.me.identity} for it.`), said,
+    h("div", { class: "choice" }, act, h("button", { type: "button", on: { click: () => dialog.close() } }, "Cancel")));
+  const dialog = h("dialog", { "aria-labelledby": "asked" }, form);
+  dialog.addEventListener("close", () => dialog.remove());
+  document.body.append(dialog);
+  dialog.showModal();
+
+  async function run() {
+    act.disabled = true;
+    said.textContent = "";
+    try {
+      const began = Date.now();
+      const answer = await post(url(["ws", "v1", "operate", action], { rm, ...query, reason: reason ? form.elements.reason.value.trim() : "" }));
+      const done = answer.changed ? answer.description || "Done." : `It was so already. ${answer.description}`;
+      const line = context.me.role === "admin" ? await entry(context, action, rm, began) : null;
+      form.replaceChildren(
+        h("h2", { id: "asked" }, title), h("p", { role: "status" }, done),
+        line ? h("p", { class: "code audit" }, `${new Date(line.time / 1e6).toISOString()} ${line.identity} ${line.action} ${line.rmId} ${line.result}`) : h("p", { class: "note" }, "The audit trail has it; the role admin reads it."),
+        h("div", { class: "choice" }, h("button", { type: "button", autofocus: true, on: { click: () => dialog.close() } }, "Close")));
+      form.querySelector("button").focus();
+      context.stale();
+    } catch (error) {
+      if (!(error instanceof ApiError)) throw error;
+      said.textContent = error.message;
+      act.disabled = false;
+    }
+  }
+}
+
+/** The newest entry of the trail for an action of this reader; null: not found. */
+async function entry(context, action, rm, began) {
+  const address = url(["ws", "v1", "audit"], { rm, action, identity: context.me.identity, from: ((began - CLOCKS_MS) / 1000).toFixed(3), limit: 1000 });
+  for (let tries = 0; tries < AUDIT_TRIES; tries += 1) {
+    try {
+      const { entries } = (await json(address, AbortSignal.timeout(30_000))).data;
+      if (entries.length) return entries.at(-1);
+    } catch (error) {
+      if (!(error instanceof ApiError) || !error.away) return null;
+    }
+    await new Promise((resolve) => setTimeout(resolve, AUDIT_WAIT_MS));
+  }
+  return null;
+}

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from cyclopts import App, Parameter
 from muster_client.access import AccessWrong
 from muster_runtime import extras, logs
-from muster_runtime.terminal import Screen, drop_output, give_up_output, guard_tracebacks, say, write_data
+from muster_runtime.terminal import drop_output, give_up_output, guard_tracebacks, say, write_data
 
 from muster_cli import contexts
 from muster_cli.audit_flags import AuditWanted
@@ -29,10 +29,10 @@ from muster_cli.common import (
     Common,
     GatewayAddress,
     HttpAddress,
-    InputFile,
     ReportFile,
     RmId,
 )
+from muster_cli.config_commands import config_app
 from muster_cli.errors import CommandError, UsageError
 from muster_cli.events_flags import Wanted
 from muster_cli.history.commands import history_app
@@ -54,7 +54,6 @@ app = App(
     default_parameter=Parameter(negative=(), show_default=_default),
 )
 topics_app = App(name="topics", help="Create, check and list the topics of the log.", group=OPERATE)
-config_app = App(name="config", help="Show settings; check, compare and apply queue configurations.", group=OPERATE)
 app.command(topics_app)
 app.command(config_app)
 app.command(contexts.context_app)
@@ -520,75 +519,6 @@ def topics_describe(*, common: Common = _COMMON) -> int:
     from muster_cli import topics
 
     return topics.describe(common.settings, common.set)
-
-
-@config_app.command(name="check")
-def config_check(file: InputFile) -> int:
-    """Checks a queue configuration (YAML): prints its errors with line and column, or each queue's settings.
-
-    Of a policy file (TOML) it prints the errors, or the rules.
-
-    :param file: the queue configuration, or the policy file (.toml); "-": a queue configuration from standard input.
-    """
-    from muster_cli import policy, queue_config
-
-    check = policy.check if file.suffix.lower() == policy.SUFFIX else queue_config.check
-    return 0 if check(file, Screen()) else 1
-
-
-@config_app.command(name="diff")
-def config_diff(old: InputFile, new: InputFile) -> int:
-    """Compares two queue configurations: new and removed queues, keys, rules and limits.
-
-    :param old: the present queue configuration.
-    :param new: the new one.
-    """
-    from muster_cli.queue_config import compare
-
-    compare(old, new, Screen())
-    return 0
-
-
-@config_app.command(name="apply")
-def config_apply(
-    file: Path,
-    *,
-    rm: RmId = "",
-    gateway: GatewayAddress = DEFAULT_GATEWAY,
-    timeout_s: float = 15.0,
-    flags: AccessFlags = NO_ACCESS_FLAGS,
-) -> int:
-    """Replaces the queue configuration (YAML) of a registered RM while it runs, as a whole or not at all.
-
-    Prints the changes, or the errors with line and column. Exit code 0: the configuration is in force.
-
-    :param file: the queue configuration.
-    :param rm: the RM's id [the only one].
-    :param gateway: gRPC address of a gateway.
-    :param timeout_s: how long to wait for the answer.
-    """
-    from muster_cli.configuration import apply
-
-    return 0 if apply(file, gateway, rm, timeout_s, Screen(), flags) else 1
-
-
-@config_app.command(name="show")
-def config_show(
-    *,
-    data_dir: Path | None = None,
-    json: Annotated[bool, Parameter(negative="")] = False,
-    changed: Annotated[bool, Parameter(negative="")] = False,
-    common: Common = _COMMON,
-) -> int:
-    """Prints the effective settings and where each comes from; secrets are masked.
-
-    :param data_dir: show the settings of `muster up --data-dir`.
-    :param json: print JSON.
-    :param changed: only settings that differ from their default.
-    """
-    from muster_cli.show import show_settings
-
-    return show_settings(common.settings, common.set, data_dir, as_json=json, changed=changed)
 
 
 def _http(address: str | None) -> list[tuple[str, str, object]]:

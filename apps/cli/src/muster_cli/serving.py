@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 import structlog
 from muster_bus.backends.sqlite import SqliteLog
@@ -73,13 +73,11 @@ class Plan(NamedTuple):
 
     :param opened: beside the log.
     :param checks: the process is ready when all are true.
-    :param gateway: if it is in the process.
     """
 
     opened: list[Opened]
     parts: list[Part]
     checks: list[operations.HealthCheck]
-    gateway: Gateway | None = None
 
 
 Build = Callable[[MusterSettings, Log, Clock], Plan]
@@ -101,8 +99,8 @@ def up(data_dir: Path, config: Path | None, file: Path | None, assignments: Sequ
         raise UsageError(f"--data-dir {data_dir}: cannot be created: {error.strerror}") from error
 
     def ready(plan: Plan) -> None:
-        assert plan.gateway is not None
-        grpc_address, http_address = bound(settings, plan.gateway)
+        gateway = cast("Gateway", next(part.service for part in plan.parts if part.name == "gateway"))
+        grpc_address, http_address = bound(settings, gateway)
         console = Screen()
         console.print(
             marked("[bold green]Muster is ready[/] after {} s. Ctrl-C stops it.", f"{time.monotonic() - began_s:.1f}")
@@ -299,9 +297,7 @@ def _everything(settings: MusterSettings, bus: Log, clock: Clock) -> Plan:
     )
     # The gateway starts last, so that its clients find everything ready, and stops first, so that no client is half
     # served.
-    return Plan(
-        [], [scheduler, *followers.parts, Part("gateway", gateway)], [gateway.ready, followers.view.healthy], gateway
-    )
+    return Plan([], [scheduler, *followers.parts, Part("gateway", gateway)], [gateway.ready, followers.view.healthy])
 
 
 def _in_two(settings: MusterSettings, bus: SqliteLog, clock: Clock) -> Plan:
@@ -322,7 +318,7 @@ def _in_two(settings: MusterSettings, bus: SqliteLog, clock: Clock) -> Plan:
     )
     opened = Opened("followers", followers.open, followers.close)
     parts = [scheduler, Part("followers", followers), Part("gateway", gateway)]
-    return Plan([opened], parts, [gateway.ready, followers.healthy], gateway)
+    return Plan([opened], parts, [gateway.ready, followers.healthy])
 
 
 def _following(settings: MusterSettings) -> list[str]:

@@ -18,6 +18,7 @@ from muster_client import AdminClient, Callbacks, RmClient, application, ask, co
 from muster_client.clock import Clock, SystemClock
 from muster_client.errors import AdminFailed
 from muster_proto.si.v1 import si_pb2 as si
+from muster_si.constants import CPU
 
 from muster_replay.live_plan import (
     BATCH,
@@ -284,7 +285,7 @@ class Live:
             if (running := self._jobs.get(name)) is not None and key in running.left:
                 used.update(running.job.resources)
         return (
-            f"== {len(self._placed)} tasks run on {used['vcore'] // 1000:,} of {capacity['vcore'] // 1000:,} vcores "
+            f"== {len(self._placed)} tasks run on {used[CPU] // 1000:,} of {capacity[CPU] // 1000:,} vcores "
             f"and {used[GPU]} of {capacity[GPU]} GPUs; {len(self._asked)} pending, {self.counts['ended']:,} ended, "
             f"{self.counts['preempted']} preempted"
         )
@@ -301,7 +302,7 @@ class Live:
 
 def _amounts(job: Job) -> str:
     gpus = job.resources.get(GPU, 0)
-    return f"{job.resources['vcore'] // 1000} vcores" + (f" and {gpus} GPUs" if gpus else "")
+    return f"{job.resources[CPU] // 1000} vcores" + (f" and {gpus} GPUs" if gpus else "")
 
 
 @contextlib.asynccontextmanager

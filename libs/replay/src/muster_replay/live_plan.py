@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from muster_si.constants import CPU, MEMORY
+
 from muster_replay.trace import Resources
 
 GPU = "nvidia.com/gpu"
@@ -39,8 +41,8 @@ partitions:
 """
 
 _GIB = 1 << 30
-_CPU_NODE: Resources = {"vcore": 32_000, "memory": 128 * _GIB}
-_GPU_NODE: Resources = {"vcore": 64_000, "memory": 512 * _GIB, GPU: 8}
+_CPU_NODE: Resources = {CPU: 32_000, MEMORY: 128 * _GIB}
+_GPU_NODE: Resources = {CPU: 64_000, MEMORY: 512 * _GIB, GPU: 8}
 NODES: dict[str, Resources] = {
     **{f"cpu-{number:02}": _CPU_NODE for number in range(1, 21)},
     **{f"gpu-{number:02}": _GPU_NODE for number in range(1, 7)},
@@ -107,7 +109,7 @@ def _round(chance: random.Random, numbers: dict[str, int], *, later: bool) -> li
 
     def job(user: str, queue: str, tasks: int, vcores: int, runs_s: tuple[float, float], gpus: int = 0) -> Job:
         numbers[user] = numbers.get(user, 0) + 1
-        resources = {"vcore": vcores * 1_000, "memory": vcores * 3 * _GIB, **({GPU: gpus} if gpus else {})}
+        resources = {CPU: vcores * 1_000, MEMORY: vcores * 3 * _GIB, **({GPU: gpus} if gpus else {})}
         count = max(1, round(tasks * chance.uniform(0.7, 1.3))) if later else tasks
         return Job(
             f"{user}-{numbers[user]}",

@@ -6,6 +6,8 @@ import math
 import random
 from dataclasses import dataclass, fields
 
+from muster_si.constants import CPU, MEMORY
+
 from muster_whatif.errors import WorkloadWrong
 from muster_whatif.workload import Machine, Task, Workload
 
@@ -55,7 +57,7 @@ def generate(what: Generator) -> Workload:
     """Returns the workload of a seed: the same for the same values."""
     dice = random.Random(what.seed)  # noqa: S311 - a simulation
     machines = [
-        Machine(f"node-{index + 1}", {"vcore": 1_000 * what.cores, "memory": 4 * what.cores * _GIB}, "node")
+        Machine(f"node-{index + 1}", {CPU: 1_000 * what.cores, MEMORY: 4 * what.cores * _GIB}, "node")
         for index in range(what.nodes)
     ]
     mean_vcore = sum(size[0] * weight for size, weight in zip(_SIZES, _WEIGHTS, strict=True)) / sum(_WEIGHTS)
@@ -73,7 +75,7 @@ def generate(what: Generator) -> Workload:
                 f"app-{queue}-{user}-{number // (_TASKS_OF_AN_APPLICATION * what.users * what.queues)}",
                 f"root.queue-{queue + 1}",
                 f"user-{user + 1}",
-                {"vcore": vcore, "memory": memory * _GIB},
+                {CPU: vcore, MEMORY: memory * _GIB},
                 moment_s,
                 dice.lognormvariate(math.log(what.median_run_s), what.spread),
             )

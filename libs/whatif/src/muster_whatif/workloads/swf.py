@@ -11,6 +11,8 @@ import gzip
 from collections.abc import Iterator
 from pathlib import Path
 
+from muster_si.constants import CPU, MEMORY
+
 from muster_whatif.errors import WorkloadWrong
 from muster_whatif.workload import Machine, Task, Workload
 
@@ -40,7 +42,7 @@ def read(path: Path, cores_of_a_node: int = 0) -> Workload:
     nodes = _count(path, header, "MaxNodes") if "MaxNodes" in header else 0
     each = cores_of_a_node or (-(-processors // nodes) if nodes else 1)
     machines = [
-        Machine(f"node-{index + 1}", {"vcore": _MILLI * min(each, processors - index * each), "pods": each}, "node")
+        Machine(f"node-{index + 1}", {CPU: _MILLI * min(each, processors - index * each), "pods": each}, "node")
         for index in range(-(-processors // each))
     ]
     tasks: list[Task] = []
@@ -66,9 +68,9 @@ def _tasks(row: list[float], wanted: int, each: int) -> Iterator[Task]:
     user = f"user-{int(row[_USER])}" if row[_USER] >= 0 else "nobody"
     while left > 0:
         cores = min(left, each)
-        quantities = {"vcore": _MILLI * cores}
+        quantities = {CPU: _MILLI * cores}
         if row[_ASKED_KIB] > 0:
-            quantities["memory"] = int(row[_ASKED_KIB]) * _KIB * cores
+            quantities[MEMORY] = int(row[_ASKED_KIB]) * _KIB * cores
         yield Task(f"{job}.{(wanted - left) // each}", job, queue, user, quantities, row[_SUBMIT_S], row[_RUN_S])
         left -= cores
 

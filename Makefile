@@ -79,7 +79,7 @@ docs-serve: $(VENV)/.installed-docs ## the same at http://127.0.0.1:8000/, built
 	@$(BIN)/mkdocs serve --dev-addr 127.0.0.1:8000
 
 docs-version: $(VENV)/.installed-docs ## adds the site of this revision to the branch gh-pages as VERSION (and as latest); pushes nothing
-	@$(BIN)/mike deploy --update-aliases $(or $(VERSION),$$($(BIN)/python -c 'import importlib.metadata as m; print(m.version("muster"))')) latest
+	@PATH="$(abspath $(BIN)):$$PATH" mike deploy --update-aliases $(or $(VERSION),$$($(BIN)/python -c 'import importlib.metadata as m; print(m.version("muster"))')) latest
 
 recordings: install-dev ## docs/top-recording.svg and docs/page-recording.svg: muster top and the page while a cluster works
 	@$(BIN)/python scripts/recordings.py
@@ -128,7 +128,13 @@ chaos: install-dev ## all faults at once from a seed, with an auditor outside (S
 kubernetes-test: install-dev ## pods of a real Kubernetes control plane, which it builds once, under Muster
 	@$(MAKE) --no-print-directory -C deploy/kubernetes/shim build test
 	@$(BIN)/python tests/kubernetes/cluster.py build
+	MUSTER_REQUIRE_SERVERS=1 $(BIN)/pytest -v -m 'not kubernetes_long' tests/kubernetes $(PYTEST_ARGS)
+
+kubernetes-test-long: install-dev ## the same with kills of one process at a time, and the kills in turn three times
+	@$(MAKE) --no-print-directory -C deploy/kubernetes/shim build test
+	@$(BIN)/python tests/kubernetes/cluster.py build
 	MUSTER_REQUIRE_SERVERS=1 $(BIN)/pytest -v tests/kubernetes $(PYTEST_ARGS)
+	for turn in 2 3; do MUSTER_REQUIRE_SERVERS=1 $(BIN)/pytest -v tests/kubernetes/test_kills.py $(PYTEST_ARGS) || exit 1; done
 
 fuzz: install-dev ## mutated inputs for every decoder, as long as FUZZ_S says (FUZZ_S=600 SEED=7); findings go to tests/fuzz/found
 	@PYTHONPATH=tests $(BIN)/python -m fuzz --seconds $(FUZZ_S) $(if $(SEED),--seed $(SEED))

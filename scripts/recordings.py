@@ -1,5 +1,5 @@
 """Records `muster top` and the page while a small cluster works, as animated SVG: docs/top-recording.svg and
-docs/page-recording.svg.
+docs/page-recording.svg. It also draws the usage of that time into docs/history-usage.svg.
 
 `make recordings`. It starts Muster and a resource manager of its own on this machine, for half a minute, and Chromium
 (MUSTER_TEST_CHROMIUM, or the one on the PATH). The pictures contain nothing that is fetched from elsewhere.
@@ -35,6 +35,8 @@ FRAMES, FRAME_S = 14, 1.2
 COLUMNS, ROWS = 118, 40
 CELL_W, CELL_H, FONT_PX = 7.8, 17, 13
 PAGE_SIZE, SHOWN_WIDTH, QUALITY = {"width": 1180, "height": 760}, 944, 55
+# New applications of each moment: the load comes in waves.
+COMES = (3, 3, 3, 2, 1, 0, 0, 0, 0, 1)
 VIEWS = ("#/", "#/", "#/", "#/queues", "#/queues", "#/nodes", "#/nodes", "#/pending")
 
 QUEUES = """
@@ -231,7 +233,7 @@ async def recorded(cluster: Cluster, grpc: str, http: str, chromium: str) -> tup
         await page.goto(http)
         before = None
         for place in range(FRAMES):
-            await cluster.moment(new=3 if place % 4 == 0 else 1)
+            await cluster.moment(new=COMES[place % len(COMES)])
             await asyncio.sleep(FRAME_S)
             now = await metrics.get("", nodes_max=6)
             room = Room(queues=8, nodes=6, types=3)
@@ -268,12 +270,14 @@ async def main() -> int:
             cluster = Cluster(grpc)
             async with cluster.rm:
                 await cluster.begins()
-                for _ in range(16):  # until it is as busy as it will be
-                    await cluster.moment(new=2)
-                    await asyncio.sleep(0.6)
+                for number in range(36):  # some history before the recording
+                    await cluster.moment(new=COMES[number % len(COMES)])
+                    await asyncio.sleep(0.5)
                 frames, pictures = await recorded(cluster, grpc, f"http://{http}", chromium)
         finally:
             muster.stop()
+        plot = ["history", "usage", "--queue", "root", "--plot", str(DOCS / "history-usage.svg")]
+        await (await asyncio.create_subprocess_exec(*muster_command(*plot, "--data-dir", f"{place}/data"))).wait()
     size = (SHOWN_WIDTH, SHOWN_WIDTH * PAGE_SIZE["height"] // PAGE_SIZE["width"])
     for name, text in (("top-recording.svg", terminal(frames)), ("page-recording.svg", slides(pictures, size))):
         (DOCS / name).write_text(text, encoding="utf-8")

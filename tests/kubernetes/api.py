@@ -80,7 +80,6 @@ class Api:
         # One for each thread: an answer once never reached the thread that waited for it.
         self._make = lambda: httpx.Client(base_url=cluster["server"], verify=verify, headers=headers, timeout=60.0)
         self._clients = threading.local()
-        self._made: list[httpx.Client] = []
         self._pool = ThreadPoolExecutor(8, thread_name_prefix="api")
 
     @property
@@ -88,12 +87,16 @@ class Api:
         client: httpx.Client | None = getattr(self._clients, "client", None)
         if client is None:
             client = self._clients.client = self._make()
-            self._made.append(client)
         return client
 
     def close(self) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        for client in self._made:
+        """Ends this thread's connections. Others end with their threads.
+
+        (A connection that was closed under a reading thread made it read from the next one with the same descriptor.)
+        """
+        self._pool.shutdown(cancel_futures=True)
+        client: httpx.Client | None = getattr(self._clients, "client", None)
+        if client is not None:
             client.close()
 
     def ready(self) -> bool:

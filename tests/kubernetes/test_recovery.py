@@ -27,6 +27,7 @@ def some_are_placed(cluster: Rig, namespace: str, count: int) -> None:
     eventually(lambda: len(cluster.placed(namespace)) >= count, f"{count} pods are placed")
 
 
+@pytest.mark.kubernetes_long
 def test_a_killed_shim_comes_back(cluster: Rig, bindings: Bindings) -> None:
     space = cluster.namespace("shim-killed")
     burst(cluster, space)
@@ -40,6 +41,7 @@ def test_a_killed_shim_comes_back(cluster: Rig, bindings: Bindings) -> None:
     assert bindings.twice() == {}
 
 
+@pytest.mark.kubernetes_long
 def test_a_killed_muster_comes_back(cluster: Rig, bindings: Bindings) -> None:
     space = cluster.namespace("muster-killed")
     burst(cluster, space)
@@ -87,6 +89,7 @@ def test_what_happens_while_muster_is_away_is_told_later(cluster: Rig) -> None:
 
 
 @pytest.mark.own_control_plane
+@pytest.mark.kubernetes_long
 def test_a_restarted_apiserver_stops_nothing(
     cluster: Rig, control_plane: ControlPlane | None, bindings: Bindings
 ) -> None:

@@ -99,7 +99,7 @@ def test_problems_have_a_place_that_editors_understand(
 
 def test_a_refused_call_is_one_line(gateway: AdminGateway, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     gateway.answer = (grpc.StatusCode.FAILED_PRECONDITION, "rmID 'my-rm' is not registered")
-    assert _apply(gateway, file) == 1
+    assert _apply(gateway, file) == 2
     assert capsys.readouterr().err == (
         f"muster: {gateway.address}: rmID 'my-rm' is not registered (FAILED_PRECONDITION)\n"
     )

@@ -188,7 +188,7 @@ def test_of_several_rms_one_must_be_named(
     several = 'Several resource managers are registered, name one with "rm": a, b'
     gateway.answers = [(Code.INVALID_ARGUMENT, several)]
     assert top(gateway, *(["--once"] if once else [])) == 2
-    assert capsys.readouterr().err == f"muster: {gateway.address}: {several}\n"
+    assert capsys.readouterr().err == f"muster: {gateway.address}: {several} (INVALID_ARGUMENT)\n"
 
 
 @pytest.mark.parametrize("once", [True, False])
@@ -196,7 +196,7 @@ def test_a_refusal_is_one_clear_line(
     gateway: MetricsGateway, capsys: pytest.CaptureFixture[str], *, once: bool
 ) -> None:
     gateway.answers = [(Code.NOT_FOUND, "Resource manager not found: 'nope'")]
-    assert top(gateway, "--rm", "nope", *(["--once"] if once else [])) == 1
+    assert top(gateway, "--rm", "nope", *(["--once"] if once else [])) == 2
     assert capsys.readouterr().err == f"muster: {gateway.address}: Resource manager not found: 'nope' (NOT_FOUND)\n"
 
 

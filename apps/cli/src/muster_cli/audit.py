@@ -22,7 +22,7 @@ from rich.table import Table
 from muster_cli.audit_flags import AuditWanted
 from muster_cli.errors import CommandError, UsageError
 from muster_cli.events import time_ns
-from muster_cli.operating import access_to, console
+from muster_cli.operating import access_to, console, refusal
 from muster_cli.settings import load
 
 Entry = dict[str, Any]
@@ -59,7 +59,7 @@ def show(wanted: AuditWanted, settings: Path | None, assignments: Sequence[str])
     try:
         asyncio.run(_of_gateway(wanted, access, query))
     except AdminRefused as error:
-        raise CommandError(f"{wanted.gateway}: {error.details} ({error.code.name})") from error
+        raise refusal(wanted.gateway, error) from error
     except AdminFailed as error:
         raise CommandError(f"{wanted.gateway}: no answer: {error.details} ({error.code.name})") from error
     return 0

@@ -12,7 +12,7 @@ from muster_runtime.terminal import Screen, marked
 
 from muster_cli.common import NO_ACCESS_FLAGS, AccessFlags
 from muster_cli.errors import CommandError, UsageError
-from muster_cli.operating import access_to, only_one
+from muster_cli.operating import access_to, only_one, refusal
 from muster_cli.queue_config import read
 
 # Greatest number of changes in an answer (proto/muster/v1/admin.proto).
@@ -36,7 +36,7 @@ def apply(
     try:
         rm_id, answer = asyncio.run(_ask(gateway, rm_id, text, timeout_s, access))
     except AdminRefused as error:
-        raise CommandError(f"{gateway}: {error.details} ({error.code.name})") from error
+        raise refusal(gateway, error) from error
     except AdminFailed as error:
         raise CommandError(
             f"{gateway}: {error.details} ({error.code.name}); it may be in force; applying it again is safe"

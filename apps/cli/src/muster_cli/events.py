@@ -9,14 +9,13 @@ from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import grpc
 from muster_client.errors import AdminFailed, AdminRefused
 from muster_client.events_client import Event, EventBatch, EventFilter, EventsClient, Place
 from muster_runtime.terminal import say, say_json
 
 from muster_cli.errors import CommandError, UsageError
 from muster_cli.events_flags import Wanted
-from muster_cli.operating import access_to
+from muster_cli.operating import access_to, refusal
 
 # Columns wide enough for most values; a longer value moves the rest of its line to the right.
 _COLUMNS = (("time (UTC)", 23), ("id", 8), ("what", 34), ("object", 28), ("reference", 28))
@@ -120,8 +119,7 @@ def _run(wanted: Wanted, asked: Callable[[EventsClient], Awaitable[None]]) -> in
     try:
         asyncio.run(connected())
     except AdminRefused as error:
-        text = f"{wanted.gateway}: {error.details} ({error.code.name})"
-        raise (UsageError if error.code is grpc.StatusCode.INVALID_ARGUMENT else CommandError)(text) from error
+        raise refusal(wanted.gateway, error) from error
     except AdminFailed as error:
         raise CommandError(f"{wanted.gateway}: no answer: {error.details} ({error.code.name})") from error
     return 0

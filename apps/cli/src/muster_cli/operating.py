@@ -105,16 +105,18 @@ def run(operator: Operator, asked: Callable[[], Awaitable[T]]) -> T:
     try:
         return asyncio.run(awaited())
     except AdminRefused as error:
-        kind = UsageError if _is_unknown_name(error) else CommandError
-        raise kind(f"{operator.gateway}: {error.details} ({error.code.name})") from error
+        raise refusal(operator.gateway, error) from error
     except AdminFailed as error:
         raise CommandError(f"{operator.gateway}: no answer: {error.details} ({error.code.name})") from error
 
 
-def _is_unknown_name(error: AdminRefused) -> bool:
-    """Tells whether Muster does not know what the call names: an RM, a queue, a node, an application, an ask."""
+def refusal(gateway: str, error: AdminRefused) -> CommandError:
+    """Returns a gateway's refusal as the command's error: a UsageError if the call is wrong, or names an RM, a queue, a
+    node, an application or an ask that Muster does not know.
+    """
     unregistered = error.code.name == "FAILED_PRECONDITION" and "is not registered" in error.details
-    return error.code.name == "NOT_FOUND" or unregistered
+    is_wrong = error.code.name in ("INVALID_ARGUMENT", "NOT_FOUND") or unregistered
+    return (UsageError if is_wrong else CommandError)(f"{gateway}: {error.details} ({error.code.name})")
 
 
 async def only_one(admin: AdminClient, timeout_s: float) -> str:

@@ -7,7 +7,6 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 
-import grpc
 from muster_client.access import Access
 from muster_client.errors import AdminFailed, AdminRefused
 from muster_client.metrics_client import MetricsClient, MetricsSnapshot, as_json
@@ -17,7 +16,7 @@ from rich.live import Live
 
 from muster_cli.common import NO_ACCESS_FLAGS, AccessFlags
 from muster_cli.errors import CommandError, UsageError
-from muster_cli.operating import access_to, say_table
+from muster_cli.operating import access_to, refusal, say_table
 from muster_cli.top_screen import Room, screen
 
 INTERVAL_MIN_S = 0.1
@@ -61,9 +60,7 @@ def top(asked: Asked) -> int:
     try:
         asyncio.run(_show(asked, access))
     except AdminRefused as error:
-        if error.code is grpc.StatusCode.INVALID_ARGUMENT:  # such as several RMs and none named
-            raise UsageError(f"{asked.gateway}: {error.details}") from error
-        raise CommandError(f"{asked.gateway}: {error.details} ({error.code.name})") from error
+        raise refusal(asked.gateway, error) from error
     except AdminFailed as error:
         raise CommandError(f"{asked.gateway}: no answer: {error.details} ({error.code.name})") from error
     return 0

@@ -310,7 +310,9 @@ func TestAQuestionIsAnsweredBehindWhatWasAllocated(t *testing.T) {
 		return fmt.Errorf("beside %v", s.placed)
 	}
 	r := &gatewayRig{}
-	connected(t, r, s)
+	scheduler, _ := connected(t, r, s)
+	// As in life, nodes are answered before anything is allocated: a number below the first one is of an earlier registration.
+	scheduler.nodes.progress.came(4)
 	r.allocated <- numbered(&si.AllocationResponse{New: []*si.Allocation{{AllocationKey: "a"}}}, 5)
 	r.questions <- &muster.ToResourceManager{
 		ResponseSequence: 6,

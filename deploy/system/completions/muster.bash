@@ -16,7 +16,7 @@ _muster() {
 
   # Detect command path by collecting valid command words only
   local -a cmd_path=()
-  local all_paths='|topics|topics create|topics verify|topics grow|topics describe|config|config check|config diff|config apply|config show|context|context list|context set|context use|context delete|admin|admin rms|admin pause|admin resume|admin forget|admin drain|admin undrain|admin dump|admin validate|events|events watch|events batch|explain|explain ask|explain application|explain queue|explain node|explain preemption|history|history app|history usage|history queues|history nodes|up|gateway|scheduler|view|event-publisher|derive|replay-trace|demo|simulate|what-if|health|backup|restore|verify|migrate|top|get|audit|version|completion|'
+  local all_paths='|topics|topics create|topics verify|topics grow|topics describe|config|config check|config diff|config apply|config show|context|context list|context set|context use|context delete|admin|admin rms|admin pause|admin resume|admin forget|admin drain|admin undrain|admin dump|admin validate|events|events watch|events batch|explain|explain ask|explain application|explain queue|explain node|explain preemption|history|history app|history usage|history queues|history nodes|simulate|what-if|up|gateway|scheduler|view|event-publisher|derive|replay-trace|demo|health|backup|restore|verify|migrate|top|get|audit|version|completion|'
   local i skip_next=0
   for ((i=1; i<COMP_CWORD; i++)); do
     local word="${COMP_WORDS[i]}"

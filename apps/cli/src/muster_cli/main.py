@@ -36,11 +36,10 @@ from muster_cli.common import (
 from muster_cli.errors import CommandError, UsageError
 from muster_cli.events_flags import Wanted
 from muster_cli.history.commands import history_app
-from muster_cli.history.source import HistoryFlags
-from muster_cli.history.source import find as find_history
 from muster_cli.operator_commands import admin_app, explain_app
 from muster_cli.probe import DEFAULT_ADDRESS
 from muster_cli.reach import check_reachable
+from muster_cli.what_if_commands import simulate, what_if
 
 
 def _default(value: object) -> str | None:
@@ -65,12 +64,13 @@ app.command(events_app)
 app.command(explain_app)
 history_app.group = HISTORY
 app.command(history_app)
+app.command(simulate, group=HISTORY)
+app.command(what_if, group=HISTORY)
 
 
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _COMMON = Common()
 _WANTED = Wanted()
-_HISTORY_FLAGS = HistoryFlags()
 _AUDIT = AuditWanted()
 
 
@@ -256,99 +256,6 @@ def demo(
             raise UsageError("--live plays no trace and has no report: expected it without TRACE, --json and --keep")
         return main_live(data_dir=data_dir, seed=seed)
     return main_demo(trace or OPENB, data_dir=data_dir, json_file=json, keep=keep, timeout_s=timeout_s)
-
-
-@app.command(group=HISTORY)
-def simulate(
-    trace: str,
-    *,
-    config: list[Path] | None = None,
-    nodes: list[str] | None = None,
-    seeds: int = 1,
-    speed: float = 1.0,
-    tick_s: float = 0.0,
-    until_s: float | None = None,
-    processes: int = 0,
-    keep: Path | None = None,
-    search: str = "",
-    goal: str = "",
-    json: ReportFile = None,
-    html: Path | None = None,
-) -> int:
-    """Plays a trace through the scheduler's core in virtual time, under several configurations side by side.
-
-    Nothing needs to run. The workload's own configuration comes first, then each --config; each --nodes is played with
-    each of them (docs/what-if.md).
-
-    :param trace: directory with nodes.csv.gz and pods.csv.gz, a file of the Standard Workload Format (.swf, .swf.gz),
-        or generate:tasks=10000,nodes=100,load=0.9.
-    :param config: another queue configuration (YAML); may be given several times.
-    :param nodes: other machines: +20:KIND or -3:KIND; may be given several times.
-    :param seeds: of a generated workload; figures then have an interval.
-    :param speed: so many times as dense do tasks arrive.
-    :param tick_s: handle together what happens within so many seconds; larger is faster and coarser.
-    :param until_s: the last moment [when all tasks have ended].
-    :param processes: at the same time [one for each core].
-    :param keep: folder for finished plays: the same command goes on there after an interruption.
-    :param search: instead of a comparison: how many more machines of this kind reach --goal, with the last --config.
-    :param goal: "p95 wait of root.ml < 10m"; p50 or max; of a queue, "of user NAME", "of priority N", or of all tasks.
-    :param json: also write the figures there, as JSON; "-": to standard output, instead of the table.
-    :param html: also write a report there, one HTML file.
-    """
-    from muster_whatif.sources import Source
-
-    from muster_cli import simulating
-
-    if bool(search) != bool(goal):
-        raise UsageError("--search and --goal belong together")
-    if search:
-        chosen = config[-1] if config else None
-        return simulating.search(
-            Source(trace, speed=speed), chosen, search, goal, tick_s=tick_s, until_s=until_s, keep=keep, json_file=json
-        )
-    return simulating.simulate(
-        Source(trace, speed=speed),
-        config or [],
-        nodes or [],
-        seeds=seeds,
-        tick_s=tick_s,
-        until_s=until_s,
-        processes=processes,
-        keep=keep,
-        json_file=json,
-        html_file=html,
-    )
-
-
-@app.command(group=HISTORY)
-def what_if(
-    *,
-    as_it_was: Path | None = None,
-    config: list[Path] | None = None,
-    nodes: list[str] | None = None,
-    tick_s: float = 0.0,
-    save: Path | None = None,
-    json: ReportFile = None,
-    html: Path | None = None,
-    flags: HistoryFlags = _HISTORY_FLAGS,
-    common: Common = _COMMON,
-) -> int:
-    """Plays what really happened again, under another configuration or with other machines (docs/what-if.md).
-
-    :param as_it_was: the queue configuration that was in force; it is played first, and held against what happened.
-    :param config: another queue configuration (YAML); may be given several times.
-    :param nodes: other machines: +20:size-1 or -3:size-1; may be given several times.
-    :param tick_s: handle together what happens within so many seconds.
-    :param save: also keep the workload in this file, NAME.workload.json, for `muster simulate`.
-    :param json: also write the figures there, as JSON; "-": to standard output, instead of the table.
-    :param html: also write a report there, one HTML file.
-    """
-    from muster_cli.history.playing import what_if as played
-
-    source = find_history(flags, common.settings, common.set)
-    return played(
-        source, flags.rm, as_it_was, config or [], nodes or [], tick_s=tick_s, save=save, json_file=json, html_file=html
-    )
 
 
 @app.command(group=LOOK)

@@ -4,8 +4,8 @@ import { ApiError, json, post, url } from "./api.js";
 import { h } from "./dom.js";
 
 // The audit entry is written with the action. The view of the trail may be a moment behind it.
-const AUDIT_TRIES = 20;
-const AUDIT_WAIT_MS = 250;
+const AUDIT_TRIES = 120;
+const AUDIT_WAIT_MS = 500;
 // The clocks of browser and server may differ by this much; the newest entry that fits counts.
 const CLOCKS_MS = 15 * 60_000;
 
@@ -38,15 +38,21 @@ function confirm(context, action, { title, says, verb, query = {}, reason = fals
     said.textContent = "";
     try {
       const began = Date.now();
+      const before = context.me.role === "admin" ? await newest(context, action, rm, began) : null;
       const answer = await post(url(["ws", "v1", "operate", action], { rm, ...query, reason: reason ? form.elements.reason.value.trim() : "" }));
       const done = answer.changed ? answer.description || "Done." : `It was so already. ${answer.description}`;
-      const line = context.me.role === "admin" ? await entry(context, action, rm, began) : null;
+      const trail = h("p", { class: "note" }, "The audit trail has it; the role admin reads it.");
       form.replaceChildren(
         h("h2", { id: "asked" }, title), h("p", { role: "status" }, done),
-        line ? h("p", { class: "code audit" }, `${new Date(line.time / 1e6).toISOString()} ${line.identity} ${line.action} ${line.rmId} ${line.result}`) : h("p", { class: "note" }, "The audit trail has it; the role admin reads it."),
+        trail,
         h("div", { class: "choice" }, h("button", { type: "button", autofocus: true, on: { click: () => dialog.close() } }, "Close")));
       form.querySelector("button").focus();
       context.stale();
+      if (context.me?.role !== "admin") return;
+      trail.textContent = "The audit trail …";
+      const line = await entry(context, action, rm, began, before?.id, dialog);
+      trail.textContent = line ? `${new Date(line.time / 1e6).toISOString()} ${line.identity} ${line.action} ${line.rmId} ${line.result}` : "The audit trail does not show it yet: muster audit has it later.";
+      if (line) trail.className = "code audit";
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
       said.textContent = error.message;
@@ -55,16 +61,21 @@ function confirm(context, action, { title, says, verb, query = {}, reason = fals
   }
 }
 
-/** The newest entry of the trail for an action of this reader; null: not found. */
-async function entry(context, action, rm, began) {
+/** The newest entry of the trail for such an action of this reader; null: none, or no answer. */
+async function newest(context, action, rm, began) {
   const address = url(["ws", "v1", "audit"], { rm, action, identity: context.me.identity, from: ((began - CLOCKS_MS) / 1000).toFixed(3), limit: 1000 });
-  for (let tries = 0; tries < AUDIT_TRIES; tries += 1) {
-    try {
-      const { entries } = (await json(address, AbortSignal.timeout(30_000))).data;
-      if (entries.length) return entries.at(-1);
-    } catch (error) {
-      if (!(error instanceof ApiError) || !error.away) return null;
-    }
+  try {
+    return (await json(address, AbortSignal.timeout(30_000))).data.entries.at(-1) ?? null;
+  } catch {
+    return null;
+  }
+}
+
+/** The entry of an action that was just done; null: not found. `before`: the id of the newest entry before it. */
+async function entry(context, action, rm, began, before, dialog) {
+  for (let tries = 0; tries < AUDIT_TRIES && dialog.open; tries += 1) {
+    const found = await newest(context, action, rm, began);
+    if (found && found.id !== before) return found;
     await new Promise((resolve) => setTimeout(resolve, AUDIT_WAIT_MS));
   }
   return null;

@@ -132,7 +132,7 @@ async def test_a_pause_outlives_a_kill_and_ends_when_an_operator_says_so(up: Up,
         )
         code, said = muster_process(up, "explain", "queue", "root.b")
         assert (code, said) == (
-            1, f"muster: {up.grpc}: queue 'root.b' in partition 'default': Queue not found (NOT_FOUND)\n",
+            2, f"muster: {up.grpc}: queue 'root.b' in partition 'default': Queue not found (NOT_FOUND)\n",
         )  # fmt: skip
         file = tmp_path / "dump.json"
         assert muster(up, "admin", "dump", "--output", str(file))[0] == 0

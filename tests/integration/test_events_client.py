@@ -198,7 +198,7 @@ async def test_the_command_prints_batches(printed: Printed) -> None:
         (("--newest", "-1"), 2, "--newest -1: expected 0 or more"),
         (("--count", "0"), 2, "--count 0: expected at least 1"),
         (("--queue", "default"), 2, "filter.queue: 'default', expected a full path"),
-        (("--rm", "nope"), 1, "rm_id: no events of 'nope'; known RMs: 'rm' (NOT_FOUND)"),
+        (("--rm", "nope"), 2, "rm_id: no events of 'nope'; known RMs: 'rm' (NOT_FOUND)"),
     ],
 )
 async def test_a_wrong_command_is_one_clear_line(

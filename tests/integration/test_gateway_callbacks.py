@@ -540,7 +540,7 @@ async def _forget(world: Rig) -> None:
         for key in [key async for key in store._redis.scan_iter(match=f"{store._prefix}*")]:
             await store._redis.delete(key)
     else:
-        for table in ("session", "seat", "cursor", "lease", "marker"):
+        for table in ("session", "seat", "cursor", "lease", "fill"):
             await store._run(store._execute, f"DELETE FROM {table}", ())
 
 

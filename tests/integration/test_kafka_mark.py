@@ -23,6 +23,7 @@ async def test_recreated_topics_are_a_lost_log(kafka_bootstrap: str) -> None:
         partitions=1,
         kafka_bootstrap_servers=kafka_bootstrap,
         topic_prefix=f"mark-{secrets.token_hex(4)}.",
+        kafka_start_timeout_s=120.0,  # a busy machine has removed topics and new ones at the same time
     )
     topics, sessions = settings.topics(), MemorySessions(SystemClock())
 

@@ -5,6 +5,7 @@ Modules that import them are imported where they are used. Without the package, 
 
 from __future__ import annotations
 
+import sys
 from importlib.util import find_spec
 
 # Import package → extra. A test holds it to pyproject.toml.
@@ -29,14 +30,19 @@ def require(package: str, needed_by: str) -> None:
     :param package: one of EXTRAS.
     :param needed_by: for the message, such as "log.backend = kafka".
     """
-    if find_spec(package) is None:
+    if not _is_there(package):
         raise ExtraMissing(f"{needed_by} needs {_how(package)}", name=package)
+
+
+def _is_there(package: str) -> bool:
+    # (A loaded package that takes its own place, as faust does, has no spec that find_spec accepts.)
+    return sys.modules.get(package) is not None or find_spec(package) is not None
 
 
 def explained(error: ImportError) -> str:
     """Returns the error's text, and for a package of an extra how it is installed."""
     package = (error.name or "").partition(".")[0]
-    if isinstance(error, ExtraMissing) or package not in EXTRAS or find_spec(package) is not None:
+    if isinstance(error, ExtraMissing) or package not in EXTRAS or _is_there(package):
         return str(error)
     return f"this needs {_how(package)}"
 

@@ -60,7 +60,7 @@ async def test_restart_ring_rest_and_history(kafka_bootstrap: str, tmp_path: Pat
                     f"app-{n}" for n in range(start, start + 20)
                 ]
         # (The first one is in the group until its session ends.)
-        await eventually(lambda: second.facts()["event-publisher"]["exports"] == [0]  # type: ignore[index])
+        await eventually(lambda: second.facts()["event-publisher"]["exports"] == [0])  # type: ignore[index]
         await second.stop()
         # 3. history has every event once
         query = f"select id from read_parquet('{tmp_path}/**/*.parquet') order by id"

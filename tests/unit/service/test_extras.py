@@ -51,7 +51,7 @@ def test_what_is_installed_is_required_silently() -> None:
 
 
 def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extras, "find_spec", lambda name: None)
+    monkeypatch.setattr(extras, "_is_there", lambda name: False)
     with pytest.raises(
         ExtraMissing, match=r"^log.backend = kafka needs the package aiokafka, which .* 'muster\[kafka\]'$"
     ):

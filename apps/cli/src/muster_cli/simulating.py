@@ -58,7 +58,7 @@ def simulate(
             scenario.cluster()
             scenario.machines(workload)
         sources = (
-            [replace(source, seed=_first_seed(source) + number) for number in range(seeds)] if seeds > 1 else [source]
+            [replace(source, seed=source.first_seed() + number) for number in range(seeds)] if seeds > 1 else [source]
         )
         points = [Point(each, scenario, tick_s, until_s) for scenario in scenarios for each in sources]
         found = _played(points, len(workload.tasks), processes, keep)
@@ -156,13 +156,6 @@ def _held_against(started_s: Mapping[str, float], found: Figures | None) -> list
     never = sum(1 for each in differences if each is None)
     said = f"played as it was, {near:,} of {len(differences):,} tasks start within {_NEAR_S:g} s of when they did"
     return [said + (f", {never:,} do not start" if never else "")]
-
-
-def _first_seed(source: Source) -> int:
-    from muster_whatif.sources import GENERATE
-    from muster_whatif.workloads.generated import Generator
-
-    return source.seed if source.seed is not None else Generator.parse(source.text.removeprefix(GENERATE)).seed
 
 
 def _played(points: Sequence[Point], tasks: int, processes: int, keep: Path | None) -> list[Figures]:

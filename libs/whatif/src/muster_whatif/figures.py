@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from muster_whatif.play import Life, Played, steps
@@ -156,18 +156,20 @@ def jain(shares: Sequence[float]) -> float:
     return sum(shares) ** 2 / (len(shares) * squares) if squares else 1.0
 
 
-def _grouped(lives: Iterable[Life], key: Callable[[Life], str]) -> dict[str, Waits]:
+def _groups(lives: Iterable[Life], key: Callable[[Life], str]) -> dict[str, list[Life]]:
+    """Returns the lives by key, in the keys' order."""
     groups: dict[str, list[Life]] = defaultdict(list)
     for life in lives:
         groups[key(life)].append(life)
-    return {name: waits(groups[name]) for name in sorted(groups)}
+    return dict(sorted(groups.items()))
+
+
+def _grouped(lives: Iterable[Life], key: Callable[[Life], str]) -> dict[str, Waits]:
+    return {name: waits(group) for name, group in _groups(lives, key).items()}
 
 
 def _by(lives: Iterable[Life], key: Callable[[Life], str], until_s: float) -> dict[str, dict[str, float]]:
-    groups: dict[Hashable, list[Life]] = defaultdict(list)
-    for life in lives:
-        groups[key(life)].append(life)
-    return {str(name): _resource_seconds(groups[name], until_s) for name in sorted(groups, key=str)}
+    return {name: _resource_seconds(group, until_s) for name, group in _groups(lives, key).items()}
 
 
 def _resource_seconds(lives: Iterable[Life], until_s: float) -> dict[str, float]:

@@ -44,7 +44,7 @@ from muster_core.model.outcome import (
 from muster_core.scheduler import SchedulerCore
 
 from muster_whatif.scenario import Scenario
-from muster_whatif.workload import NS_PER_S, Task, Workload
+from muster_whatif.workload import NS_PER_S, Task, Workload, total
 
 # Far from 0, which the core takes for "never".
 _BEGIN_NS = 1_000_000_000 * NS_PER_S
@@ -117,11 +117,7 @@ class _Play:
         self._partition = next(iter(self._core.partitions))
         self._machines = scenario.machines(workload)
         self._progress = progress
-        capacity: dict[str, int] = {}
-        for machine in self._machines:
-            for name, quantity in machine.quantities.items():
-                capacity[name] = capacity.get(name, 0) + quantity
-        self._played = Played(scenario, {task.name: Life(task) for task in workload.tasks}, capacity)
+        self._played = Played(scenario, {task.name: Life(task) for task in workload.tasks}, total(self._machines))
         self._arrivals = iter(workload.tasks)
         self._next: Task | None = next(self._arrivals, None)
         self._ends: list[tuple[int, int, str, int]] = []  # (moment, order, task, which run)

@@ -31,6 +31,10 @@ class Source:
     def is_generated(self) -> bool:
         return self.text.startswith(GENERATE)
 
+    def first_seed(self) -> int:
+        """Returns the generator's seed. Raises WorkloadWrong."""
+        return self._generator().seed
+
     def read(self) -> Workload:
         """Returns the workload. Raises WorkloadWrong."""
         workload = self._read()
@@ -40,10 +44,13 @@ class Source:
         facts = [*workload.facts, f"tasks arrive {self.speed:g} times as fast"]
         return replace(workload, tasks=tasks, facts=facts)
 
+    def _generator(self) -> generated.Generator:
+        what = generated.Generator.parse(self.text.removeprefix(GENERATE))
+        return what if self.seed is None else replace(what, seed=self.seed)
+
     def _read(self) -> Workload:
         if self.is_generated:
-            what = generated.Generator.parse(self.text.removeprefix(GENERATE))
-            return generated.generate(what if self.seed is None else replace(what, seed=self.seed))
+            return generated.generate(self._generator())
         path = Path(self.text)
         if path.is_dir():
             return openb.read(path)

@@ -32,6 +32,8 @@ from pydantic import BaseModel, SecretBytes, SecretStr, ValidationError
 ENVIRONMENT_PREFIX = "MUSTER_"
 SEPARATOR = "__"
 
+MAX_DEPTH = 32  # the names in a setting's path: settings have up to four; a dotted TOML key can have thousands
+
 _ADDRESS = re.compile(r"^[a-z][a-z0-9+.-]*://")
 
 SettingPath = tuple[str, ...]
@@ -214,6 +216,8 @@ def _read_file(file: Path, known: Mapping[SettingPath, object]) -> Iterator[tupl
         raise SettingsError([f"{file}: is nested too deeply"]) from error
 
     def walk(prefix: SettingPath, value: object) -> Iterator[tuple[SettingPath, object]]:
+        if len(prefix) > MAX_DEPTH:
+            raise SettingsError([f"{file}: {'.'.join(prefix[:3])}... is nested too deeply"])
         if isinstance(value, dict) and prefix not in known:
             for name, inner in value.items():
                 yield from walk((*prefix, name), inner)

@@ -125,16 +125,22 @@ chaos: install-dev ## all faults at once from a seed, with an auditor outside (S
 	@scripts/test-servers
 	@PYTHONPATH=tests $(BIN)/python -m chaos.storm.run --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(CHAOS_ARGS)
 
-kubernetes-test: install-dev ## pods of a real Kubernetes control plane, which it builds once, under Muster
-	@$(MAKE) --no-print-directory -C deploy/kubernetes/shim build test
-	@$(BIN)/python tests/kubernetes/cluster.py build
-	MUSTER_REQUIRE_SERVERS=1 $(BIN)/pytest -v -m 'not kubernetes_long' tests/kubernetes $(PYTEST_ARGS)
+# (The images are tested where Docker is.)
+KUBERNETES_TESTS = MUSTER_REQUIRE_SERVERS=1 $(BIN)/pytest -v --durations=15
+ONLY_WITH_DOCKER = $(shell docker info >/dev/null 2>&1 || echo ' and not docker')
 
-kubernetes-test-long: install-dev ## the same with kills of one process at a time, and the kills in turn three times
+kubernetes-programs: install-dev
+	@docker info >/dev/null 2>&1 || echo 'Docker is not here: the images are not tested'
 	@$(MAKE) --no-print-directory -C deploy/kubernetes/shim build test
 	@$(BIN)/python tests/kubernetes/cluster.py build
-	MUSTER_REQUIRE_SERVERS=1 $(BIN)/pytest -v tests/kubernetes $(PYTEST_ARGS)
-	for turn in 2 3; do MUSTER_REQUIRE_SERVERS=1 $(BIN)/pytest -v tests/kubernetes/test_kills.py $(PYTEST_ARGS) || exit 1; done
+	@scripts/helm version --short
+
+kubernetes-test: kubernetes-programs ## pods of a real Kubernetes control plane, which it builds once, under Muster
+	$(KUBERNETES_TESTS) -m 'not kubernetes_long$(ONLY_WITH_DOCKER)' tests/kubernetes $(PYTEST_ARGS)
+
+kubernetes-test-long: kubernetes-programs ## the same with kills of one process at a time, and the kills in turn three times
+	$(KUBERNETES_TESTS) -m 'kubernetes$(ONLY_WITH_DOCKER)' tests/kubernetes $(PYTEST_ARGS)
+	for turn in 2 3; do $(KUBERNETES_TESTS) tests/kubernetes/test_kills.py $(PYTEST_ARGS) || exit 1; done
 
 fuzz: install-dev ## mutated inputs for every decoder, as long as FUZZ_S says (FUZZ_S=600 SEED=7); findings go to tests/fuzz/found
 	@PYTHONPATH=tests $(BIN)/python -m fuzz --seconds $(FUZZ_S) $(if $(SEED),--seed $(SEED))

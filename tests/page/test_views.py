@@ -38,9 +38,23 @@ async def test_the_overview_has_gauges_states_reasons_and_plots(muster: Up, open
     await expect(page.locator(".states")).to_contain_text("Running9")
     await expect(page.locator(".reasons li").first).to_contain_text("A queue is at its max33")
     plots = page.locator(".plot svg")
-    await expect(plots).to_have_count(2)
-    await expect(plots.first).to_have_attribute("aria-label", re.compile(r"Running applications: 9 now; least \d+"))
-    assert await page.locator(".plot path.line").count() == 2
+    await expect(plots).to_have_count(6)
+    await expect(plots.nth(4)).to_have_attribute("aria-label", re.compile(r"Running applications: 9 now; least \d+"))
+    assert await page.locator(".plot path.line").count() >= 5
+
+
+async def test_the_history_is_that_of_the_log_over_hours_and_days(muster: Up, opened: Opened) -> None:
+    page = await opened(f"{muster.http}/#/overview?{PROD}")
+    cores = page.locator(".plot svg").first
+    await expect(cores).to_have_attribute("aria-label", re.compile("In use: cores: 299 now"))
+    made = page.get_by_role("figure").filter(has_text="Allocations made in 1 min")
+    await expect(made).to_be_visible()
+    await page.get_by_role("link", name="7 d").click()
+    await expect(page).to_have_url(re.compile(r"#/overview\?.*span=7\+d"))
+    await expect(page.get_by_role("figure").filter(has_text="Allocations made in 2 h")).to_be_visible()
+    await expect(cores).to_have_attribute("aria-label", re.compile("In use: cores: 299 now"))
+    # The axis has days.
+    assert await cores.locator("text.axis", has_text=re.compile(r"^\d\d-\d\d$")).count() >= 4
 
 
 async def test_queues_are_a_tree_that_closes_and_opens(muster: Up, opened: Opened) -> None:

@@ -46,7 +46,7 @@ def _operation(action: str, summary: str, parameters: tuple[Parameter, ...] = (_
         right=Right.OPERATE,
         parameters=parameters,
         statuses=(200, 400, 404, 409, 503),
-        notes="Needs the header `X-Muster-Operate`, with any value. admin.md",
+        notes="Needs the header `X-Muster-Operate`, with any value. admin-http.md",
         why="the call of muster.v1.Admin; refused to pages of other hosts",
     )
 
@@ -63,7 +63,7 @@ def _configuration(action: str, summary: str, why: str) -> Route:
         statuses=(200, 400, 404, 409, 503),
         notes=(
             "The text is the body, in UTF-8. A text that is refused gets 200 with `accepted` false and its problems. "
-            "Needs the header `X-Muster-Operate`, with any value. admin.md"
+            "Needs the header `X-Muster-Operate`, with any value. admin-http.md"
         ),
         why=why,
         body=str,
@@ -120,7 +120,7 @@ GATEWAY = (
         right=Right.NONE,
         parameters=(Parameter("rm", "A resource manager, for `mayOperate` and `mayConfigure`."),),
         statuses=(200, 400),
-        notes="page.md",
+        notes="page-access.md",
         why="tells callers about themselves only",
     ),
     _operation("pause", "Pauses a resource manager", (_OPERATED, _REASON)),

@@ -1,4 +1,4 @@
-"""The caller's identity, and operators' actions over HTTP (docs/admin.md)."""
+"""The caller's identity, and operators' actions over HTTP (docs/admin-http.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each view on a screen and on a phone, light and dark: pictures for people, measured rules of legibility, and axe-core.
+"""Each view on a screen and on a phone, light and dark: pictures for people, rules of legibility, and axe-core.
 
 The pictures are in .artefacts/page: git ignores it, continuous integration keeps it.
 """
@@ -43,7 +43,8 @@ AXE = files("axe_playwright_python").joinpath("axe.min.js").read_text()
 WCAG = """async () => {
   const runOnly = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"];
   const found = await axe.run(document, { resultTypes: ["violations"], iframes: false, runOnly });
-  return found.violations.flatMap((one) => one.nodes.slice(0, 3).map((node) => `axe: ${one.id}: ${node.html.slice(0, 160)}`));
+  const told = (one) => one.nodes.slice(0, 3).map((node) => `axe: ${one.id}: ${node.html.slice(0, 160)}`);
+  return found.violations.flatMap(told);
 }"""
 SMALL = """() => [...document.querySelectorAll('body *')]
   .filter((one) => [...one.childNodes].some((child) => child.nodeType === 3 && child.data.trim()))

@@ -14,6 +14,8 @@ export const every_ms = 2000;
 const SLOW_EVERY_MS = 20_000;
 // The spans of the history: seconds, and about how many of them are one point.
 const SPANS = { "1 h": [3600, 60], "6 h": [21_600, 300], "1 d": [86_400, 900], "7 d": [604_800, 7200] };
+// As in style.css, .two: the least width of a plot, and the gap between two.
+const [PLOT, GAP] = [360, 14];
 const STATES = ["New", "Accepted", "Running", "Completing", "Completed", "Failing", "Failed", "Resuming", "Rejected"];
 
 export async function load(context) {
@@ -86,9 +88,12 @@ export function render(context, { snapshot, before, span, apps, containers, heal
 /** Charts of the chosen span. Usage is from the log; the view samples the two counts, a day at most. */
 function history(context, { span, usage, apps, containers, alone, scheduler }) {
   const now = Date.now();
-  const about = { width: plotWidth(context), now, begin: now - SPANS[span][0] * 1000 };
-  const since = (points) => points.filter(([at]) => at >= about.begin);
   const windows = usage.usage?.[0]?.windows ?? [];
+  const about = { width: plotWidth(context), now, begin: now - SPANS[span][0] * 1000 };
+  // The shortest span begins with what is known.
+  const first = Math.min(now - 60_000, ...windows.slice(0, 1).map((each) => Date.parse(each.start)), ...apps.slice(0, 1).map((each) => ms(each.timestamp)));
+  if (span === "1 h") about.begin = Math.max(about.begin, first);
+  const since = (points) => points.filter(([at]) => at >= about.begin);
   return h("section", { "aria-labelledby": "history" },
     h("div", { class: "head" },
       h("h2", { id: "history" }, "History", alone ? null : h("span", { class: "beside" }, ` of all ${context.partitions.length} partitions`)),
@@ -121,7 +126,8 @@ function averages({ window, known_until: known }, windows, type, by, { begin, no
 }
 
 function plotWidth(context) {
-  return Math.round(context.width > 760 ? (context.width - 16) / 2 - 26 : context.width - 26);
+  const columns = Math.max(1, Math.floor((context.width + GAP) / (PLOT + GAP)));
+  return Math.floor((context.width - GAP * (columns - 1)) / columns - 26);
 }
 
 function gauges(context, scheduler) {

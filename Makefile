@@ -108,13 +108,13 @@ test-unit: install-dev ## the tests that need no server
 
 test-long: install-dev ## more of the random lives, the bad input and the kills than `make test` has; breaks that auditors must notice
 	@scripts/test-servers
-	MUSTER_SIMULATION_SEEDS=100 MUSTER_SPLIT_LIVES=2000 MUSTER_HISTORY_LIVES=2000 \
+	MUSTER_SIMULATION_SEEDS=60 MUSTER_SPLIT_LIVES=1200 MUSTER_HISTORY_LIVES=1200 \
 	$(BIN)/pytest -n $(JOBS) --dist worksteal $(RANDOM_TESTS) $(PYTEST_ARGS)
-	MUSTER_SIMULATION_SEEDS=1000 $(BIN)/pytest -n $(JOBS) --dist worksteal $(LAW_TESTS) $(PYTEST_ARGS)
+	MUSTER_SIMULATION_SEEDS=600 $(BIN)/pytest -n $(JOBS) --dist worksteal $(LAW_TESTS) $(PYTEST_ARGS)
 	$(BIN)/pytest -n $(JOBS) --dist worksteal $(NOTICE_TESTS) $(PYTEST_ARGS)
 	MUSTER_BAD_INPUT_EXAMPLES=120 $(BIN)/pytest -n $(JOBS) --dist loadfile $(BAD_INPUT_TESTS) $(PYTEST_ARGS)
 	MUSTER_EXPORT_EVENTS=60000 $(BIN)/pytest tests/chaos/test_kill_export.py $(PYTEST_ARGS)
-	MUSTER_DERIVE_STARTS=100 $(BIN)/pytest tests/integration/test_faust_starts.py -k many_starts $(PYTEST_ARGS)
+	MUSTER_DERIVE_STARTS=60 $(BIN)/pytest tests/integration/test_faust_starts.py -k many_starts $(PYTEST_ARGS)
 	MUSTER_FAULT_KILLS=5 $(BIN)/pytest tests/chaos/test_kill_faults.py $(PYTEST_ARGS)
 
 test-load: install-dev ## brokers that go under load, and overload, beside nothing else

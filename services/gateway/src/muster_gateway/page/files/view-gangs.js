@@ -9,7 +9,6 @@ export const every_ms = 2000;
 
 // Each costs a request.
 const GANGS_SHOWN = 12;
-const ENDED_SHOWN = 30;
 
 export async function load(context) {
   const [apps, preemption] = await Promise.all([
@@ -53,8 +52,7 @@ export function render(context, { gangs, more, going, ended }) {
       going.length ? victims(context, going, "Allocations that are being preempted") : h("p", { class: "empty" }, "No allocation is being preempted now.")),
     h("section", { class: "card", "aria-labelledby": "ended" },
       h("h2", { id: "ended" }, "Preempted before", h("span", { class: "beside" }, ` ${grouped(ended.length)} since the view started`)),
-      ended.length ? victims(context, ended.slice(0, ENDED_SHOWN), "Allocations that were preempted and have ended") : h("p", { class: "empty" }, "None."),
-      ended.length > ENDED_SHOWN ? h("p", { class: "note" }, `and ${grouped(ended.length - ENDED_SHOWN)} more`) : null),
+      ended.length ? victims(context, ended, "Allocations that were preempted and have ended") : h("p", { class: "empty" }, "None.")),
   ];
 }
 
@@ -88,12 +86,24 @@ function group(each) {
     each.because ? h("span", { class: "note" }, each.because.message) : null);
 }
 
+/** Allocations of one application that went for the same other one, by the same rule, one behind the other. */
+function together(list) {
+  const found = [];
+  for (const each of list) {
+    const last = found.at(-1)?.[0];
+    const same = last && ["applicationID", "forApplicationID", "forQueue", "rule"].every((name) => last[name] === each[name]);
+    if (same) found.at(-1).push(each);
+    else found.push([each]);
+  }
+  return found;
+}
+
 /** Preempted allocations: who, for whom, why. */
 export function victims(context, list, caption) {
   return h("table", { class: "list" }, h("caption", { class: "sr" }, caption),
     h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Who"), h("th", { scope: "col" }, "For whom"), h("th", { scope: "col", class: "medium" }, "Why"), h("th", { scope: "col", class: "num" }, "When"))),
-    h("tbody", {}, list.map((each) => h("tr", { key: `${each.applicationID} ${each.allocationKey} ${each.since}` },
-      h("th", { scope: "row" }, h("a", { href: context.link("applications", each.applicationID) }, each.applicationID), h("span", { class: "note" }, `${each.allocationKey} on ${each.node} · ${resource(each.resource)}`), each.withGang ? chip("With its gang") : null),
+    h("tbody", {}, together(list).map(([each, ...others]) => h("tr", { key: `${each.applicationID} ${each.allocationKey} ${each.since}` },
+      h("th", { scope: "row" }, h("a", { href: context.link("applications", each.applicationID) }, each.applicationID), h("span", { class: "note" }, `${each.allocationKey} on ${each.node} · ${resource(each.resource)}`), others.length ? h("details", {}, h("summary", {}, `and ${grouped(others.length)} more`), h("ul", { class: "plain" }, others.map((one) => h("li", {}, `${one.allocationKey} on ${one.node}`)))) : null, each.withGang ? chip("With its gang") : null),
       h("td", {}, each.forApplicationID ? h("a", { href: context.link("applications", each.forApplicationID) }, each.forApplicationID) : each.forQueue ? h("a", { href: context.link("queues", each.forQueue) }, each.forQueue) : "–", each.forAllocationKey ? h("span", { class: "note" }, each.forAllocationKey, each.forQueue ? ` in ${each.forQueue}` : "") : null,
         h("span", { class: "narrow note" }, each.message)),
       h("td", { class: "medium" }, each.message),

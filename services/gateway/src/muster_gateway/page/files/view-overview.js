@@ -12,8 +12,8 @@ export const every_ms = 2000;
 
 // The history gets a sample once a minute, and the health checks read the whole state.
 const SLOW_EVERY_MS = 20_000;
-// The spans of the history: seconds, and about how many of them are one point.
-const SPANS = { "1 h": [3600, 60], "6 h": [21_600, 300], "1 d": [86_400, 900], "7 d": [604_800, 7200] };
+// The spans of the history: seconds, and about how many of them are one point; 0: a window of derive.window_s.
+const SPANS = { "1 h": [3600, 0], "6 h": [21_600, 300], "1 d": [86_400, 900], "7 d": [604_800, 7200] };
 // As in style.css, .two: the least width of a plot, and the gap between two.
 const [PLOT, GAP] = [360, 14];
 const STATES = ["New", "Accepted", "Running", "Completing", "Completed", "Failing", "Failed", "Resuming", "Rejected"];
@@ -44,7 +44,7 @@ async function usageOf(context, span) {
   const { memory } = context;
   const [seconds, about] = SPANS[span];
   const base = memory.base ?? 60; // derive.window_s
-  const window = Math.ceil(about / base) * base;
+  const window = Math.ceil(about / base) * base || null;
   try {
     const found = await context.find(["usage"], { kind: "queue", name: "root", from: Math.floor(Date.now() / 1000) - seconds, to: Math.ceil(Date.now() / 1000), window });
     return found ?? { trouble: "No usage is known yet." };

@@ -508,10 +508,13 @@ class AllPendingDao(Whole, kw_only=True):
 
 
 class AllPreemptedDao(Whole, kw_only=True):
-    """All allocations that are being preempted."""
+    """All allocations that are being preempted. ``ended``: those that have ended since the view started, the latest
+    last, at most 100, as they were at their preemption.
+    """
 
     rm: Name
     preempted: list[PreemptedDao]
+    ended: list[PreemptedDao]
 
 
 ApplicationDao = joined(

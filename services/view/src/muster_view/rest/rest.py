@@ -57,7 +57,7 @@ class ViewRest(Engine):
         self._judge = Judge(settings.queue_config)
         subjects = {
             "applications": Applications(lookup),
-            "explanations": Explanations(lookup, clock),
+            "explanations": Explanations(lookup, source, clock),
             "external": External(lookup, source),
             "figures": Figures(lookup, source, settings, clock, process_metrics=process_metrics),
             "managers": Managers(lookup, source, yaml, self._judge, clock),

@@ -13,13 +13,14 @@ from muster_view.rest import render
 from muster_view.rest.call import Answer, Call
 from muster_view.rest.lookup import Lookup
 from muster_view.rest.parameters import queue_path
+from muster_view.rest.source import Snapshot
 
 
 class Explanations:
     """The endpoints of explanations. Without a partition in the request they search all partitions."""
 
-    def __init__(self, lookup: Lookup, clock: Clock) -> None:
-        self._lookup, self._clock = lookup, clock
+    def __init__(self, lookup: Lookup, source: Snapshot, clock: Clock) -> None:
+        self._lookup, self._source, self._clock = lookup, source, clock
 
     async def pending(self, call: Call) -> Answer:
         return Answer(explain.pending(self._lookup.known(call), self._clock.now_ns()))
@@ -61,7 +62,9 @@ class Explanations:
         raise RequestRefused(404, "Node not found")
 
     async def preempted(self, call: Call) -> Answer:
-        return Answer(explain.preempted(self._lookup.known(call), self._clock.now_ns()))
+        state = self._lookup.known(call)
+        ended = self._source.departed(state.info.rm_id).preempted(state.info.rm_id)
+        return Answer(explain.preempted(state, self._clock.now_ns(), ended))
 
     async def preemption(self, call: Call) -> Answer:
         _, partition, app = self._explained(call)

@@ -233,6 +233,9 @@ bench-kubernetes: install-dev ## pods/s and ask to bound on a Kubernetes control
 bench-compare: install-dev ## this revision beside another one, alternately (BASE=main BENCH_ARGS='--rounds 3 --only front'; needs Go)
 	@$(BIN)/python -m tests.perf.compare_bench $(BASE) $(BENCH_ARGS)
 
+calibration: install-dev ## how often estimates of "When will it run?" hold the truth, on the openb trace; docs/what-if-when.svg
+	@$(BIN)/python -m tests.perf.calibrate --write docs $(BENCH_ARGS)
+
 openb: install-dev ## four node sort policies on the openb trace: table and plot, also into docs/
 	@$(BIN)/python examples/openb/compare.py --write docs $(OPENB_ARGS)
 

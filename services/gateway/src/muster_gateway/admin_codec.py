@@ -137,7 +137,9 @@ def decode_explain(raw: bytes, limits: AdmissionLimits) -> Explained:
         case "node_id":
             return Explained(rm_id, partition, "node", (_name(request.node_id, about, limits),), about)
         case _:
-            raise InvalidRequest("about: not set, expected one of ask, application_id, queue, node_id, preemption, when")
+            raise InvalidRequest(
+                "about: not set, expected one of ask, application_id, queue, node_id, preemption, when"
+            )
 
 
 def _name(value: str, field: str, limits: AdmissionLimits) -> str:

@@ -9,6 +9,7 @@ export const every_ms = 2000;
 
 // Each costs a request.
 const GANGS_SHOWN = 12;
+const TOGETHER_NS = 10e9;
 
 export async function load(context) {
   const [apps, preemption] = await Promise.all([
@@ -86,27 +87,25 @@ function group(each) {
     each.because ? h("span", { class: "note" }, each.because.message) : null);
 }
 
-/** Allocations of one application that went for the same other one, by the same rule, one behind the other. */
+/** Allocations of one application that went for the same other one, by the same rule, at about the same time. */
 function together(list) {
-  const found = [];
+  const found = new Map();
   for (const each of list) {
-    const last = found.at(-1)?.[0];
-    const same = last && ["applicationID", "forApplicationID", "forQueue", "rule"].every((name) => last[name] === each[name]);
-    if (same) found.at(-1).push(each);
-    else found.push([each]);
+    const key = [each.applicationID, each.forApplicationID, each.forQueue, each.rule, Math.floor(each.since / TOGETHER_NS)].join("\n");
+    if (found.has(key)) found.get(key).push(each);
+    else found.set(key, [each]);
   }
-  return found;
+  return [...found.values()];
 }
 
 /** Preempted allocations: who, for whom, why. */
 export function victims(context, list, caption) {
-  return h("table", { class: "list" }, h("caption", { class: "sr" }, caption),
-    h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Who"), h("th", { scope: "col" }, "For whom"), h("th", { scope: "col", class: "medium" }, "Why"), h("th", { scope: "col", class: "num" }, "When"))),
+  return h("table", { class: "list victims" }, h("caption", { class: "sr" }, caption),
+    h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Who"), h("th", { scope: "col" }, "For whom"), h("th", { scope: "col" }, "Why"), h("th", { scope: "col", class: "num" }, "When"))),
     h("tbody", {}, together(list).map(([each, ...others]) => h("tr", { key: `${each.applicationID} ${each.allocationKey} ${each.since}` },
       h("th", { scope: "row" }, h("a", { href: context.link("applications", each.applicationID) }, each.applicationID), h("span", { class: "note" }, `${each.allocationKey} on ${each.node} · ${resource(each.resource)}`), others.length ? h("details", {}, h("summary", {}, `and ${grouped(others.length)} more`), h("ul", { class: "plain" }, others.map((one) => h("li", {}, `${one.allocationKey} on ${one.node}`)))) : null, each.withGang ? chip("With its gang") : null),
-      h("td", {}, each.forApplicationID ? h("a", { href: context.link("applications", each.forApplicationID) }, each.forApplicationID) : each.forQueue ? h("a", { href: context.link("queues", each.forQueue) }, each.forQueue) : "–", each.forAllocationKey ? h("span", { class: "note" }, each.forAllocationKey, each.forQueue ? ` in ${each.forQueue}` : "") : null,
-        h("span", { class: "narrow note" }, each.message)),
-      h("td", { class: "medium" }, each.message),
+      h("td", {}, each.forApplicationID ? h("a", { href: context.link("applications", each.forApplicationID) }, each.forApplicationID) : each.forQueue ? h("a", { href: context.link("queues", each.forQueue) }, each.forQueue) : "–", each.forAllocationKey ? h("span", { class: "note" }, each.forAllocationKey, each.forQueue ? ` in ${each.forQueue}` : "") : null),
+      h("td", {}, each.message),
       h("td", { class: "num" }, h("time", { title: moment(each.since) }, ago(each.since)))))));
 }
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from simulation.books import AuditFailure, BookedApp, BookedAsk, must
+from simulation.decaying import decays
 from simulation.partition_books import Books
 
 _NODE_CODES = frozenset(
@@ -53,7 +54,8 @@ class Reasons:
 
     def _about(self, ask: BookedAsk) -> tuple[Any, ...]:
         app = ask.app
-        user = app.user if any(bound.kind == "user" for bound in app.bounds) else ""
+        apart = decays(self._books.queues[app.queue])  # (then the asks of each user wait apart)
+        user = app.user if apart or any(bound.kind == "user" for bound in app.bounds) else ""
         group = app.group if any(bound.kind == "group" for bound in app.bounds) else ""
         return (app.queue, tuple(sorted(ask.said.items())), user, group, ask.required)
 

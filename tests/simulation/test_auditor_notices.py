@@ -17,6 +17,8 @@ from muster_core.allocation.notifications import Notifications
 from muster_core.allocation.releases import Releases
 from muster_core.applications.lifecycle import Lifecycle
 from muster_core.model.application import Application, Ask
+from muster_core.model.decay import Moment
+from muster_core.model.fair_use import FairUse
 from muster_core.model.outcome import Change, Detail, Outcome
 from muster_core.model.queue import Ledger, Queue, Tracker
 from muster_core.model.reasons import Reason
@@ -124,6 +126,21 @@ def _application_order(patch: pytest.MonkeyPatch) -> None:
         return (app.ready[0][0] if app.ready else 0, -app.submitted_ns, -app.submission)
 
     patch.setattr(ordering, "app_key", youngest_first)
+
+
+def _no_use(patch: pytest.MonkeyPatch) -> None:
+    """What users used does not matter."""
+    patch.setattr(FairUse, "change", lambda self, items, sign, now: None)
+
+
+def _no_decay(patch: pytest.MonkeyPatch) -> None:
+    """What was used long ago counts like what was used just now."""
+    whole = FairUse.weighted
+
+    def undecayed(self: FairUse, until: Moment) -> dict[int, int]:
+        return whole(self, Moment(self.halves, until.weight))
+
+    patch.setattr(FairUse, "weighted", undecayed)
 
 
 def _guarantee(patch: pytest.MonkeyPatch) -> None:
@@ -366,6 +383,8 @@ BROKEN: dict[str, tuple[Break, set[str]]] = {
     "priority offset": (_priority_offset, {"queue order"}),
     "queue share": (_queue_share, {"queue order"}),
     "application order": (_application_order, {"application order"}),
+    "decayed use": (_no_use, {"application order"}),
+    "half-life": (_no_decay, {"application order"}),
     "guarantee": (_guarantee, {"guarantee"}),
     "max applications": (_max_applications, {"max applications"}),
     "reservation hiding": (_reservation_hiding, {"reserved node"}),

@@ -342,7 +342,9 @@ def _properties(dice: random.Random) -> dict[str, str]:
         if dice.random() < chance:
             found[name] = dice.choice(values)
 
-    maybe(0.4, "application.sort.policy", "fair", "fair", "fifo", "stateaware", "nonsense")
+    maybe(0.4, "application.sort.policy", "fair", "fair", "fairshare", "fairshare", "fifo", "nonsense")
+    if found.get("application.sort.policy") == "fairshare":
+        found["application.sort.halflife"] = dice.choice(["1m", "1m", "5m", "60m"])
     maybe(0.2, "application.sort.priority", "disabled", "disabled", "enabled")
     maybe(0.2, "priority.policy", "fence", "fence", "default")
     maybe(0.25, "priority.offset", "-3", "2", "5", "100", "2147483647")

@@ -10,6 +10,7 @@ from muster_core.external.external_books import ExternalEntry, SourceEntry
 from muster_core.model.allocation import Preempted, Replaced
 from muster_core.model.application import Allocation, Application, Ask, Gang
 from muster_core.model.demand import Demand
+from muster_core.model.fair_use import FairUse
 from muster_core.model.node import Node, NodeReport
 from muster_core.model.past import Past
 from muster_core.model.queue import Queue, Waitlist
@@ -370,6 +371,26 @@ def queue_record(partition: str, what: Queue) -> bytes:
         sources=what.sources,
         own_max=_quantities(what.by_name(what.own_maximum)) if what.sources else None,
         created_ns=what.created_ns,
+    ).SerializeToString(deterministic=True)
+
+
+def fair_use_record(partition: str, what: FairUse) -> bytes:
+    names = what.leaf.types.names
+    return pb.FairUseObject(
+        partition=partition,
+        leaf=what.leaf.path,
+        user=what.user,
+        half_life_ns=what.half_life_ns,
+        halves=what.halves,
+        changed_ns=what.changed_ns,
+        types=[
+            pb.FairUseOfType(
+                resource_type=names[number],
+                held=str(what.held.get(number, 0)),
+                charged=str(what.charged.get(number, 0)),
+            )
+            for number in sorted({*what.held, *what.charged}, key=names.__getitem__)
+        ],
     ).SerializeToString(deterministic=True)
 
 

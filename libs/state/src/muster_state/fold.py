@@ -137,6 +137,25 @@ def _remove_if_empty(partition: Partition, queue: Queue) -> None:
         queue = queue.parent
 
 
+def fold_use(partition: Partition, recorded: pb.FairUseObject) -> None:
+    """Folds the decayed use of a user. A leaf that has another order now has no use for it."""
+    queue = partition.queues.get(recorded.leaf)
+    uses = queue.fair_uses if queue is not None else None
+    if uses is None or uses.half_life_ns != recorded.half_life_ns:
+        return
+    use, number = uses.of(recorded.user), partition.types.number
+    use.halves, use.changed_ns, use.published = recorded.halves, recorded.changed_ns, True
+    use.held = {number(each.resource_type): held for each in recorded.types if (held := int(each.held))}
+    use.charged = {number(each.resource_type): sum_ for each in recorded.types if (sum_ := int(each.charged))}
+
+
+def drop_use(partition: Partition, leaf: str, user: str) -> None:
+    """Applies the tombstone of a user's decayed use."""
+    queue = partition.queues.get(leaf)
+    if queue is not None and queue.fair_uses is not None:
+        queue.fair_uses.users.pop(user, None)
+
+
 def fold_node(partition: Partition, recorded: pb.NodeObject) -> Node:
     """Folds a recorded node: the merged values, and the RM's own report if it differs."""
     attributes, schedulable = dict(recorded.attributes), recorded.schedulable

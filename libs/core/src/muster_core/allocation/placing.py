@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from muster_core.allocation.announcements import Announcements
     from muster_core.allocation.asks import Asks
     from muster_core.allocation.books import Books
+    from muster_core.allocation.fair_shares import FairShares
     from muster_core.allocation.notifications import Notifications
     from muster_core.allocation.reservations import Reservations
     from muster_core.allocation.turns import Turns
@@ -37,6 +38,7 @@ class Placing:
         waiting: Waiting,
         node_books: NodeBooks,
         books: Books,
+        fair_shares: FairShares,
         reservations: Reservations,
         announcements: Announcements,
         asks: Asks,
@@ -49,6 +51,7 @@ class Placing:
         self._waiting = waiting
         self._node_books = node_books
         self._books = books
+        self._fair_shares = fair_shares
         self._reservations = reservations
         self._announcements = announcements
         self._asks = asks
@@ -139,6 +142,8 @@ class Placing:
         if queue.fair_apps:  # before the next one is woken, by its present share
             app.share = None
             self._waiting.rekey(app)
+        elif queue.fair_uses is not None:
+            self._fair_shares.book(app, demand.shape, 1, out, now_ns)
         if ask.pending:
             out.touch(ask, state.name)
             if gang is not None and ask.open <= 0 and ask.group is not None:

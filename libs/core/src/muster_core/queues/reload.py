@@ -66,7 +66,11 @@ def reconfigure(partition: Partition, config: PartitionConfig, out: Outcome, now
     partition.limits.configure(config.root)
     partition.take_policies(config)
     before = {queue: queue.maximum for queue in partition.queues.values()}
+    uses = {queue: queue.fair_uses for queue in partition.queues.values()}
     kept = _update(partition, config.root, partition.root, {}, out, now_ns)
+    for queue, used in uses.items():
+        if not queue.gone:
+            partition.fair_shares.reconfigured(queue, used, out, now_ns)
     _drain(partition, kept, out, now_ns)
     limit_events(limits, partition.limits.standing(), out, now_ns)
     # 3. Everything counts again, and is tried again.

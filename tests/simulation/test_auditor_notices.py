@@ -17,7 +17,6 @@ from muster_core.allocation.notifications import Notifications
 from muster_core.allocation.releases import Releases
 from muster_core.applications.lifecycle import Lifecycle
 from muster_core.model.application import Application, Ask
-from muster_core.model.decay import Moment
 from muster_core.model.fair_use import FairUse
 from muster_core.model.outcome import Change, Detail, Outcome
 from muster_core.model.queue import Ledger, Queue, Tracker
@@ -37,7 +36,7 @@ from simulation.noticing import must_be_noticed
 # (Preemption by guarantee is rare in random lives.)
 SEEDS = range(250)
 # Lives in which what comes up seldom comes up; then all others are tried.
-HINTS = {"guarantee": [1], "events apart": [41], "priority fence": [19]}
+HINTS = {"decayed use": [16], "guarantee": [1], "events apart": [41], "priority fence": [19]}
 STEPS = 50
 
 Break = Callable[[pytest.MonkeyPatch], None]
@@ -131,16 +130,6 @@ def _application_order(patch: pytest.MonkeyPatch) -> None:
 def _no_use(patch: pytest.MonkeyPatch) -> None:
     """What users used does not matter."""
     patch.setattr(FairUse, "change", lambda self, items, sign, now: None)
-
-
-def _no_decay(patch: pytest.MonkeyPatch) -> None:
-    """What was used long ago counts like what was used just now."""
-    whole = FairUse.weighted
-
-    def undecayed(self: FairUse, until: Moment) -> dict[int, int]:
-        return whole(self, Moment(self.halves, until.weight))
-
-    patch.setattr(FairUse, "weighted", undecayed)
 
 
 def _guarantee(patch: pytest.MonkeyPatch) -> None:
@@ -384,7 +373,6 @@ BROKEN: dict[str, tuple[Break, set[str]]] = {
     "queue share": (_queue_share, {"queue order"}),
     "application order": (_application_order, {"application order"}),
     "decayed use": (_no_use, {"application order"}),
-    "half-life": (_no_decay, {"application order"}),
     "guarantee": (_guarantee, {"guarantee"}),
     "max applications": (_max_applications, {"max applications"}),
     "reservation hiding": (_reservation_hiding, {"reserved node"}),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from muster_core.allocation.announcements import Announcements
 from muster_core.allocation.asks import Asks
+from muster_core.allocation.backfill import Backfill
 from muster_core.allocation.books import Books
 from muster_core.allocation.cycle import Cycle
 from muster_core.allocation.fair_shares import FairShares
@@ -21,7 +22,7 @@ from muster_core.allocation.reservations import Reservations
 from muster_core.allocation.turns import Turns
 from muster_core.allocation.waiting import Waiting
 from muster_core.applications.lifecycle import Lifecycle
-from muster_core.config.config import PartitionConfig, types_named
+from muster_core.config.config import BACKFILL_OFF, PartitionConfig, types_named
 from muster_core.external.external_books import ExternalEntry, PartitionBooks
 from muster_core.external.external_partition import PartitionExternal
 from muster_core.external.offers import Offers, due_of
@@ -191,6 +192,7 @@ class Partition(PartitionState):
             questions=self.questions,
             limit_checks=self.limit_checks,
             placing=self.placing,
+            backfill=Backfill(self),
             long_wait=self.long_wait,
         )
         self.recovery = Recovery(
@@ -268,6 +270,7 @@ class Partition(PartitionState):
         self.limits.configure(config.root)
         self.take_policies(config)
         self.root = self.queue_tree.build_queue(config.root, None, {})
+        self.root.backfills = config.backfill != BACKFILL_OFF
 
     def take_policies(self, config: PartitionConfig) -> None:
         """Takes the configuration's policies for the whole partition."""
@@ -299,6 +302,8 @@ class Partition(PartitionState):
             node.reservations = dict.fromkeys(
                 sorted(node.reservations, key=lambda ask: (ask.reserved_ns, ask.submission))
             )
+            if node.reservations:
+                self.reserved[node] = None
             for ask in node.reservations:
                 self.deadlines.append((ask.reserved_ns + self.config.reservation.timeout_ns, ask))
             for allocation in node.allocations.values():

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from muster_core.external.external import ExternalKind
 from muster_core.external.external_books import ExternalEntry, SourceEntry
-from muster_core.model.allocation import Preempted, Replaced
+from muster_core.model.allocation import Backfilled, Preempted, Replaced
 from muster_core.model.application import Allocation, Application, Ask, Gang
 from muster_core.model.demand import Demand
 from muster_core.model.fair_use import FairUse
@@ -73,6 +73,7 @@ def allocation_record(partition: str, what: Allocation) -> bytes:
         + _kinds_of_allocation(what.foreign, demand.previous_generation, what.ordinal)
         + (_end_of(what) if what.releasing or what.releasing_since_ns or what.replaces is not None else NONE)
         + kept_text(_ALLOCATION_SOURCE, what.source)
+        + (NONE if what.backfilled is None else _backfilled(what.backfilled))
     )
 
 
@@ -137,6 +138,11 @@ def _kinds_of_demand(
         has_preemption_policy=has_preemption_policy,
         execution_timeout_ms=execution_timeout_ms,
     ).SerializeToString(deterministic=True)
+
+
+def _backfilled(by: Backfilled) -> bytes:
+    recorded = pb.BackfilledObject(application_id=by.app_id, allocation_key=by.key, due_ns=by.due_ns, end_ns=by.end_ns)
+    return pb.AllocationObject(backfilled=recorded).SerializeToString(deterministic=True)
 
 
 def _replaced(placeholder: Replaced) -> pb.ReplacedObject:

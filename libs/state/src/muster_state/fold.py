@@ -16,7 +16,7 @@ from muster_core.allocation import items
 from muster_core.applications.lifecycle import counts_as_running
 from muster_core.external.external import OfferState, SourceState
 from muster_core.external.external_books import ExternalBooks, ExternalEntry, SourceEntry
-from muster_core.model.allocation import Preempted, Replaced, foreign_id, unique_key
+from muster_core.model.allocation import Backfilled, Preempted, Replaced, foreign_id, unique_key
 from muster_core.model.application import Allocation, Application, Ask, TaskGroup
 from muster_core.model.commands import AskItem
 from muster_core.model.node import Node, NodeReport
@@ -439,6 +439,9 @@ def fold_allocation(partition: Partition, recorded: pb.AllocationObject) -> None
     allocation.timed_out, allocation.releasing_since_ns = recorded.timed_out, recorded.told_ns
     allocation.replaced_by = recorded.replaced_by if recorded.HasField("replaced_by") else None
     allocation.replaces = _replaced_of(recorded.replaces) if recorded.HasField("replaces") else None
+    if recorded.HasField("backfilled"):
+        by = recorded.backfilled
+        allocation.backfilled = Backfilled(by.application_id, by.allocation_key, by.due_ns, by.end_ns)
     allocation.source = source
     partition.books.hold(allocation, partition.nodes.get(item.node_id))
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from muster_core.allocation.waiting import Waiting
     from muster_core.applications.lifecycle import Lifecycle
     from muster_core.gangs.gangs import Gangs
+    from muster_core.model.allocation import Backfilled
     from muster_core.model.application import Ask, AskGroup
     from muster_core.model.node import Node
     from muster_core.model.outcome import Outcome
@@ -101,11 +102,13 @@ class Placing:
         out: Outcome,
         now_ns: int,
         replaces: Allocation | None = None,
+        backfilled: Backfilled | None = None,
     ) -> None:
         """Makes one allocation of an ask on a node that has room.
 
         :param group: None: the ask is in no group, because it waited for placeholders.
         :param replaces: the placeholder that the allocation replaces.
+        :param backfilled: the reservation on whose node it is backfilled.
         """
         state = self._state
         app, demand = ask.app, ask.demand
@@ -130,6 +133,7 @@ class Placing:
         )
         if replaces is not None:
             allocation.replaces = Replaced(replaces.key, replaces.created_ns)
+        allocation.backfilled = backfilled
         self._books.place(ask, allocation, node)
         out.touch(allocation, state.name)
         gang = app.gang

@@ -258,7 +258,7 @@ class Waiting:
         if bench is None or came_from is None:
             return
         if wait_point is not came_from and wait_point.own:
-            self._wake_bench(bench, came_from)  # the refusal concerns this list only
+            self.wake_bench(bench, came_from)  # the refusal concerns this list only
             return
         # The leaf or the nodes refuse all lists of the bench for the same reason.
         bench.moving = False
@@ -453,9 +453,9 @@ class Waiting:
     def _wake_shapes(self, wait_point: WaitPoint[Waitlist], shapes: Iterable[Shape]) -> None:
         for shape in shapes:
             for bench in wait_point.benches(shape):
-                self._wake_bench(bench, wait_point)
+                self.wake_bench(bench, wait_point)
 
-    def _wake_bench(self, bench: Bench[Waitlist], wait_point: WaitPoint[Waitlist]) -> None:
+    def wake_bench(self, bench: Bench[Waitlist], wait_point: WaitPoint[Waitlist]) -> None:
         """Wakes the first of the lists that wait there for the same."""
         if bench.leaf.fair_apps:  # each allocation may change which one comes first
             for waitlist in list(bench.lists):
@@ -481,7 +481,7 @@ class Waiting:
             wait_point, waitlist.relay = waitlist.relay, None
             bench = wait_point.bench_of(waitlist) if wait_point is not None else None
             if bench is not None and wait_point is not None:
-                self._wake_bench(bench, wait_point)
+                self.wake_bench(bench, wait_point)
 
     def _wake_first(self, waitlist: Waitlist) -> bool:
         """Wakes the first group of the list that can be tried. Returns whether there is one."""

@@ -108,6 +108,7 @@ class Queue(Ledger):
     :ivar template: the settings of new dynamic leaves below it.
     :ivar ready: of a parent: (key, child) of the children with something to try, best first.
     :ivar ready_apps: of a leaf: the applications with something to try, best first.
+    :ivar backfills: of root: asks that declare how long they run may use reserved nodes.
     :ivar fair_apps: of a leaf: its applications are in the order of their shares.
     :ivar fair_uses: of a leaf whose applications are in the order of decayed use: the use of its users. Then
         ``ready_apps`` has only the first application of each user.
@@ -137,6 +138,7 @@ class Queue(Ledger):
         self.preempting: Vector = types.vector()
         self.properties: dict[str, str] = {}
         self.policy = DEFAULT_POLICY
+        self.backfills = False
         self.fair_apps = False
         self.fair_uses: FairUses | None = None
         self.priority_first = True

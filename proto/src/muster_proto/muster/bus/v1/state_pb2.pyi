@@ -1367,6 +1367,7 @@ class AllocationObject(_message.Message):
     TOLD_NS_FIELD_NUMBER: _builtins.int
     REPLACES_FIELD_NUMBER: _builtins.int
     SOURCE_FIELD_NUMBER: _builtins.int
+    BACKFILLED_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     uuid: _builtins.str
     allocated_ns: _builtins.int
@@ -1392,6 +1393,10 @@ class AllocationObject(_message.Message):
     def replaces(self) -> Global___ReplacedObject:
         """set if it replaced a placeholder"""
 
+    @_builtins.property
+    def backfilled(self) -> Global___BackfilledObject:
+        """set if it was placed on a node that was reserved for another ask"""
+
     def __init__(
         self,
         *,
@@ -1408,16 +1413,50 @@ class AllocationObject(_message.Message):
         told_ns: _builtins.int = ...,
         replaces: Global___ReplacedObject | None = ...,
         source: _builtins.str = ...,
+        backfilled: Global___BackfilledObject | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_replaced_by", b"_replaced_by", "demand", b"demand", "preempted", b"preempted", "replaced_by", b"replaced_by", "replaces", b"replaces"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_replaced_by", b"_replaced_by", "backfilled", b"backfilled", "demand", b"demand", "preempted", b"preempted", "replaced_by", b"replaced_by", "replaces", b"replaces"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_replaced_by", b"_replaced_by", "allocated_ns", b"allocated_ns", "demand", b"demand", "foreign", b"foreign", "node_id", b"node_id", "ordinal", b"ordinal", "preempted", b"preempted", "previous_generation", b"previous_generation", "replaced_by", b"replaced_by", "replaces", b"replaces", "source", b"source", "timed_out", b"timed_out", "told_ns", b"told_ns", "uuid", b"uuid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_replaced_by", b"_replaced_by", "allocated_ns", b"allocated_ns", "backfilled", b"backfilled", "demand", b"demand", "foreign", b"foreign", "node_id", b"node_id", "ordinal", b"ordinal", "preempted", b"preempted", "previous_generation", b"previous_generation", "replaced_by", b"replaced_by", "replaces", b"replaces", "source", b"source", "timed_out", b"timed_out", "told_ns", b"told_ns", "uuid", b"uuid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__replaced_by: _TypeAlias = _typing.Literal["replaced_by"]  # noqa: Y015
     _WhichOneofArgType__replaced_by: _TypeAlias = _typing.Literal["_replaced_by", b"_replaced_by"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__replaced_by) -> _WhichOneofReturnType__replaced_by | None: ...
 
 Global___AllocationObject: _TypeAlias = AllocationObject  # noqa: Y015
+
+@_typing.final
+class BackfilledObject(_message.Message):
+    """The reservation on whose node an allocation was backfilled."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    APPLICATION_ID_FIELD_NUMBER: _builtins.int
+    ALLOCATION_KEY_FIELD_NUMBER: _builtins.int
+    DUE_NS_FIELD_NUMBER: _builtins.int
+    END_NS_FIELD_NUMBER: _builtins.int
+    application_id: _builtins.str
+    """of the ask for which the node was reserved"""
+    allocation_key: _builtins.str
+    due_ns: _builtins.int
+    """when the reservation was due, by declared ends"""
+    end_ns: _builtins.int
+    """when the allocation ends at the latest; after due_ns: the ask fits beside it"""
+    def __init__(
+        self,
+        *,
+        application_id: _builtins.str = ...,
+        allocation_key: _builtins.str = ...,
+        due_ns: _builtins.int = ...,
+        end_ns: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocation_key", b"allocation_key", "application_id", b"application_id", "due_ns", b"due_ns", "end_ns", b"end_ns"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BackfilledObject: _TypeAlias = BackfilledObject  # noqa: Y015
 
 @_typing.final
 class ReplacedObject(_message.Message):

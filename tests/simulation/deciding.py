@@ -25,7 +25,7 @@ from muster_core.model.outcome import (
     TooSmallCluster,
     UpdatedApplication,
 )
-from simulation import node_orders
+from simulation import backfilling, node_orders
 from simulation.books import OWN, TERMINAL, AuditFailure, BookedAllocation, BookedApp, BookedAsk, BookedNode, must
 from simulation.decaying import are_near, decays
 from simulation.event_sums import amounts_of
@@ -72,6 +72,7 @@ class Deciding:
     def check(self, facts: list[Fact], events: list[Event]) -> int:
         """Checks a cycle's events and facts. Returns the number of new allocations."""
         self._hearing.now_ns = self._now_ns
+        self._backfilled: tuple[str, str] | None = None
         for books in self._hearing.books.values():
             books.decayed.pass_time(books, self._now_ns)
         self._facts = deque(facts)
@@ -334,6 +335,9 @@ class Deciding:
             same = last is not None and last.type is before and last.resource == event.resource
             must(same, "event", f"{event} follows {last}")
             return
+        if event.message.startswith("Backfilled on node "):
+            must(self._backfilled == (event.reference_id, event.object_id), "event", f"{event}: it was not")
+            return
         key = (event.reference_id, event.object_id)
         asks = [books for books in self._hearing.books.values() if event.reference_id in books.apps]
         must(len(asks) == 1, "event", f"{event} is about nobody")
@@ -377,9 +381,13 @@ class Deciding:
         # (Its state changed a moment before the decision is told: who may run is seen as it was.)
         state, app.state = app.state, "Accepted" if self._starting is app else app.state
         self._check_allowed(books, ask, node)
+        self._backfilled = (made.app_id, made.key) if made.backfilled is not None else None
+        kept = [other for other in node.reservations if other is not ask]
+        must(bool(made.backfilled) == (bool(kept) and not ask.required), "backfill", f"{made} says {made.backfilled}")
         if was is not node:
             self._check_first(books, ask)
-            self._check_node(books, ask, node)
+            if made.backfilled is None:
+                self._check_node(books, ask, node)
         app.state = state
         self._tally[f"allocation: {'on its reserved node' if was is node else 'in order'}"] += 1
         held = allocation_of(ask, made, self._now_ns)
@@ -413,7 +421,8 @@ class Deciding:
             return
         must(node.usable, "draining node", f"{ask} went to {node.node_id}")
         others = [other for other in node.reservations if other is not ask]
-        must(not others, "reserved node", f"{ask} went to {node.node_id}, kept for {others}")
+        if others:
+            self._tally[f"backfill: {backfilling.check(books, ask, node, self._now_ns)}"] += 1
         must(app.state not in TERMINAL and app.state != "Failing", "state", f"{ask} of an application {app.state}")
 
     def _check_node(self, books: Books, ask: BookedAsk, node: BookedNode) -> None:

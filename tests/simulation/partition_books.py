@@ -71,6 +71,7 @@ class Books:
         self.reservation_enabled: bool = document["reservation"]["enabled"]
         self.reservation_delay_ns = seconds_ns(document["reservation"]["delay"])
         self.reservation_timeout_ns = seconds_ns(document["reservation"]["timeout"])
+        self.backfill: str = document.get("backfill", "off")
         self.rules: list[Document] = document["placementrules"]
 
     def queue_of(self, rules: QueueRules) -> BookedQueue:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
 from builders import SECOND_NS, Cluster, allocations, ask
+from muster_core.allocation import backfill
 from muster_core.allocation.backfill import NO_DURATION, NOT_DUE
 from muster_core.model.application import Allocation
 from muster_core.model.commands import AppItem, AskItem, Termination, UpdateAllocations, UpdateApplications
-from muster_core.model.outcome import ReleasedAllocation
+from muster_core.model.outcome import NewAllocation, ReleasedAllocation
 from muster_core.model.reasons import Reason
 
 MODES = ("conservative", "easy")
@@ -115,8 +117,8 @@ def test_easy_also_fills_what_is_left_beside_the_reservation() -> None:
 def test_the_reservation_starts_when_it_was_due(mode: str) -> None:
     """Each allocation runs as long as it declared; the time-out ends it, and the RM confirms at once."""
     starts = {}
-    for backfill in ("off", mode):
-        cluster = _cluster(backfill)
+    for given in ("off", mode):
+        cluster = _cluster(given)
         cluster.do(UpdateAllocations([_for("x", f"s{n}", 30, vcore=1) for n in range(8)]))
         while "large" not in cluster.placed("x"):
             out = cluster.wait(1)
@@ -124,8 +126,8 @@ def test_the_reservation_starts_when_it_was_due(mode: str) -> None:
                 if isinstance(fact, ReleasedAllocation):
                     cluster.release("x", fact.key, Termination.TIMEOUT)
             assert cluster.now_ns < 2_000 * SECOND_NS
-        starts[backfill] = cluster.now_ns
-        if backfill == mode:
+        starts[given] = cluster.now_ns
+        if given == mode:
             gone = [n for n in range(8) if f"s{n}" not in cluster.application("x").asks]
             assert len(gone) == 6, "two at a time, three times before 100 s"
     assert starts["off"] == starts[mode]
@@ -189,3 +191,75 @@ def test_asks_of_other_durations_do_not_hold_each_other_back() -> None:
     cluster = _cluster()
     assert _placed(cluster, _for("x", "long", 600, vcore=2)) == []
     assert _placed(cluster, _for("x", "short", 60, vcore=2)) == ["short"]
+
+
+# ---- the law ---------------------------------------------------------------------------------------------------------
+
+
+def _naive_due(cluster: Cluster, node_id: str, wants: int) -> int | None:
+    """When so many vcores are free on a node, if everything runs exactly as long as it declared."""
+    node = cluster.the_node(node_id)
+    free = node.available[cluster.partition.types.number("vcore")]
+    ends = sorted(
+        (held.allocated_ns + held.execution_timeout_ms * 1_000_000, held.shape.quantities["vcore"])
+        for held in node.allocations.values()
+        if held.execution_timeout_ms > 0
+    )
+    due_ns = cluster.now_ns
+    for end_ns, amount in ends:
+        if free >= wants:
+            break
+        due_ns, free = max(end_ns, due_ns), free + amount
+    return due_ns if free >= wants else None
+
+
+def _live(mode: str, seed: int) -> int:
+    """A random life in which all that runs ends exactly when it declared. Returns the number of backfilled asks.
+
+    Fails if any reservation is ever due later than it was before.
+    """
+    dice = random.Random(seed)
+    cluster = Cluster(QUEUES, partition=f"backfill: {mode}, preemption: {{enabled: false}},")
+    for node in range(3):
+        cluster.node(f"n{node}", vcore=dice.randint(8, 14))
+    cluster.app("x", "root.a")
+    promised: dict[tuple[str, str], int] = {}
+    for step in range(60):
+        sizes = [dice.choice([1, 1, 2, 3, 7, 8]) for _ in range(dice.randint(0, 3))]
+        asks = [_for("x", f"k{step}-{n}", dice.choice([5, 20, 60, 200]), vcore=size) for n, size in enumerate(sizes)]
+        cluster.do(UpdateAllocations(asks))
+        # Time goes on to the next end, or for some seconds; the RM confirms ends at once.
+        ends = [held.allocated_ns + held.execution_timeout_ms * 1_000_000 for held in _all(cluster)]
+        cluster.now_ns = min([*ends, cluster.now_ns + dice.choice([1, 3, 10]) * SECOND_NS])
+        while over := [fact.key for fact in cluster.do().facts if isinstance(fact, ReleasedAllocation)]:
+            for key in over:
+                cluster.release("x", key, Termination.TIMEOUT)
+        found: dict[tuple[str, str], int] = {}
+        for key, waiting in cluster.application("x").asks.items():
+            if waiting.reserved_node:
+                due_ns = _naive_due(cluster, waiting.reserved_node, waiting.shape.quantities["vcore"])
+                known = promised.get((key, waiting.reserved_node), due_ns)
+                assert due_ns is not None
+                assert known is not None
+                assert due_ns <= known, f"{key} was due at {known}, and is due at {due_ns}"
+                assert due_ns > cluster.now_ns, f"{key} was due at {known}, and waits"
+                found[key, waiting.reserved_node] = due_ns
+        promised = found
+    made = (fact for out in cluster.outcomes for fact in out.facts if isinstance(fact, NewAllocation))
+    return sum(fact.allocation.backfilled is not None for fact in made)
+
+
+def _all(cluster: Cluster) -> list[Allocation]:
+    return list(cluster.application("x").allocations.values())
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_no_reservation_is_ever_due_later_because_of_backfill(mode: str) -> None:
+    assert sum(_live(mode, seed) for seed in range(4)) > 20
+
+
+def test_the_law_notices_what_runs_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The core believes that asks run for a tenth of what they declare."""
+    monkeypatch.setattr(backfill, "declared_ms", lambda ask: ask.demand.execution_timeout_ms // 10)
+    with pytest.raises(AssertionError, match="was due at"):
+        [_live("conservative", seed) for seed in range(8)]

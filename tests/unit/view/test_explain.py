@@ -26,6 +26,7 @@ from muster_runtime.go_json import go_json
 from muster_state.follower import Pause, RmInfo, RmState
 from muster_view.explain import explain
 from unit.view.recorded import Bench, Recorded, client_of
+from waiting import eventually
 
 E = "/ws/v1/explain"
 BAD_NAME = "Invalid queue name 'root..a': each part between dots takes 1 to 64 of letters, digits and _ : # / @ -"
@@ -150,6 +151,31 @@ async def test_an_ended_allocation_is_no_victim_any_more(bench: Bench) -> None:
     assert [each["allocationKey"] for each in asked["preemption"]["victims"]] == keys[1:]
     assert " ago and has not ended yet." in asked["message"]
     assert len((await get(bench, f"{E}/preempted"))["preempted"]) == 1
+
+
+async def test_preempted_allocations_that_ended_are_told_for_a_while(bench: Bench) -> None:
+    rm = bench.rm(queues=PREEMPTING)
+    preempting(rm)
+    await bench.write(rm)
+    async with bench.view() as view, client_of(view) as client:
+
+        async def asked() -> Any:
+            return (await client.get(f"{E}/preempted")).json()
+
+        before = await asked()
+        assert (len(before["preempted"]), before["ended"]) == (2, [])
+        first, second = before["preempted"]
+        key = first["allocationKey"]
+        rm.cluster.do(UpdateAllocations((), [ReleaseItem("default", "y", key, Termination.PREEMPTED_BY_SCHEDULER)]))
+        await bench.write(rm)
+
+        async def ended() -> Any:
+            return (found := await asked())["ended"] and found
+
+        after = await eventually(ended, "its end is folded")
+    assert [each["allocationKey"] for each in after["preempted"]] == [second["allocationKey"]]
+    assert timeless(after["ended"][0]) == timeless(first)
+    assert (len(after["ended"]), after["ended"][0]["message"]) == (1, first["message"])
 
 
 async def test_an_application(bench: Bench) -> None:

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from muster_core.model.commands import (
@@ -47,7 +48,7 @@ from muster_whatif.scenario import Scenario
 from muster_whatif.workload import NS_PER_S, Task, Workload, total
 
 # Far from 0, which the core takes for "never".
-_BEGIN_NS = 1_000_000_000 * NS_PER_S
+BEGIN_NS = 1_000_000_000 * NS_PER_S
 _BUDGET = 10_000  # allocations in one cycle
 _NODES_AT_ONCE = 1_000
 # The states in which an application takes no more asks.
@@ -96,22 +97,34 @@ def play(
     until_s: float | None = None,
     tick_s: float = 0.0,
     progress: Callable[[int], None] = lambda _: None,
+    look_at_s: Sequence[float] = (),
+    look: Callable[[SchedulerCore, int], None] = lambda *_: None,
 ) -> Played:
     """Plays the workload to its end.
 
     :param until_s: the last moment; None: when all tasks have ended, or nothing can start any more.
     :param tick_s: what happens within one tick is handled together, at the tick's end. 0: each moment for itself.
     :param progress: called with the number of tasks that have ended or were refused.
+    :param look: called with the core and its time at the first turn at or after each of these moments.
 
     Raises ScenarioWrong.
     """
-    return _Play(workload, scenario, tick_s, progress).run(until_s)
+    return _Play(workload, scenario, tick_s, progress, sorted(look_at_s), look).run(until_s)
 
 
 class _Play:
     """One play. Used once."""
 
-    def __init__(self, workload: Workload, scenario: Scenario, tick_s: float, progress: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        workload: Workload,
+        scenario: Scenario,
+        tick_s: float,
+        progress: Callable[[int], None],
+        look_at_s: Sequence[float] = (),
+        look: Callable[[SchedulerCore, int], None] = lambda *_: None,
+    ) -> None:
+        self._look_at_s, self._look = deque(look_at_s), look
         self._tick_ns = round(tick_s * NS_PER_S)
         self._core = SchedulerCore(scenario.cluster())
         self._partition = next(iter(self._core.partitions))
@@ -129,8 +142,8 @@ class _Play:
         self._over = 0
 
     def run(self, until_s: float | None) -> Played:
-        now_ns = _BEGIN_NS
-        last_ns = None if until_s is None else _BEGIN_NS + round(until_s * NS_PER_S)
+        now_ns = BEGIN_NS
+        last_ns = None if until_s is None else BEGIN_NS + round(until_s * NS_PER_S)
         self._begin(now_ns)
         while True:
             # 1. to 4. of the module's docstring
@@ -141,6 +154,9 @@ class _Play:
             if changed or self._played.decisions != before:
                 self._note_use(now_ns)
             self._played.until_s = _seconds(now_ns)
+            while self._look_at_s and self._look_at_s[0] <= self._played.until_s:
+                self._look_at_s.popleft()
+                self._look(self._core, now_ns)
             following_ns = self._following_ns()
             if following_ns is None or (last_ns is not None and following_ns > last_ns):
                 break
@@ -179,7 +195,7 @@ class _Play:
     def _arrive(self, now_ns: int) -> bool:
         tasks = [self._played.lives[name].task for name in self._again]
         self._again.clear()
-        while self._next is not None and _BEGIN_NS + round(self._next.arrives_s * NS_PER_S) <= now_ns:
+        while self._next is not None and BEGIN_NS + round(self._next.arrives_s * NS_PER_S) <= now_ns:
             tasks.append(self._next)
             self._next = next(self._arrivals, None)
         if not tasks:
@@ -292,7 +308,7 @@ class _Play:
         if self._ends:
             moments.append(self._ends[0][0])
         if self._next is not None:
-            moments.append(_BEGIN_NS + round(self._next.arrives_s * NS_PER_S))
+            moments.append(BEGIN_NS + round(self._next.arrives_s * NS_PER_S))
         deadline_ns = self._core.next_deadline_ns()
         if deadline_ns is not None and (moments or self._waits()):
             moments.append(deadline_ns)
@@ -326,7 +342,7 @@ def _task_name(key: str) -> str:
 
 
 def _seconds(now_ns: int) -> float:
-    return (now_ns - _BEGIN_NS) / NS_PER_S
+    return (now_ns - BEGIN_NS) / NS_PER_S
 
 
 def steps(played: Played, resource: str) -> Iterator[tuple[float, float, int]]:

@@ -186,6 +186,33 @@ class PendingDao(Whole, kw_only=True):
     message: Sentence
 
 
+class WhenDao(Whole, kw_only=True):
+    """When a pending ask will start, from simulations of the present state.
+
+    ``state``: ESTIMATED (in 8 of 10 cases from ``earliest`` to ``latest``), PARTLY (too many simulations do not start
+    it), UNKNOWN, or MAKING (ask again); ``why``: the reason of the last three. ``started``: how many of the
+    ``simulations`` start it. ``declared``, ``learnt``, ``unknown``: how many running allocations of the partition have
+    a length of that kind. ``at``: the time of the state that was simulated.
+    """
+
+    partition: Name
+    application_id: Name = field(name="applicationID")
+    allocation_key: Name
+    state: Code
+    why: CodeOrEmpty
+    earliest: Time
+    likely: Time
+    latest: Time
+    simulations: Count
+    started: Count
+    declared: Count
+    learnt: Count
+    unknown: Count
+    at: Time
+    sentence: Sentence
+    message: Sentence
+
+
 class PreemptedDao(Whole, kw_only=True):
     """A preempted allocation and the ask that gets its room. Shares: the fair share of the victim's and the asker's
     queue, without and with the allocations that are preempted together. ``withGang``: its whole gang is preempted with
@@ -526,10 +553,13 @@ class AllPendingDao(Whole, kw_only=True):
 
 
 class AllPreemptedDao(Whole, kw_only=True):
-    """All allocations that are being preempted."""
+    """All allocations that are being preempted. ``ended``: those that have ended since the view started, the latest
+    last, at most 100, as they were at their preemption.
+    """
 
     rm: Name
     preempted: list[PreemptedDao]
+    ended: list[PreemptedDao]
 
 
 ApplicationDao = joined(

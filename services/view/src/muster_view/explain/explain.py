@@ -7,7 +7,7 @@ reservation, its right to preempt) are not in the reason; the view reads them fr
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
@@ -526,15 +526,18 @@ def _application_sentence(
 # ---- who must go -----------------------------------------------------------------------------------------------------
 
 
-def preempted(state: RmState, now_ns: int) -> Pieces:
-    """Every preempted allocation. ``{"rm": …, "preempted": [PreemptedDao …]}``"""
+def preempted(state: RmState, now_ns: int, ended: Sequence[PreemptedDao] = ()) -> Pieces:
+    """Every preempted allocation. ``{"rm": …, "preempted": [PreemptedDao …], "ended": [PreemptedDao …]}``
+
+    :param ended: those that have ended.
+    """
     yield b'{"rm":%b,"preempted":[' % go_json(state.info.rm_id)
     first = True
     for partition in state.core.partitions.values():
         for piece in small(_still_there(explain_preemption.releasing(partition)), _preempted_by(partition, now_ns)):
             yield piece if first else b"," + piece.removeprefix(b",")
             first = False
-    yield b"]}\n"
+    yield b'],"ended":%b}\n' % go_json(ended)
 
 
 def preemption(partition: Partition, held: Allocation, now_ns: int) -> PreemptedDao | None:

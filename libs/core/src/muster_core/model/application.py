@@ -33,6 +33,51 @@ HARD = "hard"
 # Shape, priority, required node, whether it may preempt, task group, placeholder, apart: asks of one application with
 # the same values are alike.
 GroupKey = tuple[Shape, int, str, bool, str, bool, int]
+# What a renamed application shares with the one that it is a copy of.
+_SHARED = (
+    "requested_queue",
+    "user",
+    "groups_of_user",
+    "user_group",
+    "tags",
+    "state",
+    "state_log",
+    "started_ns",
+    "finished_ns",
+    "deadline_ns",
+    "execution_timeout_ms",
+    "placeholder_ask",
+    "gang_style",
+    "rejected_message",
+    "usage",
+    "most_used",
+    "asks",
+    "allocations",
+    "repeats",
+    "by_uuid",
+    "groups",
+    "trackers",
+    "bounds",
+    "ledgers",
+    "allocated",
+    "pending",
+    "ready",
+    "ready_key",
+    "parked",
+    "share",
+    "counted",
+    "waiting_at",
+    "waits_whole",
+    "waiting_key",
+    "reason",
+    "past",
+    "gang",
+    "proposed",
+    "taken",
+    "source",
+    "independent",
+    "gone",
+)
 # The limit of entries in a group's heap beyond twice its asks.
 _HEAP_SPARE = 16
 
@@ -118,6 +163,15 @@ class Application:
         self.independent = queue.path == INDEPENDENT_PATH
         self.gone = False
         self.published = False
+
+    def renamed(self, app_id: str) -> Application:
+        """A copy under another id, which shares everything with this one. It is not published yet."""
+        types = self.queue.types
+        made = Application(types, app_id, self.queue, self.submission, self.submitted_ns)
+        types.release(made.allocated, made.pending)
+        for name in _SHARED:
+            setattr(made, name, getattr(self, name))
+        return made
 
     def book(self, allocation: Allocation) -> None:
         """Files an allocation under its key and its UUID."""

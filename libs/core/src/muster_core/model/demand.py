@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from muster_core.model.resources import Shape
 from muster_core.model.scopes import SCOPE_TAG, Scope, scope_of
@@ -51,7 +51,7 @@ class Demand:
         return all(getattr(self, name) == getattr(other, name) for name in _SAID)
 
 
-_SAID = tuple(name for name in Demand.__slots__ if name not in ("key", "submission", "changed_ns"))
+_SAID = tuple(field.name for field in fields(Demand) if field.name not in ("key", "submission", "changed_ns"))
 
 
 class _Demanded:

@@ -5,7 +5,7 @@ Every part of a partition gets this data, and changes it. ``muster_core.partitio
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from muster_core.model.predicate_checks import OpenChecks
 from muster_core.model.quotas import Quotas
@@ -53,6 +53,7 @@ class PartitionState:
     :ivar text_bytes: the size of all kept tags and attributes.
     :ivar users: by name, the number of live applications.
     :ivar quotas: of the RM; all its partitions share them.
+    :ivar known_victims: room for what preemption keeps between two searches (``preemption_victims.py``).
     """
 
     root: Queue
@@ -84,6 +85,7 @@ class PartitionState:
         self.text_bytes = 0
         self.users: dict[str, int] = {}
         self.quotas = Quotas({config.name: self})
+        self.known_victims: Any = None
 
     def apps_in(self, leaf: Queue) -> list[Application]:
         """The live applications in a leaf, in order of submission. A parent has none."""

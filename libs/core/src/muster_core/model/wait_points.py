@@ -215,7 +215,9 @@ class GangLines(Generic[A]):
         return bool(self._lines)
 
     def __iter__(self) -> Iterator[tuple[Shape, A]]:
-        return ((total, entry[-1]) for total, line in self._lines.items() for entry in line)
+        for total, line in self._lines.items():
+            for entry in line:
+                yield total, entry[-1]
 
     def add(self, total: Shape, key: tuple[int, int, int], app: A) -> None:
         """Adds an application whose gang needs this total."""

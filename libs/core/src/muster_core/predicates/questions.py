@@ -439,7 +439,8 @@ class Questions(RefusedNodes):
             return
         if ask.group is not None and ask.group.apart != ask.apart:
             self._asks.leave_group(ask, out)
-        if ask.group is None and ask.open > 0:
+        joins = ask.group is None and ask.open > 0
+        if joins:
             self._asks.enter_group(ask)
             if ask.group is not None:
                 self._waiting.carry(ask.group, past)
@@ -458,8 +459,7 @@ class Questions(RefusedNodes):
             return
         self.turns.leave(check)
         if ask.asked is check.asked:
-            slow = (each.asked for each in self._state.checks.for_ask(ask) if each not in self._quick)
-            ask.asked = next(slow, None)
+            ask.asked = next((each.asked for each in self._state.checks.for_ask(ask) if each not in self._quick), None)
             if out is not None:
                 out.touch(ask, self._state.name)
             else:

@@ -20,7 +20,7 @@ from muster_core.model.demand import Demand
 # Of one key; the newest ones. And of keys; those that were used last.
 KEPT_OF_KEY, KEYS_MAX = 256, 4_096
 # Past asks, of which those that are to come are made.
-CAME_MAX = 2_000
+CAME_MAX = 1_000
 # So many must have ended in a group, before the next wider one is taken; and in the widest, before nothing is known.
 ENOUGH, ENOUGH_OF_ALL = 20, 5
 _SHORTEST_S = 1e-3

@@ -6,7 +6,6 @@ between the k-th earliest and the k-th latest run in (n + 1 - 2k) of n + 1 cases
 
 from __future__ import annotations
 
-import itertools
 import random
 import time
 from collections import Counter
@@ -155,7 +154,7 @@ def _present(core: SchedulerCore, since_ns: int) -> Iterator[Came]:
 
 
 def _to_come(past: Sequence[Came], since_ns: int, now_ns: int, dice: random.Random) -> Iterator[Came]:
-    """Repeats the past from a moment at random on, round and round. Applications keep together, under new names."""
+    """Repeats the past once, from a moment at random on. Applications keep together, under new names."""
     past = past[-CAME_MAX:]
     if not past:
         return
@@ -163,11 +162,9 @@ def _to_come(past: Sequence[Came], since_ns: int, now_ns: int, dice: random.Rand
     window_ns = max(now_ns - begin_ns, NS_PER_S)
     turned_ns = dice.randrange(window_ns)
     offsets = sorted(((each.came_ns - begin_ns - turned_ns) % window_ns, index) for index, each in enumerate(past))
-    for turn in itertools.count():
-        for offset_ns, index in offsets:
-            each = past[index]
-            moment_ns = now_ns + turn * window_ns + max(offset_ns, 1)
-            yield each._replace(came_ns=moment_ns, application_id=f"{each.application_id}~{turn}")
+    for offset_ns, index in offsets:
+        each = past[index]
+        yield each._replace(came_ns=now_ns + max(offset_ns, 1), application_id=f"{each.application_id}~")
 
 
 def _running(core: SchedulerCore, now_ns: int) -> dict[Key, list[float]]:

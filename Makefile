@@ -44,6 +44,8 @@ RANDOM_TESTS := tests/unit/scheduler_service/test_machine_recovery.py tests/simu
   $(addprefix tests/simulation/test_simulation.py::test_,a_random_life_keeps_every_promise history_adds_up_in_random_lives)
 LAW_TESTS := tests/unit/core/test_preemption_gang_laws.py \
   tests/simulation/test_preemption_properties.py tests/simulation/test_preemption_flow.py
+# (All that decides: node policies, preemption rules, books, lives.)
+COMPILED_TESTS := tests/unit/core tests/simulation/test_simulation.py
 BAD_INPUT_TESTS := tests/e2e/test_generated_bad_input.py tests/e2e/test_generated_bad_calls.py
 
 # Every target of the list below.
@@ -62,6 +64,12 @@ $(VENV)/.installed: $(RUN_TIME) pyproject.toml libs/client/pyproject.toml script
 $(VENV)/.installed-dev: $(DEVELOPMENT) pyproject.toml libs/client/pyproject.toml scripts/venv
 	@scripts/venv $(VENV) $(DEVELOPMENT)
 	@touch $@ $(VENV)/.installed
+
+compiled: install-dev ## the core as machine code into .venv (minutes; needs a C compiler); tests go on with the source
+	@scripts/compiled $(VENV)
+
+plain: install ## takes the compiled core out of .venv again
+	@$(BIN)/python -m pip uninstall --quiet --disable-pip-version-check --yes muster-compiled
 
 $(VENV)/.installed-docs: $(VENV)/.installed-dev $(DOCUMENTATION)
 	@echo '==> installing what builds the documentation'
@@ -105,6 +113,9 @@ test: install-dev ## every test; finds or installs Kafka, Redis, PostgreSQL and 
 
 test-unit: install-dev ## the tests that need no server
 	$(BIN)/pytest -n $(JOBS) --dist worksteal -m 'not kafka and not redis and not postgres' $(PARALLEL_TESTS) $(PYTEST_ARGS)
+
+test-compiled: compiled ## the core's tests, and random lives of a cluster, on the compiled core
+	MUSTER_COMPILED=1 $(BIN)/pytest -n $(JOBS) --dist worksteal -m 'not source' tests/compiled $(COMPILED_TESTS) $(PYTEST_ARGS)
 
 test-long: install-dev ## more of the random lives, the bad input and the kills than `make test` has; breaks that auditors must notice
 	@scripts/test-servers
@@ -187,6 +198,9 @@ bench-core: install-dev ## the scheduling core alone: a JSON line for each scena
 bench-memory: install-dev ## memory of each thing that a quota counts
 	@PYTHONPATH=tests $(BIN)/python tests/perf/memory_bench.py
 
+bench-whole: install-dev ## start, memory, idle, ten times as much, 16 RMs, growth; JSON (BENCH_ARGS='--only flat --minutes 60')
+	@$(BIN)/python -m tests.perf.whole_bench $(BENCH_ARGS)
+
 bench-events: install-dev ## the ring's memory and speed, and streams' latency; one JSON line
 	@$(BIN)/python -m tests.perf.events_bench $(BENCH_ARGS)
 
@@ -233,6 +247,9 @@ bench-kubernetes: install-dev ## pods/s and ask to bound on a Kubernetes control
 bench-compare: install-dev ## this revision beside another one, alternately (BASE=main BENCH_ARGS='--rounds 3 --only front'; needs Go)
 	@$(BIN)/python -m tests.perf.compare_bench $(BASE) $(BENCH_ARGS)
 
+calibration: install-dev ## how often estimates of "When will it run?" hold the truth, on the openb trace; docs/what-if-when.svg
+	@$(BIN)/python -m tests.perf.calibrate --write docs $(BENCH_ARGS)
+
 openb: install-dev ## four node sort policies on the openb trace: table and plot, also into docs/
 	@$(BIN)/python examples/openb/compare.py --write docs $(OPENB_ARGS)
 
@@ -255,6 +272,9 @@ lock: install-dev ## resolve requirements/*.lock anew
 
 dist: install-dev ## wheels and source distributions of muster and muster-client, into dist/; the same tree gives the same bytes
 	@PYTHON=$(BIN)/python scripts/dist dist
+
+dist-compiled: install-dev ## a wheel of the compiled core for this Python and platform, into dist/
+	@cd libs/compiled && $(abspath $(BIN))/python -m hatchling build --directory "$(CURDIR)/dist" --target wheel
 
 dist-test: install-dev ## both wheels in empty environments: the demo, a first allocation, every missing extra
 	$(BIN)/pytest -s tests/dist $(PYTEST_ARGS)

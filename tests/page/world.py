@@ -71,6 +71,18 @@ partitions:
           - {groups: [ml], maxapplications: 3, maxresources: {vcore: 60, memory: 48Gi}}
         queues: [{name: shared}, {name: gpu}]
 """
+# The queue rich takes all, until an ask in poor is a second old.
+PREEMPTING = """
+partitions:
+  - name: default
+    placementrules: [{name: provided, create: true}]
+    queues:
+      - name: root
+        submitacl: '*'
+        queues:
+          - {name: poor, resources: {guaranteed: {vcore: 4}}, properties: {preemption.delay: 1s}}
+          - {name: rich}
+"""
 
 
 class Rm:

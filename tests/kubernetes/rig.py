@@ -74,7 +74,7 @@ class Rig:
     """Muster, a shim, and a cluster's API.
 
     :param queues: the cluster's queue configuration; "": it has none.
-    :param settings: more variables of Muster.
+    :param settings: more variables of Muster; ``shim_settings``: of the shim.
     :param cluster: the cluster's id, and Muster's name of this RM; ``beside``: the rig whose Muster this one uses.
     :ivar muster, shim: processes; ``api``: of the admin.
     :ivar settings: more settings of the cluster's ConfigMap.
@@ -87,6 +87,7 @@ class Rig:
         queues: str = "",
         *,
         settings: Mapping[str, str] | None = None,
+        shim_settings: Mapping[str, str] | None = None,
         cluster: str = CLUSTER,
         beside: Rig | None = None,
     ) -> None:
@@ -104,6 +105,11 @@ class Rig:
             self.grpc, self.http, self.muster = beside.grpc, beside.http, beside.muster
         # The shim has the rights that the packages give it.
         self.shim_kubeconfig = directory / "shim.kubeconfig"
+        self.shim_environment = {
+            "KUBECONFIG": str(self.shim_kubeconfig),
+            "NAMESPACE": NAMESPACE,
+            **(shim_settings or {}),
+        }
         self.shim = self.another_shim(shim_port)
         self.settings: dict[str, str] = {}
         self.namespaces: list[str] = []
@@ -113,9 +119,8 @@ class Rig:
     def another_shim(self, port: int) -> ShimProcess:
         """A shim of this cluster, not started."""
         flags = ["-gateway", self.grpc, "-http-address", f"127.0.0.1:{port}", *LEASE_FLAGS]
-        environment = {"KUBECONFIG": str(self.shim_kubeconfig), "NAMESPACE": NAMESPACE}
         log_file = self.directory / f"shim-{port}.log"
-        return ShimProcess([str(SHIM_PROGRAM), *flags], log_file, environment, self.end_lease)
+        return ShimProcess([str(SHIM_PROGRAM), *flags], log_file, self.shim_environment, self.end_lease)
 
     def end_lease(self) -> None:
         """Lets the next shim begin without waiting for the end of a killed one's Lease."""

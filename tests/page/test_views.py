@@ -156,6 +156,13 @@ async def test_why_it_waits_is_said_in_sentences(muster: Up, opened: Opened) -> 
     await expect(page.get_by_role("heading", name="Why asks are pending")).to_be_visible()
 
 
+async def test_an_ask_says_when_it_will_run(muster: Up, opened: Opened) -> None:
+    page = await opened(f"{muster.http}/#/pending?{PROD}")
+    card = page.locator(".waits", has_text="giant")
+    await card.get_by_role("button", name="When will it run?").click()
+    await expect(card.get_by_role("status")).to_contain_text("will start", timeout=60_000)
+
+
 async def test_the_heat_map_is_for_the_keyboard_too(muster: Up, opened: Opened) -> None:
     page = await opened(f"{muster.http}/#/nodes?rm=large", clock=True)
     canvas = page.get_by_role("application")

@@ -1899,7 +1899,7 @@ _muster() {
           ;;
         "explain ask")
           if [[ ${cur} == -* ]]; then
-            local -a _c=("--application" "--key" "--partition" "--gateway" "--rm" "--timeout-s" "--json" "--token-file" "--tls" "--tls-ca" "--tls-cert" "--tls-key" "--tls-server" "--help" "-h" "--version")
+            local -a _c=("--application" "--key" "--partition" "--when" "--gateway" "--rm" "--timeout-s" "--json" "--token-file" "--tls" "--tls-ca" "--tls-cert" "--tls-key" "--tls-server" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do

@@ -502,6 +502,7 @@ complete -c muster -n '__fish_muster_using_command explain ask' -l version -d 'D
 complete -c muster -n '__fish_muster_using_command explain ask' -l application -r -d 'the application'\''s id.'
 complete -c muster -n '__fish_muster_using_command explain ask' -l key -r -d 'the ask'\''s allocationKey.'
 complete -c muster -n '__fish_muster_using_command explain ask' -l partition -r -d '[default]'
+complete -c muster -n '__fish_muster_using_command explain ask' -l when -d 'instead: estimate when it will start, by simulations of the present state (docs…'
 complete -c muster -n '__fish_muster_using_command explain ask' -l gateway -r -d 'gRPC address of a gateway.'
 complete -c muster -n '__fish_muster_using_command explain ask' -l rm -r -d 'The RM'\''s id [the only one].'
 complete -c muster -n '__fish_muster_using_command explain ask' -l timeout-s -r -d 'How long to wait for the answer.'

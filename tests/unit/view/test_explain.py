@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import replace
 from typing import Any
@@ -240,7 +241,8 @@ async def test_a_queue_with_its_guarantee_and_its_fences(bench: Bench) -> None:
         "applications": 1, "runningApplications": 0, "formingApplications": 0, "maxApplications": 0,
         "preemptionFence": "root", "protectedBy": "", "preemptionDelay": 1_000_000_000, "preemptsByPriority": True,
         "priorityFence": False,
-        "priorityOffset": 0, "currentPriority": 5, "quotaAt": 0, "asks": {"NO_NODE_HAS_ROOM": 1},
+        "priorityOffset": 0, "currentPriority": 5, "quotaAt": 0, "fairShares": [],
+        "asks": {"NO_NODE_HAS_ROOM": 1},
         "history": [
             {"reason": "NO_NODE_HAS_ROOM", "resourceType": "vcore", "limitQueue": "", "who": "", "since": since,
              "until": 0, "asks": 1}
@@ -253,6 +255,36 @@ async def test_a_queue_with_its_guarantee_and_its_fences(bench: Bench) -> None:
     root = await get(bench, f"{E}/queue/root")
     assert root["asks"] == {"NO_NODE_HAS_ROOM": 1, "QUEUE_MAX": 1}
     assert (root["applications"], root["runningApplications"]) == (2, 1)
+
+
+async def test_an_order_by_use_is_explained_with_the_users_figures(bench: Bench) -> None:
+    properties = "application.sort.policy: fairshare, application.sort.halflife: 8h"
+    rm = bench.rm(queues=f"{{name: root, submitacl: '*', queues: [{{name: a, properties: {{{properties}}}}}]}}")
+    rm.cluster.node("n", vcore=1000)
+    for user in ("ann", "bob", "cat"):
+        rm.cluster.app(user, "root.a", user=user)
+    rm.cluster.ask("ann", "run", vcore=1000)
+    for user in ("ann", "bob"):
+        rm.cluster.ask(user, "more", vcore=500)
+    await bench.write(rm)
+    queue = await get(bench, f"{E}/queue/root.a")
+    bob, cat, ann = queue["fairShares"]  # (neither of the first two has used anything)
+    assert [bob["user"], cat["user"], ann["user"]] == ["bob", "cat", "ann"]
+    assert (bob["share"], bob["used"], bob["held"], bob["pending"], cat["pending"]) == (0.0, {}, {}, 1, 0)
+    assert (ann["held"], ann["pending"]) == ({"vcore": 1000}, 1)
+    # (The view's clock is ages later: she has had all of it for ever.)
+    assert (ann["share"], ann["shareAhead"]) == pytest.approx((1.0, 1.0), rel=1e-6)
+    assert ann["used"]["vcore"] == pytest.approx(1000 * 8 * 3600 / math.log(2), rel=1e-6)
+    assert (
+        "Its users come in the order of their use, which counts half after 8h: user bob (0 % of it lately) comes first "
+        "and user ann (100 %) last of 2 users with asks." in queue["message"]
+    )
+    poor = await get(bench, f"{E}/application/ann")
+    (ask,) = poor["asks"]
+    assert (
+        "user ann with 100 % of root.a is number 2 of 2 users with asks there, behind user bob with 0 %."
+        in ask["message"]
+    )
 
 
 GUARANTEES = """

@@ -376,6 +376,7 @@ _EXPLAIN = (
         notes="explain.md",
     ),
     _why("/ws/v1/explain/ask/{application}/{key}", "explanations.ask", "Why one ask is pending", explain.PendingDao),
+    _why("/ws/v1/explain/when/{application}/{key}", "explanations.when", "When one ask will run", explain.WhenDao),
     _why(
         "/ws/v1/explain/application/{application}",
         "explanations.application",

@@ -122,7 +122,7 @@ def decode_explain(raw: bytes, limits: AdmissionLimits) -> Explained:
         case "preemption" if not request.preemption.application_id:
             named = _name(request.preemption.allocation_key, "preemption.allocation_key", limits)
             return Explained(rm_id, partition, about, (named,), about)
-        case "ask" | "preemption":
+        case "ask" | "preemption" | "when":
             of = getattr(request, about)
             parts = (
                 _name(of.application_id, f"{about}.application_id", limits),
@@ -137,7 +137,9 @@ def decode_explain(raw: bytes, limits: AdmissionLimits) -> Explained:
         case "node_id":
             return Explained(rm_id, partition, "node", (_name(request.node_id, about, limits),), about)
         case _:
-            raise InvalidRequest("about: not set, expected one of ask, application_id, queue, node_id, preemption")
+            raise InvalidRequest(
+                "about: not set, expected one of ask, application_id, queue, node_id, preemption, when"
+            )
 
 
 def _name(value: str, field: str, limits: AdmissionLimits) -> str:

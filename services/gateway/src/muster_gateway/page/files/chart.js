@@ -74,7 +74,7 @@ export function plot(points, { title, width, height = 150, kind = "a", now = nul
     s("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": told, on: { pointermove: point } },
       levels.map((level) => s("g", {},
         s("line", { class: "grid", x1: LEFT, x2: width - RIGHT, y1: y(level), y2: y(level) }),
-        s("text", { class: "axis", x: LEFT - 6, y: y(level) + 4, "text-anchor": "end" }, number(level)))),
+        s("text", { class: "axis", x: LEFT - 6, y: y(level) + 4, "text-anchor": "end" }, number(level, top)))),
       timeAxis(from, to, x, bottom, width),
       limit ? s("line", { class: "limit", x1: LEFT, x2: width - RIGHT, y1: y(limit), y2: y(limit) }) : null,
       points.length > 1 ? s("path", { class: `area ${kind}`, d: area }) : null,

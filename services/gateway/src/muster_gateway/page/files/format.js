@@ -10,10 +10,11 @@ export function quantity(type, value, beside = value) {
   return number(value, beside);
 }
 
-/** What a type is drawn in: quantities are divided by `by`, and the axis says the unit. */
-export function drawnIn(type) {
+/** What a type is drawn in, up to about `most`: quantities are divided by `by`, and the title says the unit. */
+export function drawnIn(type, most) {
   if (type === "vcore") return { by: 1000, unit: "cores" };
-  return BYTES.test(type) ? { by: 2 ** 30, unit: `${type}, Gi` } : { by: 1, unit: type };
+  const step = most < 2 ** 44 ? 3 : 4;
+  return BYTES.test(type) ? { by: 1024 ** step, unit: `${type}, ${BINARY[step]}` } : { by: 1, unit: type };
 }
 
 /** The used part: "299 of 753 cores". */

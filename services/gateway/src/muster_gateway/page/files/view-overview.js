@@ -101,7 +101,7 @@ function history(context, { span, usage, apps, containers, alone, scheduler }) {
         h("a", { key: each, href: context.link("overview", "", { span: each }), "aria-current": each === span ? "true" : null }, each)))),
     h("div", { class: "two plots" },
       types(scheduler.capacity).map((type) => {
-        const { by, unit } = drawnIn(type);
+        const { by, unit } = drawnIn(type, of(scheduler.capacity, type));
         const limit = alone ? of(scheduler.capacity, type) / by : 0;
         return plot(averages(usage, windows, type, by, about, alone ? of(scheduler.allocated, type) : null), { ...about, title: `In use: ${unit}`, limit, empty: usage.trouble ?? "Nothing was in use." });
       }),

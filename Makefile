@@ -44,6 +44,8 @@ RANDOM_TESTS := tests/unit/scheduler_service/test_machine_recovery.py tests/simu
   $(addprefix tests/simulation/test_simulation.py::test_,a_random_life_keeps_every_promise history_adds_up_in_random_lives)
 LAW_TESTS := tests/unit/core/test_preemption_gang_laws.py \
   tests/simulation/test_preemption_properties.py tests/simulation/test_preemption_flow.py
+# (All that decides: node policies, preemption rules, books, lives.)
+COMPILED_TESTS := tests/unit/core tests/simulation/test_simulation.py
 BAD_INPUT_TESTS := tests/e2e/test_generated_bad_input.py tests/e2e/test_generated_bad_calls.py
 
 # Every target of the list below.
@@ -62,6 +64,12 @@ $(VENV)/.installed: $(RUN_TIME) pyproject.toml libs/client/pyproject.toml script
 $(VENV)/.installed-dev: $(DEVELOPMENT) pyproject.toml libs/client/pyproject.toml scripts/venv
 	@scripts/venv $(VENV) $(DEVELOPMENT)
 	@touch $@ $(VENV)/.installed
+
+compiled: install-dev ## the core as machine code into .venv (minutes; needs a C compiler); tests go on with the source
+	@scripts/compiled $(VENV)
+
+plain: install ## takes the compiled core out of .venv again
+	@$(BIN)/python -m pip uninstall --quiet --disable-pip-version-check --yes muster-compiled
 
 $(VENV)/.installed-docs: $(VENV)/.installed-dev $(DOCUMENTATION)
 	@echo '==> installing what builds the documentation'
@@ -106,15 +114,18 @@ test: install-dev ## every test; finds or installs Kafka, Redis, PostgreSQL and 
 test-unit: install-dev ## the tests that need no server
 	$(BIN)/pytest -n $(JOBS) --dist worksteal -m 'not kafka and not redis and not postgres' $(PARALLEL_TESTS) $(PYTEST_ARGS)
 
+test-compiled: compiled ## the core's tests, and random lives of a cluster, on the compiled core
+	MUSTER_COMPILED=1 $(BIN)/pytest -n $(JOBS) --dist worksteal -m 'not source' tests/compiled $(COMPILED_TESTS) $(PYTEST_ARGS)
+
 test-long: install-dev ## more of the random lives, the bad input and the kills than `make test` has; breaks that auditors must notice
 	@scripts/test-servers
-	MUSTER_SIMULATION_SEEDS=100 MUSTER_SPLIT_LIVES=2000 MUSTER_HISTORY_LIVES=2000 \
+	MUSTER_SIMULATION_SEEDS=60 MUSTER_SPLIT_LIVES=1200 MUSTER_HISTORY_LIVES=1200 \
 	$(BIN)/pytest -n $(JOBS) --dist worksteal $(RANDOM_TESTS) $(PYTEST_ARGS)
-	MUSTER_SIMULATION_SEEDS=1000 $(BIN)/pytest -n $(JOBS) --dist worksteal $(LAW_TESTS) $(PYTEST_ARGS)
+	MUSTER_SIMULATION_SEEDS=600 $(BIN)/pytest -n $(JOBS) --dist worksteal $(LAW_TESTS) $(PYTEST_ARGS)
 	$(BIN)/pytest -n $(JOBS) --dist worksteal $(NOTICE_TESTS) $(PYTEST_ARGS)
 	MUSTER_BAD_INPUT_EXAMPLES=120 $(BIN)/pytest -n $(JOBS) --dist loadfile $(BAD_INPUT_TESTS) $(PYTEST_ARGS)
 	MUSTER_EXPORT_EVENTS=60000 $(BIN)/pytest tests/chaos/test_kill_export.py $(PYTEST_ARGS)
-	MUSTER_DERIVE_STARTS=100 $(BIN)/pytest tests/integration/test_faust_starts.py -k many_starts $(PYTEST_ARGS)
+	MUSTER_DERIVE_STARTS=60 $(BIN)/pytest tests/integration/test_faust_starts.py -k many_starts $(PYTEST_ARGS)
 	MUSTER_FAULT_KILLS=5 $(BIN)/pytest tests/chaos/test_kill_faults.py $(PYTEST_ARGS)
 
 test-load: install-dev ## brokers that go under load, and overload, beside nothing else
@@ -125,16 +136,22 @@ chaos: install-dev ## all faults at once from a seed, with an auditor outside (S
 	@scripts/test-servers
 	@PYTHONPATH=tests $(BIN)/python -m chaos.storm.run --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(CHAOS_ARGS)
 
-kubernetes-test: install-dev ## pods of a real Kubernetes control plane, which it builds once, under Muster
-	@$(MAKE) --no-print-directory -C deploy/kubernetes/shim build test
-	@$(BIN)/python tests/kubernetes/cluster.py build
-	MUSTER_REQUIRE_SERVERS=1 $(BIN)/pytest -v -m 'not kubernetes_long' tests/kubernetes $(PYTEST_ARGS)
+# (The images are tested where Docker is.)
+KUBERNETES_TESTS = MUSTER_REQUIRE_SERVERS=1 $(BIN)/pytest -v --durations=15
+ONLY_WITH_DOCKER = $(shell docker info >/dev/null 2>&1 || echo ' and not docker')
 
-kubernetes-test-long: install-dev ## the same with kills of one process at a time, and the kills in turn three times
+kubernetes-programs: install-dev
+	@docker info >/dev/null 2>&1 || echo 'Docker is not here: the images are not tested'
 	@$(MAKE) --no-print-directory -C deploy/kubernetes/shim build test
 	@$(BIN)/python tests/kubernetes/cluster.py build
-	MUSTER_REQUIRE_SERVERS=1 $(BIN)/pytest -v tests/kubernetes $(PYTEST_ARGS)
-	for turn in 2 3; do MUSTER_REQUIRE_SERVERS=1 $(BIN)/pytest -v tests/kubernetes/test_kills.py $(PYTEST_ARGS) || exit 1; done
+	@scripts/helm version --short
+
+kubernetes-test: kubernetes-programs ## pods of a real Kubernetes control plane, which it builds once, under Muster
+	$(KUBERNETES_TESTS) -m 'not kubernetes_long$(ONLY_WITH_DOCKER)' tests/kubernetes $(PYTEST_ARGS)
+
+kubernetes-test-long: kubernetes-programs ## the same with kills of one process at a time, and the kills in turn three times
+	$(KUBERNETES_TESTS) -m 'kubernetes$(ONLY_WITH_DOCKER)' tests/kubernetes $(PYTEST_ARGS)
+	for turn in 2 3; do $(KUBERNETES_TESTS) tests/kubernetes/test_kills.py $(PYTEST_ARGS) || exit 1; done
 
 fuzz: install-dev ## mutated inputs for every decoder, as long as FUZZ_S says (FUZZ_S=600 SEED=7); findings go to tests/fuzz/found
 	@PYTHONPATH=tests $(BIN)/python -m fuzz --seconds $(FUZZ_S) $(if $(SEED),--seed $(SEED))
@@ -180,6 +197,9 @@ bench-core: install-dev ## the scheduling core alone: a JSON line for each scena
 
 bench-memory: install-dev ## memory of each thing that a quota counts
 	@PYTHONPATH=tests $(BIN)/python tests/perf/memory_bench.py
+
+bench-whole: install-dev ## start, memory, idle, ten times as much, 16 RMs, growth; JSON (BENCH_ARGS='--only flat --minutes 60')
+	@$(BIN)/python -m tests.perf.whole_bench $(BENCH_ARGS)
 
 bench-events: install-dev ## the ring's memory and speed, and streams' latency; one JSON line
 	@$(BIN)/python -m tests.perf.events_bench $(BENCH_ARGS)
@@ -252,6 +272,9 @@ lock: install-dev ## resolve requirements/*.lock anew
 
 dist: install-dev ## wheels and source distributions of muster and muster-client, into dist/; the same tree gives the same bytes
 	@PYTHON=$(BIN)/python scripts/dist dist
+
+dist-compiled: install-dev ## a wheel of the compiled core for this Python and platform, into dist/
+	@cd libs/compiled && $(abspath $(BIN))/python -m hatchling build --directory "$(CURDIR)/dist" --target wheel
 
 dist-test: install-dev ## both wheels in empty environments: the demo, a first allocation, every missing extra
 	$(BIN)/pytest -s tests/dist $(PYTEST_ARGS)

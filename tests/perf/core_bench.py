@@ -2,6 +2,7 @@
 
 .venv/bin/python -m tests.perf.core_bench [--only SCENARIO,NODES,ASKS,APPLICATIONS] [--runs 3] [--no-memory]
 .venv/bin/python -m tests.perf.core_bench --only gangs [--runs 3]
+.venv/bin/python -m tests.perf.core_bench --forms [--only single,1000,50000,10] [--runs 3]
 
 Standard output carries one JSON line for each run, standard error a table beside YuniKorn's figures. Each run is
 a process of its own, with the service's settings of the garbage collector. It drives the core like the scheduler
@@ -14,6 +15,8 @@ The figures:
   requests are decoded before the clock starts: decoding is the shell's work.
 * ``first_decile_per_s``, ``last_decile_per_s``: the rate of the first and of the last tenth of the allocations, over
   the time of the cycles alone (submission is over by then), interpolated within a budget.
+* ``allocations_per_cpu_s``: the same over the processor time, which other load of the machine changes less. ``--forms``
+  runs the plain and the compiled core (``make compiled``) by turns, and prints both rates of both.
 * ``live_bytes_per_allocation``: from a second run of the same scenario under tracemalloc, because tracing costs time.
   The figure is the growth of the Python allocator's memory, per allocation, from the registration of nodes, queues and
   applications to the end (asks placed, outcome drained, garbage collected). This run decodes requests one by one, so
@@ -252,12 +255,13 @@ def timed(scenario: Scenario, profile: Path | None) -> dict[str, float]:
     placed: list[tuple[float, int]] = []
     if profiler is not None:
         profiler.enable()
-    submitted, now_ns = time.perf_counter(), clock()
+    submitted, now_ns, cpu = time.perf_counter(), clock(), time.process_time()
     while commands:
         drain(core.apply(commands.pop(), now_ns()))
     begun = time.perf_counter()
     placed.append((begun, 0))
     allocated = decide(core, now_ns, lambda count: placed.append((time.perf_counter(), count)))
+    cpu = time.process_time() - cpu
     if profiler is not None:
         profiler.disable()
         profiler.dump_stats(str(profile))
@@ -267,6 +271,7 @@ def timed(scenario: Scenario, profile: Path | None) -> dict[str, float]:
     return {
         "allocated": allocated,
         "allocations_per_s": allocated / (last - submitted),
+        "allocations_per_cpu_s": allocated / cpu,
         "first_decile_per_s": tenth / (_when(placed, tenth) - begun),
         "last_decile_per_s": tenth / (last - _when(placed, allocated - tenth)),
     }
@@ -345,6 +350,20 @@ def measure(scenario: Scenario, options: argparse.Namespace) -> Result:
         last_decile_per_s=round(run["last_decile_per_s"], 1),
         live_bytes_per_allocation=live,
     )
+
+
+def measure_forms(scenario: Scenario, options: argparse.Namespace) -> dict[str, Any]:
+    """Measure one scenario on the plain and on the compiled core by turns: medians."""
+    runs: dict[str, list[dict[str, float]]] = {"plain": [], "compiled": []}
+    for _ in range(options.runs):
+        for form, variable in zip(runs, "01", strict=True):
+            runs[form].append(in_a_process(MODULE, "--part", "time", "--only", str(scenario), compiled=variable))
+    found: dict[str, Any] = asdict(scenario)
+    for figure in ("allocations_per_s", "allocations_per_cpu_s"):
+        for form, measured in runs.items():
+            found[f"{form}_{figure}"] = round(statistics.median(run[figure] for run in measured), 1)
+    found["ratio"] = round(found["compiled_allocations_per_cpu_s"] / found["plain_allocations_per_cpu_s"], 2)
+    return found
 
 
 def measure_gangs(scenario: GangScenario, options: argparse.Namespace) -> dict[str, Any]:
@@ -431,6 +450,7 @@ def main() -> int:
     )
     parser.add_argument("--runs", type=int, default=1, help="timed runs of each; the median counts")
     parser.add_argument("--no-memory", dest="memory", action="store_false", help="without the run under tracemalloc")
+    parser.add_argument("--forms", action="store_true", help="plain and compiled by turns; needs `make compiled`")
     parser.add_argument("--idle-s", type=float, default=10.0, help="how long the pending run idles")
     parser.add_argument("--profile", type=Path, help="writes cProfile's statistics of the (slower) timed run there")
     parser.add_argument("--part", choices=["time", "memory", "pending", "gangs"], help=argparse.SUPPRESS)
@@ -450,6 +470,10 @@ def main() -> int:
         case "gangs":
             print(json.dumps(core_gangs.measured(options.only, options.profile, options.idle_s)))
             return 0
+    if options.forms:
+        for scenario in SCENARIOS if options.only is None else [options.only]:
+            print(json.dumps(measure_forms(scenario, options)), flush=True)
+        return 0
     idle = None
     results: list[Result] = []
     for scenario in SCENARIOS if options.only is None else [options.only]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -94,10 +95,18 @@ def chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
         yield items[start : start + size]
 
 
-def in_a_process(module: str, *arguments: str) -> dict[str, float]:
-    """Run one part of a benchmark in a process of its own, which prints one JSON object."""
+def in_a_process(module: str, *arguments: str, compiled: str | None = None) -> dict[str, float]:
+    """Run one part of a benchmark in a process of its own, which prints one JSON object.
+
+    :param compiled: the value of MUSTER_COMPILED there; None: that of this process.
+    """
     done = subprocess.run(
-        [sys.executable, "-m", module, *arguments], cwd=ROOT, stdout=subprocess.PIPE, check=True, timeout=3600
+        [sys.executable, "-m", module, *arguments],
+        cwd=ROOT,
+        env=None if compiled is None else {**os.environ, "MUSTER_COMPILED": compiled},
+        stdout=subprocess.PIPE,
+        check=True,
+        timeout=3600,
     )
     found: dict[str, float] = json.loads(done.stdout)
     return found

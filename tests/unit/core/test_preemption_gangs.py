@@ -630,6 +630,7 @@ def many_gangs(policy: str, *, gangs: int, size: int) -> Arena:
     return arena
 
 
+@pytest.mark.source
 def test_gangs_are_looked_up_once_and_each_node_costs_what_is_on_it() -> None:
     first, again = {}, {}
     for policy, gangs in (("members", 40), ("whole", 40), ("whole", 80)):
@@ -645,6 +646,7 @@ def test_gangs_are_looked_up_once_and_each_node_costs_what_is_on_it() -> None:
     assert again["whole", 40] < 3 * again["members", 40]  # not once for each member of each gang on each node
 
 
+@pytest.mark.source
 def test_where_no_queue_says_so_no_gang_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
     arena = many_gangs("members", gangs=5, size=5)
 

@@ -386,6 +386,7 @@ def _check_cut(arena: Arena, seed: int) -> int:
     return len(victims)
 
 
+@pytest.mark.source
 def test_a_deep_tree_that_gives_nothing_is_looked_through_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each level asks its children twice: what they could not give once they are not asked for again."""
     nested = "{name: last}"

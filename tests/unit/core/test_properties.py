@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -51,7 +53,7 @@ MINUTE_NS = 60 * SECOND_NS
 def test_the_meaning_of_a_value(name: str, text: str, field: str, value: object) -> None:
     policy, wrong = read({name: text})
     assert (getattr(policy, field), wrong) == (value, {})
-    others = [each for each in QueuePolicy.__slots__ if each != field]
+    others = [each.name for each in fields(QueuePolicy) if each.name != field]
     assert all(getattr(policy, each) == getattr(QueuePolicy(), each) for each in others)
 
 

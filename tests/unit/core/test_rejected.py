@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from builders import Cluster
 from muster_core.applications.lifecycle import REJECTED_MAX
 from muster_core.model.commands import AppItem, UpdateApplications
@@ -62,3 +63,16 @@ def test_there_is_a_bound_and_the_oldest_go() -> None:
         cluster.core.apply(UpdateApplications((AppItem(f"x{number}", "root.no", "default", "u"),)), cluster.now_ns)
     kept = list(cluster.partition.rejected)
     assert (len(kept), kept[0]) == (REJECTED_MAX, "x5")
+
+
+@pytest.mark.source
+def test_an_application_under_another_id_shares_everything_else() -> None:
+    cluster = _cluster()
+    _submit(cluster, "x", "root.a")
+    app = cluster.partition.apps["x"]
+    copied = app.renamed("y")
+    assert copied.app_id == "y"
+    assert not copied.published
+    others = [name for name in vars(app) if name not in ("app_id", "published")]
+    assert [name for name in others if vars(copied)[name] is not vars(app)[name]] == []
+    assert vars(copied).keys() == vars(app).keys()

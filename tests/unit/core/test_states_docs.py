@@ -486,6 +486,7 @@ def constants() -> Iterator[tuple[str, str]]:
         yield f"GatewaySettings.{name}", duration_text(round(getattr(settings, name) * SECOND_NS))
 
 
+@pytest.mark.source
 def test_every_timer_has_a_row_with_its_time() -> None:
     as_the_rm_says = {
         "Application.execution_timeout_ms": "as the RM says (executionTimeoutMilliSeconds; ≤ 0: none)",

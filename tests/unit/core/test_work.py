@@ -196,6 +196,7 @@ STEPS: list[Callable[[int], tuple[Cluster, Command]]] = [
 ]
 
 
+@pytest.mark.source
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.__name__.strip("_"))
 def test_a_step_costs_the_same_in_a_large_cluster(step: Callable[[int], tuple[Cluster, Command]]) -> None:
     small, large = _work(*step(SMALL)), _work(*step(LARGE))

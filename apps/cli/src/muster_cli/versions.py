@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 import platform
+import sys
 from importlib.metadata import version
 from importlib.util import find_spec
 
 from muster_runtime.terminal import say, say_json
 
-# A part of the core that a compiler would turn into machine code first.
+# A part of the core that is compiled where anything is (libs/compiled).
 _CORE = "muster_core.partition"
 
 
 def show(*, as_json: bool) -> int:
     """Prints the version, the form of the core (plain or compiled), and the Python."""
+    now, obstacle = form(), obstacle_to_compiled()
     found = {
         "muster": version("muster"),
-        "form": form(),
+        "form": now,
         "python": platform.python_version(),
         "platform": f"{platform.system().lower()}-{platform.machine()}",
         "grpc": version("grpcio"),
     }
+    if obstacle:
+        found["not_compiled_because"] = obstacle
     if as_json:
         say_json(found)
     else:
-        say(f"muster {found['muster']} ({found['form']}) on Python {found['python']}, {found['platform']}")
+        said = f"{now}: {obstacle}" if obstacle else now
+        say(f"muster {found['muster']} ({said}) on Python {found['python']}, {found['platform']}")
     return 0
 
 
@@ -33,3 +38,10 @@ def form() -> str:
     spec = find_spec(_CORE)
     origin = spec.origin if spec is not None else None
     return "plain" if origin is None or origin.endswith(".py") else "compiled"
+
+
+def obstacle_to_compiled() -> str:
+    """Why the compiled form that is installed here does not run; "": it runs, or none is installed."""
+    find_spec(_CORE)  # (the finder decides at the first question)
+    finders = (getattr(each, "obstacle", None) for each in sys.meta_path if type(each).__name__ == "CompiledFinder")
+    return next((obstacle for obstacle in finders if obstacle), "")

@@ -41,6 +41,7 @@ from muster_state.sent import SentMessages, TakenOf
 _EXTERNAL = (state_codec.SOURCE, state_codec.EXTERNAL)
 _KIND_ORDER = (
     state_codec.QUEUE,
+    state_codec.USE,
     state_codec.NODE,
     state_codec.APP,
     state_codec.REJECTED,
@@ -95,6 +96,7 @@ _values = attrgetter(*TALLIED)
 
 
 _UNLIMITED = QuotaLimits()
+_QUOTA_NAMES = [each.name for each in fields(QuotaLimits)]
 
 # A key of a registration's extraConfig: the rule without the RM's callback stream, accept or wait.
 CALLBACKS_ABSENT_KEY = "muster.callbacks.absent"
@@ -341,7 +343,7 @@ def encode_quotas(limits: QuotaLimits) -> envelope_pb2.Quotas:
 
 def quotas_of(recorded: envelope_pb2.Quotas) -> QuotaLimits:
     """Inverse of :func:`encode_quotas`."""
-    return QuotaLimits(**{name: getattr(recorded, name) for name in QuotaLimits.__slots__})
+    return QuotaLimits(**{name: getattr(recorded, name) for name in _QUOTA_NAMES})
 
 
 def _pauses_of(recorded: state_pb2.RegistrationObject) -> tuple[Pause, ...]:

@@ -288,8 +288,7 @@ class PartitionFollower:
     def _leaving(self, rm_id: str, partition: Partition, kind: str, parts: tuple[str, ...]) -> None:
         if kind == state_codec.ALLOC:
             self._learn(rm_id, partition, *parts[:2])
-        else:
-            self.departed.note(rm_id, partition, kind, parts)
+        self.departed.note(rm_id, partition, kind, parts)
 
     def _learn(self, rm_id: str, partition: Partition, app_id: str, unique_key: str = "") -> None:
         """Takes the length of an allocation that ended by itself: this runs for each one."""

@@ -21,7 +21,7 @@ While no scope needs turns, this module keeps no data and costs no time.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Protocol
 
 from muster_core.model.application import Application, Ask, AskGroup
@@ -314,18 +314,17 @@ class Turns:
             waiting.node_came(node)
         for shape in [shape for shape, awaited in self._awaited.items() if awaited is node]:
             del self._awaited[shape]
-            other = next(self._taken_with_room(shape), None) if shape in waiting.turns else None
+            other = self._taken_with_room(shape) if shape in waiting.turns else None
             if other is not None:
                 self._awaited[shape] = other
             else:
                 waiting.turns_moved[shape] = None
 
-    def _taken_with_room(self, shape: Shape) -> Iterator[Node]:
-        return (
-            what
-            for what in self._of
-            if isinstance(what, Node) and what.taken and what.usable and fits(shape.items, what.available)
-        )
+    def _taken_with_room(self, shape: Shape) -> Node | None:
+        for what in self._of:
+            if isinstance(what, Node) and what.taken and what.usable and fits(shape.items, what.available):
+                return what
+        return None
 
     # ---- a task group's line ---------------------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ _SHOWN_MAX = 200  # characters of a name in an answer
 _QUEUE_MAX = 4096  # characters of a queue's name that are kept; no queue's path is so long
 _GROUPS_MAX = 1024
 # Characters that break a log line or a terminal: controls, lone surrogates, line and paragraph separators.
-_ILLEGIBLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\u2028\u2029]")
+_ILLEGIBLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\u2028\u2029]")
 
 
 class Leaf(NamedTuple):

@@ -6,7 +6,6 @@ Keeps rejected applications for a while, so that people can look them up.
 from __future__ import annotations
 
 import heapq
-from copy import copy
 from typing import TYPE_CHECKING, Protocol
 
 from muster_si.constants import APP_TAG_STATE_AWARE_DISABLE
@@ -124,8 +123,7 @@ class Lifecycle:
         name = f"{finished.app_id}-{finished.finished_ns // 1_000_000_000}"
         while name in state.apps:
             name += "x"
-        renamed = copy(finished)
-        renamed.app_id, renamed.published = name, False
+        renamed = finished.renamed(name)
         finished.gone = True
         state.apps[name] = renamed
         self._note_finished(renamed)

@@ -5,7 +5,7 @@ Every part of a partition gets this data, and changes it. ``muster_core.partitio
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from muster_core.model.predicate_checks import OpenChecks
 from muster_core.model.quotas import Quotas
@@ -47,11 +47,13 @@ class PartitionState:
     :ivar checks: the open checks to the RM.
     :ivar deadlines: (when, object) of new deadlines that the scheduler has not put on its clock yet.
     :ivar moved_offers: ids of nodes with offers whose use, or whose offers, changed since the last review.
+    :ivar reserved: the nodes with a reservation.
     :ivar allocations_count: the number of allocations, including foreign ones.
     :ivar asks_pending: the number of allocations that are asked for.
     :ivar text_bytes: the size of all kept tags and attributes.
     :ivar users: by name, the number of live applications.
     :ivar quotas: of the RM; all its partitions share them.
+    :ivar known_victims: room for what preemption keeps between two searches (``preemption_victims.py``).
     """
 
     root: Queue
@@ -77,11 +79,13 @@ class PartitionState:
         self.checks = OpenChecks()
         self.deadlines: list[tuple[int, Timed]] = []
         self.moved_offers: dict[str, None] = {}
+        self.reserved: dict[Node, None] = {}
         self.allocations_count = 0
         self.asks_pending = 0
         self.text_bytes = 0
         self.users: dict[str, int] = {}
         self.quotas = Quotas({config.name: self})
+        self.known_victims: Any = None
 
     def apps_in(self, leaf: Queue) -> list[Application]:
         """The live applications in a leaf, in order of submission. A parent has none."""

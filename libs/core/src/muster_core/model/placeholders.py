@@ -69,7 +69,8 @@ class FreePlaceholders(Generic[H]):
 
     def __iter__(self) -> Iterator[H]:
         lists = [found for nodes in self._nodes.values() for found in nodes.values()]
-        return (entry[-1] for entry in heapq.merge(*lists))
+        for entry in heapq.merge(*lists):
+            yield entry[-1]
 
     def add(self, placeholder: H) -> None:
         """Adds a free placeholder."""
@@ -85,7 +86,7 @@ class FreePlaceholders(Generic[H]):
             return
         before = found[0]
         found.add(entry)
-        if found[0] is entry:
+        if found[0] == entry:
             self._oldest[shape].remove(before)
             self._oldest[shape].add(entry)
 
@@ -123,7 +124,8 @@ class FreePlaceholders(Generic[H]):
     def covering(self, shape: Shape) -> Iterator[H]:
         """Yields the oldest placeholder of each node that holds at least as much of every type, oldest first."""
         lists = [oldest for own, oldest in self._oldest.items() if covers(own, shape)]
-        return (entry[-1] for entry in (lists[0] if len(lists) == 1 else heapq.merge(*lists)))
+        for entry in lists[0] if len(lists) == 1 else heapq.merge(*lists):
+            yield entry[-1]
 
 
 def _entry(placeholder: Holding) -> _Entry:

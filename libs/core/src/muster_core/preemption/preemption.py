@@ -75,8 +75,10 @@ def search_required_node(state: PartitionState, ask: Ask, node: Node, now_ns: in
 def search_quota(state: PartitionState, queue: Queue, now_ns: int) -> tuple[Victim, ...]:
     """Finds victims in a queue that is above its max."""
     opted_out = state.config.preemption.opted_out_last
-    cuts = (rule.cut(state, queue, now_ns, opted_out=opted_out) for rule in registry.queue_rules())
-    return next((victims for victims in cuts if victims), ())
+    for rule in registry.queue_rules():
+        if victims := rule.cut(state, queue, now_ns, opted_out=opted_out):
+            return victims
+    return ()
 
 
 def search_revoked(node: Node, lack: dict[int, int], entry: ExternalEntry, now_ns: int) -> tuple[Victim, ...]:
@@ -84,8 +86,10 @@ def search_revoked(node: Node, lack: dict[int, int], entry: ExternalEntry, now_n
 
     :param lack: by type number, how much more is used on the node than the node has without the offer.
     """
-    evictions = (rule.evict(node, lack, entry, now_ns) for rule in registry.offer_rules())
-    return next((victims for victims in evictions if victims), ())
+    for rule in registry.offer_rules():
+        if victims := rule.evict(node, lack, entry, now_ns):
+            return victims
+    return ()
 
 
 def with_further(plan: Plan, more: Collection[Allocation], ask: Ask, now_ns: int) -> Plan:

@@ -8,7 +8,6 @@ to no solution, and at the end keeps only necessary entries.
 
 from __future__ import annotations
 
-from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -169,8 +168,8 @@ class Entry:
 
     def moved(self, gains: tuple[int, ...]) -> Entry:
         """The same entry with the gains for a longer list of needs."""
-        entry = copy(self)
-        entry.gains = gains
+        entry = Entry(self.allocation, self.branch, self.rank, gains, 0.0, self.gang)
+        entry.order = self.order
         return entry
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Container, Iterator
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
 
 from muster_core.config.properties import PreemptionPolicy
 from muster_core.model.application import Allocation, Application, Ask, in_order
@@ -188,7 +187,7 @@ class Known:
     """
 
     def __init__(self, state: PartitionState) -> None:
-        self._apps = state.apps  # (not the state itself: this object must not keep it alive, see `_KNOWN`)
+        self._apps = state.apps  # (not the state, which refers to this object: no cycle keeps a past state alive)
         self.version = state.version
         self.opted_out = state.config.preemption.opted_out_last
         self._leaves: dict[Queue, ByClass] = {}
@@ -292,14 +291,11 @@ def _sums_of(node: Node) -> list[tuple[Class, list[int]]]:
     return sums
 
 
-_KNOWN: WeakKeyDictionary[PartitionState, Known] = WeakKeyDictionary()
-
-
 def known(state: PartitionState) -> Known:
     """The known data of the partition in its present state."""
-    found = _KNOWN.get(state)
+    found: Known | None = state.known_victims
     if found is None or found.version != state.version:
-        _KNOWN[state] = found = Known(state)
+        state.known_victims = found = Known(state)
     return found
 
 
@@ -307,7 +303,7 @@ def go_on(state: PartitionState, version: int, ask: Ask, released: list[Allocati
     """Keeps the known data, without the allocations that were released for the ask. Nothing else changed since the
     version.
     """
-    found = _KNOWN.get(state)
+    found: Known | None = state.known_victims
     if found is not None and found.version == version:
         found.version = state.version
         found.noes.clear()

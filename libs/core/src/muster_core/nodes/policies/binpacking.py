@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from muster_core.nodes.policies.policy import NodePolicy, minus_used_share
 
-POLICY = NodePolicy("binpacking", score=minus_used_share)
+POLICY: NodePolicy = NodePolicy("binpacking", score=minus_used_share)

@@ -18,7 +18,7 @@ class DotProduct(ShapedIndex):
     """Nodes by minus the product of wanted and free amounts; of equal nodes, the fuller one first."""
 
     __slots__ = ()
-    nowhere = float("inf")
+    nowhere: int | float = float("inf")
 
     def _measure(self, items: Items, slots: Slots) -> Values:
         product = np.zeros(len(slots))
@@ -28,4 +28,4 @@ class DotProduct(ShapedIndex):
         return np.where(self._room(items, slots), -product, self.nowhere)
 
 
-POLICY = NodePolicy("dotproduct", score=minus_used_share, new_index=DotProduct)
+POLICY: NodePolicy = NodePolicy("dotproduct", score=minus_used_share, new_index=DotProduct)

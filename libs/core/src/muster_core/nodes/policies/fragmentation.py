@@ -98,7 +98,7 @@ class Fragmentation(ShapedIndex):
 
     __slots__ = ("_demands", "_gpus", "_needs", "_seen_version", "_unusable", "_weights", "workload")
 
-    nowhere = INT64_MAX
+    nowhere: int | float = INT64_MAX
     counts_work = True
 
     def __init__(self, types: Types) -> None:
@@ -177,4 +177,4 @@ def _milli(name: str) -> int:
     return GPU_NAMES.get(name.rpartition("/")[2], 0)
 
 
-POLICY = NodePolicy("fragmentation", score=minus_used_share, new_index=Fragmentation)
+POLICY: NodePolicy = NodePolicy("fragmentation", score=minus_used_share, new_index=Fragmentation)

@@ -84,7 +84,7 @@ class Guarantee:
         return f"{asker_of(why)}, whose queue is below its guarantee: {asker}, {victim}."
 
 
-RULE = Guarantee()
+RULE: Guarantee = Guarantee()
 
 
 def _below(queue: Queue, priority: int | None, asked: set[int], guards: tuple[Guard, ...]) -> Iterator[Branch]:

@@ -39,4 +39,4 @@ class Priority:
         )
 
 
-RULE = Priority()
+RULE: Priority = Priority()

@@ -58,7 +58,7 @@ class Quota:
         return f"It was preempted because queue {why.queue} is above its lowered max: {asker}."
 
 
-RULE = Quota()
+RULE: Quota = Quota()
 
 
 def excess(queue: Queue) -> Amount:

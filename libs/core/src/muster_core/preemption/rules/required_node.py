@@ -74,7 +74,7 @@ class RequiredNode:
         return f"{asker_of(why)}, which requires node {held.node_id}."
 
 
-RULE = RequiredNode()
+RULE: RequiredNode = RequiredNode()
 
 
 def _order(entry: Entry, node: Node) -> tuple[Any, ...]:

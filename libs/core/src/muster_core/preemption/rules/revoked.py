@@ -70,7 +70,7 @@ class Revoked:
         return f"It was preempted because node {held.node_id} has no room for it without {revoked}."
 
 
-RULE = Revoked()
+RULE: Revoked = Revoked()
 
 
 def _ease(lack: dict[int, int], held: Allocation, sign: int) -> None:

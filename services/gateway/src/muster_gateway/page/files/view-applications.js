@@ -7,6 +7,7 @@ import { ago, count, duration, grouped, moment, ms, of, resource, types } from "
 import { life } from "./life.js";
 import { absent, chip, dotted, field, figure, options, paged, quantities, sortable } from "./parts.js";
 import { kept, near } from "./rows.js";
+import { ofApplication, progress, since } from "./view-gangs.js";
 import { when } from "./when.js";
 import { reason } from "./words.js";
 
@@ -230,7 +231,8 @@ function renderOne(context, { app, why, story, twins, elsewhere }) {
       figure("Allocations", grouped(held.length), resource(app.usedResource ?? {})),
       figure("Pending asks", grouped(waiting.reduce((sum, each) => sum + each.count, 0)), types(app.pendingResource).length ? resource(app.pendingResource) : null)),
     waiting.length ? h("section", { class: "card", "aria-labelledby": "whyasks" }, h("h2", { id: "whyasks" }, "Why asks are pending"), whys(context, waiting), formerly(why.history ?? [], now)) : null,
-    why?.gang ? gang(why) : null,
+    ofApplication(context, why),
+    why?.gang ? gang(why, app) : null,
     h("section", { class: "card", "aria-labelledby": "life" },
       h("h2", { id: "life" }, "Timeline"),
       timeline(found, { width: context.width - 26, rows, now }),
@@ -276,13 +278,10 @@ function formerly(history, now) {
         h("td", { class: "num" }, duration((each.until ? ms(each.until) : now) - ms(each.since)), each.until ? null : h("span", { class: "note" }, "still")))))));
 }
 
-function gang({ gang: found, replacements }) {
+function gang({ gang: found, replacements }, app) {
   return h("section", { class: "card", "aria-labelledby": "gang" },
     h("h2", { id: "gang" }, "Gang"),
-    h("p", { class: "prose" }, found.message),
-    found.taskGroups.map((each) => h("dl", { class: "figures", key: each.taskGroup },
-      figure("Task group", each.taskGroup, `${resource(each.resource)} each`), figure("Placeholders", grouped(each.asked)),
-      [["Pending", each.pending], ["On nodes", each.held], ["Replaced", each.replaced], ["Timed out", each.timedOut], ["Lost", each.lost]].filter(([, value]) => value).map(([name, value]) => figure(name, grouped(value))))),
+    progress(found, since(app)),
     replacements?.length ? h("details", {}, h("summary", {}, count(replacements.length, "replacement")), h("ul", { class: "plain" }, replacements.slice(0, 100).map((each) => h("li", {}, each.message)))) : null);
 }
 

@@ -108,7 +108,9 @@ class Explanations:
         raise RequestRefused(404, "Node not found")
 
     async def preempted(self, call: Call) -> Answer:
-        return Answer(explain.preempted(self._lookup.known(call), self._clock.now_ns()))
+        state = self._lookup.known(call)
+        ended = self._source.departed(state.info.rm_id).preempted(state.info.rm_id)
+        return Answer(explain.preempted(state, self._clock.now_ns(), ended))
 
     async def preemption(self, call: Call) -> Answer:
         _, partition, app = self._explained(call)

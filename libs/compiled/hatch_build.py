@@ -1,0 +1,221 @@
+"""Compiles modules of Muster with mypyc, from their typed source, and puts them into the wheel.
+
+All modules are one group: they call each other without Python. mypyc does not take three things of the source. A copy
+of the source is changed for these, by a rule and without a change of any line's number:
+
+* ``dataclass(slots=True)`` makes the class a second time. Classes that mypyc compiles have slots anyway.
+* A class of :data:`MARKS` gets a mark that mypyc needs: other code derives from it, or refers to it weakly.
+* A module of :data:`PLAIN` stays as it is.
+
+A statement that mypy finds unreachable fails the build: mypyc leaves it out, and mypy takes an attribute for unchanged
+after a call that changes it.
+
+Objects are kept in ``build/compiled`` by the digest of their C source, so that building again is fast.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+GROUP = "muster"
+PACKAGES = {"muster_core": "libs/core/src"}
+PLAIN = {
+    "muster_core.external.checks": "judges values of any type",
+    "muster_core.external.external": "other packages give it values of any type, which checks.py judges",
+    "muster_core.invariants": "derives from AssertionError",
+    "muster_core.preemption.rule": "its protocols are checked at run time",
+}
+MARKS = {
+    "muster_core.model.resources": {"Shape": "native_class=False"},  # it is referred to weakly
+    "muster_core.nodes.node_index": {"NodeIndex": "allow_interpreted_subclasses=True"},
+    "muster_core.nodes.policies.shaped": {"ShapedIndex": "allow_interpreted_subclasses=True"},
+}
+LEVEL = os.environ.get("MUSTER_COMPILE_LEVEL", "2")
+_SLOTS = re.compile(r"^(@dataclass\([^)\n]*?)(?:, slots=True|slots=True, |slots=True)", re.MULTILINE)
+_FUTURE = "from __future__ import annotations"
+_SETTINGS = """\
+[mypy]
+strict = true
+explicit_package_bases = true
+namespace_packages = true
+ignore_missing_imports = true
+warn_unreachable = true
+follow_imports_for_stubs = true
+[mypy-muster_core.external.checks]
+warn_unreachable = false
+[mypy-muster_proto.*]
+ignore_errors = true
+"""
+
+
+class CompiledHook(BuildHookInterface):  # type: ignore[type-arg]
+    """Adds the compiled modules to a wheel, which is then for one Python on one platform."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        root = Path(self.root).parents[1]
+        files = Build(root, root / "build/compiled").run()
+        build_data["pure_python"] = False
+        build_data["infer_tag"] = True
+        build_data["force_include"].update({str(path): f"muster_compiled/{name}" for name, path in files.items()})
+
+
+class Build:
+    """One build.
+
+    :param root: of the repository.
+    :param place: for everything that is made.
+    """
+
+    def __init__(self, root: Path, place: Path) -> None:
+        self.root = root
+        self.place = place
+        self.modules = {package: sorted(self._modules(package)) for package in PACKAGES}
+
+    def run(self) -> dict[str, Path]:
+        """Compiles. Returns the files by their path in the package ``muster_compiled``."""
+        begun = time.monotonic()
+        self.place.mkdir(parents=True, exist_ok=True)
+        sources = self._sources()
+        extensions = self._translate(sources)
+        middle = time.monotonic()
+        files = self._compile(extensions)
+        files["built.py"] = self._listing()
+        sys.stderr.write(
+            f"muster-compiled: {len(sources)} modules with -O{LEVEL}: to C in {middle - begun:.0f} s, "
+            f"to machine code in {time.monotonic() - middle:.0f} s\n"
+        )
+        return files
+
+    def _modules(self, package: str) -> list[str]:
+        base = self.root / PACKAGES[package]
+        found = [".".join(path.relative_to(base).with_suffix("").parts) for path in base.glob(f"{package}/**/*.py")]
+        return [name for name in found if not name.endswith("__init__") and name not in PLAIN]
+
+    def _sources(self) -> list[str]:
+        """Copies the packages. Returns the paths of what to compile, from :attr:`place`."""
+        found = []
+        for package, modules in self.modules.items():
+            base = self.root / PACKAGES[package]
+            for path in sorted(base.glob(f"{package}/**/*.py")):
+                name = ".".join(path.relative_to(base).with_suffix("").parts)
+                copy = self.place / path.relative_to(base)
+                text = path.read_text()
+                if name in modules:
+                    text = adapted(name, text)
+                    found.append(str(copy.relative_to(self.place)))
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                _write(copy, text)
+        return found
+
+    def _translate(self, sources: list[str]) -> list[Any]:
+        """Runs mypyc, which gives descriptions of extensions in C."""
+        import setuptools  # noqa: F401  (mypyc looks whether it is there)
+        from mypyc.build import mypycify
+
+        settings = self.place / "mypy.ini"
+        _write(settings, _SETTINGS)
+        os.chdir(self.place)
+        os.environ["MYPYPATH"] = f".:{self.root / 'proto/src'}"
+        options = [f"--config-file={settings}", f"--cache-dir={self.place / 'mypy'}"]
+        extensions: list[Any] = mypycify(
+            [*options, *sources], opt_level=LEVEL, debug_level="0", multi_file=True, target_dir="c", group_name=GROUP
+        )
+        return extensions
+
+    def _compile(self, extensions: list[Any]) -> dict[str, Path]:
+        headers = _digest(*sorted(self.place.glob("c/**/*.h")))
+        jobs = {source: extension for extension in extensions for source in extension.sources}
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            objects = dict(
+                zip(jobs, pool.map(lambda job: self._object(job[0], job[1], headers), jobs.items()), strict=True)
+            )
+            return dict(pool.map(lambda extension: self._link(extension, objects), extensions))
+
+    def _object(self, source: str, extension: Any, headers: str) -> Path:
+        command = [
+            *sysconfig.get_config_var("CC").split(),
+            *_flags("CCSHARED"),
+            f"-I{sysconfig.get_path('include')}",
+            *(f"-I{each}" for each in extension.include_dirs),
+            *extension.extra_compile_args,
+            "-DNDEBUG",
+            "-c",
+        ]
+        made = self.place / "objects" / f"{_digest(Path(source), headers, *command)}.o"
+        if not made.exists():
+            made.parent.mkdir(exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=made.parent) as beside:
+                subprocess.run([*command, source, "-o", beside.name], check=True)
+                os.link(beside.name, made)
+        return made
+
+    def _link(self, extension: Any, objects: dict[str, Path]) -> tuple[str, Path]:
+        name = extension.name.replace(".", "/") + sysconfig.get_config_var("EXT_SUFFIX")
+        made = self.place / "libraries" / name
+        made.parent.mkdir(parents=True, exist_ok=True)
+        linked = [str(objects[each]) for each in extension.sources]
+        subprocess.run([*sysconfig.get_config_var("LDSHARED").split(), "-s", *linked, "-o", str(made)], check=True)
+        return name, made
+
+    def _listing(self) -> Path:
+        sys.path.insert(0, str(self.root / "libs/compiled/src"))
+        from muster_compiled import digest
+
+        digests = {
+            package: digest(self.root / PACKAGES[package] / package, modules)
+            for package, modules in self.modules.items()
+        }
+        made = self.place / "built.py"
+        _write(
+            made,
+            f'"""What was compiled."""\n\nLIBRARY = "{GROUP}__mypyc"\nMODULES = {self.modules}\nDIGESTS = {digests}\n',
+        )
+        return made
+
+
+def adapted(module: str, text: str) -> str:
+    """The source of a module as mypyc takes it."""
+    text = _SLOTS.sub(r"\1", text)
+    marks = MARKS.get(module, {})
+    if marks:
+        text = text.replace(_FUTURE, f"{_FUTURE}; import mypy_extensions", 1)
+    for name, mark in marks.items():
+        changed = text.replace(f"\n\nclass {name}", f"\n@mypy_extensions.mypyc_attr({mark})\nclass {name}", 1)
+        assert changed != text, f"{module} has no class {name}"
+        text = changed
+    return text
+
+
+def _flags(variable: str) -> list[str]:
+    found: str = sysconfig.get_config_var(variable) or ""
+    return found.split()
+
+
+def _write(path: Path, text: str) -> None:
+    if not path.exists() or path.read_text() != text:
+        path.write_text(text)
+
+
+def _digest(*what: Path | str) -> str:
+    found = hashlib.sha256()
+    for each in what:
+        found.update(each.read_bytes() if isinstance(each, Path) else each.encode())
+    return found.hexdigest()
+
+
+if __name__ == "__main__":  # without a wheel
+    place = Path(__file__).parents[2]
+    for name in Build(place, place / "build/compiled").run():
+        sys.stdout.write(f"{name}\n")

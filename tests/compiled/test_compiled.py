@@ -1,0 +1,62 @@
+"""Muster with its compiled core (libs/compiled), which `make test-compiled` makes and installs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib.machinery import EXTENSION_SUFFIXES
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from simulation.stories import KINDS
+
+ROOT = Path(__file__).parents[2]
+# libs/compiled/hatch_build.py has the reason of each.
+PLAIN = {"external.checks", "external.external", "invariants", "preemption.rule"}
+FORMS = {"plain": "0", "compiled": "1"}
+LIVES, STEPS = 3, 60
+pytestmark = pytest.mark.skipif(find_spec("muster_compiled") is None, reason="`make test-compiled` compiles first")
+
+
+def run(form: str, *arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=ROOT / "tests",
+        env={**os.environ, "MUSTER_COMPILED": form},
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    return done.stdout
+
+
+def test_every_part_of_the_core_is_compiled_or_named_with_its_reason() -> None:
+    listed = (
+        "import json, pkgutil, importlib, muster_core\n"
+        "names = [m.name for m in pkgutil.walk_packages(muster_core.__path__, 'muster_core.') if not m.ispkg]\n"
+        "print(json.dumps({name: importlib.import_module(name).__file__ for name in names}))\n"
+    )
+    files = json.loads(run("1", "-c", listed))
+    plain = {name for name, file in files.items() if not file.endswith(EXTENSION_SUFFIXES[0])}
+    assert plain == {f"muster_core.{name}" for name in PLAIN}
+    assert len(files) > 90
+
+
+@pytest.mark.parametrize(("variable", "form"), [("0", "plain"), ("1", "compiled"), ("", "compiled")])
+def test_version_tells_which_form_runs(variable: str, form: str) -> None:
+    found = json.loads(run(variable, "-m", "muster_cli", "version", "--json"))
+    assert found["form"] == form
+    assert found.get("not_compiled_because") == ("MUSTER_COMPILED is 0" if form == "plain" else None)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("features", list(KINDS), ids=lambda features: features or "any")
+def test_both_forms_lead_the_same_lives_to_the_byte(features: str) -> None:
+    arguments = ["-m", "simulation", "--lines", "--with", features, "--seeds", str(LIVES), "--steps", str(STEPS)]
+    plain, compiled = ([json.loads(line) for line in run(form, *arguments).splitlines()] for form in FORMS.values())
+    assert [each["failed"] for each in plain[:-1]] == [""] * LIVES
+    assert compiled == plain

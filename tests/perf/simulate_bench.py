@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import resource
 import time
 
 from muster_whatif.play import play
@@ -14,6 +15,13 @@ CASES = (
     ("openb, each moment for itself", "examples/openb", 1.0, 0.0),
     ("openb, 20,000 times as fast, ticks of 10 s", "examples/openb", 20_000.0, 10.0),
     ("100,000 tasks on 1,500 nodes, load 0.9, ticks of 10 s", "generate:tasks=100000,nodes=1500,load=0.9", 1.0, 10.0),
+    # (few cores and long tasks, so that they arrive within a week)
+    (
+        "a week of 1,000,000 tasks on 1,500 nodes, ticks of 10 s",
+        "generate:tasks=1000000,nodes=1500,cores=4,load=0.97,median_run_s=1000",
+        1.0,
+        10.0,
+    ),
 )
 
 
@@ -38,6 +46,7 @@ def main() -> int:
                     "seconds": round(took_s, 2),
                     "cpu_s": round(cpu_s, 2),
                     "decisions_per_cpu_s": round(played.decisions / cpu_s),
+                    "peak_mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1_024),
                     "virtual_days": round(played.until_s / 86_400, 2),
                 }
             ),

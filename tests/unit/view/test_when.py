@@ -14,14 +14,23 @@ from muster_whatif.when.settings import ForecastSettings
 from unit.view.recorded import Bench, Recorded, client_of
 from waiting import eventually
 
-SLOW = {"forecast": {"wait_s": 60.0, "cpu_s": 60.0}}
+SLOW = {"forecast": {"wait_s": 60.0, "cpu_s": 600.0}}
 
 
-async def when(client: httpx.AsyncClient, key: str = "k2", app: str = "x") -> dict[str, Any]:
+async def asked(client: httpx.AsyncClient, key: str = "k2", app: str = "x") -> dict[str, Any]:
     answer = await client.get(f"/ws/v1/explain/when/{app}/{key}")
     assert answer.status_code == 200, answer.text
     found: dict[str, Any] = answer.json()
     return found
+
+
+async def when(client: httpx.AsyncClient, key: str = "k2", app: str = "x") -> dict[str, Any]:
+    """Ask until the forecast is made: its process has the lowest priority, so a busy machine takes its time."""
+    for _ in range(5):
+        found = await asked(client, key, app)
+        if found["state"] != "MAKING":
+            return found
+    raise AssertionError(found["sentence"])
 
 
 def waiting(bench: Bench, declared_ms: int) -> Recorded:
@@ -97,12 +106,12 @@ async def test_whoever_does_not_wait_asks_again(bench: Bench) -> None:
     rm = waiting(bench, 3_600_000)
     await bench.write(rm)
     async with bench.view(forecast={"wait_s": 0.0}) as view, client_of(view) as client:
-        assert (await when(client))["state"] == "MAKING"
+        assert (await asked(client))["state"] == "MAKING"
 
         async def is_made() -> bool:
-            return bool((await when(client))["state"] == "ESTIMATED")
+            return bool((await asked(client))["state"] == "ESTIMATED")
 
-        await eventually(is_made)
+        await eventually(is_made, within_s=300)
 
 
 async def test_a_view_that_stops_ends_the_process(bench: Bench) -> None:
@@ -110,7 +119,7 @@ async def test_a_view_that_stops_ends_the_process(bench: Bench) -> None:
     await bench.write(rm)
     view: ViewService
     async with bench.view(forecast={"wait_s": 0.0}) as view, client_of(view) as client:
-        assert (await when(client))["state"] == "MAKING"
+        assert (await asked(client))["state"] == "MAKING"
 
 
 async def test_too_many_at_a_time_are_refused() -> None:

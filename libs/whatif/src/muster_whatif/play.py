@@ -16,6 +16,8 @@ The next moment is the earliest end, arrival, restart or deadline of the core.
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import heapq
 import itertools
 from collections import deque
@@ -52,6 +54,8 @@ from muster_whatif.workload import NS_PER_S, BareApplication, Task, Workload, to
 BEGIN_NS = 1_000_000_000 * NS_PER_S
 _BUDGET = 10_000  # allocations in one cycle
 _NODES_AT_ONCE = 1_000
+# New objects until a young collection; young ones until a middle one; middle ones until a full one.
+_YOUNG, _MIDDLE, _FULL = 50_000, 20, 1_000
 # The states in which an application takes no more asks.
 _OVER = frozenset({"Completed", "Failed", "Expired", "Rejected"})
 _RELEASED_BY_SCHEDULER = frozenset(
@@ -112,7 +116,19 @@ def play(
 
     Raises ScenarioWrong.
     """
-    return _Play(workload, scenario, tick_s, progress, sorted(look_at_s), look).run(until_s)
+    with _collecting_rarely():
+        return _Play(workload, scenario, tick_s, progress, sorted(look_at_s), look).run(until_s)
+
+
+@contextlib.contextmanager
+def _collecting_rarely() -> Iterator[None]:
+    """Holds full garbage collections back: each walks all tasks, and a play leaves few circles."""
+    before = gc.get_threshold()
+    gc.set_threshold(_YOUNG, _MIDDLE, _FULL)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 class _Play:

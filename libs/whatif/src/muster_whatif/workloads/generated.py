@@ -63,19 +63,20 @@ def generate(what: Generator) -> Workload:
     mean_vcore = sum(size[0] * weight for size, weight in zip(_SIZES, _WEIGHTS, strict=True)) / sum(_WEIGHTS)
     mean_run_s = what.median_run_s * math.exp(what.spread**2 / 2)
     rate = what.load * what.nodes * what.cores * 1_000 / (mean_vcore * mean_run_s)
+    sizes = [{CPU: vcore, MEMORY: memory * _GIB} for vcore, memory in _SIZES]  # shared by the tasks: a million is many
     tasks: list[Task] = []
     moment_s = 0.0
     for number in range(what.tasks):
         moment_s += dice.expovariate(rate)
         user, queue = dice.randrange(what.users), dice.randrange(what.queues)
-        ((vcore, memory),) = dice.choices(_SIZES, _WEIGHTS)
+        (quantities,) = dice.choices(sizes, _WEIGHTS)
         tasks.append(
             Task(
                 f"task-{number + 1}",
                 f"app-{queue}-{user}-{number // (_TASKS_OF_AN_APPLICATION * what.users * what.queues)}",
                 f"root.queue-{queue + 1}",
                 f"user-{user + 1}",
-                {CPU: vcore, MEMORY: memory * _GIB},
+                quantities,
                 moment_s,
                 dice.lognormvariate(math.log(what.median_run_s), what.spread),
             )

@@ -30,6 +30,7 @@ class Task:
     """A task: one ask, and one allocation that ends after its run time.
 
     :param arrives_s: seconds from the beginning of the workload; likewise ``runs_s``, from its start.
+    :param declares_s: how long it says that it runs at the most (execution time-out); 0: it says nothing.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Task:
     arrives_s: float
     runs_s: float
     priority: int = 0
+    declares_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

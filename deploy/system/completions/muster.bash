@@ -9,7 +9,7 @@ _muster() {
   prev="${COMP_WORDS[COMP_CWORD-1]}"
 
   # Build list of options that take values (to skip their arguments)
-  local options_with_values='--action --address --app --application --as-it-was --asks-per-s --backup-dir --by --change --chunk --columns --config --config-path --count --data-dir --detail --event-handler --file --from --gateway --goal --group --grpc-address --history --html --http --http-address --identity --interval --json --keep --key --last --life --limit --name --new --newest --node --nodes --object --old --output --partition --partitions --plot --processes --queue --reason --resource-manager --result --rm --rm-id --rows --save --search --seed --seeds --set --settings --since --sort --speed --start --state --statement --tick-s --timeout-s --tls --tls-ca --tls-cert --tls-key --tls-server --to --to-data-dir --to-set --to-settings --token-file --trace --type --until --until-s --user --where --window -o'
+  local options_with_values='--action --address --app --application --as-it-was --asks-per-s --backup-dir --by --change --chunk --columns --config --config-path --count --data-dir --declare --detail --event-handler --file --from --gateway --goal --group --grpc-address --history --html --http --http-address --identity --interval --json --keep --key --last --life --limit --name --new --newest --node --nodes --object --old --output --part --partition --partitions --plot --processes --queue --reason --resource-manager --result --rm --rm-id --rows --save --search --seed --seeds --set --settings --since --sort --speed --start --state --statement --tick-s --timeout-s --tls --tls-ca --tls-cert --tls-key --tls-server --to --to-data-dir --to-set --to-settings --token-file --trace --type --until --until-s --user --users --where --window -o'
 
   # Build list of all valid command names (to distinguish from positionals)
   local all_commands='admin app application apply ask audit backup batch check completion config context create delete demo derive describe diff drain dump event-publisher events explain forget gateway get grow health history list migrate node nodes pause preemption queue queues replay-trace restore resume rms scheduler set show simulate top topics undrain up usage use validate verify version view watch what-if'
@@ -774,7 +774,7 @@ _muster() {
           ;;
         "simulate")
           if [[ ${cur} == -* ]]; then
-            local -a _c=("--trace" "--config" "--nodes" "--seeds" "--speed" "--tick-s" "--until-s" "--processes" "--keep" "--search" "--goal" "--json" "--html" "--help" "-h" "--version")
+            local -a _c=("--trace" "--config" "--nodes" "--seeds" "--speed" "--declare" "--users" "--part" "--tick-s" "--until-s" "--processes" "--keep" "--search" "--goal" "--json" "--html" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do
@@ -799,6 +799,15 @@ _muster() {
                 COMPREPLY=()
                 ;;
               --speed)
+                COMPREPLY=()
+                ;;
+              --declare)
+                COMPREPLY=()
+                ;;
+              --users)
+                COMPREPLY=()
+                ;;
+              --part)
                 COMPREPLY=()
                 ;;
               --tick-s)

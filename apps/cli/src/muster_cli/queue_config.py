@@ -8,6 +8,7 @@ from pathlib import Path
 
 from muster_core.config import properties
 from muster_core.config.config import (
+    BACKFILL_OFF,
     ClusterConfig,
     EffectiveQueue,
     PartitionConfig,
@@ -171,6 +172,8 @@ def _policies(partition: PartitionConfig) -> Table:
         if reservation.enabled
         else "off",
     )
+    if partition.backfill != BACKFILL_OFF:
+        table.add_row("backfill", partition.backfill)
     table.add_row("users without groups", as_seen(partition.user_group_resolver) or "get a group with their own name")
     return table
 

@@ -20,6 +20,9 @@ def simulate(
     nodes: list[str] | None = None,
     seeds: int = 1,
     speed: float = 1.0,
+    declare: float = 0.0,
+    users: int = 0,
+    part: float = 1.0,
     tick_s: float = 0.0,
     until_s: float | None = None,
     processes: int = 0,
@@ -40,6 +43,9 @@ def simulate(
     :param nodes: other machines: +20:KIND or -3:KIND; may be given several times.
     :param seeds: of a generated workload; figures then have an interval.
     :param speed: so many times as dense do tasks arrive.
+    :param declare: so many times their run time do tasks declare as execution time-out, for backfill; 0: nothing.
+    :param users: so many users share the tasks, the user of rank k a part like 1 / k [as the trace says].
+    :param part: of the machines, taken evenly: 0.1 keeps every tenth.
     :param tick_s: handle together what happens within so many seconds; larger is faster and coarser.
     :param until_s: the last moment [when all tasks have ended].
     :param processes: at the same time [one for each core].
@@ -55,13 +61,14 @@ def simulate(
 
     if bool(search) != bool(goal):
         raise UsageError("--search and --goal belong together")
+    source = Source(trace, speed=speed, declare=declare, users=users, part=part)
     if search:
         chosen = config[-1] if config else None
         return simulating.search(
-            Source(trace, speed=speed), chosen, search, goal, tick_s=tick_s, until_s=until_s, keep=keep, json_file=json
+            source, chosen, search, goal, tick_s=tick_s, until_s=until_s, keep=keep, json_file=json
         )
     return simulating.simulate(
-        Source(trace, speed=speed),
+        source,
         config or [],
         nodes or [],
         seeds=seeds,

@@ -23,6 +23,7 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from math import ceil
 
 from muster_core.model.commands import (
     AppItem,
@@ -288,6 +289,7 @@ class _Play:
             allow_preempt_other=True,
             allow_preempt_self=True,
             has_preemption_policy=True,
+            execution_timeout_ms=ceil(task.declares_s * 1000),
         )
 
     def _key(self, task: Task) -> str:

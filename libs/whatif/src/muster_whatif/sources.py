@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, replace
+from hashlib import sha256
+from itertools import accumulate
 from pathlib import Path
 
 from muster_whatif.errors import WorkloadWrong
@@ -13,6 +16,13 @@ GENERATE = "generate:"
 SAVED = ".workload.json"
 
 
+def user_of(application_id: str, users: int) -> str:
+    """The user of an application, by a hash of its id: u1 has most, and the user of rank k a part like 1 / k."""
+    parts = list(accumulate(1 / rank for rank in range(1, users + 1)))
+    point = int.from_bytes(sha256(application_id.encode()).digest()[:8]) / (1 << 64) * parts[-1]
+    return f"u{bisect_right(parts, point) + 1}"
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
     """A workload's source.
@@ -21,11 +31,19 @@ class Source:
         ``*.workload.json``, or ``generate:`` with the generator's values.
     :param seed: of the generator; None: that of ``text``.
     :param speed: so many times as dense do tasks arrive; they run as long as before.
+    :param declare: so many times their run time do tasks declare as execution time-out, at least once; 0: they declare
+        nothing.
+    :param users: so many users share the tasks, for a trace that names none: the user of rank k has a part like 1 / k,
+        and a hash of the application decides; 0: as the trace says.
+    :param part: of the machines, taken evenly in their order: 0.1 keeps every tenth.
     """
 
     text: str
     seed: int | None = None
     speed: float = 1.0
+    declare: float = 0.0
+    users: int = 0
+    part: float = 1.0
 
     @property
     def is_generated(self) -> bool:
@@ -38,11 +56,23 @@ class Source:
     def read(self) -> Workload:
         """Returns the workload. Raises WorkloadWrong."""
         workload = self._read()
-        if self.speed == 1.0:
-            return workload
-        tasks = [replace(task, arrives_s=task.arrives_s / self.speed) for task in workload.tasks]
-        facts = [*workload.facts, f"tasks arrive {self.speed:g} times as fast"]
-        return replace(workload, tasks=tasks, facts=facts)
+        tasks, facts = list(workload.tasks), list(workload.facts)
+        if self.speed != 1.0:
+            tasks = [replace(task, arrives_s=task.arrives_s / self.speed) for task in tasks]
+            facts.append(f"tasks arrive {self.speed:g} times as fast")
+        if self.declare:
+            tasks = [replace(task, declares_s=task.runs_s * max(self.declare, 1.0)) for task in tasks]
+            facts.append(f"tasks declare {max(self.declare, 1.0):g} times their run time as execution time-out")
+        if self.users:
+            tasks = [replace(task, user=user_of(task.application_id, self.users)) for task in tasks]
+            facts.append(f"{self.users:,} users share the tasks: the user of rank k has a part like 1 / k")
+        machines = workload.machines
+        if self.part != 1.0:
+            machines = [
+                each for place, each in enumerate(machines) if int((place + 1) * self.part) > int(place * self.part)
+            ]
+            facts.append(f"{len(machines):,} of the machines, taken evenly")
+        return replace(workload, machines=machines, tasks=tasks, facts=facts)
 
     def _generator(self) -> generated.Generator:
         what = generated.Generator.parse(self.text.removeprefix(GENERATE))

@@ -32,6 +32,7 @@ class Task:
     :param arrives_s: seconds from the beginning of the workload; likewise ``runs_s``, from its start.
     :param task_group: of a gang; "": none.
     :param placeholder: it holds room for a task of its task group, and ends when the scheduler releases it.
+    :param declares_s: how long it says that it runs at the most (execution time-out); 0: it says nothing.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Task:
     priority: int = 0
     task_group: str = ""
     placeholder: bool = False
+    declares_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from muster_core.model.node import Node
     from muster_core.model.partition_state import PartitionState
 
-MS_NS = 1_000_000
+_MS_NS = 1_000_000
 
 NO_DURATION = "it declares no execution time-out, so it is not backfilled there"
 NOT_DUE = "it is not known when these are due, so nothing is backfilled there"
@@ -56,7 +56,7 @@ class Backfill:
         duration_ms = declared_ms(ask)
         if duration_ms <= 0 or ask.demand.required_node or ask.app.gang is not None or ask.refusals is not None:
             return None
-        end_ns = now_ns + duration_ms * MS_NS
+        end_ns = now_ns + duration_ms * _MS_NS
         easy = self._state.config.backfill == BACKFILL_EASY
         best: tuple[int, str] | None = None
         found: tuple[Node, Backfilled] | None = None
@@ -83,7 +83,7 @@ class Backfill:
             return "members of gangs are not backfilled there"
         for node, kept in self._open():
             if fits(ask.demand.shape.items, node.available) and due_of(node, kept, now_ns) is not None:
-                return f"its {duration_text(duration_ms * MS_NS)} would last until after these are due"
+                return f"its {duration_text(duration_ms * _MS_NS)} would last until after these are due"
         return NOT_DUE
 
     def _open(self) -> Iterator[tuple[Node, Ask]]:
@@ -121,9 +121,9 @@ def end_of(held: Allocation, now_ns: int) -> int | None:
     if held.releasing:
         return now_ns
     own_ms, app = held.demand.execution_timeout_ms, held.app
-    ends = [held.allocated_ns + own_ms * MS_NS] if own_ms > 0 else []
+    ends = [held.allocated_ns + own_ms * _MS_NS] if own_ms > 0 else []
     if app is not None and app.started_ns and _app_ms(app) > 0:
-        ends.append(app.started_ns + _app_ms(app) * MS_NS)
+        ends.append(app.started_ns + _app_ms(app) * _MS_NS)
     return max(min(ends), now_ns) if ends else None
 
 

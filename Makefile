@@ -119,13 +119,13 @@ test-compiled: compiled ## the core's tests, and random lives of a cluster, on t
 
 test-long: install-dev ## more of the random lives, the bad input and the kills than `make test` has; breaks that auditors must notice
 	@scripts/test-servers
-	MUSTER_SIMULATION_SEEDS=100 MUSTER_SPLIT_LIVES=2000 MUSTER_HISTORY_LIVES=2000 \
+	MUSTER_SIMULATION_SEEDS=60 MUSTER_SPLIT_LIVES=1200 MUSTER_HISTORY_LIVES=1200 \
 	$(BIN)/pytest -n $(JOBS) --dist worksteal $(RANDOM_TESTS) $(PYTEST_ARGS)
-	MUSTER_SIMULATION_SEEDS=1000 $(BIN)/pytest -n $(JOBS) --dist worksteal $(LAW_TESTS) $(PYTEST_ARGS)
+	MUSTER_SIMULATION_SEEDS=600 $(BIN)/pytest -n $(JOBS) --dist worksteal $(LAW_TESTS) $(PYTEST_ARGS)
 	$(BIN)/pytest -n $(JOBS) --dist worksteal $(NOTICE_TESTS) $(PYTEST_ARGS)
 	MUSTER_BAD_INPUT_EXAMPLES=120 $(BIN)/pytest -n $(JOBS) --dist loadfile $(BAD_INPUT_TESTS) $(PYTEST_ARGS)
 	MUSTER_EXPORT_EVENTS=60000 $(BIN)/pytest tests/chaos/test_kill_export.py $(PYTEST_ARGS)
-	MUSTER_DERIVE_STARTS=100 $(BIN)/pytest tests/integration/test_faust_starts.py -k many_starts $(PYTEST_ARGS)
+	MUSTER_DERIVE_STARTS=60 $(BIN)/pytest tests/integration/test_faust_starts.py -k many_starts $(PYTEST_ARGS)
 	MUSTER_FAULT_KILLS=5 $(BIN)/pytest tests/chaos/test_kill_faults.py $(PYTEST_ARGS)
 
 test-load: install-dev ## brokers that go under load, and overload, beside nothing else
@@ -136,16 +136,22 @@ chaos: install-dev ## all faults at once from a seed, with an auditor outside (S
 	@scripts/test-servers
 	@PYTHONPATH=tests $(BIN)/python -m chaos.storm.run --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(CHAOS_ARGS)
 
-kubernetes-test: install-dev ## pods of a real Kubernetes control plane, which it builds once, under Muster
-	@$(MAKE) --no-print-directory -C deploy/kubernetes/shim build test
-	@$(BIN)/python tests/kubernetes/cluster.py build
-	MUSTER_REQUIRE_SERVERS=1 $(BIN)/pytest -v -m 'not kubernetes_long' tests/kubernetes $(PYTEST_ARGS)
+# (The images are tested where Docker is.)
+KUBERNETES_TESTS = MUSTER_REQUIRE_SERVERS=1 $(BIN)/pytest -v --durations=15
+ONLY_WITH_DOCKER = $(shell docker info >/dev/null 2>&1 || echo ' and not docker')
 
-kubernetes-test-long: install-dev ## the same with kills of one process at a time, and the kills in turn three times
+kubernetes-programs: install-dev
+	@docker info >/dev/null 2>&1 || echo 'Docker is not here: the images are not tested'
 	@$(MAKE) --no-print-directory -C deploy/kubernetes/shim build test
 	@$(BIN)/python tests/kubernetes/cluster.py build
-	MUSTER_REQUIRE_SERVERS=1 $(BIN)/pytest -v tests/kubernetes $(PYTEST_ARGS)
-	for turn in 2 3; do MUSTER_REQUIRE_SERVERS=1 $(BIN)/pytest -v tests/kubernetes/test_kills.py $(PYTEST_ARGS) || exit 1; done
+	@scripts/helm version --short
+
+kubernetes-test: kubernetes-programs ## pods of a real Kubernetes control plane, which it builds once, under Muster
+	$(KUBERNETES_TESTS) -m 'not kubernetes_long$(ONLY_WITH_DOCKER)' tests/kubernetes $(PYTEST_ARGS)
+
+kubernetes-test-long: kubernetes-programs ## the same with kills of one process at a time, and the kills in turn three times
+	$(KUBERNETES_TESTS) -m 'kubernetes$(ONLY_WITH_DOCKER)' tests/kubernetes $(PYTEST_ARGS)
+	for turn in 2 3; do $(KUBERNETES_TESTS) tests/kubernetes/test_kills.py $(PYTEST_ARGS) || exit 1; done
 
 fuzz: install-dev ## mutated inputs for every decoder, as long as FUZZ_S says (FUZZ_S=600 SEED=7); findings go to tests/fuzz/found
 	@PYTHONPATH=tests $(BIN)/python -m fuzz --seconds $(FUZZ_S) $(if $(SEED),--seed $(SEED))
@@ -240,6 +246,9 @@ bench-kubernetes: install-dev ## pods/s and ask to bound on a Kubernetes control
 
 bench-compare: install-dev ## this revision beside another one, alternately (BASE=main BENCH_ARGS='--rounds 3 --only front'; needs Go)
 	@$(BIN)/python -m tests.perf.compare_bench $(BASE) $(BENCH_ARGS)
+
+calibration: install-dev ## how often estimates of "When will it run?" hold the truth, on the openb trace; docs/what-if-when.svg
+	@$(BIN)/python -m tests.perf.calibrate --write docs $(BENCH_ARGS)
 
 openb: install-dev ## four node sort policies on the openb trace: table and plot, also into docs/
 	@$(BIN)/python examples/openb/compare.py --write docs $(OPENB_ARGS)

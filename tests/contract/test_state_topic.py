@@ -127,10 +127,11 @@ def written() -> Written:
     def send(*bodies: object) -> None:
         transactions.append([record for record in rig.send(*bodies) if record.topic == rig.topics.state])
 
-    send(make.registration())
+    shared = "- {name: c, properties: {application.sort.policy: fairshare}}"
+    send(make.registration(make.CONFIG.replace("- {name: c}", shared)))
     send(make.node("n1", vcore=10, memory=100), make.node("n2", vcore=4))
     send(make.application("app/1", "root.c"), make.application("lost", "root.nowhere"))
-    send(make.application("gang", "root.c", placeholderAsk=make.resource(vcore=2)))
+    send(make.application("gang", "root.a", placeholderAsk=make.resource(vcore=2)))
     send(make.asks(*(make.allocation("app/1", f"k{number}", vcore=2) for number in range(3))))
     send(make.old_ask("app/1", "many#", 3, vcore=1))
     send(make.asks(make.allocation("app/1", "huge", vcore=50)))
@@ -184,7 +185,7 @@ def test_of_a_forgotten_rm_all_is_a_tombstone_but_its_numbers() -> None:
 
 
 def test_a_transaction_begins_with_the_rm_then_what_is_gone_then_what_is_there(written: Written) -> None:
-    parents_first = ["source", "ext", "queue", "node", "app", "rejected", "ask", "alloc", "why"]
+    parents_first = ["source", "ext", "queue", "use", "node", "app", "rejected", "ask", "alloc", "why"]
     for records in written.transactions:
         found = [(_kind(record), record.value is None) for record in records]
         assert found[0] == ("rm", False)
@@ -220,7 +221,7 @@ def parents(kind: str, parts: tuple[str, ...], value: Any) -> list[tuple[str, tu
             return [("app", parts[:2])]
         case "app":
             return [("queue", (parts[0], value.queue))]
-        case "why":
+        case "why" | "use":
             return [("queue", parts[:2])]
         case "ext":
             return [("source", parts[:2])]

@@ -117,6 +117,11 @@ async def test_a_pause_outlives_a_kill_and_ends_when_an_operator_says_so(up: Up,
         code, said = muster(up, "audit", "--action", "list", "--last", "1")
         assert (code, "loopback (loopback)" in said) == (0, True)
         assert muster(up, "audit", "--result", "maybe")[0] == 2
+        # An RM that nobody knows is no RM without entries.
+        for place in ((), ("--data-dir", str(up.data))):
+            assert muster(up, "audit", *place, "--rm", "nope")[0] == 2
+            code, said = muster(up, "audit", *place, "--rm", "my-cluster", "--identity", "nobody-else")
+            assert (code, said.strip()) == (0, "No audit entry fits.")
 
         larger = tmp_path / "larger.yaml"
         larger.write_text(QUEUES.replace("vcore: 3", "vcore: 5"))

@@ -16,6 +16,8 @@ TOKENS = {"ops": {"role": "admin", "token": OPS}, "reader": {"role": "read", "to
 OURS = {"X-Muster-Operate": "test"}
 PATHS = [route.path for route in GATEWAY if route.handler == "front.operate"]
 
+CONFIGURATIONS = [path for path in PATHS if path.endswith(("/validate", "/configure"))]
+
 Ask = Callable[..., Any]
 
 
@@ -29,10 +31,10 @@ async def ask(gateway: Gateway) -> AsyncIterator[Ask]:
     async with aiohttp.ClientSession(f"http://127.0.0.1:{gateway.http_port}") as session:
 
         async def asked(
-            path: str, headers: dict[str, str], token: str = OPS, method: str = "POST", **query: str
+            path: str, headers: dict[str, str], token: str = OPS, method: str = "POST", body: bytes = b"", **query: str
         ) -> Any:
             sent = {**headers, **({"Authorization": f"Bearer {token}"} if token else {})}
-            async with session.request(method, path, params=query, headers=sent) as answer:
+            async with session.request(method, path, params=query, headers=sent, data=body) as answer:
                 text = await answer.text()
                 return answer.status, text, answer.headers
 
@@ -59,7 +61,7 @@ async def test_pages_of_other_hosts_are_refused(gateway: Gateway, ask: Ask) -> N
     for path in PATHS:
         # (To forget an RM that is not known is a question to the scheduler. There is none here.)
         for headers in good if not path.endswith("/forget") else ():
-            status, text, _ = await ask(path, headers, rm="nobody", node="n")
+            status, text, _ = await ask(path, headers, rm="nobody", node="n", body=b"partitions: []")
             assert status in (404, 409), (path, text)
         for headers in bad:
             status, text, answer = await ask(path, headers, rm="nobody", node="n")
@@ -86,15 +88,33 @@ async def test_bad_input_names_the_field(ask: Ask) -> None:
         assert said in text
 
 
+async def test_a_configuration_is_the_body(ask: Ask) -> None:
+    """(tests/page/test_actions.py applies one.)"""
+    masked = b"# the mask *** may be here\npartitions: []\nqueues: {my.token: '***'}\n"
+    bad = (
+        (b"", "the body is empty"),
+        (b" \n", "the body is empty"),
+        (b"partitions: \xff", "not UTF-8: byte 12"),
+        (masked, "line 3: the value is masked"),
+        (b"#" * (1 << 20), "too large"),
+    )
+    for path in CONFIGURATIONS:
+        for body, said in bad:
+            status, text, _ = await ask(path, OURS, rm="nobody", body=body)
+            assert (status, said in text) == (400, True), (body[:40], text)
+        status, text, _ = await ask(path, OURS, rm="nobody", body=masked.replace(b"'***'", b"x"))
+        assert status == 409, text
+
+
 async def test_whoami_tells_callers_about_themselves(ask: Ask) -> None:
     async def told(token: str, **query: str) -> tuple[int, str]:
         status, text, _ = await ask("/ws/v1/whoami", {}, token, "GET", **query)
         return status, text
 
     assert '"identity":"ops","proof":"token","role":"admin"' in (await told(OPS))[1]
-    assert '"mayOperate":true' in (await told(OPS, rm="any"))[1]
+    assert '"mayOperate":true,"mayConfigure":true' in (await told(OPS, rm="any"))[1]
     assert '"mayOperate":false' in (await told(OPS))[1]
     assert '"identity":"reader","proof":"token","role":"read"' in (await told(READER, rm="any"))[1]
-    assert '"mayOperate":false' in (await told(READER, rm="any"))[1]
+    assert '"mayOperate":false,"mayConfigure":false' in (await told(READER, rm="any"))[1]
     assert '"identity":"nobody"' in (await told(""))[1]
     assert (await told(OPS, x="y"))[0] == 400

@@ -77,7 +77,9 @@ def program() -> Path:
         flags = f"-s -w -X {number}.gitVersion={VERSION} -X {number}.gitMajor={major} -X {number}.gitMinor={minor}"
         unfinished = folder / f"unfinished-{built.name}"
         command = [go, "build", "-buildvcs=false", "-ldflags", flags, "-o", str(unfinished), "."]
-        done = subprocess.run(command, cwd=HERE / "control", check=False)
+        # (Static, like the shim: what both have of Go's own packages is compiled once.)
+        environment = {**os.environ, "CGO_ENABLED": "0"}
+        done = subprocess.run(command, cwd=HERE / "control", env=environment, check=False)
         if done.returncode:
             raise NoServer("no Kubernetes: the control plane could not be built (see above)")
         for old in folder.glob("control-plane-*"):

@@ -27,6 +27,9 @@ SHIM_PROGRAM = SHIM / "bin" / "muster-kubernetes-shim"
 LEASE = "muster-kubernetes-shim"
 # So long that no busy machine lets it end. Tests do not wait for it, but for one: end_lease.
 LEASE_S = 30
+LEASE_FLAGS = (
+    "-lease-duration", f"{LEASE_S}s", "-renew-deadline", f"{LEASE_S * 5 // 6}s", "-retry-period", "500ms",
+)  # fmt: skip
 # What a busy machine of two cores needs at most for anything that tests wait for.
 PATIENCE_S = 120.0
 NAMESPACE = "yunikorn"  # of the ConfigMaps and the Lease
@@ -109,8 +112,7 @@ class Rig:
 
     def another_shim(self, port: int) -> ShimProcess:
         """A shim of this cluster, not started."""
-        flags = ["-gateway", self.grpc, "-http-address", f"127.0.0.1:{port}", "-lease-duration", f"{LEASE_S}s"]
-        flags += ["-renew-deadline", f"{LEASE_S * 5 // 6}s", "-retry-period", "500ms"]
+        flags = ["-gateway", self.grpc, "-http-address", f"127.0.0.1:{port}", *LEASE_FLAGS]
         environment = {"KUBECONFIG": str(self.shim_kubeconfig), "NAMESPACE": NAMESPACE}
         log_file = self.directory / f"shim-{port}.log"
         return ShimProcess([str(SHIM_PROGRAM), *flags], log_file, environment, self.end_lease)

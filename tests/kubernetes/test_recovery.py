@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 from kubernetes.api import Json
 from kubernetes.bindings import Bindings
@@ -100,6 +102,39 @@ def test_a_restarted_apiserver_stops_nothing(
     control_plane.kill("apiserver")
     control_plane.start_apiserver()
     eventually(lambda: len(cluster.placed(space)) == PODS, f"{PODS} pods are placed")
+    cluster.settled()
+    assert bindings.twice() == {}
+
+
+def test_a_muster_without_its_data_learns_what_runs(cluster: Rig, bindings: Bindings) -> None:
+    space = cluster.namespace("data-lost")
+    burst(cluster, space)
+    some_are_placed(cluster, space, PODS // 4)
+    before = len(cluster.shim.ends)
+    cluster.muster.kill()
+    shutil.rmtree(cluster.directory / "data")
+    cluster.muster.start()
+    # The shim ends, and the next one registers the cluster again.
+    eventually(lambda: len(cluster.shim.ends) > before, "the shim ends")
+    assert cluster.shim.ends[before] == 4
+    cluster.works()
+    cluster.all_placed(space, PODS)
+    cluster.settled()
+    assert bindings.twice() == {}
+
+
+def test_an_upgrade_of_either_part_moves_no_pod(cluster: Rig, bindings: Bindings) -> None:
+    """What `helm upgrade` does: first Muster ends in order and starts again, then the shim."""
+    space = cluster.namespace("upgrade")
+    burst(cluster, space)
+    some_are_placed(cluster, space, PODS // 10)
+    cluster.muster.stop()
+    cluster.muster.start()
+    some_are_placed(cluster, space, PODS // 2)
+    assert cluster.shim.stop() == 0
+    cluster.shim.start()
+    cluster.works()
+    cluster.all_placed(space, PODS)
     cluster.settled()
     assert bindings.twice() == {}
 

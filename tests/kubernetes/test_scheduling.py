@@ -187,6 +187,49 @@ def test_cordon_drain_resize_and_the_end_of_a_node(cluster: Rig) -> None:
     cluster.settled()
 
 
+def test_a_pod_that_is_resized_in_place_keeps_its_place(cluster: Rig) -> None:
+    space = cluster.namespace("resized")
+    cluster.nodes(node("resized", cpu="4"))
+    cluster.api.create(pod("changes", space, cpu="1"))
+    cluster.all_placed(space, 1)
+
+    def resize(cpu: str) -> None:
+        container = cluster.api.get("Pod", "changes", space)["spec"]["containers"][0]
+        container["resources"]["requests"]["cpu"] = cpu
+        cluster.api.patch("Pod", "changes", {"spec": {"containers": [container]}}, space, part="resize")
+
+    def runs_with(cpu: str) -> None:  # as its kubelet says
+        status = {"name": "main", "image": "none", "imageID": "", "ready": True, "restartCount": 0}
+        status["resources"] = {"requests": {"cpu": cpu, "memory": "64Mi"}}
+        cluster.api.patch("Pod", "changes", {"status": {"containerStatuses": [status]}}, space, part="status")
+
+    def used(cores: int) -> None:
+        def is_so() -> bool:
+            (found,) = cluster.muster_nodes()
+            return bool(found["allocated"]["vcore"] == 1000 * cores)
+
+        eventually(is_so, f"Muster counts {cores} cores")
+
+    used(1)
+    resize("3")
+    used(3)
+    runs_with("3")
+    cluster.api.create(pod("waits", space, cpu="2"))
+    eventually(lambda: "waits" in _unplaced(cluster, space), "no room for another one")
+    # A pod that shrinks gives its room back when its kubelet says so, not before.
+    resize("1")
+    runs_with("1")
+    cluster.all_placed(space, 2)
+    used(3)
+    cluster.settled()
+
+
+def _unplaced(cluster: Rig, space: str) -> list[str]:
+    """The pods of which Muster said that they fit nowhere."""
+    waiting = [each for each in cluster.pods(space) if not each["spec"].get("nodeName")]
+    return names([each for each in waiting if conditions(each).get("PodScheduled", {}).get("reason")])
+
+
 def test_pods_of_other_schedulers_take_room(cluster: Rig) -> None:
     space = cluster.namespace("foreign")
     cluster.nodes(node("foreign", cpu="4"))

@@ -7,7 +7,8 @@ import re
 from collections.abc import AsyncIterator
 
 import pytest_asyncio
-from muster_client import node
+from muster_client import Access, node
+from muster_client.admin import AdminClient
 from page import world
 from page.conftest import Opened
 from playwright.async_api import Page, expect
@@ -43,12 +44,12 @@ async def _log_in(page: Page, token: str) -> None:
     await page.keyboard.press("Enter")
 
 
-async def _done(page: Page, action: str, said: str) -> None:
+async def _done(page: Page, action: str, said: str, audited: str = "") -> None:
     """Confirm, and read the audit line."""
     dialog = page.get_by_role("dialog")
     await dialog.get_by_role("button", name=action).click()
     await expect(dialog.get_by_role("status")).to_contain_text(said)
-    await expect(dialog.locator(".audit")).to_have_text(re.compile(rf" ops {action.lower()} shop accepted$"))
+    await expect(dialog.locator(".audit")).to_have_text(re.compile(rf" ops {audited or action.lower()} shop accepted$"))
     await dialog.get_by_role("button", name="Close").click()
     await expect(dialog).to_have_count(0)
 
@@ -113,3 +114,88 @@ async def test_an_action_that_fails_says_why_and_stays(operated: Up, opened: Ope
     await expect(dialog.get_by_role("alert")).to_have_text("No answer came: it may be done.")
     await dialog.get_by_role("button", name="Cancel").click()
     await expect(dialog).to_have_count(0)
+
+
+# ---- the configuration -----------------------------------------------------------------------------------------------
+
+COMMENTED = "# for the shop\n" + world.LARGE.lstrip()
+
+
+async def _write(page: Page, text: str) -> None:
+    await page.get_by_label("Queue configuration").fill(text)
+
+
+async def test_a_reader_sees_the_configuration_and_cannot_change_it(operated: Up, opened: Opened) -> None:
+    page = await opened(f"{operated.http}/#/configuration")
+    text = page.get_by_label("Queue configuration")
+    await expect(text).to_have_value(re.compile("name: root, submitacl"))
+    await expect(text).not_to_be_editable()
+    for name in ("Check", "Apply …"):
+        await expect(page.get_by_role("button", name=name)).to_have_count(0)
+
+
+async def test_a_configuration_is_checked_compared_and_applied(operated: Up, opened: Opened) -> None:
+    page = await opened(f"{operated.http}/#/configuration")
+    await _log_in(page, ADMIN)
+    text = page.get_by_label("Queue configuration")
+    await expect(text).to_be_editable()
+    written = await text.input_value()
+    check, apply = page.get_by_role("button", name="Check"), page.get_by_role("button", name="Apply …")
+    await expect(apply).to_be_disabled()
+    # 1. each error has its place beside the text, and Apply applies nothing
+    await _write(page, COMMENTED.replace("{name: b}", "{name: b, resources: {max: {vcore: lots}}}"))
+    await apply.click()
+    verdict = page.locator("#verdict")
+    await expect(verdict.get_by_role("status")).to_have_text("✗ It would be refused.")
+    error = verdict.locator(".problems li").first
+    await expect(error).to_contain_text("invalid quantity 'lots'")
+    await expect(error).to_contain_text("resources.max.vcore")
+    await expect(error.get_by_role("button")).to_have_text("5:98")
+    await expect(page.locator(".gutter b.error")).to_have_text("5")
+    await expect(page.get_by_role("dialog")).to_have_count(0)
+    await error.get_by_role("button").click()
+    await expect(text).to_be_focused()
+    assert await text.evaluate("one => one.value.slice(one.selectionStart, one.selectionStart + 4)") == "lots"
+    # 2. the comparison with the one in force
+    await _write(page, COMMENTED.replace("{name: b}", "{name: b, resources: {max: {vcore: 9}}}"))
+    await expect(verdict).to_contain_text("before your last change")
+    await check.click()
+    await expect(verdict.get_by_role("status")).to_have_text("✓ It would be accepted.")
+    await expect(verdict.locator(".changes")).to_contain_text("root.b resources.max.vcore")
+    # 3. a confirmation, the change, and its audit line
+    await page.evaluate("() => { location.hash = '#/overview'; }")
+    await expect(page.locator(".gauges")).to_be_visible()
+    await page.get_by_role("link", name="Configuration").click()
+    await apply.click()
+    dialog = page.get_by_role("dialog", name="Apply this configuration to shop?")
+    await expect(dialog).to_contain_text("It takes effect as a whole: 1 change.")
+    await _done(page, "Apply", "It is in force: 1 change.", "configure")
+    await expect(apply).to_be_disabled()
+    await expect(text).to_have_value(re.compile("# for the shop.*vcore: 9", re.DOTALL))
+    await page.reload()
+    await expect(text).to_have_value(re.compile("# for the shop.*vcore: 9", re.DOTALL))
+    # 4. back
+    await _write(page, written)
+    await apply.click()
+    await _done(page, "Apply", "It is in force: 1 change.", "configure")
+
+
+async def test_an_edited_text_stays_until_it_is_discarded_and_others_changes_are_told(
+    operated: Up, opened: Opened
+) -> None:
+    page = await opened(f"{operated.http}/#/configuration", clock=True)
+    await _log_in(page, ADMIN)
+    text = page.get_by_label("Queue configuration")
+    await expect(text).to_be_editable()
+    written = await text.input_value()
+    await _write(page, "partitions: ***")
+    await page.get_by_role("button", name="Check").click()
+    await expect(page.locator("#verdict")).to_contain_text("line 1: the value is masked")
+    async with AdminClient(operated.grpc, access=Access(token=ADMIN)) as admin:
+        await admin.update_configuration("shop", COMMENTED, timeout_s=60)
+        await page.clock.fast_forward(11_000)
+        await expect(page.locator("main")).to_contain_text("Another configuration came into force since you began.")
+        await expect(text).to_have_value("partitions: ***")
+        await page.get_by_role("button", name="Discard my changes").click()
+        await expect(text).to_have_value(COMMENTED)
+        await admin.update_configuration("shop", written, timeout_s=60)

@@ -1,4 +1,4 @@
-"""Each view on a screen and on a phone, light and dark: pictures for people, and measured rules of legibility.
+"""Each view on a screen and on a phone, light and dark: pictures for people, rules of legibility, and axe-core.
 
 The pictures are in .artefacts/page: git ignores it, continuous integration keeps it.
 """
@@ -6,6 +6,7 @@ The pictures are in .artefacts/page: git ignores it, continuous integration keep
 from __future__ import annotations
 
 import asyncio
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -30,18 +31,30 @@ VIEWS = {
     "node": ("#/nodes/gpu-00?rm=prod", ".detail .prose"),
     "pending": ("#/pending?rm=prod", ".waits"),
     "events": ("#/events?rm=prod", ".events li"),
+    "gangs": ("#/gangs?rm=prod", ".gangs"),
+    "configuration": ("#/configuration?rm=prod", ".editor"),
     "search": ("#/search?rm=prod&q=s", ".hits"),
     "health": ("#/health?rm=prod", ".checks"),
 }
 LOOKS = {"light": (1400, False), "dark": (1280, True), "phone": (360, False)}
 CONTROLS = (Path(__file__).parent / "controls.js").read_text()
+AXE = files("axe_playwright_python").joinpath("axe.min.js").read_text()
+# The rules of WCAG 2.0 to 2.2, levels A and AA.
+WCAG = """async () => {
+  const runOnly = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"];
+  const found = await axe.run(document, { resultTypes: ["violations"], iframes: false, runOnly });
+  const told = (one) => one.nodes.slice(0, 3).map((node) => `axe: ${one.id}: ${node.html.slice(0, 160)}`);
+  return found.violations.flatMap(told);
+}"""
 SMALL = """() => [...document.querySelectorAll('body *')]
   .filter((one) => [...one.childNodes].some((child) => child.nodeType === 3 && child.data.trim()))
   .filter((one) => parseFloat(getComputedStyle(one).fontSize) < 12).map((one) => one.outerHTML.slice(0, 80))"""
 
 
 async def test_each_view_can_be_read(muster: Up, opened: Opened) -> None:
-    """Each text has a contrast of 4.5 to 1 (WCAG AA) and 12 pixels, each control has a name, nothing is too wide."""
+    """Each text has a contrast of 4.5 to 1 and 12 pixels, each control has a name, nothing is too wide, and
+    axe-core finds no violation of WCAG AA.
+    """
     SHOTS.mkdir(parents=True, exist_ok=True)
     found = await asyncio.gather(*(_problems(muster, opened, look) for look in LOOKS))
     assert dict(zip(LOOKS, found, strict=True)) == {look: {} for look in LOOKS}
@@ -50,6 +63,7 @@ async def test_each_view_can_be_read(muster: Up, opened: Opened) -> None:
 async def _problems(muster: Up, opened: Opened, look: str) -> dict[str, Any]:
     width, dark = LOOKS[look]
     page = await opened(muster.http, width=width, dark=dark)
+    await page.evaluate(AXE)
     problems: dict[str, Any] = {}
     for name, (address, drawn) in VIEWS.items():
         await page.evaluate("(address) => { location.hash = address; }", address)
@@ -59,6 +73,7 @@ async def _problems(muster: Up, opened: Opened, look: str) -> dict[str, Any]:
         await page.screenshot(path=SHOTS / f"{name}-{look}.png", full_page=name not in ("events", "nodes"))
         found = await page.evaluate(CONTROLS)
         found += [f"small: {one}" for one in await page.evaluate(SMALL)]
+        found += await page.evaluate(WCAG)
         wide = await page.evaluate("() => document.documentElement.scrollWidth")
         if wide > width:
             found.append(f"wide: {wide}")

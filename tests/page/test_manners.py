@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 from page import world
 from page.conftest import Opened
-from page.test_looks import CONTROLS
+from page.test_looks import AXE, CONTROLS, WCAG
 from playwright.async_api import Page, Request, expect
 from up import Up, up
 
@@ -48,6 +48,8 @@ async def test_the_looking_finds_what_is_wrong(muster: Up, opened: Opened) -> No
     )
     found = await page.evaluate(CONTROLS)
     assert [one.partition(":")[0] for one in found] == ["contrast", "name", "heading"]
+    await page.evaluate(AXE)
+    assert {one.split(": ")[1] for one in await page.evaluate(WCAG)} == {"color-contrast", "button-name"}
 
 
 async def test_everything_is_reached_by_tab_in_reading_order(muster: Up, opened: Opened) -> None:

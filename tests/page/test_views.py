@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+from collections.abc import Sequence
 
 import documents
 import pytest
+from muster_client import node
 from muster_client.admin import AdminClient
 from muster_core.model.reasons import ReasonCode
 from muster_proto.si.v1 import si_pb2 as si
 from page.conftest import Opened
-from page.world import APPLICATIONS, HOSTILE, HOSTILE_APP, LARGE, NODES, Rm
+from page.world import APPLICATIONS, GI, HOSTILE, HOSTILE_APP, LARGE, NODES, PREEMPTING, Rm
 from playwright.async_api import Page, expect
 from up import Up
+from waiting import eventually
 
 PROD = "rm=prod"
 
@@ -38,9 +42,23 @@ async def test_the_overview_has_gauges_states_reasons_and_plots(muster: Up, open
     await expect(page.locator(".states")).to_contain_text("Running9")
     await expect(page.locator(".reasons li").first).to_contain_text("A queue is at its max33")
     plots = page.locator(".plot svg")
-    await expect(plots).to_have_count(2)
-    await expect(plots.first).to_have_attribute("aria-label", re.compile(r"Running applications: 9 now; least \d+"))
-    assert await page.locator(".plot path.line").count() == 2
+    await expect(plots).to_have_count(6)
+    await expect(plots.nth(4)).to_have_attribute("aria-label", re.compile(r"Running applications: 9 now; least \d+"))
+    assert await page.locator(".plot path.line").count() >= 5
+
+
+async def test_the_history_is_that_of_the_log_over_hours_and_days(muster: Up, opened: Opened) -> None:
+    page = await opened(f"{muster.http}/#/overview?{PROD}")
+    cores = page.locator(".plot svg").first
+    await expect(cores).to_have_attribute("aria-label", re.compile("In use: cores: 299 now"))
+    made = page.get_by_role("figure").filter(has_text="Allocations made in 1 min")
+    await expect(made).to_be_visible()
+    await page.get_by_role("link", name="7 d").click()
+    await expect(page).to_have_url(re.compile(r"#/overview\?.*span=7\+d"))
+    await expect(page.get_by_role("figure").filter(has_text="Allocations made in 2 h")).to_be_visible()
+    await expect(cores).to_have_attribute("aria-label", re.compile("In use: cores: 299 now"))
+    # The axis has days.
+    assert await cores.locator("text.axis", has_text=re.compile(r"^\d\d-\d\d$")).count() >= 2
 
 
 async def test_queues_are_a_tree_that_closes_and_opens(muster: Up, opened: Opened) -> None:
@@ -117,7 +135,9 @@ async def test_an_application_has_its_life_drawn(muster: Up, opened: Opened) -> 
 
 async def test_a_gang_is_shown_with_its_replacements(muster: Up, opened: Opened) -> None:
     page = await opened(f"{muster.http}/#/applications/train-vision?{PROD}")
-    await expect(page.locator("section", has=page.get_by_role("heading", name="Gang"))).to_contain_text("Replaced4")
+    await expect(page.locator("section", has=page.get_by_role("heading", name="Gang"))).to_contain_text(
+        "4 of 4 placed, 4 of them replaced"
+    )
     await expect(page.locator("svg.timeline rect.run.replaced")).to_have_count(4)
 
 
@@ -136,6 +156,13 @@ async def test_why_it_waits_is_said_in_sentences(muster: Up, opened: Opened) -> 
     await expect(page.get_by_role("heading", name="Why asks are pending")).to_be_visible()
 
 
+async def test_an_ask_says_when_it_will_run(muster: Up, opened: Opened) -> None:
+    page = await opened(f"{muster.http}/#/pending?{PROD}")
+    card = page.locator(".waits", has_text="giant")
+    await card.get_by_role("button", name="When will it run?").click()
+    await expect(card.get_by_role("status")).to_contain_text("will start", timeout=60_000)
+
+
 async def test_the_heat_map_is_for_the_keyboard_too(muster: Up, opened: Opened) -> None:
     page = await opened(f"{muster.http}/#/nodes?rm=large", clock=True)
     canvas = page.get_by_role("application")
@@ -143,9 +170,9 @@ async def test_the_heat_map_is_for_the_keyboard_too(muster: Up, opened: Opened) 
     said = page.locator("#heatsaid")
     await canvas.focus()
     await expect(said).to_contain_text("node-0000")
-    for key, node in (("ArrowRight", "node-0001"), ("End", f"node-{NODES - 1:04}"), ("Home", "node-0000")):
+    for key, name in (("ArrowRight", "node-0001"), ("End", f"node-{NODES - 1:04}"), ("Home", "node-0000")):
         await page.keyboard.press(key)
-        await expect(said).to_contain_text(node)
+        await expect(said).to_contain_text(name)
     await page.keyboard.press("ArrowDown")
     await expect(said).not_to_contain_text("node-0000")
     down = (await said.inner_text()).split()[0]
@@ -400,6 +427,10 @@ async def test_an_rm_that_is_away_says_so_and_what_to_do(muster: Up, opened: Ope
         try:
             await expect(page.locator("#status")).to_contain_text("disconnected")
             notice = page.locator(".absence")
+            # Old figures have no colour.
+            await expect(page.locator("main > dl, main > section:not(.absence)").first).to_have_css(
+                "filter", "grayscale(1)"
+            )
             await expect(notice).to_contain_text("away is DISCONNECTED.")
             await expect(notice).to_contain_text("Start it, or repair its connection")
             figures = page.locator(".figures")
@@ -415,3 +446,59 @@ async def test_an_rm_that_is_away_says_so_and_what_to_do(muster: Up, opened: Ope
         finally:
             assert (await admin.forget("away", force=True)).changed
         await expect(health.get_by_role("table", name="Registered resource managers")).not_to_contain_text("away")
+
+
+BOTH = si.PreemptionPolicy(allowPreemptSelf=True, allowPreemptOther=True)
+
+
+class Slow(Rm):
+    """An RM that confirms releases when it may."""
+
+    def __init__(self, muster: Up) -> None:
+        super().__init__(muster, "preempting", PREEMPTING)
+        self.may_confirm = asyncio.Event()
+
+    async def _released(self, items: Sequence[si.AllocationRelease]) -> None:
+        await self.may_confirm.wait()
+        await super()._released(items)
+
+
+async def test_a_forming_gang_and_a_preemption_are_followed(muster: Up, opened: Opened) -> None:
+    async with AdminClient(muster.grpc) as admin, Slow(muster) as rm:
+        await rm.client.send_nodes([node("n-1", {"vcore": 8_000, "memory": GI})])
+        await rm.app("rich", "root.rich", "ann")
+        await rm.has(await rm.asks("rich", 8, {"vcore": 1_000}, preemption_policy=BOTH))
+        # 1. a gang of which nothing has room: its placeholders preempt
+        page = await opened(f"{muster.http}/#/gangs?rm=preempting")
+        await expect(page.locator("main")).to_contain_text("No gang has placeholders now.")
+        await rm.app("poor", "root.poor", "bob", placeholder_ask={"vcore": 4_000})
+        await rm.asks("poor", 2, {"vcore": 2_000}, "ph", placeholder=True, task_group="workers", preemption_policy=BOTH)
+        gang = page.get_by_role("article", name="Gang of poor")
+        await expect(gang.get_by_role("img", name="workers: 2 pending of 2")).to_be_visible()
+        await expect(gang).to_contain_text(re.compile(r"Since \d\d:\d\d:\d\d"))
+        await expect(gang).to_contain_text("time-out")
+        # 2. who, for whom, and why
+        going = page.get_by_role("table", name="Allocations that are being preempted").locator("tbody tr")
+        await expect(going.first).to_contain_text(re.compile("rich.*for ph-[01] of application poor", re.DOTALL))
+        await expect(going.first.get_by_role("link", name="poor")).to_be_visible()
+        loser = await opened(f"{muster.http}/#/applications/rich?rm=preempting")
+        await expect(loser.get_by_role("region", name="Preemption")).to_contain_text("of application poor")
+        winner = await opened(f"{muster.http}/#/applications/poor?rm=preempting")
+        await expect(winner.get_by_role("region", name="Preemption")).to_contain_text("must end for it:")
+        # 3. the victims end, the placeholders are placed, a real ask replaces one
+        rm.may_confirm.set()
+        await expect(gang.get_by_role("img", name="workers: 2 placed of 2")).to_be_visible()
+        before = page.get_by_role("table", name="Allocations that were preempted and have ended").locator("tbody tr")
+        await expect(before.first).to_contain_text("of application poor")
+
+        async def told() -> bool:
+            # (Those of about the same time are one row. The two decisions need not be of the same time.)
+            return await before.count() + await before.locator("details li").count() == 4
+
+        await eventually(told, "all four are told")
+        await expect(page.locator("main")).to_contain_text("No allocation is being preempted now.")
+        await rm.has(await rm.asks("poor", 1, {"vcore": 2_000}, "real", task_group="workers"))
+        await expect(gang.get_by_role("img", name="workers: 1 replaced, 1 placed of 2")).to_be_visible()
+        await expect(gang).to_contain_text(re.compile(r"time-out in \d+ min"))
+        await rm.client.close()
+        assert (await admin.forget("preempting", force=True)).changed

@@ -71,6 +71,18 @@ partitions:
           - {groups: [ml], maxapplications: 3, maxresources: {vcore: 60, memory: 48Gi}}
         queues: [{name: shared}, {name: gpu}]
 """
+# The queue rich takes all, until an ask in poor is a second old.
+PREEMPTING = """
+partitions:
+  - name: default
+    placementrules: [{name: provided, create: true}]
+    queues:
+      - name: root
+        submitacl: '*'
+        queues:
+          - {name: poor, resources: {guaranteed: {vcore: 4}}, properties: {preemption.delay: 1s}}
+          - {name: rich}
+"""
 
 
 class Rm:
@@ -79,14 +91,16 @@ class Rm:
     :ivar runs: allocations that are not released, by key.
     """
 
-    def __init__(self, muster: Up, rm_id: str, queues: str) -> None:
+    def __init__(self, muster: Up, rm_id: str, queues: str, policy_group: str = "") -> None:
         self.rm_id = rm_id
         self.runs: dict[str, si.Allocation] = {}
         self.states: dict[str, str] = {}
         callbacks = Callbacks(
             on_allocated=self._allocated, on_released=self._released, on_application=self._application
         )
-        self.client = RmClient(muster.grpc, rm_id, config=queues, callbacks=callbacks, settings=QUICK)
+        self.client = RmClient(
+            muster.grpc, rm_id, policy_group=policy_group, config=queues, callbacks=callbacks, settings=QUICK
+        )
         self._http = httpx.AsyncClient(base_url=muster.http, timeout=PATIENCE_S)
 
     async def __aenter__(self) -> Rm:

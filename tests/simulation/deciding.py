@@ -25,8 +25,9 @@ from muster_core.model.outcome import (
     TooSmallCluster,
     UpdatedApplication,
 )
-from simulation import node_orders
+from simulation import backfilling, node_orders
 from simulation.books import OWN, TERMINAL, AuditFailure, BookedAllocation, BookedApp, BookedAsk, BookedNode, must
+from simulation.decaying import are_near, decays
 from simulation.event_sums import amounts_of
 from simulation.hearing import Hearing
 from simulation.hearing_asks import REMINDER_NS, remove_ask, unreserve
@@ -71,6 +72,9 @@ class Deciding:
     def check(self, facts: list[Fact], events: list[Event]) -> int:
         """Checks a cycle's events and facts. Returns the number of new allocations."""
         self._hearing.now_ns = self._now_ns
+        self._backfilled: tuple[str, str] | None = None
+        for books in self._hearing.books.values():
+            books.decayed.pass_time(books, self._now_ns)
         self._facts = deque(facts)
         made = 0
         last: Event | None = None
@@ -246,6 +250,7 @@ class Deciding:
             or (last.detail is Detail.NODE_RESERVATION and last.reference_id == ask.key)
         )
         daemon, preempting = bool(ask.required), own_plan and ask in self._preemptions.askers
+        preempting = preempting and ask not in self._preemptions.settled
         alone = not node.reservations or (daemon and all(other.required for other in node.reservations))
         must(alone, "reservation", f"{node.node_id} is kept for {ask}, and for {node.reservations}")
         must(node.could_hold(ask.wants), "reservation", f"{node.node_id} could never hold {ask}")
@@ -330,6 +335,9 @@ class Deciding:
             same = last is not None and last.type is before and last.resource == event.resource
             must(same, "event", f"{event} follows {last}")
             return
+        if event.message.startswith("Backfilled on node "):
+            must(self._backfilled == (event.reference_id, event.object_id), "event", f"{event}: it was not")
+            return
         key = (event.reference_id, event.object_id)
         asks = [books for books in self._hearing.books.values() if event.reference_id in books.apps]
         must(len(asks) == 1, "event", f"{event} is about nobody")
@@ -373,9 +381,13 @@ class Deciding:
         # (Its state changed a moment before the decision is told: who may run is seen as it was.)
         state, app.state = app.state, "Accepted" if self._starting is app else app.state
         self._check_allowed(books, ask, node)
+        self._backfilled = (made.app_id, made.key) if made.backfilled is not None else None
+        kept = [other for other in node.reservations if other is not ask]
+        must(bool(made.backfilled) == (bool(kept) and not ask.required), "backfill", f"{made} says {made.backfilled}")
         if was is not node:
             self._check_first(books, ask)
-            self._check_node(books, ask, node)
+            if made.backfilled is None:
+                self._check_node(books, ask, node)
         app.state = state
         self._tally[f"allocation: {'on its reserved node' if was is node else 'in order'}"] += 1
         held = allocation_of(ask, made, self._now_ns)
@@ -409,7 +421,8 @@ class Deciding:
             return
         must(node.usable, "draining node", f"{ask} went to {node.node_id}")
         others = [other for other in node.reservations if other is not ask]
-        must(not others, "reserved node", f"{ask} went to {node.node_id}, kept for {others}")
+        if others:
+            self._tally[f"backfill: {backfilling.check(books, ask, node, self._now_ns)}"] += 1
         must(app.state not in TERMINAL and app.state != "Failing", "state", f"{ask} of an application {app.state}")
 
     def _check_node(self, books: Books, ask: BookedAsk, node: BookedNode) -> None:
@@ -449,7 +462,10 @@ class Deciding:
         for app_id, priority in best_of.items():
             app = books.apps[app_id]
             if app is not chosen_app and app.queue == chosen_app.queue:
+                if order.are_near(chosen_app, app):
+                    continue
                 key = order.app_key(app, priority)
+                self._tally["application order: by decayed use"] += decays(books.queues[app.queue])
                 must(own_key <= key, "application order", f"{chosen} {own_key} was placed, and {app_id} {key} waits")
         # 3. At each queue up to root.
         waiting: dict[str, list[int]] = {}
@@ -556,12 +572,27 @@ class _Order:
         self._books = books
         self._capacity = books.capacity()
         self._shares: dict[str, float] = {}
+        self._uses: dict[tuple[str, str], float] = {}
+
+    def _use(self, app: BookedApp) -> float:
+        place = (app.queue, app.user)
+        if place not in self._uses:
+            self._uses[place] = self._books.decayed.share(self._books, app, self._capacity)
+        return self._uses[place]
+
+    def are_near(self, one: BookedApp, other: BookedApp) -> bool:
+        """Whether, by the decayed use of their users, the two may come in either order."""
+        if not decays(self._books.queues[one.queue]) or one.user == other.user:
+            return False
+        return are_near(self._use(one), self._use(other))
 
     def app_key(self, app: BookedApp, priority: int) -> tuple[Any, ...]:
         queue = self._books.queues[app.queue]
         key: tuple[Any, ...] = (app.submitted_ns, app.order)
         if queue.fair:
             key = (self._books.app_shares(app), *key)
+        elif decays(queue):
+            key = (self._use(app), *key)
         return (-priority, *key) if queue.priority_first else (*key, -priority)
 
     def queue_key(self, path: str, priority: int, priority_first: bool) -> tuple[Any, ...]:

@@ -40,6 +40,7 @@ from simulation.books import (
     positive,
     read_amounts,
 )
+from simulation.decaying import decays
 from simulation.hearing_asks import (
     CREATION_TIME,
     PLACEHOLDERS_WAIT_NS,
@@ -76,6 +77,8 @@ class Hearing(AskHearing):
     def hear(self, command: Command, facts: list[Fact], now_ns: int) -> None:
         """Books one command and its answers."""
         self.now_ns = now_ns
+        for books in self.books.values():
+            books.decayed.pass_time(books, now_ns)
         self.facts = deque(facts)
         self.alone = not isinstance(command, UpdateAllocations) or len(command.releases) + len(command.asks) == 1
         match command:
@@ -364,6 +367,8 @@ def _refuses_gang(books: Books, app: BookedApp) -> str:
         return ""
     if books.queues[app.queue].fair:
         return "unsupported sort type fair"
+    if decays(books.queues[app.queue]):
+        return "unsupported sort type fairshare"
     if books.is_too_large(app, users=False):
         return "larger than max queue allocation"
     return "larger than the limit" if books.is_too_large(app) else ""

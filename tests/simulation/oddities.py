@@ -146,6 +146,8 @@ class Oddities:
             )
         group = dice.choice(["", "", "driver"])
         policy = rm.maybe(0.9)
+        # (Where it may help, it mostly says how long its asks run.)
+        often = 0.7 if app.queue.ancestry[-1].backfills else 0.2 if self._short_lived else 0.0
         return replace(
             item,
             key=key,
@@ -158,7 +160,7 @@ class Oddities:
             allow_preempt_self=policy and item.allow_preempt_self,
             allow_preempt_other=policy and item.allow_preempt_other,
             has_preemption_policy=policy,
-            execution_timeout_ms=dice.choice([700, 20_000]) if self._short_lived and rm.maybe(0.2) else 0,
+            execution_timeout_ms=dice.choice([700, 20_000, 20_000, 90_000]) if rm.maybe(often) else 0,
         )
 
     def amounts(self, found: Amounts) -> Amounts:

@@ -25,6 +25,7 @@ from simulation.books import (
     seconds_ns,
     suits,
 )
+from simulation.decaying import Decayed
 
 
 class Books:
@@ -47,6 +48,7 @@ class Books:
         self.queue_preempting: dict[str, Counter[str]] = {}
         self.user_used: dict[tuple[str, str], Counter[str]] = {}
         self.group_used: dict[tuple[str, str], Counter[str]] = {}
+        self.decayed = Decayed()
         self.deciding = True
         self.document = document
         self.configured: dict[str, QueueRules] = {}
@@ -69,6 +71,7 @@ class Books:
         self.reservation_enabled: bool = document["reservation"]["enabled"]
         self.reservation_delay_ns = seconds_ns(document["reservation"]["delay"])
         self.reservation_timeout_ns = seconds_ns(document["reservation"]["timeout"])
+        self.backfill: str = document.get("backfill", "off")
         self.rules: list[Document] = document["placementrules"]
 
     def queue_of(self, rules: QueueRules) -> BookedQueue:
@@ -329,13 +332,16 @@ class Books:
                 continue
             total = (queue.guaranteed or {}).get(name)
             if total is None:
-                total = capacity[name]
-                for above in queue.parents():
-                    if name in (self.queues[above].maximum or {}):
-                        total = (self.queues[above].maximum or {})[name]
-                        break
+                total = self.fair_max(path, name, capacity)
             best = max(best, used / total if total > 0 else 1.0)
         return best
+
+    def fair_max(self, path: str, name: str, capacity: Counter[str]) -> int:
+        """The nearest max of a type on the way up."""
+        for above in self.queues[path].parents():
+            if name in (self.queues[above].maximum or {}):
+                return (self.queues[above].maximum or {})[name]
+        return capacity[name]
 
     def app_shares(self, app: BookedApp) -> tuple[float, ...]:
         """An application's shares of its leaf's guaranteed, largest first."""

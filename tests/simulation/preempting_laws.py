@@ -14,6 +14,7 @@ class Preemptions:
     """Who was told to go in one cycle, and for whom.
 
     :ivar askers: the asks for which somebody was told to go in this cycle; ``last_asker``: the last of them.
+    :ivar settled: those whose plan reserved a node. (If a daemon takes the node, another reservation is no plan's.)
     """
 
     def __init__(self, hearing: Hearing, records: Mapping[str, Mapping[tuple[str, ...], Any]], now_ns: int) -> None:
@@ -22,6 +23,7 @@ class Preemptions:
         self._now_ns = now_ns
         self.askers: dict[BookedAsk, Books] = {}
         self.last_asker: BookedAsk | None = None
+        self.settled: set[BookedAsk] = set()
         self._nodes: dict[BookedAsk, BookedNode] = {}
         self._earlier: set[int] = {
             id(ask)
@@ -162,6 +164,7 @@ class Preemptions:
     def kept(self, ask: BookedAsk, node: BookedNode) -> None:
         """The node is kept free for an ask for which somebody was told to go."""
         self._nodes[ask] = node
+        self.settled.add(ask)
 
     def finish(self) -> None:
         """Nobody was told to go in vain: with what goes, each ask fits on the node that was kept for it."""

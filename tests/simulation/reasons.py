@@ -7,11 +7,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from simulation.books import AuditFailure, BookedApp, BookedAsk, must
+from simulation.decaying import decays
 from simulation.partition_books import Books
 
 _NODE_CODES = frozenset(
     {"NO_NODES", "LARGER_THAN_ANY_NODE", "NO_NODE_HAS_ROOM", "FREE_RESOURCES_SCATTERED", "RESERVED_FOR_OTHERS"}
 )
+
+
+# Where asks may be backfilled, those that declare how long they run wait apart, by their duration in ms.
+DURATION_FROM = 1 << 63
 
 
 class Reasons:
@@ -25,7 +30,9 @@ class Reasons:
         for key, record in records["why"].items():
             if key[0] == books.name:
                 amounts = tuple(sorted(record.resource.values.items()))
-                about = (record.leaf, amounts, record.user, record.user_group, record.required_node)
+                # (Apart for another cause than a refusal: asks that may be backfilled, by their duration.)
+                apart = record.apart if record.apart >= DURATION_FROM else 0
+                about = (record.leaf, amounts, record.user, record.user_group, record.required_node, apart)
                 must(about not in self._whys, "reason", f"two reasons for {about}")
                 self._whys[about] = record
 
@@ -53,9 +60,12 @@ class Reasons:
 
     def _about(self, ask: BookedAsk) -> tuple[Any, ...]:
         app = ask.app
-        user = app.user if any(bound.kind == "user" for bound in app.bounds) else ""
+        apart = decays(self._books.queues[app.queue])  # (then the asks of each user wait apart)
+        user = app.user if apart or any(bound.kind == "user" for bound in app.bounds) else ""
         group = app.group if any(bound.kind == "group" for bound in app.bounds) else ""
-        return (app.queue, tuple(sorted(ask.said.items())), user, group, ask.required)
+        duration_ms = ask.words["timeout_ms"] if self._books.backfill != "off" else 0
+        apart = DURATION_FROM + duration_ms if duration_ms > 0 else 0
+        return (app.queue, tuple(sorted(ask.said.items())), user, group, ask.required, apart)
 
     def _whole_application(self, app: BookedApp, reason: Any) -> None:
         full = self._books.full(app)

@@ -15,6 +15,7 @@ RM = "rm"
 MESSAGES: dict[str, Any] = {
     "node": pb.NodeObject,
     "queue": pb.QueueObject,
+    "use": pb.FairUseObject,
     "app": pb.ApplicationObject,
     "rejected": pb.ApplicationObject,
     "ask": pb.AskObject,
@@ -33,6 +34,8 @@ def published(core: SchedulerCore) -> dict[bytes, bytes]:
         objects += partition.rejected.values()
         for queue in partition.queues.values():
             objects += queue.waitlists.values()
+            if queue.fair_uses is not None:  # (those that never held anything have no record)
+                objects += [use for use in queue.fair_uses.users.values() if use.changed_ns]
         for app in partition.apps.values():
             objects += [app, *app.asks.values(), *app.allocations.values()]
         for what in objects:

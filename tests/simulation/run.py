@@ -127,6 +127,7 @@ class Run:
         self.policy = None
         config = worlds.read(worlds.text_of(self.document))
         assert config is not None
+        before = getattr(self, "core", None)
         self.core = SchedulerCore(config, rm_id=RM)
         self.core.apply(SetEvents(requests=True), self.now_ns)
         self.core.next_submission = self._submission
@@ -134,7 +135,7 @@ class Run:
             law.registers(self)
         self._follow(self._registration())
         self.follower.settle()
-        out = self.core.start(self.now_ns)
+        out = self.core.start(self.now_ns, before=before)
         self._write(out)
         for law in self.laws:
             law.began(self, out)

@@ -10,13 +10,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from muster_core.allocation import cycle, releases
+from muster_core.allocation import backfill, cycle, releases
 from muster_core.allocation.announcements import Announcements
 from muster_core.allocation.limit_checks import LimitChecks
 from muster_core.allocation.notifications import Notifications
 from muster_core.allocation.releases import Releases
 from muster_core.applications.lifecycle import Lifecycle
 from muster_core.model.application import Application, Ask
+from muster_core.model.fair_use import FairUse
 from muster_core.model.outcome import Change, Detail, Outcome
 from muster_core.model.queue import Ledger, Queue, Tracker
 from muster_core.model.reasons import Reason
@@ -124,6 +125,17 @@ def _application_order(patch: pytest.MonkeyPatch) -> None:
         return (app.ready[0][0] if app.ready else 0, -app.submitted_ns, -app.submission)
 
     patch.setattr(ordering, "app_key", youngest_first)
+
+
+def _no_use(patch: pytest.MonkeyPatch) -> None:
+    """What users used does not matter."""
+    patch.setattr(FairUse, "change", lambda self, items, sign, now: None)
+
+
+def _backfill(patch: pytest.MonkeyPatch) -> None:
+    """Short asks take ten times as long as they declare."""
+    whole = backfill.declared_ms
+    patch.setattr(backfill, "declared_ms", lambda ask: whole(ask) // 10)
 
 
 def _guarantee(patch: pytest.MonkeyPatch) -> None:
@@ -366,6 +378,8 @@ BROKEN: dict[str, tuple[Break, set[str]]] = {
     "priority offset": (_priority_offset, {"queue order"}),
     "queue share": (_queue_share, {"queue order"}),
     "application order": (_application_order, {"application order"}),
+    "decayed use": (_no_use, {"application order"}),
+    "backfill": (_backfill, {"backfill"}),
     "guarantee": (_guarantee, {"guarantee"}),
     "max applications": (_max_applications, {"max applications"}),
     "reservation hiding": (_reservation_hiding, {"reserved node"}),

@@ -105,6 +105,7 @@ def _change(dice: random.Random, partition: Document) -> None:
         partition["nodesortpolicy"] = _node_sort(dice)
         partition["preemption"] = _preemption(dice)
         partition["reservation"] = _reservation(dice)
+        partition["backfill"] = _backfill(dice)
     elif kind == "limits":
         _forget_limits(queue)
     elif kind == "applications":
@@ -162,6 +163,7 @@ def _partition(dice: random.Random, name: str) -> Document:
         "nodesortpolicy": _node_sort(dice),
         "preemption": _preemption(dice),
         "reservation": _reservation(dice),
+        "backfill": _backfill(dice),
         "placementrules": _rules(dice, root),
         "queues": [root],
     }
@@ -192,6 +194,10 @@ def _reservation(dice: random.Random) -> Document:
         "delay": dice.choice(["2s", "2s", "2s", "0s", "10s"]),
         "timeout": dice.choice(["60m", "60m", "20s", "1m"]),
     }
+
+
+def _backfill(dice: random.Random) -> str:
+    return dice.choice(["off", "off", "conservative", "easy"])
 
 
 def _rules(dice: random.Random, root: Document) -> list[Document]:
@@ -342,7 +348,9 @@ def _properties(dice: random.Random) -> dict[str, str]:
         if dice.random() < chance:
             found[name] = dice.choice(values)
 
-    maybe(0.4, "application.sort.policy", "fair", "fair", "fifo", "stateaware", "nonsense")
+    maybe(0.4, "application.sort.policy", "fair", "fair", "fairshare", "fairshare", "fifo", "nonsense")
+    if found.get("application.sort.policy") == "fairshare":
+        found["application.sort.halflife"] = dice.choice(["1m", "1m", "5m", "60m"])
     maybe(0.2, "application.sort.priority", "disabled", "disabled", "enabled")
     maybe(0.2, "priority.policy", "fence", "fence", "default")
     maybe(0.25, "priority.offset", "-3", "2", "5", "100", "2147483647")

@@ -104,7 +104,7 @@ _muster() {
           ;;
         "audit")
           if [[ ${cur} == -* ]]; then
-            local -a _c=("--gateway" "--data-dir" "--rm" "--identity" "--action" "--result" "--since" "--until" "--last" "--follow" "--json" "--token-file" "--tls" "--tls-ca" "--tls-cert" "--tls-key" "--tls-server" "--settings" "--set" "--help" "-h" "--version")
+            local -a _c=("--gateway" "--data-dir" "--rm" "--identity" "--action" "--result" "--since" "--until" "--last" "--follow" "--timeout-s" "--json" "--token-file" "--tls" "--tls-ca" "--tls-cert" "--tls-key" "--tls-server" "--settings" "--set" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do
@@ -141,6 +141,9 @@ _muster() {
                 COMPREPLY=()
                 ;;
               --last)
+                COMPREPLY=()
+                ;;
+              --timeout-s)
                 COMPREPLY=()
                 ;;
               --token-file)
@@ -545,7 +548,7 @@ _muster() {
           ;;
         "history")
           if [[ ${cur} == -* ]]; then
-            local -a _c=("--statement" "--csv" "--json" "--limit" "--allow-files" "--data-dir" "--history" "--http" "--rm" "--settings" "--set" "--help" "-h" "--version")
+            local -a _c=("--statement" "--csv" "--json" "--limit" "--allow-files" "--data-dir" "--history" "--http" "--rm" "--timeout-s" "--settings" "--set" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do
@@ -573,6 +576,9 @@ _muster() {
                 COMPREPLY=()
                 ;;
               --rm)
+                COMPREPLY=()
+                ;;
+              --timeout-s)
                 COMPREPLY=()
                 ;;
               --settings)
@@ -1014,7 +1020,7 @@ _muster() {
           ;;
         "what-if")
           if [[ ${cur} == -* ]]; then
-            local -a _c=("--as-it-was" "--config" "--nodes" "--tick-s" "--save" "--json" "--html" "--data-dir" "--history" "--http" "--rm" "--settings" "--set" "--help" "-h" "--version")
+            local -a _c=("--as-it-was" "--config" "--nodes" "--tick-s" "--save" "--json" "--html" "--data-dir" "--history" "--http" "--rm" "--timeout-s" "--settings" "--set" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do
@@ -1057,6 +1063,9 @@ _muster() {
                 COMPREPLY=()
                 ;;
               --rm)
+                COMPREPLY=()
+                ;;
+              --timeout-s)
                 COMPREPLY=()
                 ;;
               --settings)
@@ -1698,7 +1707,7 @@ _muster() {
           ;;
         "events batch")
           if [[ ${cur} == -* ]]; then
-            local -a _c=("--gateway" "--rm" "--app" "--queue" "--object" "--type" "--change" "--detail" "--start" "--since" "--newest" "--json" "--token-file" "--tls" "--tls-ca" "--tls-cert" "--tls-key" "--tls-server" "--count" "--help" "-h" "--version")
+            local -a _c=("--gateway" "--rm" "--app" "--queue" "--object" "--type" "--change" "--detail" "--start" "--since" "--newest" "--json" "--token-file" "--tls" "--tls-ca" "--tls-cert" "--tls-key" "--tls-server" "--count" "--timeout-s" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do
@@ -1759,6 +1768,9 @@ _muster() {
                 COMPREPLY=()
                 ;;
               --count)
+                COMPREPLY=()
+                ;;
+              --timeout-s)
                 COMPREPLY=()
                 ;;
               *)
@@ -1887,7 +1899,7 @@ _muster() {
           ;;
         "explain ask")
           if [[ ${cur} == -* ]]; then
-            local -a _c=("--application" "--key" "--partition" "--gateway" "--rm" "--timeout-s" "--json" "--token-file" "--tls" "--tls-ca" "--tls-cert" "--tls-key" "--tls-server" "--help" "-h" "--version")
+            local -a _c=("--application" "--key" "--partition" "--when" "--gateway" "--rm" "--timeout-s" "--json" "--token-file" "--tls" "--tls-ca" "--tls-cert" "--tls-key" "--tls-server" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do
@@ -2113,7 +2125,7 @@ _muster() {
           ;;
         "history app")
           if [[ ${cur} == -* ]]; then
-            local -a _c=("--application" "--life" "--rows" "--json" "--data-dir" "--history" "--http" "--rm" "--settings" "--set" "--help" "-h" "--version")
+            local -a _c=("--application" "--life" "--rows" "--json" "--data-dir" "--history" "--http" "--rm" "--timeout-s" "--settings" "--set" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do
@@ -2146,6 +2158,9 @@ _muster() {
               --rm)
                 COMPREPLY=()
                 ;;
+              --timeout-s)
+                COMPREPLY=()
+                ;;
               --settings)
                 COMPREPLY=( $(compgen -f -- "${cur}") )
                 ;;
@@ -2160,7 +2175,7 @@ _muster() {
           ;;
         "history nodes")
           if [[ ${cur} == -* ]]; then
-            local -a _c=("--csv" "--json" "--data-dir" "--history" "--http" "--rm" "--settings" "--set" "--help" "-h" "--version")
+            local -a _c=("--csv" "--json" "--data-dir" "--history" "--http" "--rm" "--timeout-s" "--settings" "--set" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do
@@ -2182,6 +2197,9 @@ _muster() {
                 COMPREPLY=()
                 ;;
               --rm)
+                COMPREPLY=()
+                ;;
+              --timeout-s)
                 COMPREPLY=()
                 ;;
               --settings)
@@ -2198,7 +2216,7 @@ _muster() {
           ;;
         "history queues")
           if [[ ${cur} == -* ]]; then
-            local -a _c=("--csv" "--json" "--data-dir" "--history" "--http" "--rm" "--settings" "--set" "--help" "-h" "--version")
+            local -a _c=("--csv" "--json" "--data-dir" "--history" "--http" "--rm" "--timeout-s" "--settings" "--set" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do
@@ -2222,6 +2240,9 @@ _muster() {
               --rm)
                 COMPREPLY=()
                 ;;
+              --timeout-s)
+                COMPREPLY=()
+                ;;
               --settings)
                 COMPREPLY=( $(compgen -f -- "${cur}") )
                 ;;
@@ -2236,7 +2257,7 @@ _muster() {
           ;;
         "history usage")
           if [[ ${cur} == -* ]]; then
-            local -a _c=("--queue" "--user" "--group" "--app" "--by" "--from" "--to" "--window" "--plot" "--csv" "--json" "--data-dir" "--history" "--http" "--rm" "--settings" "--set" "--help" "-h" "--version")
+            local -a _c=("--queue" "--user" "--group" "--app" "--by" "--from" "--to" "--window" "--plot" "--csv" "--json" "--data-dir" "--history" "--http" "--rm" "--timeout-s" "--settings" "--set" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do
@@ -2290,6 +2311,9 @@ _muster() {
                 COMPREPLY=()
                 ;;
               --rm)
+                COMPREPLY=()
+                ;;
+              --timeout-s)
                 COMPREPLY=()
                 ;;
               --settings)

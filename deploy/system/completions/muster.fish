@@ -264,6 +264,7 @@ complete -c muster -n '__fish_muster_using_command audit' -l since -r -d 'Record
 complete -c muster -n '__fish_muster_using_command audit' -l until -r -d 'Recorded before; in the same form.'
 complete -c muster -n '__fish_muster_using_command audit' -l last -r -d 'The newest so many; not with --follow.'
 complete -c muster -n '__fish_muster_using_command audit' -l follow -d 'Go on with new entries until Ctrl-C.'
+complete -c muster -n '__fish_muster_using_command audit' -l timeout-s -r -d 'How long to wait for a gateway'\''s answer; not with --follow.'
 complete -c muster -n '__fish_muster_using_command audit' -l json -d 'Print each entry as one line of JSON.'
 complete -c muster -n '__fish_muster_using_command audit' -l token-file -r -F -d 'File with a token [MUSTER_TOKEN_FILE, or the token itself in MUSTER_TOKEN].'
 complete -c muster -n '__fish_muster_using_command audit' -l tls -d 'Use TLS with the system'\''s authorities [MUSTER_TLS].'
@@ -439,6 +440,7 @@ complete -c muster -n '__fish_muster_using_command events batch' -l tls-cert -r 
 complete -c muster -n '__fish_muster_using_command events batch' -l tls-key -r -F -d 'PEM file with its key [MUSTER_TLS_KEY].'
 complete -c muster -n '__fish_muster_using_command events batch' -l tls-server -r -d 'The name in the gateway'\''s certificate, if it is not that of the address [MUSTER…'
 complete -c muster -n '__fish_muster_using_command events batch' -l count -r -d 'maximum number of events.'
+complete -c muster -n '__fish_muster_using_command events batch' -l timeout-s -r -d 'how long to wait for each 1,000 of them.'
 
 # Options for: events watch
 complete -c muster -n '__fish_muster_using_command events watch' -l help -d 'Display this message and exit.'
@@ -500,6 +502,7 @@ complete -c muster -n '__fish_muster_using_command explain ask' -l version -d 'D
 complete -c muster -n '__fish_muster_using_command explain ask' -l application -r -d 'the application'\''s id.'
 complete -c muster -n '__fish_muster_using_command explain ask' -l key -r -d 'the ask'\''s allocationKey.'
 complete -c muster -n '__fish_muster_using_command explain ask' -l partition -r -d '[default]'
+complete -c muster -n '__fish_muster_using_command explain ask' -l when -d 'instead: estimate when it will start, by simulations of the present state (docs…'
 complete -c muster -n '__fish_muster_using_command explain ask' -l gateway -r -d 'gRPC address of a gateway.'
 complete -c muster -n '__fish_muster_using_command explain ask' -l rm -r -d 'The RM'\''s id [the only one].'
 complete -c muster -n '__fish_muster_using_command explain ask' -l timeout-s -r -d 'How long to wait for the answer.'
@@ -629,6 +632,7 @@ complete -c muster -n '__fish_muster_using_command history' -l data-dir -r -F -d
 complete -c muster -n '__fish_muster_using_command history' -l history -r -d 'Instead: a folder of Parquet files, or s3://bucket/prefix?endpoint=…'
 complete -c muster -n '__fish_muster_using_command history' -l http -r -d 'REST front of a running Muster, for events that are not exported yet.'
 complete -c muster -n '__fish_muster_using_command history' -l rm -r -d 'Only this RM [all RMs].'
+complete -c muster -n '__fish_muster_using_command history' -l timeout-s -r -d 'How long to wait for each answer of --http.'
 complete -c muster -n '__fish_muster_using_command history' -l settings -r -F -d 'TOML file with a table for each section; MUSTER_SETTINGS can name it too.'
 complete -c muster -n '__fish_muster_using_command history' -l set -r -d 'One setting as section.field=value (muster config show lists all); repeatable.'
 
@@ -644,6 +648,7 @@ complete -c muster -n '__fish_muster_using_command history app' -l data-dir -r -
 complete -c muster -n '__fish_muster_using_command history app' -l history -r -d 'Instead: a folder of Parquet files, or s3://bucket/prefix?endpoint=…'
 complete -c muster -n '__fish_muster_using_command history app' -l http -r -d 'REST front of a running Muster, for events that are not exported yet.'
 complete -c muster -n '__fish_muster_using_command history app' -l rm -r -d 'Only this RM [all RMs].'
+complete -c muster -n '__fish_muster_using_command history app' -l timeout-s -r -d 'How long to wait for each answer of --http.'
 complete -c muster -n '__fish_muster_using_command history app' -l settings -r -F -d 'TOML file with a table for each section; MUSTER_SETTINGS can name it too.'
 complete -c muster -n '__fish_muster_using_command history app' -l set -r -d 'One setting as section.field=value (muster config show lists all); repeatable.'
 # Options for: history nodes
@@ -656,6 +661,7 @@ complete -c muster -n '__fish_muster_using_command history nodes' -l data-dir -r
 complete -c muster -n '__fish_muster_using_command history nodes' -l history -r -d 'Instead: a folder of Parquet files, or s3://bucket/prefix?endpoint=…'
 complete -c muster -n '__fish_muster_using_command history nodes' -l http -r -d 'REST front of a running Muster, for events that are not exported yet.'
 complete -c muster -n '__fish_muster_using_command history nodes' -l rm -r -d 'Only this RM [all RMs].'
+complete -c muster -n '__fish_muster_using_command history nodes' -l timeout-s -r -d 'How long to wait for each answer of --http.'
 complete -c muster -n '__fish_muster_using_command history nodes' -l settings -r -F -d 'TOML file with a table for each section; MUSTER_SETTINGS can name it too.'
 complete -c muster -n '__fish_muster_using_command history nodes' -l set -r -d 'One setting as section.field=value (muster config show lists all); repeatable.'
 
@@ -669,6 +675,7 @@ complete -c muster -n '__fish_muster_using_command history queues' -l data-dir -
 complete -c muster -n '__fish_muster_using_command history queues' -l history -r -d 'Instead: a folder of Parquet files, or s3://bucket/prefix?endpoint=…'
 complete -c muster -n '__fish_muster_using_command history queues' -l http -r -d 'REST front of a running Muster, for events that are not exported yet.'
 complete -c muster -n '__fish_muster_using_command history queues' -l rm -r -d 'Only this RM [all RMs].'
+complete -c muster -n '__fish_muster_using_command history queues' -l timeout-s -r -d 'How long to wait for each answer of --http.'
 complete -c muster -n '__fish_muster_using_command history queues' -l settings -r -F -d 'TOML file with a table for each section; MUSTER_SETTINGS can name it too.'
 complete -c muster -n '__fish_muster_using_command history queues' -l set -r -d 'One setting as section.field=value (muster config show lists all); repeatable.'
 
@@ -691,6 +698,7 @@ complete -c muster -n '__fish_muster_using_command history usage' -l data-dir -r
 complete -c muster -n '__fish_muster_using_command history usage' -l history -r -d 'Instead: a folder of Parquet files, or s3://bucket/prefix?endpoint=…'
 complete -c muster -n '__fish_muster_using_command history usage' -l http -r -d 'REST front of a running Muster, for events that are not exported yet.'
 complete -c muster -n '__fish_muster_using_command history usage' -l rm -r -d 'Only this RM [all RMs].'
+complete -c muster -n '__fish_muster_using_command history usage' -l timeout-s -r -d 'How long to wait for each answer of --http.'
 complete -c muster -n '__fish_muster_using_command history usage' -l settings -r -F -d 'TOML file with a table for each section; MUSTER_SETTINGS can name it too.'
 complete -c muster -n '__fish_muster_using_command history usage' -l set -r -d 'One setting as section.field=value (muster config show lists all); repeatable.'
 
@@ -874,6 +882,7 @@ complete -c muster -n '__fish_muster_using_command what-if' -l data-dir -r -F -d
 complete -c muster -n '__fish_muster_using_command what-if' -l history -r -d 'Instead: a folder of Parquet files, or s3://bucket/prefix?endpoint=…'
 complete -c muster -n '__fish_muster_using_command what-if' -l http -r -d 'REST front of a running Muster, for events that are not exported yet.'
 complete -c muster -n '__fish_muster_using_command what-if' -l rm -r -d 'Only this RM [all RMs].'
+complete -c muster -n '__fish_muster_using_command what-if' -l timeout-s -r -d 'How long to wait for each answer of --http.'
 complete -c muster -n '__fish_muster_using_command what-if' -l settings -r -F -d 'TOML file with a table for each section; MUSTER_SETTINGS can name it too.'
 complete -c muster -n '__fish_muster_using_command what-if' -l set -r -d 'One setting as section.field=value (muster config show lists all); repeatable.'
 

@@ -9,7 +9,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,7 @@ class Storm:
     _down: set[str] = field(default_factory=set)
     _paused_brokers: set[int] = field(default_factory=set)
     _dead_brokers: set[int] = field(default_factory=set)
+    _broker_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
     def log_settings(self) -> LogSettings:
@@ -238,6 +239,12 @@ class Storm:
         await asyncio.gather(*(self._call(self.processes[name].stop, STOP_S) for name in names))
 
     # ---- faults ----------------------------------------------------------------------------------------------------
+
+    def turn(self, fault: Fault) -> AbstractAsyncContextManager[object]:
+        """Returns what a fault holds while it lasts. A broker's fault waits until the broker before it is back: on a
+        busy machine a start takes longer than the plan knows, and at most one broker is away at a time.
+        """
+        return self._broker_turn if fault.kind in ("kill-broker", "pause-broker") else nullcontext()
 
     async def begin(self, fault: Fault) -> None:
         target = fault.target

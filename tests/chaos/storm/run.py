@@ -139,12 +139,13 @@ async def _lived(
 async def _storm(here: Storm, faults: Sequence[Fault], begun: list[Fault], began_s: float, seconds: float) -> None:
     async def one(fault: Fault) -> None:
         await asyncio.sleep(max(0.0, began_s + fault.at_s - time.monotonic()))
-        begun.append(fault)
-        try:
-            await here.begin(fault)
-            await asyncio.sleep(fault.for_s)
-        finally:
-            await here.end(fault)
+        async with here.turn(fault):
+            begun.append(fault)
+            try:
+                await here.begin(fault)
+                await asyncio.sleep(fault.for_s)
+            finally:
+                await here.end(fault)
 
     async with asyncio.TaskGroup() as group:
         for fault in faults:

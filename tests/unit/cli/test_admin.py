@@ -332,6 +332,23 @@ def test_an_unreachable_gateway_is_reported(command: tuple[str, ...], capsys: py
     assert printed.err.startswith(f"muster: nothing answers at {address}: ")
 
 
+@pytest.mark.parametrize(
+    "command",
+    [("audit", "--gateway"), ("events", "batch", "--gateway"), ("history", "queues", "--history", "{empty}", "--http")],
+    ids=lambda command: command[0],
+)
+def test_a_server_that_is_silent_is_waited_for_as_long_as_the_flag_says(
+    command: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        words = [word.replace("{empty}", str(tmp_path)) for word in command]
+        assert run([*words, address, "--timeout-s", "0.3"]) == 1
+        assert "no answer" in capsys.readouterr().err
+        assert run([*words, address, "--timeout-s", "0"]) == 2
+        assert "--timeout-s 0: expected more than 0 s" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("command", [("admin", "drain"), ("explain", "ask", "x"), ("admin", "halt"), ("explain", "rm")])
 def test_a_wrong_call_is_explained(command: tuple[str, ...]) -> None:
     with pytest.raises(SystemExit) as ended:

@@ -191,7 +191,8 @@ def test_the_table_is_bounded_and_says_from_when_it_is_whole(monkeypatch: pytest
     driver = Driver(life.records, 5)
     driver.run(crashes=0)
     whole = driver.table
-    bounded = [UsageTable(windows_max=100, records_max=10**9), UsageTable(windows_max=10**9, records_max=500)]
+    rooted = UsageTable(windows_max=100, records_max=10**9, root_windows_max=10**9)
+    bounded = [UsageTable(windows_max=100, records_max=10**9), UsageTable(windows_max=10**9, records_max=500), rooted]
     for table in bounded:
         again = PartitionDeriver(TOPICS, 0, window_s=WINDOW_S, refresh_windows=5)
         steps, tidying = 0, table.tidy()
@@ -209,11 +210,15 @@ def test_the_table_is_bounded_and_says_from_when_it_is_whole(monkeypatch: pytest
         known = table.known(life.rm_id)
         assert known is not None
         assert START_NS < known.from_ns < known.until_ns
-        assert len(table) < len(whole) / 4
+        assert len(table) < len(whole) / (4 if table is not rooted else 2)
         for kind in Kind:
             for name in whole.names(life.rm_id, kind):
                 asked = (life.rm_id, kind, name, known.from_ns, ALL, WINDOW_NS)
                 assert table.windows(*asked) == whole.windows(*asked), f"{kind} {name}"
+    # The root queue stays longer.
+    root = (life.rm_id, Kind.QUEUE, "root", 0, ALL, WINDOW_NS)
+    assert rooted.windows(*root) == whole.windows(*root)
+    assert len(bounded[0].windows(*root)) < len(whole.windows(*root)) / 2
 
 
 def test_larger_windows_are_sums_of_smaller_ones() -> None:

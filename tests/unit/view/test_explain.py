@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import replace
 from typing import Any
@@ -25,6 +26,7 @@ from muster_runtime.go_json import go_json
 from muster_state.follower import Pause, RmInfo, RmState
 from muster_view.explain import explain
 from unit.view.recorded import Bench, Recorded, client_of
+from waiting import eventually
 
 E = "/ws/v1/explain"
 BAD_NAME = "Invalid queue name 'root..a': each part between dots takes 1 to 64 of letters, digits and _ : # / @ -"
@@ -151,6 +153,31 @@ async def test_an_ended_allocation_is_no_victim_any_more(bench: Bench) -> None:
     assert len((await get(bench, f"{E}/preempted"))["preempted"]) == 1
 
 
+async def test_preempted_allocations_that_ended_are_told_for_a_while(bench: Bench) -> None:
+    rm = bench.rm(queues=PREEMPTING)
+    preempting(rm)
+    await bench.write(rm)
+    async with bench.view() as view, client_of(view) as client:
+
+        async def asked() -> Any:
+            return (await client.get(f"{E}/preempted")).json()
+
+        before = await asked()
+        assert (len(before["preempted"]), before["ended"]) == (2, [])
+        first, second = before["preempted"]
+        key = first["allocationKey"]
+        rm.cluster.do(UpdateAllocations((), [ReleaseItem("default", "y", key, Termination.PREEMPTED_BY_SCHEDULER)]))
+        await bench.write(rm)
+
+        async def ended() -> Any:
+            return (found := await asked())["ended"] and found
+
+        after = await eventually(ended, "its end is folded")
+    assert [each["allocationKey"] for each in after["preempted"]] == [second["allocationKey"]]
+    assert timeless(after["ended"][0]) == timeless(first)
+    assert (len(after["ended"]), after["ended"][0]["message"]) == (1, first["message"])
+
+
 async def test_an_application(bench: Bench) -> None:
     rm = bench.rm(queues="{name: root, submitacl: '*', queues: [{name: a, maxapplications: 1}]}")
     rm.cluster.node("n1", vcore=10)
@@ -214,7 +241,8 @@ async def test_a_queue_with_its_guarantee_and_its_fences(bench: Bench) -> None:
         "applications": 1, "runningApplications": 0, "formingApplications": 0, "maxApplications": 0,
         "preemptionFence": "root", "protectedBy": "", "preemptionDelay": 1_000_000_000, "preemptsByPriority": True,
         "priorityFence": False,
-        "priorityOffset": 0, "currentPriority": 5, "quotaAt": 0, "asks": {"NO_NODE_HAS_ROOM": 1},
+        "priorityOffset": 0, "currentPriority": 5, "quotaAt": 0, "fairShares": [],
+        "asks": {"NO_NODE_HAS_ROOM": 1},
         "history": [
             {"reason": "NO_NODE_HAS_ROOM", "resourceType": "vcore", "limitQueue": "", "who": "", "since": since,
              "until": 0, "asks": 1}
@@ -227,6 +255,36 @@ async def test_a_queue_with_its_guarantee_and_its_fences(bench: Bench) -> None:
     root = await get(bench, f"{E}/queue/root")
     assert root["asks"] == {"NO_NODE_HAS_ROOM": 1, "QUEUE_MAX": 1}
     assert (root["applications"], root["runningApplications"]) == (2, 1)
+
+
+async def test_an_order_by_use_is_explained_with_the_users_figures(bench: Bench) -> None:
+    properties = "application.sort.policy: fairshare, application.sort.halflife: 8h"
+    rm = bench.rm(queues=f"{{name: root, submitacl: '*', queues: [{{name: a, properties: {{{properties}}}}}]}}")
+    rm.cluster.node("n", vcore=1000)
+    for user in ("ann", "bob", "cat"):
+        rm.cluster.app(user, "root.a", user=user)
+    rm.cluster.ask("ann", "run", vcore=1000)
+    for user in ("ann", "bob"):
+        rm.cluster.ask(user, "more", vcore=500)
+    await bench.write(rm)
+    queue = await get(bench, f"{E}/queue/root.a")
+    bob, cat, ann = queue["fairShares"]  # (neither of the first two has used anything)
+    assert [bob["user"], cat["user"], ann["user"]] == ["bob", "cat", "ann"]
+    assert (bob["share"], bob["used"], bob["held"], bob["pending"], cat["pending"]) == (0.0, {}, {}, 1, 0)
+    assert (ann["held"], ann["pending"]) == ({"vcore": 1000}, 1)
+    # (The view's clock is ages later: she has had all of it for ever.)
+    assert (ann["share"], ann["shareAhead"]) == pytest.approx((1.0, 1.0), rel=1e-6)
+    assert ann["used"]["vcore"] == pytest.approx(1000 * 8 * 3600 / math.log(2), rel=1e-6)
+    assert (
+        "Its users come in the order of their use, which counts half after 8h: user bob (0 % of it lately) comes first "
+        "and user ann (100 %) last of 2 users with asks." in queue["message"]
+    )
+    poor = await get(bench, f"{E}/application/ann")
+    (ask,) = poor["asks"]
+    assert (
+        "user ann with 100 % of root.a is number 2 of 2 users with asks there, behind user bob with 0 %."
+        in ask["message"]
+    )
 
 
 GUARANTEES = """

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import aclosing
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 from muster_bus.backends.sqlite_file import LogFile
 from muster_bus.errors import LogError
 from muster_client.access import Access
+from muster_client.admin import AdminClient
 from muster_client.audit_client import RESULTS, AuditClient, AuditQuery, entry_of
 from muster_client.errors import AdminFailed, AdminRefused
 from muster_runtime.terminal import as_seen, say_json
@@ -45,19 +47,25 @@ def show(wanted: AuditWanted, settings: Path | None, assignments: Sequence[str])
         time_ns(wanted.since) if wanted.since else 0,
         time_ns(wanted.until, "--until") if wanted.until else 0,
     )
+    # Whether there is any entry about the RM: an answer without one may be about a wrong name.
+    about_rm = AuditQuery(wanted.rm) if wanted.rm and not wanted.follow else None
     if wanted.data_dir is not None:
         path = wanted.data_dir / _LOG
         if not path.is_file():
             raise UsageError(f"--data-dir {wanted.data_dir}: has no {_LOG}")
         topic = load(settings, assignments).values.log.topics().audit
         try:
+            if about_rm is not None and not any(_of_file(path, topic, about_rm, follow=False)):
+                raise _unknown(wanted.rm)
             _print(wanted, _of_file(path, topic, query, follow=wanted.follow))
         except LogError as error:
             raise CommandError(str(error)) from error
         return 0
-    access = access_to(wanted.gateway, wanted.flags)
+    access = access_to(wanted.gateway, wanted.flags, wanted.timeout_s)
     try:
-        asyncio.run(_of_gateway(wanted, access, query))
+        asyncio.run(_of_gateway(wanted, access, query, about_rm))
+    except TimeoutError:
+        raise CommandError(f"{wanted.gateway}: no answer within {wanted.timeout_s:g} s (--timeout-s)") from None
     except AdminRefused as error:
         raise refusal(wanted.gateway, error) from error
     except AdminFailed as error:
@@ -65,14 +73,32 @@ def show(wanted: AuditWanted, settings: Path | None, assignments: Sequence[str])
     return 0
 
 
-async def _of_gateway(wanted: AuditWanted, access: Access, query: AuditQuery) -> None:
+async def _of_gateway(wanted: AuditWanted, access: Access, query: AuditQuery, about_rm: AuditQuery | None) -> None:
     async with AuditClient(wanted.gateway, access=access) as client:
-        batches: AsyncIterator[list[Entry]] = client.read(query, follow=wanted.follow)
         if wanted.follow:
-            async for batch in batches:
+            async for batch in client.read(query, follow=True):
                 _print(wanted, [batch] if batch else [])
-        else:
-            _print(wanted, [[entry async for batch in batches for entry in batch]])
+            return
+        async with asyncio.timeout(wanted.timeout_s):
+            found = [entry async for batch in client.read(query) for entry in batch]
+            if not found and about_rm is not None and not await _is_known(client, about_rm, access, wanted):
+                raise _unknown(wanted.rm)
+        _print(wanted, [found])
+
+
+async def _is_known(client: AuditClient, about_rm: AuditQuery, access: Access, wanted: AuditWanted) -> bool:
+    """Tells whether the trail has an entry about an RM, or the RM is registered: old entries may have gone."""
+    async with aclosing(client.read(about_rm)) as batches:
+        async for batch in batches:
+            if batch:
+                return True
+    async with AdminClient(wanted.gateway, access=access) as admin:
+        listed = await admin.list_resource_managers(timeout_s=wanted.timeout_s)
+    return wanted.rm in [each.rm_id for each in listed]
+
+
+def _unknown(rm_id: str) -> UsageError:
+    return UsageError(f"--rm {rm_id!r}: no such resource manager is registered, and no audit entry is about one")
 
 
 def _of_file(path: Path, topic: str, query: AuditQuery, *, follow: bool) -> Iterator[list[Entry]]:

@@ -36,6 +36,8 @@ class AuditWanted:
     """The newest so many; not with --follow."""
     follow: Annotated[bool, Parameter(negative="")] = False
     """Go on with new entries until Ctrl-C."""
+    timeout_s: float = 60.0
+    """How long to wait for a gateway's answer; not with --follow."""
     json: Annotated[bool, Parameter(negative="")] = False
     """Print each entry as one line of JSON."""
     flags: AccessFlags = NO_ACCESS_FLAGS

@@ -24,8 +24,10 @@ _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _NS = 1_000_000_000
 
 
-def batch(wanted: Wanted, count: int) -> int:
+def batch(wanted: Wanted, count: int, timeout_s: float) -> int:
     """Prints up to ``count`` events. Returns the exit code.
+
+    :param timeout_s: of each answer, which has at most 1,000 events.
 
     Raises UsageError for invalid flags, CommandError when the call is refused or not answered.
     """
@@ -36,14 +38,16 @@ def batch(wanted: Wanted, count: int) -> int:
     async def asked(client: EventsClient) -> None:
         left, at, instance, printer = count, place, "", _Printer(wanted.json)
         while left:
-            found = await client.batch(wanted.rm, place=at, wanted=chosen, count=min(left, 1_000), instance=instance)
+            found = await client.batch(
+                wanted.rm, place=at, wanted=chosen, count=min(left, 1_000), instance=instance, timeout_s=timeout_s
+            )
             printer.print(found)
             left -= len(found.events)
             if found.next_id >= found.end_id:
                 break
             at, instance = Place(id=found.next_id), found.instance
 
-    return _run(wanted, asked)
+    return _run(wanted, asked, timeout_s)
 
 
 def watch(wanted: Wanted, *, requests: bool, requests_only: bool) -> int:
@@ -109,8 +113,8 @@ def time_ns(text: str, flag: str = "--since") -> int:
     return max(0, round(at.timestamp() * 1e6) * 1_000)
 
 
-def _run(wanted: Wanted, asked: Callable[[EventsClient], Awaitable[None]]) -> int:
-    access = access_to(wanted.gateway, wanted.flags)
+def _run(wanted: Wanted, asked: Callable[[EventsClient], Awaitable[None]], timeout_s: float | None = None) -> int:
+    access = access_to(wanted.gateway, wanted.flags, timeout_s)
 
     async def connected() -> None:
         async with EventsClient(wanted.gateway, access=access) as client:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -15,6 +17,7 @@ from muster_cli.operating import Operator, ask, console, print_json
 # Of an application or queue: reason → number of asks.
 _COUNTS = ("counts", "asks")
 _SECOND_NS = 1_000_000_000
+_MAKING, _AGAIN_S = "MAKING", 0.5
 # Of asks with one reason; JSON has all of them.
 _KEYS_SHOWN = 3
 
@@ -44,6 +47,20 @@ def explain(operator: Operator, call: Call, *, with_summary: bool = False) -> in
     if rows:
         out.print(_history(rows, value["at"]))
     return 0
+
+
+def when(operator: Operator, application: str, key: str, partition: str) -> int:
+    """Prints when an ask will start. Asks again while the estimate is being computed, as long as ``--timeout-s``."""
+
+    async def made(admin: AdminClient, rm: str) -> Explanation:
+        until_s = time.monotonic() + operator.timeout_s
+        while True:
+            found = await admin.explain_when(rm, application, key, **operator.at(partition))
+            if found.value["state"] != _MAKING or time.monotonic() >= until_s:
+                return found
+            await asyncio.sleep(_AGAIN_S)
+
+    return explain(operator, made)
 
 
 def grouped(sentences: Sequence[str]) -> list[str]:

@@ -442,15 +442,16 @@ def events_watch(
 
 
 @events_app.command(name="batch")
-def events_batch(*, wanted: Wanted = _WANTED, count: int = 1_000) -> int:
+def events_batch(*, wanted: Wanted = _WANTED, count: int = 1_000, timeout_s: float = 15.0) -> int:
     """Prints past events; without --start, --since or --newest it begins with the oldest one left.
 
     :param count: maximum number of events.
+    :param timeout_s: how long to wait for each 1,000 of them.
     """
     from muster_cli.events import batch
 
     logs.configure("error", "auto")
-    return batch(wanted, count)
+    return batch(wanted, count, timeout_s)
 
 
 @app.command(group=LOOK)

@@ -108,15 +108,21 @@ def admin_validate(file: Path, *, operator: Operator = _OPERATOR) -> int:
 
 
 @explain_app.command(name="ask")
-def explain_ask(application: str, key: str, *, partition: str = "", operator: Operator = _OPERATOR) -> int:
+def explain_ask(
+    application: str, key: str, *, partition: str = "", when: bool = False, operator: Operator = _OPERATOR
+) -> int:
     """Explains why an ask is pending.
 
     :param application: the application's id.
     :param key: the ask's allocationKey.
     :param partition: [default]
+    :param when: instead: estimate when it will start, by simulations of the present state (docs/what-if-when.md).
     """
     from muster_cli.explaining import explain
+    from muster_cli.explaining import when as when_it_starts
 
+    if when:
+        return when_it_starts(operator, application, key, partition)
     return explain(operator, lambda admin, rm: admin.explain_ask(rm, application, key, **operator.at(partition)))
 
 

@@ -320,6 +320,19 @@ class AdminClient(GatewayClient):
         ask = admin_pb2.AskId(application_id=application_id, allocation_key=allocation_key)
         return await self._explain(admin_pb2.ExplainRequest(rm_id=rm_id, partition=partition, ask=ask), timeout_s)
 
+    async def explain_when(
+        self,
+        rm_id: str,
+        application_id: str,
+        allocation_key: str,
+        *,
+        partition: str = "",
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+    ) -> Explanation:
+        """Estimates when a pending ask will start. Its ``state`` may be MAKING: then ask again."""
+        ask = admin_pb2.AskId(application_id=application_id, allocation_key=allocation_key)
+        return await self._explain(admin_pb2.ExplainRequest(rm_id=rm_id, partition=partition, when=ask), timeout_s)
+
     async def explain_application(
         self, rm_id: str, application_id: str, *, partition: str = "", timeout_s: float = DEFAULT_TIMEOUT_S
     ) -> Explanation:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,7 +46,7 @@ class AuditQuery:
 class AuditClient(GatewayClient):
     """Asks one gateway. Parameters as of :class:`GatewayClient`."""
 
-    async def read(self, wanted: AuditQuery, *, follow: bool = False) -> AsyncIterator[list[dict[str, Any]]]:
+    async def read(self, wanted: AuditQuery, *, follow: bool = False) -> AsyncGenerator[list[dict[str, Any]], None]:
         """Yields entries, the oldest first. Raises AdminRefused, AdminFailed."""
         call = self._channel.unary_stream(
             "/muster.v1.Audit/Read",

@@ -35,6 +35,7 @@ def check(core: SchedulerCore, *, exhausted: bool = False, merges: bool = True) 
         _check_applications(partition)
         _check_quotas(partition)
         _check_trackers(partition)
+        _check_uses(partition)
         _check_gangs(partition)
         _check_questions(partition)
         _check_turns(partition)
@@ -116,6 +117,23 @@ def _check_queues(partition: Partition) -> None:
                     for number, value in allocation.shape.items:
                         preempting[number] += value
         _must(preempting == queue.preempting, f"{queue}: preempting {queue.preempting}, marks sum to {preempting}")
+
+
+def _check_uses(partition: Partition) -> None:
+    """Checks that the use of users has what their allocations hold, and that a leaf has one entry for each user."""
+    for queue in partition.queues.values():
+        if queue.fair_uses is None:
+            continue
+        held: dict[str, dict[int, int]] = {}
+        for app in partition.apps_in(queue):
+            own = held.setdefault(app.user, {})
+            for allocation in app.allocations.values():
+                for number, value in allocation.shape.items:
+                    own[number] = own.get(number, 0) + value
+        for user in {*held, *queue.fair_uses.users}:
+            known = queue.fair_uses.of(user)
+            _must(known.held == held.get(user, {}), f"{known} has {known.held}, its allocations {held.get(user)}")
+            _must((known.entry is None) == (not known.line), f"{known}: {known.entry} stands for {known.line}")
 
 
 def _check_trackers(partition: Partition) -> None:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from muster_core.allocation.announcements import Announcements
 from muster_core.allocation.asks import Asks
+from muster_core.allocation.backfill import Backfill
 from muster_core.allocation.books import Books
 from muster_core.allocation.cycle import Cycle
+from muster_core.allocation.fair_shares import FairShares
 from muster_core.allocation.limit_checks import LimitChecks
 from muster_core.allocation.long_wait import LongWait
 from muster_core.allocation.notifications import Notifications
@@ -20,13 +22,14 @@ from muster_core.allocation.reservations import Reservations
 from muster_core.allocation.turns import Turns
 from muster_core.allocation.waiting import Waiting
 from muster_core.applications.lifecycle import Lifecycle
-from muster_core.config.config import PartitionConfig, types_named
+from muster_core.config.config import BACKFILL_OFF, PartitionConfig, types_named
 from muster_core.external.external_books import ExternalEntry, PartitionBooks
 from muster_core.external.external_partition import PartitionExternal
 from muster_core.external.offers import Offers, due_of
 from muster_core.gangs.gangs import Gangs
 from muster_core.gangs.room import GangRoom
 from muster_core.model.application import Allocation, Application, Ask
+from muster_core.model.fair_use import FairUses
 from muster_core.model.outcome import (
     Outcome,
 )
@@ -57,6 +60,7 @@ class Partition(PartitionState):
     :ivar waiting: ready asks, parked asks, and the changes that wake parked ones.
     :ivar node_books: the nodes' sums, and their places in the node index.
     :ivar books: pending and allocated amounts.
+    :ivar fair_shares: the decayed use of users.
     :ivar announcements: facts and events about asks and allocations.
     :ivar reservations: reserved nodes.
     :ivar asks: adds and removes asks.
@@ -97,6 +101,7 @@ class Partition(PartitionState):
         self.waiting = Waiting(self, notifications=self.notifications, room=self.room, lines=lines)
         self.node_books = NodeBooks(self, figures=self.figures, waiting=self.waiting)
         self.books = Books(self, waiting=self.waiting, node_books=self.node_books)
+        self.fair_shares = FairShares(self, waiting=self.waiting)
         self.announcements = Announcements(self)
         self.reservations = Reservations(self, waiting=self.waiting, node_books=self.node_books)
         self.asks = Asks(
@@ -108,7 +113,7 @@ class Partition(PartitionState):
             announcements=self.announcements,
             notifications=self.notifications,
         )
-        self.releases = Releases(self, books=self.books, node_books=self.node_books)
+        self.releases = Releases(self, books=self.books, node_books=self.node_books, fair_shares=self.fair_shares)
         self.lifecycle = Lifecycle(
             self, limits=self.limits, waiting=self.waiting, asks=self.asks, releases=self.releases
         )
@@ -141,6 +146,7 @@ class Partition(PartitionState):
             waiting=self.waiting,
             node_books=self.node_books,
             books=self.books,
+            fair_shares=self.fair_shares,
             reservations=self.reservations,
             announcements=self.announcements,
             asks=self.asks,
@@ -153,6 +159,7 @@ class Partition(PartitionState):
             notifications=self.notifications,
             waiting=self.waiting,
             books=self.books,
+            fair_shares=self.fair_shares,
             node_books=self.node_books,
             asks=self.asks,
             reservations=self.reservations,
@@ -185,11 +192,13 @@ class Partition(PartitionState):
             questions=self.questions,
             limit_checks=self.limit_checks,
             placing=self.placing,
+            backfill=Backfill(self),
             long_wait=self.long_wait,
         )
         self.recovery = Recovery(
             self,
             books=self.books,
+            fair_shares=self.fair_shares,
             node_books=self.node_books,
             waiting=self.waiting,
             lifecycle=self.lifecycle,
@@ -261,6 +270,7 @@ class Partition(PartitionState):
         self.limits.configure(config.root)
         self.take_policies(config)
         self.root = self.queue_tree.build_queue(config.root, None, {})
+        self.root.backfills = config.backfill != BACKFILL_OFF
 
     def take_policies(self, config: PartitionConfig) -> None:
         """Takes the configuration's policies for the whole partition."""
@@ -282,6 +292,7 @@ class Partition(PartitionState):
         self.offers.activate()
         self.gangs.activate()
         self.questions.activate()
+        self.fair_shares.activate(now_ns)
         for app in self.apps.values():
             for group in app.groups.values():
                 if group.parked_key is None and group.ready_key is None and group.asks:
@@ -291,6 +302,8 @@ class Partition(PartitionState):
             node.reservations = dict.fromkeys(
                 sorted(node.reservations, key=lambda ask: (ask.reserved_ns, ask.submission))
             )
+            if node.reservations:
+                self.reserved[node] = None
             for ask in node.reservations:
                 self.deadlines.append((ask.reserved_ns + self.config.reservation.timeout_ns, ask))
             for allocation in node.allocations.values():
@@ -348,6 +361,8 @@ class Partition(PartitionState):
                     self.offers.on_deadline(what, out, now_ns)
             case Offers():
                 what.reported(out, now_ns)
+            case FairUses() if what.due_ns == due_ns:
+                self.fair_shares.on_deadline(what, out, now_ns)
             case Questions():
                 what.on_deadline(out, now_ns)
             case Retry():
@@ -365,6 +380,8 @@ def is_awaited(what: Timed, due_ns: int) -> bool:
             return what.due_ns == due_ns
         case Ask():
             return bool(what.reserved_node)
+        case FairUses():
+            return what.due_ns == due_ns
         case ExternalEntry():
             return due_of(what) == due_ns
         case Retry():

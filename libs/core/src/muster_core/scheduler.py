@@ -90,16 +90,32 @@ class SchedulerCore:
 
     # ---- entry point: apply ----------------------------------------------------------------------------------------
 
-    def start(self, now_ns: int, out: Outcome | None = None) -> Outcome:
-        """Announces the queues of a new registration, and applies the statements of external sources."""
+    def start(self, now_ns: int, out: Outcome | None = None, before: SchedulerCore | None = None) -> Outcome:
+        """Announces the queues of a new registration, and applies the statements of external sources.
+
+        :param before: the core of the RM's registration before; its users' decayed use goes on.
+        """
         out = self._outcome(out)
         for partition in self.partitions.values():
             partition.queue_tree.announce_queues(out, now_ns)
             partition.external.begin(out, now_ns)
+        if before is not None:
+            self._take_uses(before, out, now_ns)
         self._follow_up(out, now_ns)
         self._leave_dormant(out)
         self._follow_up(out, now_ns)
         return out
+
+    def _take_uses(self, before: SchedulerCore, out: Outcome, now_ns: int) -> None:
+        """Takes the decayed use of users from the RM's registration before, which has ended: it does not forget who
+        used much lately.
+        """
+        for name, partition in self.partitions.items():
+            old = before.partitions.get(name)
+            for path, queue in partition.queues.items() if old is not None else ():
+                known = old.queues.get(path) if old is not None else None
+                if known is not None and known.fair_uses is not None:
+                    partition.fair_shares.carry(queue, known.fair_uses, out, now_ns)
 
     def _outcome(self, out: Outcome | None) -> Outcome:
         """The outcome to add to, with the events that are wanted now."""

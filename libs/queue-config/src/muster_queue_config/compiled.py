@@ -22,7 +22,7 @@ from muster_core.config.config import (
 from muster_core.config.patterns import InvalidPattern
 
 # Goes up with each change of what a text means or of the classes below.
-VERSION = 1
+VERSION = 2
 # Limit of the decoded size. A text of 1 MiB gives about 2 MiB; aliases can give more.
 BYTES_MAX = 16 << 20
 
@@ -49,6 +49,7 @@ class _Partition(msgspec.Struct, array_like=True):
     node_sort_weights: dict[str, float]
     preemption: PreemptionConfig
     reservation: ReservationConfig
+    backfill: str
     resolver: str
 
 
@@ -78,6 +79,7 @@ def encode(text: str, config: ClusterConfig) -> bytes:
             each.node_sort_weights,
             each.preemption,
             each.reservation,
+            each.backfill,
             each.user_group_resolver,
         )
         for each in config.partitions
@@ -120,6 +122,7 @@ def _partition(each: _Partition) -> PartitionConfig:
         each.node_sort_weights,
         each.preemption,
         each.reservation,
+        each.backfill,
         each.resolver,
     )
 

@@ -16,6 +16,8 @@ from typing import Any
 
 from muster_core.config import acl, properties
 from muster_core.config.config import (
+    BACKFILL_OFF,
+    BACKFILLS,
     DEFAULT_CONFIG,
     DEFAULT_NODE_SORT_POLICY,
     OWN_QUEUES,
@@ -62,6 +64,7 @@ KEYS: dict[str, frozenset[str]] = {
     "configuration": frozenset({"checksum", "partitions"}),
     "partition": frozenset(
         {
+            "backfill",
             "limits",
             "name",
             "nodesortpolicy",
@@ -212,6 +215,7 @@ class _Configuration:
             weights,
             self._preemption(owner, path),
             self._reservation(owner, path),
+            self._backfill(owner, path),
             self._resolver(owner, path),
         )
         types = len(types_named(partition))
@@ -316,6 +320,17 @@ class _Configuration:
             reader.duration(given, "delay", where, default.delay_ns, least_ns=0),
             reader.duration(given, "timeout", where, default.timeout_ns, least_ns=1),
         )
+
+    def _backfill(self, owner: Mapping, path: str) -> str:
+        given = owner.get("backfill")
+        if given is None:
+            return BACKFILL_OFF
+        text = self._reader.text(owner, "backfill", path, BACKFILL_OFF)
+        if text not in BACKFILLS:
+            expected = f"expected {', '.join(BACKFILLS[:-1])} or {BACKFILLS[-1]}, got {cut(text)!r}"
+            self._reader.error(f"{path}.backfill", given.place, expected)
+            return BACKFILL_OFF
+        return text
 
     def _resolver(self, owner: Mapping, path: str) -> str:
         given = self._reader.inner(owner, "usergroupresolver", path, KEYS["usergroupresolver"])

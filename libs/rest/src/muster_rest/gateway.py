@@ -10,7 +10,7 @@ from muster_runtime.identity import Right
 from muster_rest.parameters import ACTION, AFTER, ENTRIES, IDENTITY, OF_RM, RESULT, SINCE, UNTIL
 from muster_rest.route import Media, Parameter, Route
 from muster_rest.shapes.audit import AuditPageDao
-from muster_rest.shapes.operate import OperatedDao, WhoamiDao
+from muster_rest.shapes.operate import ConfiguredDao, OperatedDao, WhoamiDao
 
 _PROBES = "probes have no token; without the role read they get only the first line"
 _PAGE = "these files have no data; the page requests its data with its reader's token"
@@ -46,8 +46,27 @@ def _operation(action: str, summary: str, parameters: tuple[Parameter, ...] = (_
         right=Right.OPERATE,
         parameters=parameters,
         statuses=(200, 400, 404, 409, 503),
-        notes="Needs the header `X-Muster-Operate`, with any value. admin.md",
+        notes="Needs the header `X-Muster-Operate`, with any value. admin-http.md",
         why="the call of muster.v1.Admin; refused to pages of other hosts",
+    )
+
+
+def _configuration(action: str, summary: str, why: str) -> Route:
+    return Route(
+        "POST",
+        f"/ws/v1/operate/{action}",
+        "front.operate",
+        summary,
+        ConfiguredDao,
+        right=Right.CONFIGURE,
+        parameters=(_OPERATED,),
+        statuses=(200, 400, 404, 409, 503),
+        notes=(
+            "The text is the body, in UTF-8. A text that is refused gets 200 with `accepted` false and its problems. "
+            "Needs the header `X-Muster-Operate`, with any value. admin-http.md"
+        ),
+        why=why,
+        body=str,
     )
 
 
@@ -99,9 +118,9 @@ GATEWAY = (
         "The caller's identity and rights",
         WhoamiDao,
         right=Right.NONE,
-        parameters=(Parameter("rm", "A resource manager, for `mayOperate`."),),
+        parameters=(Parameter("rm", "A resource manager, for `mayOperate` and `mayConfigure`."),),
         statuses=(200, 400),
-        notes="page.md",
+        notes="page-access.md",
         why="tells callers about themselves only",
     ),
     _operation("pause", "Pauses a resource manager", (_OPERATED, _REASON)),
@@ -109,6 +128,16 @@ GATEWAY = (
     _operation("drain", "Makes a node unschedulable", _NODE),
     _operation("undrain", "Makes a node schedulable", _NODE),
     _operation("forget", "Forgets a stopped resource manager"),
+    _configuration(
+        "validate",
+        "What a queue configuration would change, and its problems",
+        "shows how the configuration in force differs",
+    ),
+    _configuration(
+        "configure",
+        "Replaces a resource manager's queue configuration",
+        "the call of muster.v1.Admin; refused to pages of other hosts",
+    ),
     Route("GET", "/", "front.page", "The page", right=Right.NONE, statuses=(200, 304), media=Media.HTML, why=_PAGE),
     Route(
         "GET",

@@ -376,6 +376,7 @@ _EXPLAIN = (
         notes="explain.md",
     ),
     _why("/ws/v1/explain/ask/{application}/{key}", "explanations.ask", "Why one ask is pending", explain.PendingDao),
+    _why("/ws/v1/explain/when/{application}/{key}", "explanations.when", "When one ask will run", explain.WhenDao),
     _why(
         "/ws/v1/explain/application/{application}",
         "explanations.application",
@@ -466,7 +467,7 @@ _OWN = (
         "The resource managers",
         list[managers.ResourceManagerDao],
         statuses=(200, 404),
-        notes="admin.md. Without `rm`: all of them.",
+        notes="admin-http.md. Without `rm`: all of them.",
         why="secrets in the registrations are masked",
     ),
     _own(
@@ -474,7 +475,7 @@ _OWN = (
         "managers.configuration",
         "A resource manager's queue configuration, as it wrote it",
         managers.ConfigurationDao,
-        notes="admin.md. The text as the RM wrote it, secrets masked.",
+        notes="admin-http.md. The text as the RM wrote it, secrets masked.",
         why="secrets are masked",
     ),
 )

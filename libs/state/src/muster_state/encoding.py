@@ -7,9 +7,10 @@ from functools import lru_cache
 
 from muster_core.external.external import ExternalKind
 from muster_core.external.external_books import ExternalEntry, SourceEntry
-from muster_core.model.allocation import Preempted, Replaced
+from muster_core.model.allocation import Backfilled, Preempted, Replaced
 from muster_core.model.application import Allocation, Application, Ask, Gang
 from muster_core.model.demand import Demand
+from muster_core.model.fair_use import FairUse
 from muster_core.model.node import Node, NodeReport
 from muster_core.model.past import Past
 from muster_core.model.queue import Queue, Waitlist
@@ -72,6 +73,7 @@ def allocation_record(partition: str, what: Allocation) -> bytes:
         + _kinds_of_allocation(what.foreign, demand.previous_generation, what.ordinal)
         + (_end_of(what) if what.releasing or what.releasing_since_ns or what.replaces is not None else NONE)
         + kept_text(_ALLOCATION_SOURCE, what.source)
+        + (NONE if what.backfilled is None else _backfilled(what.backfilled))
     )
 
 
@@ -136,6 +138,11 @@ def _kinds_of_demand(
         has_preemption_policy=has_preemption_policy,
         execution_timeout_ms=execution_timeout_ms,
     ).SerializeToString(deterministic=True)
+
+
+def _backfilled(by: Backfilled) -> bytes:
+    recorded = pb.BackfilledObject(application_id=by.app_id, allocation_key=by.key, due_ns=by.due_ns, end_ns=by.end_ns)
+    return pb.AllocationObject(backfilled=recorded).SerializeToString(deterministic=True)
 
 
 def _replaced(placeholder: Replaced) -> pb.ReplacedObject:
@@ -370,6 +377,26 @@ def queue_record(partition: str, what: Queue) -> bytes:
         sources=what.sources,
         own_max=_quantities(what.by_name(what.own_maximum)) if what.sources else None,
         created_ns=what.created_ns,
+    ).SerializeToString(deterministic=True)
+
+
+def fair_use_record(partition: str, what: FairUse) -> bytes:
+    names = what.leaf.types.names
+    return pb.FairUseObject(
+        partition=partition,
+        leaf=what.leaf.path,
+        user=what.user,
+        half_life_ns=what.half_life_ns,
+        halves=what.halves,
+        changed_ns=what.changed_ns,
+        types=[
+            pb.FairUseOfType(
+                resource_type=names[number],
+                held=str(what.held.get(number, 0)),
+                charged=str(what.charged.get(number, 0)),
+            )
+            for number in sorted({*what.held, *what.charged}, key=names.__getitem__)
+        ],
     ).SerializeToString(deterministic=True)
 
 

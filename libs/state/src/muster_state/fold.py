@@ -16,7 +16,7 @@ from muster_core.allocation import items
 from muster_core.applications.lifecycle import counts_as_running
 from muster_core.external.external import OfferState, SourceState
 from muster_core.external.external_books import ExternalBooks, ExternalEntry, SourceEntry
-from muster_core.model.allocation import Preempted, Replaced, foreign_id, unique_key
+from muster_core.model.allocation import Backfilled, Preempted, Replaced, foreign_id, unique_key
 from muster_core.model.application import Allocation, Application, Ask, TaskGroup
 from muster_core.model.commands import AskItem
 from muster_core.model.node import Node, NodeReport
@@ -135,6 +135,25 @@ def _remove_if_empty(partition: Partition, queue: Queue) -> None:
         if partition.queues.get(queue.path) is queue:
             partition.queue_tree.remove_queue(queue)
         queue = queue.parent
+
+
+def fold_use(partition: Partition, recorded: pb.FairUseObject) -> None:
+    """Folds the decayed use of a user. A leaf that has another order now has no use for it."""
+    queue = partition.queues.get(recorded.leaf)
+    uses = queue.fair_uses if queue is not None else None
+    if uses is None or uses.half_life_ns != recorded.half_life_ns:
+        return
+    use, number = uses.of(recorded.user), partition.types.number
+    use.halves, use.changed_ns, use.published = recorded.halves, recorded.changed_ns, True
+    use.held = {number(each.resource_type): held for each in recorded.types if (held := int(each.held))}
+    use.charged = {number(each.resource_type): sum_ for each in recorded.types if (sum_ := int(each.charged))}
+
+
+def drop_use(partition: Partition, leaf: str, user: str) -> None:
+    """Applies the tombstone of a user's decayed use."""
+    queue = partition.queues.get(leaf)
+    if queue is not None and queue.fair_uses is not None:
+        queue.fair_uses.users.pop(user, None)
 
 
 def fold_node(partition: Partition, recorded: pb.NodeObject) -> Node:
@@ -420,6 +439,9 @@ def fold_allocation(partition: Partition, recorded: pb.AllocationObject) -> None
     allocation.timed_out, allocation.releasing_since_ns = recorded.timed_out, recorded.told_ns
     allocation.replaced_by = recorded.replaced_by if recorded.HasField("replaced_by") else None
     allocation.replaces = _replaced_of(recorded.replaces) if recorded.HasField("replaces") else None
+    if recorded.HasField("backfilled"):
+        by = recorded.backfilled
+        allocation.backfilled = Backfilled(by.application_id, by.allocation_key, by.due_ns, by.end_ns)
     allocation.source = source
     partition.books.hold(allocation, partition.nodes.get(item.node_id))
 

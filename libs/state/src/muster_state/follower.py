@@ -41,6 +41,7 @@ from muster_state.sent import SentMessages, TakenOf
 _EXTERNAL = (state_codec.SOURCE, state_codec.EXTERNAL)
 _KIND_ORDER = (
     state_codec.QUEUE,
+    state_codec.USE,
     state_codec.NODE,
     state_codec.APP,
     state_codec.REJECTED,

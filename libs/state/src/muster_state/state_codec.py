@@ -6,6 +6,7 @@ from muster_bus.topics import state_key, state_key_in
 from muster_core.external.external import ExternalKind, OfferState
 from muster_core.external.external_books import ExternalBooks, ExternalEntry, SourceEntry
 from muster_core.model.application import Allocation, Application, Ask
+from muster_core.model.fair_use import FairUse
 from muster_core.model.node import Node
 from muster_core.model.outcome import Primary
 from muster_core.model.queue import Queue, Waitlist
@@ -19,6 +20,7 @@ from muster_state.encoding import (
     application_record,
     ask_record,
     external_record,
+    fair_use_record,
     node_record,
     queue_record,
     source_record,
@@ -31,6 +33,8 @@ FORGOTTEN = "forgotten"
 NODE, QUEUE, APP, REJECTED, ASK, ALLOC, WHY = "node", "queue", "app", "rejected", "ask", "alloc", "why"
 # Kinds of external sources. They belong to the RM's id, not to its registrations, and are folded into its books.
 SOURCE, EXTERNAL = "source", "ext"
+# The kind of users' decayed use.
+USE = "use"
 
 
 def key_of(rm_id: str, partition: str, what: Primary) -> bytes:
@@ -54,6 +58,8 @@ def key_of(rm_id: str, partition: str, what: Primary) -> bytes:
             return state_key(rm_id, kind, partition, what.app_id)
         case Queue():
             return state_key(rm_id, QUEUE, partition, what.path)
+        case FairUse():
+            return state_key(rm_id, USE, partition, what.leaf.path, what.user)
         case SourceEntry():
             return state_key(rm_id, SOURCE, partition, what.source)
 
@@ -75,6 +81,8 @@ def encode(partition: str, what: Primary) -> bytes:
             return application_record(partition, what)
         case Queue():
             return queue_record(partition, what)
+        case FairUse():
+            return fair_use_record(partition, what)
         case SourceEntry():
             return source_record(what)
 
@@ -94,6 +102,8 @@ def fold_value(partition: Partition, kind: str, value: bytes) -> None:
             fold.fold_node(partition, pb.NodeObject.FromString(value))
         case "queue":
             fold.fold_queue(partition, pb.QueueObject.FromString(value))
+        case "use":
+            fold.fold_use(partition, pb.FairUseObject.FromString(value))
 
 
 def fold_tombstone(partition: Partition, kind: str, parts: tuple[str, ...]) -> None:
@@ -113,6 +123,8 @@ def fold_tombstone(partition: Partition, kind: str, parts: tuple[str, ...]) -> N
             fold.drop_node(partition, parts[0])
         case "queue":
             fold.drop_queue(partition, parts[0])
+        case "use":
+            fold.drop_use(partition, parts[0], parts[1])
 
 
 def fold_external_value(books: ExternalBooks, kind: str, value: bytes) -> None:

@@ -3,6 +3,8 @@
 * WhatIfError               one clear line for the user
   x WorkloadWrong           a trace cannot be read: names the file, the line, the value, and what was expected
   x ScenarioWrong           a configuration or a change of the nodes cannot be used
+  x NotForecast             a forecast cannot be made now: says why
+  x ForecastBusy            too many forecasts are being made
 """
 
 from __future__ import annotations
@@ -18,3 +20,11 @@ class WorkloadWrong(WhatIfError):
 
 class ScenarioWrong(WhatIfError):
     """A configuration, or a change of the nodes, cannot be used."""
+
+
+class NotForecast(WhatIfError):
+    """A forecast cannot be made now."""
+
+
+class ForecastBusy(WhatIfError):
+    """Too many forecasts are being made at a time."""

@@ -5,19 +5,21 @@ Time is the next moment at which something happens, so a week takes as long as i
 
 One turn, at one moment:
 
-1. tasks whose run time is over are released;
+1. tasks whose run time is over are released; if the resource manager restarts, it registers anew;
 2. tasks that arrive are asked for, their application first if there is none;
 3. the core decides until nothing more fits;
-4. each outcome is heard: a start, a preemption (confirmed at once; the task is asked for again), a rejection.
+4. each outcome is heard: a start, a preemption (confirmed at once; the task is asked for again), a placeholder that is
+   released (confirmed at once), a rejection.
 
-The next moment is the earliest end, arrival or deadline of the core.
+The next moment is the earliest end, arrival, restart or deadline of the core.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from muster_core.model.commands import (
@@ -44,15 +46,17 @@ from muster_core.model.outcome import (
 from muster_core.scheduler import SchedulerCore
 
 from muster_whatif.scenario import Scenario
-from muster_whatif.workload import NS_PER_S, Task, Workload, total
+from muster_whatif.workload import NS_PER_S, BareApplication, Task, Workload, total
 
 # Far from 0, which the core takes for "never".
-_BEGIN_NS = 1_000_000_000 * NS_PER_S
+BEGIN_NS = 1_000_000_000 * NS_PER_S
 _BUDGET = 10_000  # allocations in one cycle
 _NODES_AT_ONCE = 1_000
 # The states in which an application takes no more asks.
 _OVER = frozenset({"Completed", "Failed", "Expired", "Rejected"})
-_RELEASED_BY_SCHEDULER = frozenset({Termination.PREEMPTED_BY_SCHEDULER, Termination.TIMEOUT})
+_RELEASED_BY_SCHEDULER = frozenset(
+    {Termination.PREEMPTED_BY_SCHEDULER, Termination.TIMEOUT, Termination.PLACEHOLDER_REPLACED}
+)
 
 
 @dataclass(slots=True)
@@ -96,51 +100,75 @@ def play(
     until_s: float | None = None,
     tick_s: float = 0.0,
     progress: Callable[[int], None] = lambda _: None,
+    look_at_s: Sequence[float] = (),
+    look: Callable[[SchedulerCore, int], None] = lambda *_: None,
 ) -> Played:
     """Plays the workload to its end.
 
     :param until_s: the last moment; None: when all tasks have ended, or nothing can start any more.
     :param tick_s: what happens within one tick is handled together, at the tick's end. 0: each moment for itself.
     :param progress: called with the number of tasks that have ended or were refused.
+    :param look: called with the core and its time at the first turn at or after each of these moments.
 
     Raises ScenarioWrong.
     """
-    return _Play(workload, scenario, tick_s, progress).run(until_s)
+    return _Play(workload, scenario, tick_s, progress, sorted(look_at_s), look).run(until_s)
 
 
 class _Play:
     """One play. Used once."""
 
-    def __init__(self, workload: Workload, scenario: Scenario, tick_s: float, progress: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        workload: Workload,
+        scenario: Scenario,
+        tick_s: float,
+        progress: Callable[[int], None],
+        look_at_s: Sequence[float] = (),
+        look: Callable[[SchedulerCore, int], None] = lambda *_: None,
+    ) -> None:
+        self._look_at_s, self._look = deque(look_at_s), look
         self._tick_ns = round(tick_s * NS_PER_S)
-        self._core = SchedulerCore(scenario.cluster())
+        self._cluster = scenario.cluster()
+        self._core = SchedulerCore(self._cluster)
         self._partition = next(iter(self._core.partitions))
         self._machines = scenario.machines(workload)
         self._progress = progress
         self._played = Played(scenario, {task.name: Life(task) for task in workload.tasks}, total(self._machines))
+        self._gangs = {gang.application_id: gang for gang in workload.gangs}
+        self._bare = deque(workload.bare)
+        self._restarts_ns = deque(BEGIN_NS + round(each * NS_PER_S) for each in sorted(workload.restarts_s))
         self._arrivals = iter(workload.tasks)
         self._next: Task | None = next(self._arrivals, None)
         self._ends: list[tuple[int, int, str, int]] = []  # (moment, order, task, which run)
         self._order = 0
         self._runs: dict[str, int] = {}  # task → number of its runs
-        self._apps: set[str] = set()  # those that take asks
+        self._apps: dict[str, Task] = {}  # those that take asks, with their first task
+        self._waiting: dict[str, None] = {}  # asked for, and neither started nor refused
+        self._running: dict[str, None] = {}  # in the order of their starts
         self._again: list[str] = []  # preempted tasks, and those whose application has completed meanwhile
         self._using: dict[str, int] = {}
         self._over = 0
 
     def run(self, until_s: float | None) -> Played:
-        now_ns = _BEGIN_NS
-        last_ns = None if until_s is None else _BEGIN_NS + round(until_s * NS_PER_S)
+        now_ns = BEGIN_NS
+        last_ns = None if until_s is None else BEGIN_NS + round(until_s * NS_PER_S)
         self._begin(now_ns)
         while True:
             # 1. to 4. of the module's docstring
             before = self._played.decisions
             changed = self._end_due(now_ns)
+            while self._restarts_ns and self._restarts_ns[0] <= now_ns:
+                self._restarts_ns.popleft()
+                self._restart(now_ns)
             changed |= self._arrive(now_ns)
             self._decide(now_ns)
             if changed or self._played.decisions != before:
                 self._note_use(now_ns)
             self._played.until_s = _seconds(now_ns)
+            while self._look_at_s and self._look_at_s[0] <= self._played.until_s:
+                self._look_at_s.popleft()
+                self._look(self._core, now_ns)
             following_ns = self._following_ns()
             if following_ns is None or (last_ns is not None and following_ns > last_ns):
                 break
@@ -169,6 +197,7 @@ class _Play:
                 continue  # it was preempted meanwhile
             life.ended_s = _seconds(now_ns)
             self._use(life.task, -1)
+            self._running.pop(name, None)
             self._finish()
             task = life.task
             releases.append(self._release(task, Termination.STOPPED_BY_RM))
@@ -179,30 +208,67 @@ class _Play:
     def _arrive(self, now_ns: int) -> bool:
         tasks = [self._played.lives[name].task for name in self._again]
         self._again.clear()
-        while self._next is not None and _BEGIN_NS + round(self._next.arrives_s * NS_PER_S) <= now_ns:
+        while self._next is not None and BEGIN_NS + round(self._next.arrives_s * NS_PER_S) <= now_ns:
             tasks.append(self._next)
             self._next = next(self._arrivals, None)
+        bare = []
+        while self._bare and BEGIN_NS + round(self._bare[0].arrives_s * NS_PER_S) <= now_ns:
+            bare.append(self._bare.popleft())
+        if bare:
+            items = tuple(self._application(each) for each in bare)
+            self._hear(self._core.apply(UpdateApplications(items), now_ns), now_ns)
         if not tasks:
             return False
-        new = {task.application_id: task for task in tasks if task.application_id not in self._apps}
+        new: dict[str, Task] = {}
+        for task in tasks:
+            if task.application_id not in self._apps:
+                new.setdefault(task.application_id, task)
         if new:
-            items = tuple(
-                AppItem(task.application_id, task.queue, self._partition, task.user, (task.user,))
-                for task in new.values()
-            )
             self._apps.update(new)
+            items = tuple(self._application(task) for task in new.values())
             self._hear(self._core.apply(UpdateApplications(items), now_ns), now_ns)
-        asks = [self._ask(task) for task in tasks if not self._played.lives[task.name].rejected]
-        self._hear(self._core.apply(UpdateAllocations(asks), now_ns), now_ns)
+        tasks = [task for task in tasks if not self._played.lives[task.name].rejected]
+        self._waiting.update(dict.fromkeys(task.name for task in tasks))
+        self._hear(self._core.apply(UpdateAllocations([self._ask(task) for task in tasks]), now_ns), now_ns)
         return True
 
-    def _ask(self, task: Task) -> AskItem:
+    def _restart(self, now_ns: int) -> None:
+        """The resource manager registers anew, and reports what it has."""
+        self._core = SchedulerCore(self._cluster)
+        self._begin(now_ns)
+        lives = self._played.lives
+        used = {lives[name].task.application_id for name in (*self._running, *self._waiting)}
+        self._apps = {app_id: task for app_id, task in self._apps.items() if app_id in used}
+        items = tuple(self._application(task) for task in self._apps.values())
+        self._hear(self._core.apply(UpdateApplications(items), now_ns), now_ns)
+        held = [self._ask(lives[name].task, lives[name].node) for name in self._running]
+        self._hear(self._core.apply(UpdateAllocations(held), now_ns), now_ns)
+        asks = [self._ask(lives[name].task) for name in self._waiting]
+        self._hear(self._core.apply(UpdateAllocations(asks), now_ns), now_ns)
+
+    def _application(self, task: Task | BareApplication) -> AppItem:
+        gang = self._gangs.get(task.application_id)
+        named = (task.application_id, task.queue, self._partition, task.user, (task.user,))
+        if gang is None:
+            return AppItem(*named)
+        return AppItem(
+            *named,
+            placeholder_ask=gang.quantities,
+            gang_style=gang.style,
+            execution_timeout_ms=round(gang.timeout_s * 1_000),
+        )
+
+    def _ask(self, task: Task, node: str = "") -> AskItem:
+        """Returns an ask; with a node, the task's running allocation."""
         return AskItem(
-            self._key(task),
+            self._key_of_run(task.name) if node else self._key(task),
             task.application_id,
             self._partition,
             task.quantities,
             priority=task.priority,
+            node_id=node,
+            task_group=task.task_group,
+            placeholder=task.placeholder,
             allow_preempt_other=True,
             allow_preempt_self=True,
             has_preemption_policy=True,
@@ -224,20 +290,21 @@ class _Play:
 
     def _decide(self, now_ns: int) -> None:
         while True:
-            self._hear(self._core.cycle(now_ns, _BUDGET), now_ns)
+            has_confirmed = self._hear(self._core.cycle(now_ns, _BUDGET), now_ns)
             if self._again:
                 self._arrive(now_ns)
-            elif self._core.exhausted:
+            elif self._core.exhausted and not has_confirmed:
                 return
 
-    def _hear(self, out: Outcome, now_ns: int) -> None:
+    def _hear(self, out: Outcome, now_ns: int) -> bool:
+        """Takes an outcome. Returns whether releases were confirmed: they have made room."""
         confirmed: list[ReleaseItem] = []
         for fact in out.facts:
             match fact:
-                case NewAllocation():
+                case NewAllocation(adopted=False):
                     self._started(fact, now_ns)
                 case ReleasedAllocation() if fact.termination in _RELEASED_BY_SCHEDULER and not fact.reminder:
-                    confirmed.append(self._preempted(fact))
+                    confirmed.append(self._released(fact, now_ns))
                 case ReleasedAsk():
                     self._refused(fact.key, fact.message or "withdrawn by the scheduler")
                 case RejectedAsk():
@@ -245,9 +312,10 @@ class _Play:
                 case RejectedApplication():
                     self._refused_application(fact.app_id, fact.reason)
                 case UpdatedApplication() if fact.state in _OVER:
-                    self._apps.discard(fact.app_id)
+                    self._apps.pop(fact.app_id, None)
         if confirmed:
             self._hear(self._core.apply(UpdateAllocations((), confirmed), now_ns), now_ns)
+        return bool(confirmed)
 
     def _started(self, fact: NewAllocation, now_ns: int) -> None:
         name = _task_name(fact.allocation.key)
@@ -258,15 +326,24 @@ class _Play:
         if life.first_started_s is None:
             life.first_started_s = seconds
         self._use(life.task, 1)
+        self._waiting.pop(name, None)
+        self._running[name] = None
+        if life.task.placeholder:
+            return  # the scheduler ends it
         self._order += 1
         heapq.heappush(self._ends, (now_ns + round(life.task.runs_s * NS_PER_S), self._order, name, run))
 
-    def _preempted(self, fact: ReleasedAllocation) -> ReleaseItem:
+    def _released(self, fact: ReleasedAllocation, now_ns: int) -> ReleaseItem:
         name = _task_name(fact.key)
         life = self._played.lives[name]
         item = ReleaseItem(self._partition, fact.app_id, fact.key, fact.termination)
         if life.started_s is not None and life.ended_s is None:
             self._use(life.task, -1)
+            self._running.pop(name, None)
+            if life.task.placeholder:
+                life.ended_s = _seconds(now_ns)
+                self._finish()
+                return item
             life.started_s, life.preempted = None, life.preempted + 1
             self._again.append(name)
         return item
@@ -275,13 +352,15 @@ class _Play:
         life = self._played.lives.get(_task_name(key))
         if life is not None and life.started_s is None and not life.rejected:
             life.rejected = reason
+            self._waiting.pop(life.task.name, None)
             self._finish()
 
     def _refused_application(self, app_id: str, reason: str) -> None:
-        self._apps.discard(app_id)
+        self._apps.pop(app_id, None)
         for life in self._played.lives.values():
             if life.task.application_id == app_id and life.started_s is None and not life.rejected:
                 life.rejected = reason
+                self._waiting.pop(life.task.name, None)
                 self._finish()
 
     # ---- time and use ------------------------------------------------------------------------------------------------
@@ -292,7 +371,11 @@ class _Play:
         if self._ends:
             moments.append(self._ends[0][0])
         if self._next is not None:
-            moments.append(_BEGIN_NS + round(self._next.arrives_s * NS_PER_S))
+            moments.append(BEGIN_NS + round(self._next.arrives_s * NS_PER_S))
+        if self._bare:
+            moments.append(BEGIN_NS + round(self._bare[0].arrives_s * NS_PER_S))
+        if self._restarts_ns and (moments or self._waits()):
+            moments.append(self._restarts_ns[0])
         deadline_ns = self._core.next_deadline_ns()
         if deadline_ns is not None and (moments or self._waits()):
             moments.append(deadline_ns)
@@ -326,7 +409,7 @@ def _task_name(key: str) -> str:
 
 
 def _seconds(now_ns: int) -> float:
-    return (now_ns - _BEGIN_NS) / NS_PER_S
+    return (now_ns - BEGIN_NS) / NS_PER_S
 
 
 def steps(played: Played, resource: str) -> Iterator[tuple[float, float, int]]:

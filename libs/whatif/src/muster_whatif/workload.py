@@ -30,6 +30,8 @@ class Task:
     """A task: one ask, and one allocation that ends after its run time.
 
     :param arrives_s: seconds from the beginning of the workload; likewise ``runs_s``, from its start.
+    :param task_group: of a gang; "": none.
+    :param placeholder: it holds room for a task of its task group, and ends when the scheduler releases it.
     """
 
     name: str
@@ -40,6 +42,33 @@ class Task:
     arrives_s: float
     runs_s: float
     priority: int = 0
+    task_group: str = ""
+    placeholder: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Gang:
+    """What an application announces of its gang.
+
+    :param quantities: of all its placeholders together.
+    :param style: Soft or Hard.
+    :param timeout_s: of its placeholders; 0: the scheduler's own.
+    """
+
+    application_id: str
+    quantities: Quantities
+    style: str = "Soft"
+    timeout_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class BareApplication:
+    """An application that came without asks, because it was refused, for example. Even so it took a number."""
+
+    application_id: str
+    queue: str
+    user: str
+    arrives_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +77,10 @@ class Workload:
 
     :param tasks: in the order in which they arrive.
     :param config: queue configuration (YAML) that it comes with; "": none.
+    :param gangs: of the applications that have one.
+    :param bare: applications without asks, in the order in which they arrive.
+    :param restarts_s: moments at which the RM restarts: it registers anew, and reports its nodes, applications, running
+        allocations and pending asks in the order in which they came.
     :param facts: sentences about it for the report: where it comes from, what had to be assumed.
     """
 
@@ -56,6 +89,9 @@ class Workload:
     tasks: Sequence[Task]
     config: str = ""
     facts: Sequence[str] = ()
+    gangs: Sequence[Gang] = ()
+    bare: Sequence[BareApplication] = ()
+    restarts_s: Sequence[float] = ()
 
     def kinds(self) -> Counter[str]:
         """Returns the number of machines of each kind."""

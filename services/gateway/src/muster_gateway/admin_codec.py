@@ -11,6 +11,7 @@ from typing import Any
 
 from muster_proto.muster.bus.v1 import envelope_pb2
 from muster_proto.muster.v1 import admin_pb2 as pb
+from muster_proto.si.v1 import si_pb2
 from muster_runtime import rm_words
 
 from muster_gateway.admission import name_problem, parsed, text_problem
@@ -121,7 +122,7 @@ def decode_explain(raw: bytes, limits: AdmissionLimits) -> Explained:
         case "preemption" if not request.preemption.application_id:
             named = _name(request.preemption.allocation_key, "preemption.allocation_key", limits)
             return Explained(rm_id, partition, about, (named,), about)
-        case "ask" | "preemption":
+        case "ask" | "preemption" | "when":
             of = getattr(request, about)
             parts = (
                 _name(of.application_id, f"{about}.application_id", limits),
@@ -136,7 +137,9 @@ def decode_explain(raw: bytes, limits: AdmissionLimits) -> Explained:
         case "node_id":
             return Explained(rm_id, partition, "node", (_name(request.node_id, about, limits),), about)
         case _:
-            raise InvalidRequest("about: not set, expected one of ask, application_id, queue, node_id, preemption")
+            raise InvalidRequest(
+                "about: not set, expected one of ask, application_id, queue, node_id, preemption, when"
+            )
 
 
 def _name(value: str, field: str, limits: AdmissionLimits) -> str:
@@ -295,6 +298,23 @@ def make_drain(rm_id: str, partition: str, node_id: str, *, schedulable: bool) -
     """Encodes a DrainNodeRequest."""
     request = pb.DrainNodeRequest(rm_id=rm_id, partition=partition, node_id=node_id, schedulable=schedulable)
     return request.SerializeToString()
+
+
+def make_configuration(rm_id: str, text: str) -> bytes:
+    """Encodes an UpdateConfigurationRequest without an extra configuration."""
+    return si_pb2.UpdateConfigurationRequest(rmID=rm_id, config=text).SerializeToString()
+
+
+def decode_configured(raw: bytes) -> tuple[bool, list[tuple[str, str, int, int, str]], list[str]]:
+    """Returns whether a configuration was accepted, its problems (severity, path, line, column, message) and its
+    changes, of an UpdateConfigurationResponse.
+    """
+    answer = pb.UpdateConfigurationResponse.FromString(raw)
+    problems = [
+        (pb.ConfigurationProblem.Severity.Name(each.severity).lower(), each.path, each.line, each.column, each.message)
+        for each in answer.problems
+    ]
+    return answer.accepted, problems, list(answer.changes)
 
 
 def decode_changed(raw: bytes) -> tuple[bool, str]:

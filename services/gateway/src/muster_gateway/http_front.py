@@ -196,7 +196,7 @@ class HttpFront:
         elif service is VIEW:
             await self._pass(self._view, service.name, scope, receive, send)
         else:
-            await self._own(scope, identity, send)
+            await self._own(scope, identity, receive, send)
 
     async def _refuse(self, refused: NotIdentified | NotPermitted, scope: Scope, send: Send) -> None:
         if isinstance(refused, NotIdentified):
@@ -236,14 +236,14 @@ class HttpFront:
         finally:
             metrics.http_forwarded.labels(name, str(status)).inc()
 
-    async def _own(self, scope: Scope, identity: Identity, send: Send) -> None:
+    async def _own(self, scope: Scope, identity: Identity, receive: Receive, send: Send) -> None:
         path, method = scope["path"], scope["method"]
         file = self._page.answer(path, scope["headers"])
         handler = _OWN.get(path)
         if handler is None and file is None:
             await respond(send, 404, _TEXT, _NOT_FOUND)
         elif handler == "front.operate":
-            await self._operated(scope, send)
+            await self._operated(scope, receive, send)
         elif method not in ("GET", "HEAD"):
             await respond(send, 405, _TEXT, b"Method Not Allowed\n", [(b"allow", b"GET, HEAD")])
         elif file is not None:
@@ -275,7 +275,7 @@ class HttpFront:
             text = "".join(f"{line}\n" for line in ("SERVING" if good else "NOT_SERVING", *problems)).encode()
             await respond(send, 200 if good else 503, _TEXT, text, body_wanted=method == "GET")
 
-    async def _operated(self, scope: Scope, send: Send) -> None:
+    async def _operated(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] != "POST":
             await respond(send, 405, _TEXT, b"Method Not Allowed\n", [(b"allow", b"POST")])
         elif self._operate is None:
@@ -283,7 +283,7 @@ class HttpFront:
         else:
             # (No header lets pages of other hosts read the answers, unlike those of YuniKorn's interface.)
             try:
-                await respond(send, 200, _JSON, await self._operate.operate(scope))
+                await respond(send, 200, _JSON, await self._operate.operate(scope, receive))
             except GatewayError as error:
                 status = status_of(error)
                 await respond(send, status, _JSON, error_body(status, str(error)))

@@ -10,20 +10,28 @@ of another host's page. Three checks refuse such a request, and each would suffi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 from urllib.parse import parse_qsl, urlsplit
 
 import grpc
 import msgspec
-from muster_rest.shapes.operate import OperatedDao, WhoamiDao
+from muster_rest.shapes.operate import ConfiguredDao, OperatedDao, ProblemDao, WhoamiDao
 from muster_runtime.identity import Identity, Right
-from starlette.types import Scope
+from muster_runtime.secrets import MASK
+from starlette.types import Receive, Scope
 
 from muster_gateway import admin_codec
+from muster_gateway.codec import ConfigurationAnswer, encode_configuration_answer
 from muster_gateway.errors import FromAnotherPage, GatewayError, InvalidRequest, shown
 
 HEADER = b"x-muster-operate"
+# The part of a record's size that a text leaves to the RM's id and the message around both.
+_AROUND_BYTES = 2_048
+# REST masks secrets. A text that was edited from its answer must not put the mask in a secret's place. (In a comment
+# the mask does no harm.)
+_MASKED = re.compile(rf"^[^#\n]*{re.escape(MASK)}", re.MULTILINE)
 _TEXTS = ("rm", "node", "partition", "reason")
 _STATUSES = {
     grpc.StatusCode.INVALID_ARGUMENT: 400,
@@ -46,21 +54,31 @@ class Operations(Protocol):
 
     async def drain_node(self, raw: bytes) -> bytes: ...
 
+    async def validate_configuration(self, raw: bytes) -> bytes: ...
+
+    async def update_configuration(self, raw: bytes) -> ConfigurationAnswer: ...
+
 
 class OperatePages:
     """Answers the routes.
 
     :param tokens: the gateway takes tokens.
+    :param record_bytes_max: a record of the log.
     """
 
-    def __init__(self, admin: Operations, *, tokens: bool) -> None:
+    def __init__(self, admin: Operations, *, tokens: bool, record_bytes_max: int) -> None:
         self._admin, self._tokens = admin, tokens
+        self._text_bytes_max = max(record_bytes_max - _AROUND_BYTES, 0)
         self._actions: dict[str, Callable[[dict[str, str]], Awaitable[OperatedDao]]] = {
             "pause": self._pause,
             "resume": self._resume,
             "drain": self._drain,
             "undrain": self._undrain,
             "forget": self._forget,
+        }
+        self._configurations: dict[str, Callable[[bytes], Awaitable[bytes]]] = {
+            "validate": self._admin.validate_configuration,
+            "configure": self._configure,
         }
 
     def whoami(self, identity: Identity, query: bytes) -> bytes:
@@ -75,15 +93,45 @@ class OperatePages:
                 act_as=list(rights.act),
                 operates=list(rights.operate),
                 may_operate=bool(rm_id) and rights.may(Right.OPERATE, rm_id),
+                may_configure=bool(rm_id) and rights.may(Right.CONFIGURE, rm_id),
                 tokens=self._tokens,
             )
         )
 
-    async def operate(self, scope: Scope) -> bytes:
+    async def operate(self, scope: Scope, receive: Receive) -> bytes:
         """Carries out an action; returns its result as JSON. Raises GatewayError."""
         refuse_other_pages(scope["headers"])
-        action = self._actions[scope["path"].rpartition("/")[2]]
-        return msgspec.json.encode(await action(_query(scope.get("query_string", b""))))
+        name = scope["path"].rpartition("/")[2]
+        given = _query(scope.get("query_string", b""))
+        if name in self._configurations:
+            text = await self._text(receive)
+            raw = await self._configurations[name](admin_codec.make_configuration(given["rm"], text))
+            return msgspec.json.encode(_configured(raw))
+        return msgspec.json.encode(await self._actions[name](given))
+
+    async def _text(self, receive: Receive) -> str:
+        """Returns a queue configuration from the body. Raises InvalidRequest."""
+        body, more = b"", True
+        while more:
+            message = await receive()
+            body += message.get("body", b"")
+            more = message["type"] == "http.request" and message.get("more_body", False)
+            if len(body) > self._text_bytes_max:
+                raise InvalidRequest(f"the body is too large, expected a text of at most {self._text_bytes_max} bytes")
+        try:
+            text = body.decode()
+        except UnicodeDecodeError as error:
+            raise InvalidRequest(f"the body is not UTF-8: byte {error.start}") from None
+        if not text.strip():
+            # (The interface takes it as Muster's default.)
+            raise InvalidRequest("the body is empty, expected a queue configuration")
+        if masked := _MASKED.search(text):
+            line = text.count("\n", 0, masked.start()) + 1
+            raise InvalidRequest(f"line {line}: the value is masked ({MASK}), expected the true one")
+        return text
+
+    async def _configure(self, raw: bytes) -> bytes:
+        return encode_configuration_answer(await self._admin.update_configuration(raw))
 
     async def _pause(self, given: dict[str, str]) -> OperatedDao:
         return _changed(await self._admin.pause(admin_codec.make_pause(given["rm"], given["reason"])))
@@ -107,6 +155,15 @@ class OperatePages:
             await self._admin.forget(admin_codec.make_forget(given["rm"]))
         )
         return OperatedDao(changed=changed, allocations=allocations, description="")
+
+
+def _configured(raw: bytes) -> ConfiguredDao:
+    accepted, problems, changes = admin_codec.decode_configured(raw)
+    shown_problems = [
+        ProblemDao(severity=severity, path=path, line=line, column=column, message=message)
+        for severity, path, line, column, message in problems
+    ]
+    return ConfiguredDao(accepted=accepted, problems=shown_problems, changes=changes)
 
 
 def status_of(error: GatewayError) -> int:

@@ -425,7 +425,11 @@ class Gateway:
             self._rates,
             self._audit,
             AuditPages(self._trail),
-            OperatePages(self._admin, tokens=bool(self.settings.tokens) or self.settings.jwt.enabled),
+            OperatePages(
+                self._admin,
+                tokens=bool(self.settings.tokens) or self.settings.jwt.enabled,
+                record_bytes_max=self.settings.limits.max_record_bytes,
+            ),
         )
         door = self._doorman.tls if self.settings.tls.http else None
         tls = door.context() if door is not None else None

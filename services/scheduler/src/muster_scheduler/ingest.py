@@ -18,6 +18,8 @@ from muster_core.model.commands import (
     UpdateApplications,
     UpdateNodes,
 )
+from muster_core.model.demand import DURATION_TAG
+from muster_core.model.resources import INT64_MAX
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.si.v1 import si_pb2 as si
 from muster_runtime.secrets import masked_text
@@ -25,6 +27,8 @@ from muster_si.constants import NODE_PARTITION
 from muster_state import source_codec as codec
 from muster_state.follower import RmInfo
 
+# As many digits as an int64 has.
+_DIGITS_MAX = 19
 _NO_TAGS: dict[str, str] = {}
 
 Items = UpdateAllocations | UpdateApplications | UpdateNodes
@@ -170,11 +174,16 @@ def _allocation(item: si.Allocation, *, previous: bool) -> AskItem:
         allow_preempt_self=has_policy and item.preemptionPolicy.allowPreemptSelf,
         allow_preempt_other=has_policy and item.preemptionPolicy.allowPreemptOther,
         has_preemption_policy=has_policy,
-        execution_timeout_ms=0,
+        execution_timeout_ms=_declared_ms(tags[DURATION_TAG]) if DURATION_TAG in tags else 0,
         previous_generation=previous and bool(item.nodeID),
         node_id=item.nodeID,
         uuid=item.UUID,
     )
+
+
+def _declared_ms(text: str) -> int:
+    """A duration from its tag. A text that is no such number declares nothing, as an RM's time-out of 0 does."""
+    return min(int(text), INT64_MAX) if text.isdecimal() and text.isascii() and len(text) <= _DIGITS_MAX else 0
 
 
 def _ask(item: si.AllocationAsk) -> AskItem:

@@ -48,6 +48,8 @@ def published(core: SchedulerCore) -> list[tuple[str, Primary]]:
         found.extend((name, node) for node in partition.nodes.values())
         for queue in reversed(queues):
             found.extend((name, waitlist) for waitlist in queue.waitlists.values())
+            if queue.fair_uses is not None:
+                found.extend((name, use) for use in queue.fair_uses.users.values())
             found.append((name, queue))
     return [(name, what) for name, what in found if what.published]
 

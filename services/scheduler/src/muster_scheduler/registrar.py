@@ -128,7 +128,7 @@ class Registrar:
         info.last_decided_ns, info.clock = now_ns, self._times.anchor
         emitter = Emitter(self._topics, info)
         out = Outcome() if known is None else known.core.end(now_ns)
-        core.start(now_ns, out)
+        core.start(now_ns, out, known.core if known is not None else None)
         removed = take_over(dropped, out)
         core.apply(SetCallbacks(callback_stream.policy_of(info)), now_ns, out)
         all_problems += callback_stream.problems_of(info.extra_config)
@@ -137,9 +137,10 @@ class Registrar:
         if forgotten is not None:
             outputs.append(emitter.tombstone(state_key(rm_id, state_codec.FORGOTTEN, "-")))
         kept = {
-            state_codec.key_of(rm_id, partition.name, queue)
+            state_codec.key_of(rm_id, partition.name, each)
             for partition in core.partitions.values()
             for queue in partition.queues.values()
+            for each in (queue, *(queue.fair_uses.users.values() if queue.fair_uses is not None else ()))
         }
         # Decisions of the same batch before this registration belong to the state that is now dropped. Objects that
         # they removed still have records.

@@ -16,6 +16,7 @@ from muster_rest.shapes.measures import HealthDao
 from muster_runtime.http_server import HttpServer
 from muster_runtime.life import Life
 from muster_state.follower import RmState
+from muster_whatif.when.durations import Learnt
 from starlette.types import ASGIApp
 
 from muster_view.following import PartitionFollower
@@ -182,6 +183,10 @@ class ViewService:
     def departed(self, rm_id: str) -> Departed:
         """The last states of removed objects, in an RM's partition."""
         return self._of(rm_id)[0].departed
+
+    def learnt(self, rm_id: str) -> Learnt | None:
+        """An RM's allocations that ended since this process began to follow; None: none did."""
+        return self._of(rm_id)[0].lengths.get(rm_id)
 
     def lag_records(self, rm_id: str | None = None) -> int:
         """The number of written records that are not folded yet, in an RM's partition; None: in all partitions."""

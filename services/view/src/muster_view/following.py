@@ -17,8 +17,10 @@ from muster_bus.errors import LogClosed, LogUnavailable, OffsetGone
 from muster_bus.log import Log, LogReader, Record
 from muster_bus.topics import Topics, is_rm_state_key, parse_state_key
 from muster_core.external.external_books import ExternalBooks
+from muster_core.partition import Partition
 from muster_state import state_codec
 from muster_state.follower import RmState, StateFolder
+from muster_whatif.when.durations import Learnt, came_of
 
 from muster_view.metrics import metrics
 from muster_view.metrics.census import Census, Counts
@@ -39,6 +41,7 @@ _LOOK_AGAIN_S = 0.001
 _END_AGE_S = 5.0
 # A larger registration has a configuration that takes more than 50 ms to read, which is too long for other tasks.
 _LARGE_BYTES = 8 * 1024
+_NS_PER_S = 1_000_000_000
 
 
 class PartitionFollower:
@@ -46,6 +49,7 @@ class PartitionFollower:
 
     :ivar version: grows with each fold, so an equal version means an equal state.
     :ivar departed: the last states of removed objects.
+    :ivar lengths: by RM, the allocations that ended by themselves since this process began to follow.
     :ivar problem: the reason why the follower does not follow now; "": it follows.
     """
 
@@ -60,6 +64,8 @@ class PartitionFollower:
         self._counts: dict[str, Counts] = {}
         self._census = Census(self._counts)
         self.departed = Departed()
+        self.lengths: dict[str, Learnt] = {}
+        self._since_ns = clock.now_ns()
         self._reader: LogReader | None = None
         self._position = 0
         self._end = 0
@@ -264,7 +270,7 @@ class PartitionFollower:
         else:
             self._reader.seek(await self._reader.first_offset())
         reader, census = self._reader, Census(self._counts)
-        folder = StateFolder(census, self.departed.note)
+        folder = StateFolder(census, self._leaving)
         end = await reader.end_offset()
         while reader.position < end:
             before = reader.position
@@ -278,6 +284,23 @@ class PartitionFollower:
         self._position, self._end, self._kept = reader.position, max(end, reader.position), []
         self._census = census
         return folder
+
+    def _leaving(self, rm_id: str, partition: Partition, kind: str, parts: tuple[str, ...]) -> None:
+        if kind == state_codec.ALLOC:
+            self._learn(rm_id, partition, *parts[:2])
+        self.departed.note(rm_id, partition, kind, parts)
+
+    def _learn(self, rm_id: str, partition: Partition, app_id: str, unique_key: str = "") -> None:
+        """Takes the length of an allocation that ended by itself: this runs for each one."""
+        app, state = partition.apps.get(app_id), self.rms.get(rm_id)
+        held = app.allocations.get(unique_key) if app is not None else None
+        if app is None or held is None or state is None or held.releasing or held.demand.placeholder:
+            return
+        learnt = self.lengths.get(rm_id)
+        if learnt is None:
+            self.lengths[rm_id] = learnt = Learnt(self._since_ns)
+        ran_s = (state.info.last_decided_ns - held.allocated_ns) / _NS_PER_S
+        learnt.note(came_of(app, held.demand), ran_s)
 
     async def _rebuild(self) -> None:
         """Folds everything again; the old state answers until the new one is complete."""

@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 
 from muster_queue_config.settings import QueueConfigSettings
 from muster_runtime.addresses import OptionalListenAddress
+from muster_whatif.when.settings import ForecastSettings
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 
@@ -60,6 +61,10 @@ class ViewSettings(BaseModel):
     queue_config: QueueConfigSettings = Field(
         default_factory=QueueConfigSettings,
         description="what a configuration that somebody has validated may cost; as gateway.queue_config",
+    )
+
+    forecast: ForecastSettings = Field(
+        default_factory=ForecastSettings, description="what an estimate of when an ask will run may cost"
     )
 
     # Health.

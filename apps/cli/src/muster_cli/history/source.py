@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -37,6 +38,8 @@ class HistoryFlags:
     """REST front of a running Muster, for events that are not exported yet."""
     rm: str = ""
     """Only this RM [all RMs]."""
+    timeout_s: float = 30.0
+    """How long to wait for each answer of --http."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +50,14 @@ class Source:
     :ivar log_file: the embedded log, which may have newer events; None: not known, or no such log.
     :ivar events_topic: on that log.
     :ivar http: URL of a running Muster; "": none.
+    :ivar timeout_s: of its answers.
     """
 
     place: Place | None
     log_file: Path | None
     events_topic: str
     http: str
+    timeout_s: float = 30.0
 
     @property
     def shown(self) -> str:
@@ -71,11 +76,13 @@ def find(flags: HistoryFlags, settings_file: Path | None, assignments: Sequence[
     from muster_cli.settings import embedded_defaults, load
 
     http = _checked_http(flags.http)
+    if not (math.isfinite(flags.timeout_s) and flags.timeout_s > 0):
+        raise UsageError(f"--timeout-s {flags.timeout_s:g}: expected more than 0 s")
     if flags.history:
         if flags.data_dir is not None:
             raise UsageError("--data-dir and --history both name the history; expected one of them")
         try:
-            return Source(place_of(flags.history), None, "", http)
+            return Source(place_of(flags.history), None, "", http, flags.timeout_s)
         except ValueError as error:
             raise UsageError(f"--history: {error}") from error
     data_dir = flags.data_dir
@@ -94,7 +101,7 @@ def find(flags: HistoryFlags, settings_file: Path | None, assignments: Sequence[
         log_file = None
     if place is None and log_file is None and not http:
         return find(replace(flags, data_dir=_of_running()), settings_file, assignments)
-    return Source(place, log_file, settings.log.topics().events, http)
+    return Source(place, log_file, settings.log.topics().events, http, flags.timeout_s)
 
 
 def _of_running() -> Path:

@@ -138,7 +138,7 @@ def _open_once(connection: duckdb.DuckDBPyConnection, source: Source, rm: str, *
     if source.http:
         for _, tail in beyond:
             exported |= tail.last_ids
-        beyond.append((f"from {source.http}", tails.from_rest(source.http, exported)))
+        beyond.append((f"from {source.http}", tails.from_rest(source.http, exported, source.timeout_s)))
     # 4. events
     parts = [exported_sql] if exported_sql else []
     tables = [table for _, tail in beyond for table in tail.tables]

@@ -24,7 +24,6 @@ Exported = Mapping[tuple[str, str], int]
 EVENTS_MAX = 2_000_000
 _DECODED_AT_ONCE = 10_000
 _REST_COUNT = 10_000
-_REST_TIMEOUT_S = 30.0
 
 
 @dataclass(slots=True)
@@ -141,17 +140,19 @@ def _add(tail: Tail, events: list[tuple[str, str, int, bytes]]) -> None:
 # ---- over REST ------------------------------------------------------------------------------------------------------
 
 
-def from_rest(url: str, exported: Exported) -> Tail:
+def from_rest(url: str, exported: Exported, timeout_s: float) -> Tail:
     """Reads the events of every RM of a running Muster that are not exported. Raises CommandError if Muster does not
-    answer.
+    answer within ``timeout_s``.
     """
     import httpx
 
     tail = Tail()
     try:
-        with httpx.Client(base_url=url, timeout=_REST_TIMEOUT_S) as client:
+        with httpx.Client(base_url=url, timeout=timeout_s) as client:
             for rm in _rms(client, exported):
                 _rest_of(client, rm, exported, tail)
+    except httpx.TimeoutException as error:
+        raise CommandError(f"--http {url}: no answer within {timeout_s:g} s (--timeout-s)") from error
     except httpx.HTTPError as error:
         raise CommandError(f"--http {url}: {error or type(error).__name__}") from error
     except (ValueError, KeyError, TypeError) as error:

@@ -155,6 +155,13 @@ class Asks:
                 app.gang.take(group)
         return group
 
+    def regroup(self, ask: Ask) -> None:
+        """Moves the ask to the group of its kind, because the rules changed. No ask waits at that time."""
+        assert ask.group is not None, f"{ask} is in no group"
+        self._waiting.unready(ask.group)
+        self.leave_group(ask, None)
+        self.group_of(ask).push(ask)
+
     def remove_ask(self, ask: Ask, out: Outcome, now_ns: int, detail: Detail | None) -> None:
         """Removes an ask. ``detail`` None: another ask takes its place (see :meth:`Announcements.wants`)."""
         app = ask.app

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from muster_core.model.application import ALONE_FROM, Application, Ask, AskGroup
+from muster_core.config.properties import duration_text
+from muster_core.model.application import ALONE_FROM, DURATION_FROM, Application, Ask, AskGroup
 from muster_core.model.node import Node
 from muster_core.model.outcome import Outcome
 from muster_core.model.reasons import Reason, ReasonCode
 from muster_core.model.resources import fits
 
 if TYPE_CHECKING:
+    from muster_core.allocation.backfill import Backfill
     from muster_core.allocation.limit_checks import LimitChecks
     from muster_core.allocation.long_wait import LongWait
     from muster_core.allocation.notifications import Notifications
@@ -40,6 +43,7 @@ class Cycle:
         questions: Questions,
         limit_checks: LimitChecks,
         placing: Placing,
+        backfill: Backfill,
         long_wait: LongWait,
     ) -> None:
         self._state = state
@@ -52,6 +56,7 @@ class Cycle:
         self._questions = questions
         self._limit_checks = limit_checks
         self._placing = placing
+        self._backfill = backfill
         self._long_wait = long_wait
         self._explained_version = -1
         # Reserved nodes with room, whose asks are held back by a limit.
@@ -73,6 +78,8 @@ class Cycle:
         gangs.settle(out)
         questions.refresh_records(out)
         self._waiting.wake()
+        if self._backfill.on:
+            self._wake_short()
         turns = self._turns
         turns.stopped = False
         made = self._place_reserved(out, now_ns, budget)
@@ -116,6 +123,9 @@ class Cycle:
                 continue
             node = self._placing.node_for(ask, group)
             if node is None:
+                if self._backfill.on and not questions.predicates and self._backfilled(ask, group, out, now_ns):
+                    made += 1
+                    continue
                 self._park_without_node(group, out, now_ns)
                 continue
             # 7. The allocation, in all books; or the RM is asked first, while the proposal counts in all books.
@@ -140,7 +150,8 @@ class Cycle:
                 for waitlist in self._waiting.no_node.lists(shape):
                     # Otherwise its reason may be a refusal by the RM.
                     if not waitlist.apart or waitlist.apart > ALONE_FROM:
-                        self._waiting.note(waitlist, reason, out, now_ns)
+                        head = waitlist.groups[0][-1].head() if waitlist.groups else None
+                        self._waiting.note(waitlist, self._with_backfill(reason, head, now_ns), out, now_ns)
         # 11. Events for people: asks whose obstacle changed.
         if self._notifications.waiting:
             self._notifications.run(out, now_ns)
@@ -205,7 +216,37 @@ class Cycle:
             wait_point = waiting.required_wait_point(group.required_node)
             waiting.park(group, wait_point, refused or self._required_node_reason(group), out, now_ns)
         else:
-            waiting.park(group, waiting.no_node, refused or self._figures.reason(group.shape), out, now_ns)
+            reason = refused or self._with_backfill(self._figures.reason(group.shape), head, now_ns)
+            waiting.park(group, waiting.no_node, reason, out, now_ns)
+
+    # ---- backfill --------------------------------------------------------------------------------------------------
+
+    def _wake_short(self) -> None:
+        """Wakes the waitlists of asks that declare how long they run, if reserved nodes gained room for them."""
+        no_node = self._waiting.no_node
+        for node in self._waiting.gained_reserved:
+            for shape in no_node.fitting([node.available]):
+                for bench in no_node.benches(shape):
+                    if next(iter(bench.lists)).apart >= DURATION_FROM:
+                        self._waiting.wake_bench(bench, no_node)
+
+    def _backfilled(self, ask: Ask, group: AskGroup, out: Outcome, now_ns: int) -> bool:
+        """Places the ask on a reserved node, if it surely ends before the reservation is due."""
+        found = self._backfill.node_for(ask, now_ns)
+        if found is None:
+            return False
+        node, by = found
+        self._placing.allocate(ask, group, node, out, now_ns, backfilled=by)
+        due, runs = duration_text(by.due_ns - now_ns), duration_text(by.end_ns - now_ns)
+        said = f"Backfilled on node {node.node_id} for up to {runs}: reserved for {by.key} of {by.app_id}, due in {due}"
+        out.tell_people(ask.key, ask.app.app_id, ask.shape, said, now_ns)
+        return True
+
+    def _with_backfill(self, reason: Reason, ask: Ask | None, now_ns: int) -> Reason:
+        """The reason with why an ask is not backfilled, if reserved nodes have room."""
+        if not self._backfill.on or ask is None or reason.code is not ReasonCode.RESERVED_FOR_OTHERS:
+            return reason
+        return replace(reason, said=self._backfill.why_not(ask, now_ns))
 
     # ---- limits and reasons ----------------------------------------------------------------------------------------
 

@@ -13,12 +13,14 @@ if TYPE_CHECKING:
     from muster_core.allocation.announcements import Announcements
     from muster_core.allocation.asks import Asks
     from muster_core.allocation.books import Books
+    from muster_core.allocation.fair_shares import FairShares
     from muster_core.allocation.notifications import Notifications
     from muster_core.allocation.reservations import Reservations
     from muster_core.allocation.turns import Turns
     from muster_core.allocation.waiting import Waiting
     from muster_core.applications.lifecycle import Lifecycle
     from muster_core.gangs.gangs import Gangs
+    from muster_core.model.allocation import Backfilled
     from muster_core.model.application import Ask, AskGroup
     from muster_core.model.node import Node
     from muster_core.model.outcome import Outcome
@@ -37,6 +39,7 @@ class Placing:
         waiting: Waiting,
         node_books: NodeBooks,
         books: Books,
+        fair_shares: FairShares,
         reservations: Reservations,
         announcements: Announcements,
         asks: Asks,
@@ -49,6 +52,7 @@ class Placing:
         self._waiting = waiting
         self._node_books = node_books
         self._books = books
+        self._fair_shares = fair_shares
         self._reservations = reservations
         self._announcements = announcements
         self._asks = asks
@@ -98,11 +102,13 @@ class Placing:
         out: Outcome,
         now_ns: int,
         replaces: Allocation | None = None,
+        backfilled: Backfilled | None = None,
     ) -> None:
         """Makes one allocation of an ask on a node that has room.
 
         :param group: None: the ask is in no group, because it waited for placeholders.
         :param replaces: the placeholder that the allocation replaces.
+        :param backfilled: the reservation on whose node it is backfilled.
         """
         state = self._state
         app, demand = ask.app, ask.demand
@@ -127,6 +133,7 @@ class Placing:
         )
         if replaces is not None:
             allocation.replaces = Replaced(replaces.key, replaces.created_ns)
+        allocation.backfilled = backfilled
         self._books.place(ask, allocation, node)
         out.touch(allocation, state.name)
         gang = app.gang
@@ -139,6 +146,8 @@ class Placing:
         if queue.fair_apps:  # before the next one is woken, by its present share
             app.share = None
             self._waiting.rekey(app)
+        elif queue.fair_uses is not None:
+            self._fair_shares.book(app, demand.shape, 1, out, now_ns)
         if ask.pending:
             out.touch(ask, state.name)
             if gang is not None and ask.open <= 0 and ask.group is not None:

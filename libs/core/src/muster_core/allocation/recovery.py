@@ -17,6 +17,7 @@ from muster_core.queues import quota
 if TYPE_CHECKING:
     from muster_core.allocation.announcements import Announcements
     from muster_core.allocation.books import Books
+    from muster_core.allocation.fair_shares import FairShares
     from muster_core.allocation.releases import Releases
     from muster_core.allocation.waiting import Waiting
     from muster_core.applications.lifecycle import Lifecycle
@@ -34,6 +35,7 @@ class Recovery:
         state: PartitionState,
         *,
         books: Books,
+        fair_shares: FairShares,
         node_books: NodeBooks,
         waiting: Waiting,
         lifecycle: Lifecycle,
@@ -44,6 +46,7 @@ class Recovery:
     ) -> None:
         self._state = state
         self._books = books
+        self._fair_shares = fair_shares
         self._node_books = node_books
         self._waiting = waiting
         self._lifecycle = lifecycle
@@ -73,6 +76,7 @@ class Recovery:
             return
         app = allocation.app
         assert app is not None
+        self._fair_shares.book(app, allocation.shape, 1, out, now_ns)
         self._waiting.refresh_app(app)  # (a woken group of the application may be on its list again)
         self._waiting.refresh(app.queue)
         if allocation.demand.placeholder:

@@ -20,6 +20,7 @@ from muster_core.queues.limits import usage_events
 
 if TYPE_CHECKING:
     from muster_core.allocation.books import Books
+    from muster_core.allocation.fair_shares import FairShares
     from muster_core.model.application import Application
     from muster_core.model.partition_state import PartitionState
     from muster_core.nodes.node_books import NodeBooks
@@ -59,8 +60,10 @@ class Releases:
         *,
         books: Books,
         node_books: NodeBooks,
+        fair_shares: FairShares,
     ) -> None:
         self._state = state
+        self._fair_shares = fair_shares
         self._books = books
         self._node_books = node_books
 
@@ -165,7 +168,7 @@ class Releases:
             self._lifecycle.complete_if_idle(app, out, now_ns)
 
     def account(self, ended: Allocation, out: Outcome, now_ns: int) -> None:
-        """Adds the allocation's use to its application's."""
+        """Adds the allocation's use to its application's, and to its user's."""
         state = self._state
         app = ended.app
         if app is None:
@@ -174,6 +177,8 @@ class Releases:
         # (Runs before the end: the sums still include what the allocation held.)
         if usage.most(app, ended) or used:
             out.touch(app, state.name)
+        if app.queue.fair_uses is not None:
+            self._fair_shares.book(app, ended.shape, -1, out, now_ns)
 
     def tell_gone(self, allocation: Allocation, detail: Detail, out: Outcome, now_ns: int) -> None:
         """Adds the events of an allocation that ended."""

@@ -43,6 +43,7 @@ class Reservations:
         state = self._state
         ask.reserved_node, ask.reserved_ns = node.node_id, now_ns
         node.reservations[ask] = None
+        state.reserved[node] = None
         self._node_books.list_node(node)
         out.touch(ask, state.name)
         _event(Change.ADD, ask, node, out, now_ns)
@@ -55,6 +56,8 @@ class Reservations:
         node = self._state.nodes[ask.reserved_node]
         ask.reserved_node, ask.reserved_ns = "", 0
         del node.reservations[ask]
+        if not node.reservations:
+            self._state.reserved.pop(node, None)
         self._node_books.list_node(node)
         out.touch(ask, self._state.name)
         _event(Change.REMOVE, ask, node, out, now_ns)

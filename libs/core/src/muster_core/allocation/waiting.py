@@ -188,12 +188,15 @@ class Waiting:
         new = ordering.app_key(app) if in_queue else None
         if new == old:
             return False
+        line = leaf.ready_apps if leaf.fair_uses is None else leaf.fair_uses.of(app.user).line
         if old is not None:
-            leaf.ready_apps.remove((*old, app))
+            line.remove((*old, app))
         ordering.count_ready_priority(leaf, old, new)
         app.ready_key = new
         if new is not None:
-            leaf.ready_apps.add((*new, app))
+            line.add((*new, app))
+        if leaf.fair_uses is not None:
+            leaf.fair_uses.place_line(app.user)
         self.refresh(leaf)
         return True
 
@@ -255,7 +258,7 @@ class Waiting:
         if bench is None or came_from is None:
             return
         if wait_point is not came_from and wait_point.own:
-            self._wake_bench(bench, came_from)  # the refusal concerns this list only
+            self.wake_bench(bench, came_from)  # the refusal concerns this list only
             return
         # The leaf or the nodes refuse all lists of the bench for the same reason.
         bench.moving = False
@@ -399,8 +402,8 @@ class Waiting:
     def wake(self) -> None:
         """Wakes groups that wait for what has gained since the last call."""
         for ledger in self._gained_ledgers:
-            room = [most - used for most, used in zip(ledger.limit, ledger.allocated, strict=True)]
-            self._wake_shapes(ledger.blocked, ledger.blocked.fitting([room]))
+            room = [[most - used for most, used in zip(ledger.limit, ledger.allocated, strict=True)]]
+            self._wake_shapes(ledger.blocked, ledger.blocked.fitting(room))
             if ledger in self.waiting_gangs:
                 self._wake_gangs(ledger)
         self._gained_ledgers.clear()
@@ -450,9 +453,9 @@ class Waiting:
     def _wake_shapes(self, wait_point: WaitPoint[Waitlist], shapes: Iterable[Shape]) -> None:
         for shape in shapes:
             for bench in wait_point.benches(shape):
-                self._wake_bench(bench, wait_point)
+                self.wake_bench(bench, wait_point)
 
-    def _wake_bench(self, bench: Bench[Waitlist], wait_point: WaitPoint[Waitlist]) -> None:
+    def wake_bench(self, bench: Bench[Waitlist], wait_point: WaitPoint[Waitlist]) -> None:
         """Wakes the first of the lists that wait there for the same."""
         if bench.leaf.fair_apps:  # each allocation may change which one comes first
             for waitlist in list(bench.lists):
@@ -478,7 +481,7 @@ class Waiting:
             wait_point, waitlist.relay = waitlist.relay, None
             bench = wait_point.bench_of(waitlist) if wait_point is not None else None
             if bench is not None and wait_point is not None:
-                self._wake_bench(bench, wait_point)
+                self.wake_bench(bench, wait_point)
 
     def _wake_first(self, waitlist: Waitlist) -> bool:
         """Wakes the first group of the list that can be tried. Returns whether there is one."""
@@ -662,9 +665,8 @@ class Waiting:
                 return
 
     def suspend(self, queue: Queue, out: Outcome, now_ns: int) -> None:
-        """Before the rules change: takes everything in the queue out of the search until :meth:`restart`.
-
-        Removes the lists at once, so that their tombstones come before the records of their successors.
+        """Before the rules change: takes everything in the queue out of the search until :meth:`restart`. Removes the
+        lists at once, so that their tombstones come before the records of their successors.
         """
         for waitlist in list(queue.waitlists.values()):
             past = ended(waitlist.past, waitlist.reason, now_ns)
@@ -675,9 +677,10 @@ class Waiting:
         for app in self._state.apps_in(queue):
             if app.waiting_at is not None:
                 self.stop_waiting(app)
-            if app.ready_key is not None:
-                queue.ready_apps.remove((*app.ready_key, app))
-                app.ready_key = None
+            app.ready_key = None
+        queue.ready_apps.clear()
+        if queue.fair_uses is not None:
+            queue.fair_uses.clear_lines()
         queue.ready.clear()
         queue.ready_priorities.clear()
         queue.ready_key = None

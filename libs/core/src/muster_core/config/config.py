@@ -31,6 +31,7 @@ OWN_QUEUES = {
 QUEUE_DEPTH_MAX = 32
 DEFAULT_PARTITION = "default"
 DEFAULT_NODE_SORT_POLICY = "fair"
+BACKFILL_OFF, BACKFILL_CONSERVATIVE, BACKFILL_EASY = BACKFILLS = ("off", "conservative", "easy")
 
 _QUANTITY = re.compile(r"([0-9]+)\s*([A-Za-z]*)\Z")
 _DIGITS_MAX = 30  # more than any int64 has, with leading zeros; int() refuses thousands of digits
@@ -249,7 +250,10 @@ class ReservationConfig:
 
 @dataclass(frozen=True, slots=True)
 class PartitionConfig:
-    """One partition: its queue tree from root down, and its policies."""
+    """One partition: its queue tree from root down, and its policies.
+
+    :param backfill: whether asks with a declared duration may use reserved nodes (``allocation/backfill.py``).
+    """
 
     name: str
     root: QueueConfig
@@ -258,6 +262,7 @@ class PartitionConfig:
     node_sort_weights: dict[str, float] = field(default_factory=lambda: {CPU: 1.0, MEMORY: 1.0})
     preemption: PreemptionConfig = PreemptionConfig()
     reservation: ReservationConfig = ReservationConfig()
+    backfill: str = BACKFILL_OFF
     user_group_resolver: str = ""
 
 

@@ -103,6 +103,7 @@ def _partition_facts(config: PartitionConfig) -> dict[str, str]:
         "reservation.enabled": _flag(config.reservation.enabled),
         "reservation.delay": duration_text(config.reservation.delay_ns),
         "reservation.timeout": duration_text(config.reservation.timeout_ns),
+        "backfill": config.backfill,
         "usergroupresolver.type": config.user_group_resolver,
     }
 

@@ -51,11 +51,13 @@ class AppSort:
     :param fair: by share instead of submission.
     :param gangs: whether gangs may run in the leaf. (In order of shares, several gangs would form at the same time, and
         each would hold a part of what one of them needs: the gang design, "Handling queue with a FAIR sort policy".)
+    :param decays: by the decayed use of their users (``model/fair_use.py``).
     """
 
     name: str
     fair: bool
     gangs: bool
+    decays: bool = False
 
 
 APP_SORTS = {
@@ -64,6 +66,7 @@ APP_SORTS = {
         AppSort("fifo", fair=False, gangs=True),
         AppSort("fair", fair=True, gangs=False),
         AppSort("stateaware", fair=False, gangs=True),
+        AppSort("fairshare", fair=False, gangs=False, decays=True),
     )
 }
 
@@ -73,6 +76,7 @@ class QueuePolicy:
     """How a queue orders its content, passes on its priority, and preempts.
 
     :param app_sort: the order of a leaf's applications.
+    :param half_life_ns: of use, if the order is by decayed use: after so long, it counts half (Muster's own key).
     :param whole_gangs: a gang starts when its queue has room for all of it, and its real asks wait until it is formed.
     :param gangs_preempted_whole: preemption takes either all members of a gang, or none.
     :param priority_first: priority comes first in the order of the queue's content.
@@ -83,6 +87,7 @@ class QueuePolicy:
     """
 
     app_sort: AppSort = APP_SORTS["fifo"]
+    half_life_ns: int = 24 * 3600 * SECOND_NS
     whole_gangs: bool = True
     gangs_preempted_whole: bool = False
     priority_first: bool = True
@@ -138,6 +143,13 @@ def _positive_duration(text: str) -> int:
     return value
 
 
+def _half_life(text: str) -> int:
+    value = parse_duration_ns(text)
+    if value < 60 * SECOND_NS:  # the horizon moves eight times in a half-life
+        raise ValueError(text)
+    return value
+
+
 def _duration_from_zero(text: str) -> int:
     value = parse_duration_ns(text)
     if value < 0:
@@ -179,7 +191,7 @@ _NO_RETRIES = "Muster does not retry asks that cannot fit: they wait until the m
 KEYS: dict[str, _Key] = {
     "application.sort.policy": _Key(
         _one_of(*APP_SORTS, any_case=False),
-        "fifo or fair",
+        "fifo, fair or fairshare",
         "fifo",
         "app_sort",
         lambda value: APP_SORTS[str(value)],
@@ -195,6 +207,7 @@ KEYS: dict[str, _Key] = {
         "priority_first",
         lambda value: value == "enabled",
     ),
+    "application.sort.halflife": _Key(_half_life, "a duration of at least 1m, such as 24h", "24h", "half_life_ns"),
     "application.unschedasks.backoff": _Key(
         _integer(0, _UINT64_MAX), "a whole number from 0 on", "0", note=_NO_RETRIES
     ),

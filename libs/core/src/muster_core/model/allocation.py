@@ -35,6 +35,20 @@ class Preempted:
     asker_share_after: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Backfilled:
+    """The reservation on whose node an allocation was backfilled: the application and the key of its ask.
+
+    :param due_ns: when the reservation was due then, by declared ends.
+    :param end_ns: when the allocation ends at the latest. After ``due_ns``: the ask fits beside it.
+    """
+
+    app_id: str
+    key: str
+    due_ns: int
+    end_ns: int
+
+
 def unique_key(key: str, ordinal: int) -> str:
     """Unique within an application: the key, with '#n' from the ask's second allocation on.
 

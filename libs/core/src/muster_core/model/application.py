@@ -6,7 +6,7 @@ import heapq
 from typing import TYPE_CHECKING, Any
 
 from muster_core.config.config import INDEPENDENT_PATH
-from muster_core.model.allocation import Preempted, Replaced, foreign_id, unique_key
+from muster_core.model.allocation import Backfilled, Preempted, Replaced, foreign_id, unique_key
 from muster_core.model.demand import _Demanded
 from muster_core.model.placeholders import FreePlaceholders
 from muster_core.model.reasons import Reason
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 # :attr:`Ask.apart` of asks whose proposals must be alone, for each scope. Smaller values are submission numbers.
 ALONE_FROM = 1 << 62
+# The same of asks that declare how long they run, for each duration in ms, where such asks may be backfilled.
+DURATION_FROM = 1 << 63
+_DURATION_MAX = (1 << 62) - 1
 # The last event for people about an ask, which is recorded (``notifications.py``): the ask does not fit in its queue,
 # or in the quota of its user or group; the RM refuses every node for it; preemption finds nothing on its required node.
 NOTIFIED_QUEUE, NOTIFIED_USER, NOTIFIED_REFUSED, NOTIFIED_NO_VICTIM = 1, 2, 4, 8
@@ -370,13 +373,18 @@ class Ask(_Demanded):
 
     @property
     def apart(self) -> int:
-        """Separates it from asks that are alike while nodes are refused for it, or if its proposals must be alone in a
-        scope; 0: it is not apart.
+        """Separates it from asks that are alike while nodes are refused for it, if its proposals must be alone in a
+        scope, or if its duration decides whether it is backfilled; 0: it is not apart.
         """
         if self.refusals is not None:
             return self.demand.submission
         alone = self.demand.alone
-        return ALONE_FROM + alone if alone else 0
+        if alone:
+            return ALONE_FROM + alone
+        duration_ms = self.demand.execution_timeout_ms
+        if duration_ms > 0 and self.app.queue.ancestry[-1].backfills:
+            return DURATION_FROM + min(duration_ms, _DURATION_MAX)
+        return 0
 
     @property
     def awaits_placeholders(self) -> bool:
@@ -403,6 +411,7 @@ class Allocation(_Demanded):
     :ivar releasing_since_ns: when the scheduler released it, for any reason; 0: not released. ``reminder_ns``: when the
         RM is reminded next.
     :ivar replaces: the placeholder that it replaced.
+    :ivar backfilled: the reservation on whose node it was backfilled; None: it was not.
     :ivar source: the external source that runs it; "": the RM runs it. The RM gets no messages about a source's
         allocation.
     :ivar shown: for followers, whose allocations never change: its text, from the first request on. The core does not
@@ -413,6 +422,7 @@ class Allocation(_Demanded):
         "agreed_node",
         "allocated_ns",
         "app",
+        "backfilled",
         "demand",
         "foreign",
         "gone",
@@ -452,6 +462,7 @@ class Allocation(_Demanded):
         self.agreed_node = ""
         self.releasing_since_ns = self.reminder_ns = 0
         self.replaces: Replaced | None = None
+        self.backfilled: Backfilled | None = None
         self.source = ""
         self.shown: bytes | None = None
         self.gone = False

@@ -7,6 +7,10 @@ from dataclasses import dataclass, fields
 from muster_core.model.resources import Shape
 from muster_core.model.scopes import SCOPE_TAG, Scope, scope_of
 
+# The tag with which an ask of the current generation declares how long it runs at the most, in ms: its execution
+# time-out. (The previous generation has a field for it.)
+DURATION_TAG = "muster.executionTimeoutMilliSeconds"
+
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Demand:
@@ -118,7 +122,7 @@ class _Demanded:
 
     @property
     def execution_timeout_ms(self) -> int:
-        """How long it may run (previous generation); 0 or less: forever."""
+        """How long it may run; 0 or less: forever."""
         return self.demand.execution_timeout_ms
 
     @property

@@ -11,6 +11,7 @@ from muster_core.external.external_books import ExternalEntry, SourceEntry
 from muster_core.model.application import Allocation, Application, Ask
 from muster_core.model.commands import Termination
 from muster_core.model.demand import Demand
+from muster_core.model.fair_use import FairUse
 from muster_core.model.node import Node
 from muster_core.model.queue import Queue, Waitlist
 from muster_core.model.resources import Shape
@@ -287,13 +288,13 @@ Fact = (
     | SchedulingStateChanged
     | ConfigurationAnswer
 )
-Primary = Node | Queue | Application | Ask | Allocation | Waitlist | SourceEntry | ExternalEntry
+Primary = Node | Queue | FairUse | Application | Ask | Allocation | Waitlist | SourceEntry | ExternalEntry
 
 
 _PARENTS_FIRST: dict[type, int] = {
     kind: place
     for place, kind in enumerate(
-        (SourceEntry, ExternalEntry, Queue, Node, Application, Ask, Allocation, Waitlist),
+        (SourceEntry, ExternalEntry, Queue, FairUse, Node, Application, Ask, Allocation, Waitlist),
     )
 }
 _QUEUES = _PARENTS_FIRST[Queue]

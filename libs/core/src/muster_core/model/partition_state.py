@@ -47,6 +47,7 @@ class PartitionState:
     :ivar checks: the open checks to the RM.
     :ivar deadlines: (when, object) of new deadlines that the scheduler has not put on its clock yet.
     :ivar moved_offers: ids of nodes with offers whose use, or whose offers, changed since the last review.
+    :ivar reserved: the nodes with a reservation.
     :ivar allocations_count: the number of allocations, including foreign ones.
     :ivar asks_pending: the number of allocations that are asked for.
     :ivar text_bytes: the size of all kept tags and attributes.
@@ -78,6 +79,7 @@ class PartitionState:
         self.checks = OpenChecks()
         self.deadlines: list[tuple[int, Timed]] = []
         self.moved_offers: dict[str, None] = {}
+        self.reserved: dict[Node, None] = {}
         self.allocations_count = 0
         self.asks_pending = 0
         self.text_bytes = 0

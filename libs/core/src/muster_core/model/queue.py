@@ -18,6 +18,7 @@ from muster_core.model.wait_points import Bench, WaitPoint
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from muster_core.model.fair_use import FairUses
     from muster_core.model.past import Past
 
 
@@ -107,6 +108,10 @@ class Queue(Ledger):
     :ivar template: the settings of new dynamic leaves below it.
     :ivar ready: of a parent: (key, child) of the children with something to try, best first.
     :ivar ready_apps: of a leaf: the applications with something to try, best first.
+    :ivar backfills: of root: asks that declare how long they run may use reserved nodes.
+    :ivar fair_apps: of a leaf: its applications are in the order of their shares.
+    :ivar fair_uses: of a leaf whose applications are in the order of decayed use: the use of its users. Then
+        ``ready_apps`` has only the first application of each user.
     :ivar applications: of a leaf: the ids of the live applications in it (:meth:`PartitionState.apps_in`).
     :ivar ready_priorities: if priority does not come first in this queue: the number of ready entries by negated
         priority.
@@ -133,7 +138,9 @@ class Queue(Ledger):
         self.preempting: Vector = types.vector()
         self.properties: dict[str, str] = {}
         self.policy = DEFAULT_POLICY
+        self.backfills = False
         self.fair_apps = False
+        self.fair_uses: FairUses | None = None
         self.priority_first = True
         self.template: ChildTemplateConfig | None = None
         self.submit_acl = ""
@@ -270,6 +277,8 @@ class Waitlist:
             old.remove(self)
         self.wait_point = wait_point
         self.bench = wait_point.add(self) if wait_point is not None else None
+        if self.leaf.fair_uses is not None:
+            self.leaf.fair_uses.registered(self)
 
     def __repr__(self) -> str:
         return f"Waitlist({self.leaf.path}, {self.shape.name})"

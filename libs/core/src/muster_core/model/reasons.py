@@ -132,7 +132,8 @@ class Reason:
     :param promised: the amount of that type that started gangs will still take there.
     :param task_group: the incomplete task group of the gang; ``placed`` of its ``members`` placeholders are placed.
     :param placeholder: the key of the placeholder that makes room; for RM_TURN, of the ask with the open proposal.
-    :param said: why the RM refused the named node, as the RM gave it; or why a pool gives nothing.
+    :param said: why the RM refused the named node, as the RM gave it; or why a pool gives nothing; for
+        RESERVED_FOR_OTHERS, why it is not backfilled.
     :param because: why the rest of the gang's placeholders is pending, if known.
     :param since_ns: when this reason (code, queue, who, type) began.
     :param as_of_ns: the time of its figures; 0: when it began.
@@ -241,7 +242,8 @@ class Reason:
             case ReasonCode.FREE_RESOURCES_SCATTERED:
                 return "no single node has every requested resource free"
             case ReasonCode.RESERVED_FOR_OTHERS:
-                return "the nodes with room for it are reserved for asks that have waited longer"
+                said = f"; {self.said}" if self.said else ""  # why it is not backfilled
+                return f"the nodes with room for it are reserved for asks that have waited longer{said}"
             case ReasonCode.QUEUE_MAX | ReasonCode.USER_LIMIT | ReasonCode.GROUP_LIMIT:
                 asked, used, limit = amounts(kind, self.asked, self.used, self.limit)
                 if self.asked > self.limit:

@@ -23,12 +23,23 @@ SHAPES_MANY = 64
 _HEAP_SPARE = 16
 
 
+class Places(Protocol):
+    """The places of a leaf's users."""
+
+    def key(self, user: str, key: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The key of something of the user in the leaf's order, from its key among the user's own."""
+
+
 class Leaf(Protocol):
     """The leaf of the lists."""
 
     @property
     def fair_apps(self) -> bool:
         """Whether each allocation may change which list is the first."""
+
+    @property
+    def fair_uses(self) -> Places | None:
+        """The places of users, if these come before the places of lists."""
 
 
 class Waiter(Protocol):
@@ -49,6 +60,10 @@ class Waiter(Protocol):
     @property
     def apart(self) -> int:
         """The value that separates it from lists that are alike."""
+
+    @property
+    def user(self) -> str:
+        """The user whose limits hold here, or ""."""
 
     @property
     def groups(self) -> Any:
@@ -83,9 +98,9 @@ class Bench(Generic[W]):
         if not waitlist.groups:
             return
         self._pushes += 1
-        heapq.heappush(self._heap, (waitlist.groups[0][:-1], self._pushes, waitlist))
+        heapq.heappush(self._heap, (_place(waitlist), self._pushes, waitlist))
         if len(self._heap) > 2 * len(self.lists) + _HEAP_SPARE:
-            self._heap = [(each.groups[0][:-1], number, each) for number, each in enumerate(self.lists) if each.groups]
+            self._heap = [(_place(each), number, each) for number, each in enumerate(self.lists) if each.groups]
             heapq.heapify(self._heap)
 
     def first(self) -> W | None:
@@ -93,10 +108,17 @@ class Bench(Generic[W]):
         heap = self._heap
         while heap:
             key, _, waitlist = heap[0]
-            if waitlist in self.lists and waitlist.groups and waitlist.groups[0][:-1] == key:
+            if waitlist in self.lists and waitlist.groups and _place(waitlist) == key:
                 return waitlist
             heapq.heappop(heap)
         return None
+
+
+def _place(waitlist: Waiter) -> tuple[Any, ...]:
+    """The place of a list with groups among those of its leaf: that of its first group."""
+    key: tuple[Any, ...] = waitlist.groups[0][:-1]
+    places = waitlist.leaf.fair_uses
+    return key if places is None else places.key(waitlist.user, key)
 
 
 class WaitPoint(Generic[W]):

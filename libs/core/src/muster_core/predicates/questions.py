@@ -44,6 +44,7 @@ from muster_core.predicates.refused_nodes import RefusedNodes
 if TYPE_CHECKING:
     from muster_core.allocation.asks import Asks
     from muster_core.allocation.books import Books
+    from muster_core.allocation.fair_shares import FairShares
     from muster_core.allocation.limit_checks import LimitChecks
     from muster_core.allocation.notifications import Notifications
     from muster_core.allocation.placing import Placing
@@ -94,6 +95,7 @@ class Questions(RefusedNodes):
         notifications: Notifications,
         waiting: Waiting,
         books: Books,
+        fair_shares: FairShares,
         node_books: NodeBooks,
         asks: Asks,
         reservations: Reservations,
@@ -106,6 +108,7 @@ class Questions(RefusedNodes):
         super().__init__(state, waiting=waiting, node_books=node_books, gangs=gangs)
         self._notifications = notifications
         self._books = books
+        self._fair_shares = fair_shares
         self._asks = asks
         self._reservations = reservations
         self._lifecycle = lifecycle
@@ -472,6 +475,8 @@ class Questions(RefusedNodes):
         ask, node = check.ask, check.booked
         assert node is not None, f"{check} is booked nowhere"
         self._books.propose(ask, node, sign, again=again)
+        if ask.app.queue.fair_uses is not None:
+            self._fair_shares.propose(ask.app, ask.shape, sign)
         if ask.demand.placeholder:
             self._gangs.propose(ask, sign)
 

@@ -21,6 +21,7 @@ from muster_core.model.queue import Queue, Tracker
 from muster_core.model.resources import Types
 
 WILDCARD = "*"
+_NO_LIMIT = LimitConfig()
 
 
 class _AtQueue:
@@ -81,7 +82,7 @@ class Limits:
         app.user_group = self.group_of(app.queue, app.groups_of_user)
         app.trackers = trackers = tuple(
             self._tracker(path, who, limit, group=group)
-            for path, who, limit, group in self._found(app.queue, app.user, app.user_group)
+            for path, who, limit, group in self._ledgers(app.queue, app.user, app.user_group)
         )
         app.ledgers = (*trackers, *app.queue.ancestry)
         self.bind(app)
@@ -131,7 +132,7 @@ class Limits:
     def trackers_of(self, leaf: Queue, user: str, group: str) -> tuple[Tracker, ...] | None:
         """The trackers of a user ("": not limited) and a group ("": not limited); None: they are not in use."""
         found = []
-        for path, who, _, is_group in self._found(leaf, user, group):
+        for path, who, _, is_group in self._ledgers(leaf, user, group):
             tracker = self._trackers.get((path, who, is_group))
             if tracker is None:
                 return None
@@ -145,6 +146,16 @@ class Limits:
         group's).
         """
         return self._found(leaf, user, self.group_of(leaf, groups))
+
+    def _ledgers(self, leaf: Queue, user: str, group: str) -> Iterator[tuple[str, str, LimitConfig, bool]]:
+        """The limits in which an application of the user counts. In order of decayed use, each user has a tracker in
+        the leaf, with or without a limit, so that a waitlist has the asks of one user only.
+        """
+        if leaf.fair_uses is not None and user:
+            standing = self._at.get(leaf.path)
+            if standing is None or not (user in standing.users or WILDCARD in standing.users):
+                yield leaf.path, user, _NO_LIMIT, False
+        yield from self._found(leaf, user, group)
 
     def _found(self, leaf: Queue, user: str, group: str) -> Iterator[tuple[str, str, LimitConfig, bool]]:
         for queue in leaf.ancestry:

@@ -17,7 +17,7 @@ def app_key(app: Application) -> tuple[Any, ...]:
     """The application's place in its leaf: by priority and submission; in fair order, by its shares before
     submission.
     """
-    queue = app.queue
+    queue = app.queue  # (in order of decayed use: its place in its user's line)
     priority = app.ready[0][0] if app.ready else 0
     order = (app.submitted_ns, app.submission)
     if queue.fair_apps:

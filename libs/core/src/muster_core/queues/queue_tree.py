@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from muster_core.config import properties
 from muster_core.config.config import INDEPENDENT_PATH, RECOVERY_PATH, QueueConfig
+from muster_core.model.fair_use import FairUses
 from muster_core.model.outcome import Change, Detail, EventType, Outcome
 from muster_core.model.queue import Queue
 from muster_core.model.states import QueueEvent, QueueState, next_queue_state
@@ -84,6 +85,10 @@ class QueueTree:
         queue.properties = texts
         queue.policy = policy = properties.policy_of(texts)
         queue.fair_apps = queue.leaf and policy.app_sort.fair
+        if not queue.leaf or not policy.app_sort.decays:
+            queue.fair_uses = None
+        elif queue.fair_uses is None or queue.fair_uses.half_life_ns != policy.half_life_ns:
+            queue.fair_uses = FairUses(queue, policy.half_life_ns)
         queue.priority_first = policy.priority_first
 
     def link(self, queue: Queue) -> None:
@@ -238,6 +243,9 @@ class QueueTree:
         self.remove_queue(queue)
         detail = Detail.NONE if queue.managed else Detail.QUEUE_DYNAMIC
         out.track(EventType.QUEUE, Change.REMOVE, detail, queue.path, now_ns=now_ns)
+        if queue.fair_uses is not None:
+            for use in queue.fair_uses.forget():
+                out.touch(use, state.name)
         out.touch(queue, state.name)
         self._external.queue_is_gone(queue, out)
 
@@ -265,6 +273,9 @@ class QueueTree:
             above = state.capacity if queue.parent is None else queue.parent.fair_max
             queue.fair_max[:] = above
             self._own_fair_max(queue)
+        for queue in state.queues.values():
+            if queue.fair_uses is not None:
+                queue.fair_uses.move_all()
         for queue in state.queues.values():
             if queue.ready_key is not None:
                 self._waiting.set_ready(queue, ordering.queue_key(queue))

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from muster_core.config import properties
-from muster_core.config.config import PartitionConfig, QueueConfig, types_named
+from muster_core.config.config import BACKFILL_OFF, PartitionConfig, QueueConfig, types_named
 from muster_core.model.outcome import Change, Detail, EventType, Outcome
 from muster_core.model.queue import Queue
 from muster_core.model.resources import TYPES_MAX
@@ -66,9 +66,18 @@ def reconfigure(partition: Partition, config: PartitionConfig, out: Outcome, now
     partition.limits.configure(config.root)
     partition.take_policies(config)
     before = {queue: queue.maximum for queue in partition.queues.values()}
+    uses = {queue: queue.fair_uses for queue in partition.queues.values()}
     kept = _update(partition, config.root, partition.root, {}, out, now_ns)
+    for queue, used in uses.items():
+        if not queue.gone:
+            partition.fair_shares.reconfigured(queue, used, out, now_ns)
     _drain(partition, kept, out, now_ns)
     limit_events(limits, partition.limits.standing(), out, now_ns)
+    partition.root.backfills = config.backfill != BACKFILL_OFF
+    for app in apps:
+        for ask in list(app.asks.values()):
+            if ask.group is not None and ask.group.apart != ask.apart:
+                partition.asks.regroup(ask)
     # 3. Everything counts again, and is tried again.
     for app, group in groups.items():
         partition.limits.join(app)

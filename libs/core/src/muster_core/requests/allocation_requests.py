@@ -352,7 +352,8 @@ def _adoption_problem(partition: Partition, app: Application | None, item: AskIt
 
 def _as_far_as_said(item: AskItem, held: Allocation) -> AskItem:
     """Properties for which an allocation's message has no field stay as its ask had them."""
-    item = replace(item, execution_timeout_ms=held.execution_timeout_ms, previous_generation=held.previous_generation)
+    timeout_ms = item.execution_timeout_ms or held.execution_timeout_ms
+    item = replace(item, execution_timeout_ms=timeout_ms, previous_generation=held.previous_generation)
     if not held.previous_generation:
         return item
     return replace(

@@ -186,6 +186,33 @@ class PendingDao(Whole, kw_only=True):
     message: Sentence
 
 
+class WhenDao(Whole, kw_only=True):
+    """When a pending ask will start, from simulations of the present state.
+
+    ``state``: ESTIMATED (in 8 of 10 cases from ``earliest`` to ``latest``), PARTLY (too many simulations do not start
+    it), UNKNOWN, or MAKING (ask again); ``why``: the reason of the last three. ``started``: how many of the
+    ``simulations`` start it. ``declared``, ``learnt``, ``unknown``: how many running allocations of the partition have
+    a length of that kind. ``at``: the time of the state that was simulated.
+    """
+
+    partition: Name
+    application_id: Name = field(name="applicationID")
+    allocation_key: Name
+    state: Code
+    why: CodeOrEmpty
+    earliest: Time
+    likely: Time
+    latest: Time
+    simulations: Count
+    started: Count
+    declared: Count
+    learnt: Count
+    unknown: Count
+    at: Time
+    sentence: Sentence
+    message: Sentence
+
+
 class PreemptedDao(Whole, kw_only=True):
     """A preempted allocation and the ask that gets its room. Shares: the fair share of the victim's and the asker's
     queue, without and with the allocations that are preempted together. ``withGang``: its whole gang is preempted with
@@ -323,6 +350,22 @@ class GuaranteeDao(Whole, kw_only=True):
     missing: Count
 
 
+class FairShareDao(Whole, kw_only=True):
+    """The decayed use of one user of a leaf in the order of use (``application.sort.policy: fairshare``).
+
+    ``share``: the largest part of a type that the user had lately, of the guaranteed amount or the fair max: 1 is all
+    of it for ever. ``shareAhead``: the same at the horizon, by which the users are ordered. ``used``: the decayed use
+    now, in amount x seconds; ``held``: what its allocations hold; ``pending``: how many allocations are pending.
+    """
+
+    user: str
+    share: float
+    share_ahead: float
+    used: Quantities
+    held: Quantities
+    pending: Count
+
+
 class QueueDao(Whole, kw_only=True):
     """The state of a queue.
 
@@ -332,7 +375,8 @@ class QueueDao(Whole, kw_only=True):
     applications that count for ``maxApplications`` only because of their placeholders. ``promised``: the amount that
     started gangs will still take in it. ``sources``: the external sources that set its max (for root: the amounts of
     pools); ``disputed``: where they and the configuration differ; "": nowhere. ``history``: the current and earlier
-    reasons of its asks. ``at``: the time of the answer; ``sentence``: the explanation in one sentence.
+    reasons of its asks. ``fairShares``: of a leaf in the order of use, its users, the one that comes first at the
+    beginning. ``at``: the time of the answer; ``sentence``: the explanation in one sentence.
     """
 
     partition: Name
@@ -362,6 +406,7 @@ class QueueDao(Whole, kw_only=True):
     priority_offset: int
     current_priority: int
     quota_at: Time
+    fair_shares: list[FairShareDao]
     asks: dict[Code, Count]
     history: list[EpisodeDao]
     at: Time
@@ -508,10 +553,13 @@ class AllPendingDao(Whole, kw_only=True):
 
 
 class AllPreemptedDao(Whole, kw_only=True):
-    """All allocations that are being preempted."""
+    """All allocations that are being preempted. ``ended``: those that have ended since the view started, the latest
+    last, at most 100, as they were at their preemption.
+    """
 
     rm: Name
     preempted: list[PreemptedDao]
+    ended: list[PreemptedDao]
 
 
 ApplicationDao = joined(

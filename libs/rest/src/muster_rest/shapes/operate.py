@@ -1,4 +1,4 @@
-"""The caller's identity, and operators' actions over HTTP (docs/admin.md)."""
+"""The caller's identity, and operators' actions over HTTP (docs/admin-http.md)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from muster_rest.shapes.base import Count, Whole
 class WhoamiDao(Whole, kw_only=True):
     """The caller of the request. ``identity``: "nobody" without credentials. ``proof``: none, open, loopback, token,
     certificate or jwt. ``actAs`` and ``operates``: globs of RMs. ``mayOperate``: the caller may
-    operate the RM that the request names. ``tokens``: the gateway takes tokens.
+    operate the RM that the request names; ``mayConfigure``: it may replace its queue configuration. ``tokens``: the
+    gateway takes tokens.
     """
 
     identity: str
@@ -17,7 +18,30 @@ class WhoamiDao(Whole, kw_only=True):
     act_as: list[str]
     operates: list[str]
     may_operate: bool
+    may_configure: bool
     tokens: bool
+
+
+class ProblemDao(Whole, kw_only=True):
+    """A problem in a queue configuration. ``severity``: error or warning. ``path``: of the key; "": of the whole text.
+    ``line``, ``column``: from 1; 0: it has no place in the text.
+    """
+
+    severity: str
+    path: str
+    line: Count
+    column: Count
+    message: str
+
+
+class ConfiguredDao(Whole, kw_only=True):
+    """The scheduler's verdict on a queue configuration, as ``muster.v1.UpdateConfigurationResponse``. ``accepted``: it
+    is in force, or would be. ``changes``: what it changes, a line each, at most 1,000.
+    """
+
+    accepted: bool
+    problems: list[ProblemDao]
+    changes: list[str]
 
 
 class OperatedDao(Whole, kw_only=True):

@@ -580,6 +580,7 @@ class ExplainRequest(_message.Message):
     QUEUE_FIELD_NUMBER: _builtins.int
     NODE_ID_FIELD_NUMBER: _builtins.int
     PREEMPTION_FIELD_NUMBER: _builtins.int
+    WHEN_FIELD_NUMBER: _builtins.int
     rm_id: _builtins.str
     partition: _builtins.str
     """"": default"""
@@ -593,6 +594,10 @@ class ExplainRequest(_message.Message):
     def preemption(self) -> Global___AskId:
         """of an allocation that was told to go; application_id "": whose key or UUID it is"""
 
+    @_builtins.property
+    def when(self) -> Global___AskId:
+        """when a pending ask will start; the answer may be that it is being computed: ask again"""
+
     def __init__(
         self,
         *,
@@ -603,12 +608,13 @@ class ExplainRequest(_message.Message):
         queue: _builtins.str = ...,
         node_id: _builtins.str = ...,
         preemption: Global___AskId | None = ...,
+        when: Global___AskId | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["about", b"about", "application_id", b"application_id", "ask", b"ask", "node_id", b"node_id", "preemption", b"preemption", "queue", b"queue"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["about", b"about", "application_id", b"application_id", "ask", b"ask", "node_id", b"node_id", "preemption", b"preemption", "queue", b"queue", "when", b"when"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["about", b"about", "application_id", b"application_id", "ask", b"ask", "node_id", b"node_id", "partition", b"partition", "preemption", b"preemption", "queue", b"queue", "rm_id", b"rm_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["about", b"about", "application_id", b"application_id", "ask", b"ask", "node_id", b"node_id", "partition", b"partition", "preemption", b"preemption", "queue", b"queue", "rm_id", b"rm_id", "when", b"when"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_about: _TypeAlias = _typing.Literal["ask", "application_id", "queue", "node_id", "preemption"]  # noqa: Y015
+    _WhichOneofReturnType_about: _TypeAlias = _typing.Literal["ask", "application_id", "queue", "node_id", "preemption", "when"]  # noqa: Y015
     _WhichOneofArgType_about: _TypeAlias = _typing.Literal["about", b"about"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_about) -> _WhichOneofReturnType_about | None: ...
 

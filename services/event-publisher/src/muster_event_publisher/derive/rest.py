@@ -55,7 +55,12 @@ class UsageRest:
         self.settings = settings
         self.lives = lambda rm_ids: dict.fromkeys(rm_ids, False)
         self.routes: list[BaseRoute] = routes_of({USAGE.handler: get_endpoint(self._usage)})
-        self.table = UsageTable(settings.rest_windows_max, settings.rest_records_max, settings.refresh_windows)
+        self.table = UsageTable(
+            settings.rest_windows_max,
+            settings.rest_records_max,
+            settings.refresh_windows,
+            settings.rest_root_windows_max,
+        )
         self._bus, self._topics = bus, topics
         self._life = Life("usage")
         self._readers: list[LogReader] = []

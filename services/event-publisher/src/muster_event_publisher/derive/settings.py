@@ -36,6 +36,11 @@ class DeriveSettings(BaseModel):
     rest_windows_max: int = Field(
         1_440, ge=1, description="windows that /ws/v1/usage keeps, back from the newest event (1,440 of 60 s are a day)"
     )
+    rest_root_windows_max: int = Field(
+        10_080,
+        ge=1,
+        description="windows of the root queue that it keeps; the page draws them (10,080 of 60 s: a week)",
+    )
     rest_records_max: int = Field(
         100_000, ge=1, description="records of usage that are kept in memory for it; the oldest windows go first"
     )

@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 
 from muster_bus.log import Record
 from muster_bus.topics import HEADER_EVENT_ID, HEADER_INSTANCE
+from muster_core.config.config import ROOT
 
 from muster_event_publisher.derive.batches import KNOWN_KIND
-from muster_event_publisher.derive.usage import S_IN_NS, Quantities
+from muster_event_publisher.derive.usage import S_IN_NS, Kind, Quantities
 
 # Subjects between two pauses while old windows are dropped: well under a millisecond of work.
 _SLICE = 100
@@ -82,9 +83,11 @@ class UsageTable:
     :param windows_max: windows that are kept per RM, back from the newest event.
     :param records_max: records that are kept in all; the oldest windows are dropped first.
     :param refresh_windows: the same setting as the deriver's.
+    :param root_windows_max: windows of the root queue that are kept, if these are more than ``windows_max``.
     """
 
-    def __init__(self, windows_max: int, records_max: int, refresh_windows: int = 0) -> None:
+    def __init__(self, windows_max: int, records_max: int, refresh_windows: int = 0, root_windows_max: int = 0) -> None:
+        self._root_windows_more = max(root_windows_max - windows_max, 0)
         self._windows_max, self._records_max, self._refresh_windows = windows_max, records_max, refresh_windows
         self._shrink_above = records_max
         self._series: dict[tuple[str, str], dict[str, _Series]] = {}  # (RM, kind) → name → its records
@@ -199,7 +202,9 @@ class UsageTable:
         try:
             # 1. windows that are too old
             while self._due_ns:
-                yield from self._sweep(*self._due_ns.popitem())
+                rm_id, horizon_ns = self._due_ns.popitem()
+                more_ns = self._root_windows_more * self._known[rm_id].window_ns
+                yield from self._sweep(rm_id, horizon_ns, horizon_ns - more_ns)
             # 2. the oldest quarter, where there are too many
             if self._count > self._shrink_above:
                 yield from self._shrink()
@@ -227,20 +232,25 @@ class UsageTable:
             if left < 0:
                 break
         for rm_id, known in list(self._known.items()):
-            yield from self._sweep(rm_id, start_ns + 1 - (start_ns + 1) % known.window_ns + known.window_ns)
+            horizon_ns = start_ns + 1 - (start_ns + 1) % known.window_ns + known.window_ns
+            yield from self._sweep(rm_id, horizon_ns, horizon_ns)
         # The last window of each subject that holds something stays. If these alone exceed the bound, the table does
         # not try again with each record.
         self._shrink_above = max(self._records_max, self._count + self._count // 4)
 
-    def _sweep(self, rm_id: str, horizon_ns: int) -> Iterator[None]:
-        """Drops the windows before the horizon, except the last one of each subject that still holds something."""
+    def _sweep(self, rm_id: str, horizon_ns: int, root_horizon_ns: int) -> Iterator[None]:
+        """Drops the windows before the horizon, except the last one of each subject that still holds something.
+
+        :param root_horizon_ns: that of the root queue.
+        """
         known = self._known[rm_id]
-        for group in [group for (owner, _), group in self._series.items() if owner == rm_id]:
+        for kind, group in [(kind, group) for (owner, kind), group in self._series.items() if owner == rm_id]:
             for name, series in _slowly(group):
                 if series is None:
                     yield
                     continue
-                cut = bisect_left(series.starts, horizon_ns)
+                is_root = kind == Kind.QUEUE and name == ROOT
+                cut = bisect_left(series.starts, root_horizon_ns if is_root else horizon_ns)
                 if cut and series.shown[series.starts[cut - 1]].held:
                     cut -= 1
                 if not cut:
@@ -249,7 +259,8 @@ class UsageTable:
                     del series.shown[start_ns]
                 del series.starts[:cut]
                 self._count -= cut
-                known.from_ns = max(known.from_ns, horizon_ns)
+                if not is_root:
+                    known.from_ns = max(known.from_ns, horizon_ns)
                 if not series.starts:
                     del group[name]
 

@@ -7,7 +7,7 @@ reservation, its right to preempt) are not in the reason; the view reads them fr
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
@@ -16,6 +16,7 @@ from muster_core.model.application import Allocation, Application, Ask, AskGroup
 from muster_core.model.past import Past, PastReason
 from muster_core.model.past import counts as lasts
 from muster_core.model.pending import ask_reason
+from muster_core.model.queue import Queue
 from muster_core.model.reasons import PreemptionNo, Reason, ReasonCode
 from muster_core.model.resources import saturated
 from muster_core.model.states import AppState, QueueState
@@ -24,6 +25,7 @@ from muster_core.partition import Partition
 from muster_rest.shapes.explain import (
     ApplicationHeadDao,
     EpisodeDao,
+    FairShareDao,
     KeptNodeDao,
     NowDao,
     PendingDao,
@@ -36,7 +38,7 @@ from muster_runtime.go_json import go_json
 from muster_state.encoding import REFUSALS_KEPT
 from muster_state.follower import PauseKind, RmInfo, RmState
 
-from muster_view.explain import explain_gang, explain_history, explain_now, explain_preemption
+from muster_view.explain import explain_fair, explain_gang, explain_history, explain_now, explain_preemption
 from muster_view.explain.explain_now import Present
 from muster_view.explain.explain_preemption import Victims
 from muster_view.rest import dao, resource_managers
@@ -172,6 +174,7 @@ class Explainer:
         self._present = Present(partition)
         self._sentences: dict[tuple[int, str], str] = {}
         self._closed: dict[int, Reason] = {}
+        self._shares: dict[Queue, list[FairShareDao]] = {}
         self._holds: dict[int, Reason | None] = {}
         self._kept: dict[int, Reason] = {}  # so that no later reason gets the id() of a deleted one
 
@@ -193,6 +196,8 @@ class Explainer:
         if wanted.reserved_node:
             kept = KeptNodeDao(node=wanted.reserved_node, since=wanted.reserved_ns)
             said.append(f"Node {wanted.reserved_node} is reserved for it.")
+        if wanted.app.queue.fair_uses is not None:
+            said.append(self._place_of(wanted))
         return PendingDao(
             partition=self._partition.name,
             application_id=wanted.app.app_id,
@@ -218,6 +223,13 @@ class Explainer:
             message=" ".join(text for text in said if text),
             **{**explain_gang.figures(reason), "since": since_ns},
         )
+
+    def _place_of(self, wanted: Ask) -> str:
+        """The place of the ask's user in an order by use."""
+        queue = wanted.app.queue
+        if queue not in self._shares:
+            self._shares[queue] = explain_fair.of_queue(self._partition, queue, self._now_ns)
+        return explain_fair.sentence_of_user(queue, wanted.app.user, self._shares[queue])
 
     def _now(self, wanted: Ask, reason: Reason) -> NowDao | None:
         self._kept[id(reason)] = reason
@@ -514,15 +526,18 @@ def _application_sentence(
 # ---- who must go -----------------------------------------------------------------------------------------------------
 
 
-def preempted(state: RmState, now_ns: int) -> Pieces:
-    """Every preempted allocation. ``{"rm": …, "preempted": [PreemptedDao …]}``"""
+def preempted(state: RmState, now_ns: int, ended: Sequence[PreemptedDao] = ()) -> Pieces:
+    """Every preempted allocation. ``{"rm": …, "preempted": [PreemptedDao …], "ended": [PreemptedDao …]}``
+
+    :param ended: those that have ended.
+    """
     yield b'{"rm":%b,"preempted":[' % go_json(state.info.rm_id)
     first = True
     for partition in state.core.partitions.values():
         for piece in small(_still_there(explain_preemption.releasing(partition)), _preempted_by(partition, now_ns)):
             yield piece if first else b"," + piece.removeprefix(b",")
             first = False
-    yield b"]}\n"
+    yield b'],"ended":%b}\n' % go_json(ended)
 
 
 def preemption(partition: Partition, held: Allocation, now_ns: int) -> PreemptedDao | None:

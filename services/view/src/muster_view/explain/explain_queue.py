@@ -17,7 +17,7 @@ from muster_core.partition import Partition
 from muster_core.preemption.preemption_victims import POLICY
 from muster_rest.shapes.explain import GuaranteeDao, QueueDao
 
-from muster_view.explain import explain_gang, explain_history
+from muster_view.explain import explain_fair, explain_gang, explain_history
 from muster_view.explain.explain import Turns, reason_of
 from muster_view.explain.explain_preemption import fence_of
 from muster_view.rest import dao
@@ -72,6 +72,7 @@ def explained(
         priority_offset=policy.priority_offset,
         current_priority=dao.current_priority(partition, queue),
         quota_at=queue.quota_ns,
+        fair_shares=explain_fair.of_queue(partition, queue, now_ns),
         asks=dict(_asks(partition, queue, pause, turns)),
         history=explain_history.of_queue(partition, queue, partial(reason_of, pause=pause, turns=turns), pauses),
         at=now_ns,
@@ -185,6 +186,7 @@ def _message(queue: Queue, found: QueueDao) -> str:
         sentences.append("It has no pending asks.")
     elif shown > 1:
         sentences.append(f"It has {count(waiting, 'pending ask')}.")
+    sentences.append(explain_fair.sentence_of_queue(queue, found.fair_shares))
     sentences += explain_history.sentences(found.history, found.at)
     return " ".join(text for text in sentences if text)
 

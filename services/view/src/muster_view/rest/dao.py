@@ -164,7 +164,7 @@ def queue_tail(partition: Partition, queue: Queue, priority: int, allocating: Al
         running_apps=queue.running_applications - allocating.forming,
         current_priority=priority,
         allocating_accepted_apps=allocating.app_ids,
-        sorting_policy="fifo" if queue.leaf and not queue.fair_apps else "fair",
+        sorting_policy=_order(queue),
         priority_sorting=queue.priority_first,
         preemption_enabled=policy.preemption is not PreemptionPolicy.DISABLED,
         is_preemption_fence=policy.preemption is PreemptionPolicy.FENCE,
@@ -173,6 +173,13 @@ def queue_tail(partition: Partition, queue: Queue, priority: int, allocating: Al
         is_priority_fence=policy.priority_fence,
         priority_offset=policy.priority_offset,
     )
+
+
+def _order(queue: Queue) -> str:
+    """The order of what is in the queue."""
+    if queue.fair_uses is not None:
+        return queue.policy.app_sort.name
+    return "fifo" if queue.leaf and not queue.fair_apps else "fair"
 
 
 def headroom(partition: Partition, queue: Queue) -> Quantities:

@@ -9,18 +9,20 @@ The answer names the id of the next event. A caller whose events are not include
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
 import msgspec
 from muster_core.partition import Partition
+from muster_rest.shapes.explain import PreemptedDao
 from muster_rest.shapes.objects import ObjectStateDao, WantedObject
 from muster_runtime.go_json import go_json, go_text
 from muster_state import state_codec
 from muster_state.follower import RmState
 
 from muster_view.errors import RequestRefused
+from muster_view.explain import explain_preemption
 from muster_view.rest import ids, render
 from muster_view.rest.render import Pieces
 
@@ -28,6 +30,8 @@ from muster_view.rest.render import Pieces
 WANTED_MAX = 1_000
 # Limits for removed objects: bytes in each of the log's partitions, and objects with one name.
 _KEPT_BYTES, _KEPT_OF_NAME = 8 * 1024 * 1024, 4
+# Preempted allocations that have ended, of one RM.
+_PREEMPTED_KEPT = 100
 
 
 class ObjectKey(NamedTuple):
@@ -58,9 +62,13 @@ class Departed:
     def __init__(self) -> None:
         self._known: OrderedDict[ObjectKey, list[ObjectStateDao]] = OrderedDict()
         self._bytes = 0
+        self._preempted: dict[str, deque[PreemptedDao]] = {}
 
     def note(self, rm_id: str, partition: Partition, kind: str, parts: tuple[str, ...]) -> None:
         """Takes an object's tombstone; ``kind`` and ``parts`` are those of its key."""
+        if kind == "alloc":
+            self._note_preempted(rm_id, partition, parts)
+            return
         wanted = _KINDS.get(kind)
         state = _found(partition, WantedObject(wanted, parts[0])) if wanted is not None else None
         if wanted is None or state is None:
@@ -75,6 +83,17 @@ class Departed:
         while self._bytes > _KEPT_BYTES:
             _, oldest = self._known.popitem(last=False)
             self._bytes -= sum(len(each.state) for each in oldest)
+
+    def _note_preempted(self, rm_id: str, partition: Partition, parts: tuple[str, ...]) -> None:
+        app = partition.apps.get(parts[0])
+        held = app.allocations.get(parts[1]) if app is not None else None
+        if held is not None and (why := held.preempted) is not None:
+            told = explain_preemption.preempted(partition, held, why, why.since_ns)
+            self._preempted.setdefault(rm_id, deque(maxlen=_PREEMPTED_KEPT)).append(told)
+
+    def preempted(self, rm_id: str) -> list[PreemptedDao]:
+        """The RM's preempted allocations that have ended since the follower started, the latest last; at most 100."""
+        return list(self._preempted.get(rm_id, ()))
 
     def of(self, key: ObjectKey) -> list[ObjectStateDao]:
         """The removed objects of that name, the latest first."""

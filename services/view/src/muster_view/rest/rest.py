@@ -55,9 +55,10 @@ class ViewRest(Engine):
     ) -> None:
         lookup, yaml = Lookup(source), YamlReading()
         self._judge = Judge(settings.queue_config)
+        self._explanations = Explanations(lookup, source, settings, clock, gate)
         subjects = {
             "applications": Applications(lookup),
-            "explanations": Explanations(lookup, clock),
+            "explanations": self._explanations,
             "external": External(lookup, source),
             "figures": Figures(lookup, source, settings, clock, process_metrics=process_metrics),
             "managers": Managers(lookup, source, yaml, self._judge, clock),
@@ -81,5 +82,6 @@ class ViewRest(Engine):
         super().__init__([(each, endpoint(each)) for each in routes], source, settings, clock, gate)
 
     async def close(self) -> None:
-        """Ends the process that reads configurations."""
+        """Ends the processes that read configurations and make forecasts."""
+        await self._explanations.close()
         await self._judge.close()

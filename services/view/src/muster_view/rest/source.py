@@ -9,6 +9,7 @@ from muster_core.external.external_books import ExternalBooks
 from muster_rest.shapes.events import EventStreamDao
 from muster_rest.shapes.measures import HealthDao
 from muster_state.follower import RmState
+from muster_whatif.when.durations import Learnt
 
 from muster_view.metrics import core_metrics
 from muster_view.rest import object_states
@@ -28,6 +29,10 @@ class Snapshot(Protocol):
 
     def departed(self, rm_id: str) -> object_states.Departed:
         """The last states of an RM's removed objects."""
+        ...
+
+    def learnt(self, rm_id: str) -> Learnt | None:
+        """An RM's allocations that ended, as far as the service has seen it; None: none did."""
         ...
 
     def lag_records(self, rm_id: str | None) -> int:

@@ -8,6 +8,7 @@ Key of the record: <rmID>/<kind>/<id>, with '/' and '%' in rmID and in each part
   kind   id                                   value
   rm     -                                    RmObject           (first in each transaction that concerns the RM)
   reg    -                                    RegistrationObject (after the RmObject, once for each registration)
+  use    <partition>/<leaf>/<user>            FairUseObject      (in leaves with application.sort.policy: fairshare)
   node   <partition>/<nodeID>                 NodeObject
   queue  <partition>/<path>                   QueueObject        (dynamic and draining queues; what the configuration lacks)
   app    <partition>/<applicationID>          ApplicationObject
@@ -17,7 +18,8 @@ Key of the record: <rmID>/<kind>/<id>, with '/' and '%' in rmID and in each part
   source <partition>/<source>                 SourceObject       (external; outlives the RM's registrations)
   ext    <partition>/<source>/<kind>/<id>     ExternalRecord     (an object of the source; likewise)
 
-Sums (usage of nodes, queues, applications, users) are not recorded: each fold computes them.
+Sums (usage of nodes, queues, applications, users) are not recorded: each fold computes them. A decayed sum depends on
+what is gone, and is recorded.
 """
 
 from collections import abc as _abc
@@ -810,6 +812,79 @@ class QueueObject(_message.Message):
 Global___QueueObject: _TypeAlias = QueueObject  # noqa: Y015
 
 @_typing.final
+class FairUseObject(_message.Message):
+    """The decayed use of one user in one leaf (muster_core.model.fair_use). It outlives the RM's registrations."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_FIELD_NUMBER: _builtins.int
+    LEAF_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
+    HALF_LIFE_NS_FIELD_NUMBER: _builtins.int
+    HALVES_FIELD_NUMBER: _builtins.int
+    CHANGED_NS_FIELD_NUMBER: _builtins.int
+    TYPES_FIELD_NUMBER: _builtins.int
+    partition: _builtins.str
+    leaf: _builtins.str
+    """path of the leaf"""
+    user: _builtins.str
+    half_life_ns: _builtins.int
+    """of the leaf"""
+    halves: _builtins.int
+    """the number of half-lives since the epoch in whose units "charged" is"""
+    changed_ns: _builtins.int
+    """the last change of what the user holds"""
+    @_builtins.property
+    def types(self) -> _containers.RepeatedCompositeFieldContainer[Global___FairUseOfType]: ...
+    def __init__(
+        self,
+        *,
+        partition: _builtins.str = ...,
+        leaf: _builtins.str = ...,
+        user: _builtins.str = ...,
+        half_life_ns: _builtins.int = ...,
+        halves: _builtins.int = ...,
+        changed_ns: _builtins.int = ...,
+        types: _abc.Iterable[Global___FairUseOfType] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed_ns", b"changed_ns", "half_life_ns", b"half_life_ns", "halves", b"halves", "leaf", b"leaf", "partition", b"partition", "types", b"types", "user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FairUseObject: _TypeAlias = FairUseObject  # noqa: Y015
+
+@_typing.final
+class FairUseOfType(_message.Message):
+    """Decimal numbers of any size."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESOURCE_TYPE_FIELD_NUMBER: _builtins.int
+    HELD_FIELD_NUMBER: _builtins.int
+    CHARGED_FIELD_NUMBER: _builtins.int
+    resource_type: _builtins.str
+    held: _builtins.str
+    """what the user's allocations in the leaf hold"""
+    charged: _builtins.str
+    """at the changes of "held": what ended less what began, in units of 2^(halves - 40)"""
+    def __init__(
+        self,
+        *,
+        resource_type: _builtins.str = ...,
+        held: _builtins.str = ...,
+        charged: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["charged", b"charged", "held", b"held", "resource_type", b"resource_type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FairUseOfType: _TypeAlias = FairUseOfType  # noqa: Y015
+
+@_typing.final
 class ApplicationObject(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1292,6 +1367,7 @@ class AllocationObject(_message.Message):
     TOLD_NS_FIELD_NUMBER: _builtins.int
     REPLACES_FIELD_NUMBER: _builtins.int
     SOURCE_FIELD_NUMBER: _builtins.int
+    BACKFILLED_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     uuid: _builtins.str
     allocated_ns: _builtins.int
@@ -1317,6 +1393,10 @@ class AllocationObject(_message.Message):
     def replaces(self) -> Global___ReplacedObject:
         """set if it replaced a placeholder"""
 
+    @_builtins.property
+    def backfilled(self) -> Global___BackfilledObject:
+        """set if it was placed on a node that was reserved for another ask"""
+
     def __init__(
         self,
         *,
@@ -1333,16 +1413,50 @@ class AllocationObject(_message.Message):
         told_ns: _builtins.int = ...,
         replaces: Global___ReplacedObject | None = ...,
         source: _builtins.str = ...,
+        backfilled: Global___BackfilledObject | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_replaced_by", b"_replaced_by", "demand", b"demand", "preempted", b"preempted", "replaced_by", b"replaced_by", "replaces", b"replaces"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_replaced_by", b"_replaced_by", "backfilled", b"backfilled", "demand", b"demand", "preempted", b"preempted", "replaced_by", b"replaced_by", "replaces", b"replaces"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_replaced_by", b"_replaced_by", "allocated_ns", b"allocated_ns", "demand", b"demand", "foreign", b"foreign", "node_id", b"node_id", "ordinal", b"ordinal", "preempted", b"preempted", "previous_generation", b"previous_generation", "replaced_by", b"replaced_by", "replaces", b"replaces", "source", b"source", "timed_out", b"timed_out", "told_ns", b"told_ns", "uuid", b"uuid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_replaced_by", b"_replaced_by", "allocated_ns", b"allocated_ns", "backfilled", b"backfilled", "demand", b"demand", "foreign", b"foreign", "node_id", b"node_id", "ordinal", b"ordinal", "preempted", b"preempted", "previous_generation", b"previous_generation", "replaced_by", b"replaced_by", "replaces", b"replaces", "source", b"source", "timed_out", b"timed_out", "told_ns", b"told_ns", "uuid", b"uuid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__replaced_by: _TypeAlias = _typing.Literal["replaced_by"]  # noqa: Y015
     _WhichOneofArgType__replaced_by: _TypeAlias = _typing.Literal["_replaced_by", b"_replaced_by"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__replaced_by) -> _WhichOneofReturnType__replaced_by | None: ...
 
 Global___AllocationObject: _TypeAlias = AllocationObject  # noqa: Y015
+
+@_typing.final
+class BackfilledObject(_message.Message):
+    """The reservation on whose node an allocation was backfilled."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    APPLICATION_ID_FIELD_NUMBER: _builtins.int
+    ALLOCATION_KEY_FIELD_NUMBER: _builtins.int
+    DUE_NS_FIELD_NUMBER: _builtins.int
+    END_NS_FIELD_NUMBER: _builtins.int
+    application_id: _builtins.str
+    """of the ask for which the node was reserved"""
+    allocation_key: _builtins.str
+    due_ns: _builtins.int
+    """when the reservation was due, by declared ends"""
+    end_ns: _builtins.int
+    """when the allocation ends at the latest; after due_ns: the ask fits beside it"""
+    def __init__(
+        self,
+        *,
+        application_id: _builtins.str = ...,
+        allocation_key: _builtins.str = ...,
+        due_ns: _builtins.int = ...,
+        end_ns: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocation_key", b"allocation_key", "application_id", b"application_id", "due_ns", b"due_ns", "end_ns", b"end_ns"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BackfilledObject: _TypeAlias = BackfilledObject  # noqa: Y015
 
 @_typing.final
 class ReplacedObject(_message.Message):

@@ -12,19 +12,24 @@ const CLOCKS_MS = 15 * 60_000;
 /**
  * A button that asks before it acts; null if the reader may not operate the shown RM.
  * @param action pause, resume, drain, undrain or forget
- * @param what about: {label, title, says, verb, query, reason: whether a reason is asked for}
+ * @param what about: {label}, and as for confirm()
  */
 export function button(context, action, what) {
   if (!context.me?.mayOperate) return null;
   return h("button", { type: "button", key: action, on: { click: () => confirm(context, action, what) } }, what.label);
 }
 
-function confirm(context, action, { title, says, verb, query = {}, reason = false }) {
+/**
+ * Asks, acts, and shows the result with its audit line.
+ * @param about {title, says, verb, query, reason: whether a reason is asked for, body: of the request, more: an element
+ * after `says`, told: makes the result's text of the answer, or throws an ApiError if nothing was done}
+ */
+export function confirm(context, action, { title, says, verb, query = {}, reason = false, body, more = null, told = done }) {
   const rm = context.rm;
   const said = h("p", { class: "trouble", role: "alert" });
   const act = h("button", { type: "submit", class: "danger" }, verb);
   const form = h("form", { on: { submit: (event) => { event.preventDefault(); run(); } } },
-    h("h2", { id: "asked" }, title), h("p", {}, says),
+    h("h2", { id: "asked" }, title), h("p", {}, says), more,
     reason ? h("label", { class: "field" }, h("span", { class: "label" }, "Reason, for people"), h("input", { name: "reason", maxlength: 500, autocomplete: "off" })) : null,
     h("p", { class: "note" }, `The audit trail names ${context.me.identity} for it.`), said,
     h("div", { class: "choice" }, act, h("button", { type: "button", on: { click: () => dialog.close() } }, "Cancel")));
@@ -39,11 +44,11 @@ function confirm(context, action, { title, says, verb, query = {}, reason = fals
     try {
       const began = Date.now();
       const before = context.me.role === "admin" ? await newest(context, action, rm, began) : null;
-      const answer = await post(url(["ws", "v1", "operate", action], { rm, ...query, reason: reason ? form.elements.reason.value.trim() : "" }));
-      const done = answer.changed ? answer.description || "Done." : `It was so already. ${answer.description}`;
+      const answer = await post(url(["ws", "v1", "operate", action], { rm, ...query, reason: reason ? form.elements.reason.value.trim() : "" }), body);
+      const result = told(answer);
       const trail = h("p", { class: "note" }, "The audit trail has it; the role admin reads it.");
       form.replaceChildren(
-        h("h2", { id: "asked" }, title), h("p", { role: "status" }, done),
+        h("h2", { id: "asked" }, title), h("p", { role: "status" }, result),
         trail,
         h("div", { class: "choice" }, h("button", { type: "button", autofocus: true, on: { click: () => dialog.close() } }, "Close")));
       form.querySelector("button").focus();
@@ -59,6 +64,10 @@ function confirm(context, action, { title, says, verb, query = {}, reason = fals
       act.disabled = false;
     }
   }
+}
+
+function done(answer) {
+  return answer.changed ? answer.description || "Done." : `It was so already. ${answer.description}`;
 }
 
 /** The newest entry of the trail for such an action of this reader; null: none, or no answer. */

@@ -66,11 +66,11 @@ export async function ask(address, signal, { stream = false } = {}) {
 }
 
 /** The JSON answer to a POST that changes something. The header is one that no page of another host can send. */
-export async function post(address) {
+export async function post(address, body) {
   const headers = { "X-Muster-Operate": "page", ...(token() ? { Authorization: `Bearer ${token()}` } : {}) };
   let response;
   try {
-    response = await fetch(address, { method: "POST", headers, signal: AbortSignal.timeout(TIMEOUT_MS), cache: "no-store", credentials: "same-origin", redirect: "error" });
+    response = await fetch(address, { method: "POST", headers, body, signal: AbortSignal.timeout(TIMEOUT_MS), cache: "no-store", credentials: "same-origin", redirect: "error" });
   } catch {
     throw new ApiError(0, "No answer came: it may be done.");
   }

@@ -6,7 +6,9 @@ import { clock, count, duration } from "./format.js";
 import { hash, parse } from "./route.js";
 import { standing } from "./words.js";
 import * as applications from "./view-applications.js";
+import * as configuration from "./view-configuration.js";
 import * as events from "./view-events.js";
+import * as gangs from "./view-gangs.js";
 import * as health from "./view-health.js";
 import * as nodes from "./view-nodes.js";
 import * as overview from "./view-overview.js";
@@ -15,7 +17,7 @@ import * as queues from "./view-queues.js";
 import * as search from "./view-search.js";
 import { groups, users } from "./view-users.js";
 
-const VIEWS = { overview, queues, applications, users, groups, nodes, pending, events, health, search };
+const VIEWS = { overview, queues, applications, users, groups, nodes, pending, gangs, events, configuration, health, search };
 const THEMES = ["auto", "light", "dark"];
 
 // Each view has its own refresh interval. To spare the server, the page also rests after each answer this many times as
@@ -286,6 +288,7 @@ function draw() {
   const mine = current;
   const main = place("main");
   main.dataset.view = shell.route.view;
+  main.dataset.absent = standing(managerShown()) && shell.route.view !== "health" ? "yes" : "no"; // its figures have no colour
   if (shell.tokenWanted || shell.asksIn) return fill(main, tokenForm());
   if (mine.trouble && !mine.trouble.away && !(mine.trouble.status === 404 && shell.managers?.length === 0)) {
     return fill(main, h("h1", {}, mine.view.title), h("p", { class: "trouble" }, troubleSaid(mine.trouble)), chooseAnother());

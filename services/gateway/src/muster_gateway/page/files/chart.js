@@ -1,7 +1,7 @@
 // Plots over time, as SVG: a line with an area, and its axes.
 
 import { h, s } from "./dom.js";
-import { clock, duration, number } from "./format.js";
+import { clock, day, duration, number } from "./format.js";
 
 const LEFT = 46;
 const RIGHT = 10;
@@ -32,25 +32,26 @@ function ticks(from, to, most) {
 
 /** The axis of times below a plot. */
 function timeAxis(from, to, x, bottom, width) {
-  const short = to - from < 300_000;
+  const label = to - from > 2 * 86_400_000 ? day : (at) => clock(at, { seconds: to - from < 300_000 });
   return ticks(from, to, Math.max(2, Math.floor(width / 90))).map((at) =>
     s("g", {}, s("line", { class: "grid", x1: x(at), x2: x(at), y1: TOP, y2: bottom }),
       // A label at the very edge would be cut off; its line is enough.
-      x(at) - x(from) < 24 || x(to) - x(at) < 24 ? null : s("text", { class: "axis", x: x(at), y: bottom + 15, "text-anchor": "middle" }, clock(at, { seconds: short }))));
+      x(at) - x(from) < 24 || x(to) - x(at) < 24 ? null : s("text", { class: "axis", x: x(at), y: bottom + 15, "text-anchor": "middle" }, label(at))));
 }
 
 /**
  * One figure over time.
  * @param points [[milliseconds, value], …], oldest first
- * @param options title: the figure's name; width: in pixels; stepped: the figure jumps, without a slope in between
+ * @param options title: the figure's name; width: in pixels; begin: where the axis of times begins, null: with the
+ * points; limit: a value that is drawn as a line; empty: what is said without points
  */
-export function plot(points, { title, width, height = 150, kind = "a", now = null }) {
+export function plot(points, { title, width, height = 150, kind = "a", now = null, begin = null, limit = 0, empty = "No sample yet." }) {
   const last = points.at(-1);
-  if (!last) return h("p", { class: "empty" }, "No sample yet. The first one is taken when the view starts.");
+  if (!last) return h("figure", { class: "plot" }, h("figcaption", {}, h("b", {}, title)), h("p", { class: "empty" }, empty));
   const to = Math.max(last[0], now ?? 0);
-  const from = Math.min(points[0][0], to - 60_000);
+  const from = begin ?? Math.min(points[0][0], to - 60_000);
   const values = points.map(([, value]) => value);
-  const levels = steps(Math.max(...values));
+  const levels = steps(Math.max(limit, ...values));
   const top = levels.at(-1);
   const bottom = height - BOTTOM;
   const x = (at) => LEFT + ((at - from) / (to - from || 1)) * (width - LEFT - RIGHT);
@@ -66,7 +67,7 @@ export function plot(points, { title, width, height = 150, kind = "a", now = nul
     const near = points.reduce((best, each) => (Math.abs(each[0] - at) < Math.abs(best[0] - at) ? each : best), last);
     marker.setAttribute("cx", x(near[0]));
     marker.setAttribute("cy", y(near[1]));
-    readout.textContent = `${clock(near[0])}  ${number(near[1])}`;
+    readout.textContent = `${to - from > 86_400_000 ? `${day(near[0])} ` : ""}${clock(near[0])}  ${number(near[1])}`;
   };
   return h("figure", { class: "plot" },
     h("figcaption", {}, h("b", {}, title), " ", h("span", { class: "big" }, number(last[1]))),
@@ -75,6 +76,7 @@ export function plot(points, { title, width, height = 150, kind = "a", now = nul
         s("line", { class: "grid", x1: LEFT, x2: width - RIGHT, y1: y(level), y2: y(level) }),
         s("text", { class: "axis", x: LEFT - 6, y: y(level) + 4, "text-anchor": "end" }, number(level)))),
       timeAxis(from, to, x, bottom, width),
+      limit ? s("line", { class: "limit", x1: LEFT, x2: width - RIGHT, y1: y(limit), y2: y(limit) }) : null,
       points.length > 1 ? s("path", { class: `area ${kind}`, d: area }) : null,
       points.length > 1 ? s("path", { class: `line ${kind}`, d: line }) : null,
       marker, readout));

@@ -10,6 +10,12 @@ export function quantity(type, value, beside = value) {
   return number(value, beside);
 }
 
+/** What a type is drawn in: quantities are divided by `by`, and the axis says the unit. */
+export function drawnIn(type) {
+  if (type === "vcore") return { by: 1000, unit: "cores" };
+  return BYTES.test(type) ? { by: 2 ** 30, unit: `${type}, Gi` } : { by: 1, unit: type };
+}
+
 /** The used part: "299 of 753 cores". */
 export function usedOf(type, used, total) {
   return `${quantity(type, used, total)} of ${quantity(type, total)}${unit(type) ? ` ${unit(type)}` : ""}`;
@@ -126,6 +132,12 @@ export function clock(milliseconds, { millis = false, seconds = true } = {}) {
   const minutes = `${pad(date.getHours())}:${pad(date.getMinutes())}`;
   if (!seconds) return minutes;
   return `${minutes}:${pad(date.getSeconds())}` + (millis ? `.${pad(date.getMilliseconds(), 3)}` : "");
+}
+
+/** The day of the year, in the reader's zone. */
+export function day(milliseconds) {
+  const date = new Date(milliseconds);
+  return `${pad(date.getMonth() + 1)}-${pad(date.getDate())}`;
 }
 
 /** Day and time, in the reader's zone. */

@@ -7,6 +7,8 @@ import { ago, count, duration, grouped, moment, ms, of, resource, types } from "
 import { life } from "./life.js";
 import { absent, chip, dotted, field, figure, options, paged, quantities, sortable } from "./parts.js";
 import { kept, near } from "./rows.js";
+import { ofApplication, progress, since } from "./view-gangs.js";
+import { when } from "./when.js";
 import { reason } from "./words.js";
 
 export const title = "Applications";
@@ -228,8 +230,9 @@ function renderOne(context, { app, why, story, twins, elsewhere }) {
       app.finishedTime ? figure("Took", duration(ms(app.finishedTime - app.submissionTime))) : null,
       figure("Allocations", grouped(held.length), resource(app.usedResource ?? {})),
       figure("Pending asks", grouped(waiting.reduce((sum, each) => sum + each.count, 0)), types(app.pendingResource).length ? resource(app.pendingResource) : null)),
-    waiting.length ? h("section", { class: "card", "aria-labelledby": "whyasks" }, h("h2", { id: "whyasks" }, "Why asks are pending"), whys(waiting), formerly(why.history ?? [], now)) : null,
-    why?.gang ? gang(why) : null,
+    waiting.length ? h("section", { class: "card", "aria-labelledby": "whyasks" }, h("h2", { id: "whyasks" }, "Why asks are pending"), whys(context, waiting), formerly(why.history ?? [], now)) : null,
+    ofApplication(context, why),
+    why?.gang ? gang(why, app) : null,
     h("section", { class: "card", "aria-labelledby": "life" },
       h("h2", { id: "life" }, "Timeline"),
       timeline(found, { width: context.width - 26, rows, now }),
@@ -244,7 +247,7 @@ function renderOne(context, { app, why, story, twins, elsewhere }) {
 }
 
 /** Merges equal sentences. */
-export function whys(asks) {
+export function whys(context, asks) {
   const groups = new Map();
   for (const each of asks) {
     const key = `${each.reason}\n${each.message}`;
@@ -259,7 +262,8 @@ export function whys(asks) {
       h("p", { class: "prose" }, each.message),
       h("p", { class: "note" }, h("b", {}, reason(each.reason)), ` · ${count(each.wanted, "allocation")} of ${resource(each.resource)}`,
         Number.isFinite(each.since) && each.since ? ` · for ${duration(Date.now() - ms(each.since))}` : "",
-        h("span", { class: "keys" }, ` · ${each.keys.slice(0, 3).join(", ")}${each.keys.length > 3 ? ` and ${grouped(each.keys.length - 3)} more` : ""}`)))));
+        h("span", { class: "keys" }, ` · ${each.keys.slice(0, 3).join(", ")}${each.keys.length > 3 ? ` and ${grouped(each.keys.length - 3)} more` : ""}`)),
+      when(context, each))));
 }
 
 /** The earlier reasons of the application's asks, with their times. */
@@ -274,13 +278,10 @@ function formerly(history, now) {
         h("td", { class: "num" }, duration((each.until ? ms(each.until) : now) - ms(each.since)), each.until ? null : h("span", { class: "note" }, "still")))))));
 }
 
-function gang({ gang: found, replacements }) {
+function gang({ gang: found, replacements }, app) {
   return h("section", { class: "card", "aria-labelledby": "gang" },
     h("h2", { id: "gang" }, "Gang"),
-    h("p", { class: "prose" }, found.message),
-    found.taskGroups.map((each) => h("dl", { class: "figures", key: each.taskGroup },
-      figure("Task group", each.taskGroup, `${resource(each.resource)} each`), figure("Placeholders", grouped(each.asked)),
-      [["Pending", each.pending], ["On nodes", each.held], ["Replaced", each.replaced], ["Timed out", each.timedOut], ["Lost", each.lost]].filter(([, value]) => value).map(([name, value]) => figure(name, grouped(value))))),
+    progress(found, since(app)),
     replacements?.length ? h("details", {}, h("summary", {}, count(replacements.length, "replacement")), h("ul", { class: "plain" }, replacements.slice(0, 100).map((each) => h("li", {}, each.message)))) : null);
 }
 

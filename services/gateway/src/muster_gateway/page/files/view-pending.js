@@ -38,7 +38,7 @@ export function render(context, { asks }) {
     shown.map((each) => h("section", { class: "card waits", key: each.id, "aria-label": `Application ${each.id}` },
       h("div", { class: "head" }, h("h2", {}, h("a", { href: context.link("applications", each.id) }, each.id)),
         h("span", { class: "note" }, h("a", { class: "plainlink", href: context.link("queues", each.queue) }, dotted(each.queue)), ` · ${grouped(each.wanted)} wanted`)),
-      whys(each.asks))),
+      whys(context, each.asks))),
     pager,
   ];
 }

@@ -1,9 +1,11 @@
-// The tree of queues: the usage of each against its guarantee and max; and one queue, with its state in words.
+// The tree of queues: the usage of each against its guarantee and max; and one queue, with its state in words. Resource
+// managers of one policy group have one tree: the usage of a queue in each of them.
 
-import { queuePart } from "./api.js";
+import { ApiError, queuePart } from "./api.js";
 import { h } from "./dom.js";
 import { amount, count, duration, grouped, ms } from "./format.js";
 import { absent, chip, figure, quantities } from "./parts.js";
+import { hash } from "./route.js";
 import { grown, rows, uses } from "./tree.js";
 import { reason } from "./words.js";
 
@@ -11,20 +13,42 @@ export const title = "Queues";
 export const every_ms = 2000;
 
 export async function load(context) {
-  const [snapshot, single, position] = await Promise.all([
+  const [snapshot, members, single, position] = await Promise.all([
     context.get(["metrics", "snapshot"], { sections: "queues", partition: context.partition }),
+    group(context),
     context.thing ? context.find(["partition", context.partition, "queue", queuePart(context.thing)]) : null,
     context.thing ? context.find(["explain", "queue", queuePart(context.thing)], { partition: context.partition }) : null,
   ]);
   const elsewhere = context.thing && !position ? await context.elsewhere("queue", queuePart(context.thing)) : [];
-  return { queues: snapshot.queues, single, position, elsewhere };
+  return { queues: snapshot.queues, members, single, position, elsewhere };
 }
 
-export function render(context, { queues, single, position, elsewhere }) {
+/** The other resource managers of the shown one's policy group that the reader may see, with their queues. */
+async function group(context) {
+  const name = managerOf(context)?.policyGroup;
+  const others = context.managers.filter((each) => name && each.policyGroup === name && each.rmID !== context.rm);
+  const found = await Promise.all(others.map(async ({ rmID }) => {
+    try {
+      const { queues } = await context.get(["metrics", "snapshot"], { sections: "queues", partition: context.partition, rm: rmID });
+      return { rmID, queues };
+    } catch (error) {
+      if (error instanceof ApiError && (error.status === 403 || error.status === 404)) return null;
+      throw error;
+    }
+  }));
+  return found.filter(Boolean);
+}
+
+function managerOf(context) {
+  return context.managers.find((each) => each.rmID === context.rm);
+}
+
+export function render(context, { queues, members, single, position, elsewhere }) {
   const tree = grown(queues);
   return [
     h("h1", {}, "Queues"),
     context.thing ? detail(context, queues, single, position, elsewhere) : null,
+    shared(context, tree, members),
     h("p", { class: "legend", "aria-hidden": "true" },
       h("span", { class: "key used" }, "used"), h("span", { class: "key wanted" }, "pending"), h("span", { class: "key mark" }, "guaranteed")),
     h("table", { class: "tree" },
@@ -32,6 +56,24 @@ export function render(context, { queues, single, position, elsewhere }) {
       h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Queue"), h("th", { scope: "col", class: "num" }, "Applications"), h("th", { scope: "col" }, "Used of the max"))),
       h("tbody", {}, rows(context, tree, { chosen: context.thing, cells }))),
   ];
+}
+
+/** The chosen queue, or the root, in each resource manager of the group. */
+function shared(context, tree, members) {
+  const path = context.thing || "root";
+  const mine = { rmID: context.rm, node: tree.get(path) };
+  const others = members.map(({ rmID, queues }) => ({ rmID, node: grown(queues).get(path) }));
+  const found = [mine, ...others].filter((each) => each.node).sort((a, b) => (a.rmID < b.rmID ? -1 : 1));
+  if (!mine.node || found.length < 2) return null;
+  return h("section", { class: "card", "aria-labelledby": "group" },
+    h("h2", { id: "group" }, `${path} in the policy group ${managerOf(context).policyGroup}`),
+    h("table", { class: "tree" },
+      h("caption", { class: "sr" }, `${path} in each resource manager`),
+      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Resource manager"), h("th", { scope: "col", class: "num" }, "Applications"), h("th", { scope: "col" }, "Used of the max"))),
+      h("tbody", {}, found.map(({ rmID, node }) => h("tr", { key: rmID, class: rmID === context.rm ? "chosen" : null },
+        h("th", { scope: "row" }, h("a", { href: hash("queues", context.thing, { rm: rmID, partition: context.params.partition }) }, rmID)),
+        cells(node))))),
+    h("p", { class: "prose" }, "Limits and guarantees hold in each resource manager, not in their sum."));
 }
 
 function cells(node) {

@@ -5,21 +5,33 @@ from __future__ import annotations
 from muster_bus.clock import Clock
 from muster_core.model.application import Application
 from muster_core.partition import Partition
+from muster_state import snapshot
 from muster_state.follower import RmState
+from muster_state.snapshot import Entry
+from muster_whatif.errors import ForecastBusy
+from muster_whatif.when.forecaster import Forecaster, Present
 
 from muster_view.errors import RequestRefused
-from muster_view.explain import explain, explain_node, explain_preemption, explain_queue
+from muster_view.explain import explain, explain_node, explain_preemption, explain_queue, explain_when
 from muster_view.rest import render
 from muster_view.rest.call import Answer, Call
 from muster_view.rest.lookup import Lookup
 from muster_view.rest.parameters import queue_path
+from muster_view.rest.source import Snapshot
+from muster_view.settings import ViewSettings
+from muster_view.turns import FoldGate, Slice
 
 
 class Explanations:
     """The endpoints of explanations. Without a partition in the request they search all partitions."""
 
-    def __init__(self, lookup: Lookup, clock: Clock) -> None:
-        self._lookup, self._clock = lookup, clock
+    def __init__(self, lookup: Lookup, source: Snapshot, settings: ViewSettings, clock: Clock, gate: FoldGate) -> None:
+        self._lookup, self._source, self._settings, self._clock, self._gate = lookup, source, settings, clock, gate
+        self._forecaster = Forecaster(settings.forecast)
+
+    async def close(self) -> None:
+        """Ends the process that makes a forecast."""
+        await self._forecaster.close()
 
     async def pending(self, call: Call) -> Answer:
         return Answer(explain.pending(self._lookup.known(call), self._clock.now_ns()))
@@ -33,6 +45,41 @@ class Explanations:
         if wanted is None:
             raise RequestRefused(404, explain.no_ask(app, call.path["key"], now_ns))
         return Answer(render.body(explain.ask(state, partition, wanted, now_ns)))
+
+    async def when(self, call: Call) -> Answer:
+        state, partition, app = self._explained(call)
+        wanted, now_ns = app.asks.get(call.path["key"]), self._clock.now_ns()
+        if wanted is None:
+            raise RequestRefused(404, explain.no_ask(app, call.path["key"], now_ns))
+        pause = explain.pause_of(state)
+        if pause is not None:
+            return Answer(render.body(explain_when.paused(partition.name, wanted, now_ns, pause.clause())))
+        try:
+            told = await self._forecaster.of(
+                state.info.rm_id, lambda: self._present(state), since_ns=wanted.demand.created_ns
+            )
+        except ForecastBusy as busy:
+            raise RequestRefused(503, str(busy)) from None
+        now_ns = self._clock.now_ns()
+        if told is None:
+            return Answer(render.body(explain_when.making(partition.name, wanted, now_ns)))
+        return Answer(render.body(explain_when.explained(partition.name, wanted, told, now_ns)))
+
+    async def _present(self, state: RmState) -> Present:
+        """Takes a snapshot of an RM, in slices; folding waits meanwhile, up to its limit."""
+        now_ns = max(self._clock.now_ns(), state.info.last_decided_ns)
+        taken: list[Entry] = []
+        left = self._settings.forecast.state_bytes_max
+        slice_ = Slice(self._clock, self._settings.render_slice_ms / 1000)
+        with self._gate.hold():
+            for entry in snapshot.entries(state):
+                taken.append(entry)
+                left -= len(entry[0]) + len(entry[1])
+                if left < 0:
+                    return Present(now_ns, None)
+                if slice_.used_up():
+                    await slice_.rest()
+        return Present(now_ns, taken, self._source.learnt(state.info.rm_id))
 
     async def application(self, call: Call) -> Answer:
         return Answer(explain.application(*self._explained(call, ended=True), self._clock.now_ns()))
@@ -61,7 +108,9 @@ class Explanations:
         raise RequestRefused(404, "Node not found")
 
     async def preempted(self, call: Call) -> Answer:
-        return Answer(explain.preempted(self._lookup.known(call), self._clock.now_ns()))
+        state = self._lookup.known(call)
+        ended = self._source.departed(state.info.rm_id).preempted(state.info.rm_id)
+        return Answer(explain.preempted(state, self._clock.now_ns(), ended))
 
     async def preemption(self, call: Call) -> Answer:
         _, partition, app = self._explained(call)

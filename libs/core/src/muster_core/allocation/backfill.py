@@ -1,0 +1,138 @@
+"""Backfill: an ask that declares how long it runs may use a reserved node, if it surely ends before the reservation is
+due.
+
+A reservation is *due* when the declared ends of what runs on its node make enough room for its ask. If some of it
+declares no end, and the rest is not enough, no one knows when, and nothing is backfilled there. An ask's declared
+duration is its execution time-out, else its application's. The time-out ends the allocation, so the declaration is kept
+in any case. Duration and ends are compared as declared: if others end earlier, the reservation's ask may start earlier
+than due, but never because of backfill later than due.
+
+* ``conservative``: the allocation ends before the reservation is due. So no other ask that waits for the node starts
+  later either.
+* ``easy``: it may also run on, if the reservation's ask still fits beside it when the reservation is due.
+
+Nothing is backfilled on nodes that daemons reserved. No placeholder and no member of a gang is backfilled, and no ask
+of an RM that answers predicates.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from muster_core.config.config import BACKFILL_EASY, BACKFILL_OFF
+from muster_core.config.properties import duration_text
+from muster_core.model.allocation import Backfilled
+from muster_core.model.resources import add, fits
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from muster_core.model.application import Allocation, Application, Ask
+    from muster_core.model.node import Node
+    from muster_core.model.partition_state import PartitionState
+
+MS_NS = 1_000_000
+
+NO_DURATION = "it declares no execution time-out, so it is not backfilled there"
+NOT_DUE = "it is not known when these are due, so nothing is backfilled there"
+
+
+class Backfill:
+    """Finds reserved nodes for asks of one partition that fit on no other node. Changes nothing."""
+
+    def __init__(self, state: PartitionState) -> None:
+        self._state = state
+
+    @property
+    def on(self) -> bool:
+        """Whether the partition backfills."""
+        return self._state.config.backfill != BACKFILL_OFF
+
+    def node_for(self, ask: Ask, now_ns: int) -> tuple[Node, Backfilled] | None:
+        """The reserved node that the ask may use now, and for how long; None: there is none.
+
+        Of several nodes, the one whose reservation is due first, because it leaves longer gaps to longer asks.
+        """
+        duration_ms = declared_ms(ask)
+        if duration_ms <= 0 or ask.demand.required_node or ask.app.gang is not None or ask.refusals is not None:
+            return None
+        end_ns = now_ns + duration_ms * MS_NS
+        easy = self._state.config.backfill == BACKFILL_EASY
+        best: tuple[int, str] | None = None
+        found: tuple[Node, Backfilled] | None = None
+        for node, kept in self._open():
+            if kept is ask or not fits(ask.demand.shape.items, node.available):
+                continue
+            due = due_of(node, kept, now_ns)
+            if due is None:
+                continue
+            due_ns, left = due
+            if end_ns > due_ns and not (easy and fits(ask.demand.shape.items, left)):
+                continue
+            if best is None or (due_ns, node.node_id) < best:
+                best = (due_ns, node.node_id)
+                found = node, Backfilled(kept.app.app_id, kept.key, due_ns, end_ns)
+        return found
+
+    def why_not(self, ask: Ask, now_ns: int) -> str:
+        """Why an ask is not backfilled, although reserved nodes have room: a clause for people."""
+        duration_ms = declared_ms(ask)
+        if duration_ms <= 0:
+            return NO_DURATION
+        if ask.app.gang is not None:
+            return "members of gangs are not backfilled there"
+        for node, kept in self._open():
+            if fits(ask.demand.shape.items, node.available) and due_of(node, kept, now_ns) is not None:
+                return f"its {duration_text(duration_ms * MS_NS)} would last until after these are due"
+        return NOT_DUE
+
+    def _open(self) -> Iterator[tuple[Node, Ask]]:
+        """The reserved nodes on which something may be backfilled, with the ask of the reservation."""
+        for node in self._state.reserved:
+            if len(node.reservations) == 1 and node.usable:
+                (kept,) = node.reservations
+                if not kept.demand.required_node:
+                    yield node, kept
+
+
+def due_of(node: Node, kept: Ask, now_ns: int) -> tuple[int, list[int]] | None:
+    """When the node has room for the ask of its reservation, by declared ends; and what is free beside the ask then.
+    None: it is not known.
+    """
+    items = kept.demand.shape.items
+    free = list(node.available)
+    ends = [(end, held) for held in node.allocations.values() if (end := end_of(held, now_ns)) is not None]
+    ends.sort(key=lambda each: each[0])
+    due_ns, place = now_ns, 0
+    while not fits(items, free):
+        if place == len(ends):
+            return None
+        due_ns = ends[place][0]
+        while place < len(ends) and ends[place][0] == due_ns:
+            add(free, ends[place][1].demand.shape.items)
+            place += 1
+    for number, value in items:
+        free[number] -= value
+    return due_ns, free
+
+
+def end_of(held: Allocation, now_ns: int) -> int | None:
+    """When an allocation ends at the latest, as declared; None: it declares nothing. One that is releasing ends now."""
+    if held.releasing:
+        return now_ns
+    own_ms, app = held.demand.execution_timeout_ms, held.app
+    ends = [held.allocated_ns + own_ms * MS_NS] if own_ms > 0 else []
+    if app is not None and app.started_ns and _app_ms(app) > 0:
+        ends.append(app.started_ns + _app_ms(app) * MS_NS)
+    return max(min(ends), now_ns) if ends else None
+
+
+def declared_ms(ask: Ask) -> int:
+    """How long an allocation of the ask runs at the most, as declared; 0: nothing is declared."""
+    own_ms = ask.demand.execution_timeout_ms
+    return own_ms if own_ms > 0 else max(_app_ms(ask.app), 0)
+
+
+def _app_ms(app: Application) -> int:
+    """The application's execution time-out. (Of a gang, it is the time-out of the placeholders.)"""
+    return app.execution_timeout_ms if app.placeholder_ask is None else 0

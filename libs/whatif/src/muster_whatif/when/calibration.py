@@ -1,0 +1,140 @@
+"""How far forecasts can be trusted: forecasts at moments of a play, held against what the play then did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from muster_core.scheduler import SchedulerCore
+from muster_state import snapshot
+from muster_state.follower import RmInfo, RmState
+
+from muster_whatif.play import BEGIN_NS, Life, play
+from muster_whatif.scenario import Scenario
+from muster_whatif.when.durations import Came, Key, Learnt
+from muster_whatif.when.forecast import RUNS, Forecast, forecast
+from muster_whatif.workload import NS_PER_S, Task, Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A forecast of an ask, and the truth. Seconds from the moment of the forecast; None: later than the horizon.
+
+    :ivar true_s: None: it never started in the play.
+    :ivar times_s: its start in each of the ``runs`` that started it, sorted.
+    """
+
+    task: Task
+    at_s: float
+    earliest_s: float | None
+    likely_s: float | None
+    latest_s: float | None
+    true_s: float | None
+    times_s: Sequence[float]
+    runs: int
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the forecast gave a whole range."""
+        return self.latest_s is not None
+
+    @property
+    def is_within(self) -> bool:
+        """Whether the truth lies in the range that should hold 80 %."""
+        return self.lies_within((self.runs + 1) // 10)
+
+    def lies_within(self, outside: int) -> bool:
+        """Whether the truth lies between the so-many-th earliest and the so-many-th latest run."""
+        if self.true_s is None:
+            return len(self.times_s) <= self.runs - outside
+        low, high = outside - 1, self.runs - outside
+        if low < len(self.times_s) and self.true_s < self.times_s[low]:
+            return False
+        return low < len(self.times_s) and (high >= len(self.times_s) or self.true_s <= self.times_s[high])
+
+
+# Shares that a range should hold, of which the runs of ``RUNS`` have one exactly.
+LEVELS = (20, 40, 60, 80)
+
+
+def coverage(cases: Sequence[Case]) -> dict[int, float]:
+    """Returns for each of LEVELS the share of cases whose truth lies in that range, in percent."""
+    return {
+        level: 100 * sum(each.lies_within((each.runs + 1) * (100 - level) // 200) for each in cases) / len(cases)
+        for level in LEVELS
+    }
+
+
+def calibrate(
+    workload: Workload,
+    scenario: Scenario,
+    moments_s: Sequence[float],
+    *,
+    tick_s: float = 0.0,
+    runs: int = RUNS[0],
+) -> list[Case]:
+    """Plays a workload, and makes a forecast for every pending ask at each moment. Durations are those of tasks that
+    had ended by then.
+    """
+    looked: list[tuple[int, list[snapshot.Entry]]] = []
+
+    def look(core: SchedulerCore, now_ns: int) -> None:
+        info = RmInfo("play", config=scenario.config, life="RUNNING", registered_ns=BEGIN_NS, registrations=1)
+        info.last_decided_ns = now_ns
+        looked.append((now_ns, list(snapshot.entries(RmState(info, core)))))
+
+    played = play(workload, scenario, tick_s=tick_s, look_at_s=moments_s, look=look)
+    cases: list[Case] = []
+    for number, (now_ns, entries) in enumerate(looked):
+        at_s = (now_ns - BEGIN_NS) / NS_PER_S
+        learnt = _ended_by(played.lives.values(), at_s)
+        found = forecast(
+            entries, learnt.known(), now_ns, seed=number, runs=runs, came=learnt.came, since_ns=learnt.since_ns
+        )
+        cases += _cases(found, played.lives, at_s)
+    return cases
+
+
+def _ended_by(lives: Iterable[Life], at_s: float) -> Learnt:
+    learnt = Learnt(BEGIN_NS)
+    for life in sorted(lives, key=lambda each: each.ended_s or 0.0):
+        if life.started_s is None or life.ended_s is None or life.ended_s > at_s:
+            continue
+        task = life.task
+        came_ns = BEGIN_NS + round(task.arrives_s * NS_PER_S)
+        key = Key(task.queue, task.user, "")
+        came = Came(came_ns, key, task.application_id, task.quantities, task.priority, True, True)
+        learnt.note(came, life.ended_s - life.started_s)
+    return learnt
+
+
+def _cases(found: Forecast, lives: dict[str, Life], at_s: float) -> list[Case]:
+    cases = []
+    for (_, _, key), estimate in found.estimates.items():
+        name, separator, _ = key.partition("#")
+        if separator:
+            continue  # a task that runs again: the play keeps its first start
+        life = lives[name]
+
+        def at(moment_ns: int) -> float:
+            return (moment_ns - BEGIN_NS) / NS_PER_S - at_s
+
+        def seconds(moment_ns: int) -> float | None:
+            return at(moment_ns) if moment_ns else None
+
+        true_s = None if life.first_started_s is None else life.first_started_s - at_s
+        times = (estimate.earliest_ns, estimate.likely_ns, estimate.latest_ns)
+        earliest_s, likely_s, latest_s = map(seconds, times)
+        cases.append(
+            Case(
+                life.task,
+                at_s,
+                earliest_s,
+                likely_s,
+                latest_s,
+                true_s,
+                [at(each) for each in estimate.times_ns],
+                found.runs,
+            )
+        )
+    return cases

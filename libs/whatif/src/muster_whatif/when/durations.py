@@ -1,0 +1,196 @@
+"""How long allocations run, and which asks come: learnt from those that ended, and from
+how long the others run already.
+
+Lengths are kept by queue, user and task group. A forecast takes the narrowest group of which enough have ended:
+queue, user and task group; queue and user; queue; all. What runs still counts too: if only short ones have ended so
+far, the lengths of the ended ones alone would be too short (Kaplan and Meier's estimate).
+"""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_right
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from muster_core.model.application import Application
+from muster_core.model.demand import Demand
+
+# Of one key; the newest ones. And of keys; those that were used last.
+KEPT_OF_KEY, KEYS_MAX = 256, 4_096
+# Past asks, of which those that are to come are made.
+CAME_MAX = 1_000
+# So many must have ended in a group, before the next wider one is taken; and in the widest, before nothing is known.
+ENOUGH, ENOUGH_OF_ALL = 20, 5
+_SHORTEST_S = 1e-3
+
+
+class Key(NamedTuple):
+    """Allocations with equal keys are expected to run alike."""
+
+    queue: str
+    user: str
+    task_group: str
+
+
+Wider = tuple[str, ...]
+
+
+class Known(NamedTuple):
+    """The lengths known of a key.
+
+    :ivar ended: so many have ended.
+    :ivar lengths_s: of the newest ones.
+    """
+
+    ended: int
+    lengths_s: Sequence[float]
+
+
+def widening(key: Key) -> tuple[Wider, ...]:
+    """Returns the groups of a key, the narrowest first."""
+    return (tuple(key), (key.queue, key.user), (key.queue,), ())
+
+
+class Came(NamedTuple):
+    """An ask that came in the past.
+
+    :ivar came_ns: when; nanoseconds since the epoch.
+    """
+
+    came_ns: int
+    key: Key
+    application_id: str
+    quantities: Mapping[str, int]
+    priority: int
+    preempts: bool
+    may_be_preempted: bool
+
+
+def came_of(app: Application, demand: Demand) -> Came:
+    """Returns an ask as one that came."""
+    return Came(
+        demand.created_ns,
+        Key(app.queue.path, app.user, demand.task_group),
+        app.app_id,
+        demand.shape.quantities,
+        demand.priority,
+        demand.allow_preempt_other,
+        demand.allow_preempt_self,
+    )
+
+
+class Learnt:
+    """The lengths of ended allocations, in seconds, and when they were asked for. Bounded: the newest ones.
+
+    :ivar since_ns: since when this learns.
+    :ivar came: the newest asks whose allocations have ended.
+    """
+
+    def __init__(self, since_ns: int) -> None:
+        self.since_ns = since_ns
+        self.came: deque[Came] = deque(maxlen=CAME_MAX)
+        self._of: OrderedDict[Key, deque[float]] = OrderedDict()
+        self._ended: dict[Key, int] = {}
+
+    def note(self, came: Came, seconds: float) -> None:
+        """Takes an allocation that ended by itself after so long."""
+        key = came.key
+        self.came.append(came)
+        found = self._of.get(key)
+        if found is None:
+            self._of[key] = found = deque(maxlen=KEPT_OF_KEY)
+            if len(self._of) > KEYS_MAX:
+                oldest, _ = self._of.popitem(last=False)
+                del self._ended[oldest]
+        self._of.move_to_end(key)
+        self._ended[key] = self._ended.get(key, 0) + 1
+        found.append(max(seconds, _SHORTEST_S))
+
+    def known(self) -> dict[Key, Known]:
+        """Returns a copy."""
+        return {key: Known(self._ended[key], list(found)) for key, found in self._of.items()}
+
+
+class Curve:
+    """The share of allocations that run longer than a time, from ended and running ones. Seconds.
+
+    Beyond the longest known time the share halves whenever the time doubles: what has run long goes on for long.
+    """
+
+    def __init__(self, ended: Iterable[tuple[float, float]], running: Iterable[tuple[float, float]]) -> None:
+        """Makes a curve of (seconds, weight)."""
+        moments = sorted(
+            [(each, 0, weight) for each, weight in ended] + [(each, 1, weight) for each, weight in running]
+        )
+        at_risk = sum(weight for _, _, weight in moments)
+        self._times: list[float] = []
+        self._shares: list[float] = []
+        share = 1.0
+        for seconds, censored, weight in moments:
+            if not censored and at_risk > 0:
+                share *= max(1.0 - weight / at_risk, 0.0)
+                self._times.append(seconds)
+                self._shares.append(share)
+            at_risk -= weight
+        self._last_s = max(moments[-1][0] if moments else 1.0, _SHORTEST_S)
+        self._rising = [-each for each in self._shares]
+
+    def length_s(self, elapsed_s: float, dice: random.Random) -> float:
+        """Returns a length at random of an allocation that has run for so long already."""
+        place = bisect_right(self._times, elapsed_s)
+        now = self._shares[place - 1] if place else 1.0
+        if now <= 0.0 or elapsed_s >= self._last_s:
+            return max(elapsed_s, _SHORTEST_S) / (1.0 - dice.random())
+        wanted = now * (1.0 - dice.random())  # in (0, now]
+        index = bisect_right(self._rising, -wanted, lo=place)
+        if index < len(self._times):
+            return self._times[index]
+        return self._last_s * (self._shares[-1] if self._shares else 1.0) / wanted
+
+
+class Lengths:
+    """Draws the lengths of one simulation.
+
+    Each simulation gives each observation another weight (the Bayesian bootstrap), so that few observations make wide
+    ranges.
+
+    :param learnt: of ended allocations; ``running``: for how many seconds the others run.
+    """
+
+    def __init__(
+        self, learnt: Mapping[Key, Known], running: Mapping[Key, Sequence[float]], dice: random.Random
+    ) -> None:
+        self._dice = dice
+        # (length, so many ended allocations that it stands for)
+        self._ended: dict[Wider, list[tuple[float, float]]] = {}
+        for key, (ended, lengths_s) in learnt.items():
+            for group in widening(key):
+                self._ended.setdefault(group, []).extend((each, ended / len(lengths_s)) for each in lengths_s)
+        self._running: dict[Wider, list[float]] = {}
+        for key, elapsed_s in running.items():
+            for group in widening(key):
+                self._running.setdefault(group, []).extend(elapsed_s)
+        self._curves: dict[Wider, Curve] = {}
+
+    def draw_s(self, key: Key, elapsed_s: float = 0.0) -> float | None:
+        """Returns a length of an allocation that has run for so long; None: nothing is known."""
+        group = self.group_of(key)
+        if group is None:
+            return None
+        curve = self._curves.get(group)
+        if curve is None:
+            weight = self._dice.expovariate
+            self._curves[group] = curve = Curve(
+                ((each, stands_for * weight(1.0)) for each, stands_for in self._ended[group]),
+                ((each, weight(1.0)) for each in self._running.get(group, ())),
+            )
+        return curve.length_s(elapsed_s, self._dice)
+
+    def group_of(self, key: Key) -> Wider | None:
+        """Returns the narrowest group of which enough have ended; None: there is none."""
+        for group in widening(key):
+            if len(self._ended.get(group, ())) >= (ENOUGH if group else ENOUGH_OF_ALL):
+                return group
+        return None

@@ -1,0 +1,66 @@
+"""Messages between a service and the process that makes one forecast (``forecaster.py``, ``child.py``).
+
+parent   Situation        once
+child    Made | Failed    once; then the child ends
+"""
+
+from __future__ import annotations
+
+from muster_runtime.channel import Message
+
+
+class LearntLengths(Message):
+    """The lengths known of one key; see ``durations.Known``."""
+
+    queue: str
+    user: str
+    task_group: str
+    ended: int
+    lengths_s: list[float]
+
+
+class Situation(Message):
+    """:param entries: key and value of each record of the RM's state.
+    :param came: past asks as of ``durations.Came``, the key's fields in the place of the key.
+    """
+
+    now_ns: int
+    seed: int
+    cpu_s: float
+    memory_bytes: int
+    entries: list[tuple[bytes, bytes]]
+    learnt: list[LearntLengths]
+    came: list[tuple[int, str, str, str, str, dict[str, int], int, bool, bool]]
+    since_ns: int
+
+
+class OfAsk(Message):
+    """See ``forecast.Estimate``."""
+
+    partition: str
+    application_id: str
+    key: str
+    earliest_ns: int
+    likely_ns: int
+    latest_ns: int
+    started: int
+
+
+class Made(Message):
+    """See ``forecast.Forecast``."""
+
+    asks: list[OfAsk]
+    runs: int
+    unknown: dict[str, int]
+    declared: dict[str, int]
+    learnt: dict[str, int]
+
+
+class Failed(Message):
+    """:param why: a sentence for people."""
+
+    why: str
+
+
+ToParent = Made | Failed
+ToChild = Situation

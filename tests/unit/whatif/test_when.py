@@ -1,0 +1,230 @@
+"""When will it run? Lengths from history, runs of the present state forward, and ranges that hold what they promise."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pytest
+from muster_core.model.commands import AppItem, AskItem, NodeAction, NodeItem, UpdateAllocations, UpdateApplications
+from muster_core.model.commands import UpdateNodes as Nodes
+from muster_core.scheduler import SchedulerCore
+from muster_queue_config.queue_yaml import load_queue_config
+from muster_state import snapshot, state_codec
+from muster_state.follower import RmInfo, RmState
+from muster_whatif.errors import NotForecast
+from muster_whatif.scenario import Scenario
+from muster_whatif.when.calibration import calibrate
+from muster_whatif.when.durations import ENOUGH, KEPT_OF_KEY, Came, Curve, Key, Known, Learnt, Lengths
+from muster_whatif.when.forecast import Forecast, folded, forecast
+from muster_whatif.workloads.generated import Generator, generate
+
+SECOND_NS = 1_000_000_000
+BEGIN_NS = 1_000_000_000 * SECOND_NS
+CONFIG = """
+partitions:
+  - name: default
+    queues:
+      - name: root
+        submitacl: '*'
+        queues: [{name: a, resources: {guaranteed: {vcore: 4}}}, {name: b}]
+"""
+A = Key("root.a", "ann", "")
+
+
+class World:
+    """A core with one node of four cores, and what a view would take of it."""
+
+    def __init__(self, cores: int = 4) -> None:
+        config, _ = load_queue_config(CONFIG)
+        assert config is not None
+        self.core, self.now_ns = SchedulerCore(config), BEGIN_NS
+        self.core.start(self.now_ns)
+        self.core.apply(Nodes((NodeItem("n", NodeAction.CREATE, capacity={"vcore": 1_000 * cores}),)), self.now_ns)
+
+    def app(self, app_id: str, queue: str = "root.a", **more: object) -> None:
+        item = AppItem(app_id, queue, "default", "ann", ("ann",), **more)  # type: ignore[arg-type]
+        self.core.apply(UpdateApplications((item,)), self.now_ns)
+
+    def ask(self, app_id: str, *keys: str, cores: int = 4, runs_s: float = 0, **more: object) -> None:
+        chosen: dict[str, object] = {"execution_timeout_ms": round(1_000 * runs_s), **more}
+        asks = [AskItem(key, app_id, "default", {"vcore": 1_000 * cores}, **chosen) for key in keys]  # type: ignore[arg-type]
+        self.core.apply(UpdateAllocations(asks), self.now_ns)
+
+    def later(self, seconds: float) -> None:
+        self.now_ns += round(seconds * SECOND_NS)
+        while True:
+            self.core.cycle(self.now_ns, 100)
+            if self.core.exhausted:
+                return
+
+    def entries(self) -> list[snapshot.Entry]:
+        info = RmInfo("rm", config=CONFIG, life="RUNNING", registered_ns=BEGIN_NS, registrations=1)
+        info.last_decided_ns = self.now_ns
+        return list(snapshot.entries(RmState(info, self.core)))
+
+    def forecast(self, learnt: Sequence[float] = (), runs: int = 9, **more: object) -> Forecast:
+        known = {A: Known(len(learnt), learnt)} if learnt else {}
+        return forecast(self.entries(), known, self.now_ns, runs=runs, **more)  # type: ignore[arg-type]
+
+    def seconds(self, found: Forecast, app_id: str, key: str) -> tuple[float, float, float]:
+        of = found.estimates["default", app_id, key]
+        times = [
+            (each - self.now_ns) / SECOND_NS if each else -1 for each in (of.earliest_ns, of.likely_ns, of.latest_ns)
+        ]
+        return times[0], times[1], times[2]
+
+
+# ---- lengths ---------------------------------------------------------------------------------------------------------
+
+
+def test_without_running_ones_a_curve_repeats_what_ended() -> None:
+    dice = random.Random(1)
+    curve = Curve([(each, 1.0) for each in (1.0, 2.0, 3.0, 4.0)], [])
+    drawn = [curve.length_s(0.0, dice) for _ in range(4_000)]
+    for value in (1.0, 2.0, 3.0, 4.0):
+        assert 900 < drawn.count(value) < 1_100
+
+
+def test_what_runs_already_is_drawn_longer_than_it_has_run() -> None:
+    dice = random.Random(2)
+    curve = Curve([(each, 1.0) for each in (1.0, 2.0, 30.0, 40.0)], [])
+    assert {curve.length_s(5.0, dice) for _ in range(200)} == {30.0, 40.0}
+    assert all(curve.length_s(100.0, dice) >= 100.0 for _ in range(200)), "longer than anything known"
+
+
+def test_running_ones_lengthen_the_curve() -> None:
+    """Ten have ended after a second, thirty still run after ten: three of four run longer than ten seconds."""
+    dice = random.Random(3)
+    curve = Curve([(1.0, 1.0)] * 10, [(10.0, 1.0)] * 30)
+    drawn = [curve.length_s(0.0, dice) for _ in range(4_000)]
+    assert 900 < sum(1 for each in drawn if each == 1.0) < 1_100
+    assert all(each == 1.0 or each >= 10.0 for each in drawn)
+
+
+def test_the_narrowest_group_with_enough_is_taken() -> None:
+    few, many = [1.0] * (ENOUGH - 1), [9.0] * ENOUGH
+    other = Key("root.a", "ann", "workers")
+    lengths = Lengths({A: Known(len(few), few), other: Known(len(many), many)}, {}, random.Random(1))
+    assert lengths.group_of(other) == tuple(other)
+    assert lengths.group_of(A) == ("root.a", "ann")
+    assert lengths.group_of(Key("root.a", "bob", "")) == ("root.a",)
+    assert lengths.group_of(Key("root.b", "bob", "")) == ()
+    assert Lengths({A: Known(4, [1.0] * 4)}, {}, random.Random(1)).draw_s(A) is None
+
+
+def test_what_is_learnt_is_bounded_and_counts_all() -> None:
+    learnt = Learnt(BEGIN_NS)
+    for number in range(KEPT_OF_KEY + 50):
+        learnt.note(Came(BEGIN_NS, A, "x", {}, 0, False, False), float(number + 1))
+    (known,) = learnt.known().values()
+    assert known.ended == KEPT_OF_KEY + 50
+    assert (known.lengths_s[0], len(known.lengths_s)) == (51.0, KEPT_OF_KEY)
+
+
+# ---- forward ---------------------------------------------------------------------------------------------------------
+
+
+def test_declared_lengths_give_the_moment() -> None:
+    world = World()
+    world.app("x")
+    world.ask("x", "k1", runs_s=100)
+    world.later(0)
+    world.ask("x", "k2", runs_s=50)
+    world.later(1)
+    world.ask("x", "k3")
+    world.later(29)
+    found = world.forecast()
+    assert (found.runs, found.declared["default"], found.unknown["default"]) == (9, 1, 0)
+    assert world.seconds(found, "x", "k2") == (70, 70, 70)
+    assert world.seconds(found, "x", "k3") == (120, 120, 120)
+
+
+def test_lengths_that_nobody_knows_hold_their_room() -> None:
+    world = World()
+    world.app("x")
+    world.ask("x", "k1")
+    world.later(0)
+    world.ask("x", "k2")
+    world.later(1)
+    found = world.forecast()
+    assert (found.unknown["default"], found.estimates["default", "x", "k2"].started) == (1, 0)
+    assert world.seconds(found, "x", "k2") == (-1, -1, -1)
+
+
+def test_learnt_lengths_give_a_range() -> None:
+    world = World()
+    world.app("x")
+    world.ask("x", "k1")
+    world.later(0)
+    world.ask("x", "k2")
+    world.later(15)
+    found = world.forecast([10.0, 20.0, 30.0, 40.0, 50.0], runs=39)
+    earliest_s, likely_s, latest_s = world.seconds(found, "x", "k2")
+    assert found.learnt["default"] == 1
+    assert 5 <= earliest_s <= likely_s <= latest_s
+    assert earliest_s < latest_s
+
+
+def test_a_preemption_that_is_due_is_foreseen() -> None:
+    world = World()
+    world.app("of b", "root.b")
+    world.ask("of b", *(f"k{number}" for number in range(4)), cores=1, runs_s=10_000, allow_preempt_self=True)
+    world.later(0)
+    world.app("x")
+    world.ask("x", "k", cores=1, allow_preempt_other=True, has_preemption_policy=True)
+    world.later(1)
+    earliest_s, _, latest_s = world.seconds(world.forecast(), "x", "k")
+    assert 1 < earliest_s == latest_s < 100, "the preemption has a delay"
+
+
+def test_a_gang_waits_for_room_for_all_of_it() -> None:
+    world = World()
+    world.app("x")
+    world.ask("x", "k1", cores=1, runs_s=40)
+    world.ask("x", "k2", cores=1, runs_s=80)
+    world.later(0)
+    world.app("gang", placeholder_ask={"vcore": 4_000}, gang_style="Soft")
+    world.ask("gang", *(f"p{number}" for number in range(4)), cores=1, task_group="w", placeholder=True)
+    world.ask("gang", *(f"r{number}" for number in range(4)), cores=1, task_group="w", runs_s=5)
+    world.later(10)
+    found = world.forecast()
+    starts = {world.seconds(found, "gang", f"r{number}")[1] for number in range(4)}
+    assert starts == {70.0}
+
+
+def test_a_snapshot_folds_to_the_same_records() -> None:
+    world = World()
+    world.app("x")
+    world.ask("x", "k1", runs_s=100)
+    world.later(0)
+    world.ask("x", "k2", "k3", cores=3)
+    world.later(60)
+    first = world.entries()
+    state = folded(first, world.now_ns)
+    own = (state_codec.RM, state_codec.REGISTRATION)
+    kept = {key: value for key, value in first if key.split(b"/")[1].decode() not in own}
+    again = {key: value for key, value in snapshot.entries(state) if key in kept}
+    assert again == kept
+    assert any(b"/why/" in key for key in kept)
+
+
+def test_too_little_time_is_said() -> None:
+    world = World()
+    clock = iter(range(1_000))
+    with pytest.raises(NotForecast, match="9 are needed"):
+        world.forecast(cpu_s=3.0, spent_s=lambda: float(next(clock)))
+
+
+# ---- calibration -----------------------------------------------------------------------------------------------------
+
+
+def test_ranges_hold_the_truth_in_eight_of_ten_cases() -> None:
+    """The seeds fix every draw, so the share is the same at each run."""
+    loaded = generate(Generator(tasks=400, nodes=4, cores=8, load=1.2, median_run_s=300, seed=5))
+    last_s = loaded.tasks[-1].arrives_s
+    cases = calibrate(loaded, Scenario("s", loaded.config), [last_s * part for part in (0.5, 0.7, 0.9)], runs=19)
+    known = [each for each in cases if each.is_known]
+    within = sum(each.is_within for each in known)
+    assert len(known) > 30
+    assert 0.7 <= within / len(known) <= 0.97

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from simulation.stories import KINDS
+from simulation.manager import CALLBACKS, GANGS
 
 ROOT = Path(__file__).parents[2]
 # libs/compiled/hatch_build.py has the reason of each.
@@ -54,7 +54,8 @@ def test_version_tells_which_form_runs(variable: str, form: str) -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("features", list(KINDS), ids=lambda features: features or "any")
+# (The lives with sources replace a part of the core.)
+@pytest.mark.parametrize("features", ["", GANGS, CALLBACKS], ids=lambda features: features or "any")
 def test_both_forms_lead_the_same_lives_to_the_byte(features: str) -> None:
     arguments = ["-m", "simulation", "--lines", "--with", features, "--seeds", str(LIVES), "--steps", str(STEPS)]
     plain, compiled = ([json.loads(line) for line in run(form, *arguments).splitlines()] for form in FORMS.values())

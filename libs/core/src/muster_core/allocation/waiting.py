@@ -506,9 +506,11 @@ class Waiting:
         # Groups that were not tried, as in a stopped queue, have no recorded reason.
         self._carried.clear()
         for app in self._woken_apps:
-            if app.waiting_at is None and app.reason is not None:
+            reason = app.reason
+            if app.waiting_at is None and reason is not None:
                 self.may_run(app, out, now_ns)
-                app.past, app.reason = ended(app.past, app.reason, now_ns), None
+                if app.reason is reason:
+                    app.past, app.reason = ended(app.past, reason, now_ns), None
                 out.touch(app, self._state.name)
         self._woken_apps.clear()
 

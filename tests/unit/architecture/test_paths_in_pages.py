@@ -26,12 +26,14 @@ def named(text: str) -> list[str]:
 
 
 def is_there(path: str, page: Path) -> bool:
-    """Whether the path exists: from the root, in a package that it names, or in the page's own package."""
+    """Whether the path exists: from the root, beside the page, in a package that it names, or in its own."""
     first, _, rest = path.partition("/")
     if first in FIRST and "/" in path:
         return any(ROOT.glob(path.rstrip("/")))
     if first in PACKAGES:
         return any(PACKAGES[first].glob(rest.rstrip("/"))) if rest else True
+    if (page.parent / path).exists():
+        return True
     own = list((page.parent / "src").glob("muster_*"))
     if not own and rest:
         return True  # no path of ours: an endpoint, a type of content

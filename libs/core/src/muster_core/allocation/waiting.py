@@ -506,11 +506,9 @@ class Waiting:
         # Groups that were not tried, as in a stopped queue, have no recorded reason.
         self._carried.clear()
         for app in self._woken_apps:
-            reason = app.reason
-            if app.waiting_at is None and reason is not None:
+            if app.waiting_at is None and (reason := app.reason) is not None:
                 self.may_run(app, out, now_ns)
-                if app.reason is reason:
-                    app.past, app.reason = ended(app.past, reason, now_ns), None
+                app.past, app.reason = (app.past if app.reason is None else ended(app.past, reason, now_ns)), None
                 out.touch(app, self._state.name)
         self._woken_apps.clear()
 

@@ -327,7 +327,7 @@ BROKEN: dict[str, tuple[Break, set[str]]] = {
 }
 # Lives in which it comes up at once; then all others are tried.
 HINTS = {
-    "stuck for ever": [31],
+    "stuck for ever": [56, 87],
     "gang torn": [26],
     "node not kept": [31],
     "promises kept": [14],

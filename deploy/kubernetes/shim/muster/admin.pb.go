@@ -1131,6 +1131,7 @@ type ExplainRequest struct {
 	//	*ExplainRequest_Queue
 	//	*ExplainRequest_NodeId
 	//	*ExplainRequest_Preemption
+	//	*ExplainRequest_When
 	About         isExplainRequest_About `protobuf_oneof:"about"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1232,6 +1233,15 @@ func (x *ExplainRequest) GetPreemption() *AskId {
 	return nil
 }
 
+func (x *ExplainRequest) GetWhen() *AskId {
+	if x != nil {
+		if x, ok := x.About.(*ExplainRequest_When); ok {
+			return x.When
+		}
+	}
+	return nil
+}
+
 type isExplainRequest_About interface {
 	isExplainRequest_About()
 }
@@ -1256,6 +1266,10 @@ type ExplainRequest_Preemption struct {
 	Preemption *AskId `protobuf:"bytes,7,opt,name=preemption,proto3,oneof"` // of an allocation that was told to go; application_id "": whose key or UUID it is
 }
 
+type ExplainRequest_When struct {
+	When *AskId `protobuf:"bytes,8,opt,name=when,proto3,oneof"` // when a pending ask will start; the answer may be that it is being computed: ask again
+}
+
 func (*ExplainRequest_Ask) isExplainRequest_About() {}
 
 func (*ExplainRequest_ApplicationId) isExplainRequest_About() {}
@@ -1265,6 +1279,8 @@ func (*ExplainRequest_Queue) isExplainRequest_About() {}
 func (*ExplainRequest_NodeId) isExplainRequest_About() {}
 
 func (*ExplainRequest_Preemption) isExplainRequest_About() {}
+
+func (*ExplainRequest_When) isExplainRequest_About() {}
 
 type AskId struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1464,7 +1480,7 @@ const file_muster_v1_admin_proto_rawDesc = "" +
 	"\x10DumpStateRequest\x12\x13\n" +
 	"\x05rm_id\x18\x01 \x01(\tR\x04rmId\"'\n" +
 	"\x11DumpStateResponse\x12\x12\n" +
-	"\x04json\x18\x01 \x01(\fR\x04json\"\x82\x02\n" +
+	"\x04json\x18\x01 \x01(\fR\x04json\"\xaa\x02\n" +
 	"\x0eExplainRequest\x12\x13\n" +
 	"\x05rm_id\x18\x01 \x01(\tR\x04rmId\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\tR\tpartition\x12$\n" +
@@ -1474,7 +1490,8 @@ const file_muster_v1_admin_proto_rawDesc = "" +
 	"\anode_id\x18\x06 \x01(\tH\x00R\x06nodeId\x122\n" +
 	"\n" +
 	"preemption\x18\a \x01(\v2\x10.muster.v1.AskIdH\x00R\n" +
-	"preemptionB\a\n" +
+	"preemption\x12&\n" +
+	"\x04when\x18\b \x01(\v2\x10.muster.v1.AskIdH\x00R\x04whenB\a\n" +
 	"\x05about\"U\n" +
 	"\x05AskId\x12%\n" +
 	"\x0eapplication_id\x18\x01 \x01(\tR\rapplicationId\x12%\n" +
@@ -1542,29 +1559,30 @@ var file_muster_v1_admin_proto_depIdxs = []int32{
 	6,  // 6: muster.v1.ResourceManager.quotas:type_name -> muster.v1.Quota
 	18, // 7: muster.v1.ExplainRequest.ask:type_name -> muster.v1.AskId
 	18, // 8: muster.v1.ExplainRequest.preemption:type_name -> muster.v1.AskId
-	22, // 9: muster.v1.Admin.UpdateConfiguration:input_type -> si.v1.UpdateConfigurationRequest
-	22, // 10: muster.v1.Admin.ValidateConfiguration:input_type -> si.v1.UpdateConfigurationRequest
-	3,  // 11: muster.v1.Admin.ListResourceManagers:input_type -> muster.v1.ListResourceManagersRequest
-	8,  // 12: muster.v1.Admin.PauseResourceManager:input_type -> muster.v1.PauseResourceManagerRequest
-	9,  // 13: muster.v1.Admin.ResumeResourceManager:input_type -> muster.v1.ResumeResourceManagerRequest
-	11, // 14: muster.v1.Admin.ForgetResourceManager:input_type -> muster.v1.ForgetResourceManagerRequest
-	13, // 15: muster.v1.Admin.DrainNode:input_type -> muster.v1.DrainNodeRequest
-	15, // 16: muster.v1.Admin.DumpState:input_type -> muster.v1.DumpStateRequest
-	17, // 17: muster.v1.Admin.Explain:input_type -> muster.v1.ExplainRequest
-	1,  // 18: muster.v1.Admin.UpdateConfiguration:output_type -> muster.v1.UpdateConfigurationResponse
-	1,  // 19: muster.v1.Admin.ValidateConfiguration:output_type -> muster.v1.UpdateConfigurationResponse
-	4,  // 20: muster.v1.Admin.ListResourceManagers:output_type -> muster.v1.ListResourceManagersResponse
-	10, // 21: muster.v1.Admin.PauseResourceManager:output_type -> muster.v1.ResourceManagerAnswer
-	10, // 22: muster.v1.Admin.ResumeResourceManager:output_type -> muster.v1.ResourceManagerAnswer
-	12, // 23: muster.v1.Admin.ForgetResourceManager:output_type -> muster.v1.ForgetResourceManagerResponse
-	14, // 24: muster.v1.Admin.DrainNode:output_type -> muster.v1.DrainNodeResponse
-	16, // 25: muster.v1.Admin.DumpState:output_type -> muster.v1.DumpStateResponse
-	19, // 26: muster.v1.Admin.Explain:output_type -> muster.v1.ExplainResponse
-	18, // [18:27] is the sub-list for method output_type
-	9,  // [9:18] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	18, // 9: muster.v1.ExplainRequest.when:type_name -> muster.v1.AskId
+	22, // 10: muster.v1.Admin.UpdateConfiguration:input_type -> si.v1.UpdateConfigurationRequest
+	22, // 11: muster.v1.Admin.ValidateConfiguration:input_type -> si.v1.UpdateConfigurationRequest
+	3,  // 12: muster.v1.Admin.ListResourceManagers:input_type -> muster.v1.ListResourceManagersRequest
+	8,  // 13: muster.v1.Admin.PauseResourceManager:input_type -> muster.v1.PauseResourceManagerRequest
+	9,  // 14: muster.v1.Admin.ResumeResourceManager:input_type -> muster.v1.ResumeResourceManagerRequest
+	11, // 15: muster.v1.Admin.ForgetResourceManager:input_type -> muster.v1.ForgetResourceManagerRequest
+	13, // 16: muster.v1.Admin.DrainNode:input_type -> muster.v1.DrainNodeRequest
+	15, // 17: muster.v1.Admin.DumpState:input_type -> muster.v1.DumpStateRequest
+	17, // 18: muster.v1.Admin.Explain:input_type -> muster.v1.ExplainRequest
+	1,  // 19: muster.v1.Admin.UpdateConfiguration:output_type -> muster.v1.UpdateConfigurationResponse
+	1,  // 20: muster.v1.Admin.ValidateConfiguration:output_type -> muster.v1.UpdateConfigurationResponse
+	4,  // 21: muster.v1.Admin.ListResourceManagers:output_type -> muster.v1.ListResourceManagersResponse
+	10, // 22: muster.v1.Admin.PauseResourceManager:output_type -> muster.v1.ResourceManagerAnswer
+	10, // 23: muster.v1.Admin.ResumeResourceManager:output_type -> muster.v1.ResourceManagerAnswer
+	12, // 24: muster.v1.Admin.ForgetResourceManager:output_type -> muster.v1.ForgetResourceManagerResponse
+	14, // 25: muster.v1.Admin.DrainNode:output_type -> muster.v1.DrainNodeResponse
+	16, // 26: muster.v1.Admin.DumpState:output_type -> muster.v1.DumpStateResponse
+	19, // 27: muster.v1.Admin.Explain:output_type -> muster.v1.ExplainResponse
+	19, // [19:28] is the sub-list for method output_type
+	10, // [10:19] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_muster_v1_admin_proto_init() }
@@ -1578,6 +1596,7 @@ func file_muster_v1_admin_proto_init() {
 		(*ExplainRequest_Queue)(nil),
 		(*ExplainRequest_NodeId)(nil),
 		(*ExplainRequest_Preemption)(nil),
+		(*ExplainRequest_When)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{

@@ -13,7 +13,7 @@ from muster_bus.backends.memory import MemoryLog
 from muster_bus.errors import LogUnavailable
 from muster_bus.log import LogReader, Record
 from muster_bus.topics import Topics
-from muster_event_publisher import metrics
+from muster_event_publisher import log_search, metrics
 from muster_event_publisher.errors import SearchTooLong
 from muster_event_publisher.events import batch_of
 from muster_event_publisher.log_search import LogSearch, read_range, tail_start
@@ -279,3 +279,32 @@ async def test_an_rm_that_is_registered_is_found_however_long_it_was_quiet(log: 
     assert "quiet" not in await newest(log, 1_000)
     assert (await newest(log, 1_000, registered=["quiet", "busy"]))["quiet"] == list(range(5))
     assert "quiet" not in await newest(log, 1_000, 5_000, registered=["quiet", "busy"])
+
+
+class Faltering:
+    """A reader whose broker is silent before each n-th read, ``times`` times in a row."""
+
+    def __init__(self, inner: LogReader, times: int) -> None:
+        self._inner, self._times, self._left = inner, times, times
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def read(self, records_max: int, timeout_s: float) -> Sequence[Record]:
+        if self._left:
+            self._left -= 1
+            raise LogUnavailable("broker silent for 15 s")
+        self._left = self._times
+        return await self._inner.read(min(records_max, 1_000), timeout_s)
+
+
+async def test_rings_are_filled_though_the_broker_is_silent_now_and_then(
+    log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_search, "_AGAIN_S", 0.0)
+    await Feeder(log, TOPICS).events("rm", range(5_000))
+    patient: Any = Faltering(await log.reader(TOPICS.events, 0), 5)
+    assert [record.offset async for piece in read_range(patient, 0, 5_000) for record in piece] == list(range(5_000))
+    silent: Any = Faltering(await log.reader(TOPICS.events, 0), 6)
+    with pytest.raises(LogUnavailable, match=r"^broker silent for 15 s$"):
+        _ = [piece async for piece in read_range(silent, 0, 5_000)]

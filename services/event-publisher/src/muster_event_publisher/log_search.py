@@ -36,6 +36,8 @@ _READ_TIMEOUT_S = 5.0
 _PIECE, _STEP_MAX = 5_000, 200_000
 # After so many such waits without a record, the log counts as unavailable.
 _ATTEMPTS = 6
+# Pause before the next read from a log that did not answer.
+_AGAIN_S = 1.0
 
 
 class OldEvents(NamedTuple):
@@ -312,12 +314,22 @@ async def tail_start(
 
 
 async def read_range(reader: LogReader, start: int, end: int) -> AsyncIterator[list[Record]]:
-    """The visible records in ``[start, end)``, in pieces, without those that retention deletes meanwhile."""
+    """The visible records in ``[start, end)``, in pieces, without those that retention deletes meanwhile.
+
+    Rings are filled from hundreds of thousands of records, which takes a busy machine minutes. So a broker that is
+    silent for a while ends nothing: the read goes on where it is. Raises LogUnavailable if the log stays away.
+    """
     reader.seek(start)
     attempts = 0
     while reader.position < end:
         try:
             records = list(await reader.read(_PIECE, _READ_TIMEOUT_S))
+        except LogUnavailable:
+            attempts += 1
+            if attempts == _ATTEMPTS:
+                raise
+            await asyncio.sleep(_AGAIN_S)
+            continue
         except OffsetGone as gone:
             if gone.first <= reader.position:
                 raise  # not retention: the end of the log is lost

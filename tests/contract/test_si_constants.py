@@ -40,6 +40,7 @@ ALLOWED = {
         "apps/cli/src/muster_cli/operations.py",
         "apps/cli/src/muster_cli/running.py",
         "apps/cli/src/muster_cli/serving.py",
+        "libs/core/src/muster_core/model/application.py",
         "libs/core/src/muster_core/model/node.py",
     },
     # the name of an attribute (__slots__)

@@ -50,7 +50,10 @@ def test_the_shims_image_has_nothing_but_the_program() -> None:
     final = SHIM[SHIM.rindex("FROM ") :]
     assert "ARG FINAL_IMAGE=scratch" in SHIM
     assert "RUN " not in final
-    assert 'ENTRYPOINT ["/muster-kubernetes-shim"]' in final
+    assert final.startswith("FROM base\n")
+    base = SHIM[SHIM.index("FROM ${FINAL_IMAGE} AS base\n") : SHIM.index("FROM base AS packaged")]
+    assert "RUN " not in base
+    assert 'ENTRYPOINT ["/muster-kubernetes-shim"]' in base
 
 
 def test_the_shim_knows_the_events_that_it_does_not_write() -> None:

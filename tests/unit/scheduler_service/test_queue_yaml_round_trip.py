@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from muster_core import invariants
 from muster_core.config.config import (
+    BACKFILLS,
     ChildTemplateConfig,
     ClusterConfig,
     FilterConfig,
@@ -94,6 +95,7 @@ def _partition(config: PartitionConfig) -> dict[str, Any]:
             "delay": duration_text(config.reservation.delay_ns),
             "timeout": duration_text(config.reservation.timeout_ns),
         },
+        "backfill": config.backfill,
         "usergroupresolver": {"type": config.user_group_resolver},
     }
 
@@ -180,7 +182,8 @@ def _partitions(draw: st.DrawFn, name: str) -> PartitionConfig:
         draw(st.dictionaries(TYPES, st.floats(0, 1e9))),
         draw(st.builds(PreemptionConfig, st.booleans(), st.booleans(), st.booleans())),
         draw(st.builds(ReservationConfig, st.booleans(), st.integers(0, 10**18), st.integers(1, 10**18))),
-        draw(st.sampled_from(["", "os", "ldap"])),
+        backfill=draw(st.sampled_from(BACKFILLS)),
+        user_group_resolver=draw(st.sampled_from(["", "os", "ldap"])),
     )
 
 

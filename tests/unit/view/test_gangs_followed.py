@@ -25,7 +25,7 @@ from simulation.records import RM
 from simulation.run import Law, Run
 from unordered import unordered
 
-SEEDS, STEPS = (0, 1, 9, 18, 19, 25, 31, 56, 84), 80
+SEEDS, STEPS = (7, 11, 1, 9, 18, 25, 31, 56, 84), 80
 
 
 class Followed(Law):

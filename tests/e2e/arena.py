@@ -42,6 +42,7 @@ from integration.gateway_rig import METHODS, PATIENCE_S, Channel, Stream
 from muster_bus.log import OutRecord, Record
 from muster_core import invariants
 from muster_gateway.stream_kind import StreamKind
+from muster_proto.muster.bus.v1 import state_pb2
 from muster_proto.muster.v1 import callbacks_pb2
 from muster_proto.si.v1 import si_pb2 as si
 from muster_runtime import logs
@@ -138,6 +139,13 @@ class Arena:
             for partition, what in published(known.core)
             if b"/rejected/" not in state_codec.key_of(rm_id, partition, what)
         }
+        # (A good ask that lives for a second counts in what its application has used: no input did that.)
+        for partition in known.core.partitions.values():
+            for app in partition.apps.values():
+                key = state_codec.key_of(rm_id, partition.name, app)
+                told = state_pb2.ApplicationObject.FromString(found[key])
+                told.ClearField("usage")
+                found[key] = told.SerializeToString(deterministic=True)
         info = known.info
         found[b"rm"] = repr((info.life, info.registrations, info.config, info.extra_config, info.version)).encode()
         return found

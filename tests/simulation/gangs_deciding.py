@@ -325,7 +325,8 @@ class Deciding(Hearing):
             fits = [each for each in free if wants is None or covers(each.wants, wants)]
             must(not fits, "mismatch", f"{held} goes for {wants}, which fits in {fits[:1]}")
             must(any(not ask.placeholder for ask in like), "mismatch", f"{fact}: no real ask of {wants} is open")
-            ask = min((ask for ask in like if not ask.placeholder), key=lambda ask: ask.order)
+            # (An application's asks come in the order of their priorities, and then of their age.)
+            ask = min((ask for ask in like if not ask.placeholder), key=lambda ask: (-ask.priority, ask.order))
             ask.mismatched = True
             self.tally["told: placeholder mismatched"] += 1
             return

@@ -134,3 +134,18 @@ def test_a_registration_clears_everything() -> None:
     j.clear()
     assert (j.unsent, j.kept, j.unanswered) == (0, 0, 0)
     assert j.lost() == 0
+
+
+def test_a_message_that_was_being_written_when_the_stream_was_lost_may_have_been_taken() -> None:
+    j = journal()
+    j.append(b"1", ["a"])
+    j.append(b"2", ["b"])
+    entry = j.first_unsent()
+    assert entry is not None
+    j.begun(entry)
+    assert j.lost() == 0
+    assert send_all(j) == [b"1", b"2"]
+    assert j.answered("a", numbered=True)
+    assert not j.answered("a", numbered=True)
+    assert j.answered("b", numbered=True)
+    assert j.answered("b", numbered=True)

@@ -29,6 +29,7 @@ class Entry:
     :param payload: serialised, so that later changes of the caller's message have no effect.
     :param keys: of the items that get an answer.
     :param sent_at: monotonic seconds of the last sending.
+    :param is_begun: its writing has begun.
     :param is_taken: an answer to an earlier sending proved that while it was about to be sent again.
     """
 
@@ -37,6 +38,7 @@ class Entry:
     keys: tuple[Hashable, ...]
     sent_at: float = 0.0
     times_sent: int = 0
+    is_begun: bool = False
     is_taken: bool = False
 
 
@@ -116,6 +118,10 @@ class Journal:
         """Returns the seconds until the oldest kept message leaves its window; 0 if there is room."""
         return max(0.0, self._sent[0].sent_at + self._window_s - now) if self._is_full() and self._sent else 0.0
 
+    def begun(self, entry: Entry) -> None:
+        """Records that the writing of a message begins: from now on the gateway may have it."""
+        entry.is_begun = True
+
     def sent(self, entry: Entry, now: float) -> None:
         """Records that a message was written. It was the first unsent one when the writing began."""
         if not self._unsent or self._unsent[0] is not entry:
@@ -130,9 +136,12 @@ class Journal:
 
     def lost(self) -> int:
         """The stream is lost: messages that may not have been taken are unsent again. Returns their number."""
+        if self._unsent and self._unsent[0].is_begun and not self._unsent[0].times_sent:
+            # The stream was lost while it was written: whether the gateway took it is as unknown as of the others.
+            self._unsent[0].times_sent += 1
+            self._repeated.update(dict.fromkeys(self._unsent[0].keys))
         for entry in self._sent:
-            for key in entry.keys:
-                self._repeated[key] = None
+            self._repeated.update(dict.fromkeys(entry.keys))
         while len(self._repeated) > _KEYS_KEPT:
             self._repeated.popitem(last=False)
         count = len(self._sent)

@@ -249,6 +249,7 @@ class RmStream(Generic[R]):
             while True:
                 entry = self.journal.first_unsent()
                 if entry is not None:
+                    self.journal.begun(entry)
                     await call.write(entry.payload)
                     self.journal.sent(entry, self._clock.monotonic())
                     self._metrics.messages_sent += 1

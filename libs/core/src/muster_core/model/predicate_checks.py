@@ -151,7 +151,8 @@ class OpenChecks:
         if check in self.of_asks.get(ask, ()):
             _drop(self.of_asks, ask, check)
             if ask.asking is not None:
-                ask.asking.remove(check.asked)
+                # (This one, not one that is equal: the others keep their order.)
+                del ask.asking[next(place for place, each in enumerate(ask.asking) if each is check.asked)]
                 ask.asking = ask.asking or None
 
 

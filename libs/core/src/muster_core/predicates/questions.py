@@ -439,8 +439,7 @@ class Questions(RefusedNodes):
             return
         if ask.group is not None and ask.group.apart != ask.apart:
             self._asks.leave_group(ask, out)
-        joins = ask.group is None and ask.open > 0
-        if joins:
+        if ask.group is None and ask.open > 0:
             self._asks.enter_group(ask)
             if ask.group is not None:
                 self._waiting.carry(ask.group, past)

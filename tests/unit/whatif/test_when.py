@@ -27,7 +27,10 @@ partitions:
     queues:
       - name: root
         submitacl: '*'
-        queues: [{name: a, resources: {guaranteed: {vcore: 4}}}, {name: b}]
+        queues:
+          - {name: a, resources: {guaranteed: {vcore: 4}}}
+          - {name: b}
+          - {name: c, properties: {application.sort.policy: fairshare}}
 """
 A = Key("root.a", "ann", "")
 
@@ -194,11 +197,13 @@ def test_a_gang_waits_for_room_for_all_of_it() -> None:
 
 
 def test_a_snapshot_folds_to_the_same_records() -> None:
-    world = World()
+    world = World(cores=5)
     world.app("x")
     world.ask("x", "k1", runs_s=100)
     world.later(0)
     world.ask("x", "k2", "k3", cores=3)
+    world.app("y", "root.c")
+    world.ask("y", "k4", cores=1)
     world.later(60)
     first = world.entries()
     state = folded(first, world.now_ns)
@@ -207,6 +212,7 @@ def test_a_snapshot_folds_to_the_same_records() -> None:
     again = {key: value for key, value in snapshot.entries(state) if key in kept}
     assert again == kept
     assert any(b"/why/" in key for key in kept)
+    assert any(b"/use/" in key for key in kept)
 
 
 def test_too_little_time_is_said() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from muster_bus.topics import state_key
+from muster_core.model.application import Application
 from muster_core.model.outcome import Primary
 from muster_core.scheduler import SchedulerCore
 
@@ -41,6 +42,9 @@ def _objects(core: SchedulerCore) -> Iterator[tuple[str, Primary]]:
         queues = list(partition.queues.values())
         for queue in queues:
             yield name, queue
+            for use in list(queue.fair_uses.users.values()) if queue.fair_uses is not None else ():
+                if not use.gone:
+                    yield name, use
         for node in list(partition.nodes.values()):
             if not node.gone:
                 yield name, node
@@ -48,16 +52,20 @@ def _objects(core: SchedulerCore) -> Iterator[tuple[str, Primary]]:
             if not foreign.gone:
                 yield name, foreign
         for app in list(partition.apps.values()):
-            if app.gone:
-                continue
-            yield name, app
-            for ask in list(app.asks.values()):
-                if not ask.gone and not app.gone:
-                    yield name, ask
-            for held in list(app.allocations.values()):
-                if not held.gone and not app.gone:
-                    yield name, held
+            yield from ((name, what) for what in _of_application(app))
         for queue in queues:
             for waitlist in list(queue.waitlists.values()):
                 if waitlist.reason is not None:
                     yield name, waitlist
+
+
+def _of_application(app: Application) -> Iterator[Primary]:
+    if app.gone:
+        return
+    yield app
+    for ask in list(app.asks.values()):
+        if not ask.gone and not app.gone:
+            yield ask
+    for held in list(app.allocations.values()):
+        if not held.gone and not app.gone:
+            yield held

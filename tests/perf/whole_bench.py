@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import signal
 import sys
 import tempfile
 import time
@@ -223,6 +224,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=5.0, help="how long the part flat lasts; 60 for the whole")
     parser.add_argument("--json", type=Path, help="where the result goes; standard output otherwise")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what was started is ended
     parts = options.only.split(",")
     if not set(parts) <= set(PARTS):
         parser.error(f"--only {options.only}: expected some of {', '.join(PARTS)}")

@@ -151,6 +151,11 @@ class Api:
         items = self._call("GET", where, query=query)["items"]
         return [{"kind": kind, **item} for item in items]
 
+    def count(self, kind: str, namespace: str) -> int:
+        """How many objects of a kind a namespace has."""
+        found = self._call("GET", path(kind, namespace), query={"limit": "1"})
+        return len(found["items"]) + int(found["metadata"].get("remainingItemCount", 0))
+
     def patch(self, kind: str, name: str, change: Json, namespace: str = "default", part: str = "") -> Json:
         """Merges a change into an object, or into a part of it such as status."""
         where = path(kind, namespace, name) + (f"/{part}" if part else "")

@@ -89,6 +89,37 @@ def test_a_pod_that_fits_nowhere_says_why(cluster: Rig) -> None:
     assert "root.small" in eventually(skipped, "the pod's condition says SchedulingSkipped")
 
 
+def test_kubectl_describe_says_with_figures_why_a_pod_waits(cluster: Rig) -> None:
+    space = cluster.namespace("described")
+    cluster.nodes(node("described-1", cpu="4"), node("described-2", cpu="6"))
+    cluster.api.create(pod("huge", space, cpu="64", app="huge"))
+    cluster.api.create(pod("over", space, cpu="2", app="over", labels={"queue": "root.small"}))
+
+    def events_of(name: str) -> str:
+        """The last part of what kubectl describes, with one blank between words."""
+        _, _, events = cluster.kubectl("describe", "pod", name, "--namespace", space).partition("\nEvents:")
+        return " ".join(events.split())
+
+    def says(name: str, *texts: str) -> str:
+        return eventually(
+            lambda: all(text in (said := events_of(name)) for text in texts) and said, f"{name}'s events say {texts}"
+        )
+
+    says("huge", "is pending for the requested resources become available: ", "64 cores", "6 cores")
+    # (What more nodes would not help has YuniKorn's other text.)
+    says("over", "the queue quota has been exceed: ", "root.small", "2 cores", "1 core")
+    # Another reason is another event. client-go would count the first one up.
+    cluster.api.create(pod("both", space, cpu="16", app="both", labels={"queue": "root.small"}))
+    says("both", "the queue quota has been exceed: ")
+    try:
+        cluster.configure(cluster.queues.replace("small, resources: {max: {vcore: 1}}", "small"))
+        says("both", "the queue quota has been exceed: ", "16 cores, and the largest node has 6 cores in all")
+    finally:
+        cluster.api.delete("Pod", "both", space, grace_s=0)
+        cluster.api.delete("Pod", "over", space, grace_s=0)
+        cluster.configure(cluster.queues)
+
+
 def test_node_selectors_affinity_and_taints(cluster: Rig) -> None:
     space = cluster.namespace("labels")
     taint = [{"key": "gpu", "value": "yes", "effect": "NoSchedule"}]

@@ -117,6 +117,11 @@ class ControlPlane:
             directory.mkdir(parents=True, exist_ok=True)
             self._ports = free_ports(4)
 
+    @property
+    def pids(self) -> dict[str, int]:
+        """The running processes: etcd, apiserver, controllers. Each one is a session of its own."""
+        return dict(self._pids)
+
     def start(self) -> None:
         """Returns when the apiserver is ready."""
         self._write_files()

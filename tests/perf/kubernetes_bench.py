@@ -142,8 +142,8 @@ def build() -> None:
 
 
 @contextmanager
-def control_plane(directory: Path, scenario: Scenario) -> Iterator[tuple[Api, Path]]:
-    """A new control plane with the scenario's nodes, and the kubeconfig of the shim's account."""
+def control_plane(directory: Path, scenario: Scenario) -> Iterator[tuple[Api, Path, dict[str, int]]]:
+    """A new control plane with the scenario's nodes, the kubeconfig of the shim's account, and its processes."""
     plane = ControlPlane(directory / "cluster")
     plane.start()
     api = Api(plane.kubeconfig)
@@ -159,7 +159,7 @@ def control_plane(directory: Path, scenario: Scenario) -> Iterator[tuple[Api, Pa
         api.create_all([node(f"bench-{i}", cpu="64", memory="256Gi") for i in range(scenario.nodes)])
         kubeconfig = directory / "shim.kubeconfig"
         kubeconfig.write_text(json.dumps(kubeconfig_of(api.cluster, api.token(ACCOUNT, NAMESPACE))))
-        yield api, kubeconfig
+        yield api, kubeconfig, plane.pids
     finally:
         api.close()
         plane.stop()
@@ -197,13 +197,14 @@ def system(
 def run(name: str, scenario: Scenario, directory: Path, program: Path = SHIM_PROGRAM) -> Result:
     """One scenario on one system; ``program``: Muster's shim."""
     with (
-        control_plane(directory, scenario) as (api, kubeconfig),
+        control_plane(directory, scenario) as (api, kubeconfig, sessions),
         system(name, directory, kubeconfig, program) as (processes, metrics),
     ):
         # The shim takes pods when all nodes are registered.
         api.create(pod("probe", SPACE, app="probe"))
         eventually(lambda: api.get("Pod", "probe", SPACE)["spec"].get("nodeName"), "a probe is bound", 300.0)
-        before = {role: cpu_s(process.pid) for role, process in processes.items()}
+        sessions.update({role: process.pid for role, process in processes.items()})
+        before = {role: cpu_s(session) for role, session in sessions.items()}
         waits_before = _allocation_waits(metrics)
         watch = Watch(directory / "cluster" / "admin.kubeconfig")
         eventually(lambda: watch.seen, "the watch works")
@@ -212,7 +213,7 @@ def run(name: str, scenario: Scenario, directory: Path, program: Path = SHIM_PRO
         done = scenario.pods + 1
         eventually(lambda: len(watch.bound) >= done, f"{scenario.pods} pods are bound", RUN_S)
         events, written = _events_end(api)
-        cpu = {role: round(cpu_s(process.pid) - before[role], 1) for role, process in processes.items()}
+        cpu = {role: round(cpu_s(session) - before[role], 1) for role, session in sessions.items()}
         waits = _allocation_waits(metrics)
         watch.close()
     seen = {uid: at for uid, at in watch.seen.items() if uid != probe}

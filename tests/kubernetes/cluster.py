@@ -93,7 +93,7 @@ def kubectl(kubeconfig: Path, *arguments: str, given: str = "") -> str:
     environment = {**os.environ, "KUBECONFIG": str(kubeconfig), "KUBERC": "off"}
     command = [str(program()), "kubectl", *arguments]
     return subprocess.run(
-        command, env=environment, input=given, check=True, stdout=subprocess.PIPE, text=True, timeout=120
+        command, env=environment, input=given, check=True, stdout=subprocess.PIPE, text=True, timeout=300
     ).stdout
 
 

@@ -30,8 +30,8 @@ LEASE_S = 30
 LEASE_FLAGS = (
     "-lease-duration", f"{LEASE_S}s", "-renew-deadline", f"{LEASE_S * 5 // 6}s", "-retry-period", "500ms",
 )  # fmt: skip
-# What a busy machine of two cores needs at most for anything that tests wait for.
-PATIENCE_S = 120.0
+# What a busy machine of two cores needs at most for anything that tests wait for: only a failure takes so long.
+PATIENCE_S = 300.0
 NAMESPACE = "yunikorn"  # of the ConfigMaps and the Lease
 SCHEDULER = "yunikorn"
 CLUSTER = "kubernetes-test"
@@ -159,7 +159,11 @@ class Rig:
             status, health = self.health(http)
             return status == 200 and health["role"] == "leading"
 
-        eventually(well, "the shim works")
+        try:
+            eventually(well, "the shim works")
+        except AssertionError as error:
+            logs = f"the shim's log:\n{self.shim.log_tail()}\nMuster's log:\n{self.muster.log_tail()}"
+            raise AssertionError(f"{error}: {self.health(http)}\n{logs}") from None
 
     def health(self, http: str = "") -> tuple[int, Json]:
         """Status and body of the shim's /health; (0, {}): it does not answer."""

@@ -12,7 +12,7 @@ from kubernetes.api import Api
 from kubernetes.cluster import kubectl
 from kubernetes.rig import ROOT
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(1800)]
 
 KAFKA = "muster.log=kafka,muster.kafka.bootstrapServers=kafka:9092,muster.kafka.sessionsUrl=redis://redis:6379/0"
 VALUES = {

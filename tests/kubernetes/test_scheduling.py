@@ -13,7 +13,7 @@ import pytest
 from kubernetes.kubelets import RUNS, node
 from kubernetes.rig import Rig, conditions, daemon_set, deployment, eventually, job, names, pod
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(1800)]
 
 
 def test_bare_pods_deployments_daemons_and_jobs_run_and_end(cluster: Rig) -> None:

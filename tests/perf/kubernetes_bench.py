@@ -90,6 +90,8 @@ SCENARIOS = (Scenario("small", 100, 4_000), Scenario("large", 1_000, 10_000), Sc
 class Result:
     """Figures of one run. Latencies are milliseconds, from seen to bound; ``cpu_s`` is processor time by process.
 
+    :ivar observed: pods that were seen before they were bound; latencies are theirs. Fewer than all: the apiserver
+        ended the watch, and the next one began with pods that were bound meanwhile.
     :ivar events: those that the system wrote; ``written_s``: seconds from the first pod seen to the last event.
     """
 
@@ -100,6 +102,7 @@ class Result:
     made_per_s: float
     allocation_ms: float | None  # from ask to allocation, the mean; None: the core in process says nothing of it
     share: float | None  # the part of allocation_ms in the mean of seen to bound
+    observed: int
     events: int
     written_s: float
     cpu_s: dict[str, float]
@@ -217,13 +220,13 @@ def run(name: str, scenario: Scenario, directory: Path, program: Path = SHIM_PRO
         waits = _allocation_waits(metrics)
         watch.close()
     seen = {uid: at for uid, at in watch.seen.items() if uid != probe}
-    latencies = sorted((watch.bound[uid] - at) * 1e3 for uid, at in seen.items())
+    latencies = sorted((watch.bound[uid] - at) * 1e3 for uid, at in seen.items() if watch.bound[uid] > at)
     first, last = min(seen.values()), max(watch.bound[uid] for uid in seen)
     allocation_ms = share = None
     if metrics:
         count, total = (now - then for now, then in zip(waits, waits_before, strict=True))
         allocation_ms = total / count * 1e3
-        share = allocation_ms / (sum(latencies) / len(latencies))
+        share = allocation_ms / (sum(latencies) / max(len(latencies), 1) or math.nan)
     return Result(
         pods_per_s=round(len(seen) / (last - first), 1),
         p50_ms=_percentile(latencies, 0.5),
@@ -232,6 +235,7 @@ def run(name: str, scenario: Scenario, directory: Path, program: Path = SHIM_PRO
         made_per_s=round(len(seen) / max(max(seen.values()) - first, 1e-3), 1),
         allocation_ms=None if allocation_ms is None else round(allocation_ms, 1),
         share=None if share is None else round(share, 3),
+        observed=len(latencies),
         events=events,
         written_s=round(written - first, 1),
         cpu_s=cpu,
@@ -270,6 +274,8 @@ def _allocation_waits(metrics: str) -> tuple[float, float]:
 
 
 def _percentile(values: Sequence[float], part: float) -> float:
+    if not values:
+        return math.nan
     return round(values[min(math.ceil(len(values) * part), len(values)) - 1], 1)
 
 

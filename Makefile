@@ -143,6 +143,7 @@ ONLY_WITH_DOCKER = $(shell docker info >/dev/null 2>&1 || echo ' and not docker'
 kubernetes-programs: install-dev
 	@docker info >/dev/null 2>&1 || echo 'Docker is not here: the images are not tested'
 	@$(MAKE) --no-print-directory -C deploy/kubernetes/shim build test
+	@PYTHON=$(abspath $(BIN)/python) scripts/go-check
 	@$(BIN)/python tests/kubernetes/cluster.py build
 	@scripts/helm version --short
 
@@ -184,6 +185,9 @@ check: install-dev ## style, types, who imports whom, stubs, locks, tables of en
 	$(BIN)/python scripts/check-locks
 	$(BIN)/python scripts/route-tables --check
 	$(BIN)/python scripts/command-files --check
+
+go-check: install-dev ## gofmt, go vet and staticcheck of the Go programs, and their stubs (needs Go); a part of kubernetes-test
+	@PYTHON=$(abspath $(BIN)/python) scripts/go-check
 
 format: install-dev ## put the code into its style
 	$(BIN)/ruff check --fix .

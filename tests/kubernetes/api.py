@@ -151,6 +151,11 @@ class Api:
         items = self._call("GET", where, query=query)["items"]
         return [{"kind": kind, **item} for item in items]
 
+    def count(self, kind: str, namespace: str) -> int:
+        """How many objects of a kind a namespace has."""
+        found = self._call("GET", path(kind, namespace), query={"limit": "1"})
+        return len(found["items"]) + int(found["metadata"].get("remainingItemCount", 0))
+
     def patch(self, kind: str, name: str, change: Json, namespace: str = "default", part: str = "") -> Json:
         """Merges a change into an object, or into a part of it such as status."""
         where = path(kind, namespace, name) + (f"/{part}" if part else "")
@@ -202,9 +207,15 @@ class Api:
                 ended.wait(0.2)
 
     def _watch_once(self, kind: str, ended: threading.Event) -> Iterator[tuple[str, Json]]:
-        found = self._call("GET", path(kind, None))
-        for item in found["items"]:
-            yield "ADDED", item
+        # (In pages: an answer with all pods of a large cluster takes a busy apiserver longer than a client waits.)
+        query = {"limit": "500"}
+        while True:
+            found = self._call("GET", path(kind, None), query=query)
+            for item in found["items"]:
+                yield "ADDED", item
+            if not (more := found["metadata"].get("continue")):
+                break
+            query["continue"] = more
         query = {"watch": "true", "resourceVersion": found["metadata"]["resourceVersion"], "timeoutSeconds": "600"}
         timeout = httpx.Timeout(30.0, read=None)
         with self._client.stream("GET", path(kind, None), params=query, timeout=timeout) as answer:

@@ -3,8 +3,8 @@
 1. ``MUSTER_TEST_KUBECONFIG``: the path of a kubeconfig. The cluster must answer, and its user may do everything.
    Tests add nodes to it that do not exist, and play their kubelets (kubelets.py). They make and remove namespaces,
    priority classes and nodes of their own.
-2. etcd, kube-apiserver and kube-controller-manager as processes on this machine. They are one program, ``control``,
-   which is built from Go modules once and kept in ``.cache/kubernetes`` (10 to 20 minutes on two cores).
+2. etcd, kube-apiserver and kube-controller-manager as processes on this machine. They, and kubectl, are one program,
+   ``control``, which is built from Go modules once and kept in ``.cache/kubernetes`` (10 to 20 minutes on two cores).
 3. None: :class:`servers.NoServer` says what is missing.
 
 As a command, for a control plane that lasts::
@@ -88,6 +88,15 @@ def program() -> Path:
         return built
 
 
+def kubectl(kubeconfig: Path, *arguments: str, given: str = "") -> str:
+    """What kubectl of the control plane's version prints. ``given``: its input. Raises CalledProcessError."""
+    environment = {**os.environ, "KUBECONFIG": str(kubeconfig), "KUBERC": "off"}
+    command = [str(program()), "kubectl", *arguments]
+    return subprocess.run(
+        command, env=environment, input=given, check=True, stdout=subprocess.PIPE, text=True, timeout=300
+    ).stdout
+
+
 class ControlPlane:
     """A control plane's processes. Their data, logs and kubeconfigs are in a directory.
 
@@ -107,6 +116,11 @@ class ControlPlane:
         else:
             directory.mkdir(parents=True, exist_ok=True)
             self._ports = free_ports(4)
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """The running processes: etcd, apiserver, controllers. Each one is a session of its own."""
+        return dict(self._pids)
 
     def start(self) -> None:
         """Returns when the apiserver is ready."""

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import yaml
 from kubernetes.api import Api, ApiFailed, Json, retried
-from kubernetes.cluster import kubeconfig_of
+from kubernetes.cluster import kubeconfig_of, kubectl
 from kubernetes.kubelets import FAKE, Kubelets
 from kubernetes.processes import ShimProcess
 from kubernetes.violations import violations
@@ -30,8 +30,8 @@ LEASE_S = 30
 LEASE_FLAGS = (
     "-lease-duration", f"{LEASE_S}s", "-renew-deadline", f"{LEASE_S * 5 // 6}s", "-retry-period", "500ms",
 )  # fmt: skip
-# What a busy machine of two cores needs at most for anything that tests wait for.
-PATIENCE_S = 120.0
+# What a busy machine of two cores needs at most for anything that tests wait for: only a failure takes so long.
+PATIENCE_S = 300.0
 NAMESPACE = "yunikorn"  # of the ConfigMaps and the Lease
 SCHEDULER = "yunikorn"
 CLUSTER = "kubernetes-test"
@@ -77,7 +77,7 @@ class Rig:
     :param settings: more variables of Muster; ``shim_settings``: of the shim.
     :param cluster: the cluster's id, and Muster's name of this RM; ``beside``: the rig whose Muster this one uses.
     :ivar muster, shim: processes; ``api``: of the admin.
-    :ivar settings: more settings of the cluster's ConfigMap.
+    :ivar settings: more settings of the cluster's ConfigMap; ``queues``: the configuration that it began with.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Rig:
         cluster: str = CLUSTER,
         beside: Rig | None = None,
     ) -> None:
-        self.directory, self.cluster = directory, cluster
+        self.directory, self.cluster, self.kubeconfig = directory, cluster, kubeconfig
         directory.mkdir(parents=True, exist_ok=True)
         self.api = Api(kubeconfig)
         self.kubelets = Kubelets(self.api)
@@ -114,7 +114,7 @@ class Rig:
         self.settings: dict[str, str] = {}
         self.namespaces: list[str] = []
         self._made_nodes: set[str] = set()
-        self._queues = queues
+        self.queues = queues
 
     def another_shim(self, port: int) -> ShimProcess:
         """A shim of this cluster, not started."""
@@ -134,7 +134,7 @@ class Rig:
                 self.api.apply(thing)
         token = self.api.token(ACCOUNT, NAMESPACE)
         self.shim_kubeconfig.write_text(json.dumps(kubeconfig_of(self.api.cluster, token)))
-        self.configure(self._queues)
+        self.configure(self.queues)
         if self._owns_muster:
             self.muster.start()
         self.shim.start()
@@ -159,7 +159,11 @@ class Rig:
             status, health = self.health(http)
             return status == 200 and health["role"] == "leading"
 
-        eventually(well, "the shim works")
+        try:
+            eventually(well, "the shim works")
+        except AssertionError as error:
+            logs = f"the shim's log:\n{self.shim.log_tail()}\nMuster's log:\n{self.muster.log_tail()}"
+            raise AssertionError(f"{error}: {self.health(http)}\n{logs}") from None
 
     def health(self, http: str = "") -> tuple[int, Json]:
         """Status and body of the shim's /health; (0, {}): it does not answer."""
@@ -237,6 +241,10 @@ class Rig:
 
         found: list[Json] = eventually(ready, f"{count} pods of {namespace} are placed", within_s)
         return found
+
+    def kubectl(self, *arguments: str, given: str = "") -> str:
+        """What kubectl prints, as the admin. ``given``: its input."""
+        return kubectl(self.kubeconfig, *arguments, given=given)
 
     # ---- Muster's side ---------------------------------------------------------------------------------------------
 

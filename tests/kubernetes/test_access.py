@@ -13,7 +13,7 @@ import yaml
 from kubernetes.kubelets import node
 from kubernetes.rig import NAMESPACE, ROOT, SHIM_PROGRAM, Rig, eventually, packaged, pod
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(1800)]
 
 
 @pytest.fixture

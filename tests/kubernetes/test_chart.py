@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import yaml
 from kubernetes.api import Api
+from kubernetes.cluster import kubectl
 from kubernetes.rig import ROOT
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(1800)]
 
 KAFKA = "muster.log=kafka,muster.kafka.bootstrapServers=kafka:9092,muster.kafka.sessionsUrl=redis://redis:6379/0"
 VALUES = {
@@ -74,6 +75,19 @@ def test_the_apiserver_takes_each_object_strictly(api: Api, name: str) -> None:
         # Another name: objects of other tests are there already.
         thing["metadata"]["name"] = f"check-{thing['metadata']['name']}"
         api.dry_run(thing)
+
+
+def test_kubectl_takes_what_the_guide_applies(api: Api, kubeconfig: Path) -> None:
+    secrets = subprocess.run(
+        [ROOT / "deploy/kubernetes/secrets", "yunikorn"], capture_output=True, text=True, check=True
+    )
+    manifests = ROOT / "deploy" / "kubernetes" / "manifests"
+    texts = [secrets.stdout, *(each.read_text() for each in sorted(manifests.glob("*.yaml")))]
+    for text in texts:
+        command = ("apply", "--dry-run=server", "--validate=strict", "--filename", "-")
+        lines = kubectl(kubeconfig, *command, given=text).splitlines()
+        assert len(lines) == len([thing for thing in yaml.safe_load_all(text) if thing])
+        assert all(line.endswith("(server dry run)") for line in lines), lines
 
 
 def test_the_plain_manifests_are_those_of_the_chart() -> None:

@@ -11,7 +11,7 @@ from kubernetes.kubelets import node
 from kubernetes.rig import Rig, eventually, pod
 from wanting import server_wanted
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(1800)]
 
 GROUP = "company"
 TREE = """

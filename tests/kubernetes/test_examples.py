@@ -11,7 +11,7 @@ from kubernetes.api import Json
 from kubernetes.kubelets import node
 from kubernetes.rig import ROOT, Rig, eventually, names
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(1800)]
 
 EXAMPLES = ROOT / "examples" / "kubernetes"
 

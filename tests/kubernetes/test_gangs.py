@@ -9,7 +9,7 @@ import pytest
 from kubernetes.kubelets import node
 from kubernetes.rig import Rig, eventually, names, pod
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(1800)]
 
 ANNOTATION = "yunikorn.apache.org/"
 

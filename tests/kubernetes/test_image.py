@@ -11,7 +11,7 @@ from kubernetes.kubelets import node
 from kubernetes.rig import LEASE_FLAGS, NAMESPACE, SHIM, Rig, eventually, pod
 from muster_replay.local import LocalProcess, free_ports
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.docker, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.kubernetes, pytest.mark.docker, pytest.mark.timeout(1800)]
 
 # What the chart says of the container (muster.containerSecurity).
 SECURITY = ("--read-only", "--cap-drop=ALL", "--security-opt=no-new-privileges")

@@ -12,7 +12,7 @@ from kubernetes.cluster import ControlPlane
 from kubernetes.kubelets import node
 from kubernetes.rig import Rig, eventually, pod
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(1800)]
 
 VICTIMS = ("shim", "muster", "apiserver") * 2
 WAVE = 167

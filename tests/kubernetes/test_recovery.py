@@ -12,7 +12,7 @@ from kubernetes.kubelets import node
 from kubernetes.rig import Rig, eventually, pod
 from muster_replay.local import LocalProcess, free_ports
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(1800)]
 
 PODS = 300
 
@@ -152,7 +152,7 @@ def test_another_shim_takes_over(cluster: Rig, bindings: Bindings) -> None:
         some_are_placed(cluster, space, PODS // 4)
         # (The Lease stays, and the standby waits for its end.)
         LocalProcess.kill(cluster.shim)
-        eventually(lambda: cluster.health(http)[1].get("role") == "leading", "the standby leads", 240)
+        eventually(lambda: cluster.health(http)[1].get("role") == "leading", "the standby leads")
         cluster.all_placed(space, PODS)
         cluster.settled()
         assert bindings.twice() == {}

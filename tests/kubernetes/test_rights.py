@@ -14,7 +14,7 @@ from kubernetes.cluster import ControlPlane
 from kubernetes.kubelets import node
 from kubernetes.rig import ACCOUNT, LEASE, NAMESPACE, Rig, conditions, eventually, packaged, pod
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(1800)]
 
 # Verb, group, resource.
 Right = tuple[str, str, str]

@@ -8,6 +8,7 @@ Both systems are YuniKorn's shim 1.8.0 from the same Go module, with the rights 
 They run alternately, each time on a new control plane (tests/kubernetes/cluster.py). Deployments make the pods, and
 nodes have no kubelets. "seen" is the moment at which a watch brings the pod, "bound" the one at which it brings the
 pod's node; both are taken by the same watch in this process. Control plane, system and this process share the machine.
+A run ends when the pods' events are written, too: they take most of the apiserver's time, and may come after bindings.
 
 .venv/bin/python -m tests.perf.kubernetes_bench [--rounds 3] [--only small,large,steady] [--on muster,yunikorn]
 """
@@ -26,7 +27,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -67,6 +68,7 @@ partitions:
 """
 SPACE = "bench"
 RUN_S = 900.0
+EVENTS_QUIET_S = 5.0
 
 console = Console(stderr=True, width=160)
 
@@ -86,7 +88,12 @@ SCENARIOS = (Scenario("small", 100, 4_000), Scenario("large", 1_000, 10_000), Sc
 
 @dataclass(slots=True)
 class Result:
-    """Figures of one run. Latencies are milliseconds, from seen to bound; ``cpu_s`` is processor time by process."""
+    """Figures of one run. Latencies are milliseconds, from seen to bound; ``cpu_s`` is processor time by process.
+
+    :ivar observed: pods that were seen before they were bound; latencies are theirs. Fewer than all: the apiserver
+        ended the watch, and the next one began with pods that were bound meanwhile.
+    :ivar events: those that the system wrote; ``written_s``: seconds from the first pod seen to the last event.
+    """
 
     pods_per_s: float
     p50_ms: float
@@ -95,6 +102,9 @@ class Result:
     made_per_s: float
     allocation_ms: float | None  # from ask to allocation, the mean; None: the core in process says nothing of it
     share: float | None  # the part of allocation_ms in the mean of seen to bound
+    observed: int
+    events: int
+    written_s: float
     cpu_s: dict[str, float]
 
 
@@ -135,8 +145,8 @@ def build() -> None:
 
 
 @contextmanager
-def control_plane(directory: Path, scenario: Scenario) -> Iterator[tuple[Api, Path]]:
-    """A new control plane with the scenario's nodes, and the kubeconfig of the shim's account."""
+def control_plane(directory: Path, scenario: Scenario) -> Iterator[tuple[Api, Path, dict[str, int]]]:
+    """A new control plane with the scenario's nodes, the kubeconfig of the shim's account, and its processes."""
     plane = ControlPlane(directory / "cluster")
     plane.start()
     api = Api(plane.kubeconfig)
@@ -152,14 +162,16 @@ def control_plane(directory: Path, scenario: Scenario) -> Iterator[tuple[Api, Pa
         api.create_all([node(f"bench-{i}", cpu="64", memory="256Gi") for i in range(scenario.nodes)])
         kubeconfig = directory / "shim.kubeconfig"
         kubeconfig.write_text(json.dumps(kubeconfig_of(api.cluster, api.token(ACCOUNT, NAMESPACE))))
-        yield api, kubeconfig
+        yield api, kubeconfig, plane.pids
     finally:
         api.close()
         plane.stop()
 
 
 @contextmanager
-def system(name: str, directory: Path, kubeconfig: Path) -> Iterator[tuple[dict[str, LocalProcess], str]]:
+def system(
+    name: str, directory: Path, kubeconfig: Path, program: Path = SHIM_PROGRAM
+) -> Iterator[tuple[dict[str, LocalProcess], str]]:
     """Starts a system. Yields its processes by role, and the address of the shim's metrics ("": none)."""
     environment = {"KUBECONFIG": str(kubeconfig), "NAMESPACE": NAMESPACE}
     processes: dict[str, LocalProcess] = {}
@@ -173,7 +185,7 @@ def system(name: str, directory: Path, kubeconfig: Path) -> Iterator[tuple[dict[
         up = ["up", "--data-dir", str(directory / "data"), "--grpc-address", grpc]
         up += ["--http-address", f"127.0.0.1:{http_port}"]
         processes["muster"] = LocalProcess(muster_command(*up), directory / "muster.log")
-        shim = [str(SHIM_PROGRAM), "-gateway", grpc, "-http-address", f"127.0.0.1:{shim_port}"]
+        shim = [str(program), "-gateway", grpc, "-http-address", f"127.0.0.1:{shim_port}"]
         shim += ["-lease-duration", "120s", "-renew-deadline", "90s"]
         processes["shim"] = LocalProcess(shim, directory / "shim.log", environment)
     try:
@@ -185,16 +197,17 @@ def system(name: str, directory: Path, kubeconfig: Path) -> Iterator[tuple[dict[
             process.stop(10.0)
 
 
-def run(name: str, scenario: Scenario, directory: Path) -> Result:
-    """One scenario on one system."""
+def run(name: str, scenario: Scenario, directory: Path, program: Path = SHIM_PROGRAM) -> Result:
+    """One scenario on one system; ``program``: Muster's shim."""
     with (
-        control_plane(directory, scenario) as (api, kubeconfig),
-        system(name, directory, kubeconfig) as (processes, metrics),
+        control_plane(directory, scenario) as (api, kubeconfig, sessions),
+        system(name, directory, kubeconfig, program) as (processes, metrics),
     ):
         # The shim takes pods when all nodes are registered.
         api.create(pod("probe", SPACE, app="probe"))
         eventually(lambda: api.get("Pod", "probe", SPACE)["spec"].get("nodeName"), "a probe is bound", 300.0)
-        before = {role: cpu_s(process.pid) for role, process in processes.items()}
+        sessions.update({role: process.pid for role, process in processes.items()})
+        before = {role: cpu_s(session) for role, session in sessions.items()}
         waits_before = _allocation_waits(metrics)
         watch = Watch(directory / "cluster" / "admin.kubeconfig")
         eventually(lambda: watch.seen, "the watch works")
@@ -202,17 +215,18 @@ def run(name: str, scenario: Scenario, directory: Path) -> Result:
         _make(api, scenario)
         done = scenario.pods + 1
         eventually(lambda: len(watch.bound) >= done, f"{scenario.pods} pods are bound", RUN_S)
-        cpu = {role: round(cpu_s(process.pid) - before[role], 1) for role, process in processes.items()}
+        events, written = _events_end(api)
+        cpu = {role: round(cpu_s(session) - before[role], 1) for role, session in sessions.items()}
         waits = _allocation_waits(metrics)
         watch.close()
     seen = {uid: at for uid, at in watch.seen.items() if uid != probe}
-    latencies = sorted((watch.bound[uid] - at) * 1e3 for uid, at in seen.items())
+    latencies = sorted((watch.bound[uid] - at) * 1e3 for uid, at in seen.items() if watch.bound[uid] > at)
     first, last = min(seen.values()), max(watch.bound[uid] for uid in seen)
     allocation_ms = share = None
     if metrics:
         count, total = (now - then for now, then in zip(waits, waits_before, strict=True))
         allocation_ms = total / count * 1e3
-        share = allocation_ms / (sum(latencies) / len(latencies))
+        share = allocation_ms / (sum(latencies) / max(len(latencies), 1) or math.nan)
     return Result(
         pods_per_s=round(len(seen) / (last - first), 1),
         p50_ms=_percentile(latencies, 0.5),
@@ -221,6 +235,9 @@ def run(name: str, scenario: Scenario, directory: Path) -> Result:
         made_per_s=round(len(seen) / max(max(seen.values()) - first, 1e-3), 1),
         allocation_ms=None if allocation_ms is None else round(allocation_ms, 1),
         share=None if share is None else round(share, 3),
+        observed=len(latencies),
+        events=events,
+        written_s=round(written - first, 1),
         cpu_s=cpu,
     )
 
@@ -237,6 +254,16 @@ def _make(api: Api, scenario: Scenario) -> None:
         api.create(pod(f"p{i}", SPACE, app=f"bench-{i % 40}", cpu="50m", memory="64Mi"))
 
 
+def _events_end(api: Api) -> tuple[int, float]:
+    """How many events there are when no more come, and when the last one came."""
+    count, at = 0, time.monotonic()
+    while time.monotonic() - at < EVENTS_QUIET_S:
+        if (now := api.count("Event", SPACE)) > count:
+            count, at = now, time.monotonic()
+        time.sleep(0.25)
+    return count, at
+
+
 def _allocation_waits(metrics: str) -> tuple[float, float]:
     """Count and sum (seconds) of the shim's histogram."""
     if not metrics:
@@ -247,6 +274,8 @@ def _allocation_waits(metrics: str) -> tuple[float, float]:
 
 
 def _percentile(values: Sequence[float], part: float) -> float:
+    if not values:
+        return math.nan
     return round(values[min(math.ceil(len(values) * part), len(values)) - 1], 1)
 
 
@@ -266,7 +295,7 @@ def cpu_s(session: int) -> float:
 def medians(results: Sequence[Result]) -> Json:
     """The median of each figure over rounds."""
     found: Json = {}
-    for field in ("pods_per_s", "p50_ms", "p90_ms", "p99_ms", "made_per_s", "allocation_ms", "share"):
+    for field in (each.name for each in fields(Result) if each.name != "cpu_s"):
         values = [value for each in results if (value := getattr(each, field)) is not None]
         found[field] = median(values) if values else None
     found["cpu_s"] = {role: median(each.cpu_s[role] for each in results) for role in results[0].cpu_s}
@@ -276,16 +305,18 @@ def medians(results: Sequence[Result]) -> Json:
 def show(found: dict[str, dict[str, Any]]) -> None:
     """Prints the medians."""
     table = Table(title="medians", title_justify="left")
-    for column in ("scenario", "system", "pods/s", "made/s", "p50 ms", "p90 ms", "p99 ms", "allocation ms", "share"):
-        table.add_column(column, justify="left" if column in ("scenario", "system") else "right")
-    table.add_column("processor s")
+    columns = "scenario, system, pods/s, made/s, p50 ms, p90 ms, p99 ms, allocation ms, share, events s, processor s"
+    for column in columns.split(", "):
+        table.add_column(column, justify="left" if column in ("scenario", "system", "processor s") else "right")
     for scenario, systems in found.items():
         for name, entry in systems.items():
             m = entry["median"]
             cpu = ", ".join(f"{role} {value:g}" for role, value in m["cpu_s"].items())
             figures = [m[f] for f in ("pods_per_s", "made_per_s", "p50_ms", "p90_ms", "p99_ms", "allocation_ms")]
             share = "" if m["share"] is None else f"{m['share']:.1%}"
-            table.add_row(scenario, name, *("" if f is None else f"{f:,.0f}" for f in figures), share, cpu)
+            written = f"{m['written_s']:.1f}"
+            row = ("" if f is None else f"{f:,.0f}" for f in figures)
+            table.add_row(scenario, name, *row, share, written, cpu)
     console.print(table)
 
 
@@ -294,20 +325,24 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default=",".join(each.name for each in SCENARIOS))
     parser.add_argument("--on", default=",".join(SYSTEMS))
+    parser.add_argument("--before", type=Path, help="another build of Muster's shim, as one more system")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     build()
+    systems = dict.fromkeys(given.on.split(","), SHIM_PROGRAM)
+    if given.before:
+        systems["before"] = given.before.resolve()
     facts = machine()
     found: dict[str, dict[str, Any]] = {}
     for scenario in SCENARIOS:
         if scenario.name not in given.only.split(","):
             continue
-        runs: dict[str, list[Result]] = {name: [] for name in given.on.split(",")}
+        runs: dict[str, list[Result]] = {name: [] for name in systems}
         for round_ in range(given.rounds):
             # The first one of a round changes: none always finds the warmer machine.
             for name in list(runs)[:: -1 if round_ % 2 else 1]:
                 with tempfile.TemporaryDirectory() as directory:
-                    result = run(name, scenario, Path(directory))
+                    result = run(name, scenario, Path(directory), systems[name])
                 runs[name].append(result)
                 console.print(f"{scenario.name}, round {round_ + 1}, {name}: {asdict(result)}")
                 found[scenario.name] = {

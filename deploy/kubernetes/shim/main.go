@@ -17,11 +17,11 @@ import (
 	"time"
 
 	"github.com/apache/yunikorn-k8shim/pkg/client"
+	"github.com/apache/yunikorn-k8shim/pkg/common/constants"
 	"github.com/apache/yunikorn-k8shim/pkg/common/utils"
 	"github.com/apache/yunikorn-k8shim/pkg/conf"
 	"github.com/apache/yunikorn-k8shim/pkg/log"
 	"github.com/apache/yunikorn-k8shim/pkg/plugin/predicates"
-	"github.com/apache/yunikorn-k8shim/pkg/shim"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"go.uber.org/zap"
@@ -29,6 +29,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/kubernetes"
 
+	"muster/kubernetes/shim/internal/events"
 	"muster/kubernetes/shim/internal/gateway"
 	"muster/kubernetes/shim/internal/lead"
 	"muster/kubernetes/shim/internal/serve"
@@ -199,7 +200,17 @@ func (w *worker) begin() {
 	}
 	w.scheduler.Store(scheduler)
 	w.state.Watch(scheduler.Open)
-	began := shim.NewShimScheduler(scheduler, conf.GetSchedulerConf(), w.configMaps)
+	// (Events wait for the apiserver in a client of their own, and hold nothing else up.)
+	writer, err := newClient()
+	if err == nil {
+		err = events.Start(context.Background(), writer, constants.SchedulerName, scheduler.Unplaced, w.registry)
+	}
+	if err != nil {
+		w.log.Error("cannot write events", zap.Error(err))
+		w.end(1)
+		return
+	}
+	began := newShim(scheduler, cluster.kube, w.configMaps)
 	cluster.begun.Store(began)
 	if err := began.Run(); err != nil {
 		w.log.Error("the shim does not start", zap.Error(err))

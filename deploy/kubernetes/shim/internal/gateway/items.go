@@ -36,10 +36,11 @@ func sequenceOf(response proto.Message) uint64 {
 	return 0
 }
 
-// piece is a part of a request, and the keys of its items that answers name.
+// piece is a part of a request, and the keys of its items that answers name. Pieces that join may be sent as one message.
 type piece struct {
 	message proto.Message
 	keys    []string
+	joins   bool
 }
 
 // Keys of the journal. An ask and its release are proved by different answers.
@@ -53,7 +54,7 @@ func releaseKey(release *si.AllocationRelease) string {
 
 func allocationPieces(rmID string, request *si.AllocationRequest) []piece {
 	var pieces []piece
-	// Releases come first, as within one message (docs/resource-managers.md, Messages).
+	// Releases come first, as within one message (docs/resource-managers.md, Messages). So they join no asks, which may be older.
 	for releases := range chunks(request.GetReleases().GetAllocationsToRelease()) {
 		keys := make([]string, 0, len(releases))
 		for _, release := range releases {
@@ -61,14 +62,14 @@ func allocationPieces(rmID string, request *si.AllocationRequest) []piece {
 		}
 		pieces = append(pieces, piece{&si.AllocationRequest{
 			RmID: rmID, Releases: &si.AllocationReleasesRequest{AllocationsToRelease: releases},
-		}, keys})
+		}, keys, false})
 	}
 	for allocations := range chunks(request.GetAllocations()) {
 		keys := make([]string, 0, len(allocations))
 		for _, allocation := range allocations {
 			keys = append(keys, askKey(allocation.ApplicationID, allocation.AllocationKey))
 		}
-		pieces = append(pieces, piece{&si.AllocationRequest{RmID: rmID, Allocations: allocations}, keys})
+		pieces = append(pieces, piece{&si.AllocationRequest{RmID: rmID, Allocations: allocations}, keys, true})
 	}
 	return pieces
 }
@@ -80,10 +81,10 @@ func applicationPieces(rmID string, request *si.ApplicationRequest) []piece {
 		for _, application := range added {
 			keys = append(keys, application.ApplicationID)
 		}
-		pieces = append(pieces, piece{&si.ApplicationRequest{RmID: rmID, New: added}, keys})
+		pieces = append(pieces, piece{&si.ApplicationRequest{RmID: rmID, New: added}, keys, true})
 	}
 	for removed := range chunks(request.GetRemove()) {
-		pieces = append(pieces, piece{&si.ApplicationRequest{RmID: rmID, Remove: removed}, nil})
+		pieces = append(pieces, piece{&si.ApplicationRequest{RmID: rmID, Remove: removed}, nil, false})
 	}
 	return pieces
 }
@@ -95,7 +96,7 @@ func nodePieces(rmID string, request *si.NodeRequest) []piece {
 		for _, node := range nodes {
 			keys = append(keys, node.NodeID)
 		}
-		pieces = append(pieces, piece{&si.NodeRequest{RmID: rmID, Nodes: nodes}, keys})
+		pieces = append(pieces, piece{&si.NodeRequest{RmID: rmID, Nodes: nodes}, keys, false})
 	}
 	return pieces
 }

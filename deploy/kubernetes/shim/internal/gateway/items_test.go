@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -65,6 +66,33 @@ func TestLargeMessagesAreCutInOrder(t *testing.T) {
 	}
 	if pieces[0].keys[0] != releaseKey(request.Releases.AllocationsToRelease[0]) || pieces[1].keys[0] != askKey("app", "new") {
 		t.Fatalf("keys %q, %q", pieces[0].keys, pieces[1].keys[:1])
+	}
+}
+
+func TestJoinedAsksAreOneRequestInTheirOrder(t *testing.T) {
+	var together []*entry
+	var want []string
+	for i := range 3 {
+		ask := &si.Allocation{ApplicationID: "app", AllocationKey: strconv.Itoa(i), AllocationTags: map[string]string{"a": "b"}}
+		for _, each := range allocationPieces("rm", &si.AllocationRequest{Allocations: []*si.Allocation{ask}}) {
+			payload, err := proto.Marshal(each.message)
+			if err != nil || !each.joins {
+				t.Fatalf("joins: %v, error: %v", each.joins, err)
+			}
+			together = append(together, &entry{payload: payload})
+		}
+		want = append(want, ask.AllocationKey)
+	}
+	request := &si.AllocationRequest{}
+	if err := proto.Unmarshal(joined(together), request); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, each := range request.Allocations {
+		got = append(got, each.AllocationKey)
+	}
+	if !slices.Equal(got, want) || request.RmID != "rm" || request.Releases != nil {
+		t.Fatalf("got %v", request)
 	}
 }
 

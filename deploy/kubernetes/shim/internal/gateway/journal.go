@@ -1,12 +1,19 @@
 package gateway
 
-import "time"
+import (
+	"slices"
+	"time"
+)
+
+// Messages that are joined have so many bytes together at most.
+const joinedBytes = 256 << 10
 
 // entry is one message of a stream.
 type entry struct {
 	index   uint64
 	payload []byte
 	keys    []string  // of what a numbered answer proves to be taken
+	joins   bool      // it may be sent in one message with others that may
 	sentAt  time.Time // of the last sending
 }
 
@@ -32,8 +39,8 @@ func newJournal(messages, size int, window time.Duration) *journal {
 	return &journal{indexes: map[string][]uint64{}, messages: messages, size: size, window: window}
 }
 
-func (j *journal) append(payload []byte, keys []string) {
-	j.entries = append(j.entries, &entry{index: j.next, payload: payload, keys: keys})
+func (j *journal) append(payload []byte, keys []string, joins bool) {
+	j.entries = append(j.entries, &entry{index: j.next, payload: payload, keys: keys, joins: joins})
 	j.bytes += len(payload)
 	for _, key := range keys {
 		j.indexes[key] = append(j.indexes[key], j.next)
@@ -41,20 +48,40 @@ func (j *journal) append(payload []byte, keys []string) {
 	j.next++
 }
 
-// unsent is the next message for the network; nil: none waits.
-func (j *journal) unsent() *entry {
-	if j.sent < len(j.entries) {
-		return j.entries[j.sent]
+// unsent is what goes to the network next, in one message; none: nothing waits.
+func (j *journal) unsent() []*entry {
+	waiting := j.entries[j.sent:]
+	count, items, bytes := 0, 0, 0
+	for _, e := range waiting[:min(len(waiting), itemsAtOnce)] {
+		items, bytes = items+len(e.keys), bytes+len(e.payload)
+		if count > 0 && (!e.joins || !waiting[0].joins || items > itemsAtOnce || bytes > joinedBytes) {
+			break
+		}
+		count++
 	}
-	return nil
+	return slices.Clone(waiting[:count])
 }
 
-// wrote notes that the message was written. (It may have left the journal meanwhile: an answer to its first sending came.)
-func (j *journal) wrote(e *entry, now time.Time) {
-	e.sentAt = now
-	if j.sent < len(j.entries) && j.entries[j.sent] == e {
-		j.sent++
+// wrote notes that the messages were written. (They may have left the journal meanwhile: answers to their first sending came.)
+func (j *journal) wrote(together []*entry, now time.Time) {
+	for _, e := range together {
+		e.sentAt = now
+		if j.sent < len(j.entries) && j.entries[j.sent] == e {
+			j.sent++
+		}
 	}
+}
+
+// joined is one message of several. The wire format has that property: the fields of all of them follow each other.
+func joined(together []*entry) []byte {
+	if len(together) == 1 {
+		return together[0].payload
+	}
+	var payload []byte
+	for _, e := range together {
+		payload = append(payload, e.payload...)
+	}
+	return payload
 }
 
 // lost notes the end of a connection, and returns how many messages are sent again.

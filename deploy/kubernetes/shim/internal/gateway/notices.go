@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/apache/yunikorn-scheduler-interface/lib/go/api"
 	"github.com/apache/yunikorn-scheduler-interface/lib/go/si"
@@ -25,6 +26,7 @@ type notices struct {
 	states  map[string]*si.UpdateContainerSchedulingStateRequest
 	records []*si.EventRecord
 	changed chan struct{}
+	handled atomic.Pointer[si.UpdateContainerSchedulingStateRequest] // now, by the shim
 }
 
 func newNotices(rm api.ResourceManagerCallback) *notices {
@@ -81,7 +83,9 @@ func (n *notices) run(ctx context.Context) {
 			guarded(func() string { n.rm.SendEvent(records); return "" })
 		}
 		if state != nil {
+			n.handled.Store(state)
 			guarded(func() string { n.rm.UpdateContainerSchedulingState(state); return "" })
+			n.handled.Store(nil)
 			continue
 		}
 		select {
@@ -90,6 +94,14 @@ func (n *notices) run(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// unplaced is Muster's reason in the state that the shim handles now, if it is this pod's; "": it is not.
+func (n *notices) unplaced(uid string) string {
+	if state := n.handled.Load(); state != nil && state.AllocationKey == uid {
+		return state.Reason
+	}
+	return ""
 }
 
 // inALine makes an error's text fit for a sentence: joined errors have a line each.

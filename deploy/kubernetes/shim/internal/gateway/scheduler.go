@@ -16,6 +16,7 @@ import (
 	"maps"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/apache/yunikorn-scheduler-interface/lib/go/api"
@@ -76,7 +77,7 @@ type Scheduler struct {
 	recovery     *recovery
 	waits        *waits
 	rebind       *rebind
-	callbacks    *callbacks
+	callbacks    atomic.Pointer[callbacks]
 	running      sync.WaitGroup
 	reloading    sync.Mutex
 }
@@ -144,7 +145,7 @@ func (s *Scheduler) RegisterResourceManager(
 	s.begin(request.RmID, callback)
 	s.settings.Log.Info("registered", zap.String("rmID", request.RmID), zap.String("gateway", s.settings.Gateway))
 	select {
-	case <-s.callbacks.welcome:
+	case <-s.callbacks.Load().welcome:
 		return response, nil
 	case <-s.ctx.Done():
 		return nil, s.ctx.Err()
@@ -226,12 +227,13 @@ func (s *Scheduler) begin(rmID string, callback api.ResourceManagerCallback) {
 	s.rebind = newRebind(s.ctx, s.settings.Cluster, s.recovery.take, s.settings.Log, func(result string) {
 		s.metrics.settled.WithLabelValues(result).Inc()
 	})
-	s.callbacks = newCallbacks(s.link, p, callback)
+	asked := newCallbacks(s.link, p, callback)
+	s.callbacks.Store(asked)
 	for _, run := range []func(){
 		func() { s.nodes.run(s.ctx, nodeMethod) },
 		func() { s.applications.run(s.ctx, applicationMethod) },
 		func() { s.allocations.run(s.ctx, allocationMethod) },
-		func() { s.callbacks.run(s.ctx) },
+		func() { asked.run(s.ctx) },
 		func() { s.recovery.run(s.ctx) },
 	} {
 		s.running.Add(1)
@@ -342,6 +344,14 @@ func (s *Scheduler) Open() map[string]bool {
 		return nil
 	}
 	return s.link.isOpen()
+}
+
+// Unplaced is why Muster does not place a pod, while YuniKorn's shim handles this state of it; "": it handles none.
+func (s *Scheduler) Unplaced(uid string) string {
+	if callbacks := s.callbacks.Load(); callbacks != nil {
+		return callbacks.notices.unplaced(uid)
+	}
+	return ""
 }
 
 // Leave tells Muster that the RM is gone for good, as when it is uninstalled.

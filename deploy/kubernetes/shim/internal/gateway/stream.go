@@ -18,6 +18,8 @@ const (
 	journalBytes    = 256 << 20
 	// A message that was sent so long ago counts as taken, if room is needed.
 	resendWindow = time.Minute
+	// After a message so much time passes before the next one of the same kind: what comes meanwhile goes along with it.
+	gather = 5 * time.Millisecond
 	// Responses that wait for the shim. The gateway sends no more meanwhile.
 	undelivered = 1024
 )
@@ -66,14 +68,14 @@ func (s *stream[Response]) send(pieces []piece) error {
 		if err != nil {
 			return err
 		}
-		if err := s.append(payload, each.keys); err != nil {
+		if err := s.append(payload, each.keys, each.joins); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (s *stream[Response]) append(payload []byte, keys []string) error {
+func (s *stream[Response]) append(payload []byte, keys []string, joins bool) error {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	for s.ended == nil && !s.journal.hasRoom(time.Now()) {
@@ -89,7 +91,7 @@ func (s *stream[Response]) append(payload []byte, keys []string) error {
 	if s.ended != nil {
 		return s.ended
 	}
-	s.journal.append(payload, keys)
+	s.journal.append(payload, keys, joins)
 	s.wake()
 	return nil
 }
@@ -151,23 +153,35 @@ func (s *stream[Response]) use(ctx context.Context, c *connection) error {
 }
 
 func (s *stream[Response]) write(ctx context.Context, c *connection) {
+	var last time.Time // when a message was written
 	for ctx.Err() == nil {
 		s.mutex.Lock()
 		next, changed := s.journal.unsent(), s.changed
 		s.mutex.Unlock()
-		if next == nil {
+		if len(next) == 0 {
 			select {
 			case <-changed:
 			case <-ctx.Done():
 			}
 			continue
 		}
-		if c.SendMsg(&next.payload) != nil {
+		// YuniKorn's shim sends one pod at a time. The first one goes at once, and those of a burst together.
+		if early := gather - time.Since(last); early > 0 && next[0].joins && len(next) < itemsAtOnce {
+			select {
+			case <-time.After(early):
+			case <-ctx.Done():
+			}
+			last = time.Time{}
+			continue
+		}
+		payload := joined(next)
+		if c.SendMsg(&payload) != nil {
 			return // the reader has the reason
 		}
+		last = time.Now()
 		s.link.metrics.sent.WithLabelValues(s.name).Inc()
 		s.mutex.Lock()
-		s.journal.wrote(next, time.Now())
+		s.journal.wrote(next, last)
 		s.mutex.Unlock()
 	}
 }

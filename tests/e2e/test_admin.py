@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import re
 import subprocess
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,11 +15,13 @@ from typing import Any
 import pytest
 from muster_cli.main import run
 from muster_client import Callbacks, RmClient, application, ask, node
+from muster_core.model.demand import DURATION_TAG
 from muster_replay.local import muster_command
 from up import Up
 from waiting import eventually
 
 PATIENCE_S = 60.0
+ANY_TIME = re.compile(r"Ask k3 of application x will start in about .*; in 8 of 10 cases between .* from now\.")
 QUEUES = """\
 partitions:
   - name: default
@@ -52,7 +55,7 @@ def muster(up: Up, *arguments: str) -> tuple[int, str]:
 
 def muster_process(up: Up, *arguments: str) -> tuple[int, str]:
     done = subprocess.run(
-        muster_command(*arguments, "--gateway", up.grpc), capture_output=True, text=True, timeout=60, check=False
+        muster_command(*arguments, "--gateway", up.grpc), capture_output=True, text=True, timeout=360, check=False
     )
     return done.returncode, done.stdout + done.stderr
 
@@ -78,7 +81,7 @@ async def test_a_pause_outlives_a_kill_and_ends_when_an_operator_says_so(up: Up,
         await rm.send_nodes([node("node-1", {"vcore": 8000})])
         await rm.send_applications([application("x", "root.a")])
         await eventually(lambda: accepted == ["x"], "the application is accepted", PATIENCE_S)
-        await rm.send_asks([ask("k1", "x", {"vcore": 2000})])
+        await rm.send_asks([ask("k1", "x", {"vcore": 2000}, tags={DURATION_TAG: "7200000"})])
         await eventually(lambda: told == ["k1"], "what fits is allocated", PATIENCE_S)
         assert muster_process(up, "admin", "pause", "--reason", "new racks") == (
             0, "my-cluster is paused: Muster schedules nothing for it.\n",
@@ -144,4 +147,15 @@ async def test_a_pause_outlives_a_kill_and_ends_when_an_operator_says_so(up: Up,
         dump = json.loads(file.read_text())
         assert [each["applicationID"] for each in dump["applications"]] == ["x"]
         assert dump["config"] == QUEUES
+
+        # When will it run? From the command to a process beside the view. k1 has declared two hours.
+        await rm.send_asks([ask("k3", "x", {"vcore": 1000})])
+        full = lambda: explained(up, "ask", "x", "k3").get("reason") == "QUEUE_MAX"  # noqa: E731
+        await eventually(full, "it waits for k1 or k2", PATIENCE_S)
+        when = ("explain", "ask", "x", "k3", "--when", "--timeout-s", "300")
+        code, said = muster_process(up, *when)
+        assert code == 0
+        assert ANY_TIME.match(" ".join(said.split())), said
+        found = json.loads(muster(up, *when, "--json")[1])
+        assert (found["state"], found["declared"], found["unknown"]) == ("ESTIMATED", 1, 1)
         assert rm.missing_sequences() == []

@@ -7,13 +7,16 @@ import re
 from collections.abc import AsyncIterator
 
 import pytest_asyncio
-from muster_client import Access, node
+from muster_client import Access, application, ask, node
 from muster_client.admin import AdminClient
+from muster_core.model.demand import DURATION_TAG
 from page import world
 from page.conftest import Opened
+from page.test_looks import AXE, WCAG
 from playwright.async_api import Page, expect
 from up import Up, up
 
+SIMULATED_MS = 300_000
 ADMIN, READER = "admin-token-0123456789", "reader-token-0123456789"
 
 
@@ -199,3 +202,40 @@ async def test_an_edited_text_stays_until_it_is_discarded_and_others_changes_are
         await page.get_by_role("button", name="Discard my changes").click()
         await expect(text).to_have_value(COMMENTED)
         await admin.update_configuration("shop", written, timeout_s=60)
+
+
+# ---- two futures -----------------------------------------------------------------------------------------------------
+
+
+async def test_an_operator_compares_two_futures(operated: Up, opened: Opened) -> None:
+    """One ask waits for the end of another, which has declared an hour. The other queue's max would keep it out."""
+    async with world.Rm(operated, "futures", world.LARGE) as rm:
+        await rm.client.send_nodes([node("n-1", {"vcore": 4_000})])
+        await rm.client.send_applications([application("x", "root.a")])
+        await rm.client.send_asks([ask("k1", "x", {"vcore": 4_000}, tags={DURATION_TAG: "3600000"})])
+        await rm.client.send_asks([ask("k2", "x", {"vcore": 4_000})])
+        await rm.shows("/ws/v1/explain/pending", lambda found: sum(found["counts"].values()) == 1)
+        page = await opened(f"{operated.http}/#/futures?rm=futures")
+        text = page.get_by_label("Another queue configuration")
+        await expect(page.locator("main")).to_contain_text("It needs the right operate.")
+        await expect(text).to_have_count(0)
+        await _log_in(page, ADMIN)
+        simulate, status = (
+            page.get_by_role("button", name="Simulate both futures"),
+            page.locator(".writing [role=status]"),
+        )
+        await text.fill(world.LARGE.replace("name: root,", "name: root, fast: 1,"))
+        await simulate.click()
+        # (The simulations have the lowest priority: a busy machine may take a while for them.)
+        await expect(status).to_contain_text("It would be refused: 1 problem.", timeout=SIMULATED_MS)
+        await page.get_by_role("button", name="Back to the one in force").click()
+        await expect(text).to_have_value(re.compile("name: root, submitacl"))
+        await text.fill(world.LARGE.replace("{name: a}", "{name: a, resources: {max: {vcore: 1}}}"))
+        await simulate.click()
+        await expect(status).to_contain_text("1 waiting ask, 9 simulations", timeout=SIMULATED_MS)
+        for name in ("As it is", "With this configuration"):
+            await expect(page.get_by_role("figure").filter(has_text=name).get_by_role("img")).to_be_visible()
+        row = page.get_by_role("row", name="root.a")
+        await expect(row).to_contain_text(re.compile(r"(59 min|1 h).*not in 30 d"))
+        await page.evaluate(AXE)
+        assert await page.evaluate(WCAG) == []

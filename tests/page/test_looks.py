@@ -33,6 +33,7 @@ VIEWS = {
     "events": ("#/events?rm=prod", ".events li"),
     "gangs": ("#/gangs?rm=prod", ".gangs"),
     "configuration": ("#/configuration?rm=prod", ".editor"),
+    "futures": ("#/futures?rm=prod", ".prose"),
     "search": ("#/search?rm=prod&q=s", ".hits"),
     "health": ("#/health?rm=prod", ".checks"),
 }

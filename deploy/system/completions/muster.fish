@@ -763,7 +763,7 @@ complete -c muster -n '__fish_muster_using_command simulate' -l config -r -F -d 
 complete -c muster -n '__fish_muster_using_command simulate' -l nodes -r -d 'other machines: +20:KIND or -3:KIND; may be given several times.'
 complete -c muster -n '__fish_muster_using_command simulate' -l seeds -r -d 'of a generated workload; figures then have an interval.'
 complete -c muster -n '__fish_muster_using_command simulate' -l speed -r -d 'so many times as dense do tasks arrive.'
-complete -c muster -n '__fish_muster_using_command simulate' -l declare -r -d 'so many times their run time do tasks declare as execution time-out, for backfi…'
+complete -c muster -n '__fish_muster_using_command simulate' -l declare -r -d 'so many times their run time, rounded up to a round time, do tasks declare as e…'
 complete -c muster -n '__fish_muster_using_command simulate' -l users -r -d 'so many users share the tasks, the user of rank k a part like 1 / k [as the tra…'
 complete -c muster -n '__fish_muster_using_command simulate' -l part -r -d 'of the machines, taken evenly: 0.1 keeps every tenth.'
 complete -c muster -n '__fish_muster_using_command simulate' -l tick-s -r -d 'handle together what happens within so many seconds; larger is faster and coars…'

@@ -76,7 +76,6 @@ class Life:
     """
 
     seed: int
-    with_scheduler_restarts: bool = True
     records: list[Record] = field(default_factory=list)
     preemptions: int = 0
     replaced: int = 0
@@ -228,8 +227,6 @@ class Life:
 
     def _fold(self) -> None:
         """The scheduler restarts: nothing may differ."""
-        if not self.with_scheduler_restarts:
-            return
         self.scheduler_restarts += 1
         info = RmInfo("rm", config=CONFIG, life="RUNNING", registered_ns=BEGIN_NS, registrations=1)
         info.last_decided_ns = self._now_ns

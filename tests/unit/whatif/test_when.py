@@ -6,7 +6,16 @@ import random
 from collections.abc import Sequence
 
 import pytest
-from muster_core.model.commands import AppItem, AskItem, NodeAction, NodeItem, UpdateAllocations, UpdateApplications
+from muster_core.model.commands import (
+    AppItem,
+    AskItem,
+    NodeAction,
+    NodeItem,
+    ReleaseItem,
+    Termination,
+    UpdateAllocations,
+    UpdateApplications,
+)
 from muster_core.model.commands import UpdateNodes as Nodes
 from muster_core.scheduler import SchedulerCore
 from muster_queue_config.queue_yaml import load_queue_config
@@ -31,6 +40,7 @@ partitions:
           - {name: a, resources: {guaranteed: {vcore: 4}}}
           - {name: b}
           - {name: c, properties: {application.sort.policy: fairshare}}
+          - {name: d, resources: {max: {vcore: 4}}}
 """
 A = Key("root.a", "ann", "")
 
@@ -213,6 +223,30 @@ def test_a_snapshot_folds_to_the_same_records() -> None:
     assert again == kept
     assert any(b"/why/" in key for key in kept)
     assert any(b"/use/" in key for key in kept)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_list_that_moves_after_a_restart_gets_its_turn_as_without_one(restarts: bool) -> None:
+    """At first its queue's max stops the ask, later the node. It reserves 15 s after it first might have."""
+    world = World()
+    world.app("filler", "root.b")
+    world.ask("filler", "k", cores=2)
+    world.app("x", "root.d")
+    world.ask("x", "small", cores=2)
+    world.later(0)
+    world.ask("x", "all")
+    world.later(1)
+    if restarts:
+        world.core = folded(world.entries(), world.now_ns).core
+        world.later(0)
+    world.later(2)
+    release = ReleaseItem("default", "x", "small", Termination.STOPPED_BY_RM)
+    world.core.apply(UpdateAllocations((), [release]), world.now_ns)
+    reserved = []
+    for _ in range(20):
+        world.later(1)
+        reserved.append(bool(world.core.partitions["default"].nodes["n"].reservations))
+    assert reserved.index(True) == 13, reserved
 
 
 def test_too_little_time_is_said() -> None:

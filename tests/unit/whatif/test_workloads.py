@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import gzip
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from muster_whatif.errors import WorkloadWrong
-from muster_whatif.sources import Source
+from muster_whatif.sources import ROUND_S, Source, user_of
 from muster_whatif.workload import total
 from muster_whatif.workloads.generated import Generator, generate
 
@@ -41,7 +42,35 @@ def test_the_standard_workload_format(tmp_path: Path, name: str) -> None:
     assert first.quantities["memory"] == 1024 * 1024 * 4
     assert "memory" not in last.quantities
     assert found.tasks[2].user == "nobody"
+    assert [each.declares_s for each in found.tasks] == [200, 200, 0, 0], "the requested time"
     assert "1 jobs without processors or a run time are left out" in found.facts
+
+
+def test_a_job_declares_its_requested_time_and_at_least_its_run_time(tmp_path: Path) -> None:
+    file = tmp_path / "jobs.swf"
+    file.write_text("; MaxProcs: 4\n1 0 -1 100 1 -1 -1 1 60 -1 1 1 1 1 1 1 -1 -1\n")
+    assert [each.declares_s for each in Source(str(file)).read().tasks] == [100.0]
+    assert [each.declares_s for each in Source(str(file), declare=1.5).read().tasks] == [300.0], "--declare comes first"
+
+
+def test_tasks_declare_users_share_them_and_machines_are_thinned_as_wanted() -> None:
+    plain = Source("generate:tasks=200,nodes=20,users=2").read()
+    found = Source("generate:tasks=200,nodes=20,users=2", declare=0.5, users=5, part=0.25).read()
+    rounded = [min(time for time in ROUND_S if time >= each.runs_s) for each in plain.tasks]
+    assert [each.declares_s for each in found.tasks] == rounded, "at least once, rounded up"
+    assert [each.name for each in found.machines] == [plain.machines[place].name for place in (3, 7, 11, 15, 19)]
+    of_user = Counter(each.user for each in found.tasks)
+    assert set(of_user) <= {f"u{rank}" for rank in range(1, 6)}
+    many = Counter(user_of(f"app-{number}", 5) for number in range(2_000))
+    assert [user for user, _ in many.most_common()] == [f"u{rank}" for rank in range(1, 6)]
+    assert 1.7 < many["u1"] / many["u2"] < 2.3
+    users_of = {each.application_id: set[str]() for each in found.tasks}
+    for each in found.tasks:
+        users_of[each.application_id].add(each.user)
+    assert all(len(users) == 1 for users in users_of.values()), "an application has one user"
+    assert {"5 users share the tasks: the user of rank k has a part like 1 / k", "5 of the machines, taken evenly"} <= {
+        *found.facts
+    }
 
 
 @pytest.mark.parametrize(

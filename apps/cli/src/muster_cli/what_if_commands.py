@@ -43,7 +43,8 @@ def simulate(
     :param nodes: other machines: +20:KIND or -3:KIND; may be given several times.
     :param seeds: of a generated workload; figures then have an interval.
     :param speed: so many times as dense do tasks arrive.
-    :param declare: so many times their run time do tasks declare as execution time-out, for backfill; 0: nothing.
+    :param declare: so many times their run time, rounded up to a round time, do tasks declare as execution time-out,
+        for backfill; 0: nothing.
     :param users: so many users share the tasks, the user of rank k a part like 1 / k [as the trace says].
     :param part: of the machines, taken evenly: 0.1 keeps every tenth.
     :param tick_s: handle together what happens within so many seconds; larger is faster and coarser.

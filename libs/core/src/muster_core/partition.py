@@ -315,7 +315,7 @@ class Partition(PartitionState):
             if queue.quota_ns:
                 self.deadlines.append((queue.quota_ns, queue))
             for waitlist in queue.waitlists.values():
-                waitlist.seen_ns = decided_ns
+                self.long_wait.resume(waitlist, decided_ns)
             going = not queue.managed or queue.state is QueueState.DRAINING
             if going and not queue.applications and not queue.children:
                 self.deadlines.append((now_ns + DYNAMIC_QUEUE_LINGER_NS, queue))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import accumulate
@@ -12,6 +12,12 @@ from muster_whatif.errors import WorkloadWrong
 from muster_whatif.workload import Workload
 from muster_whatif.workloads import generated, openb, saved, swf
 
+# What people declare: a round time that is long enough. Seconds.
+ROUND_S = (
+    *(60 * each for each in (1, 2, 5, 10, 15, 30)),
+    *(3_600 * each for each in (1, 2, 4, 8, 12)),
+    *(86_400 * each for each in (1, 2, 4, 7, 14, 30, 60, 90, 180, 365)),
+)
 GENERATE = "generate:"
 SAVED = ".workload.json"
 
@@ -23,6 +29,12 @@ def user_of(application_id: str, users: int) -> str:
     return f"u{bisect_right(parts, point) + 1}"
 
 
+def rounded_up_s(seconds: float) -> float:
+    """The next of ROUND_S; beyond them the time itself."""
+    place = bisect_left(ROUND_S, seconds)
+    return ROUND_S[place] if place < len(ROUND_S) else seconds
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
     """A workload's source.
@@ -31,8 +43,8 @@ class Source:
         ``*.workload.json``, or ``generate:`` with the generator's values.
     :param seed: of the generator; None: that of ``text``.
     :param speed: so many times as dense do tasks arrive; they run as long as before.
-    :param declare: so many times their run time do tasks declare as execution time-out, at least once; 0: they declare
-        nothing.
+    :param declare: so many times their run time do tasks declare as execution time-out, at least once, rounded up as
+        people do; 0: they declare nothing.
     :param users: so many users share the tasks, for a trace that names none: the user of rank k has a part like 1 / k,
         and a hash of the application decides; 0: as the trace says.
     :param part: of the machines, taken evenly in their order: 0.1 keeps every tenth.
@@ -61,8 +73,9 @@ class Source:
             tasks = [replace(task, arrives_s=task.arrives_s / self.speed) for task in tasks]
             facts.append(f"tasks arrive {self.speed:g} times as fast")
         if self.declare:
-            tasks = [replace(task, declares_s=task.runs_s * max(self.declare, 1.0)) for task in tasks]
-            facts.append(f"tasks declare {max(self.declare, 1.0):g} times their run time as execution time-out")
+            times = max(self.declare, 1.0)
+            tasks = [replace(task, declares_s=rounded_up_s(task.runs_s * times)) for task in tasks]
+            facts.append(f"tasks declare {times:g} times their run time, rounded up, as execution time-out")
         if self.users:
             tasks = [replace(task, user=user_of(task.application_id, self.users)) for task in tasks]
             facts.append(f"{self.users:,} users share the tasks: the user of rank k has a part like 1 / k")

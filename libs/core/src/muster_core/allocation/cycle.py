@@ -135,12 +135,13 @@ class Cycle:
                 self._placing.allocate(ask, group, node, out, now_ns)
             made += 1
         # 8. Woken groups that do not wait any more leave their lists. (Without budget left, some were not tried yet.)
-        if made < budget and not turns.stopped:
+        all_tried = made < budget and not turns.stopped
+        if all_tried:
             self._waiting.land(out, now_ns)
         # 9. Asks that have waited long may reserve a node or preempt. (But what this search set free helps other asks
         #    first, in the next pass.)
         if not self._waiting.has_wakeups:
-            self._long_wait.parked(out, now_ns)
+            self._long_wait.parked(out, now_ns, all_tried=all_tried)
             self._long_wait.run(out, now_ns)
         # 10. If nodes changed, the reason of an ask may change, even if the ask still fits nowhere.
         if self._explained_version != state.capacity_version:

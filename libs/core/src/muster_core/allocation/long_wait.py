@@ -71,6 +71,8 @@ class LongWait:
         self._due: dict[Waitlist, dict[AskGroup, None]] = {}
         self._idle: dict[Waitlist, None] = {}
         self._idle_version = -1
+        # Recorded waitlists, from a restart until everything that waited was tried once.
+        self._resumed: dict[Waitlist, None] = {}
         self._unreported: dict[Waitlist, None] = {}
         self._stuck: dict[AskGroup, None] = {}
         # Waitlists to report, but a limit stopped them at the last check. They stay here until something changes.
@@ -86,8 +88,16 @@ class LongWait:
 
     # ---- deadlines -------------------------------------------------------------------------------------------------
 
-    def parked(self, out: Outcome, now_ns: int) -> None:
-        """After a search: requests turns for the groups that the search parked."""
+    def resume(self, waitlist: Waitlist, decided_ns: int) -> None:
+        """After a fold: the list's turns were handled until this time, the last decision's."""
+        waitlist.seen_ns = decided_ns
+        self._resumed[waitlist] = None
+
+    def parked(self, out: Outcome, now_ns: int, *, all_tried: bool) -> None:
+        """After a search: requests turns for the groups that the search parked.
+
+        :param all_tried: the search tried everything that was ready.
+        """
         state = self._state
         parked, self._waiting.parked = self._waiting.parked, {}
         lists: dict[Waitlist, None] = {}
@@ -125,6 +135,11 @@ class LongWait:
                 else:  # the budget ran out before it was tried
                     self._idle[waitlist] = None
         self._idle_version = state.version
+        if self._resumed and all_tried:
+            # A list that is refused from now on was seen until then, as if there had been no restart.
+            for waitlist in self._resumed:
+                waitlist.seen_ns = 0
+            self._resumed.clear()
 
     def stuck(self, group: AskGroup, now_ns: int) -> None:
         """Placeholders could make room for these asks, but the asks fit on no node (the gang design: this triggers

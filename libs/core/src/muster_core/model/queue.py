@@ -214,7 +214,7 @@ class Waitlist:
     :ivar reason: the last reason; ``past``: the reasons before it (``past.py``).
     :ivar due_ns: when it may reserve or preempt because of a long wait; 0: no deadline is set.
     :ivar tried: its turn was handled once with its present first ask.
-    :ivar seen_ns: until when its turns were handled before a restart; 0: there was no restart.
+    :ivar seen_ns: until when its turns were handled before a restart; 0: it was tried since then, or there was none.
     """
 
     __slots__ = (

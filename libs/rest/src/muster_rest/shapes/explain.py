@@ -213,6 +213,50 @@ class WhenDao(Whole, kw_only=True):
     message: Sentence
 
 
+class OutlookDao(Whole, kw_only=True):
+    """When a queue's asks that wait now start. ``started``: the share that does within 30 days, from 0 to 1. ``half``,
+    ``most``: seconds from now until half of them, and 95 %, have started; null: not within 30 days.
+    """
+
+    started: float
+    half: float | None
+    most: float | None
+
+
+class FutureQueueDao(Whole, kw_only=True):
+    """A queue with waiting asks, in both futures."""
+
+    queue: Name
+    asks: Count
+    present: OutlookDao
+    other: OutlookDao
+
+
+class RiseDao(Whole, kw_only=True):
+    """The share of the waiting asks that have started so many seconds (``moments``) from now, in both futures."""
+
+    moments: list[float]
+    present: list[float]
+    other: list[float]
+
+
+class FuturesDao(Whole, kw_only=True):
+    """When the asks that wait now start, under the configuration in force (``present``) and another one (``other``).
+
+    ``state``: COMPARED; REFUSED (``problems`` says why the configuration would be refused); UNKNOWN (``message`` says
+    why); MAKING (ask again with the same body). ``at``: the time of the state that was simulated.
+    """
+
+    partition: Name
+    state: Code
+    problems: list[str]
+    queues: list[FutureQueueDao]
+    rise: RiseDao | None
+    simulations: Count
+    at: Time
+    message: Sentence
+
+
 class PreemptedDao(Whole, kw_only=True):
     """A preempted allocation and the ask that gets its room. Shares: the fair share of the victim's and the asker's
     queue, without and with the allocations that are preempted together. ``withGang``: its whole gang is preempted with

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from muster_core.scheduler import SchedulerCore
@@ -72,9 +72,12 @@ def calibrate(
     *,
     tick_s: float = 0.0,
     runs: int = RUNS[0],
+    told: Callable[[Sequence[Case]], None] = lambda _: None,
 ) -> list[Case]:
     """Plays a workload, and makes a forecast for every pending ask at each moment. Durations are those of tasks that
     had ended by then.
+
+    :param told: called with the cases of each moment.
     """
     looked: list[tuple[int, list[snapshot.Entry]]] = []
 
@@ -91,7 +94,9 @@ def calibrate(
         found = forecast(
             entries, learnt.known(), now_ns, seed=number, runs=runs, came=learnt.came, since_ns=learnt.since_ns
         )
-        cases += _cases(found, played.lives, at_s)
+        of_moment = _cases(found, played.lives, at_s)
+        told(of_moment)
+        cases += of_moment
     return cases
 
 

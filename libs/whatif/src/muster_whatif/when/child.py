@@ -10,10 +10,11 @@ from pathlib import Path
 from muster_runtime.as_child import become_child, run_child
 from muster_runtime.channel import Channel
 
-from muster_whatif.errors import WhatIfError
+from muster_whatif.errors import ScenarioWrong, WhatIfError
 from muster_whatif.when.durations import Came, Key, Known
 from muster_whatif.when.forecast import forecast
-from muster_whatif.when.messages import Failed, Made, OfAsk, Situation, ToChild
+from muster_whatif.when.futures import compare
+from muster_whatif.when.messages import Compared, Failed, Made, OfAsk, OfPartition, OfQueue, Situation, ToChild
 
 _NICE = 19
 # The forecast keeps its time itself; the kernel's limit catches what does not return.
@@ -36,29 +37,62 @@ async def _serve(channel: Channel[Situation]) -> int:
     return 0
 
 
-def _answer(situation: Situation) -> Made | Failed:
-    learnt = {
-        Key(each.queue, each.user, each.task_group): Known(each.ended, each.lengths_s) for each in situation.learnt
-    }
+def _answer(situation: Situation) -> Made | Compared | Failed:
     try:
-        found = forecast(
-            situation.entries,
-            learnt,
-            situation.now_ns,
-            seed=situation.seed,
-            came=[Came(each[0], Key(*each[1:4]), *each[4:]) for each in situation.came],
-            since_ns=situation.since_ns,
-            cpu_s=situation.cpu_s,
-        )
+        return _made(situation) if situation.config is None else _compared(situation, situation.config)
+    except ScenarioWrong as error:
+        return Failed("the configuration would be refused", tuple(str(error).splitlines()))
     except WhatIfError as error:
         return Failed(str(error))
     except MemoryError:
         return Failed(f"it needs more than {situation.memory_bytes >> 20} MiB of memory")
+
+
+def _known(situation: Situation) -> dict[Key, Known]:
+    return {Key(each.queue, each.user, each.task_group): Known(each.ended, each.lengths_s) for each in situation.learnt}
+
+
+def _came(situation: Situation) -> list[Came]:
+    return [Came(each[0], Key(*each[1:4]), *each[4:]) for each in situation.came]
+
+
+def _made(situation: Situation) -> Made:
+    found = forecast(
+        situation.entries,
+        _known(situation),
+        situation.now_ns,
+        seed=situation.seed,
+        came=_came(situation),
+        since_ns=situation.since_ns,
+        cpu_s=situation.cpu_s,
+    )
     asks = [
         OfAsk(*name, each.earliest_ns, each.likely_ns, each.latest_ns, each.started)
         for name, each in found.estimates.items()
     ]
     return Made(asks, found.runs, dict(found.unknown), dict(found.declared), dict(found.learnt))
+
+
+def _compared(situation: Situation, config: str) -> Compared:
+    found = compare(
+        situation.entries,
+        config,
+        _known(situation),
+        situation.now_ns,
+        seed=situation.seed,
+        came=_came(situation),
+        since_ns=situation.since_ns,
+        cpu_s=situation.cpu_s,
+    )
+    queues = [
+        OfQueue(*place, asks, *((each.started, each.half_s, each.most_s) for each in (present, other)))
+        for place, (asks, present, other) in found.queues.items()
+    ]
+    rises = [
+        OfPartition(partition, list(each.moments_s), list(each.present), list(each.other))
+        for partition, each in found.rises.items()
+    ]
+    return Compared(queues, rises, found.runs)
 
 
 def limit(cpu_s: float, more_bytes: int) -> None:

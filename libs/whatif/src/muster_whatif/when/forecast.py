@@ -104,21 +104,21 @@ def forecast(
         state = folded(entries, now_ns)
         core = state.core
         wanted = pending(core)
-        running = _running(core, now_ns)
+        running = running_of(core, now_ns)
         if not done:
             past = sorted(
-                [*(each for each in came if each.came_ns >= since_ns), *_present(core, since_ns)],
+                [*(each for each in came if each.came_ns >= since_ns), *present_asks(core, since_ns)],
                 key=lambda each: each.came_ns,
             )
             found = {name: [] for name in wanted}
-            counts = _sources(core, Lengths(learnt, running, random.Random(seed)))  # noqa: S311 - a simulation
+            counts = sources_of(core, Lengths(learnt, running, random.Random(seed)))  # noqa: S311 - a simulation
         dice = random.Random(f"{seed}/{done}")  # noqa: S311 - a simulation
         lengths = Lengths(learnt, running, dice)
 
         def draw(key: Key, declared_ms: int, elapsed_s: float, lengths: Lengths = lengths) -> float | None:
             return declared_ms / 1_000 if declared_ms else lengths.draw_s(key, elapsed_s)
 
-        comers = _to_come(past, since_ns, now_ns, dice) if since_ns else iter(())
+        comers = to_come(past, since_ns, now_ns, dice) if since_ns else iter(())
         run_until_s = run_began_s + cpu_s / RUNS[-1]
         forward = Forward(core, draw, now_ns, comers, lambda until_s=run_until_s: spent_s() <= until_s)  # type: ignore[misc]
         started = forward.run(wanted, now_ns + round(HORIZON_S * NS_PER_S))
@@ -143,7 +143,7 @@ def _estimate(starts: Sequence[tuple[int, int]], runs: int) -> Estimate:
     return Estimate(at(outside), at((runs + 1) // 2), at(runs + 1 - outside), len(times), times)
 
 
-def _present(core: SchedulerCore, since_ns: int) -> Iterator[Came]:
+def present_asks(core: SchedulerCore, since_ns: int) -> Iterator[Came]:
     """Returns the asks that came since then, and are pending or run."""
     for partition in core.partitions.values():
         for app in partition.apps.values():
@@ -153,7 +153,7 @@ def _present(core: SchedulerCore, since_ns: int) -> Iterator[Came]:
                     yield came_of(app, demand)
 
 
-def _to_come(past: Sequence[Came], since_ns: int, now_ns: int, dice: random.Random) -> Iterator[Came]:
+def to_come(past: Sequence[Came], since_ns: int, now_ns: int, dice: random.Random) -> Iterator[Came]:
     """Repeats the past once, from a moment at random on. Applications keep together, under new names."""
     past = past[-CAME_MAX:]
     if not past:
@@ -167,7 +167,7 @@ def _to_come(past: Sequence[Came], since_ns: int, now_ns: int, dice: random.Rand
         yield each._replace(came_ns=now_ns + max(offset_ns, 1), application_id=f"{each.application_id}~")
 
 
-def _running(core: SchedulerCore, now_ns: int) -> dict[Key, list[float]]:
+def running_of(core: SchedulerCore, now_ns: int) -> dict[Key, list[float]]:
     """Returns for how long the allocations run that the RM has made no promise about."""
     found: dict[Key, list[float]] = {}
     for partition in core.partitions.values():
@@ -177,7 +177,7 @@ def _running(core: SchedulerCore, now_ns: int) -> dict[Key, list[float]]:
     return found
 
 
-def _sources(core: SchedulerCore, lengths: Lengths) -> tuple[Counter[str], Counter[str], Counter[str]]:
+def sources_of(core: SchedulerCore, lengths: Lengths) -> tuple[Counter[str], Counter[str], Counter[str]]:
     """Returns by partition how many running allocations have an unknown, a declared, and a learnt length."""
     unknown, declared, learnt = Counter[str](), Counter[str](), Counter[str]()
     for partition in core.partitions.values():

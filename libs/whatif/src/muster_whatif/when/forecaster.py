@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Any
 
 import structlog
@@ -15,7 +16,7 @@ from muster_state.snapshot import Entry
 from muster_whatif.errors import ForecastBusy
 from muster_whatif.when import messages
 from muster_whatif.when.durations import Learnt
-from muster_whatif.when.messages import Failed, LearntLengths, Made, OfAsk, Situation
+from muster_whatif.when.messages import Compared, Failed, LearntLengths, Made, OfAsk, Situation
 from muster_whatif.when.settings import ForecastSettings
 
 log = structlog.get_logger(__name__)
@@ -57,17 +58,37 @@ class Told:
     why: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class ToldFutures:
+    """Two futures, or why there are none.
+
+    :ivar at_ns: the time of the state.
+    :ivar compared: None: there are none.
+    :ivar why: a sentence then; ``problems``: of the configuration, if that is the reason.
+    """
+
+    at_ns: int
+    compared: Compared | None
+    why: str = ""
+    problems: tuple[str, ...] = ()
+
+
+Answer = Made | Compared | Failed
+Look = Callable[[], Awaitable[Present]]
+
+
 class Forecaster:
     """See the module's docstring."""
 
     def __init__(self, settings: ForecastSettings) -> None:
         self._settings = settings
         self._turn = asyncio.Lock()
-        self._tasks: dict[str, asyncio.Task[Told]] = {}
-        self._told: dict[str, tuple[float, Told]] = {}
+        # By RM, or RM and configuration: (when it was made, time of the state, answer).
+        self._tasks: dict[tuple[str, str], asyncio.Task[tuple[int, Answer]]] = {}
+        self._made: dict[tuple[str, str], tuple[float, int, Answer]] = {}
         self._child: ChildProcess[Any] | None = None
 
-    async def of(self, rm_id: str, look: Callable[[], Awaitable[Present]], since_ns: int = 0) -> Told | None:
+    async def of(self, rm_id: str, look: Look, since_ns: int = 0) -> Told | None:
         """Returns the forecast of an RM; None: it is still being made.
 
         :param look: takes the present state, when the forecast has its turn.
@@ -75,17 +96,27 @@ class Forecaster:
 
         Raises ForecastBusy.
         """
-        made_s, told = self._told.get(rm_id, (0.0, None))
-        if told is not None and told.at_ns >= since_ns and time.monotonic() - made_s < self._settings.reuse_s:
-            return told
-        task = self._tasks.get(rm_id)
-        if task is None:
-            if len(self._tasks) >= self._settings.waiting_max:
-                raise ForecastBusy(f"{len(self._tasks)} forecasts are being made already: try again")
-            self._tasks[rm_id] = task = asyncio.create_task(self._make(rm_id, look), name="forecast")
-            task.add_done_callback(lambda _: self._tasks.pop(rm_id, None))
-        done, _ = await asyncio.wait([task], timeout=self._settings.wait_s)
-        return task.result() if done and not task.cancelled() else None
+        found = await self._answer((rm_id, ""), look, None, since_ns)
+        if found is None:
+            return None
+        at_ns, answer = found
+        if isinstance(answer, Made):
+            asks = {(each.partition, each.application_id, each.key): each for each in answer.asks}
+            return Told(at_ns, asks, answer.runs, answer.unknown, answer.declared, answer.learnt)
+        return Told(at_ns, {}, why=_why(answer))
+
+    async def futures(self, rm_id: str, config: str, look: Look) -> ToldFutures | None:
+        """Returns the futures of an RM under its own and another configuration; None: they are still being made.
+
+        Raises ForecastBusy.
+        """
+        found = await self._answer((rm_id, sha256(config.encode()).hexdigest()), look, config, 0)
+        if found is None:
+            return None
+        at_ns, answer = found
+        if isinstance(answer, Compared):
+            return ToldFutures(at_ns, answer)
+        return ToldFutures(at_ns, None, _why(answer), answer.problems if isinstance(answer, Failed) else ())
 
     async def close(self) -> None:
         """Ends the child, and what waits for it."""
@@ -98,18 +129,36 @@ class Forecaster:
         """The process that makes a forecast now; None: none does."""
         return self._child.pid if self._child is not None else None
 
-    async def _make(self, rm_id: str, look: Callable[[], Awaitable[Present]]) -> Told:
+    async def _answer(
+        self, key: tuple[str, str], look: Look, config: str | None, since_ns: int
+    ) -> tuple[int, Answer] | None:
+        made_s, at_ns, answer = self._made.get(key, (0.0, 0, None))
+        if answer is not None and at_ns >= since_ns and time.monotonic() - made_s < self._settings.reuse_s:
+            return at_ns, answer
+        task = self._tasks.get(key)
+        if task is None:
+            if len(self._tasks) >= self._settings.waiting_max:
+                raise ForecastBusy(f"{len(self._tasks)} forecasts are being made already: try again")
+            self._tasks[key] = task = asyncio.create_task(self._make(key, look, config), name="forecast")
+            task.add_done_callback(lambda _: self._tasks.pop(key, None))
+        done, _ = await asyncio.wait([task], timeout=self._settings.wait_s)
+        return task.result() if done and not task.cancelled() else None
+
+    async def _make(self, key: tuple[str, str], look: Look, config: str | None) -> tuple[int, Answer]:
         async with self._turn:
             present = await look()
+            answer: Answer
             if present.entries is None:
-                mib = self._settings.state_bytes_max >> 20
-                told = Told(present.now_ns, {}, why=f"the state is larger than {mib} MiB")
+                answer = Failed(f"the state is larger than {self._settings.state_bytes_max >> 20} MiB")
             else:
-                told = await self._told_by_child(present)
-            self._told[rm_id] = (time.monotonic(), told)
-            return told
+                answer = await self._by_child(present, config)
+            now_s = time.monotonic()
+            for other in [each for each, (at_s, *_) in self._made.items() if now_s - at_s >= self._settings.reuse_s]:
+                del self._made[other]
+            self._made[key] = (now_s, present.now_ns, answer)
+            return present.now_ns, answer
 
-    async def _told_by_child(self, present: Present) -> Told:
+    async def _by_child(self, present: Present, config: str | None) -> Answer:
         settings = self._settings
         learnt = present.learnt
         known = learnt.known() if learnt is not None else {}
@@ -125,8 +174,9 @@ class Forecaster:
                 for each in (learnt.came if learnt is not None else ())
             ],
             learnt.since_ns if learnt is not None else 0,
+            config,
         )
-        answer: Made | Failed | None = None
+        answer: Answer | None = None
         try:
             self._child = ChildProcess.spawn(_CHILD, messages.ToParent)
             try:
@@ -139,9 +189,8 @@ class Forecaster:
                 await child.end()
         except (OSError, TimeoutError, ValueError) as error:
             log.warning("forecast failed", error=repr(error))
-        if isinstance(answer, Made):
-            asks = {(each.partition, each.application_id, each.key): each for each in answer.asks}
-            return Told(present.now_ns, asks, answer.runs, answer.unknown, answer.declared, answer.learnt)
-        return Told(
-            present.now_ns, {}, why=answer.why if answer is not None else "its process ended before it was done"
-        )
+        return answer if answer is not None else Failed("its process ended before it was done")
+
+
+def _why(answer: Answer) -> str:
+    return answer.why if isinstance(answer, Failed) else "its process gave another answer"

@@ -1,7 +1,7 @@
 """Messages between a service and the process that makes one forecast (``forecaster.py``, ``child.py``).
 
-parent   Situation        once
-child    Made | Failed    once; then the child ends
+parent   Situation                   once
+child    Made | Compared | Failed    once; then the child ends
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ class LearntLengths(Message):
 class Situation(Message):
     """:param entries: key and value of each record of the RM's state.
     :param came: past asks as of ``durations.Came``, the key's fields in the place of the key.
+    :param config: another queue configuration: the answer is Compared; None: it is Made.
     """
 
     now_ns: int
@@ -32,6 +33,7 @@ class Situation(Message):
     learnt: list[LearntLengths]
     came: list[tuple[int, str, str, str, str, dict[str, int], int, bool, bool]]
     since_ns: int
+    config: str | None = None
 
 
 class OfAsk(Message):
@@ -56,11 +58,39 @@ class Made(Message):
     learnt: dict[str, int]
 
 
+class OfQueue(Message):
+    """The asks of a queue: when they start as it is, and under the other configuration; see ``futures.Outlook``."""
+
+    partition: str
+    queue: str
+    asks: int
+    present: tuple[float, float | None, float | None]
+    other: tuple[float, float | None, float | None]
+
+
+class OfPartition(Message):
+    """See ``futures.Rise``."""
+
+    partition: str
+    moments_s: list[float]
+    present: list[float]
+    other: list[float]
+
+
+class Compared(Message):
+    """See ``futures.Futures``."""
+
+    queues: list[OfQueue]
+    rises: list[OfPartition]
+    runs: int
+
+
 class Failed(Message):
-    """:param why: a sentence for people."""
+    """:param why: a sentence for people; ``problems``: of the other configuration."""
 
     why: str
+    problems: tuple[str, ...] = ()
 
 
-ToParent = Made | Failed
+ToParent = Made | Compared | Failed
 ToChild = Situation

@@ -3,6 +3,8 @@
 A job of several processors becomes as many tasks of one core each as its machine's size allows (``cores_of_a_task``).
 They arrive together, in one application. The tasks of a job start one by one; the format's jobs start as a whole, so
 waits of large jobs come out shorter than on a machine that holds processors back for them.
+
+A job declares its requested time as execution time-out, at least its run time: some ran on for a while.
 """
 
 from __future__ import annotations
@@ -18,7 +20,17 @@ from muster_whatif.workload import Machine, Task, Workload
 
 _FIELDS = 18
 # Places in a line, from 0.
-_NUMBER, _SUBMIT_S, _RUN_S, _PROCESSORS, _ASKED_PROCESSORS, _ASKED_KIB, _USER, _QUEUE = 0, 1, 3, 4, 7, 9, 11, 14
+_NUMBER, _SUBMIT_S, _RUN_S, _PROCESSORS, _ASKED_PROCESSORS, _ASKED_S, _ASKED_KIB, _USER, _QUEUE = (
+    0,
+    1,
+    3,
+    4,
+    7,
+    8,
+    9,
+    11,
+    14,
+)
 _MILLI = 1_000
 _KIB = 1_024
 
@@ -66,12 +78,14 @@ def _tasks(row: list[float], wanted: int, each: int) -> Iterator[Task]:
     job, left = f"job-{int(row[_NUMBER])}", wanted
     queue = f"root.swf.queue-{int(row[_QUEUE])}" if row[_QUEUE] >= 0 else "root.swf.queue"
     user = f"user-{int(row[_USER])}" if row[_USER] >= 0 else "nobody"
+    declares_s = max(row[_ASKED_S], row[_RUN_S]) if row[_ASKED_S] > 0 else 0.0
     while left > 0:
         cores = min(left, each)
         quantities = {CPU: _MILLI * cores}
         if row[_ASKED_KIB] > 0:
             quantities[MEMORY] = int(row[_ASKED_KIB]) * _KIB * cores
-        yield Task(f"{job}.{(wanted - left) // each}", job, queue, user, quantities, row[_SUBMIT_S], row[_RUN_S])
+        name = f"{job}.{(wanted - left) // each}"
+        yield Task(name, job, queue, user, quantities, row[_SUBMIT_S], row[_RUN_S], declares_s=declares_s)
         left -= cores
 
 

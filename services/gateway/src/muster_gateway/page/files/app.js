@@ -8,6 +8,7 @@ import { standing } from "./words.js";
 import * as applications from "./view-applications.js";
 import * as configuration from "./view-configuration.js";
 import * as events from "./view-events.js";
+import * as futures from "./view-futures.js";
 import * as gangs from "./view-gangs.js";
 import * as health from "./view-health.js";
 import * as nodes from "./view-nodes.js";
@@ -17,7 +18,7 @@ import * as queues from "./view-queues.js";
 import * as search from "./view-search.js";
 import { groups, users } from "./view-users.js";
 
-const VIEWS = { overview, queues, applications, users, groups, nodes, pending, gangs, events, configuration, health, search };
+const VIEWS = { overview, queues, applications, users, groups, nodes, pending, gangs, events, configuration, futures, health, search };
 const THEMES = ["auto", "light", "dark"];
 
 // Each view has its own refresh interval. To spare the server, the page also rests after each answer this many times as

@@ -12,7 +12,14 @@ from muster_whatif.errors import ForecastBusy
 from muster_whatif.when.forecaster import Forecaster, Present
 
 from muster_view.errors import RequestRefused
-from muster_view.explain import explain, explain_node, explain_preemption, explain_queue, explain_when
+from muster_view.explain import (
+    explain,
+    explain_futures,
+    explain_node,
+    explain_preemption,
+    explain_queue,
+    explain_when,
+)
 from muster_view.rest import render
 from muster_view.rest.call import Answer, Call
 from muster_view.rest.lookup import Lookup
@@ -64,6 +71,29 @@ class Explanations:
         if told is None:
             return Answer(render.body(explain_when.making(partition.name, wanted, now_ns)))
         return Answer(render.body(explain_when.explained(partition.name, wanted, told, now_ns)))
+
+    async def futures(self, call: Call) -> Answer:
+        state = self._lookup.known(call, in_parts=True)
+        partition = next((each.name for each in self._lookup.partitions_of(call, state)), "")
+        if not partition:
+            raise RequestRefused(404, "Partition not found")
+        most = self._settings.queue_config.max_bytes
+        if len(call.body) > most:
+            raise RequestRefused(400, f"body: over {most:,} bytes, expected a queue configuration")
+        try:
+            config = call.body.decode()
+        except UnicodeDecodeError as error:
+            raise RequestRefused(400, f"body: no UTF-8 at byte {error.start}") from None
+        pause = explain.pause_of(state)
+        if pause is not None:
+            return Answer(render.body(explain_futures.paused(partition, self._clock.now_ns(), pause.clause())))
+        try:
+            found = await self._forecaster.futures(state.info.rm_id, config, lambda: self._present(state))
+        except ForecastBusy as busy:
+            raise RequestRefused(503, str(busy)) from None
+        if found is None:
+            return Answer(render.body(explain_futures.making(partition, self._clock.now_ns())))
+        return Answer(render.body(explain_futures.told(partition, found)))
 
     async def _present(self, state: RmState) -> Present:
         """Takes a snapshot of an RM, in slices; folding waits meanwhile, up to its limit."""

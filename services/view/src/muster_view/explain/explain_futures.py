@@ -1,0 +1,69 @@
+"""Shows two futures (muster_whatif.when.futures) as an answer with its sentence."""
+
+from __future__ import annotations
+
+from muster_core.model.words import count
+from muster_rest.shapes.explain import FutureQueueDao, FuturesDao, OutlookDao, RiseDao
+from muster_whatif.when.forecaster import ToldFutures
+from muster_whatif.when.messages import Compared
+
+
+def making(partition: str, now_ns: int) -> FuturesDao:
+    """They are not ready."""
+    return _without(partition, "MAKING", now_ns, "Both futures are being simulated: ask again in a few seconds.")
+
+
+def paused(partition: str, now_ns: int, clause: str) -> FuturesDao:
+    """The scheduler makes no decisions."""
+    return _without(partition, "UNKNOWN", now_ns, f"Neither future is known, because {clause}.")
+
+
+def told(partition: str, found: ToldFutures) -> FuturesDao:
+    """An answer from both futures, or why there are none."""
+    if found.problems:
+        said = f"It would be refused: {count(len(found.problems), 'problem')}."
+        return _without(partition, "REFUSED", found.at_ns, said, list(found.problems))
+    if found.compared is None:
+        return _without(partition, "UNKNOWN", found.at_ns, f"Neither future is known, because {found.why}.")
+    return _compared(partition, found.at_ns, found.compared)
+
+
+def _compared(partition: str, at_ns: int, found: Compared) -> FuturesDao:
+    queues = [
+        FutureQueueDao(queue=each.queue, asks=each.asks, present=_outlook(each.present), other=_outlook(each.other))
+        for each in found.queues
+        if each.partition == partition
+    ]
+    rise = next((each for each in found.rises if each.partition == partition), None)
+    asks = sum(each.asks for each in queues)
+    return FuturesDao(
+        partition=partition,
+        state="COMPARED",
+        problems=[],
+        queues=queues,
+        rise=RiseDao(moments=rise.moments_s, present=rise.present, other=rise.other) if rise is not None else None,
+        simulations=found.runs,
+        at=at_ns,
+        message=(
+            f"{count(asks, 'waiting ask')}, {count(found.runs, 'simulation')} of the present state under each "
+            "configuration. Asks that come are taken to come as before."
+        ),
+    )
+
+
+def _outlook(found: tuple[float, float | None, float | None]) -> OutlookDao:
+    started, half_s, most_s = found
+    return OutlookDao(started=started, half=half_s, most=most_s)
+
+
+def _without(partition: str, state: str, at_ns: int, message: str, problems: list[str] | None = None) -> FuturesDao:
+    return FuturesDao(
+        partition=partition,
+        state=state,
+        problems=problems or [],
+        queues=[],
+        rise=None,
+        simulations=0,
+        at=at_ns,
+        message=message,
+    )

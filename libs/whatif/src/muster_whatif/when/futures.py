@@ -153,7 +153,8 @@ def _futures(
     rises = {}
     for partition in sorted({partition for partition, _ in asks}):
         names = [name for name in queue_of if name[0] == partition]
-        rises[partition] = _rise(*(_of(side, names) for side in starts), len(names) * runs)
+        present_s, other_s = (_of(side, names) for side in starts)
+        rises[partition] = _rise(present_s, other_s, len(names) * runs)
     return Futures(queues, rises, runs)  # type: ignore[arg-type]
 
 

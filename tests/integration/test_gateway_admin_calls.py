@@ -110,11 +110,17 @@ def drain(**fields: Any) -> Callable[[Channel], Awaitable[Any]]:
     return lambda channel: channel.admin.DrainNode(request, timeout=PATIENCE_S)
 
 
+def end(**fields: Any) -> Callable[[Channel], Awaitable[Any]]:
+    request = pb.EndApplicationRequest(**{"rm_id": RM, "application_id": "x", **fields})
+    return lambda channel: channel.admin.EndApplication(request, timeout=PATIENCE_S)
+
+
 def of_rm(method: str, rm_id: str) -> Callable[[Channel], Awaitable[Any]]:
     requests: dict[str, Any] = {
         "PauseResourceManager": pb.PauseResourceManagerRequest,
         "ResumeResourceManager": pb.ResumeResourceManagerRequest,
         "DrainNode": pb.DrainNodeRequest,
+        "EndApplication": lambda rm_id: pb.EndApplicationRequest(rm_id=rm_id, application_id="x"),
         "Explain": pb.ExplainRequest,
         "ListResourceManagers": pb.ListResourceManagersRequest,
         "ValidateConfiguration": lambda rm_id: si_pb2.UpdateConfigurationRequest(rmID=rm_id),
@@ -126,8 +132,8 @@ def of_rm(method: str, rm_id: str) -> Callable[[Channel], Awaitable[Any]]:
 
 
 METHODS = [
-    "PauseResourceManager", "ResumeResourceManager", "DrainNode", "Explain", "DumpState", "ValidateConfiguration",
-    "ListResourceManagers",
+    "PauseResourceManager", "ResumeResourceManager", "DrainNode", "EndApplication", "Explain", "DumpState",
+    "ValidateConfiguration", "ListResourceManagers",
 ]  # fmt: skip
 ASK = pb.AskId(application_id="x", allocation_key="k")
 
@@ -159,6 +165,9 @@ async def test_a_bad_rm_id_is_named(channel: Channel, world: Rig, method: str, r
         (pause(rm_id=RM, reason="a\x00b"), "reason: 'a\\x00b', expected no control characters"),
         (drain(node_id=""), "node_id: empty, expected 1 to 256 characters"),
         (drain(node_id=LONG), "node_id: 'xxx"),
+        (end(application_id=""), "application_id: empty, expected 1 to 256 characters"),
+        (end(partition=LONG), "partition: 'xxx"),
+        (end(reason="x" * 257), "reason: "),
         (drain(partition=LONG), "partition: 'xxx"),
         (drain(partition="a\tb"), "partition: 'a\\tb', expected no control characters"),
         (explain(), "about: not set, expected one of ask, application_id, queue, node_id, preemption"),
@@ -213,7 +222,7 @@ async def test_an_unknown_rm_is_refused(channel: Channel, method: str) -> None:
         assert details == "rmID 'nobody' is not registered: call RegisterResourceManager first"
 
 
-@pytest.mark.parametrize("call", [pause(rm_id=RM), drain(), of_rm("ValidateConfiguration", RM)])
+@pytest.mark.parametrize("call", [pause(rm_id=RM), drain(), end(), of_rm("ValidateConfiguration", RM)])
 async def test_a_scheduler_that_does_not_answer(
     channel: Channel, world: Rig, call: Callable[[Channel], Awaitable[Any]]
 ) -> None:

@@ -61,7 +61,8 @@ async def test_pages_of_other_hosts_are_refused(gateway: Gateway, ask: Ask) -> N
     for path in PATHS:
         # (To forget an RM that is not known is a question to the scheduler. There is none here.)
         for headers in good if not path.endswith("/forget") else ():
-            status, text, _ = await ask(path, headers, rm="nobody", node="n", body=b"partitions: []")
+            query = {"rm": "nobody", "node": "n", "application": "x"}
+            status, text, _ = await ask(path, headers, body=b"partitions: []", **query)
             assert status in (404, 409), (path, text)
         for headers in bad:
             status, text, answer = await ask(path, headers, rm="nobody", node="n")
@@ -86,6 +87,8 @@ async def test_bad_input_names_the_field(ask: Ask) -> None:
         status, text, _ = await ask("/ws/v1/operate/drain", OURS, **query)
         assert status == 400, text
         assert said in text
+    status, text, _ = await ask("/ws/v1/operate/end-application", OURS, rm="x")
+    assert (status, "application_id" in text) == (400, True)
 
 
 async def test_a_configuration_is_the_body(ask: Ask) -> None:

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import AsyncIterator
 
+import pytest
 import pytest_asyncio
 from muster_client import Access, application, ask, node
 from muster_client.admin import AdminClient
@@ -21,7 +22,7 @@ ADMIN, READER = "admin-token-0123456789", "reader-token-0123456789"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def operated(chromium: str, browser: object, tmp_path_factory: object) -> AsyncIterator[Up]:
+async def both(chromium: str, browser: object, tmp_path_factory: object) -> AsyncIterator[tuple[Up, world.Rm]]:
     """A `muster up` with tokens, with the resource manager "shop" and its node "n-1"."""
     tokens = json.dumps({"ops": {"role": "admin", "token": ADMIN}, "reader": {"role": "read", "token": READER}})
     settings = (
@@ -38,7 +39,17 @@ async def operated(chromium: str, browser: object, tmp_path_factory: object) -> 
     ):
         await rm.client.send_nodes([node("n-1", {"vcore": 4_000, "memory": 1 << 34})])
         await rm.shows("/ws/v1/partition/default/nodes", lambda found: len(found) == 1)
-        yield one
+        yield one, rm
+
+
+@pytest.fixture
+def operated(both: tuple[Up, world.Rm]) -> Up:
+    return both[0]
+
+
+@pytest.fixture
+def shop(both: tuple[Up, world.Rm]) -> world.Rm:
+    return both[1]
 
 
 async def _log_in(page: Page, token: str) -> None:
@@ -105,6 +116,32 @@ async def test_an_operator_pauses_and_resumes_a_resource_manager(operated: Up, o
     await page.get_by_role("button", name="Resume shop").click()
     await _done(page, "Resume", "")
     await expect(absence).to_have_count(0)
+
+
+async def test_an_operator_ends_an_application_if_its_resource_manager_declared_it(
+    operated: Up, shop: world.Rm, opened: Opened
+) -> None:
+    await shop.app("job", "root.a", "ann")
+    await shop.has(await shop.asks("job", 2, {"vcore": 500}))
+    page = await opened(f"{operated.http}/#/applications/job")
+    await _log_in(page, ADMIN)
+    await expect(page.get_by_role("heading", name="job")).to_be_visible()
+    end = page.get_by_role("button", name="End", exact=True)
+    await expect(end).to_have_count(0)
+    async with AdminClient(operated.grpc, access=Access(token=ADMIN)) as admin:
+        await admin.update_configuration(
+            "shop", world.LARGE, extra_config={"muster.applications.end": "true"}, timeout_s=60
+        )
+    await page.reload()
+    await end.click()
+    dialog = page.get_by_role("dialog", name="End job?")
+    await expect(dialog).to_contain_text("Its pending asks go, and its resource manager ends what runs.")
+    await page.get_by_label("Reason").fill("wrong <b>input</b>")
+    await _done(page, "End", "Application job is Failing.", "end-application")
+    await expect(page.locator("main .chip").first).to_have_text("Failed")
+    await expect(page.locator("main .prose").first).to_contain_text("(ended by an operator: wrong <b>input</b>)")
+    await expect(end).to_have_count(0)
+    assert shop.states["job"] == "Failed"
 
 
 async def test_an_action_that_fails_says_why_and_stays(operated: Up, opened: Opened) -> None:

@@ -8,11 +8,12 @@ from typing import Any
 
 import grpc
 import pytest
-from muster_client import application, ask, node
-from muster_client.admin import ConfigurationAnswer, Drained
+from muster_client import application, ask, node, release
+from muster_client.admin import ConfigurationAnswer, Drained, Ended
 from muster_client.errors import AdminFailed, AdminRefused
 from muster_proto.muster.v1 import callbacks_pb2
 from muster_proto.muster.v1.callbacks_pb2_grpc import CallbacksStub
+from muster_proto.si.v1 import si_pb2 as si
 from muster_proto.si.v1.si_pb2_grpc import SchedulerStub
 from scenario.operated import LARGER, OTHER, QUEUES, RM, World, on_every_log
 from waiting import PATIENCE_S
@@ -98,6 +99,37 @@ async def test_a_missing_node_cannot_be_drained(world: World) -> None:
     assert (code, details) == (Code.NOT_FOUND, "node 'n2' does not exist in partition default")
     code, details = await refusal(world.admin.drain_node(RM, "n/1", partition="gpu"))
     assert (code, details) == (Code.NOT_FOUND, "partition 'gpu' does not exist")
+
+
+# ---- applications ---------------------------------------------------------------------------------------------------
+
+
+async def test_an_ended_application_asks_its_rm_to_end_all_and_says_why(world: World) -> None:
+    code, details = await refusal(world.admin.end_application(RM, "x"))
+    assert (code, "extraConfig[muster.applications.end] = true" in details) == (Code.FAILED_PRECONDITION, True)
+    await world.admin.update_configuration(RM, QUEUES, extra_config={"muster.applications.end": "true"})
+    await world.rm.send_asks([ask("large", "x", {"vcore": 90_000})])
+
+    async def pending() -> bool:
+        return bool((await world.admin.explain_ask(RM, "x", "large")).sentences)
+
+    await world.until(_quiet(pending), "the ask is pending")
+    assert await world.admin.end_application(RM, "x", reason="wrong input") == Ended(True, "Failing", 1)
+    assert await world.admin.end_application(RM, "x", partition="default") == Ended(False, "Failing", 1)
+
+    async def says(sentence: str) -> bool:
+        return (await world.admin.explain_application(RM, "x")).sentences[0].startswith(sentence)
+
+    await world.until(
+        _quiet(lambda: says("It is failing (ended by an operator: wrong input). It has 1 allocation, which is being")),
+        "it says why",
+    )
+    await world.services.restart_scheduler()
+    assert await world.admin.end_application(RM, "x") == Ended(False, "Failing", 1)
+    await world.rm.send_releases([release("x", "k1", termination_type=si.TIMEOUT)])
+    await world.until(_quiet(lambda: says("It failed")), "it failed when its RM had ended all")
+    code, details = await refusal(world.admin.end_application(RM, "x"))
+    assert (code, details) == (Code.NOT_FOUND, "application 'x' does not exist in partition default, or has ended")
 
 
 # ---- configurations -------------------------------------------------------------------------------------------------
@@ -250,6 +282,7 @@ async def test_a_stopped_rm_is_looked_at_and_not_commanded(world: World) -> None
         world.admin.pause(OTHER),
         world.admin.resume(OTHER),
         world.admin.drain_node(OTHER, "n/1"),
+        world.admin.end_application(OTHER, "y"),
         world.admin.validate_configuration(OTHER, QUEUES),
     ):
         code, details = await refusal(call)

@@ -42,6 +42,8 @@ STATES = {
     ("Running", "Failing"),
     ("Completing", "Running"),
     ("Completing", "Completed"),
+    ("Completing", "Failing"),
+    ("Resuming", "Failing"),
     ("Failing", "Failed"),
 }
 MISMATCH = "cancel placeholder: resource incompatible"
@@ -367,7 +369,10 @@ class Deciding(Hearing):
             full = self.default.full(app)
             must(not full, "max applications", f"{app.app_id} runs, {full} is full")
         self.set_state(self.default, app, state)
-        if state in ("Resuming", "Failing"):
+        if state == "Failing" and app in self.ended:
+            must(fact.message == self.ended[app], "state", f"{app.app_id} is ended by {fact.message!r}")
+            must(not app.asks, "state", f"{app.app_id} ends with {list(app.asks)[:2]}")
+        elif state in ("Resuming", "Failing"):
             must(app in self._due, "state", f"{app.app_id} is {state}, and no time was up")
             due = self._due[app]
             must(due == state, "state", f"{app.app_id} is {state}, should be {due!r}, its style is {app.gang.style!r}")

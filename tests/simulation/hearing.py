@@ -12,6 +12,7 @@ from dataclasses import replace
 from muster_core.model.commands import (
     AppItem,
     Command,
+    EndApplication,
     NodeAction,
     NodeItem,
     SetDeciding,
@@ -70,6 +71,8 @@ class Hearing(AskHearing):
         """Starts anew at a registration: only the configuration is known."""
         self.books = {each["name"]: Books(each) for each in self.document["partitions"]}
         self._deciding = True
+        # The applications that an operator ended, and why.
+        self.ended: dict[BookedApp, str] = {}
         self.order = 0
         self.now_ns = 0
         self.owed.clear()
@@ -93,6 +96,8 @@ class Hearing(AskHearing):
                     self._application(app_item)
                 for name, app_id in command.remove:
                     self._remove_application(name, app_id)
+            case EndApplication():
+                self._end_application(command)
             case UpdateNodes():
                 for node_item in command.nodes:
                     self._node(node_item)
@@ -303,6 +308,25 @@ class Hearing(AskHearing):
         del books.apps[app_id]
         self.left(books, app)
         self.tally["application: removed"] += 1
+
+    def _end_application(self, command: EndApplication) -> None:
+        """An operator ends an application: asks first, then what runs, then its state."""
+        books = self.find(command.partition)
+        app = books.apps.get(command.app_id) if books is not None else None
+        if books is None or app is None or app.independent or app.state == "Failing":
+            self.tally["operator: ends nothing"] += 1
+            return
+        self.tally[f"operator: ends what is {app.state}"] += 1
+        self.ended[app] = command.message
+        for ask in sorted(app.asks.values(), key=lambda each: each.order):
+            self.expect("released ask", app.app_id, ask.key, ask.words["previous"], "TIMEOUT")
+            remove_ask(ask, "timed_out")
+        for held in in_order(app):
+            if not held.told:
+                self.expect("released", app.app_id, held.key, held.uuid, "TIMEOUT")
+                held.told, held.told_ns = "timeout", self.now_ns
+        self._state(books, app, "Failing")
+        self._idle(books, app)
 
     # ---- configuration ---------------------------------------------------------------------------------------------
 

@@ -21,6 +21,8 @@ from simulation.manager import CALLBACKS, GANGS, ResourceManager
 from simulation.records import RM
 from simulation.run import EVERYTHING, Law, Run, Step
 
+ENDS_EVERY, ENDS_IN = 16, 6
+
 
 @dataclass(frozen=True)
 class Habits:
@@ -103,7 +105,9 @@ class Life:
         self.run = run_of(document, features, tally, check_core=check_core, more=more)
         turning = random.Random(f"turns {seed}")
         another = partial(self._another, number, one_partition=bool(features))
-        self._rm = ResourceManager(dice, turning, self.run, features, another=another)
+        # (Few lives have an operator who ends applications: the others stay as they were before.)
+        ends = random.Random(f"ends {seed}") if seed % ENDS_EVERY == ENDS_IN else None
+        self._rm = ResourceManager(dice, turning, self.run, features, another=another, ends=ends)
         self.run.listen = self._rm.hear
         self.digest = self.run.digest
         self.story: list[str] | None = None

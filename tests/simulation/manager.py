@@ -19,6 +19,7 @@ from muster_core.model.commands import (
     AppItem,
     AskItem,
     Command,
+    EndApplication,
     NodeAction,
     NodeItem,
     ReleaseItem,
@@ -87,6 +88,8 @@ KINDS = {
     "clear": 1.0,
     "remove": 1.0,
 }
+# How often an operator ends an application in a step, where one does.
+_ENDS, ENDED = 0.06, "ended by an operator"
 KINDS_OF_NODES = {"node": 3.0, "drain": 3.0, "update": 3.0, "gone": 1.0, "reload": 1.5, "nonsense": 1.0}
 
 Maker = Callable[[Partition, list[Application]], Command | None]
@@ -107,6 +110,7 @@ class ResourceManager:
     :param features: what is switched on in its life.
     :param turning: dice for taking turns (they came later).
     :param another: makes other configurations.
+    :param ends: dice of an operator who ends applications; None: nobody does.
     :param world: the hosts that it shares with other managers; None: the nodes are its own.
 
     :ivar offered: the configuration that the last UpdateConfiguration carries.
@@ -122,6 +126,7 @@ class ResourceManager:
         features: Collection[str],
         *,
         another: Callable[[], Document] | None = None,
+        ends: random.Random | None = None,
         world: World | None = None,
     ) -> None:
         self.dice = dice
@@ -132,6 +137,7 @@ class ResourceManager:
         self.patient = False
         self.simple = set(features) == {GANGS}
         self._another = another
+        self._ends = ends
         self._step = 0
         self._deciding = True
         self._due: dict[tuple[str, str, int], int] = {}
@@ -205,6 +211,8 @@ class ResourceManager:
             command = self._command()
             if command is not None:
                 yield command
+        if self._ends is not None and self._ends.random() < _ENDS:
+            yield self._end(self._ends)
 
     def answers(self) -> Iterator[Command]:
         if self.answering is not None:
@@ -445,6 +453,13 @@ class ResourceManager:
 
     def _remove(self, partition: Partition, apps: list[Application]) -> Command:
         return UpdateApplications((), ((partition.name, self.dice.choice(apps).app_id),))
+
+    def _end(self, dice: random.Random) -> Command:
+        """An operator ends an application, or one that is not there, ends already, or is not the RM's."""
+        partition = dice.choice(list(self.run.core.partitions.values()))
+        app_ids = list(partition.apps) if dice.random() < 0.2 else [app.app_id for app in live(partition)]
+        app_id = dice.choice(app_ids) if app_ids and dice.random() < 0.95 else "nobody"
+        return EndApplication(partition.name, app_id, f"{ENDED}: by number {dice.randint(1, 9)}")
 
     def _clear(self, partition: Partition, apps: list[Application]) -> Command:
         app_id = id_of(self.dice.choice(apps))

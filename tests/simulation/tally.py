@@ -174,6 +174,7 @@ state: Failing to Failed
 state: New to Accepted
 state: Resuming to Accepted
 state: Running to Completing
+state: Running to Failing
 stuck: no node for a real ask
 time-out: of a gang
 time-out: of what is not used
@@ -270,8 +271,8 @@ vms: sets a quota
 vms: starts a VM
 vms: stops a VM
 """
-# In the table for gangs only: an application fails before it runs.
-_NO_WAYS = {(AppState.NEW, AppState.FAILING), (AppState.ACCEPTED, AppState.FAILING)}
+# Of gangs, or of an operator who ends what has not begun: it is too seldom.
+_NO_WAYS = {(AppState.NEW, AppState.FAILING)}
 
 
 def _lines(words: str) -> list[str]:

@@ -29,7 +29,7 @@ from muster_core.model.states import AppState
 from muster_core.queues.queue_tree import QueueTree
 from muster_core.scheduler import SchedulerCore
 from simulation.life import Life
-from simulation.manager import GANGS
+from simulation.manager import ENDED, GANGS
 from simulation.noticing import must_be_noticed
 
 SEEDS = range(40)
@@ -277,6 +277,20 @@ def _placeholders_change_silently(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Announcements, "wants", of_real_asks)
 
 
+def _ended_with_asks(patch: pytest.MonkeyPatch) -> None:
+    """An application that an operator ends keeps its asks."""
+    whole = Lifecycle.fail
+
+    def without_asks(self: Lifecycle, app: Application, message: str, out: Outcome, now_ns: int) -> None:
+        kept = dict(app.asks) if message.startswith(ENDED) else {}
+        for key in kept:
+            del app.asks[key]
+        whole(self, app, message, out, now_ns)
+        app.asks.update(kept)
+
+    patch.setattr(Lifecycle, "fail", without_asks)
+
+
 def _registration_says_nothing(patch: pytest.MonkeyPatch) -> None:
     """What an RM had that registers again ends in no event."""
     patch.setattr(SchedulerCore, "end", lambda self, now_ns, out=None: Outcome())
@@ -321,6 +335,7 @@ BROKEN: dict[str, tuple[Break, set[str]]] = {
     "record lost": (_record_lost, {"record"}),
     "phase stays": (_phase_stays, {"counters"}),
     "placeholders change silently": (_placeholders_change_silently, {"history"}),
+    "ended with asks": (_ended_with_asks, {"answer"}),
     "registration says nothing": (_registration_says_nothing, {"history"}),
     "registration forgets asks": (_registration_forgets_asks, {"history"}),
     "told twice": (_told_twice, {"allocation", "twice", "swap", "event sum"}),
@@ -332,7 +347,8 @@ HINTS = {
     "node not kept": [31],
     "promises kept": [14],
     "flag lost": [11],
-    "miscounted": [29],
+    "miscounted": [73, 70],
+    "ended with asks": [6, 22, 38, 54],
 }
 
 

@@ -5,9 +5,9 @@
 function __fish_muster_using_command
     set -l cmd (commandline -opc)
     set -l subcommands
-    set -l all_paths '|topics|topics create|topics verify|topics grow|topics describe|config|config check|config diff|config apply|config show|context|context list|context set|context use|context delete|admin|admin rms|admin pause|admin resume|admin forget|admin drain|admin undrain|admin dump|admin validate|events|events watch|events batch|explain|explain ask|explain application|explain queue|explain node|explain preemption|history|history app|history usage|history queues|history nodes|simulate|what-if|up|gateway|scheduler|view|event-publisher|derive|replay-trace|demo|health|backup|restore|verify|migrate|top|get|audit|version|completion|'
+    set -l all_paths '|topics|topics create|topics verify|topics grow|topics describe|config|config check|config diff|config apply|config show|context|context list|context set|context use|context delete|admin|admin rms|admin pause|admin resume|admin forget|admin drain|admin undrain|admin end-application|admin dump|admin validate|events|events watch|events batch|explain|explain ask|explain application|explain queue|explain node|explain preemption|history|history app|history usage|history queues|history nodes|simulate|what-if|up|gateway|scheduler|view|event-publisher|derive|replay-trace|demo|health|backup|restore|verify|migrate|top|get|audit|version|completion|'
     set -l options_with_values '--action --address --app --application --as-it-was --asks-per-s --backup-dir --by --change --chunk --columns --config --config-path --count --data-dir --declare --detail --event-handler --file --from --gateway --goal --group --grpc-address --history --html --http --http-address --identity --interval --json --keep --key --last --life --limit --name --new --newest --node --nodes --object --old --output --part --partition --partitions --plot --processes --queue --reason --resource-manager --result --rm --rm-id --rows --save --search --seed --seeds --set --settings --since --sort --speed --start --state --statement --tick-s --timeout-s --tls --tls-ca --tls-cert --tls-key --tls-server --to --to-data-dir --to-set --to-settings --token-file --trace --type --until --until-s --user --users --where --window -o'
-    set -l all_commands 'admin app application apply ask audit backup batch check completion config context create delete demo derive describe diff drain dump event-publisher events explain forget gateway get grow health history list migrate node nodes pause preemption queue queues replay-trace restore resume rms scheduler set show simulate top topics undrain up usage use validate verify version view watch what-if'
+    set -l all_commands 'admin app application apply ask audit backup batch check completion config context create delete demo derive describe diff drain dump end-application event-publisher events explain forget gateway get grow health history list migrate node nodes pause preemption queue queues replay-trace restore resume rms scheduler set show simulate top topics undrain up usage use validate verify version view watch what-if'
     set -l skip_next 0
     # Extract command words (only real subcommand names) from command line
     set -e cmd[1]
@@ -84,7 +84,7 @@ complete -c muster -n __fish_use_subcommand -a 'audit' -d 'Shows who asked what 
 complete -c muster -n __fish_use_subcommand -a 'topics' -d 'Create, check and list the topics of the log.'
 complete -c muster -n __fish_use_subcommand -a 'config' -d 'Show settings; check, compare and apply queue configurations.'
 complete -c muster -n __fish_use_subcommand -a 'context' -d 'Keep addresses and access of several Musters under names (docs/command-line.md).'
-complete -c muster -n __fish_use_subcommand -a 'admin' -d 'Operate Muster: list, pause and forget RMs, drain nodes, dump state (docs/admin…'
+complete -c muster -n __fish_use_subcommand -a 'admin' -d 'Operate Muster: list, pause and forget RMs, drain nodes, end applications, dump…'
 complete -c muster -n __fish_use_subcommand -a 'backup' -d 'Copies the log and the sessions of muster up to a new directory, also while it …'
 complete -c muster -n __fish_use_subcommand -a 'restore' -d 'Puts a backup into a data directory; Muster must not be running there (docs/bac…'
 complete -c muster -n __fish_use_subcommand -a 'verify' -d 'Checks a backup or a data directory, also while Muster works: structure, checks…'
@@ -114,6 +114,7 @@ complete -c muster -n '__fish_muster_using_command admin' -a 'resume' -d 'Resume
 complete -c muster -n '__fish_muster_using_command admin' -a 'forget' -d 'Forgets a stopped RM: its nodes, applications and allocations end; its events a…'
 complete -c muster -n '__fish_muster_using_command admin' -a 'drain' -d 'Drains a node: it gets no new allocations, and existing ones stay.'
 complete -c muster -n '__fish_muster_using_command admin' -a 'undrain' -d 'Makes a drained node schedulable again.'
+complete -c muster -n '__fish_muster_using_command admin' -a 'end-application' -d 'Ends an application: its asks go, and its RM ends its allocations. The RM must …'
 complete -c muster -n '__fish_muster_using_command admin' -a 'dump' -d 'Writes the whole state of an RM as JSON; secrets are masked.'
 complete -c muster -n '__fish_muster_using_command admin' -a 'validate' -d 'Prints what muster config apply would do now with a queue configuration (YAML);…'
 # Options for: admin
@@ -153,6 +154,24 @@ complete -c muster -n '__fish_muster_using_command admin dump' -l tls-ca -r -F -
 complete -c muster -n '__fish_muster_using_command admin dump' -l tls-cert -r -F -d 'PEM file with your certificate [MUSTER_TLS_CERT].'
 complete -c muster -n '__fish_muster_using_command admin dump' -l tls-key -r -F -d 'PEM file with its key [MUSTER_TLS_KEY].'
 complete -c muster -n '__fish_muster_using_command admin dump' -l tls-server -r -d 'The name in the gateway'\''s certificate, if it is not that of the address [MUSTER…'
+
+# Options for: admin end-application
+complete -c muster -n '__fish_muster_using_command admin end-application' -l help -d 'Display this message and exit.'
+complete -c muster -n '__fish_muster_using_command admin end-application' -s h -d 'Display this message and exit.'
+complete -c muster -n '__fish_muster_using_command admin end-application' -l version -d 'Display application version.'
+complete -c muster -n '__fish_muster_using_command admin end-application' -l application -r -d 'the application'\''s id.'
+complete -c muster -n '__fish_muster_using_command admin end-application' -l partition -r -d '[default]'
+complete -c muster -n '__fish_muster_using_command admin end-application' -l reason -r -d 'text for people; the RM gets it, and explanations show it.'
+complete -c muster -n '__fish_muster_using_command admin end-application' -l gateway -r -d 'gRPC address of a gateway.'
+complete -c muster -n '__fish_muster_using_command admin end-application' -l rm -r -d 'The RM'\''s id [the only one].'
+complete -c muster -n '__fish_muster_using_command admin end-application' -l timeout-s -r -d 'How long to wait for the answer.'
+complete -c muster -n '__fish_muster_using_command admin end-application' -l json -d 'Print JSON.'
+complete -c muster -n '__fish_muster_using_command admin end-application' -l token-file -r -F -d 'File with a token [MUSTER_TOKEN_FILE, or the token itself in MUSTER_TOKEN].'
+complete -c muster -n '__fish_muster_using_command admin end-application' -l tls -d 'Use TLS with the system'\''s authorities [MUSTER_TLS].'
+complete -c muster -n '__fish_muster_using_command admin end-application' -l tls-ca -r -F -d 'PEM file with the authorities of the gateway'\''s certificate [MUSTER_TLS_CA].'
+complete -c muster -n '__fish_muster_using_command admin end-application' -l tls-cert -r -F -d 'PEM file with your certificate [MUSTER_TLS_CERT].'
+complete -c muster -n '__fish_muster_using_command admin end-application' -l tls-key -r -F -d 'PEM file with its key [MUSTER_TLS_KEY].'
+complete -c muster -n '__fish_muster_using_command admin end-application' -l tls-server -r -d 'The name in the gateway'\''s certificate, if it is not that of the address [MUSTER…'
 
 # Options for: admin forget
 complete -c muster -n '__fish_muster_using_command admin forget' -l help -d 'Display this message and exit.'

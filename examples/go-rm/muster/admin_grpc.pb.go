@@ -39,6 +39,7 @@ const (
 	Admin_ResumeResourceManager_FullMethodName = "/muster.v1.Admin/ResumeResourceManager"
 	Admin_ForgetResourceManager_FullMethodName = "/muster.v1.Admin/ForgetResourceManager"
 	Admin_DrainNode_FullMethodName             = "/muster.v1.Admin/DrainNode"
+	Admin_EndApplication_FullMethodName        = "/muster.v1.Admin/EndApplication"
 	Admin_DumpState_FullMethodName             = "/muster.v1.Admin/DumpState"
 	Admin_Explain_FullMethodName               = "/muster.v1.Admin/Explain"
 )
@@ -67,6 +68,11 @@ type AdminClient interface {
 	// Lets no more allocations on a node, or lets them again. What runs there stays.
 	// NOT_FOUND: the partition or the node is not there.
 	DrainNode(ctx context.Context, in *DrainNodeRequest, opts ...grpc.CallOption) (*DrainNodeResponse, error)
+	// Ends an application: its asks and placeholders go, its RM is asked to end its allocations, and it is Failed when
+	// nothing is left. To end what is ending already changes nothing.
+	// NOT_FOUND: there is no such application that has not ended. FAILED_PRECONDITION: its RM did not declare
+	// extraConfig[muster.applications.end]; or an external source brought the application.
+	EndApplication(ctx context.Context, in *EndApplicationRequest, opts ...grpc.CallOption) (*EndApplicationResponse, error)
 	// Everything that is known of an RM, as JSON in pieces: to be put together in their order.
 	// NOT_FOUND: the RM is not known.
 	DumpState(ctx context.Context, in *DumpStateRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[DumpStateResponse], error)
@@ -153,6 +159,16 @@ func (c *adminClient) DrainNode(ctx context.Context, in *DrainNodeRequest, opts 
 	return out, nil
 }
 
+func (c *adminClient) EndApplication(ctx context.Context, in *EndApplicationRequest, opts ...grpc.CallOption) (*EndApplicationResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(EndApplicationResponse)
+	err := c.cc.Invoke(ctx, Admin_EndApplication_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *adminClient) DumpState(ctx context.Context, in *DumpStateRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[DumpStateResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	stream, err := c.cc.NewStream(ctx, &Admin_ServiceDesc.Streams[0], Admin_DumpState_FullMethodName, cOpts...)
@@ -206,6 +222,11 @@ type AdminServer interface {
 	// Lets no more allocations on a node, or lets them again. What runs there stays.
 	// NOT_FOUND: the partition or the node is not there.
 	DrainNode(context.Context, *DrainNodeRequest) (*DrainNodeResponse, error)
+	// Ends an application: its asks and placeholders go, its RM is asked to end its allocations, and it is Failed when
+	// nothing is left. To end what is ending already changes nothing.
+	// NOT_FOUND: there is no such application that has not ended. FAILED_PRECONDITION: its RM did not declare
+	// extraConfig[muster.applications.end]; or an external source brought the application.
+	EndApplication(context.Context, *EndApplicationRequest) (*EndApplicationResponse, error)
 	// Everything that is known of an RM, as JSON in pieces: to be put together in their order.
 	// NOT_FOUND: the RM is not known.
 	DumpState(*DumpStateRequest, grpc.ServerStreamingServer[DumpStateResponse]) error
@@ -242,6 +263,9 @@ func (UnimplementedAdminServer) ForgetResourceManager(context.Context, *ForgetRe
 }
 func (UnimplementedAdminServer) DrainNode(context.Context, *DrainNodeRequest) (*DrainNodeResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method DrainNode not implemented")
+}
+func (UnimplementedAdminServer) EndApplication(context.Context, *EndApplicationRequest) (*EndApplicationResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method EndApplication not implemented")
 }
 func (UnimplementedAdminServer) DumpState(*DumpStateRequest, grpc.ServerStreamingServer[DumpStateResponse]) error {
 	return status.Error(codes.Unimplemented, "method DumpState not implemented")
@@ -396,6 +420,24 @@ func _Admin_DrainNode_Handler(srv interface{}, ctx context.Context, dec func(int
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Admin_EndApplication_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(EndApplicationRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServer).EndApplication(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Admin_EndApplication_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServer).EndApplication(ctx, req.(*EndApplicationRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Admin_DumpState_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(DumpStateRequest)
 	if err := stream.RecvMsg(m); err != nil {
@@ -459,6 +501,10 @@ var Admin_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "DrainNode",
 			Handler:    _Admin_DrainNode_Handler,
+		},
+		{
+			MethodName: "EndApplication",
+			Handler:    _Admin_EndApplication_Handler,
 		},
 		{
 			MethodName: "Explain",

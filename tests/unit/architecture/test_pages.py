@@ -1,6 +1,7 @@
 """Pages outside of the reference are short: one subject, at most 1,500 words.
 
-Words are those that a reader sees: without code blocks, comments and the targets of links.
+Words are those that a reader sees: without code blocks, comments and the targets of links. ``python
+tests/unit/architecture/test_pages.py`` prints the longest pages.
 """
 
 from __future__ import annotations
@@ -55,3 +56,9 @@ def test_every_page_is_in_the_navigation() -> None:
 
 def test_words_are_those_that_are_read() -> None:
     assert words("# One two\n\n[three](four.md#five) | six |\n<!-- seven -->\n```sh\neight\n```\n") == 4
+
+
+if __name__ == "__main__":
+    counted = ((words(place(page).read_text(encoding="utf-8")), page) for page in READ)
+    for count, page in sorted(counted, reverse=True)[:10]:
+        print(f"{count:>6,}  {page}")

@@ -164,6 +164,35 @@ def test_drain(gateway: AdminGateway, muster: Any, command: str, answer: Any, sa
     assert shown == {"node_id": "n", "changed": answer.changed, "allocations": answer.allocations}
 
 
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (
+            pb.EndApplicationResponse(changed=True, state="Failing", allocations=1),
+            "x is Failing: its resource manager ends 1 allocation.",
+        ),
+        (
+            pb.EndApplicationResponse(state="Failing", allocations=2),
+            "x is Failing already: its resource manager ends 2 allocations.",
+        ),
+        (pb.EndApplicationResponse(changed=True, state="Failed"), "x is Failed."),
+    ],
+)
+def test_end_application(gateway: AdminGateway, muster: Any, answer: Any, said: str) -> None:
+    gateway.answers["EndApplication"] = answer
+    told = muster("admin", "end-application", "x", "--partition", "p", "--reason", "stuck")
+    assert told[:2] == (0, f"{said}\n")
+    wanted = pb.EndApplicationRequest(rm_id="rm", partition="p", application_id="x", reason="stuck")
+    assert asked(gateway) == [("EndApplication", wanted)]
+    shown = json.loads(muster("admin", "end-application", "x", "--json")[1])
+    assert shown == {
+        "application_id": "x",
+        "changed": answer.changed,
+        "state": answer.state,
+        "allocations": answer.allocations,
+    }
+
+
 def test_validate(gateway: AdminGateway, muster: Any, tmp_path: Path) -> None:
     file = tmp_path / "queues.yaml"
     file.write_text("partitions: []\n")

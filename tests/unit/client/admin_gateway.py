@@ -55,6 +55,9 @@ class AdminGateway(AdminServicer):
     def DrainNode(self, request: Any, context: Any) -> Any:
         return self._answered("DrainNode", request, context)
 
+    def EndApplication(self, request: Any, context: Any) -> Any:
+        return self._answered("EndApplication", request, context)
+
     def Explain(self, request: Any, context: Any) -> Any:
         return self._answered("Explain", request, context)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import grpc
 import pytest
-from muster_client.admin import AdminClient, Drained, Explanation, Forgotten, OpenStream, Paused, ResourceManager
+from muster_client.admin import AdminClient, Drained, Ended, Explanation, Forgotten, OpenStream, Paused, ResourceManager
 from muster_client.errors import AdminFailed, AdminRefused
 from muster_proto.muster.v1 import admin_pb2 as pb
 from muster_proto.si.v1 import si_pb2 as si
@@ -55,6 +55,11 @@ CALLS: list[tuple[Callable[[AdminClient], Awaitable[Any]], str, Any, Any, Any]] 
     (
         lambda admin: admin.drain_node("rm", "n", schedulable=True), "DrainNode",
         pb.DrainNodeRequest(rm_id="rm", node_id="n", schedulable=True), pb.DrainNodeResponse(), Drained(False, 0),
+    ),
+    (
+        lambda admin: admin.end_application("rm", "x", partition="p", reason="stuck"), "EndApplication",
+        pb.EndApplicationRequest(rm_id="rm", partition="p", application_id="x", reason="stuck"),
+        pb.EndApplicationResponse(changed=True, state="Failing", allocations=7), Ended(True, "Failing", 7),
     ),
     (
         lambda admin: admin.list_resource_managers(), "ListResourceManagers",

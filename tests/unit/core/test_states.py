@@ -23,7 +23,7 @@ ALLOWED = """
 runApplication: New Accepted, Resuming Accepted, Accepted Running, Running Running, Completing Running
 rejectApplication: New Rejected
 completeApplication: Accepted Completing, Running Completing, Completing Completed
-failApplication: New Failing, Accepted Failing, Running Failing, Failing Failed
+failApplication: New Failing, Accepted Failing, Running Failing, Completing Failing, Resuming Failing, Failing Failed
 resumeApplication: New Resuming, Accepted Resuming
 expireApplication: Completed Expired, Failed Expired, Rejected Expired
 """

@@ -23,6 +23,7 @@ from muster_core.config.properties import SECOND_NS, QueuePolicy, duration_text
 from muster_core.model.commands import (
     AppItem,
     AskItem,
+    EndApplication,
     NodeAction,
     NodeItem,
     ReleaseItem,
@@ -155,6 +156,10 @@ def failed() -> Cluster:
     return found
 
 
+def end(found: Cluster) -> None:
+    found.do(EndApplication("default", "x", "ended by an operator"))
+
+
 def then(found: Cluster, step: Callable[[Cluster], object]) -> Cluster:
     step(found)
     return found
@@ -169,6 +174,8 @@ APP_STEPS: dict[tuple[str, str], Callable[[], Cluster]] = {
     ("Running", "completeApplication"): completing,
     ("Completing", "completeApplication"): lambda: then(completing(), lambda c: c.wait(30)),
     ("Running", "failApplication"): lambda: then(running(timeout_ms=1_000), lambda c: c.wait(1)),
+    ("Completing", "failApplication"): lambda: then(completing(), end),
+    ("Resuming", "failApplication"): lambda: then(gang(), end),
     ("Failing", "failApplication"): failed,
     ("New", "failApplication"): lambda: too_large("Hard"),
     ("New", "resumeApplication"): lambda: too_large("Soft"),

@@ -43,6 +43,7 @@ def update(config: str) -> bytes:
 
 BAD = "partitions: [{name: default, queues: [{name: a, submitacl: 7, password: hunter2-Very-Secret-1}]}]"
 DRAIN = pb.AdminCommand(drain_node=pb.AdminCommand.DrainNode(node_id="n1"))
+END = pb.AdminCommand(end_application=pb.AdminCommand.EndApplication(application_id="x", reason="stuck"))
 FORGET = pb.AdminCommand(forget=pb.AdminCommand.Forget(force=True))
 
 CASES: dict[str, tuple[str, Any, str, int]] = {
@@ -54,6 +55,7 @@ CASES: dict[str, tuple[str, Any, str, int]] = {
     "pause": ("admin", pb.AdminCommand(pause="by hand"), "pause", ACCEPTED),
     "resume": ("admin", pb.AdminCommand(resume=True), "resume", ACCEPTED),
     "drain of no node": ("admin", DRAIN, "drain", REFUSED),
+    "end of no application": ("admin", END, "end-application", REFUSED),
     "validate": ("admin", pb.AdminCommand(validate=update(CONFIG)), "validate", ACCEPTED),
     "refused validate": ("admin", pb.AdminCommand(validate=update("nonsense")), "validate", REFUSED),
     "refused forget": ("admin", pb.AdminCommand(forget=pb.AdminCommand.Forget()), "forget", REFUSED),

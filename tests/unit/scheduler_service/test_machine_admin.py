@@ -9,11 +9,13 @@ import pytest
 from builders import SECOND_NS
 from muster_bus.log import Record
 from muster_core import invariants
-from muster_core.external.external import ExternalNode, SourceState
+from muster_core.config.config import INDEPENDENT
+from muster_core.external.external import ExternalApplication, ExternalNode, SourceState
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.muster.v1 import callbacks_pb2
 from muster_proto.si.v1 import si_pb2 as si
 from muster_scheduler.admin_commands import DUMP_BYTES_MAX, DUMP_WAITS_NS, DUMPS_WAITING_MAX, NO_CALLBACK
+from muster_scheduler.ending import KEY
 from muster_state.follower import Pause, StateFolder
 from unit.scheduler_service import rig as make
 from unit.scheduler_service.rig import CONFIG, RM, Rig
@@ -283,6 +285,107 @@ def test_no_such_node(rig: AdminRig, wanted: pb.AdminCommand.DrainNode, said: st
     assert said in result.message
     assert len(result.message) < 400
     assert rig.state == before
+
+
+# ---- the end of an application ---------------------------------------------------------------------------------------
+
+
+def end(app_id: str = "x", partition: str = "", reason: str = "") -> pb.AdminCommand.EndApplication:
+    return pb.AdminCommand.EndApplication(partition=partition, application_id=app_id, reason=reason)
+
+
+def declare(rig: AdminRig, said: str = "true") -> pb.RegistrationResult:
+    """Changes the registration's extra configuration, and nothing else."""
+    request = si.UpdateConfigurationRequest(rmID=RM, config=CONFIG, extraConfig={KEY: said})
+    envelope = pb.RequestEnvelope(rm_id=RM, request_id="u", configuration=request.SerializeToString())
+    rig.send(envelope.SerializeToString())
+    return rig.registrations[-1]
+
+
+def states(rig: AdminRig) -> list[tuple[str, str]]:
+    return [(each.state, each.message) for each in rig.of("updated") if isinstance(each, si.UpdatedApplication)]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_ended_application_fails_when_its_rm_has_ended_all(rig: AdminRig, seed: int) -> None:
+    assert not declare(rig).problems
+    ask(rig, "k1")
+    ask(rig, "k2")
+    rig.send(make.asks(make.allocation("x", "large", vcore=90_000)))
+    result = rig.command(end_application=end(reason="stuck, password=hunter2"))
+    assert result == pb.AdminResult(request_id="r", changed=True, state="Failing", allocations=2)
+    told = [(each.allocationKey, each.terminationType) for each in rig.of("released")]
+    assert sorted(told) == [(key, si.TIMEOUT) for key in ("k1", "k2", "large")]
+    assert states(rig)[-1] == ("Failing", "ended by an operator: stuck, password=***")
+    assert [each.eventChangeDetail for _, each in rig.events][-1] == si.EventRecord.APP_FAILING
+    # It is so over a take-over, and to end it once more changes nothing.
+    rig.rebuild(random.Random(seed))
+    rig.settle()
+    told_before = len(rig.of("released"))
+    assert rig.command(end_application=end()) == pb.AdminResult(request_id="r", state="Failing", allocations=2)
+    assert len(rig.of("released")) == told_before
+    app = rig.machine.rms[RM].core.partitions["default"].apps["x"]
+    assert app.failed_message == "ended by an operator: stuck, password=***"
+    ask(rig, "late")
+    assert [each.allocationKey for each in rig.of("rejectedAllocations")] == ["late"]
+    rig.send(*(make.release("x", key, si.TIMEOUT) for key in ("k1", "k2")))
+    assert states(rig)[-1][0] == "Failed"
+    assert rig.command(end_application=end()).code == NOT_FOUND
+    rig.check_counters()
+
+
+def test_an_application_with_nothing_fails_at_once(rig: AdminRig) -> None:
+    declare(rig)
+    assert rig.command(end_application=end(partition="default")) == pb.AdminResult(
+        request_id="r", changed=True, state="Failed"
+    )
+    assert [state for state, _ in states(rig)][-2:] == ["Failing", "Failed"]
+    rig.send(make.application("x", "root.c"))
+    ask(rig, "k")
+    assert rig.keys("new") == ["k"], "its id is free again"
+    rig.check_counters()
+
+
+def test_an_rm_that_did_not_declare_it_keeps_its_applications(rig: AdminRig) -> None:
+    ask(rig, "k")
+    for said in (None, "false", "maybe"):
+        if said is not None:
+            problems = declare(rig, said).problems
+            assert [each.path for each in problems] == ([f"extraConfig[{KEY}]"] if said == "maybe" else [])
+        before = dict(rig.state)
+        result = rig.command(end_application=end())
+        assert result.code == NOT_POSSIBLE
+        assert f"expected extraConfig[{KEY}] = true" in result.message
+        assert rig.state == before
+    declare(rig, "True")
+    assert rig.command(end_application=end()).changed
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        (end("y"), "application 'y' does not exist in partition default, or has ended"),
+        (end("x", "gpu"), "partition 'gpu' does not exist"),
+        (end("x" * 1000), "does not exist"),
+    ],
+)
+def test_no_such_application(rig: AdminRig, wanted: pb.AdminCommand.EndApplication, said: str) -> None:
+    declare(rig)
+    result = rig.command(end_application=wanted)
+    assert result.code == NOT_FOUND
+    assert said in result.message
+    assert len(result.message) < 400
+
+
+def test_what_is_not_the_rms_is_not_ended(rig: AdminRig) -> None:
+    declare(rig)
+    foreign = make.allocation("", "own", vcore=1000)
+    rig.send(make.asks(foreign), make.said(ExternalApplication("batch", "root.c")))
+    for app_id, said in ((INDEPENDENT, "the scheduler's own application"), ("batch", "brought by source vms")):
+        assert app_id in rig.machine.rms[RM].core.partitions["default"].apps, app_id
+        result = rig.command(end_application=end(app_id))
+        assert (result.code, result.changed) == (NOT_POSSIBLE, False)
+        assert said in result.message
 
 
 # ---- validate -------------------------------------------------------------------------------------------------------

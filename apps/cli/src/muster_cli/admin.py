@@ -1,4 +1,6 @@
-"""``muster admin``: list, pause and forget resource managers, drain nodes, dump states, validate configurations."""
+"""``muster admin``: list, pause and forget resource managers, drain nodes, end applications, dump states, validate
+configurations.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
-from muster_client.admin import AdminClient, Forgotten, Paused, ResourceManager
+from muster_client.admin import AdminClient, Ended, Forgotten, Paused, ResourceManager
 from muster_runtime.private_files import open_private
 from muster_runtime.terminal import as_seen, marked, styled, write_json_bytes
 from rich.table import Table
@@ -166,6 +168,24 @@ def drain(operator: Operator, node: str, partition: str, *, schedulable: bool) -
         outcome = "is drained" if changed else "is drained already"
     on_it = f"{allocations} allocation{'' if allocations == 1 else 's'} on it"
     console().print(f"{node} {outcome}, {on_it}.", soft_wrap=True)
+    return 0
+
+
+def end_application(operator: Operator, application: str, partition: str, reason: str) -> int:
+    """Ends an application of the RM."""
+
+    async def call(admin: AdminClient, rm_id: str) -> Ended:
+        return await admin.end_application(
+            rm_id, application, partition=partition, reason=reason, timeout_s=operator.timeout_s
+        )
+
+    found = ask(operator, call)
+    if operator.json:
+        print_json({"application_id": application, **dataclasses.asdict(found)})
+        return 0
+    outcome = f"is {found.state}" if found.changed else f"is {found.state} already"
+    left = f": its resource manager ends {found.allocations:,} allocation{'' if found.allocations == 1 else 's'}"
+    console().print(f"{application} {outcome}{left if found.allocations else ''}.", soft_wrap=True)
     return 0
 
 

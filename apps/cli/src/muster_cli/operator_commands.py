@@ -11,7 +11,7 @@ from muster_cli.operating import Operator
 
 admin_app = App(
     name="admin",
-    help="Operate Muster: list, pause and forget RMs, drain nodes, dump state (docs/admin.md).",
+    help="Operate Muster: list, pause and forget RMs, drain nodes, end applications, dump state (docs/admin.md).",
     group=OPERATE,
 )
 explain_app = App(
@@ -81,6 +81,21 @@ def admin_undrain(node: str, *, partition: str = "", operator: Operator = _OPERA
     from muster_cli.admin import drain
 
     return drain(operator, node, partition, schedulable=True)
+
+
+@admin_app.command(name="end-application")
+def admin_end_application(
+    application: str, *, partition: str = "", reason: str = "", operator: Operator = _OPERATOR
+) -> int:
+    """Ends an application: its asks go, and its RM ends its allocations. The RM must have declared that it can.
+
+    :param application: the application's id.
+    :param partition: [default]
+    :param reason: text for people; the RM gets it, and explanations show it.
+    """
+    from muster_cli.admin import end_application
+
+    return end_application(operator, application, partition, reason)
 
 
 @admin_app.command(name="dump")

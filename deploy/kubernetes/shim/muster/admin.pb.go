@@ -1032,6 +1032,134 @@ func (x *DrainNodeResponse) GetAllocations() uint32 {
 	return 0
 }
 
+type EndApplicationRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	RmId          string                 `protobuf:"bytes,1,opt,name=rm_id,json=rmId,proto3" json:"rm_id,omitempty"`
+	Partition     string                 `protobuf:"bytes,2,opt,name=partition,proto3" json:"partition,omitempty"` // "": default
+	ApplicationId string                 `protobuf:"bytes,3,opt,name=application_id,json=applicationId,proto3" json:"application_id,omitempty"`
+	Reason        string                 `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"` // for people; the RM gets it with the application's state
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EndApplicationRequest) Reset() {
+	*x = EndApplicationRequest{}
+	mi := &file_muster_v1_admin_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EndApplicationRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EndApplicationRequest) ProtoMessage() {}
+
+func (x *EndApplicationRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_muster_v1_admin_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EndApplicationRequest.ProtoReflect.Descriptor instead.
+func (*EndApplicationRequest) Descriptor() ([]byte, []int) {
+	return file_muster_v1_admin_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *EndApplicationRequest) GetRmId() string {
+	if x != nil {
+		return x.RmId
+	}
+	return ""
+}
+
+func (x *EndApplicationRequest) GetPartition() string {
+	if x != nil {
+		return x.Partition
+	}
+	return ""
+}
+
+func (x *EndApplicationRequest) GetApplicationId() string {
+	if x != nil {
+		return x.ApplicationId
+	}
+	return ""
+}
+
+func (x *EndApplicationRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+type EndApplicationResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Changed       bool                   `protobuf:"varint,1,opt,name=changed,proto3" json:"changed,omitempty"`         // false: it was ending already
+	State         string                 `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`              // of the application: Failing, or Failed if nothing was left
+	Allocations   uint32                 `protobuf:"varint,3,opt,name=allocations,proto3" json:"allocations,omitempty"` // that the RM has to end
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EndApplicationResponse) Reset() {
+	*x = EndApplicationResponse{}
+	mi := &file_muster_v1_admin_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EndApplicationResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EndApplicationResponse) ProtoMessage() {}
+
+func (x *EndApplicationResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_muster_v1_admin_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EndApplicationResponse.ProtoReflect.Descriptor instead.
+func (*EndApplicationResponse) Descriptor() ([]byte, []int) {
+	return file_muster_v1_admin_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *EndApplicationResponse) GetChanged() bool {
+	if x != nil {
+		return x.Changed
+	}
+	return false
+}
+
+func (x *EndApplicationResponse) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *EndApplicationResponse) GetAllocations() uint32 {
+	if x != nil {
+		return x.Allocations
+	}
+	return 0
+}
+
 type DumpStateRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	RmId          string                 `protobuf:"bytes,1,opt,name=rm_id,json=rmId,proto3" json:"rm_id,omitempty"`
@@ -1041,7 +1169,7 @@ type DumpStateRequest struct {
 
 func (x *DumpStateRequest) Reset() {
 	*x = DumpStateRequest{}
-	mi := &file_muster_v1_admin_proto_msgTypes[14]
+	mi := &file_muster_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1053,7 +1181,7 @@ func (x *DumpStateRequest) String() string {
 func (*DumpStateRequest) ProtoMessage() {}
 
 func (x *DumpStateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_muster_v1_admin_proto_msgTypes[14]
+	mi := &file_muster_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1066,7 +1194,7 @@ func (x *DumpStateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DumpStateRequest.ProtoReflect.Descriptor instead.
 func (*DumpStateRequest) Descriptor() ([]byte, []int) {
-	return file_muster_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_muster_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *DumpStateRequest) GetRmId() string {
@@ -1085,7 +1213,7 @@ type DumpStateResponse struct {
 
 func (x *DumpStateResponse) Reset() {
 	*x = DumpStateResponse{}
-	mi := &file_muster_v1_admin_proto_msgTypes[15]
+	mi := &file_muster_v1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1097,7 +1225,7 @@ func (x *DumpStateResponse) String() string {
 func (*DumpStateResponse) ProtoMessage() {}
 
 func (x *DumpStateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_muster_v1_admin_proto_msgTypes[15]
+	mi := &file_muster_v1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1110,7 +1238,7 @@ func (x *DumpStateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DumpStateResponse.ProtoReflect.Descriptor instead.
 func (*DumpStateResponse) Descriptor() ([]byte, []int) {
-	return file_muster_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_muster_v1_admin_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *DumpStateResponse) GetJson() []byte {
@@ -1139,7 +1267,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_muster_v1_admin_proto_msgTypes[16]
+	mi := &file_muster_v1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1151,7 +1279,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_muster_v1_admin_proto_msgTypes[16]
+	mi := &file_muster_v1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1164,7 +1292,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_muster_v1_admin_proto_rawDescGZIP(), []int{16}
+	return file_muster_v1_admin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ExplainRequest) GetRmId() string {
@@ -1292,7 +1420,7 @@ type AskId struct {
 
 func (x *AskId) Reset() {
 	*x = AskId{}
-	mi := &file_muster_v1_admin_proto_msgTypes[17]
+	mi := &file_muster_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1304,7 +1432,7 @@ func (x *AskId) String() string {
 func (*AskId) ProtoMessage() {}
 
 func (x *AskId) ProtoReflect() protoreflect.Message {
-	mi := &file_muster_v1_admin_proto_msgTypes[17]
+	mi := &file_muster_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1317,7 +1445,7 @@ func (x *AskId) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AskId.ProtoReflect.Descriptor instead.
 func (*AskId) Descriptor() ([]byte, []int) {
-	return file_muster_v1_admin_proto_rawDescGZIP(), []int{17}
+	return file_muster_v1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *AskId) GetApplicationId() string {
@@ -1344,7 +1472,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_muster_v1_admin_proto_msgTypes[18]
+	mi := &file_muster_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1356,7 +1484,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_muster_v1_admin_proto_msgTypes[18]
+	mi := &file_muster_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1369,7 +1497,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_muster_v1_admin_proto_rawDescGZIP(), []int{18}
+	return file_muster_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ExplainResponse) GetJson() []byte {
@@ -1476,7 +1604,16 @@ const file_muster_v1_admin_proto_rawDesc = "" +
 	"\vschedulable\x18\x04 \x01(\bR\vschedulable\"O\n" +
 	"\x11DrainNodeResponse\x12\x18\n" +
 	"\achanged\x18\x01 \x01(\bR\achanged\x12 \n" +
-	"\vallocations\x18\x02 \x01(\rR\vallocations\"'\n" +
+	"\vallocations\x18\x02 \x01(\rR\vallocations\"\x89\x01\n" +
+	"\x15EndApplicationRequest\x12\x13\n" +
+	"\x05rm_id\x18\x01 \x01(\tR\x04rmId\x12\x1c\n" +
+	"\tpartition\x18\x02 \x01(\tR\tpartition\x12%\n" +
+	"\x0eapplication_id\x18\x03 \x01(\tR\rapplicationId\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\"j\n" +
+	"\x16EndApplicationResponse\x12\x18\n" +
+	"\achanged\x18\x01 \x01(\bR\achanged\x12\x14\n" +
+	"\x05state\x18\x02 \x01(\tR\x05state\x12 \n" +
+	"\vallocations\x18\x03 \x01(\rR\vallocations\"'\n" +
 	"\x10DumpStateRequest\x12\x13\n" +
 	"\x05rm_id\x18\x01 \x01(\tR\x04rmId\"'\n" +
 	"\x11DumpStateResponse\x12\x12\n" +
@@ -1498,7 +1635,7 @@ const file_muster_v1_admin_proto_rawDesc = "" +
 	"\x0eallocation_key\x18\x02 \x01(\tR\rallocationKey\"C\n" +
 	"\x0fExplainResponse\x12\x12\n" +
 	"\x04json\x18\x01 \x01(\fR\x04json\x12\x1c\n" +
-	"\tsentences\x18\x02 \x03(\tR\tsentences2\xce\x06\n" +
+	"\tsentences\x18\x02 \x03(\tR\tsentences2\xa7\a\n" +
 	"\x05Admin\x12b\n" +
 	"\x13UpdateConfiguration\x12!.si.v1.UpdateConfigurationRequest\x1a&.muster.v1.UpdateConfigurationResponse\"\x00\x12d\n" +
 	"\x15ValidateConfiguration\x12!.si.v1.UpdateConfigurationRequest\x1a&.muster.v1.UpdateConfigurationResponse\"\x00\x12i\n" +
@@ -1506,7 +1643,8 @@ const file_muster_v1_admin_proto_rawDesc = "" +
 	"\x14PauseResourceManager\x12&.muster.v1.PauseResourceManagerRequest\x1a .muster.v1.ResourceManagerAnswer\"\x00\x12d\n" +
 	"\x15ResumeResourceManager\x12'.muster.v1.ResumeResourceManagerRequest\x1a .muster.v1.ResourceManagerAnswer\"\x00\x12l\n" +
 	"\x15ForgetResourceManager\x12'.muster.v1.ForgetResourceManagerRequest\x1a(.muster.v1.ForgetResourceManagerResponse\"\x00\x12H\n" +
-	"\tDrainNode\x12\x1b.muster.v1.DrainNodeRequest\x1a\x1c.muster.v1.DrainNodeResponse\"\x00\x12J\n" +
+	"\tDrainNode\x12\x1b.muster.v1.DrainNodeRequest\x1a\x1c.muster.v1.DrainNodeResponse\"\x00\x12W\n" +
+	"\x0eEndApplication\x12 .muster.v1.EndApplicationRequest\x1a!.muster.v1.EndApplicationResponse\"\x00\x12J\n" +
 	"\tDumpState\x12\x1b.muster.v1.DumpStateRequest\x1a\x1c.muster.v1.DumpStateResponse\"\x000\x01\x12B\n" +
 	"\aExplain\x12\x19.muster.v1.ExplainRequest\x1a\x1a.muster.v1.ExplainResponse\"\x00b\x06proto3"
 
@@ -1523,7 +1661,7 @@ func file_muster_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_muster_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_muster_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_muster_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_muster_v1_admin_proto_goTypes = []any{
 	(ConfigurationProblem_Severity)(0),    // 0: muster.v1.ConfigurationProblem.Severity
 	(*UpdateConfigurationResponse)(nil),   // 1: muster.v1.UpdateConfigurationResponse
@@ -1540,46 +1678,50 @@ var file_muster_v1_admin_proto_goTypes = []any{
 	(*ForgetResourceManagerResponse)(nil), // 12: muster.v1.ForgetResourceManagerResponse
 	(*DrainNodeRequest)(nil),              // 13: muster.v1.DrainNodeRequest
 	(*DrainNodeResponse)(nil),             // 14: muster.v1.DrainNodeResponse
-	(*DumpStateRequest)(nil),              // 15: muster.v1.DumpStateRequest
-	(*DumpStateResponse)(nil),             // 16: muster.v1.DumpStateResponse
-	(*ExplainRequest)(nil),                // 17: muster.v1.ExplainRequest
-	(*AskId)(nil),                         // 18: muster.v1.AskId
-	(*ExplainResponse)(nil),               // 19: muster.v1.ExplainResponse
-	nil,                                   // 20: muster.v1.ResourceManager.BuildInfoEntry
-	nil,                                   // 21: muster.v1.ResourceManager.ExtraConfigEntry
-	(*si.UpdateConfigurationRequest)(nil), // 22: si.v1.UpdateConfigurationRequest
+	(*EndApplicationRequest)(nil),         // 15: muster.v1.EndApplicationRequest
+	(*EndApplicationResponse)(nil),        // 16: muster.v1.EndApplicationResponse
+	(*DumpStateRequest)(nil),              // 17: muster.v1.DumpStateRequest
+	(*DumpStateResponse)(nil),             // 18: muster.v1.DumpStateResponse
+	(*ExplainRequest)(nil),                // 19: muster.v1.ExplainRequest
+	(*AskId)(nil),                         // 20: muster.v1.AskId
+	(*ExplainResponse)(nil),               // 21: muster.v1.ExplainResponse
+	nil,                                   // 22: muster.v1.ResourceManager.BuildInfoEntry
+	nil,                                   // 23: muster.v1.ResourceManager.ExtraConfigEntry
+	(*si.UpdateConfigurationRequest)(nil), // 24: si.v1.UpdateConfigurationRequest
 }
 var file_muster_v1_admin_proto_depIdxs = []int32{
 	2,  // 0: muster.v1.UpdateConfigurationResponse.problems:type_name -> muster.v1.ConfigurationProblem
 	0,  // 1: muster.v1.ConfigurationProblem.severity:type_name -> muster.v1.ConfigurationProblem.Severity
 	5,  // 2: muster.v1.ListResourceManagersResponse.resource_managers:type_name -> muster.v1.ResourceManager
 	7,  // 3: muster.v1.ResourceManager.streams:type_name -> muster.v1.Stream
-	20, // 4: muster.v1.ResourceManager.build_info:type_name -> muster.v1.ResourceManager.BuildInfoEntry
-	21, // 5: muster.v1.ResourceManager.extra_config:type_name -> muster.v1.ResourceManager.ExtraConfigEntry
+	22, // 4: muster.v1.ResourceManager.build_info:type_name -> muster.v1.ResourceManager.BuildInfoEntry
+	23, // 5: muster.v1.ResourceManager.extra_config:type_name -> muster.v1.ResourceManager.ExtraConfigEntry
 	6,  // 6: muster.v1.ResourceManager.quotas:type_name -> muster.v1.Quota
-	18, // 7: muster.v1.ExplainRequest.ask:type_name -> muster.v1.AskId
-	18, // 8: muster.v1.ExplainRequest.preemption:type_name -> muster.v1.AskId
-	18, // 9: muster.v1.ExplainRequest.when:type_name -> muster.v1.AskId
-	22, // 10: muster.v1.Admin.UpdateConfiguration:input_type -> si.v1.UpdateConfigurationRequest
-	22, // 11: muster.v1.Admin.ValidateConfiguration:input_type -> si.v1.UpdateConfigurationRequest
+	20, // 7: muster.v1.ExplainRequest.ask:type_name -> muster.v1.AskId
+	20, // 8: muster.v1.ExplainRequest.preemption:type_name -> muster.v1.AskId
+	20, // 9: muster.v1.ExplainRequest.when:type_name -> muster.v1.AskId
+	24, // 10: muster.v1.Admin.UpdateConfiguration:input_type -> si.v1.UpdateConfigurationRequest
+	24, // 11: muster.v1.Admin.ValidateConfiguration:input_type -> si.v1.UpdateConfigurationRequest
 	3,  // 12: muster.v1.Admin.ListResourceManagers:input_type -> muster.v1.ListResourceManagersRequest
 	8,  // 13: muster.v1.Admin.PauseResourceManager:input_type -> muster.v1.PauseResourceManagerRequest
 	9,  // 14: muster.v1.Admin.ResumeResourceManager:input_type -> muster.v1.ResumeResourceManagerRequest
 	11, // 15: muster.v1.Admin.ForgetResourceManager:input_type -> muster.v1.ForgetResourceManagerRequest
 	13, // 16: muster.v1.Admin.DrainNode:input_type -> muster.v1.DrainNodeRequest
-	15, // 17: muster.v1.Admin.DumpState:input_type -> muster.v1.DumpStateRequest
-	17, // 18: muster.v1.Admin.Explain:input_type -> muster.v1.ExplainRequest
-	1,  // 19: muster.v1.Admin.UpdateConfiguration:output_type -> muster.v1.UpdateConfigurationResponse
-	1,  // 20: muster.v1.Admin.ValidateConfiguration:output_type -> muster.v1.UpdateConfigurationResponse
-	4,  // 21: muster.v1.Admin.ListResourceManagers:output_type -> muster.v1.ListResourceManagersResponse
-	10, // 22: muster.v1.Admin.PauseResourceManager:output_type -> muster.v1.ResourceManagerAnswer
-	10, // 23: muster.v1.Admin.ResumeResourceManager:output_type -> muster.v1.ResourceManagerAnswer
-	12, // 24: muster.v1.Admin.ForgetResourceManager:output_type -> muster.v1.ForgetResourceManagerResponse
-	14, // 25: muster.v1.Admin.DrainNode:output_type -> muster.v1.DrainNodeResponse
-	16, // 26: muster.v1.Admin.DumpState:output_type -> muster.v1.DumpStateResponse
-	19, // 27: muster.v1.Admin.Explain:output_type -> muster.v1.ExplainResponse
-	19, // [19:28] is the sub-list for method output_type
-	10, // [10:19] is the sub-list for method input_type
+	15, // 17: muster.v1.Admin.EndApplication:input_type -> muster.v1.EndApplicationRequest
+	17, // 18: muster.v1.Admin.DumpState:input_type -> muster.v1.DumpStateRequest
+	19, // 19: muster.v1.Admin.Explain:input_type -> muster.v1.ExplainRequest
+	1,  // 20: muster.v1.Admin.UpdateConfiguration:output_type -> muster.v1.UpdateConfigurationResponse
+	1,  // 21: muster.v1.Admin.ValidateConfiguration:output_type -> muster.v1.UpdateConfigurationResponse
+	4,  // 22: muster.v1.Admin.ListResourceManagers:output_type -> muster.v1.ListResourceManagersResponse
+	10, // 23: muster.v1.Admin.PauseResourceManager:output_type -> muster.v1.ResourceManagerAnswer
+	10, // 24: muster.v1.Admin.ResumeResourceManager:output_type -> muster.v1.ResourceManagerAnswer
+	12, // 25: muster.v1.Admin.ForgetResourceManager:output_type -> muster.v1.ForgetResourceManagerResponse
+	14, // 26: muster.v1.Admin.DrainNode:output_type -> muster.v1.DrainNodeResponse
+	16, // 27: muster.v1.Admin.EndApplication:output_type -> muster.v1.EndApplicationResponse
+	18, // 28: muster.v1.Admin.DumpState:output_type -> muster.v1.DumpStateResponse
+	21, // 29: muster.v1.Admin.Explain:output_type -> muster.v1.ExplainResponse
+	20, // [20:30] is the sub-list for method output_type
+	10, // [10:20] is the sub-list for method input_type
 	10, // [10:10] is the sub-list for extension type_name
 	10, // [10:10] is the sub-list for extension extendee
 	0,  // [0:10] is the sub-list for field type_name
@@ -1590,7 +1732,7 @@ func file_muster_v1_admin_proto_init() {
 	if File_muster_v1_admin_proto != nil {
 		return
 	}
-	file_muster_v1_admin_proto_msgTypes[16].OneofWrappers = []any{
+	file_muster_v1_admin_proto_msgTypes[18].OneofWrappers = []any{
 		(*ExplainRequest_Ask)(nil),
 		(*ExplainRequest_ApplicationId)(nil),
 		(*ExplainRequest_Queue)(nil),
@@ -1604,7 +1746,7 @@ func file_muster_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_muster_v1_admin_proto_rawDesc), len(file_muster_v1_admin_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   21,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -170,6 +170,20 @@ class Drained:
 
 
 @dataclass(frozen=True, slots=True)
+class Ended:
+    """The outcome of ending an application.
+
+    :param changed: False: it was ending already.
+    :param state: of the application: Failing, or Failed if nothing was left.
+    :param allocations: number of allocations that the RM has to end.
+    """
+
+    changed: bool
+    state: str
+    allocations: int
+
+
+@dataclass(frozen=True, slots=True)
 class Explanation:
     """The explanation of a state.
 
@@ -283,6 +297,26 @@ class AdminClient(GatewayClient):
         request = admin_pb2.DrainNodeRequest(rm_id=rm_id, partition=partition, node_id=node_id, schedulable=schedulable)
         found = await self._call("DrainNode", request, admin_pb2.DrainNodeResponse.FromString, timeout_s)
         return Drained(found.changed, found.allocations)
+
+    async def end_application(
+        self,
+        rm_id: str,
+        application_id: str,
+        *,
+        partition: str = "",
+        reason: str = "",
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+    ) -> Ended:
+        """Ends an application: its asks go, and its RM is asked to end its allocations. Refused if the RM did not
+        declare that it can (``extraConfig[muster.applications.end]``).
+
+        :param reason: for people; the RM gets it with the application's state.
+        """
+        request = admin_pb2.EndApplicationRequest(
+            rm_id=rm_id, partition=partition, application_id=application_id, reason=reason
+        )
+        found = await self._call("EndApplication", request, admin_pb2.EndApplicationResponse.FromString, timeout_s)
+        return Ended(found.changed, found.state, found.allocations)
 
     async def dump_state(self, rm_id: str, *, timeout_s: float | None = None) -> AsyncGenerator[bytes, None]:
         """Yields the RM's whole state, as pieces of one JSON text (docs/admin.md).

@@ -19,6 +19,7 @@ from muster_core.model.commands import (
     Answer,
     Answers,
     Command,
+    EndApplication,
     SetCallbacks,
     SetDeciding,
     SetEvents,
@@ -165,6 +166,8 @@ class SchedulerCore:
         match command:
             case UpdateAllocations() | UpdateApplications() | UpdateNodes():
                 self._take_items(command, out, now_ns)
+            case EndApplication():
+                self._applications.end(command.partition, command.app_id, command.message, out, now_ns)
             case UpdateConfiguration():
                 out.facts.append(ConfigurationAnswer(self._reconfigure(command.config, out, now_ns)))
             case SetDeciding():

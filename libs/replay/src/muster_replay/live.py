@@ -93,6 +93,7 @@ class Live:
             RM_ID,
             config=QUEUES,
             version="demo",
+            extra_config={"muster.applications.end": "true"},
             callbacks=Callbacks(
                 on_allocated=self._on_allocated, on_released=self._on_released, on_application=self._on_application
             ),
@@ -202,7 +203,9 @@ class Live:
         self.counts["ended"] += len(ending)
         done = []
         for name, key in ending:
-            running = self._jobs[name]
+            running = self._jobs.get(name)
+            if running is None:  # an operator ends it
+                continue
             running.left.discard(key)
             if not running.left:
                 done.append(removal(name))
@@ -257,11 +260,14 @@ class Live:
         self,
         _accepted: Sequence[si.AcceptedApplication],
         rejected: Sequence[si.RejectedApplication],
-        _updated: Sequence[si.UpdatedApplication],
+        updated: Sequence[si.UpdatedApplication],
     ) -> None:
         for item in rejected:
             self._line(f"{item.applicationID} is rejected: {item.reason}")
             self._jobs.pop(item.applicationID, None)
+        for change in updated:
+            if change.state == "Failing" and self._jobs.pop(change.applicationID, None) is not None:
+                self._line(f"{change.applicationID} fails: {change.message}")
 
     # ---- lines ---------------------------------------------------------------------------------------------------
 

@@ -35,6 +35,13 @@ _NODE = (
     Parameter("partition", "The node's partition; `default` if it is missing."),
 )
 
+_APPLICATION = (
+    _OPERATED,
+    Parameter("application", "The application's id.", required=True),
+    Parameter("partition", "The application's partition; `default` if it is missing."),
+    Parameter("reason", "Why, for people; the resource manager gets it, and explanations show it."),
+)
+
 
 def _operation(action: str, summary: str, parameters: tuple[Parameter, ...] = (_OPERATED,)) -> Route:
     return Route(
@@ -128,6 +135,7 @@ GATEWAY = (
     _operation("drain", "Makes a node unschedulable", _NODE),
     _operation("undrain", "Makes a node schedulable", _NODE),
     _operation("forget", "Forgets a stopped resource manager"),
+    _operation("end-application", "Ends an application, if its resource manager declared that it can", _APPLICATION),
     _configuration(
         "validate",
         "What a queue configuration would change, and its problems",

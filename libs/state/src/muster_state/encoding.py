@@ -267,6 +267,7 @@ def application_record(partition: str, what: Application) -> bytes:
         placeholder_ask=_quantities(what.placeholder_ask),
         gang_style=what.gang_style,
         rejected_message=what.rejected_message,
+        failed_message=what.failed_message,
         deadline_ns=what.deadline_ns,
         waiting=None if what.reason is None else _reason(what.reason),
         usage=[

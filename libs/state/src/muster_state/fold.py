@@ -237,7 +237,7 @@ def fold_application(partition: Partition, recorded: pb.ApplicationObject) -> Ap
     app.submitted_ns = recorded.submitted_ns
     app.started_ns, app.finished_ns = recorded.started_ns, recorded.finished_ns
     app.usage, app.most_used = _usage_of(recorded.usage), dict(recorded.most_used.values)
-    app.rejected_message = recorded.rejected_message
+    app.rejected_message, app.failed_message = recorded.rejected_message, recorded.failed_message
     app.reason = _reason_of(recorded.waiting) if recorded.HasField("waiting") else None
     app.past = _past_of(partition, recorded.past_waiting)
     if state in APP_TERMINAL and app.app_id in app.queue.applications:

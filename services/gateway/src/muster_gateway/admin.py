@@ -83,6 +83,7 @@ class AdminServicer:
             "ResumeResourceManager": self.resume,
             "ForgetResourceManager": self.forget,
             "DrainNode": self.drain_node,
+            "EndApplication": self.end_application,
             "Explain": self.explain,
         }
         methods: dict[str, Any] = {
@@ -222,6 +223,11 @@ class AdminServicer:
         """DrainNode."""
         command = admin_codec.decode_drain(raw, self._settings.limits)
         return admin_codec.encode_drained(await self._command(command))
+
+    async def end_application(self, raw: bytes) -> bytes:
+        """EndApplication."""
+        command = admin_codec.decode_end(raw, self._settings.limits)
+        return admin_codec.encode_ended(await self._command(command))
 
     async def _command(self, command: Command, judged: JudgedConfiguration | None = None) -> CommandAnswer:
         """Puts a command to the scheduler. Raises NotRegistered, RmStopped, NotThere, NotPossible, OverLimit, LogDown,

@@ -91,6 +91,19 @@ def decode_drain(raw: bytes, limits: AdmissionLimits) -> Command:
     return Command(rm_id, "undrain" if request.schedulable else "drain", envelope_pb2.AdminCommand(drain_node=wanted))
 
 
+def decode_end(raw: bytes, limits: AdmissionLimits) -> Command:
+    """Decodes an EndApplicationRequest."""
+    request = parsed(pb.EndApplicationRequest, raw)
+    rm_id = _name(request.rm_id, "rm_id", limits)
+    _refuse(text_problem(request.reason, "reason", REASON_CHARACTERS_MAX))
+    wanted = envelope_pb2.AdminCommand.EndApplication(
+        partition=_partition(request.partition, limits),
+        application_id=_name(request.application_id, "application_id", limits),
+        reason=request.reason,
+    )
+    return Command(rm_id, "end-application", envelope_pb2.AdminCommand(end_application=wanted))
+
+
 def validate_command(rm_id: str, raw: bytes) -> Command:
     """Returns the command that validates an UpdateConfigurationRequest. The request has passed admission."""
     return Command(rm_id, "validate", envelope_pb2.AdminCommand(validate=raw))
@@ -180,6 +193,12 @@ def encode_forgotten(answer: CommandAnswer) -> bytes:
 def encode_drained(answer: CommandAnswer) -> bytes:
     """Encodes a DrainNodeResponse."""
     return pb.DrainNodeResponse(changed=answer.changed, allocations=answer.allocations).SerializeToString()
+
+
+def encode_ended(answer: CommandAnswer) -> bytes:
+    """Encodes an EndApplicationResponse."""
+    response = pb.EndApplicationResponse(changed=answer.changed, state=answer.state, allocations=answer.allocations)
+    return response.SerializeToString()
 
 
 def encode_validated(answer: CommandAnswer) -> bytes:
@@ -300,6 +319,12 @@ def make_drain(rm_id: str, partition: str, node_id: str, *, schedulable: bool) -
     return request.SerializeToString()
 
 
+def make_end(rm_id: str, partition: str, application_id: str, reason: str) -> bytes:
+    """Encodes an EndApplicationRequest."""
+    request = pb.EndApplicationRequest(rm_id=rm_id, partition=partition, application_id=application_id, reason=reason)
+    return request.SerializeToString()
+
+
 def make_configuration(rm_id: str, text: str) -> bytes:
     """Encodes an UpdateConfigurationRequest without an extra configuration."""
     return si_pb2.UpdateConfigurationRequest(rmID=rm_id, config=text).SerializeToString()
@@ -333,3 +358,11 @@ def decode_drained(raw: bytes) -> tuple[bool, int]:
     """Returns whether something changed, and the number of allocations, of a DrainNodeResponse."""
     answer = pb.DrainNodeResponse.FromString(raw)
     return answer.changed, answer.allocations
+
+
+def decode_ended(raw: bytes) -> tuple[bool, int, str]:
+    """Returns whether something changed, the number of allocations, and the application's state, of an
+    EndApplicationResponse.
+    """
+    answer = pb.EndApplicationResponse.FromString(raw)
+    return answer.changed, answer.allocations, answer.state

@@ -101,9 +101,10 @@ class CommandAnswer:
 
     :param message: the reason, unless ``code`` is OK.
     :param changed: False: the state was already as wanted.
-    :param allocations: of the node that the command is about.
+    :param allocations: of the node or the application that the command is about.
     :param accepted: for a validation only, as ``problems`` and ``changes``.
     :param json: the RM's own state, for a dump.
+    :param state: of the application that the command is about.
     """
 
     request_id: str
@@ -116,6 +117,7 @@ class CommandAnswer:
     changes: tuple[str, ...] = ()
     json: str = ""
     member: GroupMember = NO_GROUP
+    state: str = ""
 
 
 Answer = Registration | ConfigurationAnswer | CommandAnswer
@@ -409,6 +411,7 @@ def _command_answer_in(envelope: envelope_pb2.ResponseEnvelope, result: envelope
         tuple(result.changes),
         result.json,
         _member(result.policy_group),
+        result.state,
     )
     return response
 

@@ -32,7 +32,7 @@ _AROUND_BYTES = 2_048
 # REST masks secrets. A text that was edited from its answer must not put the mask in a secret's place. (In a comment
 # the mask does no harm.)
 _MASKED = re.compile(rf"^[^#\n]*{re.escape(MASK)}", re.MULTILINE)
-_TEXTS = ("rm", "node", "partition", "reason")
+_TEXTS = ("rm", "node", "application", "partition", "reason")
 _STATUSES = {
     grpc.StatusCode.INVALID_ARGUMENT: 400,
     grpc.StatusCode.PERMISSION_DENIED: 403,
@@ -53,6 +53,8 @@ class Operations(Protocol):
     async def forget(self, raw: bytes) -> bytes: ...
 
     async def drain_node(self, raw: bytes) -> bytes: ...
+
+    async def end_application(self, raw: bytes) -> bytes: ...
 
     async def validate_configuration(self, raw: bytes) -> bytes: ...
 
@@ -75,6 +77,7 @@ class OperatePages:
             "drain": self._drain,
             "undrain": self._undrain,
             "forget": self._forget,
+            "end-application": self._end,
         }
         self._configurations: dict[str, Callable[[bytes], Awaitable[bytes]]] = {
             "validate": self._admin.validate_configuration,
@@ -155,6 +158,12 @@ class OperatePages:
             await self._admin.forget(admin_codec.make_forget(given["rm"]))
         )
         return OperatedDao(changed=changed, allocations=allocations, description="")
+
+    async def _end(self, given: dict[str, str]) -> OperatedDao:
+        raw = admin_codec.make_end(given["rm"], given["partition"], given["application"], given["reason"])
+        changed, allocations, state = admin_codec.decode_ended(await self._admin.end_application(raw))
+        description = f"Application {given['application']} is {state}."
+        return OperatedDao(changed=changed, allocations=allocations, description=description)
 
 
 def _configured(raw: bytes) -> ConfiguredDao:

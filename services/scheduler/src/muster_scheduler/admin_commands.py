@@ -23,7 +23,7 @@ from muster_runtime import event_settings, rm_words
 from muster_runtime.secrets import masked_text
 from muster_state.follower import PauseKind, RmInfo, RmState
 
-from muster_scheduler import callback_stream, generation, pauses
+from muster_scheduler import callback_stream, ending, generation, pauses
 from muster_scheduler.configuration import ConfigJudge, changes, event_warnings, too_large_with
 from muster_scheduler.emit import Emitter
 
@@ -79,6 +79,8 @@ class AdminCommands:
                 result.changed = _hold(state, False, "", emitter, now_ns, out, outputs)
             case "drain_node":
                 _drain(state, command.drain_node, result, now_ns, out)
+            case "end_application":
+                ending.end(state, command.end_application, result, now_ns, out)
             case "validate":
                 judged = envelope.judged if envelope.HasField("judged") else None
                 self._validate(state, si.UpdateConfigurationRequest.FromString(command.validate), judged, result)
@@ -139,6 +141,7 @@ class AdminCommands:
         if too_large := too_large_with(state.info, text, update.extraConfig):
             problems.append(too_large)
         problems += generation.problems_of(update.extraConfig) + callback_stream.problems_of(update.extraConfig)
+        problems += ending.problems_of(update.extraConfig)
         problems += event_warnings(event_settings.merged(state.info.extra_config, update.extraConfig)[1])
         if any(problem.severity == pb.ConfigProblem.ERROR for problem in problems):
             config = None

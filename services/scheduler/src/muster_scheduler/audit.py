@@ -19,6 +19,7 @@ from muster_proto.si.v1 import si_pb2 as si
 from muster_runtime.secrets import masked_text
 
 _AUDITED = frozenset({"register", "configuration", "admin", "lifecycle"})
+_ACTIONS = {"drain_node": "drain", "end_application": "end-application"}
 _REASON_CHARACTERS_MAX = 512
 _ID_CHARACTERS_MAX = 256
 _PROBLEMS_MAX = 3
@@ -116,7 +117,7 @@ def _describe(entry: AuditEntry, opened: _Open) -> None:
 
 def _command(entry: AuditEntry, command: pb.AdminCommand) -> None:
     which = command.WhichOneof("command")
-    entry.action = {"drain_node": "drain"}.get(which or "", which or "unknown")
+    entry.action = _ACTIONS.get(which or "", which or "unknown")
     match which:
         case "pause":
             entry.objects["why"] = masked_text(command.pause)
@@ -125,6 +126,12 @@ def _command(entry: AuditEntry, command: pb.AdminCommand) -> None:
             entry.action = "undrain" if drain.schedulable else "drain"
             entry.objects["node_id"] = masked_text(drain.node_id[:_ID_CHARACTERS_MAX])
             entry.objects["partition"] = masked_text(drain.partition[:_ID_CHARACTERS_MAX]) or "default"
+        case "end_application":
+            end = command.end_application
+            entry.objects["application_id"] = masked_text(end.application_id[:_ID_CHARACTERS_MAX])
+            entry.objects["partition"] = masked_text(end.partition[:_ID_CHARACTERS_MAX]) or "default"
+            if end.reason:
+                entry.objects["why"] = masked_text(end.reason)
         case "validate":
             _configuration(entry, command.validate, si.UpdateConfigurationRequest)
         case "forget" if command.forget.force:

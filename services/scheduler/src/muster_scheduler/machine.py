@@ -41,6 +41,7 @@ from muster_scheduler import (
     audit,
     callback_stream,
     configuration,
+    ending,
     generation,
     ingest,
     metrics,
@@ -562,7 +563,7 @@ class SchedulerMachine:
             info.generation, info.generation_by = named, by
             state.core.apply(SetGeneration(named == generation.PREVIOUS), now_ns, out)
         all_problems += generation.problems_of(added)
-        all_problems += callback_stream.problems_of(added)
+        all_problems += callback_stream.problems_of(added) + ending.problems_of(added)
         state.core.apply(SetCallbacks(callback_stream.policy_of(info)), now_ns, out)
         pauses.mark_absence(info, now_ns)
         outputs += (emitter.rm_record(state.core.next_submission), emitter.registration_record())

@@ -17,7 +17,7 @@ from muster_runtime import event_settings
 from muster_state import state_codec
 from muster_state.follower import Forgotten, RmInfo, RmState, encode_forgotten, new_core, quotas_of
 
-from muster_scheduler import callback_stream, configuration, generation, pauses
+from muster_scheduler import callback_stream, configuration, ending, generation, pauses
 from muster_scheduler.admin_commands import AdminCommands, may_forget, never_registered
 from muster_scheduler.configuration import ConfigJudge
 from muster_scheduler.emit import Emitter, admin_result, write_states
@@ -131,7 +131,7 @@ class Registrar:
         core.start(now_ns, out, known.core if known is not None else None)
         removed = take_over(dropped, out)
         core.apply(SetCallbacks(callback_stream.policy_of(info)), now_ns, out)
-        all_problems += callback_stream.problems_of(info.extra_config)
+        all_problems += callback_stream.problems_of(info.extra_config) + ending.problems_of(info.extra_config)
         # First the RM's object, then the tombstones of its old objects, then its new objects.
         outputs += (emitter.rm_record(core.next_submission), emitter.registration_record())
         if forgotten is not None:

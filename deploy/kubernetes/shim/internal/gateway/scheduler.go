@@ -187,6 +187,8 @@ func withDefaults(extra map[string]string) map[string]string {
 		"muster.callbacks.absent": "wait",
 		// Users read in their pods' events what YuniKorn's core writes there.
 		"service.event.requestEventsEnabled": "true",
+		// YuniKorn's shim deletes the pods of an application that an operator ends.
+		"muster.applications.end": "true",
 	}
 	maps.Copy(with, extra)
 	return with

@@ -360,6 +360,9 @@ func TestANewCallbackStreamGetsRecentAnswersAndGoesOnWithEvents(t *testing.T) {
 	if r.extra["muster.callbacks.absent"] != "wait" {
 		t.Fatalf("registered with %v: pods could be placed without predicates", r.extra)
 	}
+	if r.extra["muster.applications.end"] != "true" {
+		t.Fatalf("registered with %v: operators could not end applications", r.extra)
+	}
 }
 
 func TestARefusedConfigurationNamesItsProblems(t *testing.T) {

@@ -282,6 +282,7 @@ class Lifecycle:
             self._asks.time_out_ask(ask, message, Detail.REQUEST_CANCEL, out, now_ns)
         for allocation in in_order(app.allocations.values()):
             self._releases.time_out(allocation, message, out, now_ns)
+        app.failed_message = message
         self.change_state(app, AppEvent.FAIL, out, now_ns, message)
         self.complete_if_idle(app, out, now_ns)
 

@@ -49,6 +49,7 @@ _SHARED = (
     "placeholder_ask",
     "gang_style",
     "rejected_message",
+    "failed_message",
     "usage",
     "most_used",
     "asks",
@@ -87,6 +88,7 @@ class Application:
 
     :ivar submitted_ns: when it, or the oldest of its asks, was submitted: its place in FIFO order.
     :ivar state_log: (time, state), oldest first; of a long one, the beginning and the end.
+    :ivar failed_message: why it fails, or has failed.
     :ivar allocations: by unique key.
     :ivar repeats: the allocations with an ordinal above 0, by key and ordinal.
     :ivar by_uuid: the allocations with a UUID.
@@ -134,6 +136,7 @@ class Application:
         self.placeholder_ask: dict[str, int] | None = None
         self.gang_style = ""
         self.rejected_message = ""
+        self.failed_message = ""
         self.usage: dict[str, dict[str, dict[str, int]]] = {}
         self.most_used: dict[str, int] = {}
         self.asks: dict[str, Ask] = {}

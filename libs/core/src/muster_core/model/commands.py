@@ -172,6 +172,19 @@ class UpdateAllocations:
 
 
 @dataclass(frozen=True, slots=True)
+class EndApplication:
+    """An operator ends an application of the RM. An unknown or finished one, or one that is failing already, stays as
+    it is.
+
+    :param message: why, for the RM and for people.
+    """
+
+    partition: str
+    app_id: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class UpdateConfiguration:
     """A new configuration, valid in itself. The core applies all of it, or answers with the obstacles
     (ConfigurationAnswer).
@@ -245,6 +258,7 @@ Command = (
     UpdateNodes
     | UpdateApplications
     | UpdateAllocations
+    | EndApplication
     | UpdateConfiguration
     | SetDeciding
     | SetGeneration

@@ -106,6 +106,9 @@ APP_TRANSITIONS: dict[tuple[AppState, AppEvent], AppState] = {
     (AppState.NEW, AppEvent.FAIL): AppState.FAILING,
     (AppState.ACCEPTED, AppEvent.FAIL): AppState.FAILING,
     (AppState.RUNNING, AppEvent.FAIL): AppState.FAILING,
+    # (Of these two, YuniKorn has none: an operator ends the application.)
+    (AppState.COMPLETING, AppEvent.FAIL): AppState.FAILING,
+    (AppState.RESUMING, AppEvent.FAIL): AppState.FAILING,
     (AppState.FAILING, AppEvent.FAIL): AppState.FAILED,
     (AppState.NEW, AppEvent.RESUME): AppState.RESUMING,
     (AppState.ACCEPTED, AppEvent.RESUME): AppState.RESUMING,

@@ -11,6 +11,7 @@ from muster_core.config.config import INDEPENDENT, partition_name
 from muster_core.model.application import Application
 from muster_core.model.commands import AppItem
 from muster_core.model.outcome import AcceptedApplication, Change, Detail, EventType, Outcome, RejectedApplication
+from muster_core.model.states import AppState
 from muster_core.partition import Partition
 from muster_core.queues import placement
 from muster_core.requests.item_checks import announce, begin
@@ -103,3 +104,17 @@ class ApplicationRequests:
             out.facts.append(RejectedApplication(app_id, reason))
         elif partition is not None and app is not None:
             partition.lifecycle.remove_application(app, out, now_ns)
+
+    def end(self, partition_text: str, app_id: str, message: str, out: Outcome, now_ns: int) -> None:
+        """Fails an application, because an operator ends it."""
+        partition = self._partitions.get(partition_name(partition_text))
+        app = partition.live_application(app_id) if partition is not None else None
+        if partition is not None and app is not None and may_end(app):
+            partition.lifecycle.fail(app, message, out, now_ns)
+
+
+def may_end(app: Application) -> bool:
+    """Whether an operator's end changes anything about a live application. (The scheduler's own, and those of external
+    sources, end in other ways.)
+    """
+    return not app.independent and not app.source and app.state is not AppState.FAILING

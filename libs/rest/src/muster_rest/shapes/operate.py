@@ -45,8 +45,9 @@ class ConfiguredDao(Whole, kw_only=True):
 
 
 class OperatedDao(Whole, kw_only=True):
-    """The result of an action. ``changed`` is false if it was so already. ``allocations``: those on the node, or those
-    that the forgotten RM had. ``description``: the RM's state in words; "" for actions that do not answer with it.
+    """The result of an action. ``changed`` is false if it was so already. ``allocations``: those on the node, those
+    that the forgotten RM had, or those that the RM has to end. ``description``: the RM's or the application's state in
+    words; "" for actions that do not answer with it.
     """
 
     changed: bool

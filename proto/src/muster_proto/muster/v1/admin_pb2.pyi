@@ -531,6 +531,64 @@ class DrainNodeResponse(_message.Message):
 Global___DrainNodeResponse: _TypeAlias = DrainNodeResponse  # noqa: Y015
 
 @_typing.final
+class EndApplicationRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RM_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    APPLICATION_ID_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    rm_id: _builtins.str
+    partition: _builtins.str
+    """"": default"""
+    application_id: _builtins.str
+    reason: _builtins.str
+    """for people; the RM gets it with the application's state"""
+    def __init__(
+        self,
+        *,
+        rm_id: _builtins.str = ...,
+        partition: _builtins.str = ...,
+        application_id: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["application_id", b"application_id", "partition", b"partition", "reason", b"reason", "rm_id", b"rm_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EndApplicationRequest: _TypeAlias = EndApplicationRequest  # noqa: Y015
+
+@_typing.final
+class EndApplicationResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHANGED_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    ALLOCATIONS_FIELD_NUMBER: _builtins.int
+    changed: _builtins.bool
+    """false: it was ending already"""
+    state: _builtins.str
+    """of the application: Failing, or Failed if nothing was left"""
+    allocations: _builtins.int
+    """that the RM has to end"""
+    def __init__(
+        self,
+        *,
+        changed: _builtins.bool = ...,
+        state: _builtins.str = ...,
+        allocations: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocations", b"allocations", "changed", b"changed", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EndApplicationResponse: _TypeAlias = EndApplicationResponse  # noqa: Y015
+
+@_typing.final
 class DumpStateRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -70,6 +70,11 @@ class AdminStub:
                 request_serializer=muster__proto_dot_muster_dot_v1_dot_admin__pb2.DrainNodeRequest.SerializeToString,
                 response_deserializer=muster__proto_dot_muster_dot_v1_dot_admin__pb2.DrainNodeResponse.FromString,
                 _registered_method=True)
+        self.EndApplication = channel.unary_unary(
+                '/muster.v1.Admin/EndApplication',
+                request_serializer=muster__proto_dot_muster_dot_v1_dot_admin__pb2.EndApplicationRequest.SerializeToString,
+                response_deserializer=muster__proto_dot_muster_dot_v1_dot_admin__pb2.EndApplicationResponse.FromString,
+                _registered_method=True)
         self.DumpState = channel.unary_stream(
                 '/muster.v1.Admin/DumpState',
                 request_serializer=muster__proto_dot_muster_dot_v1_dot_admin__pb2.DumpStateRequest.SerializeToString,
@@ -140,6 +145,16 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def EndApplication(self, request, context):
+        """Ends an application: its asks and placeholders go, its RM is asked to end its allocations, and it is Failed when
+        nothing is left. To end what is ending already changes nothing.
+        NOT_FOUND: there is no such application that has not ended. FAILED_PRECONDITION: its RM did not declare
+        extraConfig[muster.applications.end]; or an external source brought the application.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DumpState(self, request, context):
         """Everything that is known of an RM, as JSON in pieces: to be put together in their order.
         NOT_FOUND: the RM is not known.
@@ -193,6 +208,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.DrainNode,
                     request_deserializer=muster__proto_dot_muster_dot_v1_dot_admin__pb2.DrainNodeRequest.FromString,
                     response_serializer=muster__proto_dot_muster_dot_v1_dot_admin__pb2.DrainNodeResponse.SerializeToString,
+            ),
+            'EndApplication': grpc.unary_unary_rpc_method_handler(
+                    servicer.EndApplication,
+                    request_deserializer=muster__proto_dot_muster_dot_v1_dot_admin__pb2.EndApplicationRequest.FromString,
+                    response_serializer=muster__proto_dot_muster_dot_v1_dot_admin__pb2.EndApplicationResponse.SerializeToString,
             ),
             'DumpState': grpc.unary_stream_rpc_method_handler(
                     servicer.DumpState,
@@ -394,6 +414,33 @@ class Admin:
             '/muster.v1.Admin/DrainNode',
             muster__proto_dot_muster_dot_v1_dot_admin__pb2.DrainNodeRequest.SerializeToString,
             muster__proto_dot_muster_dot_v1_dot_admin__pb2.DrainNodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EndApplication(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/muster.v1.Admin/EndApplication',
+            muster__proto_dot_muster_dot_v1_dot_admin__pb2.EndApplicationRequest.SerializeToString,
+            muster__proto_dot_muster_dot_v1_dot_admin__pb2.EndApplicationResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -471,6 +471,11 @@ def ended(app: Application, now_ns: int) -> str:
     return f"{_ENDS.get(app.state, 'ended')} {lasted(now_ns - app.finished_ns)} ago"
 
 
+def _because(app: Application) -> str:
+    """Why it fails or has failed, as words that follow its state; "": it does not fail, or that is not known."""
+    return f" ({app.failed_message})" if app.failed_message else ""
+
+
 def _rejected(app: Application, now_ns: int) -> str:
     return f"Application {app.app_id} {ended(app, now_ns)}: {app.rejected_message}."
 
@@ -493,9 +498,9 @@ def _application_one(
     :param waits: why the whole application waits; None: it does not, or the scheduler makes no decisions.
     """
     if app.state in _ENDS and app.finished_ns:
-        return f"Application {app.app_id} {ended(app, now_ns)}."
+        return f"Application {app.app_id} {ended(app, now_ns)}{_because(app)}."
     pending = counts.total()
-    said = f"Application {app.app_id} is {app.state.lower()}, {_has(app)}"
+    said = f"Application {app.app_id} is {app.state.lower()}{_because(app)}, {_has(app)}"
     if not pending:
         return f"{said} and wants no more."
     if waits is not None:
@@ -511,9 +516,9 @@ def _application_sentence(
     app: Application, waits: Reason | None, counts: Counter[str], gang: str, history: list[EpisodeDao], now_ns: int
 ) -> str:
     if app.state in _ENDS and app.finished_ns:
-        return " ".join(text for text in (f"It {ended(app, now_ns)}.", gang) if text)
+        return " ".join(text for text in (f"It {ended(app, now_ns)}{_because(app)}.", gang) if text)
     pending = counts.total()
-    said = [f"It is {app.state.lower()}."]
+    said = [f"It is {app.state.lower()}{_because(app)}."]
     said.append(f"It {_has(app).removesuffix(',')}, and wants {f'{pending:,} more' if pending else 'no more'}.")
     said.append(gang)
     if waits is not None:

@@ -921,12 +921,38 @@ class AdminCommand(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class EndApplication(_message.Message):
+        """Refused for an RM that did not declare that it can (docs/admin.md)."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        PARTITION_FIELD_NUMBER: _builtins.int
+        APPLICATION_ID_FIELD_NUMBER: _builtins.int
+        REASON_FIELD_NUMBER: _builtins.int
+        partition: _builtins.str
+        application_id: _builtins.str
+        reason: _builtins.str
+        def __init__(
+            self,
+            *,
+            partition: _builtins.str = ...,
+            application_id: _builtins.str = ...,
+            reason: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["application_id", b"application_id", "partition", b"partition", "reason", b"reason"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     PAUSE_FIELD_NUMBER: _builtins.int
     RESUME_FIELD_NUMBER: _builtins.int
     DRAIN_NODE_FIELD_NUMBER: _builtins.int
     VALIDATE_FIELD_NUMBER: _builtins.int
     DUMP_RM_STATE_FIELD_NUMBER: _builtins.int
     FORGET_FIELD_NUMBER: _builtins.int
+    END_APPLICATION_FIELD_NUMBER: _builtins.int
     pause: _builtins.str
     """the reason"""
     resume: _builtins.bool
@@ -938,6 +964,8 @@ class AdminCommand(_message.Message):
     def drain_node(self) -> Global___AdminCommand.DrainNode: ...
     @_builtins.property
     def forget(self) -> Global___AdminCommand.Forget: ...
+    @_builtins.property
+    def end_application(self) -> Global___AdminCommand.EndApplication: ...
     def __init__(
         self,
         *,
@@ -947,12 +975,13 @@ class AdminCommand(_message.Message):
         validate: _builtins.bytes = ...,
         dump_rm_state: _builtins.bool = ...,
         forget: Global___AdminCommand.Forget | None = ...,
+        end_application: Global___AdminCommand.EndApplication | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "drain_node", b"drain_node", "dump_rm_state", b"dump_rm_state", "forget", b"forget", "pause", b"pause", "resume", b"resume", "validate", b"validate"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "drain_node", b"drain_node", "dump_rm_state", b"dump_rm_state", "end_application", b"end_application", "forget", b"forget", "pause", b"pause", "resume", b"resume", "validate", b"validate"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "drain_node", b"drain_node", "dump_rm_state", b"dump_rm_state", "forget", b"forget", "pause", b"pause", "resume", b"resume", "validate", b"validate"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "drain_node", b"drain_node", "dump_rm_state", b"dump_rm_state", "end_application", b"end_application", "forget", b"forget", "pause", b"pause", "resume", b"resume", "validate", b"validate"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["pause", "resume", "drain_node", "validate", "dump_rm_state", "forget"]  # noqa: Y015
+    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["pause", "resume", "drain_node", "validate", "dump_rm_state", "forget", "end_application"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
 
@@ -1094,17 +1123,20 @@ class AdminResult(_message.Message):
     CHANGES_FIELD_NUMBER: _builtins.int
     JSON_FIELD_NUMBER: _builtins.int
     POLICY_GROUP_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """of the RequestEnvelope that it answers"""
     code: Global___AdminResult.Code.ValueType
     message: _builtins.str
     changed: _builtins.bool
     allocations: _builtins.int
-    """of the node that is drained, or of the RM that is forgotten"""
+    """of the node that is drained, the RM that is forgotten, the application that ends"""
     accepted: _builtins.bool
     """of a configuration that was only looked at"""
     json: _builtins.str
     """of the RM's own state"""
+    state: _builtins.str
+    """of the application that ends, after the command"""
     @_builtins.property
     def problems(self) -> _containers.RepeatedCompositeFieldContainer[Global___ConfigProblem]: ...
     @_builtins.property
@@ -1126,10 +1158,11 @@ class AdminResult(_message.Message):
         changes: _abc.Iterable[_builtins.str] | None = ...,
         json: _builtins.str = ...,
         policy_group: Global___PolicyGroupMember | None = ...,
+        state: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["policy_group", b"policy_group"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "allocations", b"allocations", "changed", b"changed", "changes", b"changes", "code", b"code", "json", b"json", "message", b"message", "policy_group", b"policy_group", "problems", b"problems", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "allocations", b"allocations", "changed", b"changed", "changes", b"changes", "code", b"code", "json", b"json", "message", b"message", "policy_group", b"policy_group", "problems", b"problems", "request_id", b"request_id", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

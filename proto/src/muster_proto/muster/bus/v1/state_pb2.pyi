@@ -953,6 +953,7 @@ class ApplicationObject(_message.Message):
     PAST_WAITING_FIELD_NUMBER: _builtins.int
     MOST_USED_FIELD_NUMBER: _builtins.int
     QUEUE_CREATED_NS_FIELD_NUMBER: _builtins.int
+    FAILED_MESSAGE_FIELD_NUMBER: _builtins.int
     partition: _builtins.str
     application_id: _builtins.str
     queue: _builtins.str
@@ -975,6 +976,8 @@ class ApplicationObject(_message.Message):
     """the external source that brought it; "": the RM did"""
     queue_created_ns: _builtins.int
     """created_ns of its queue, which may go before the application"""
+    failed_message: _builtins.str
+    """why it fails, or has failed"""
     @_builtins.property
     def groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -1029,10 +1032,11 @@ class ApplicationObject(_message.Message):
         past_waiting: _abc.Iterable[Global___ReasonObject] | None = ...,
         most_used: Global___Quantities | None = ...,
         queue_created_ns: _builtins.int = ...,
+        failed_message: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["gang", b"gang", "most_used", b"most_used", "placeholder_ask", b"placeholder_ask", "waiting", b"waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["application_id", b"application_id", "deadline_ns", b"deadline_ns", "execution_timeout_ms", b"execution_timeout_ms", "finished_ns", b"finished_ns", "gang", b"gang", "gang_style", b"gang_style", "groups", b"groups", "most_used", b"most_used", "partition", b"partition", "past_waiting", b"past_waiting", "placeholder_ask", b"placeholder_ask", "queue", b"queue", "queue_created_ns", b"queue_created_ns", "rejected_message", b"rejected_message", "requested_queue", b"requested_queue", "source", b"source", "started_ns", b"started_ns", "state", b"state", "state_log", b"state_log", "submission", b"submission", "submitted_ns", b"submitted_ns", "tags", b"tags", "usage", b"usage", "user", b"user", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["application_id", b"application_id", "deadline_ns", b"deadline_ns", "execution_timeout_ms", b"execution_timeout_ms", "failed_message", b"failed_message", "finished_ns", b"finished_ns", "gang", b"gang", "gang_style", b"gang_style", "groups", b"groups", "most_used", b"most_used", "partition", b"partition", "past_waiting", b"past_waiting", "placeholder_ask", b"placeholder_ask", "queue", b"queue", "queue_created_ns", b"queue_created_ns", "rejected_message", b"rejected_message", "requested_queue", b"requested_queue", "source", b"source", "started_ns", b"started_ns", "state", b"state", "state_log", b"state_log", "submission", b"submission", "submitted_ns", b"submitted_ns", "tags", b"tags", "usage", b"usage", "user", b"user", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -11,7 +11,7 @@ const CLOCKS_MS = 15 * 60_000;
 
 /**
  * A button that asks before it acts; null if the reader may not operate the shown RM.
- * @param action pause, resume, drain, undrain or forget
+ * @param action pause, resume, drain, undrain, forget or end-application
  * @param what about: {label}, and as for confirm()
  */
 export function button(context, action, what) {
@@ -30,7 +30,7 @@ export function confirm(context, action, { title, says, verb, query = {}, reason
   const act = h("button", { type: "submit", class: "danger" }, verb);
   const form = h("form", { on: { submit: (event) => { event.preventDefault(); run(); } } },
     h("h2", { id: "asked" }, title), h("p", {}, says), more,
-    reason ? h("label", { class: "field" }, h("span", { class: "label" }, "Reason, for people"), h("input", { name: "reason", maxlength: 500, autocomplete: "off" })) : null,
+    reason ? h("label", { class: "field" }, h("span", { class: "label" }, "Reason, for people"), h("input", { name: "reason", maxlength: 256, autocomplete: "off" })) : null,
     h("p", { class: "note" }, `The audit trail names ${context.me.identity} for it.`), said,
     h("div", { class: "choice" }, act, h("button", { type: "button", on: { click: () => dialog.close() } }, "Cancel")));
   const dialog = h("dialog", { "aria-labelledby": "asked" }, form);

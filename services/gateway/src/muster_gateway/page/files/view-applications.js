@@ -1,5 +1,6 @@
 // Applications, searchable by queue, state, user and text; and one of them, with its timeline.
 
+import { button } from "./actions.js";
 import { queuePart } from "./api.js";
 import { timeline } from "./chart.js";
 import { h } from "./dom.js";
@@ -223,6 +224,7 @@ function renderOne(context, { app, why, story, twins, elsewhere }) {
     h("div", { class: "head" }, h("h1", {}, app.applicationID), chip(app.applicationState)),
     why && !app.rejectedMessage ? h("p", { class: "prose" }, why.sentence ?? why.message) : null,
     app.rejectedMessage ? h("p", { class: "trouble" }, `Rejected: ${app.rejectedMessage}`) : null,
+    actions(context, app),
     h("dl", { class: "figures" },
       h("div", { class: "figure" }, h("dt", {}, "Queue"), h("dd", {}, h("a", { href: context.link("queues", app.queueName) }, app.queueName))),
       h("div", { class: "figure" }, h("dt", {}, "User"), h("dd", {}, app.user ? h("a", { href: context.link("users", app.user) }, app.user) : "–", why?.group ? h("span", { class: "note" }, "counts in group ", h("a", { href: context.link("groups", why.group) }, why.group)) : null)),
@@ -306,4 +308,19 @@ function allocations(context, held) {
         h("td", { class: "medium" }, quantities(each.resource)),
         h("td", { class: "num" }, ago(each.bindTime ?? each.allocationTime)))))),
     pager);
+}
+
+// The states of an application that an operator can end; and the key with which its RM declares that it can.
+const ENDABLE = new Set(["New", "Accepted", "Running", "Completing", "Resuming"]);
+const ENDS = "muster.applications.end";
+
+function actions(context, app) {
+  const manager = context.managers.find((each) => each.rmID === context.rm);
+  if (!ENDABLE.has(app.applicationState) || manager?.extraConfig?.[ENDS]?.trim().toLowerCase() !== "true") return null;
+  const done = button(context, "end-application", {
+    label: "End", title: `End ${app.applicationID}?`, verb: "End", reason: true,
+    query: { application: app.applicationID, partition: context.partition },
+    says: "Its pending asks go, and its resource manager ends what runs. This cannot be undone.",
+  });
+  return done ? h("div", { class: "choice" }, done) : null;
 }

@@ -132,6 +132,52 @@ async def test_a_second_append_does_not_wait(log: SqliteLog, topics: Topics) -> 
     assert [record.value for record in await staged.reader.read(10, 60)] == [b"2"]
 
 
+async def test_appends_of_one_moment_are_staged_together(log: SqliteLog, topics: Topics) -> None:
+    statements: list[str] = []
+    owner = await log.take_over("group", topics.requests, 0)
+    reader = owner.early_reader()
+    reading = asyncio.create_task(reader.read(10, 60))
+    await asyncio.sleep(0)  # the reader waits
+    writers = [await log.writer(name) for name in ("one", "two", "one again")]
+    log._writing.set_trace_callback(statements.append)
+    values = [b"%d" % number for number in range(6)]
+    appends = [
+        asyncio.ensure_future(writers[number % 3].append(OutRecord(topics.requests, 0, b"k", value)))
+        for number, value in enumerate(values)
+    ]
+    got = await reading
+    assert [record.value for record in got] == values
+    assert not any(append.done() for append in appends)
+    assert not [each for each in statements if each.startswith("INSERT INTO blocks")]
+    await owner.commit([OutRecord(topics.responses, 0, b"k", b"answer")], got[-1].offset + 1)
+    assert len({each for each in statements if each.startswith("INSERT INTO blocks")}) == 1
+    assert await asyncio.gather(*appends) == list(range(6))
+    assert [record.value for record in await read_all(log, topics.requests)] == values
+
+
+async def test_a_small_commit_is_done_at_once_by_the_loop(
+    log: SqliteLog, topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer, in_the_loop = OutRecord(topics.responses, 0, b"k", b"answer"), bool(log.settings.sqlite_loop_share)
+    owner = await log.take_over("group", topics.requests, 0)
+    waiting = owner.commit_at_once([answer], 1)
+    assert (waiting is None) is in_the_loop
+    if waiting is not None:
+        await waiting
+    assert await owner.committed() == 1
+    _fail_commits(log, monkeypatch)
+
+    async def commit() -> None:
+        waiting = owner.commit_at_once([answer], 2)
+        assert waiting is not None
+        assert not in_the_loop
+        await waiting
+
+    with pytest.raises(TransactionFailed):
+        await commit()
+    assert [record.value for record in await read_all(log, topics.responses)] == [b"answer"]
+
+
 async def test_a_failed_commit_loses_both_and_ends_the_owner(
     log: SqliteLog, topics: Topics, monkeypatch: pytest.MonkeyPatch
 ) -> None:

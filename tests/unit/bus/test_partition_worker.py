@@ -135,7 +135,7 @@ async def test_applies_while_a_commit_is_in_flight_and_makes_one_batch_of_what_c
                     await gate.wait()
                 await commit(records, position)
 
-            owner.commit = slow
+            owner.commit, owner.commit_at_once = slow, None
             return owner
 
     machine = CountingMachine(topics)
@@ -299,7 +299,7 @@ async def test_a_transaction_gathers_while_more_input_waits(bus: Log, topics: To
                 commits.append(len(records))
                 await commit(records, position)
 
-            owner.commit = counted  # type: ignore[method-assign]
+            owner.commit, owner.commit_at_once = counted, None  # type: ignore[method-assign]
             return owner
 
     inputs = _inputs(300)
@@ -408,7 +408,7 @@ async def test_commits_its_position_again_after_long_silence(bus: Log, topics: T
                 positions.append(position)
                 await commit(records, position)
 
-            owner.commit = watch
+            owner.commit, owner.commit_at_once = watch, None
             return owner
 
     worker = PartitionWorker(Watched(bus, lambda: ""), topics, "test", 0, lambda: CountingMachine(topics), clock, FAST)
@@ -465,7 +465,7 @@ async def test_serves_only_after_folding_and_not_when_it_stalls(bus: Log, topics
                     await gate.wait()
                 await commit(records, position)
 
-            owner.commit = stuck
+            owner.commit, owner.commit_at_once = stuck, None
             return owner
 
     worker = PartitionWorker(Stuck(bus, lambda: ""), topics, "test", 0, lambda: CountingMachine(topics), clock, FAST)

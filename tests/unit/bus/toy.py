@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
-from muster_bus.errors import LogUnavailable
-from muster_bus.log import Log, LogWriter, OutRecord, PartitionOwner, Record
+from muster_bus.errors import LogUnavailable, TransactionFailed
+from muster_bus.log import Log, LogWriter, OutRecord, PartitionOwner, PromptOwner, Record
 from muster_bus.topics import Topics
 
 
@@ -106,23 +106,51 @@ class FaultyOwner:
     def __init__(self, log: FaultyLog, owner: PartitionOwner, faults: Callable[[], str]) -> None:
         self._log, self._owner, self._faults = log, owner, faults
         self.committed, self.close = owner.committed, owner.close
+        # (None: the owner has no such method, as a log without it.)
+        self.commit_at_once = self._commit_at_once if isinstance(owner, PromptOwner) else None
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._owner, name)
 
     async def commit(self, records: Sequence[OutRecord], input_position: int | None) -> None:
-        from muster_bus.errors import TransactionFailed
-
-        self._log.in_flight += 1
-        self._log.most_in_flight = max(self._log.most_in_flight, self._log.in_flight)
+        self._begin()
+        fault = self._faults()
         try:
-            fault = self._faults()
-            if fault == "before":
-                raise TransactionFailed("the test breaks the commit before the log")
-            if fault == "away":
-                raise LogUnavailable("the test takes the log away")
+            self._break(fault, "before")
             await self._owner.commit(records, input_position)
-            if fault == "after":
-                raise TransactionFailed("the test breaks the commit after the log")
+            self._break(fault, "after")
         finally:
             self._log.in_flight -= 1
+
+    def _commit_at_once(self, records: Sequence[OutRecord], input_position: int | None) -> Awaitable[None] | None:
+        assert isinstance(self._owner, PromptOwner)
+        self._begin()
+        fault = self._faults()
+        waiting: Awaitable[None] | None = None
+        try:
+            self._break(fault, "before")
+            waiting = self._owner.commit_at_once(records, input_position)
+            if waiting is None:
+                self._break(fault, "after")
+        finally:
+            if waiting is None:
+                self._log.in_flight -= 1
+        return None if waiting is None else self._rest(waiting, fault)
+
+    async def _rest(self, waiting: Awaitable[None], fault: str) -> None:
+        try:
+            await waiting
+            self._break(fault, "after")
+        finally:
+            self._log.in_flight -= 1
+
+    def _begin(self) -> None:
+        self._log.in_flight += 1
+        self._log.most_in_flight = max(self._log.most_in_flight, self._log.in_flight)
+
+    @staticmethod
+    def _break(fault: str, moment: str) -> None:
+        if fault == "away" and moment == "before":
+            raise LogUnavailable("the test takes the log away")
+        if fault == moment:
+            raise TransactionFailed(f"the test breaks the commit {moment} the log")

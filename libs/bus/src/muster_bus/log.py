@@ -31,7 +31,7 @@ backends
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 Headers = tuple[tuple[str, bytes], ...]
@@ -148,6 +148,34 @@ class EarlyInput(Protocol):
         The owner tells nobody of a decision before its commit is done. If a staged append is lost, the reader and each
         later commit of this owner fail: the decision may follow from the append.
         """
+        ...
+
+
+@runtime_checkable
+class PromptOwner(Protocol):
+    """An owner whose small commits are often done at once, so that they need no task."""
+
+    def commit_at_once(self, records: Sequence[OutRecord], input_position: int | None) -> Awaitable[None] | None:
+        """Does the same as ``commit``. Returns None if the commit is done, else what the caller must await.
+
+        Raises as ``commit``, now or when awaited.
+        """
+        ...
+
+
+@runtime_checkable
+class PromptReader(Protocol):
+    """A reader that can say when there is more, so that its owner needs no task that waits."""
+
+    @property
+    def position(self) -> int: ...
+
+    def on_more(self, call: Callable[[], None]) -> None:
+        """Calls back in the event loop, right after records became visible."""
+        ...
+
+    def read_now(self, max_records: int) -> Sequence[Record]:
+        """Returns the records from the position on that are in memory; none if there are none. Raises as ``read``."""
         ...
 
 

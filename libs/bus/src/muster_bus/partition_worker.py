@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -40,7 +40,7 @@ from muster_bus.errors import (
     RecordTooLarge,
     TransactionFailed,
 )
-from muster_bus.log import EarlyInput, Log, LogReader, OutRecord, PartitionOwner, Record
+from muster_bus.log import EarlyInput, Log, LogReader, OutRecord, PartitionOwner, PromptOwner, Record
 from muster_bus.machine import Machine
 from muster_bus.standby import Folded, Standby, close_reader
 from muster_bus.suspicion import MachineError, Suspicion, guard, kind_of, one_line
@@ -319,6 +319,7 @@ class _Life:
 
     def __init__(self, worker: PartitionWorker, machine: Machine, owner: PartitionOwner, reader: LogReader) -> None:
         self._worker, self._machine, self._owner, self._reader = worker, machine, owner, reader
+        self._prompt = owner if isinstance(owner, PromptOwner) else None
         self._settings, self._clock = worker.settings, worker.clock
         self._observe = metrics.apply_seconds.labels(worker.label).observe
         self._in_flight: asyncio.Task[None] | None = None
@@ -517,7 +518,17 @@ class _Life:
             outputs.append(report(position))
         self._is_position_new = False
         self._outputs, self._output_bytes, self._inputs, self._dirty = [], 0, 0, False
-        self._in_flight = asyncio.create_task(self._commit(outputs, position))
+        if self._prompt is not None:
+            with _as_of_the_machine():
+                waiting = self._prompt.commit_at_once(outputs, position)
+            if waiting is None:
+                self._was_committed(position)
+                if self._kept or self._reader.known_end() > self._reader.position:
+                    await asyncio.sleep(0)  # others learn of it before the machine occupies the loop again
+                return
+        else:
+            waiting = self._owner.commit(outputs, position)
+        self._in_flight = asyncio.create_task(self._commit(waiting, position))
         await asyncio.sleep(0)  # starts the commit before the machine occupies the loop again
 
     def _gathers(self) -> bool:
@@ -563,8 +574,11 @@ class _Life:
                 error.blamed = True
             raise
 
-    async def _commit(self, outputs: Sequence[OutRecord], position: int | None) -> None:
-        await self._owner.commit(outputs, position)
+    async def _commit(self, waiting: Awaitable[None], position: int | None) -> None:
+        await waiting
+        self._was_committed(position)
+
+    def _was_committed(self, position: int | None) -> None:
         self._worker.was_committed(self._worker.committed if position is None else position)
 
     async def _finish_commit(self) -> None:
@@ -572,9 +586,8 @@ class _Life:
         if self._in_flight is None:
             return
         try:
-            await asyncio.shield(self._in_flight)
-        except (RecordTooLarge, BadRecord) as error:  # the log's rules are stricter than those of _take
-            raise MachineError(blamed=False) from error
+            with _as_of_the_machine():
+                await asyncio.shield(self._in_flight)
         finally:
             if self._in_flight.done():
                 self._in_flight = None
@@ -590,6 +603,15 @@ class _Life:
             return
         if not task.cancelled() and isinstance(task.exception(), Fenced):
             task.result()
+
+
+@contextlib.contextmanager
+def _as_of_the_machine() -> Iterator[None]:
+    """The log's rules are stricter than those of ``_take``."""
+    try:
+        yield
+    except (RecordTooLarge, BadRecord) as error:
+        raise MachineError(blamed=False) from error
 
 
 def _fold_all(machine: Machine, records: Sequence[Record]) -> None:

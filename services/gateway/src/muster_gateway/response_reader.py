@@ -32,8 +32,8 @@ from typing import NamedTuple
 from weakref import WeakSet
 
 import structlog
-from muster_bus.errors import CodecError, LogUnavailable, OffsetGone
-from muster_bus.log import Log, LogReader, Record
+from muster_bus.errors import CodecError, LogError, LogUnavailable, OffsetGone
+from muster_bus.log import Log, LogReader, PromptReader, Record
 from muster_bus.topics import Topics
 
 from muster_gateway import metrics
@@ -53,6 +53,8 @@ _MAX_RECENT = 20_000
 # A read returns after this wait, so that the loop can check whether the reader is still needed.
 TAIL_WAIT_S = 1.0
 CATCH_UP_WAIT_S = 0.2
+# So many records are dispatched within the commit that made them; more of them in turns with other tasks.
+_AT_ONCE = 64
 _RETRY_MIN_S, _RETRY_MAX_S = 0.05, 2.0
 # Longer than any transaction of the scheduler takes while it works.
 _REPORT_S = 2.0
@@ -238,6 +240,11 @@ class ResponseTail:
         self.decided = 0
         self._reports = asyncio.Event()
         self.active = Active(time.monotonic())
+        # With a reader that calls back, records are dispatched right when they come, while the loop waits.
+        self._prompt: PromptReader | None = None
+        self._waits = False
+        self._more = asyncio.Event()
+        self._failure: Exception | None = None
 
     async def decides_more(self) -> bool:
         """Returns at the scheduler's next report of its decisions. False: it does not report.
@@ -265,6 +272,9 @@ class ResponseTail:
         self._reader = await self._bus.reader(self._topics.responses, self.partition)
         self._dispatched = await self._reader.end_offset()
         self._reader.seek(self._dispatched)
+        if isinstance(self._reader, PromptReader):
+            self._prompt = self._reader
+            self._prompt.on_more(self._dispatch_now)
 
     async def run(self) -> None:
         """Reads and dispatches until cancelled. Waits while the log is unreachable."""
@@ -273,7 +283,7 @@ class ResponseTail:
         while True:
             try:
                 # 1. read, 2. dispatch; there is no await in between
-                records = await self._reader.read(self._batch, TAIL_WAIT_S)
+                records = await self._next(self._reader)
                 self._dispatch(records, self._reader.position)
                 self.answering, retry_s = True, _RETRY_MIN_S
             except OffsetGone as error:
@@ -283,6 +293,42 @@ class ResponseTail:
                 log.warning("response log unavailable", partition=self.partition, error=str(error), retry_s=retry_s)
                 await asyncio.sleep(retry_s)
                 retry_s = min(retry_s * 2, _RETRY_MAX_S)
+
+    async def _next(self, reader: LogReader) -> Sequence[Record]:
+        """Reads. Raises LogError."""
+        if self._prompt is None:
+            return await reader.read(self._batch, TAIL_WAIT_S)
+        records = await reader.read(self._batch, 0)
+        if records:
+            return records
+        self._more.clear()
+        self._waits = True
+        try:
+            async with asyncio.timeout(TAIL_WAIT_S):
+                await self._more.wait()
+        except TimeoutError:
+            pass
+        finally:
+            self._waits = False
+        if self._failure is not None:
+            raise self._failure
+        return await reader.read(self._batch, 0)
+
+    def _dispatch_now(self) -> None:
+        """Dispatches records right when they become visible: the loop then has nothing to do for them."""
+        if not self._waits or self._prompt is None:
+            return  # the loop reads on by itself
+        try:
+            records = self._prompt.read_now(_AT_ONCE)
+            self._dispatch(records, self._prompt.position)
+            if len(records) < _AT_ONCE:
+                return
+        except LogError:
+            pass  # the loop meets it, too
+        except Exception as error:  # a defect here must end the loop, not the log
+            self._failure = error
+        self._waits = False
+        self._more.set()
 
     async def close(self) -> None:
         """Closes the reader. The owners of feeds and waits end those."""

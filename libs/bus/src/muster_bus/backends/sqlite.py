@@ -393,6 +393,11 @@ class SqliteLog:
     def submit_appends(self, unit: Unit) -> None:
         """Stages a unit of appends if the owner of their partition waits for just that. Otherwise commits it."""
         place = unit.runs[0].partition
+        if self._staged is not None and place.waiting is not None and place.waiting is place.staged_for:
+            staged = self._staged[0]
+            if staged.takes(unit, _ALONE_BYTES):  # the owner has not read it yet: it gets both
+                place.staged = staged.runs[0].records(place.tail.end, staged.timestamp_ms)
+                return
         if (
             place.waiting is None
             or len(unit.runs) > 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -76,7 +76,7 @@ class SqliteWriter:
         self._closed = False
         self._runs: dict[int, Run] = {}
         self._size = 0
-        self._waiting: set[asyncio.Future[int]] = set()
+        self._last: asyncio.Future[int] | None = None  # of the last append; all earlier ones are done before it
 
     def append(self, record: OutRecord) -> Awaitable[int]:
         loop = asyncio.get_running_loop()
@@ -89,17 +89,18 @@ class SqliteWriter:
         except LogError as error:  # the contract raises errors when the result is awaited
             done.set_exception(error)
             return done
-        if not self._runs:
-            loop.call_soon(self._flush)
         place = self._log.partition(record.topic, record.partition)
+        if not self._runs and place.waiting is None:
+            loop.call_soon(self._flush)
         run = self._runs.get(place.id)
         if run is None:
             run = self._runs[place.id] = Run(place)
         run.add(record, size)
         run.done.append(done)
         self._size += size
-        self._waiting.add(done)
-        done.add_done_callback(self._waiting.discard)
+        self._last = done
+        if place.waiting is not None:
+            self._flush()  # the owner waits for just this
         return done
 
     async def ready(self) -> None:
@@ -113,8 +114,8 @@ class SqliteWriter:
         """Waits until the appended records are durable."""
         self._closed = True
         self._flush()
-        if self._waiting:
-            await asyncio.wait(self._waiting, timeout=CLOSE_TIMEOUT_S)
+        if self._last is not None and not self._last.done():
+            await asyncio.wait({self._last}, timeout=CLOSE_TIMEOUT_S)
 
     def _flush(self) -> None:
         if self._runs:
@@ -148,6 +149,19 @@ class SqliteReader(AheadReader):
         if records:
             self._position = records[-1].offset + 1
             self._count_read(len(records))
+        return records
+
+    def on_more(self, call: Callable[[], None]) -> None:
+        self._place.tail.on_more(call)
+
+    def read_now(self, max_records: int) -> Sequence[Record]:
+        self._check()
+        records = self._place.tail.slice(self._position, max_records)
+        if not records:
+            return ()
+        self._ahead.clear()
+        self._position = records[-1].offset + 1
+        self._count_read(len(records))
         return records
 
     async def first_offset(self) -> int:
@@ -238,28 +252,43 @@ class SqliteOwner:
         return self._hold.claim.position
 
     async def commit(self, records: Sequence[OutRecord], input_position: int | None) -> None:
+        waiting = self.commit_at_once(records, input_position)
+        if waiting is not None:
+            await waiting
+
+    def commit_at_once(self, records: Sequence[OutRecord], input_position: int | None) -> Awaitable[None] | None:
         self._check()
         unit = self._unit(records, input_position)
         started_s = self._log.monotonic_s()
         self._log.submit(unit)
         assert unit.done is not None
+        if not unit.done.done():
+            return self._committed(unit.done, started_s, len(records))
+        self._end(unit.done, started_s, len(records))
+        return None
+
+    async def _committed(self, done: asyncio.Future[None], started_s: float, count: int) -> None:
+        """Waits for a commit."""
+        deadline_s = self._log.settings.transaction_deadline_s
+        await asyncio.wait({done}, timeout=deadline_s)
+        if not done.done():
+            done.cancel()
+            self._fail("timeout", "a commit had no answer in time")
+            raise TransactionTimeout(f"{self._hold.story}: no answer from {self._log.path} in {deadline_s} s")
+        self._end(done, started_s, count)
+
+    def _end(self, done: asyncio.Future[None], started_s: float, count: int) -> None:
+        """Takes the result of a commit."""
         try:
-            async with asyncio.timeout(self._log.settings.transaction_deadline_s):
-                await unit.done
+            done.result()
         except Fenced:
             self._fail("fenced", "it was fenced")
             raise
         except LogUnavailable as error:
             self._fail("unavailable", "a commit failed")
             raise TransactionFailed(f"{self._hold.story}: {error}") from error
-        except TimeoutError as error:
-            self._fail("timeout", "a commit had no answer in time")
-            deadline_s = self._log.settings.transaction_deadline_s
-            raise TransactionTimeout(
-                f"{self._hold.story}: no answer from {self._log.path} in {deadline_s} s"
-            ) from error
         _TRANSACTION_SECONDS.observe(self._log.monotonic_s() - started_s)
-        _TRANSACTION_RECORDS.observe(len(records))
+        _TRANSACTION_RECORDS.observe(count)
 
     async def close(self) -> None:
         self._ended = self._ended or "it was closed"

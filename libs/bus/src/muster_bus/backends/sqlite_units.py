@@ -76,6 +76,14 @@ class Run:
         self.headers.append(record.headers)
         self.sizes.append(size)
 
+    def extend(self, more: Run) -> None:
+        """Adds the records of a run of the same partition."""
+        self.keys += more.keys
+        self.values += more.values
+        self.headers += more.headers
+        self.sizes += more.sizes
+        self.done += more.done
+
     def records(self, first_offset: int, timestamp_ms: int) -> list[Record]:
         """Returns the records as readers get them."""
         topic, number = self.partition.topic, self.partition.partition
@@ -125,6 +133,15 @@ class Unit:
     done: asyncio.Future[None] | None = None  # future of a transaction
     error: BaseException | None = None
     read_by: Hold | None = None  # the owner that has read the records before their commit
+
+    def takes(self, more: Unit, bytes_max: int) -> bool:
+        """Adds the records of another unit of appends to the same partition, if there is room. Returns whether."""
+        own, other = self.runs[0], more.runs[0]
+        if len(more.runs) > 1 or other.partition is not own.partition or self.size_bytes + more.size_bytes > bytes_max:
+            return False
+        own.extend(other)
+        self.size_bytes += more.size_bytes
+        return True
 
 
 class Allowance:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from muster_bus.backends.reading import Changing
 from muster_bus.log import Record
@@ -14,20 +14,27 @@ class PartitionTail(Changing):
     :param end: offset of the next record to come.
     """
 
-    __slots__ = ("_head", "_records", "base", "end")
+    __slots__ = ("_calls", "_head", "_records", "base", "end")
 
     def __init__(self, end: int) -> None:
         super().__init__()
         self.base = end
         self.end = end
         self._records: list[Record] = []
+        self._calls: tuple[Callable[[], None], ...] = ()
         self._head = 0  # index of ``base``; dropped records before it are deleted together
 
     def extend(self, records: Sequence[Record]) -> None:
         """Makes records visible and wakes all waiting tasks. The records' offsets start at ``end``, without holes."""
         self._records.extend(records)
         self.end += len(records)
+        for call in self._calls:
+            call()
         self.wake()
+
+    def on_more(self, call: Callable[[], None]) -> None:
+        """Calls back after each :meth:`extend`. The call must not raise."""
+        self._calls = (*self._calls, call)
 
     def drop(self, count: int) -> None:
         """Forgets the ``count`` oldest records."""

@@ -439,7 +439,9 @@ class Questions(RefusedNodes):
             return
         if ask.group is not None and ask.group.apart != ask.apart:
             self._asks.leave_group(ask, out)
-        if ask.group is None and ask.open > 0:
+        # A name of its own: after a condition on the attribute, a compiler takes the group for None below.
+        joins = ask.group is None and ask.open > 0
+        if joins:
             self._asks.enter_group(ask)
             if ask.group is not None:
                 self._waiting.carry(ask.group, past)

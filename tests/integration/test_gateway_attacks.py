@@ -223,6 +223,7 @@ OPERATIONS: dict[str, Any] = {
     "ResumeResourceManager": admin_pb2.ResumeResourceManagerRequest(rm_id="mine"),
     "ForgetResourceManager": admin_pb2.ForgetResourceManagerRequest(rm_id="mine", force=True),
     "DrainNode": admin_pb2.DrainNodeRequest(rm_id="mine", node_id="n1"),
+    "EndApplication": admin_pb2.EndApplicationRequest(rm_id="mine", application_id="x"),
 }
 
 

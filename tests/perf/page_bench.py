@@ -5,6 +5,8 @@ two frames (p50, p99, max), tasks over 50 ms that hold the browser's thread, ele
 from a letter in the text filter to the filtered list. Run from the root of the repository:
 
     PYTHONPATH=tests python tests/perf/page_bench.py [APPLICATIONS NODES]
+
+The applications need the room of about 1,000 nodes, however many they are.
 """
 
 from __future__ import annotations

@@ -98,6 +98,16 @@ def test_a_full_disk_is_one_line(arguments: list[str]) -> None:
     assert (done.returncode, done.stderr) == (1, "muster: the output cannot be written: No space left on device\n")
 
 
+@pytest.mark.parametrize("arguments", [["version"], ["config", "show"]])
+def test_a_closed_pipe_ends_quietly(arguments: list[str]) -> None:
+    """As in `muster config show | head -1`."""
+    reads, writes = os.pipe()
+    os.close(reads)
+    with os.fdopen(writes, "w") as closed:
+        done = subprocess.run(muster_command(*arguments), stdout=closed, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_config_check_has_an_exit_code(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = tmp_path / "queues.yaml"
     file.write_text("partitions: [{name: default, queues: [{name: a}]}]\n")

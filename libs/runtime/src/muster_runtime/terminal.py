@@ -43,6 +43,13 @@ class Screen(Console):
             text = segment.text
             yield segment if segment.control or (seen := visible(text)) == text else Segment(seen, segment.style)
 
+    def on_broken_pipe(self) -> None:
+        """Drops the output, because its reader is gone. Raises BrokenPipeError, where rich exits with 1."""
+        try:
+            super().on_broken_pipe()
+        except SystemExit:
+            raise BrokenPipeError from None
+
 
 def marked(template: str, *values: object) -> Text:
     """Returns a text with rich's markup: that of the template. Values take the places of ``{}`` as they are.

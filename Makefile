@@ -44,8 +44,13 @@ RANDOM_TESTS := tests/unit/scheduler_service/test_machine_recovery.py tests/simu
   $(addprefix tests/simulation/test_simulation.py::test_,a_random_life_keeps_every_promise history_adds_up_in_random_lives)
 LAW_TESTS := tests/unit/core/test_preemption_gang_laws.py \
   tests/simulation/test_preemption_properties.py tests/simulation/test_preemption_flow.py
-# (All that decides: node policies, preemption rules, books, lives.)
-COMPILED_TESTS := tests/unit/core tests/simulation/test_simulation.py
+# (All that decides: node policies, preemption rules, books, lives; and what requests and outcomes pass.)
+COMPILED_TESTS := tests/unit/core tests/unit/scheduler_service tests/simulation/test_simulation.py \
+  $(addprefix tests/unit/gateway/test_,admission.py codec.py feed.py turns.py)
+# (A part of it, for CI: the machine with its recovery, encodings, preemption, gangs.)
+COMPILED_SLICE := tests/unit/core/test_preemption.py tests/unit/core/test_gangs.py tests/unit/core/test_node_index.py \
+  $(addprefix tests/unit/scheduler_service/test_,machine.py wire.py event_wire.py machine_hostile.py tally.py) \
+  $(addprefix tests/unit/gateway/test_,admission.py codec.py)
 BAD_INPUT_TESTS := tests/e2e/test_generated_bad_input.py tests/e2e/test_generated_bad_calls.py
 
 # Every target of the list below.
@@ -65,7 +70,7 @@ $(VENV)/.installed-dev: $(DEVELOPMENT) pyproject.toml libs/client/pyproject.toml
 	@scripts/venv $(VENV) $(DEVELOPMENT)
 	@touch $@ $(VENV)/.installed
 
-compiled: install-dev ## the core as machine code into .venv (minutes; needs a C compiler); tests go on with the source
+compiled: install-dev ## what asks pass as machine code into .venv (two minutes, once; needs a C compiler); tests go on with the source
 	@scripts/compiled $(VENV)
 
 plain: install ## takes the compiled core out of .venv again
@@ -116,6 +121,9 @@ test-unit: install-dev ## the tests that need no server
 
 test-compiled: compiled ## the core's tests, and random lives of a cluster, on the compiled core
 	MUSTER_COMPILED=1 $(BIN)/pytest -n $(JOBS) --dist worksteal -m 'not source' tests/compiled $(COMPILED_TESTS) $(PYTEST_ARGS)
+
+test-compiled-slice: compiled ## a part of them
+	MUSTER_COMPILED=1 $(BIN)/pytest -n $(JOBS) --dist worksteal -m 'not source' tests/compiled $(COMPILED_SLICE) $(PYTEST_ARGS)
 
 test-long: install-dev ## more of the random lives, the bad input and the kills than `make test` has; breaks that auditors must notice
 	@scripts/test-servers
@@ -232,6 +240,9 @@ bench-idle: install-dev ## what partitions cost that nobody uses: processor time
 bench-scale: install-dev ## 1 to 4 schedulers, 1 to 64 RMs through gateways: rates, processor time, memory; JSON (BENCH_ARGS='--cells 2,2,8')
 	@$(BIN)/python -m tests.perf.scale_bench $(BENCH_ARGS)
 
+bench-deciding: install-dev ## the path of asks in the deciding process, without gRPC, plain and compiled by turns; JSON (BENCH_ARGS='--single')
+	@$(BIN)/python -m tests.perf.deciding_bench $(BENCH_ARGS)
+
 bench-simulate: install-dev ## decisions per second of simulations in virtual time; a JSON line for each workload
 	@$(BIN)/python -m tests.perf.simulate_bench $(BENCH_ARGS)
 
@@ -276,9 +287,11 @@ lock: install-dev ## resolve requirements/*.lock anew
 
 dist: install-dev ## wheels and source distributions of muster and muster-client, into dist/; the same tree gives the same bytes
 	@PYTHON=$(BIN)/python scripts/dist dist
+	@obstacle=$$($(BIN)/python libs/compiled/compiler.py); if [ -n "$$obstacle" ]; then \
+	  echo "no compiled wheel: $$obstacle"; else scripts/compiled $(VENV) dist; fi
 
-dist-compiled: install-dev ## a wheel of the compiled core for this Python and platform, into dist/
-	@cd libs/compiled && $(abspath $(BIN))/python -m hatchling build --directory "$(CURDIR)/dist" --target wheel
+dist-compiled: install-dev ## only the wheel of the compiled form, for this Python and platform, into dist/
+	@scripts/compiled $(VENV) dist
 
 dist-test: install-dev ## both wheels in empty environments: the demo, a first allocation, every missing extra
 	$(BIN)/pytest -s tests/dist $(PYTEST_ARGS)

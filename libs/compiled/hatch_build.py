@@ -24,13 +24,59 @@ import sysconfig
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 GROUP = "muster"
-PACKAGES = {"muster_core": "libs/core/src"}
+GROUP_LIBRARY, ENTRIES = f"{GROUP}__mypyc", f"{GROUP}_entries"
+# Of the core, all modules but those of PLAIN are compiled; of other packages those that every ask passes.
+PACKAGES = {
+    "muster_bus": "libs/bus/src",
+    "muster_core": "libs/core/src",
+    "muster_gateway": "services/gateway/src",
+    "muster_scheduler": "services/scheduler/src",
+    "muster_state": "libs/state/src",
+}
+WHOLE = {"muster_core"}
+PASSED = {
+    *(f"muster_bus.{name}" for name in ("topics", "backends.blocks", "backends.rules", "backends.sqlite_units")),
+    *(f"muster_gateway.{name}" for name in ("admission", "codec", "stream_kind", "turns")),
+    *(
+        f"muster_scheduler.{name}"
+        for name in (
+            "audit",
+            "callback_stream",
+            "callback_words",
+            "deadlines",
+            "emit",
+            "event_wire",
+            "generation",
+            "ingest",
+            "machine",
+            "recorded_time",
+            "rm_quotas",
+            "roster",
+            "tally",
+        )
+    ),
+    *(
+        f"muster_state.{name}"
+        for name in (
+            "encoding",
+            "event_layout",
+            "fold",
+            "follower",
+            "sent",
+            "snapshot",
+            "source_codec",
+            "state_codec",
+            "wire",
+        )
+    ),
+}
 PLAIN = {
     "muster_core.external.checks": "judges values of any type",
     "muster_core.external.external": "other packages give it values of any type, which checks.py judges",
@@ -42,7 +88,19 @@ MARKS = {
     "muster_core.nodes.node_index": {"NodeIndex": "allow_interpreted_subclasses=True"},
     "muster_core.nodes.policies.shaped": {"ShapedIndex": "allow_interpreted_subclasses=True"},
 }
-LEVEL = os.environ.get("MUSTER_COMPILE_LEVEL", "2")
+# (The second level takes half as long again.)
+LEVEL = os.environ.get("MUSTER_COMPILE_LEVEL", "1")
+# Other packages, which are only read for their types.
+_TYPES = (
+    "proto/src",
+    "libs/client/src",
+    "libs/queue-config/src",
+    "libs/rest/src",
+    "libs/runtime/src",
+    "services/informers/src",
+)
+# A constant is read from memory then, not from the module's dictionary.
+_CONSTANT = re.compile(r"^(_?[A-Z][A-Z0-9_]+) = (?!TypeVar)", re.MULTILINE)
 _SLOTS = re.compile(r"^(@dataclass\([^)\n]*?)(?:, slots=True|slots=True, |slots=True)", re.MULTILINE)
 _FUTURE = "from __future__ import annotations"
 _SETTINGS = """\
@@ -52,12 +110,21 @@ explicit_package_bases = true
 namespace_packages = true
 ignore_missing_imports = true
 warn_unreachable = true
-follow_imports_for_stubs = true
-[mypy-muster_core.external.checks]
-warn_unreachable = false
-[mypy-muster_proto.*]
-ignore_errors = true
+follow_imports = silent
 """
+
+
+def _finder_module() -> Any:
+    """Returns muster_compiled of this tree; another one may be installed."""
+    spec = spec_from_file_location("muster_compiled_here", Path(__file__).parent / "src/muster_compiled/__init__.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+_HERE = _finder_module()
 
 
 class CompiledHook(BuildHookInterface):  # type: ignore[type-arg]
@@ -82,6 +149,7 @@ class Build:
         self.root = root
         self.place = place
         self.modules = {package: sorted(self._modules(package)) for package in PACKAGES}
+        self._compiled: dict[str, dict[str, bytes]] = {package: {} for package in PACKAGES}  # sources, by module
 
     def run(self) -> dict[str, Path]:
         """Compiles. Returns the files by their path in the package ``muster_compiled``."""
@@ -98,9 +166,18 @@ class Build:
         )
         return files
 
+    def digests(self) -> dict[str, str]:
+        """Returns the digests of the present sources, by package."""
+        return {
+            package: _HERE.digest(_HERE.sources_in(self.root / PACKAGES[package] / package, modules))
+            for package, modules in self.modules.items()
+        }
+
     def _modules(self, package: str) -> list[str]:
         base = self.root / PACKAGES[package]
         found = [".".join(path.relative_to(base).with_suffix("").parts) for path in base.glob(f"{package}/**/*.py")]
+        if package not in WHOLE:
+            return [name for name in found if name in PASSED]
         return [name for name in found if not name.endswith("__init__") and name not in PLAIN]
 
     def _sources(self) -> list[str]:
@@ -111,8 +188,10 @@ class Build:
             for path in sorted(base.glob(f"{package}/**/*.py")):
                 name = ".".join(path.relative_to(base).with_suffix("").parts)
                 copy = self.place / path.relative_to(base)
-                text = path.read_text()
+                source = path.read_bytes()
+                text = source.decode()
                 if name in modules:
+                    self._compiled[package][name] = source
                     text = adapted(name, text)
                     found.append(str(copy.relative_to(self.place)))
                 copy.parent.mkdir(parents=True, exist_ok=True)
@@ -127,7 +206,7 @@ class Build:
         settings = self.place / "mypy.ini"
         _write(settings, _SETTINGS)
         os.chdir(self.place)
-        os.environ["MYPYPATH"] = f".:{self.root / 'proto/src'}"
+        os.environ["MYPYPATH"] = ":".join([".", *(str(self.root / each) for each in _TYPES)])
         options = [f"--config-file={settings}", f"--cache-dir={self.place / 'mypy'}"]
         extensions: list[Any] = mypycify(
             [*options, *sources], opt_level=LEVEL, debug_level="0", multi_file=True, target_dir="c", group_name=GROUP
@@ -135,13 +214,37 @@ class Build:
         return extensions
 
     def _compile(self, extensions: list[Any]) -> dict[str, Path]:
+        group, entries = self._entries(extensions)
         headers = _digest(*sorted(self.place.glob("c/**/*.h")))
-        jobs = {source: extension for extension in extensions for source in extension.sources}
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            objects = dict(
-                zip(jobs, pool.map(lambda job: self._object(job[0], job[1], headers), jobs.items()), strict=True)
-            )
-            return dict(pool.map(lambda extension: self._link(extension, objects), extensions))
+            sources = [*group.sources, entries]
+            made = pool.map(lambda source: self._object(source, group, headers), sources)
+            objects = dict(zip(sources, made, strict=True))
+        return {
+            self._file(GROUP_LIBRARY): self._link(GROUP_LIBRARY, [objects[each] for each in group.sources]),
+            self._file(ENTRIES): self._link(ENTRIES, [objects[entries]]),
+        }
+
+    def _entries(self, extensions: list[Any]) -> tuple[Any, str]:
+        """Returns the group, and the path of one C source with the entries of all modules.
+
+        For each module mypyc makes a library that only calls the group's. Their one function each goes into one source.
+        """
+        parts, group = [], None
+        for extension in extensions:
+            if extension.name == GROUP_LIBRARY:
+                group = extension
+                continue
+            (source,) = extension.sources
+            text = Path(source).read_text()
+            last, whole = extension.name.rpartition(".")[2], _HERE.entry_of(extension.name)
+            text = text.replace(f"\nPyInit_{last}(void)", f"\nPyInit_{whole}(void)", 1)
+            parts.append(text[: text.index("// distutils sometimes")])
+        assert group is not None
+        assert len(parts) == sum(map(len, self.modules.values()))
+        made = self.place / "entries.c"
+        _write(made, "".join(parts))
+        return group, str(made)
 
     def _object(self, source: str, extension: Any, headers: str) -> Path:
         command = [
@@ -161,36 +264,38 @@ class Build:
                 os.link(beside.name, made)
         return made
 
-    def _link(self, extension: Any, objects: dict[str, Path]) -> tuple[str, Path]:
-        name = extension.name.replace(".", "/") + sysconfig.get_config_var("EXT_SUFFIX")
-        made = self.place / "libraries" / name
+    def _link(self, name: str, objects: list[Path]) -> Path:
+        made = self.place / "libraries" / self._file(name)
         made.parent.mkdir(parents=True, exist_ok=True)
-        linked = [str(objects[each]) for each in extension.sources]
-        subprocess.run([*sysconfig.get_config_var("LDSHARED").split(), "-s", *linked, "-o", str(made)], check=True)
-        return name, made
+        linker = sysconfig.get_config_var("LDSHARED").split()
+        subprocess.run([*linker, "-s", *map(str, objects), "-o", str(made)], check=True)
+        return made
+
+    def _file(self, name: str) -> str:
+        return f"{name}{sysconfig.get_config_var('EXT_SUFFIX')}"
 
     def _listing(self) -> Path:
-        sys.path.insert(0, str(self.root / "libs/compiled/src"))
-        from muster_compiled import digest
-
-        digests = {
-            package: digest(self.root / PACKAGES[package] / package, modules)
-            for package, modules in self.modules.items()
-        }
+        digests = {package: _HERE.digest(self._compiled[package]) for package in PACKAGES}
         made = self.place / "built.py"
         _write(
             made,
-            f'"""What was compiled."""\n\nLIBRARY = "{GROUP}__mypyc"\nMODULES = {self.modules}\nDIGESTS = {digests}\n',
+            f'"""What was compiled."""\n\nLIBRARY = "{GROUP_LIBRARY}"\nENTRIES = "{ENTRIES}"\n'
+            f"MODULES = {self.modules}\nDIGESTS = {digests}\nBY = {built_by()!r}\n",
         )
         return made
+
+
+def built_by() -> str:
+    """Returns a digest of what compiles, and its level."""
+    return _digest(Path(__file__), LEVEL)
 
 
 def adapted(module: str, text: str) -> str:
     """The source of a module as mypyc takes it."""
     text = _SLOTS.sub(r"\1", text)
+    text = _CONSTANT.sub(r"\1: _typing.Final = ", text)
     marks = MARKS.get(module, {})
-    if marks:
-        text = text.replace(_FUTURE, f"{_FUTURE}; import mypy_extensions", 1)
+    text = text.replace(_FUTURE, f"{_FUTURE}; import typing as _typing{', mypy_extensions' if marks else ''}", 1)
     for name, mark in marks.items():
         changed = text.replace(f"\n\nclass {name}", f"\n@mypy_extensions.mypyc_attr({mark})\nclass {name}", 1)
         assert changed != text, f"{module} has no class {name}"

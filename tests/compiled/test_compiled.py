@@ -16,6 +16,20 @@ from simulation.manager import CALLBACKS, GANGS
 ROOT = Path(__file__).parents[2]
 # libs/compiled/hatch_build.py has the reason of each.
 PLAIN = {"external.checks", "external.external", "invariants", "preemption.rule"}
+# Of the path of an ask outside of the core.
+PASSED = (
+    "muster_bus.topics",
+    "muster_bus.backends.blocks",
+    "muster_gateway.admission",
+    "muster_gateway.codec",
+    "muster_scheduler.emit",
+    "muster_scheduler.event_wire",
+    "muster_scheduler.ingest",
+    "muster_scheduler.machine",
+    "muster_state.encoding",
+    "muster_state.state_codec",
+    "muster_state.wire",
+)
 FORMS = {"plain": "0", "compiled": "1"}
 LIVES, STEPS = 3, 60
 pytestmark = pytest.mark.skipif(find_spec("muster_compiled") is None, reason="`make test-compiled` compiles first")
@@ -44,6 +58,20 @@ def test_every_part_of_the_core_is_compiled_or_named_with_its_reason() -> None:
     plain = {name for name, file in files.items() if not file.endswith(EXTENSION_SUFFIXES[0])}
     assert plain == {f"muster_core.{name}" for name in PLAIN}
     assert len(files) > 90
+
+
+def test_what_every_ask_passes_is_compiled() -> None:
+    listed = f"import json, importlib\nprint(json.dumps([importlib.import_module(n).__file__ for n in {PASSED}]))\n"
+    assert {Path(file).suffixes[-1] for file in json.loads(run("1", "-c", listed))} == {".so"}
+
+
+def test_what_is_built_is_not_built_again() -> None:
+    python, script = Path(sys.executable), ROOT / "libs/compiled/compiler.py"
+    for where in ("installed", "build/compiled/wheel"):
+        done = subprocess.run(
+            [python, script, "--is-built", where], cwd=ROOT, capture_output=True, text=True, check=True
+        )
+        assert done.stdout == "yes\n", where
 
 
 @pytest.mark.parametrize(("variable", "form"), [("0", "plain"), ("1", "compiled"), ("", "compiled")])

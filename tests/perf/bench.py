@@ -24,6 +24,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 import servers  # noqa: E402
 from chaos.harness import Deployment, embedded, on_kafka  # noqa: E402
+from muster_cli import versions  # noqa: E402
 from muster_replay.replay import ReplayOptions, replay  # noqa: E402
 from perf.driver import Driver, Shape  # noqa: E402
 from perf.gang_driver import Gangs, run_gangs, run_gangs_on_a_clock  # noqa: E402
@@ -209,6 +210,7 @@ def machine() -> dict[str, Any]:
         "architecture": platform.machine(),
         "python": platform.python_version(),
         "commit": commit,
+        "form": versions.form(),  # of Muster in this environment
         "load_before": round(os.getloadavg()[0], 2),
     }
 

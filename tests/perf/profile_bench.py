@@ -4,7 +4,8 @@
 
 An RM sends single asks at a steady rate to an embedded Muster. In the deciding process some functions and all tasks of
 the event loop are timed, by the processor time of their thread. An inner one does not count for an outer one. Timing
-costs about a tenth. The followers' process is measured as a whole.
+costs about a tenth. The followers' process is measured as a whole. The plain form is timed, because calls within
+the compiled one cannot be replaced. ``--syscalls`` takes the form that is installed.
 
 ``--path`` shows when each step of an ask begins instead, by the clock, for asks that nothing else delays (at 100 a
 second or less).
@@ -283,6 +284,7 @@ async def profile(seconds: float, asks_per_s: float, *, syscalls: bool, path: bo
     with tempfile.TemporaryDirectory() as directory:
         deployment = embedded(Path(directory))
         if not syscalls:
+            os.environ["MUSTER_COMPILED"] = "0"
             os.environ[_OUT] = str(Path(directory) / "profile.json")
             up = deployment.processes["up"]
             command = [sys.executable, str(Path(__file__)), *up.command[1:]]

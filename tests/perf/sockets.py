@@ -152,5 +152,5 @@ def measured(result: Mapping[str, Any]) -> str:
     machine = result["machine"]
     return (
         f"{result['measured_at'][:10]}, {machine['commit']}: {machine['cores']} cores ({machine['architecture']}), "
-        f"Python {machine['python']}; load before: {machine['load_before']}."
+        f"Python {machine['python']}, Muster {machine.get('form', 'plain')}; load before: {machine['load_before']}."
     )

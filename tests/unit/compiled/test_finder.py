@@ -39,16 +39,18 @@ MODULES = ["thing_compiled_once.inner.part", "thing_compiled_once.whole"]
 
 
 def a_finder(compiled: ModuleType, package: Path):
-    digests = {package.name: compiled.digest(package, MODULES)}
-    return compiled.CompiledFinder({package.name: MODULES}, digests, "thing__mypyc")
+    digests = {package.name: compiled.digest(compiled.sources_in(package, MODULES))}
+    return compiled.CompiledFinder({package.name: MODULES}, digests, "thing__mypyc", "thing_entries")
 
 
 def test_modules_of_the_same_sources_are_found_compiled(compiled: ModuleType, package: Path) -> None:
     finder = a_finder(compiled, package)
     spec = finder.find_spec("thing_compiled_once.inner.part")
-    beside = SOURCE.parent / f"thing_compiled_once/inner/part{EXTENSION_SUFFIXES[0]}"
-    assert (spec.origin, finder.obstacle) == (str(beside), "")
-    assert finder.find_spec("thing__mypyc") is not None
+    entries, library = (
+        str(SOURCE.parent / f"{name}{EXTENSION_SUFFIXES[0]}") for name in ("thing_entries", "thing__mypyc")
+    )
+    assert (spec.origin, finder.obstacle) == (entries, "")
+    assert finder.find_spec("thing__mypyc").origin == library
 
 
 def test_other_modules_are_left_to_other_finders(compiled: ModuleType, package: Path) -> None:
@@ -74,7 +76,9 @@ def test_a_missing_source_is_a_change(compiled: ModuleType, package: Path) -> No
 
 
 def test_a_missing_package_is_an_obstacle(compiled: ModuleType, package: Path) -> None:
-    finder = compiled.CompiledFinder({"thing_never_there": ["thing_never_there.a"]}, {"thing_never_there": ""}, "x")
+    finder = compiled.CompiledFinder(
+        {"thing_never_there": ["thing_never_there.a"]}, {"thing_never_there": ""}, "x", "y"
+    )
     assert finder.find_spec("thing_never_there.a") is None
     assert finder.obstacle == "thing_never_there is not installed"
 

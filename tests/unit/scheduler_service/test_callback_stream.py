@@ -380,6 +380,7 @@ def test_a_stopped_rm_is_asked_nothing_and_a_yes_from_before_places_nothing() ->
 # ---- messages ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.source
 def test_thousands_of_questions_are_split_into_messages_that_every_hop_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(questions, "OPEN_FIRST", 1 << 30)
     rig = AskedRig(nodes=0)

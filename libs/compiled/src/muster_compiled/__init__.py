@@ -12,25 +12,45 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
+from collections.abc import Mapping
 from importlib import import_module
 from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, ModuleSpec, PathFinder
 from importlib.util import spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 
 VARIABLE = "MUSTER_COMPILED"
 _HERE = Path(__file__).parent
 _SUFFIX = EXTENSION_SUFFIXES[0]
 
 
-def digest(package: Path, modules: list[str]) -> str:
-    """A digest of the sources of some modules of a package.
+def digest(sources: Mapping[str, bytes]) -> str:
+    """A digest of the sources of some modules, by the modules' names."""
+    found = hashlib.sha256()
+    for module in sorted(sources):
+        found.update(b"%s %d\n" % (module.encode(), len(sources[module])))
+        found.update(sources[module])
+    return found.hexdigest()
+
+
+def sources_in(package: Path, modules: list[str]) -> dict[str, bytes]:
+    """The present sources of some modules of a package. Raises OSError.
 
     :param package: the package's directory.
     """
-    found = hashlib.sha256()
-    for module in sorted(modules):
-        found.update(package.joinpath(*module.split(".")[1:]).with_suffix(".py").read_bytes())
-    return found.hexdigest()
+    return {module: package.joinpath(*module.split(".")[1:]).with_suffix(".py").read_bytes() for module in modules}
+
+
+def entry_of(module: str) -> str:
+    """The name of a module's entry, in the one library that has those of all modules."""
+    return module.replace(".", "__")
+
+
+class _Loader(ExtensionFileLoader):
+    """Loads a module by its entry."""
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return super().create_module(ModuleSpec(entry_of(spec.name), self, origin=spec.origin))
 
 
 class CompiledFinder:
@@ -41,11 +61,11 @@ class CompiledFinder:
     :ivar obstacle: why the sources are imported; "": they are not; None: that is not decided yet.
     """
 
-    def __init__(self, modules: dict[str, list[str]], digests: dict[str, str], library: str) -> None:
+    def __init__(self, modules: dict[str, list[str]], digests: dict[str, str], library: str, entries: str) -> None:
         self.modules = modules
         self.digests = digests
         self.obstacle: str | None = None
-        self._library = library
+        self._library, self._entries = library, entries
         self._all = {library, *(module for found in modules.values() for module in found)}
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
@@ -56,8 +76,10 @@ class CompiledFinder:
             self.obstacle = self._find_obstacle()
         if self.obstacle:
             return None
-        place = str(_HERE.joinpath(*name.split("."))) + _SUFFIX
-        return spec_from_file_location(name, place, loader=ExtensionFileLoader(name, place))
+        is_library = name == self._library
+        place = str(_HERE / (self._library if is_library else self._entries)) + _SUFFIX
+        loader = (ExtensionFileLoader if is_library else _Loader)(name, place)
+        return spec_from_file_location(name, place, loader=loader)
 
     def _find_obstacle(self) -> str:
         wanted = os.environ.get(VARIABLE, "")
@@ -78,7 +100,7 @@ class CompiledFinder:
 
     def _is_other(self, directory: Path, package: str, modules: list[str]) -> bool:
         try:
-            return digest(directory, modules) != self.digests[package]
+            return digest(sources_in(directory, modules)) != self.digests[package]
         except OSError:
             return True
 
@@ -88,7 +110,7 @@ def install() -> None:
     if finder() is None:
         built = import_module("muster_compiled.built")
         if (_HERE / f"{built.LIBRARY}{_SUFFIX}").exists():
-            sys.meta_path.insert(0, CompiledFinder(built.MODULES, built.DIGESTS, built.LIBRARY))
+            sys.meta_path.insert(0, CompiledFinder(built.MODULES, built.DIGESTS, built.LIBRARY, built.ENTRIES))
 
 
 def finder() -> CompiledFinder | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from muster_bus.errors import BadRecord, RecordTooLarge
 from muster_bus.log import OutRecord
@@ -15,7 +16,8 @@ HEADER_OVERHEAD_BYTES = 10
 
 def size_of(record: OutRecord) -> int:
     """Returns the record's counted size: the bytes of its content and an upper bound of the framing."""
-    key, value = record.key, record.value
+    given: Any = record
+    key, value = given.key, given.value
     size = RECORD_OVERHEAD_BYTES
     # Checks types here: a backend would store a str as something else, or not at all.
     if key is not None:
@@ -26,7 +28,7 @@ def size_of(record: OutRecord) -> int:
         if type(value) is not bytes:
             raise BadRecord(f"value of a record for {record.topic} is {type(value).__name__}, bytes or None expected")
         size += len(value)
-    for name, content in record.headers:
+    for name, content in given.headers:
         if type(name) is not str or type(content) is not bytes:
             raise BadRecord(f"header {name!r} of a record for {record.topic}: (str, bytes) expected")
         size += len(name) + len(content) + HEADER_OVERHEAD_BYTES

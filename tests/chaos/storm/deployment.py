@@ -317,7 +317,12 @@ def prepared(directory: Path, rm_of_source: str) -> Storm:
     ports = iter(free_ports(6 * len(NODES)))
     doors = {door: {node: (next(ports), next(ports)) for node in NODES} for door in DOORS}
     # (As docs/scaling.md says, so that schedulers notice a dead one after three seconds.)
-    settings = {"group.min.session.timeout.ms": "1000"}
+    settings = {
+        "group.min.session.timeout.ms": "1000",
+        # Brokers that share two cores with all else, and are paused, are not dead so soon.
+        "broker.session.timeout.ms": "6000",
+        "controller.quorum.fetch.timeout.ms": "2000",
+    }
     work = Path(tempfile.mkdtemp(prefix="muster-storm-"))
     work.chmod(0o711)
     storm = Storm(directory, work, rm_of_source, Brokers(work, doors, settings))

@@ -85,12 +85,12 @@ class Installed:
 
 @pytest.fixture(scope="module")
 def client(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    return Installed(tmp_path_factory.mktemp("client"), built, "muster-client")
+    return Installed(tmp_path_factory.mktemp("client"), built, f"muster-client=={VERSION}")
 
 
 @pytest.fixture(scope="module")
 def muster(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    return Installed(tmp_path_factory.mktemp("muster"), built, "muster")
+    return Installed(tmp_path_factory.mktemp("muster"), built, f"muster=={VERSION}")
 
 
 def test_the_same_tree_gives_the_same_bytes(built: Path, tmp_path: Path) -> None:

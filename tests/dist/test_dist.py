@@ -59,7 +59,7 @@ class Installed:
         subprocess.run([sys.executable, "-m", "venv", directory], check=True)
         self.work.mkdir()
         pins = directory / "pins.txt"
-        pins.write_text("\n".join(re.findall(r"^[\w.-]+==\S+", (ROOT / "requirements/muster.lock").read_text(), re.M)))
+        pins.write_text("\n".join(re.findall(r"^[\w.-]+==[^\\\n]+", (ROOT / "requirements/muster.lock").read_text(), re.M)))
         self.run("python", "-m", "pip", "install", "--quiet", "--find-links", dist, "--constraint", pins, wanted)
         self.took_s = time.monotonic() - began
 

@@ -48,7 +48,7 @@ SLICES = {
 
 def _slice(features: str) -> list[int]:
     count, _, found = SLICES[features]
-    return [*range(int(os.environ.get("MUSTER_SIMULATION_SEEDS", count))), *found]
+    return list(dict.fromkeys([*range(int(os.environ.get("MUSTER_SIMULATION_SEEDS", count))), *found]))
 
 
 def _keeps_every_promise(features: str, seed: int) -> None:

@@ -18,7 +18,7 @@ import time
 from contextlib import redirect_stdout
 from pathlib import Path
 
-from dist.test_dist import ROOT, Installed, environment, up
+from dist.test_dist import ROOT, VERSION, Installed, environment, up
 
 WANTED = ("muster-client", "muster", "muster[all]")
 
@@ -30,7 +30,7 @@ def main() -> None:
         subprocess.run([ROOT / "scripts/dist", place / "dist"], check=True, capture_output=True, env=environment())
         installed = {}
         for number, wanted in enumerate(WANTED):
-            installed[wanted] = one = Installed(place / f"env-{number}", place / "dist", wanted)
+            installed[wanted] = one = Installed(place / f"env-{number}", place / "dist", f"{wanted}=={VERSION}")
             found["mib"][wanted] = round(one.mib(), 1)
             found["seconds"][f"pip install {wanted}"] = round(one.took_s, 1)
         shutil.copy(ROOT / "examples/rm_minimal.py", installed["muster-client"].work)

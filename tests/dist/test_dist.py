@@ -59,7 +59,7 @@ class Installed:
         subprocess.run([sys.executable, "-m", "venv", directory], check=True)
         self.work.mkdir()
         pins = directory / "pins.txt"
-        pins.write_text("\n".join(re.findall(r"^[\w.-]+==\S+", (ROOT / "requirements/muster.lock").read_text(), re.M)))
+        pins.write_text("\n".join(re.findall(r"^[\w.-]+==[^\\\n]+", (ROOT / "requirements/muster.lock").read_text(), re.M)))
         self.run("python", "-m", "pip", "install", "--quiet", "--find-links", dist, "--constraint", pins, wanted)
         self.took_s = time.monotonic() - began
 
@@ -85,12 +85,12 @@ class Installed:
 
 @pytest.fixture(scope="module")
 def client(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    return Installed(tmp_path_factory.mktemp("client"), built, "muster-client")
+    return Installed(tmp_path_factory.mktemp("client"), built, f"muster-client=={VERSION}")
 
 
 @pytest.fixture(scope="module")
 def muster(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    return Installed(tmp_path_factory.mktemp("muster"), built, "muster")
+    return Installed(tmp_path_factory.mktemp("muster"), built, f"muster=={VERSION}")
 
 
 def test_the_same_tree_gives_the_same_bytes(built: Path, tmp_path: Path) -> None:

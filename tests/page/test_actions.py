@@ -16,6 +16,7 @@ from page.conftest import Opened
 from page.test_looks import AXE, WCAG
 from playwright.async_api import Page, expect
 from up import Up, up
+from waiting import eventually
 
 SIMULATED_MS = 300_000
 ADMIN, READER = "admin-token-0123456789", "reader-token-0123456789"
@@ -141,7 +142,7 @@ async def test_an_operator_ends_an_application_if_its_resource_manager_declared_
     await expect(page.locator("main .chip").first).to_have_text("Failed")
     await expect(page.locator("main .prose").first).to_contain_text("(ended by an operator: wrong <b>input</b>)")
     await expect(end).to_have_count(0)
-    assert shop.states["job"] == "Failed"
+    await eventually(lambda: shop.states["job"] == "Failed", "the resource manager gets the state")
 
 
 async def test_an_action_that_fails_says_why_and_stays(operated: Up, opened: Opened) -> None:

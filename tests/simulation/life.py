@@ -21,7 +21,7 @@ from simulation.manager import CALLBACKS, GANGS, ResourceManager
 from simulation.records import RM
 from simulation.run import EVERYTHING, Law, Run, Step
 
-ENDS_EVERY, ENDS_IN = 16, 6
+ENDS_EVERY, ENDS_IN = 32, 22
 
 
 @dataclass(frozen=True)

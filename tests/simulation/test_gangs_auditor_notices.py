@@ -347,8 +347,8 @@ HINTS = {
     "node not kept": [31],
     "promises kept": [14],
     "flag lost": [11],
-    "miscounted": [73, 70],
-    "ended with asks": [6, 22, 38, 54],
+    "miscounted": [73],
+    "ended with asks": [22, 54, 86, 118],
 }
 
 

@@ -7,6 +7,7 @@ tests/unit/architecture/test_pages.py`` prints the longest pages.
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,16 @@ def test_every_page_is_in_the_navigation() -> None:
     assert {"index.md", "tutorials/index.md", "concepts/index.md"} <= known
     pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
     assert {page for page in pages - known if not page.startswith("decisions/0")} == set()
+
+
+def test_an_installation_names_this_version() -> None:
+    """The public index has another package of this name."""
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    commands = re.findall(
+        r"pip install --find-links dist ('?)(\S+)\1", place("installing.md").read_text(encoding="utf-8")
+    )
+    assert len(commands) >= 4
+    assert [wanted for _, wanted in commands if not wanted.rstrip("'`.").endswith(f"=={version}")] == []
 
 
 def test_words_are_those_that_are_read() -> None:

@@ -15,6 +15,7 @@ from muster_core.model.allocation import Preempted
 from muster_core.model.commands import (
     AppItem,
     AskItem,
+    EndApplication,
     NodeAction,
     ReleaseItem,
     Termination,
@@ -444,6 +445,11 @@ async def test_an_application_that_was_rejected_or_ended_is_explained(bench: Ben
     rm.cluster.node("n1", vcore=4)
     rm.cluster.ask("y", "k", vcore=1)
     rm.cluster.release("y", "k")
+    rm.cluster.app("v", "root.a")
+    rm.cluster.app("w", "root.a")
+    rm.cluster.ask("w", "k", vcore=1)
+    rm.do(EndApplication("default", "v", "ended by an operator"))
+    rm.do(EndApplication("default", "w", "ended by an operator: stuck"))
     rm.cluster.wait(60)
     await bench.write(rm)
     found = await get(bench, f"{E}/application/x")
@@ -452,6 +458,12 @@ async def test_an_application_that_was_rejected_or_ended_is_explained(bench: Ben
     assert re.fullmatch(r"Application x was rejected .+ ago: .+[.]", found["message"])
     assert found["message"].endswith(f" ago: {found['rejected']}.")
     assert re.fullmatch(r"Application y completed .+ ago[.]", (await get(bench, f"{E}/application/y"))["sentence"])
+    said = (await get(bench, f"{E}/application/v"))["sentence"]
+    assert re.fullmatch(r"Application v failed .+ ago \(ended by an operator\)[.]", said)
+    found = await get(bench, f"{E}/application/w")
+    has = "has 1 allocation, which is being released, and wants no more."
+    assert found["sentence"] == f"Application w is failing (ended by an operator: stuck), {has}"
+    assert found["message"] == f"It is failing (ended by an operator: stuck). It {has}"
     await get(bench, f"{E}/application/z", 404)
 
 

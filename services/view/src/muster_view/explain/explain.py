@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 
+from muster_core.gangs.messages import TIMEOUT_MESSAGE
 from muster_core.model.application import Allocation, Application, Ask, AskGroup
 from muster_core.model.past import Past, PastReason
 from muster_core.model.past import counts as lasts
@@ -472,8 +473,10 @@ def ended(app: Application, now_ns: int) -> str:
 
 
 def _because(app: Application) -> str:
-    """Why it fails or has failed, as words that follow its state; "": it does not fail, or that is not known."""
-    return f" ({app.failed_message})" if app.failed_message else ""
+    """Why it fails or has failed, as words that follow its state; "": it does not fail, its gang says why, or that is
+    not known.
+    """
+    return f" ({app.failed_message})" if app.failed_message not in ("", TIMEOUT_MESSAGE) else ""
 
 
 def _rejected(app: Application, now_ns: int) -> str:

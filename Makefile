@@ -268,6 +268,9 @@ calibration: install-dev ## how often estimates of "When will it run?" hold the 
 openb: install-dev ## four node sort policies on the openb trace: table and plot, also into docs/
 	@$(BIN)/python examples/openb/compare.py --write docs $(OPENB_ARGS)
 
+openb-sharing: install-dev ## backfill, and fair share by past use, on the openb trace in virtual time: tables and plots into docs/
+	@$(BIN)/python examples/openb/sharing.py --write docs $(OPENB_ARGS)
+
 figures: install-dev ## the tables of figures in docs/performance.md and docs/callbacks-predicates.md from bench's JSON
 	@$(BIN)/python scripts/figures $(BENCH_OUT)
 

@@ -8,10 +8,12 @@ far, the lengths of the ended ones alone would be too short (Kaplan and Meier's 
 
 from __future__ import annotations
 
+import math
 import random
 from bisect import bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import NormalDist
 from typing import NamedTuple
 
 from muster_core.model.application import Application
@@ -24,6 +26,11 @@ CAME_MAX = 1_000
 # So many must have ended in a group, before the next wider one is taken; and in the widest, before nothing is known.
 ENOUGH, ENOUGH_OF_ALL = 20, 5
 _SHORTEST_S = 1e-3
+# So large a part of the difference between lengths is between applications: the tasks of one are alike.
+_ALIKE = 0.5
+_NORMAL = NormalDist()
+# So large a part of a group must have been seen to run on, or what has not ended says nothing about when it will.
+_SUPPORT = 0.05
 
 
 class Key(NamedTuple):
@@ -116,7 +123,9 @@ class Learnt:
 class Curve:
     """The share of allocations that run longer than a time, from ended and running ones. Seconds.
 
-    Beyond the longest known time the share halves whenever the time doubles: what has run long goes on for long.
+    Beyond the last known time the share halves whenever the time doubles: what has run long goes on for long. That time
+    is the longest of those that ended, or the longest that a twentieth of all have run for: a few that have run for
+    days do not say that nothing ends within days.
     """
 
     def __init__(self, ended: Iterable[tuple[float, float]], running: Iterable[tuple[float, float]]) -> None:
@@ -124,7 +133,8 @@ class Curve:
         moments = sorted(
             [(each, 0, weight) for each, weight in ended] + [(each, 1, weight) for each, weight in running]
         )
-        at_risk = sum(weight for _, _, weight in moments)
+        at_risk = total = sum(weight for _, _, weight in moments)
+        self._last_s = _SHORTEST_S
         self._times: list[float] = []
         self._shares: list[float] = []
         share = 1.0
@@ -133,17 +143,22 @@ class Curve:
                 share *= max(1.0 - weight / at_risk, 0.0)
                 self._times.append(seconds)
                 self._shares.append(share)
+            if not censored or at_risk >= _SUPPORT * total:
+                self._last_s = max(seconds, _SHORTEST_S)
             at_risk -= weight
-        self._last_s = max(moments[-1][0] if moments else 1.0, _SHORTEST_S)
         self._rising = [-each for each in self._shares]
 
     def length_s(self, elapsed_s: float, dice: random.Random) -> float:
         """Returns a length at random of an allocation that has run for so long already."""
+        return self.longer_s(elapsed_s, 1.0 - dice.random())
+
+    def longer_s(self, elapsed_s: float, share: float) -> float:
+        """Returns the length that this share of those exceeds that have run for so long already; 0 < share <= 1."""
         place = bisect_right(self._times, elapsed_s)
         now = self._shares[place - 1] if place else 1.0
         if now <= 0.0 or elapsed_s >= self._last_s:
-            return max(elapsed_s, _SHORTEST_S) / (1.0 - dice.random())
-        wanted = now * (1.0 - dice.random())  # in (0, now]
+            return max(elapsed_s, _SHORTEST_S) / share
+        wanted = now * share
         index = bisect_right(self._rising, -wanted, lo=place)
         if index < len(self._times):
             return self._times[index]
@@ -154,7 +169,7 @@ class Lengths:
     """Draws the lengths of one simulation.
 
     Each simulation gives each observation another weight (the Bayesian bootstrap), so that few observations make wide
-    ranges.
+    ranges. The tasks of one application are drawn alike: all rather long, or all rather short.
 
     :param learnt: of ended allocations; ``running``: for how many seconds the others run.
     """
@@ -173,8 +188,9 @@ class Lengths:
             for group in widening(key):
                 self._running.setdefault(group, []).extend(elapsed_s)
         self._curves: dict[Wider, Curve] = {}
+        self._of_application: dict[str, float] = {}
 
-    def draw_s(self, key: Key, elapsed_s: float = 0.0) -> float | None:
+    def draw_s(self, key: Key, elapsed_s: float = 0.0, application_id: str = "") -> float | None:
         """Returns a length of an allocation that has run for so long; None: nothing is known."""
         group = self.group_of(key)
         if group is None:
@@ -186,7 +202,17 @@ class Lengths:
                 ((each, stands_for * weight(1.0)) for each, stands_for in self._ended[group]),
                 ((each, weight(1.0)) for each in self._running.get(group, ())),
             )
-        return curve.length_s(elapsed_s, self._dice)
+        return curve.longer_s(elapsed_s, self._share(application_id))
+
+    def _share(self, application_id: str) -> float:
+        """Returns a share in (0, 1], evenly spread; those of one application are near each other."""
+        if not application_id:
+            return 1.0 - self._dice.random()
+        common = self._of_application.get(application_id)
+        if common is None:
+            self._of_application[application_id] = common = self._dice.gauss()
+        own = self._dice.gauss()
+        return max(_NORMAL.cdf(math.sqrt(_ALIKE) * common + math.sqrt(1.0 - _ALIKE) * own), 1e-12)
 
     def group_of(self, key: Key) -> Wider | None:
         """Returns the narrowest group of which enough have ended; None: there is none."""

@@ -115,8 +115,8 @@ def forecast(
         dice = random.Random(f"{seed}/{done}")  # noqa: S311 - a simulation
         lengths = Lengths(learnt, running, dice)
 
-        def draw(key: Key, declared_ms: int, elapsed_s: float, lengths: Lengths = lengths) -> float | None:
-            return declared_ms / 1_000 if declared_ms else lengths.draw_s(key, elapsed_s)
+        def draw(key: Key, declared_ms: int, elapsed_s: float, app: str, lengths: Lengths = lengths) -> float | None:
+            return declared_ms / 1_000 if declared_ms else lengths.draw_s(key, elapsed_s, app)
 
         comers = to_come(past, since_ns, now_ns, dice) if since_ns else iter(())
         run_until_s = run_began_s + cpu_s / RUNS[-1]

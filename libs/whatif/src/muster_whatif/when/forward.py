@@ -36,8 +36,8 @@ _CONFIRMED = frozenset({Termination.PREEMPTED_BY_SCHEDULER, Termination.TIMEOUT,
 
 # Partition, application, allocation key.
 AskName = tuple[str, str, str]
-# Key, declared milliseconds (0: none), seconds that it has run → the length; None: not known.
-Draw = Callable[[Key, int, float], float | None]
+# Key, declared milliseconds (0: none), seconds that it has run, application → the length; None: not known.
+Draw = Callable[[Key, int, float, str], float | None]
 
 
 def pending(core: SchedulerCore) -> list[AskName]:
@@ -120,7 +120,7 @@ class Forward:
     def _will_end(self, partition: str, held: Allocation, demand: Demand, elapsed_s: float = 0.0) -> None:
         if held.app is None or held.source:
             return  # another manager's
-        length_s = self._draw(key_of(held, demand), demand.execution_timeout_ms, elapsed_s)
+        length_s = self._draw(key_of(held, demand), demand.execution_timeout_ms, elapsed_s, held.app.app_id)
         if length_s is None:
             return  # nobody knows it: it holds its room
         self._order += 1

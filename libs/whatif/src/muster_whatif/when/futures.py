@@ -110,8 +110,10 @@ def compare(
             if changed is not None:
                 _reconfigure(core, changed, now_ns)
 
-            def draw(key: Key, declared_ms: int, elapsed_s: float, lengths: Lengths = lengths) -> float | None:
-                return declared_ms / 1_000 if declared_ms else lengths.draw_s(key, elapsed_s)
+            def draw(
+                key: Key, declared_ms: int, elapsed_s: float, app: str, lengths: Lengths = lengths
+            ) -> float | None:
+                return declared_ms / 1_000 if declared_ms else lengths.draw_s(key, elapsed_s, app)
 
             until_s = run_began_s + cpu_s
             forward = Forward(core, draw, now_ns, comers, lambda until_s=until_s: spent_s() <= until_s)  # type: ignore[misc]

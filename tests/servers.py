@@ -38,7 +38,7 @@ import urllib.parse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 Kind = Literal["kafka", "redis", "postgres"]
 Origin = Literal["environment", "docker", "local"]
@@ -729,6 +729,13 @@ def session_directory(owner: int | None = None) -> Path:
     return directory
 
 
+def _is_stale(note: dict[str, Any]) -> bool:
+    """Whether a new try may find another answer: something may have been installed, or the server has ended."""
+    if "tried" in note:
+        return True
+    return bool(note["pid"]) and started_ticks(note["pid"]) != note["started_ticks"]
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Servers for development and tests, that last until stopped.")
     parser.add_argument("action", choices=["start", "stop", "show", "session"])
@@ -752,8 +759,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         note = options.directory / f"{kind}.json"
         if options.action == "show" and not note.exists():
             continue
-        if note.exists() and "tried" in json.loads(note.read_text()):
-            note.unlink()  # try again: something may have been installed
+        if note.exists() and _is_stale(json.loads(note.read_text())):
+            note.unlink()
         try:
             server = find(kind, options.directory)
         except NoServer as error:

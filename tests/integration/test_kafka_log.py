@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
+import time
 import uuid
 from collections.abc import AsyncIterator
+from itertools import pairwise
 
 import aiokafka.producer.sender
 import pytest
+from aiokafka.client import AIOKafkaClient
+from aiokafka.errors import CoordinatorNotAvailableError
 from aiokafka.partitioner import DefaultPartitioner
 from contract.log_contract import all_of, drain, values
 from muster_bus.backends.kafka import KafkaLog
@@ -199,6 +203,27 @@ def test_aiokafkas_private_back_off_still_exists_and_is_used() -> None:
     assert aiokafka.producer.sender.BACKOFF_OVERRIDE == 0.001
     handler = aiokafka.producer.sender.AddPartitionsToTxnHandler.handle_response
     assert "BACKOFF_OVERRIDE" in handler.__code__.co_names
+
+
+async def test_an_owner_looks_for_its_coordinator_at_a_moderate_rate(
+    bus: KafkaLog, topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a broker makes its internal topics there is no coordinator, and each look costs all metadata, too."""
+    looks: list[float] = []
+    find = AIOKafkaClient.coordinator_lookup
+
+    async def vain(client: AIOKafkaClient, kind: int, key: str) -> int:
+        looks.append(time.monotonic())
+        if len(looks) <= 5:
+            raise CoordinatorNotAvailableError
+        return int(await find(client, kind, key))
+
+    monkeypatch.setattr(AIOKafkaClient, "coordinator_lookup", vain)
+    owner = await bus.take_over("calm", topics.requests, 0)
+    pauses = [later - earlier for earlier, later in pairwise(looks[:6])]
+    assert min(pauses) >= 0.05
+    assert owner._producer._sender._retry_backoff == 0.005, "a transaction is tried again sooner"
+    await owner.close()
 
 
 def test_partitions_are_those_of_kafkas_own_partitioner() -> None:

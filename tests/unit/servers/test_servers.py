@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -85,3 +86,15 @@ def test_a_missing_server_is_a_skip_or_a_failure_as_asked(require: str, outcome:
     )
     assert outcome in ran.stdout, ran.stdout + ran.stderr
     assert "MUSTER_TEST_REDIS is not set" in ran.stdout
+
+
+def test_a_server_that_has_ended_is_not_shown_again() -> None:
+    sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    note = asdict(servers.Server("redis", "", "local", sleeper.pid, servers.started_ticks(sleeper.pid)))
+    try:
+        assert not servers._is_stale(note)
+    finally:
+        sleeper.kill()
+        sleeper.wait()
+    assert servers._is_stale(note)
+    assert servers._is_stale({"tried": "no redis-server"}), "it may have been installed since"

@@ -10,9 +10,10 @@ from typing import Any
 import aiokafka.producer.sender
 import structlog
 from aiokafka import AIOKafkaProducer, TopicPartition, errors
+from aiokafka.client import AIOKafkaClient
 
 from muster_bus import metrics
-from muster_bus.backends.kafka_link import KafkaLink, retrieve, stop_producer, text_of
+from muster_bus.backends.kafka_link import RETRY_MS, KafkaLink, retrieve, stop_producer, text_of
 from muster_bus.backends.kafka_offsets import stable_offset
 from muster_bus.backends.kafka_writer import filled_batch
 from muster_bus.errors import Fenced, LogClosed, TransactionFailed, TransactionTimeout
@@ -33,8 +34,12 @@ log = structlog.get_logger(__name__)
 # The name is private: a test checks that it still exists and is used.
 aiokafka.producer.sender.BACKOFF_OVERRIDE = 0.001
 # Brokers from 3.6 on refuse some first sends while they verify the transaction. A short wait before the next try keeps
-# commits fast.
-_TRANSACTION_RETRY_MS = 5
+# commits fast. (The name that it is set by is private, too.)
+_TRANSACTION_RETRY_S = 0.005
+# Until it has a coordinator, an owner waits longer. aiokafka asks the brokers for metadata beside each such try, and
+# all owners of a process try at once while a broker makes its internal topics or a coordinator moves. With 5 ms, 32
+# owners could keep a core and the broker so busy that it took 20 s.
+_COORDINATOR_RETRY_S = RETRY_MS / 1000
 TRANSACTION_BATCH_BYTES = 1 << 20  # most transactions are one batch per partition
 _ABORT_TIMEOUT_S = 1.0
 
@@ -57,9 +62,10 @@ class KafkaOwner:
             acks="all",
             max_batch_size=TRANSACTION_BATCH_BYTES,
             linger_ms=0,
-            retry_backoff_ms=_TRANSACTION_RETRY_MS,
+            retry_backoff_ms=RETRY_MS,
             request_timeout_ms=round(settings.transaction_deadline_s * 1000),
         )
+        _look_up_slowly(self._producer.client)
 
     async def start(self) -> None:
         """Fences the previous owner, and waits until its open transactions are finished or undone."""
@@ -79,7 +85,9 @@ class KafkaOwner:
         (A commit on a new broker can lack an answer for other reasons: a broker in a container that could not reach
         itself under its advertised address never ended a transaction. Waiting does not cure that.)
         """
+        self._producer.client.add_topic(self._place.topic)  # without a topic, the metadata would be that of all topics
         await self._producer.start()
+        self._producer._sender._retry_backoff = _TRANSACTION_RETRY_S
         await self._stable_offset()
 
     async def committed(self) -> int | None:
@@ -194,6 +202,20 @@ def transactional_id(prefix: str, group: str, topic: str, partition: int) -> str
     commit.
     """
     return f"{prefix}{group}.{topic}.{partition}"
+
+
+def _look_up_slowly(client: AIOKafkaClient) -> None:
+    """Makes a client wait after each vain look for a coordinator, however short its producer's retries are."""
+    look_up = client.coordinator_lookup
+
+    async def paced(kind: int, key: str) -> int:
+        try:
+            return int(await look_up(kind, key))
+        except errors.KafkaError:
+            await asyncio.sleep(_COORDINATOR_RETRY_S)
+            raise
+
+    client.coordinator_lookup = paced
 
 
 async def _gather(work: Sequence[Awaitable[Any]]) -> None:

@@ -67,8 +67,8 @@ class Brokers:
                 "transaction.state.log.replication.factor": "3",
                 "transaction.state.log.min.isr": "2",
                 "group.initial.rebalance.delay.ms": "0",
-                # How soon the controller gives a dead broker's partitions to the others (Kafka's default is 9 s). If the
-                # controller dies too, its successor first waits as long for the broker beside it.
+                # How soon the controller gives a dead broker's partitions to the others (Kafka's default is 9 s). If it
+                # was the controller, its successor counts anew.
                 "broker.session.timeout.ms": "4000",
                 "broker.heartbeat.interval.ms": "1000",
                 "controller.quorum.fetch.timeout.ms": "1000",

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from weakref import WeakKeyDictionary
 
 from muster_core.model.application import Application
 from muster_core.model.node import Node
@@ -121,8 +120,8 @@ class Census:
 
     def __init__(self, counts: dict[str, Counts]) -> None:
         self.counts = counts
-        # (Weak: a configuration may take partitions away.)
-        self._partitions: WeakKeyDictionary[Partition, PartitionCensus] = WeakKeyDictionary()
+        # (Not weakly: a compiled partition cannot be referred to so.)
+        self._partitions: dict[Partition, PartitionCensus] = {}
         # The partition of the record that is being folded, and the earlier state of its object.
         self._now = _NOWHERE
         self._app: tuple[str, AppState, int] | None = None
@@ -133,8 +132,15 @@ class Census:
         """The counts of one partition. A new partition is counted first."""
         found = self._partitions.get(partition)
         if found is None:
-            self._partitions[partition] = found = PartitionCensus()
-            found.look_through(partition)
+            # A configuration may have taken others away. That takes empty ones alone, and these are soon counted again.
+            for each in [each for each in self._partitions if not (each.nodes or each.apps or each.rejected)]:
+                del self._partitions[each]
+            found = self._counted(partition)
+        return found
+
+    def _counted(self, partition: Partition) -> PartitionCensus:
+        self._partitions[partition] = found = PartitionCensus()
+        found.look_through(partition)
         return found
 
     # ---- Witness -----------------------------------------------------------------------------------------------------
@@ -144,7 +150,7 @@ class Census:
         for rm_id, state in rms.items():
             self.counts.setdefault(rm_id, Counts())
             for partition in state.core.partitions.values():
-                self.of(partition)
+                self._counted(partition)
 
     def before(self, _rm_id: str, partition: Partition, kind: str, parts: tuple[str, ...]) -> None:
         """Remembers the present object under a record's key."""

@@ -16,6 +16,7 @@ from muster_core.external.errors import CursorExpired, SourceUnavailable
 from muster_informers.contract import ChangeType, ListWatch
 from muster_informers.sources import kafka
 from muster_informers.sources.kafka import LendingKafkaSource
+from waiting import eventually
 
 pytestmark = pytest.mark.kafka
 
@@ -62,6 +63,12 @@ async def test_a_topic_that_is_not_there_is_not_made_and_an_untouched_one_is_no_
     with pytest.raises(SourceUnavailable, match="there is no such topic"):
         await rig.make(topic=f"{rig.topic}-none").list()
     assert f"{rig.topic}-none" not in await admin.list_topics()
+
+    async def is_there() -> bool:
+        (found,) = await admin.describe_topics([rig.topic])
+        return bool(found["partitions"])
+
+    await eventually(is_there, "every broker knows the new topic")
     with pytest.raises(SourceUnavailable, match="it has never had a record"):
         await rig.make().list()
     assert not (await rig.make(empty_is_valid=True).list()).documents

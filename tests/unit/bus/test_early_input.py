@@ -155,16 +155,23 @@ async def test_appends_of_one_moment_are_staged_together(log: SqliteLog, topics:
     assert [record.value for record in await read_all(log, topics.requests)] == values
 
 
+async def _let_go_of_the_file(log: SqliteLog) -> None:
+    """Waits for the writer's thread, which tells that its work is done a moment before it lets go of the file."""
+    await eventually(lambda: not log._committer._using.locked())
+
+
 async def test_a_small_commit_is_done_at_once_by_the_loop(
     log: SqliteLog, topics: Topics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer, in_the_loop = OutRecord(topics.responses, 0, b"k", b"answer"), bool(log.settings.sqlite_loop_share)
     owner = await log.take_over("group", topics.requests, 0)
+    await _let_go_of_the_file(log)
     waiting = owner.commit_at_once([answer], 1)
     assert (waiting is None) is in_the_loop
     if waiting is not None:
         await waiting
     assert await owner.committed() == 1
+    await _let_go_of_the_file(log)
     _fail_commits(log, monkeypatch)
 
     async def commit() -> None:

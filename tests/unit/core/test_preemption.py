@@ -486,6 +486,7 @@ def test_an_application_that_may_not_run_preempts_nothing() -> None:
     assert search(arena, "q") is PreemptionNo.LIMIT
 
 
+@pytest.mark.source  # it replaces a limit
 def test_a_search_that_has_too_many_ways_to_try_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     arena = two_queues(memory=40)
     arena.want("r", "k", wanted=40, memory=1)

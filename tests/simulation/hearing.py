@@ -320,7 +320,7 @@ class Hearing(AskHearing):
         self.ended[app] = command.message
         for ask in sorted(app.asks.values(), key=lambda each: each.order):
             self.expect("released ask", app.app_id, ask.key, ask.words["previous"], "TIMEOUT")
-            remove_ask(ask, "timed_out")
+            remove_ask(ask, "lost")  # (not by the gang's own time-out)
         for held in in_order(app):
             if not held.told:
                 self.expect("released", app.app_id, held.key, held.uuid, "TIMEOUT")

@@ -22,6 +22,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import drawing
 from muster_core.model.commands import (
     AppItem,
     AskItem,
@@ -45,7 +46,7 @@ MARKS = (0.9, 1.0, 1.3)
 STEPS = 130  # points of each curve
 FEW_CORES, LARGE_GPUS = 4, 8
 NOW_NS = 1_700_000_000_000_000_000
-BEGIN, END = "<!-- figures: begin (make openb) -->", "<!-- figures: end -->"
+BEGIN = "<!-- figures: begin (make openb) -->"
 
 # GPUs count most, as in queues.yaml: else fair and binpacking would not see them at all.
 QUEUES = f"""
@@ -183,12 +184,8 @@ def markdown(rows: list[list[str]], runs: list[Run]) -> str:
 
 def write(directory: Path, results: dict[str, list[Run]], demand: float) -> None:
     """Puts the table into node-policies.md and the plot beside it."""
-    document = directory / "node-policies.md"
-    text = document.read_text(encoding="utf-8")
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
     figures = markdown(table(results, demand), next(iter(results.values())))
-    document.write_text(f"{before}{BEGIN}\n\n{figures}\n{END}{after}", encoding="utf-8")
+    drawing.put(directory / "node-policies.md", BEGIN, figures)
     curves = {
         policy: [statistics.mean(column) for column in zip(*(each.curve for each in runs), strict=True)]
         for policy, runs in results.items()
@@ -198,60 +195,30 @@ def write(directory: Path, results: dict[str, list[Run]], demand: float) -> None
 
 # The part of the plane that shows a difference; pixels.
 X_FROM, Y_FROM, Y_TO = 0.80, 0.78, 1.00
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 760, 440, 62, 118, 44, 52
-FONT = 'font-family="system-ui, sans-serif" font-size="13" fill="#333"'
-TITLE = "GPUs allocated over arrived demand (openb trace, in % of the cluster's GPUs)"
-# Told apart without colour too: by dashes, and by the name at each line's end.
+HEIGHT = 440
+HEADING = "GPUs allocated over arrived demand (openb trace, in % of the cluster's GPUs)"
 STYLES = {"fair": ("#b3541e", "7 4"), "binpacking": ("#2a6f97", "2 3"), "dotproduct": ("#6a4c93", "10 3 2 3")}
 MOST = ("#1b7837", "")
 
 
 def plot(curves: dict[str, list[float]], demand: float) -> str:
     """GPUs allocated over arrived demand, as SVG."""
-
-    def across(share: float) -> float:
-        return LEFT + (share - X_FROM) / (demand - X_FROM) * (WIDTH - LEFT - RIGHT)
-
-    def down(share: float) -> float:
-        return TOP + (Y_TO - share) / (Y_TO - Y_FROM) * (HEIGHT - TOP - BOTTOM)
-
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" {FONT}>',
-        "<title>GPUs allocated over arrived demand, by node sort policy</title>",
-        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
-        f'<text x="{LEFT}" y="24" font-size="15">{TITLE}</text>',
-    ]
+    title = "GPUs allocated over arrived demand, by node sort policy"
+    drawn = drawing.Plot(title, HEADING, (X_FROM, demand), (Y_FROM, Y_TO), HEIGHT)
     for percent in range(round(100 * Y_FROM) + 2, 101, 5):
-        y = down(percent / 100)
-        parts.append(f'<path d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}" stroke="#ddd"/>')
-        parts.append(f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{percent}</text>')
+        drawn.mark_y(percent / 100, str(percent))
     for percent in range(round(100 * X_FROM), round(100 * demand) + 1, 10):
-        x = across(percent / 100)
-        parts.append(f'<path d="M{x:.1f} {HEIGHT - BOTTOM}v5" stroke="#333"/>')
-        parts.append(f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 20}" text-anchor="middle">{percent}</text>')
-    parts.append(f'<path d="M{LEFT} {HEIGHT - BOTTOM}H{WIDTH - RIGHT}" stroke="#333"/>')
-    parts.append(
-        f'<text x="{(LEFT + WIDTH - RIGHT) / 2:.0f}" y="{HEIGHT - 12}" text-anchor="middle">arrived demand, %</text>'
-    )
-    parts.append(
-        f'<path d="M{across(X_FROM):.1f} {down(X_FROM):.1f}L{across(1):.1f} {down(1):.1f}H{WIDTH - RIGHT}" '
+        drawn.mark_x(percent / 100, str(percent))
+    drawn.axis("arrived demand, %")
+    from_x, from_y, one_x, one_y = drawn.across(X_FROM), drawn.down(X_FROM), drawn.across(1), drawn.down(1)
+    drawn.add(
+        f'<path d="M{from_x:.1f} {from_y:.1f}L{one_x:.1f} {one_y:.1f}H{drawing.WIDTH - drawing.RIGHT}" '
         'fill="none" stroke="#999" stroke-width="1"/>'
     )
-    names: list[tuple[float, str, str]] = []
     for name, curve in curves.items():
         points = [(demand * step / len(curve), share) for step, share in enumerate(curve, start=1)]
-        shown = [(x, y) for x, y in points if x >= X_FROM and y >= Y_FROM]
-        colour, dashes = STYLES.get(name, MOST)
-        line = " ".join(f"{across(x):.1f},{down(y):.1f}" for x, y in shown)
-        parts.append(
-            f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2" stroke-dasharray="{dashes}"/>'
-        )
-        names.append((down(shown[-1][1]), name, colour))
-    bottom = 0.0
-    for y, name, colour in sorted(names):
-        bottom = max(y, bottom + 16)
-        parts.append(f'<text x="{WIDTH - RIGHT + 8}" y="{bottom + 4:.1f}" fill="{colour}">{name}</text>')
-    return "\n".join([*parts, "</svg>\n"])
+        drawn.line(name, ((x, y) for x, y in points if x >= X_FROM and y >= Y_FROM), *STYLES.get(name, MOST))
+    return drawn.text()
 
 
 def show(rows: Sequence[Sequence[str]]) -> None:

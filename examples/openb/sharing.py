@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import drawing
 from muster_replay.trace import GPU
 from muster_si.constants import CPU
 from muster_whatif.comparison import duration
@@ -34,7 +35,7 @@ SHORT_S = 600.0
 HALF_LIFE = "1h"
 GPUS = 2_000  # thousandths
 PARTITION, LEAVES = "  - name: default\n", "          - name: openb\n"
-BEGIN, END = "<!-- figures: begin (make openb-sharing) -->", "<!-- figures: end -->"
+BEGIN = "<!-- figures: begin (make openb-sharing) -->"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +131,7 @@ def table(name: str, tasks: Sequence[Task], found: dict[str, Figures]) -> list[l
 
 # ---- plots -----------------------------------------------------------------------------------------------------------
 
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 760, 360, 62, 118, 44, 52
-FONT = 'font-family="system-ui, sans-serif" font-size="13" fill="#333"'
+HEIGHT = 360  # pixels
 # Told apart without colour too: by dashes, and by the name at each line's end.
 STYLES = (("#b3541e", "7 4"), ("#2a6f97", "2 3"), ("#1b7837", ""))
 
@@ -207,39 +207,15 @@ def _drawn(
 ) -> str:
     step = next(each for each in (1, 2, 5, 10, 20, 25, 50, 100, 200, 500, 1_000) if highest / each <= 8)
     highest = step * -(-highest // step)
-
-    def across(x: float) -> float:
-        return LEFT + (x - from_) / (last - from_) * (WIDTH - LEFT - RIGHT)
-
-    def down(y: float) -> float:
-        return TOP + (1 - y / highest) * (HEIGHT - TOP - BOTTOM)
-
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" {FONT}>',
-        f"<title>{title}</title>",
-        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
-        f'<text x="{LEFT}" y="24" font-size="15">{title}</text>',
-    ]
+    drawn = drawing.Plot(title, title, (from_, last), (0.0, highest), HEIGHT)
     for mark in range(0, int(highest) + 1, step):
-        parts.append(f'<path d="M{LEFT} {down(mark):.1f}H{WIDTH - RIGHT}" stroke="#ddd"/>')
-        parts.append(f'<text x="{LEFT - 8}" y="{down(mark) + 4:.1f}" text-anchor="end">{mark:,}</text>')
+        drawn.mark_y(mark, f"{mark:,}")
     for mark in range(int(from_), int(last) + 1):
-        parts.append(f'<path d="M{across(mark):.1f} {HEIGHT - BOTTOM}v5" stroke="#333"/>')
-        parts.append(f'<text x="{across(mark):.1f}" y="{HEIGHT - BOTTOM + 20}" text-anchor="middle">{mark}</text>')
-    parts.append(f'<path d="M{LEFT} {HEIGHT - BOTTOM}H{WIDTH - RIGHT}" stroke="#333"/>')
-    parts.append(f'<text x="{(LEFT + WIDTH - RIGHT) / 2:.0f}" y="{HEIGHT - 12}" text-anchor="middle">{below}</text>')
-    names = []
-    for (name, line), (colour, dashes) in zip(lines.items(), STYLES, strict=True):
-        points = " ".join(f"{across(x):.1f},{down(y):.1f}" for x, y in line)
-        parts.append(
-            f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2" stroke-dasharray="{dashes}"/>'
-        )
-        names.append((down(line[-1][1]), name, colour))
-    bottom = 0.0
-    for y, name, colour in sorted(names):
-        bottom = max(y, bottom + 16)
-        parts.append(f'<text x="{WIDTH - RIGHT + 8}" y="{bottom + 4:.1f}" fill="{colour}">{name}</text>')
-    return "\n".join([*parts, "</svg>\n"])
+        drawn.mark_x(mark, str(mark))
+    drawn.axis(below)
+    for (name, line), style in zip(lines.items(), STYLES, strict=True):
+        drawn.line(name, line, *style)
+    return drawn.text()
 
 
 # ---- writing ---------------------------------------------------------------------------------------------------------
@@ -254,11 +230,7 @@ def markdown(lines: list[list[str]]) -> str:
 
 def write(directory: Path, name: str, page: str, tasks: Sequence[Task], found: dict[str, Figures]) -> None:
     """Puts the table into its document, and the plot beside it."""
-    document = directory / f"{page}.md"
-    before, _, rest = document.read_text(encoding="utf-8").partition(BEGIN)
-    _, _, after = rest.partition(END)
-    figures = markdown(table(name, tasks, found))
-    document.write_text(f"{before}{BEGIN}\n\n{figures}\n\n{END}{after}", encoding="utf-8")
+    drawing.put(directory / f"{page}.md", BEGIN, f"{markdown(table(name, tasks, found))}\n")
     (directory / f"{page}.svg").write_text(plot(name, tasks, found), encoding="utf-8")
 
 

@@ -23,7 +23,9 @@ def compare() -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # its dataclasses look for their module there
-    spec.loader.exec_module(module)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(OPENB)  # as for a script: it imports what is beside it
+        spec.loader.exec_module(module)
     return module
 
 
@@ -73,7 +75,7 @@ def test_the_document_gets_table_and_plot(
     tmp_path: Path,
 ) -> None:
     document = tmp_path / "node-policies.md"
-    document.write_text(f"before\n{compare.BEGIN}\nold\n{compare.END}\nafter\n")
+    document.write_text(f"before\n{compare.BEGIN}\nold\n{compare.drawing.END}\nafter\n")
     compare.write(tmp_path, results, DEMAND)
     compare.write(tmp_path, results, DEMAND)  # again: the same
     text = document.read_text()
@@ -90,12 +92,12 @@ def test_the_document_gets_table_and_plot(
     assert len(lines) == len(names())
     for line in lines:
         points = [tuple(map(float, point.split(","))) for point in line.attrib["points"].split()]
-        assert all(compare.LEFT <= x <= compare.WIDTH - compare.RIGHT for x, _ in points)
-        assert all(compare.TOP <= y <= compare.HEIGHT - compare.BOTTOM + 1 for _, y in points)
+        assert all(compare.drawing.LEFT <= x <= compare.drawing.WIDTH - compare.drawing.RIGHT for x, _ in points)
+        assert all(compare.drawing.TOP <= y <= compare.HEIGHT - compare.drawing.BOTTOM + 1 for _, y in points)
 
 
 def test_the_committed_document_has_figures_for_each_policy(compare: ModuleType) -> None:
     text = (OPENB.parents[1] / "docs/node-policies.md").read_text()
-    figures = text.partition(compare.BEGIN)[2].partition(compare.END)[0]
+    figures = text.partition(compare.BEGIN)[2].partition(compare.drawing.END)[0]
     assert all(f"| {policy} | " in figures for policy in names())
     assert "(node-policies.svg)" in text

@@ -22,7 +22,7 @@ from muster_state.snapshot import Entry
 
 from muster_whatif.errors import NotForecast
 from muster_whatif.when.durations import CAME_MAX, Came, Key, Known, Lengths, came_of
-from muster_whatif.when.forward import AskName, Forward, key_of, pending
+from muster_whatif.when.forward import AskName, Draw, Forward, key_of, pending
 from muster_whatif.workload import NS_PER_S
 
 # Numbers of runs of which the k-th earliest and latest hold 80 %; the most that the time allows are used.
@@ -106,18 +106,11 @@ def forecast(
         wanted = pending(core)
         running = running_of(core, now_ns)
         if not done:
-            past = sorted(
-                [*(each for each in came if each.came_ns >= since_ns), *present_asks(core, since_ns)],
-                key=lambda each: each.came_ns,
-            )
+            past = past_asks(core, came, since_ns)
             found = {name: [] for name in wanted}
             counts = sources_of(core, Lengths(learnt, running, random.Random(seed)))  # noqa: S311 - a simulation
         dice = random.Random(f"{seed}/{done}")  # noqa: S311 - a simulation
-        lengths = Lengths(learnt, running, dice)
-
-        def draw(key: Key, declared_ms: int, elapsed_s: float, app: str, lengths: Lengths = lengths) -> float | None:
-            return declared_ms / 1_000 if declared_ms else lengths.draw_s(key, elapsed_s, app)
-
+        draw = drawing(Lengths(learnt, running, dice))
         comers = to_come(past, since_ns, now_ns, dice) if since_ns else iter(())
         run_until_s = run_began_s + cpu_s / RUNS[-1]
         forward = Forward(core, draw, now_ns, comers, lambda until_s=run_until_s: spent_s() <= until_s)  # type: ignore[misc]
@@ -143,7 +136,25 @@ def _estimate(starts: Sequence[tuple[int, int]], runs: int) -> Estimate:
     return Estimate(at(outside), at((runs + 1) // 2), at(runs + 1 - outside), len(times), times)
 
 
-def present_asks(core: SchedulerCore, since_ns: int) -> Iterator[Came]:
+def drawing(lengths: Lengths) -> Draw:
+    """Returns what gives an allocation its length: what it declares, else one at random."""
+
+    def draw(key: Key, declared_ms: int, elapsed_s: float, application_id: str) -> float | None:
+        return declared_ms / 1_000 if declared_ms else lengths.draw_s(key, elapsed_s, application_id)
+
+    return draw
+
+
+def past_asks(core: SchedulerCore, came: Sequence[Came], since_ns: int) -> list[Came]:
+    """Returns all asks that came since then, the oldest first.
+
+    :param came: those that have ended.
+    """
+    found = [*(each for each in came if each.came_ns >= since_ns), *_present(core, since_ns)]
+    return sorted(found, key=lambda each: each.came_ns)
+
+
+def _present(core: SchedulerCore, since_ns: int) -> Iterator[Came]:
     """Returns the asks that came since then, and are pending or run."""
     for partition in core.partitions.values():
         for app in partition.apps.values():

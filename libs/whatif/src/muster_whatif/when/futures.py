@@ -22,7 +22,7 @@ from muster_state.snapshot import Entry
 from muster_whatif.errors import NotForecast, ScenarioWrong
 from muster_whatif.figures import percentile
 from muster_whatif.when.durations import Came, Key, Known, Lengths
-from muster_whatif.when.forecast import HORIZON_S, folded, present_asks, running_of, to_come
+from muster_whatif.when.forecast import HORIZON_S, drawing, folded, past_asks, running_of, to_come
 from muster_whatif.when.forward import AskName, Forward, pending
 from muster_whatif.workload import NS_PER_S
 
@@ -95,26 +95,22 @@ def compare(
         raise ScenarioWrong("\n".join(str(each) for each in problems))
     began_s, longest_s, done = spent_s(), 0.0, 0
     queue_of: dict[AskName, str] = {}
+    past: list[Came] = []
     starts: tuple[dict[AskName, list[float]], dict[AskName, list[float]]] = ({}, {})
     while done < runs and spent_s() - began_s + longest_s <= cpu_s:
         run_began_s = spent_s()
         for side, changed in enumerate((None, other)):
             core = folded(entries, now_ns).core
             wanted = pending(core)
-            if not queue_of:
+            if not done and changed is None:
+                past = past_asks(core, came, since_ns)
                 queue_of = {name: core.partitions[name[0]].apps[name[1]].queue.path for name in wanted}
             # (The state decides about what is to come, not the configuration.)
             dice = random.Random(f"{seed}/{done}")  # noqa: S311 - a simulation
-            lengths = Lengths(learnt, running_of(core, now_ns), dice)
-            comers = to_come(_past(core, came, since_ns), since_ns, now_ns, dice) if since_ns else iter(())
+            draw = drawing(Lengths(learnt, running_of(core, now_ns), dice))
+            comers = to_come(past, since_ns, now_ns, dice) if since_ns else iter(())
             if changed is not None:
                 _reconfigure(core, changed, now_ns)
-
-            def draw(
-                key: Key, declared_ms: int, elapsed_s: float, app: str, lengths: Lengths = lengths
-            ) -> float | None:
-                return declared_ms / 1_000 if declared_ms else lengths.draw_s(key, elapsed_s, app)
-
             until_s = run_began_s + cpu_s
             forward = Forward(core, draw, now_ns, comers, lambda until_s=until_s: spent_s() <= until_s)  # type: ignore[misc]
             for name, started_ns in forward.run(wanted, now_ns + round(HORIZON_S * NS_PER_S)).items():
@@ -126,11 +122,6 @@ def compare(
     if not done:
         raise NotForecast(f"a pair of runs takes more than {cpu_s:.0f} s of processor time")
     return _futures(queue_of, starts, done)
-
-
-def _past(core: SchedulerCore, came: Sequence[Came], since_ns: int) -> list[Came]:
-    found = [*(each for each in came if each.came_ns >= since_ns), *present_asks(core, since_ns)]
-    return sorted(found, key=lambda each: each.came_ns)
 
 
 def _reconfigure(core: SchedulerCore, config: ClusterConfig, now_ns: int) -> None:

@@ -303,3 +303,16 @@ async def test_whatever_fails_each_durable_input_is_answered_once(
     assert [record.value for record in await read_all(log, topics.requests)] == [value for _, value in durable]
     assert [record.value for record in await read_all(log, topics.responses)] == expected_responses(durable)
     assert len(durable) < 120
+
+
+async def test_a_writer_that_closes_waits_for_all_though_nobody_waits_for_the_last(
+    log: SqliteLog, topics: Topics
+) -> None:
+    writer = await log.writer("test")
+    appends = [
+        asyncio.ensure_future(writer.append(OutRecord(topics.requests, 0, b"k", b"%d" % each))) for each in (1, 2)
+    ]
+    appends[-1].cancel()
+    await writer.close()
+    assert appends[0].done()
+    assert not appends[0].cancelled()

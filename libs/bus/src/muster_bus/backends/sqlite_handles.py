@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -76,7 +77,9 @@ class SqliteWriter:
         self._closed = False
         self._runs: dict[int, Run] = {}
         self._size = 0
-        self._last: asyncio.Future[int] | None = None  # of the last append; all earlier ones are done before it
+        # Of the appends, oldest first, without the first ones that are done. (A callback that takes each out when it is
+        # done would be a step of the loop for each append.)
+        self._waiting: deque[asyncio.Future[int]] = deque()
 
     def append(self, record: OutRecord) -> Awaitable[int]:
         loop = asyncio.get_running_loop()
@@ -98,7 +101,9 @@ class SqliteWriter:
         run.add(record, size)
         run.done.append(done)
         self._size += size
-        self._last = done
+        while self._waiting and self._waiting[0].done():
+            self._waiting.popleft()
+        self._waiting.append(done)
         if place.waiting is not None:
             self._flush()  # the owner waits for just this
         return done
@@ -114,8 +119,8 @@ class SqliteWriter:
         """Waits until the appended records are durable."""
         self._closed = True
         self._flush()
-        if self._last is not None and not self._last.done():
-            await asyncio.wait({self._last}, timeout=CLOSE_TIMEOUT_S)
+        if waiting := [each for each in self._waiting if not each.done()]:
+            await asyncio.wait(waiting, timeout=CLOSE_TIMEOUT_S)
 
     def _flush(self) -> None:
         if self._runs:

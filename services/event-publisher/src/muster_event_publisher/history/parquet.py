@@ -80,13 +80,13 @@ class ParquetForm:
 
     def upgrade(self, place: Place) -> None:
         """Files of the layout by ids (DIR/rm~instance~p0~first-last.parquet) go to generation 0, in order."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
         names = place.names("")
         old = [name for name in names if name.endswith(SUFFIX) and name.count("~") == 3]
         if not old:
             return
+        import pyarrow as pa  # (33 MiB, which a start without such files does not need)
+        import pyarrow.parquet as pq
+
         log.info("moving history of an earlier layout", place=place.shown, files=len(old))
         for name in old:
             partition = int(name.split("~")[2][1:])

@@ -1,11 +1,15 @@
-"""The name in a client's certificate. TLS has checked the certificate before (``tls.py``)."""
+"""The name in a client's certificate. TLS has checked the certificate before (``tls.py``).
+
+The library is imported when the first certificate comes: it takes 8 MiB, and most gateways of one machine have no TLS.
+"""
 
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
-from cryptography import x509
-from cryptography.x509.oid import NameOID
+if TYPE_CHECKING:
+    from cryptography.x509 import Certificate
 
 NAME_CHARS_MAX = 256
 
@@ -24,19 +28,21 @@ def name_of(certificate: bytes) -> str:
 
     :param certificate: as PEM or DER.
     """
+    from cryptography.x509 import load_der_x509_certificate, load_pem_x509_certificate
+
     try:
-        found = x509.load_pem_x509_certificate(certificate) if b"-----" in certificate[:64] else _der(certificate)
+        is_pem = b"-----" in certificate[:64]
+        found = load_pem_x509_certificate(certificate) if is_pem else load_der_x509_certificate(certificate)
     except ValueError:
         return ""
     name = next(iter(_names(found)), "")
     return name if usable_name(name) else ""
 
 
-def _der(certificate: bytes) -> x509.Certificate:
-    return x509.load_der_x509_certificate(certificate)
+def _names(certificate: Certificate) -> list[str]:
+    from cryptography import x509
+    from cryptography.x509.oid import NameOID
 
-
-def _names(certificate: x509.Certificate) -> list[str]:
     try:
         others = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (x509.ExtensionNotFound, ValueError):

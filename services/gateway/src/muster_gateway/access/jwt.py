@@ -1,7 +1,9 @@
 """JSON Web Tokens: PyJWT checks signature and claims; this module has the keys and the rules around it.
 
-The keys come from a JWKS (RFC 7517), a file or a URL. Only asymmetric algorithms are allowed, and a key serves only the
-algorithms of its own kind. So neither ``none`` nor a public key in the place of a shared secret passes.
+The keys come from a JWKS (RFC 7517), a file or a URL. Only asymmetric algorithms are allowed, and a key serves only
+the algorithms of its own kind. So neither ``none`` nor a public key in the place of a shared secret passes.
+
+PyJWT is imported with the first token: with its cryptography it takes 8 MiB.
 
 A token with an unknown key id makes the gateway read a URL's keys again, at most once in ``refresh_min_s``. The keys
 are also read again every ``refresh_s``. While the URL does not answer, the last keys count.
@@ -19,7 +21,6 @@ from hashlib import sha256
 from typing import Any
 
 import aiohttp
-import jwt
 import structlog
 from muster_runtime.identity import RESERVED_NAMES
 
@@ -127,6 +128,8 @@ class JwtVerifier:
     # ---- the token --------------------------------------------------------------------------------------------------
 
     def _verified(self, token: str) -> tuple[str, float]:
+        import jwt
+
         settings = self._settings
         try:
             header = jwt.get_unverified_header(token)
@@ -166,6 +169,8 @@ class JwtVerifier:
         return name, float(claims["exp"]) + settings.leeway_s
 
     def _key(self, kid: object, algorithm: str) -> Any:
+        import jwt
+
         keys = self.file.value if self.file is not None else self._fetched
         found: dict[str, Any] | None = None
         if isinstance(kid, str):

@@ -6,6 +6,7 @@ import base64
 import json
 import ssl
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +17,8 @@ import yaml
 
 Json = dict[str, Any]
 
+# The apiserver admits pods by a copy of the PriorityClasses, which is a moment behind.
+ADMISSION_LAG_S = 5.0
 _MERGE = {"content-type": "application/merge-patch+json"}
 # The folder of each kind that tests use, and whether it is in a namespace.
 _PLACES = {
@@ -108,14 +111,20 @@ class Api:
 
     def create(self, thing: Json) -> Json:
         """Creates an object. Raises ApiFailed."""
-        try:
-            return self._call("POST", path(thing["kind"], _namespace(thing)), thing)
-        except httpx.ReadTimeout:
-            # The apiserver is slow, and may have created it.
-            found = self.find(thing["kind"], thing["metadata"]["name"], _namespace(thing) or "")
-            if found is None:
-                raise
-            return found
+        deadline_s = time.monotonic() + ADMISSION_LAG_S
+        while True:
+            try:
+                return self._call("POST", path(thing["kind"], _namespace(thing)), thing)
+            except httpx.ReadTimeout:
+                # The apiserver is slow, and may have created it.
+                found = self.find(thing["kind"], thing["metadata"]["name"], _namespace(thing) or "")
+                if found is None:
+                    raise
+                return found
+            except ApiFailed as failed:
+                if "no PriorityClass with name" not in str(failed) or time.monotonic() > deadline_s:
+                    raise
+            time.sleep(0.05)
 
     def create_all(self, things: Sequence[Json]) -> list[Json]:
         """Creates objects, several at a time."""

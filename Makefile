@@ -60,7 +60,8 @@ BAD_INPUT_TESTS := tests/e2e/test_generated_bad_input.py tests/e2e/test_generate
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
 
-install: $(VENV)/.installed ## Muster into .venv: .venv/bin/muster
+install: $(VENV)/.installed ## Muster into .venv (.venv/bin/muster), as machine code where a C compiler is: once, some minutes (COMPILE=no: as source)
+	@$(if $(filter no,$(COMPILE)),true,scripts/compiled --where-possible $(VENV))
 install-dev: $(VENV)/.installed-dev ## the same, with what tests and checks need
 
 $(VENV)/.installed: $(RUN_TIME) pyproject.toml libs/client/pyproject.toml scripts/venv
@@ -74,7 +75,7 @@ $(VENV)/.installed-dev: $(DEVELOPMENT) pyproject.toml libs/client/pyproject.toml
 compiled: install-dev ## what asks pass as machine code into .venv (two minutes, once; needs a C compiler); tests go on with the source
 	@scripts/compiled $(VENV)
 
-plain: install ## takes the compiled core out of .venv again
+plain: $(VENV)/.installed ## takes the compiled core out of .venv again
 	@$(BIN)/python -m pip uninstall --quiet --disable-pip-version-check --yes muster-compiled
 
 $(VENV)/.installed-docs: $(VENV)/.installed-dev $(DOCUMENTATION)
@@ -84,6 +85,8 @@ $(VENV)/.installed-docs: $(VENV)/.installed-dev $(DOCUMENTATION)
 
 # (Its authors' news of other products.)
 docs docs-serve docs-version: export NO_MKDOCS_2_WARNING := 1
+# (Pages are made from the source, which the compiled form does not have.)
+docs docs-serve docs-version: export MUSTER_COMPILED := 0
 
 docs: $(VENV)/.installed-docs ## the documentation as a site in build/docs; a dead link or anchor fails it
 	@$(BIN)/mkdocs --quiet build --strict
@@ -98,13 +101,13 @@ docs-version: $(VENV)/.installed-docs ## adds the site of this revision to the b
 recordings: install-dev ## docs/top-recording.svg and docs/page-recording.svg: muster top and the page while a cluster works
 	@$(BIN)/python scripts/recordings.py
 
-demo: install ## a scheduler on this machine, a cluster's trace through it, and a table of what happened
+demo: $(VENV)/.installed ## a scheduler on this machine, a cluster's trace through it, and a table of what happened
 	@$(BIN)/muster demo
 
-demo-live: install ## a cluster whose tasks come, run for a while and end, with gangs and preemption, until Ctrl-C
+demo-live: $(VENV)/.installed ## a cluster whose tasks come, run for a while and end, with gangs and preemption, until Ctrl-C
 	@$(BIN)/muster demo --live
 
-examples: install ## every resource manager of examples/, one after the other, against a Muster of its own
+examples: $(VENV)/.installed ## every resource manager of examples/, one after the other, against a Muster of its own
 	@$(BIN)/python examples/run_all.py
 
 EXAMPLE_EXTERNAL := .cache/example-external

@@ -156,6 +156,7 @@ class Build:
         begun = time.monotonic()
         self.place.mkdir(parents=True, exist_ok=True)
         sources = self._sources()
+        _progress(f"{len(sources)} modules become C, in a minute or so")
         extensions = self._translate(sources)
         middle = time.monotonic()
         files = self._compile(extensions)
@@ -218,8 +219,11 @@ class Build:
         headers = _digest(*sorted(self.place.glob("c/**/*.h")))
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             sources = [*group.sources, entries]
-            made = pool.map(lambda source: self._object(source, group, headers), sources)
-            objects = dict(zip(sources, made, strict=True))
+            objects = {}
+            for made in pool.map(lambda source: (source, self._object(source, group, headers)), sources):
+                objects.update([made])
+                _progress(f"{len(objects)} of {len(sources)} files in machine code")
+            _progress("")
         return {
             self._file(GROUP_LIBRARY): self._link(GROUP_LIBRARY, [objects[each] for each in group.sources]),
             self._file(ENTRIES): self._link(ENTRIES, [objects[entries]]),
@@ -301,6 +305,13 @@ def adapted(module: str, text: str) -> str:
         assert changed != text, f"{module} has no class {name}"
         text = changed
     return text
+
+
+def _progress(said: str) -> None:
+    """Shows to people how far it is, on a line that the next call replaces."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\x1b[K{said}")
+        sys.stderr.flush()
 
 
 def _flags(variable: str) -> list[str]:

@@ -453,6 +453,18 @@ async def test_a_deadline_that_stays_past_does_not_make_the_worker_spin(bus: Log
         assert 1 <= ticks <= 12
 
 
+async def test_a_stop_ends_a_long_wait_for_input(bus: Log, topics: Topics) -> None:
+    settings = FAST.model_copy(update={"idle_wait_s": 3_600.0})
+    async with Running(bus, topics, lambda: CountingMachine(topics), settings) as worker:
+        await eventually(lambda: worker.progress().state is WorkerState.RUNNING)
+        await asyncio.sleep(0.5)  # (the first wait is short, the next one is an hour)
+        inputs = _inputs(3)
+        await write_inputs(await bus.writer("test"), topics, inputs)
+        await eventually(lambda: worker.progress().committed == 3)
+        await asyncio.sleep(0.5)
+    assert [record.value for record in await read_all(bus, topics.responses)] == expected_responses(inputs)
+
+
 async def test_serves_only_after_folding_and_not_when_it_stalls(bus: Log, topics: Topics) -> None:
     clock = ManualClock()
     gate = asyncio.Event()

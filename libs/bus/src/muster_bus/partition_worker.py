@@ -54,6 +54,8 @@ T = TypeVar("T")
 _END_OFFSET_INTERVAL_S = 1.0  # of the looks at the lag in progress()
 _END_OFFSET_AGE_S = 5.0  # greatest age of its end; while nothing comes, no broker is asked for it
 _FOLD_READ_S = 1.0  # wait for the rest of the state; needed only with a slow broker
+# A longer wait ends with the worker's stop, and is a task of its own. A worker that has work never waits for so long.
+_STOPPABLE_S = 0.2
 _GATHER_WAIT = 10  # a transaction gathers for so many times gather_s by the clock
 _CLOSE_TIMEOUT_S = 5.0  # the worker abandons an owner or reader that does not close in this time
 
@@ -332,6 +334,7 @@ class _Life:
         self._kept: Sequence[Record] = ()  # read, but beyond the limits of one call of the machine
         self._is_position_new = True  # the next transaction carries the input position
         self._tick_was_empty = False
+        self._read_none = False  # the last read gave nothing
         self._end_asked_s = self._clock.monotonic()
 
     async def run(self) -> None:
@@ -372,13 +375,33 @@ class _Life:
     async def _next(self) -> Sequence[Record]:
         """Returns the input of one call of the machine; empty if none came in time."""
         if not self._kept:
-            self._kept = await self._reader.read(self._appetite(), self._wait_s())
+            self._kept = await self._read(self._appetite(), self._wait_s())
         most, count, size_bytes = min(self._appetite(), len(self._kept)), 0, 0
         while count < most and size_bytes < self._settings.max_bytes_apply:
             size_bytes += len(self._kept[count].value or b"")
             count += 1
         taken, self._kept = self._kept[:count], self._kept[count:]
         return taken
+
+    async def _read(self, count: int, wait_s: float) -> Sequence[Record]:
+        """Reads at most ``count`` records; none if none came in time, or the worker shall stop."""
+        is_idle, self._read_none = self._read_none, False
+        records: Sequence[Record]
+        if wait_s <= _STOPPABLE_S or not is_idle:
+            records = await self._reader.read(count, min(wait_s, _STOPPABLE_S))
+        else:
+            reading = asyncio.ensure_future(self._reader.read(count, wait_s))
+            stopping = asyncio.ensure_future(self._worker.stopping.wait())
+            try:
+                await asyncio.wait({reading, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                stopping.cancel()
+                if not reading.done():
+                    reading.cancel()
+                    await asyncio.wait({reading})
+            records = () if reading.cancelled() else reading.result()
+        self._read_none = not records
+        return records
 
     def _is_full(self) -> bool:
         """Tells whether the next transaction has reached its limits."""

@@ -43,7 +43,7 @@ class WorkerSettings(BaseModel):
         "offsets after a week without.",
     )
     idle_wait_s: float = Field(
-        default=0.25, gt=0, description="Longest wait for input before the worker checks its other duties."
+        default=1.0, gt=0, description="Longest wait for input before the worker checks its other duties."
     )
     empty_tick_wait_s: float = Field(
         default=0.005, gt=0, description="Pause after a tick without output whose deadline has still passed."

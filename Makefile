@@ -45,11 +45,11 @@ RANDOM_TESTS := tests/unit/scheduler_service/test_machine_recovery.py tests/simu
 LAW_TESTS := tests/unit/core/test_preemption_gang_laws.py \
   tests/simulation/test_preemption_properties.py tests/simulation/test_preemption_flow.py
 # (All that decides: node policies, preemption rules, books, lives; and what requests and outcomes pass.)
-COMPILED_TESTS := tests/unit/core tests/unit/scheduler_service tests/simulation/test_simulation.py \
+COMPILED_TESTS := $(addprefix tests/unit/,core queue_config scheduler_service) tests/simulation/test_simulation.py \
   $(addprefix tests/unit/gateway/test_,admission.py codec.py feed.py turns.py) \
   $(addprefix tests/unit/view/test_,core_metrics.py following.py)
-# (A part of it, for CI: the machine with its recovery, encodings, preemption, gangs.)
-COMPILED_SLICE := tests/unit/core/test_preemption.py tests/unit/core/test_gangs.py tests/unit/core/test_node_index.py \
+# (A part of it, for CI: the machine with its recovery, configurations, encodings, preemption, gangs.)
+COMPILED_SLICE := tests/unit/queue_config $(addprefix tests/unit/core/test_,preemption.py gangs.py node_index.py) \
   $(addprefix tests/unit/scheduler_service/test_,machine.py wire.py event_wire.py machine_hostile.py tally.py) \
   $(addprefix tests/unit/gateway/test_,admission.py codec.py) tests/unit/view/test_core_metrics.py
 BAD_INPUT_TESTS := tests/e2e/test_generated_bad_input.py tests/e2e/test_generated_bad_calls.py

@@ -78,6 +78,7 @@ PASSED = {
     ),
 }
 PLAIN = {
+    "muster_core.config.config": "msgspec reads its dataclasses, and finds no fields in those that mypyc makes",
     "muster_core.external.checks": "judges values of any type",
     "muster_core.external.external": "other packages give it values of any type, which checks.py judges",
     "muster_core.invariants": "derives from AssertionError",

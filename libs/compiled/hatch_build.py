@@ -15,7 +15,9 @@ Objects are kept in ``build/compiled`` by the digest of their C source, so that 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import io
 import os
 import re
 import subprocess
@@ -210,9 +212,20 @@ class Build:
         os.chdir(self.place)
         os.environ["MYPYPATH"] = ":".join([".", *(str(self.root / each) for each in _TYPES)])
         options = [f"--config-file={settings}", f"--cache-dir={self.place / 'mypy'}"]
-        extensions: list[Any] = mypycify(
-            [*options, *sources], opt_level=LEVEL, debug_level="0", multi_file=True, target_dir="c", group_name=GROUP
-        )
+        said = io.StringIO()  # (a warning for each generator that becomes a list: of no use unless it fails)
+        try:
+            with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+                extensions: list[Any] = mypycify(
+                    [*options, *sources],
+                    opt_level=LEVEL,
+                    debug_level="0",
+                    multi_file=True,
+                    target_dir="c",
+                    group_name=GROUP,
+                )
+        except BaseException:
+            sys.stderr.write(said.getvalue())
+            raise
         return extensions
 
     def _compile(self, extensions: list[Any]) -> dict[str, Path]:

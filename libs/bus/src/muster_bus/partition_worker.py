@@ -372,13 +372,31 @@ class _Life:
     async def _next(self) -> Sequence[Record]:
         """Returns the input of one call of the machine; empty if none came in time."""
         if not self._kept:
-            self._kept = await self._reader.read(self._appetite(), self._wait_s())
+            if self._dirty and self._in_flight is not None and self._prompt is None:
+                self._kept = await self._read_until_committed(self._in_flight)
+            else:
+                self._kept = await self._reader.read(self._appetite(), self._wait_s())
         most, count, size_bytes = min(self._appetite(), len(self._kept)), 0, 0
         while count < most and size_bytes < self._settings.max_bytes_apply:
             size_bytes += len(self._kept[count].value or b"")
             count += 1
         taken, self._kept = self._kept[:count], self._kept[count:]
         return taken
+
+    async def _read_until_committed(self, commit: asyncio.Task[None]) -> Sequence[Record]:
+        """Reads until records arrive or the commit in flight ends. What comes meanwhile is in the next transaction.
+
+        (Without this, whatever came after the first of them would wait for one transaction more. A commit of an owner
+        that is prompt is over sooner than a task is made.)
+        """
+        reading = asyncio.ensure_future(self._reader.read(self._appetite(), self._idle_s()))
+        try:
+            await asyncio.wait({reading, commit}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if not reading.done():
+                reading.cancel()  # a reader that is cancelled loses nothing
+                await asyncio.wait({reading})
+        return () if reading.cancelled() else reading.result()
 
     def _is_full(self) -> bool:
         """Tells whether the next transaction has reached its limits."""
@@ -392,8 +410,10 @@ class _Life:
 
     def _wait_s(self) -> float:
         """Returns how long a read may wait (seconds): until the machine's deadline; 0 with something to commit."""
-        if self._dirty:
-            return 0.0
+        return 0.0 if self._dirty else self._idle_s()
+
+    def _idle_s(self) -> float:
+        """Returns how long the worker may do nothing (seconds)."""
         deadline_ns = guard(self._machine.next_deadline_ns)
         if deadline_ns is None:
             return self._settings.idle_wait_s

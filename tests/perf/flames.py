@@ -17,14 +17,17 @@ _FRAME = re.compile(r"^(?P<function>.+?) \((?P<file>.+?)(?::\d+)?\)$")
 _THREAD = re.compile(r"^thread \(?(?:0x)?[0-9A-Fa-f]+\)?(?:: (?P<name>.+))?$")
 # What starts a program, a thread or a callback tells nothing. (The turn of the event loop stays.)
 _PLUMBING = re.compile(
-    r"^(runpy|typer|click|threading|concurrent\.futures|muster|muster_cli|asyncio\.runners|asyncio\.events"
+    r"^(runpy|cyclopts|threading|concurrent\.futures|muster|muster_cli|asyncio\.runners|asyncio\.events"
     r"|importlib|profile_bench)(\.|$)|^asyncio\.base_events\.(?!.*_run_once)|^muster_runtime\.service\b"
 )
+# A thread whose innermost frame is one of these waits for sockets or for work. (py-spy looks at threads' states, which
+# does not work on every machine.)
+_WAITS = re.compile(r"^(selectors\.|threading\.|queue\.|concurrent\.futures\.thread\._worker$|.*\bCommitter\._run$)")
 # Groups of modules, with their colours.
 _GROUPS = (
     ("scheduling core", ("muster_core",), "#f6c99f"),
     ("scheduler", ("muster_scheduler",), "#f3dd8b"),
-    ("log", ("muster_bus", "sqlite3"), "#b7dfae"),
+    ("log and its records", ("muster_bus", "muster_state", "sqlite3"), "#b7dfae"),
     ("gateway", ("muster_gateway",), "#a9cdf0"),
     ("gRPC", ("grpc",), "#cfc2ea"),
     ("Kafka's client", ("aiokafka",), "#a5ddd6"),
@@ -65,12 +68,12 @@ class Node:
 
 
 def read_stacks(text: str) -> Counter[tuple[Frame, ...]]:
-    """Returns the samples of each stack of functions, without plumbing."""
+    """Returns the samples of each stack of functions, without plumbing and without threads that wait."""
     found: Counter[tuple[Frame, ...]] = Counter()
     for line in text.splitlines():
         stack, _, samples = line.rpartition(" ")
-        if stack and samples.isdigit():
-            frames = (frame_of(each) for each in stack.split(";"))
+        frames = [frame_of(each) for each in stack.split(";")]
+        if samples.isdigit() and frames[-1].module and not _WAITS.match(frames[-1].full):
             found[tuple(each for each in frames if not _PLUMBING.match(each.full))] += int(samples)
     return found
 
@@ -176,10 +179,10 @@ def _draw(box: Box, top: float, shapes: list[str], texts: list[str]) -> None:
 def _fitting(frame: Frame, width: float) -> str:
     """Returns the longest name of a frame that fits; "": none."""
     most = int(width / _CHARACTER)
-    for name in (frame.short, frame.function):
+    for name in (frame.short, frame.function, frame.function.rpartition(".")[2]):
         if len(name) <= most:
             return name
-    return f"{frame.function[: most - 1]}…" if most >= 5 else ""
+    return f"{name[: most - 1]}…" if most >= 5 else ""
 
 
 def _legend(groups: Iterable[int]) -> Iterator[str]:

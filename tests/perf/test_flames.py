@@ -11,6 +11,9 @@ RAW = f"""
 {LOOP};_run (asyncio/events.py);apply (muster_core/scheduler.py) 6
 {LOOP};_run (asyncio/events.py);emit (muster_scheduler/emit.py:7) 3
 {LOOP} 1
+{LOOP};select (selectors.py) 50
+thread (0x7F12): "muster-log-writer_0";_bootstrap (threading.py);wait (threading.py:320) 50
+thread (0x7F13): "pool_1" 50
 """
 
 
@@ -33,7 +36,7 @@ def test_a_frame_is_a_module_and_a_function_without_a_path(text: str, frame: tup
     assert frame_of(text) == frame
 
 
-def test_stacks_have_no_plumbing_and_no_lines() -> None:
+def test_stacks_have_no_plumbing_no_lines_and_no_thread_that_waits() -> None:
     assert read_stacks(RAW) == {(TURN, APPLY): 6, (TURN, EMIT): 3, (TURN,): 1}
 
 

@@ -253,8 +253,11 @@ bench-simulate: install-dev ## decisions per second of simulations in virtual ti
 bench-neighbours: install-dev ## one RM's asks beside an RM that asks for much, hostile configurations, readers of metrics; JSON
 	@$(BIN)/python -m tests.perf.neighbours_bench $(BENCH_ARGS)
 
-profile: install-dev ## where the processor time of one ask goes, by process, thread and stage (BENCH_ARGS='--asks-per-s 100', '--path' or '--syscalls')
+profile: install-dev ## where the processor time of one ask goes, by process, thread and stage (BENCH_ARGS='--backend kafka --bulk', '--path', '--syscalls')
 	@$(BIN)/python -m tests.perf.profile_bench $(BENCH_ARGS)
+
+flame: install-dev ## flame graphs of that into docs/flame-*.svg, single asks and in bulk, embedded and on Kafka (BENCH_ARGS='--backend embedded')
+	@$(BIN)/python -m tests.perf.flame_bench $(BENCH_ARGS)
 
 bench-peer: install-dev ## beside YuniKorn's own core (needs Go), ratios into docs/performance.md; JSON (BENCH_ARGS='--rounds 3')
 	@$(BIN)/python -m tests.perf.peer_bench --write $(BENCH_ARGS)

@@ -1,26 +1,23 @@
-"""Shows where the processor time of one ask goes, by stage, thread and system call. Prints Markdown tables.
+"""Shows where the processor time of one ask goes, by process, thread and stage. Prints Markdown tables.
 
-.venv/bin/python -m tests.perf.profile_bench [--seconds 10] [--asks-per-s 500] [--syscalls | --path]
+.venv/bin/python -m tests.perf.profile_bench [--backend kafka] [--bulk | --asks-per-s 500] [--seconds 10]
+                                             [--syscalls | --path]
 
-An RM sends single asks at a steady rate to an embedded Muster. In the deciding process some functions and all tasks of
-the event loop are timed, by the processor time of their thread. An inner one does not count for an outer one. Timing
-costs about a tenth. The followers' process is measured as a whole. The plain form is timed, because calls within
-the compiled one cannot be replaced. ``--syscalls`` takes the form that is installed.
+An RM sends single asks at a steady rate, or with ``--bulk`` all asks up front, 100 in a message. Two Musters are
+measured. The first one runs as it is installed: the processor time of each process, and on Kafka of the broker and of
+Redis, too. In the second one the stages of the deciding process, and on Kafka of the gateway, are timed by
+``stages.py``. It has the plain form, because calls within the compiled one cannot be replaced.
 
-``--path`` shows when each step of an ask begins instead, by the clock, for asks that nothing else delays (at 100 a
-second or less).
-
-``--syscalls`` counts system calls with strace instead. This slows Muster down, so that no time is shown then.
+``--path`` shows the steps of an ask by the clock instead: on the embedded log when each step begins, for asks that
+nothing else delays (100 a second or less); on Kafka what each ask waits for. ``--syscalls`` counts the system calls of
+an embedded Muster with strace instead. This slows Muster down, so that no time is shown then.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import atexit
 import collections
-import functools
-import importlib
 import json
 import os
 import re
@@ -28,172 +25,103 @@ import shutil
 import signal
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+import urllib.request
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from chaos.harness import Deployment, embedded  # noqa: E402
+import servers  # noqa: E402
+from chaos.harness import Deployment, embedded, on_kafka  # noqa: E402
 from muster_client import RmClient  # noqa: E402
-from muster_gateway.stream_kind import StreamKind  # noqa: E402
-from muster_replay.local import LocalProcess  # noqa: E402
+from perf import kafka_path  # noqa: E402
 from perf.driver import Driver, Shape  # noqa: E402
 from perf.path_trace import be_traced, usual_path  # noqa: E402
+from perf.stages import time_stages  # noqa: E402
 
 _OUT = "MUSTER_PROFILE_OUT"
 _PATH = "MUSTER_PROFILE_PATH"
 _ROWS = 24
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-# What is timed in the deciding process: module, class or "", function, stage. Inner ones do not count for outer ones.
-_TIMED = (
-    ("asyncio.base_events", "BaseEventLoop", "_run_once", "event loop: turns"),
-    ("selectors", "EpollSelector", "select", "event loop: wait for sockets"),
-    ("muster_gateway.admission", "", "_admit_allocation", "gateway: admission"),
-    ("muster_gateway.codec", "RequestCodec", "request", "gateway: envelope"),
-    ("muster_gateway.response_reader", "ResponseTail", "_dispatch", "gateway: responses to their streams"),
-    ("muster_bus.backends.sqlite_handles", "SqliteWriter", "append", "log: append"),
-    ("muster_bus.backends.sqlite_handles", "SqliteWriter", "_flush", "log: append"),
-    ("muster_bus.backends.sqlite_handles", "SqliteOwner", "_unit", "log: commit"),
-    ("muster_bus.backends.sqlite", "SqliteLog", "submit", "log: hand-over to the writer"),
-    ("muster_bus.backends.sqlite", "SqliteLog", "_settle", "log: publishing"),
-    ("muster_bus.pipe.serving", "LogServer", "_tell", "log: news for followers"),
-    ("muster_bus.partition_worker", "_Life", "_decide", "machine"),
-    ("muster_scheduler.ingest", "", "read_allocations", "machine: ingest"),
-    ("muster_core.scheduler", "SchedulerCore", "apply", "core: apply"),
-    ("muster_core.scheduler", "SchedulerCore", "cycle", "core: cycle"),
-    ("muster_scheduler.emit", "Emitter", "emit_steps", "machine: emit"),
-    ("muster_bus.partition_worker", "_Life", "_take", "partition worker"),
-    ("muster_bus.backends.sqlite_commits", "Committer", "_commit", "writer: units"),
-    ("muster_bus.backends.blocks", "", "_pack", "writer: blocks"),
-    ("muster_bus.backends.sqlite_commits", "Committer", "_execute", "writer: SQLite and fsync"),
-    ("muster_bus.backends.sqlite", "SqliteLog", "_on_loop", "writer: hand-over to the loop"),
-)
-# Tasks and callbacks of the event loop, by a part of their name.
-_TASKS = (
-    ("_read_requests", "gateway: reading task"),
-    ("_write_responses", "gateway: writing task"),
-    ("ResponseTail.run", "gateway: responses' task"),
-    ("SchedulerService._run", "partition worker"),
-    ("_Life._commit", "log: commit"),
-    ("_cython", "grpc.aio: calls"),
-    ("_handle_events", "grpc.aio: events"),
-    ("_read_from_self", "event loop: wake-ups"),
-)
+# The processes whose stages are timed, by the name of their deployment.
+_TIMED = {"embedded": ("up",), "kafka": ("scheduler", "gateway")}
+_WORDS = {"up": "deciding process"}
+_WARM_ASKS = 1_000
+_SETTLE_S = 0.5
+_IDLE_SHARE = 0.1  # a process that takes so much of a core, or less, has nothing left to do
+_TRANSACTIONS = re.compile(r"^muster_bus_transaction_seconds_(count|sum){.*} ([0-9.e+-]+)$", re.MULTILINE)
 
 
-# ---- in the deciding process -----------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What the RM asks for.
 
-
-class Stages:
-    """Gives each thread's processor time to the innermost stage that the thread is in."""
-
-    def __init__(self) -> None:
-        self.spent_s: dict[tuple[str, str], float] = collections.defaultdict(float)
-        self._threads = threading.local()
-
-    def enter(self, stage: str) -> None:
-        here, now_s = self._threads.__dict__, time.thread_time()
-        stack = here.get("stack")
-        if stack is None:
-            stack = here["stack"] = []
-            here["name"] = re.sub(r"[-_]\d+$", "", threading.current_thread().name)
-        elif stack:
-            self.spent_s[here["name"], stack[-1]] += now_s - here["since_s"]
-        stack.append(stage)
-        here["since_s"] = now_s
-
-    def leave(self) -> None:
-        here, now_s = self._threads.__dict__, time.thread_time()
-        self.spent_s[here["name"], here["stack"].pop()] += now_s - here["since_s"]
-        here["since_s"] = now_s
-
-    def timed(self, function: Callable[..., Any], stage: str) -> Callable[..., Any]:
-        """Returns the function with its time, or each step's of a generator, given to the stage."""
-
-        def call(*arguments: Any, **named: Any) -> Any:
-            self.enter(stage)
-            try:
-                result = function(*arguments, **named)
-            finally:
-                self.leave()
-            return self._steps(result, stage) if isinstance(result, Generator) else result
-
-        return call
-
-    def _steps(self, steps: Generator[Any, None, Any], stage: str) -> Generator[Any, None, Any]:
-        while True:
-            self.enter(stage)
-            try:
-                each = next(steps)
-            except StopIteration as end:
-                return end.value
-            finally:
-                self.leave()
-            yield each
-
-    def time_tasks(self) -> None:
-        """Gives the time of each task and callback of the event loop to its stage."""
-        handles: Any = asyncio.Handle
-        run = handles._run
-
-        def timed(handle: Any) -> None:
-            self.enter(_task_stage(handle._callback))
-            try:
-                run(handle)
-            finally:
-                self.leave()
-
-        handles._run = timed
-
-
-@functools.lru_cache(maxsize=4096)
-def _named_stage(name: str) -> str:
-    return next((stage for part, stage in _TASKS if part in name), "event loop: others")
-
-
-def _task_stage(callback: Any) -> str:
-    task = getattr(callback, "__self__", None)
-    if not isinstance(task, asyncio.Task):
-        return _named_stage(getattr(callback, "__qualname__", None) or repr(getattr(callback, "func", callback))[:60])
-    made = task.get_coro()
-    return _named_stage(getattr(made, "__qualname__", None) or repr(made)[:40])
-
-
-def be_timed(out: Path) -> None:
-    """Runs Muster with this process's arguments, and writes what each stage took until its end to ``out``. SIGUSR1
-    begins anew.
+    :ivar asks_per_s: single asks at this rate; 0: all asks up front.
     """
+
+    asks: int
+    asks_per_s: float
+
+    @property
+    def words(self) -> str:
+        if not self.asks_per_s:
+            return f"{self.asks:,} asks up front, 100 in a message"
+        return f"{self.asks:,} single asks, {self.asks_per_s:g} a second"
+
+
+async def apply_load(driver: Driver, rm: RmClient, prefix: str, load: Load) -> dict[str, float]:
+    """Sends the asks, and returns what the driver found when all are placed."""
+    if load.asks_per_s:
+        return await driver.ask_on_a_clock(rm, prefix, load.asks_per_s, load.asks / load.asks_per_s)
+    driver.shape = Shape(nodes=driver.shape.nodes, asks=load.asks)
+    return await driver.ask_up_front(rm, prefix)
+
+
+@asynccontextmanager
+async def warm(deployment: Deployment, load: Load) -> AsyncIterator[tuple[Driver, RmClient]]:
+    """Connects an RM with 1,000 nodes, which has asked before. The nodes have room for the load."""
+    driver = Driver(deployment.gateway, "profile", Shape(nodes=1_000, asks=2 * load.asks + 2 * _WARM_ASKS))
+    async with driver.client() as rm:
+        await driver.set_up(rm)
+        await apply_load(driver, rm, "warm", Load(_WARM_ASKS, load.asks_per_s))
+        yield driver, rm
+
+
+def file_of(directory: Path, name: str) -> Path:
+    """Returns the file of what a process notes."""
+    return directory / f"{name}.json"
+
+
+# ---- in the measured processes ---------------------------------------------------------------------------------------
+
+
+def be_measured() -> None:
+    """Runs Muster with this process's arguments, and notes what the environment asks for."""
     from muster_cli.main import main as muster
 
-    if _PATH in os.environ:
+    out = file_of(Path(os.environ[_OUT]), sys.argv[1])
+    on_brokers = os.environ.get("MUSTER_LOG__BACKEND") == "kafka"
+    if _PATH not in os.environ:
+        time_stages(out, kafka=on_brokers)
+    elif on_brokers:
+        kafka_path.be_noted(out)
+    else:
         be_traced(out)
-        muster()
-        return
-    stages = Stages()
-    for module, owner, function, stage in _TIMED:
-        place: Any = importlib.import_module(module)
-        place = getattr(place, owner) if owner else place
-        setattr(place, function, stages.timed(getattr(place, function), stage))
-    # (Names that other modules or tables have already)
-    importlib.import_module("muster_gateway.admission")._ADMIT[StreamKind.ALLOCATION] = importlib.import_module(
-        "muster_gateway.admission"
-    )._admit_allocation
-    stages.time_tasks()
-    signal.signal(signal.SIGUSR1, lambda *_: stages.spent_s.clear())
-    atexit.register(lambda: out.write_text(json.dumps([[*key, spent] for key, spent in stages.spent_s.items()])))
     muster()
 
 
-# ---- beside it -------------------------------------------------------------------------------------------------------
+# ---- beside them -----------------------------------------------------------------------------------------------------
 
 
 def children_of(pid: int) -> list[int]:
     """Returns the processes below a process."""
-    below = [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    listed = Path(f"/proc/{pid}/task").glob("*/children")
+    below = [int(each) for one in listed for each in one.read_text().split()]
     return below + [deeper for each in below for deeper in children_of(each)]
 
 
@@ -203,11 +131,41 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
 
 
-def followers_of(pid: int) -> float:
-    return sum(cpu_s(each) for each in children_of(pid))
+def cpu_of_all(deployment: Deployment, beside: Mapping[str, int]) -> dict[str, float]:
+    """Returns the processor time of each process, and of those below it together.
+
+    :param beside: pids of other programs, by name.
+    """
+    found = {}
+    for name, process in deployment.processes.items():
+        found[_WORDS.get(name, name)] = cpu_s(process.pid)
+        found["followers, informers" if name == "up" else f"{name}: below it"] = sum(
+            cpu_s(each) for each in children_of(process.pid)
+        )
+    return found | {name: cpu_s(pid) for name, pid in beside.items()}
 
 
-def table(head: tuple[str, ...], rows: Iterator[tuple[object, ...]]) -> None:
+async def settled(deployment: Deployment) -> None:
+    """Returns when no process of Muster works any more: followers have followed."""
+    while True:
+        before = cpu_of_all(deployment, {})
+        await asyncio.sleep(_SETTLE_S)
+        if all(now - before[name] <= _IDLE_SHARE * _SETTLE_S for name, now in cpu_of_all(deployment, {}).items()):
+            return
+
+
+def transactions(deployment: Deployment) -> tuple[int, float]:
+    """Returns the number of the scheduler's transactions on Kafka, and their time together (seconds)."""
+    if "scheduler" not in deployment.operations:
+        return 0, 0.0
+    with urllib.request.urlopen(f"{deployment.operations['scheduler']}/metrics", timeout=30) as answer:
+        found = collections.Counter[str]()
+        for name, value in _TRANSACTIONS.findall(answer.read().decode()):
+            found[name] += float(value)  # type: ignore[assignment]
+    return int(found["count"]), float(found["sum"])
+
+
+def table(head: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> None:
     print("| " + " | ".join(head) + " |")
     print("|---|" + "---:|" * (len(head) - 1))
     for row in rows:
@@ -215,97 +173,208 @@ def table(head: tuple[str, ...], rows: Iterator[tuple[object, ...]]) -> None:
     print()
 
 
-async def drive(deployment: Deployment, seconds: float, asks_per_s: float, *, syscalls: bool) -> None:
-    pid = deployment.processes["up"].pid
-    driver = Driver(deployment.gateway, "profile", Shape(nodes=1_000, asks=20_000))
-    async with driver.client() as rm:
-        await driver.set_up(rm)
-        await driver.ask_on_a_clock(rm, "warm", asks_per_s, 1.0)
-        asks = round(seconds * asks_per_s)
-        if syscalls:
-            await count_calls(driver, rm, pid, asks, asks_per_s)
-            return
-        os.kill(pid, signal.SIGUSR1)
-        before_s, beside_s = cpu_s(pid), followers_of(pid)
-        found = await driver.ask_on_a_clock(rm, "k", asks_per_s, seconds)
-        spent_s, beside_s = cpu_s(pid) - before_s, followers_of(pid) - beside_s
-        print(f"{asks} single asks, {asks_per_s:g} a second; ask to allocation: {found}\n")
-        rows = [("deciding process", spent_s), ("followers, informers", beside_s)]
-        table(("process", "ms an ask"), ((name, f"{each / asks * 1e3:.3f}") for name, each in rows))
-        await asyncio.to_thread(deployment.processes["up"].stop)
-        if _PATH in os.environ:
-            show_path(Path(os.environ[_OUT]))
-            return
-        show(Path(os.environ[_OUT]), spent_s, asks)
+def table_of_asks(head: str, spent_s: Iterable[tuple[str, float]], asks: int) -> None:
+    of_asks = ((name, each / asks * 1e6) for name, each in spent_s)
+    table((head, "µs an ask"), ((name, f"{each:.0f}" if each >= 10 else f"{each:.1f}") for name, each in of_asks))
 
 
-def show(out: Path, all_s: float, asks: int) -> None:
-    """Prints the tables of threads and stages."""
-    spent: list[tuple[str, str, float]] = json.loads(out.read_text())
+async def measure_processes(
+    deployment: Deployment, load: Load, beside: Mapping[str, int], timed: Iterable[str]
+) -> dict[str, float]:
+    """Prints what each process takes for an ask, and returns it.
+
+    :param timed: names of the processes that begin to note now.
+    """
+    async with warm(deployment, load) as (driver, rm):
+        await settled(deployment)
+        for name in timed:
+            os.kill(deployment.processes[name].pid, signal.SIGUSR1)
+        before, made, began_s = cpu_of_all(deployment, beside), transactions(deployment), time.monotonic()
+        found = await apply_load(driver, rm, "k", load)
+        number, length_s = (now - then for now, then in zip(transactions(deployment), made, strict=True))
+        await settled(deployment)
+        took_s = time.monotonic() - began_s
+        spent_s = {name: each - before[name] for name, each in cpu_of_all(deployment, beside).items()}
+    print(f"{load.words}; until all followers had them {took_s:.1f} s; {found}")
+    if number:
+        print(f"{number:.0f} transactions, {load.asks / number:.1f} asks and {length_s / number * 1e3:.1f} ms for each")
+    print()
+    table_of_asks("process", spent_s.items(), load.asks)
+    return spent_s
+
+
+def show_stages(found: dict[str, Any], all_s: float, asks: int) -> None:
+    """Prints the tables of threads, stages and requests to the brokers."""
     threads: dict[str, float] = collections.defaultdict(float)
     stages: dict[tuple[str, str], float] = collections.defaultdict(float)
-    for thread, stage, each_s in spent:
+    for thread, stage, each_s in found["spent"]:
         threads[thread] += each_s
         stages[thread, stage] += each_s
     threads["threads of gRPC, and others without Python"] = all_s - sum(threads.values())
     of_stages = {f"{thread}: {stage}": each for (thread, stage), each in stages.items()}
-    for head, found in (("thread", threads), ("thread: stage", of_stages)):
-        largest = sorted(found.items(), key=lambda each: -each[1])[:_ROWS]
-        table((head, "ms an ask"), ((name, f"{each / asks * 1e3:.3f}") for name, each in largest))
+    for head, some in (("thread", threads), ("thread: stage", of_stages)):
+        table_of_asks(head, sorted(some.items(), key=lambda each: -each[1])[:_ROWS], asks)
+    if counted := sorted(found["counted"].items(), key=lambda each: -each[1]):
+        table(("request to a broker", "an ask"), ((name, f"{count / asks:.3f}") for name, count in counted))
 
 
-def show_path(out: Path) -> None:
+def show_path(stamps: list[tuple[str, float, str]]) -> None:
     """Prints the steps of an ask."""
-    steps, changes, asks = usual_path(json.loads(out.read_text()))
+    steps, changes, asks = usual_path(stamps)
     print(f"{asks} asks took these steps, with {changes} changes of the thread\n")
     times = [at for _, at in steps]
     rows = zip(steps, [*times[1:], times[-1]], strict=True)
     table(("step", "begins, µs", "until the next"), ((name, f"{at:.0f}", f"{to - at:.0f}") for (name, at), to in rows))
 
 
-async def count_calls(driver: Driver, rm: RmClient, pid: int, asks: int, asks_per_s: float) -> None:
+def show_kafka_path(scheduler: kafka_path.Notes, gateway: kafka_path.Notes) -> None:
+    """Prints the steps of the asks through Kafka, and how long transactions are."""
+    asks = kafka_path.times_of_asks(gateway, scheduler)
+    length_ms, pause_ms = kafka_path.transactions_of(scheduler)
+    made = len(scheduler[kafka_path.COMMITTED])
+    print(f"{made} transactions of {length_ms:.1f} ms with {pause_ms:.1f} ms between two (medians)\n")
+    table(
+        (f"{len(asks)} asks", "median, ms", "mean, ms", "median, transactions"),
+        (
+            (step, f"{half:.1f}", f"{mean:.1f}", f"{half / length_ms:.2f}")
+            for step, half, mean in kafka_path.steps_of(asks)
+        ),
+    )
+
+
+async def count_calls(deployment: Deployment, load: Load) -> None:
     """Prints the system calls of the deciding process and of the followers' process for each ask."""
-    for name, which in (("deciding process", pid), *(("a process below it", each) for each in children_of(pid))):
-        with tempfile.NamedTemporaryFile("r") as out:
-            tracing = await asyncio.create_subprocess_exec("strace", "-f", "-c", "-o", out.name, "-p", str(which))
-            await driver.ask_on_a_clock(rm, f"s{which}", asks_per_s, asks / asks_per_s)
-            tracing.terminate()
-            await tracing.wait()
-            calls = [line.split() for line in out.read().splitlines()]
-        counted = [(line[-1], int(line[3])) for line in calls if len(line) >= 5 and line[3].isdigit()]
-        counted = sorted((each for each in counted if each[0] != "total"), key=lambda each: -each[1])
-        rows = ((call, f"{count / asks:.2f}") for call, count in counted if count / asks >= 0.05)
-        table((f"{name}: system call", "an ask"), rows)
+    pid = deployment.processes["up"].pid
+    async with warm(deployment, load) as (driver, rm):
+        for name, which in (("deciding process", pid), *(("a process below it", each) for each in children_of(pid))):
+            with tempfile.NamedTemporaryFile("r") as out:
+                tracing = await asyncio.create_subprocess_exec("strace", "-f", "-c", "-o", out.name, "-p", str(which))
+                await apply_load(driver, rm, f"s{which}", load)
+                tracing.terminate()
+                await tracing.wait()
+                calls = [line.split() for line in out.read().splitlines()]
+            counted = [(line[-1], int(line[3])) for line in calls if len(line) >= 5 and line[3].isdigit()]
+            counted = sorted((each for each in counted if each[0] != "total"), key=lambda each: -each[1])
+            rows = ((call, f"{count / load.asks:.2f}") for call, count in counted if count / load.asks >= 0.05)
+            table((f"{name}: system call", "an ask"), rows)
 
 
-async def profile(seconds: float, asks_per_s: float, *, syscalls: bool, path: bool) -> None:
-    if path:
-        os.environ[_PATH] = "1"
-    with tempfile.TemporaryDirectory() as directory:
-        deployment = embedded(Path(directory))
-        if not syscalls:
-            os.environ["MUSTER_COMPILED"] = "0"
-            os.environ[_OUT] = str(Path(directory) / "profile.json")
-            up = deployment.processes["up"]
-            command = [sys.executable, str(Path(__file__)), *up.command[1:]]
-            deployment.processes["up"] = LocalProcess(command, up.log_file)
+def noted_in(directory: Path) -> dict[str, str]:
+    """Returns the environment of processes that note in this directory what they do."""
+    return {"MUSTER_COMPILED": "0", _OUT: str(directory)}
+
+
+def noting(deployment: Deployment, names: Iterable[str]) -> None:
+    """Makes processes note what they do, as the deployment's environment says."""
+    for name in names:
+        deployment.processes[name].command[:1] = [sys.executable, str(Path(__file__))]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where Musters run.
+
+    :ivar addresses: of Kafka and Redis; empty: embedded.
+    :ivar beside: pids of Kafka and Redis, where they are processes of this machine.
+    """
+
+    backend: str
+    addresses: tuple[str, ...]
+    beside: Mapping[str, int]
+
+    def deployment(self, directory: Path, environment: Mapping[str, str]) -> Deployment:
+        """Returns a new Muster."""
+        if not self.addresses:
+            return embedded(directory, environment)
+        kafka, redis = self.addresses
+        return on_kafka(directory, kafka, redis, environment)
+
+
+def place_of(backend: str, stack: ExitStack) -> Place:
+    """Finds or starts what Musters of this backend need."""
+    if backend == "embedded":
+        return Place(backend, (), {})
+    directory = servers.session_directory()
+    stack.callback(servers.stop_all, directory)
+    found = [servers.find(kind, directory) for kind in ("kafka", "redis")]
+    names = ("broker", "Redis")
+    return Place(
+        backend,
+        tuple(each.address for each in found),
+        {name: each.pid for name, each in zip(names, found, strict=True) if each.pid},
+    )
+
+
+async def profile(place: Place, load: Load) -> None:
+    """Measures the processes of one Muster, and the stages of another one."""
+    with tempfile.TemporaryDirectory(prefix="muster-profile-") as made:
+        for number, timed in enumerate(((), _TIMED[place.backend])):
+            directory = Path(made) / str(number)
+            directory.mkdir()
+            deployment = place.deployment(directory, noted_in(directory) if timed else {})
+            noting(deployment, timed)
+            if timed:
+                print("The same with timed stages:\n")
+            async with deployment.running():
+                spent_s = await measure_processes(deployment, load, place.beside, timed)
+            for name in timed:
+                word = _WORDS.get(name, name)
+                print(f"{word}:\n")
+                show_stages(json.loads(file_of(directory, name).read_text()), spent_s[word], load.asks)
+
+
+async def show_calls(load: Load) -> None:
+    """Shows the system calls of an embedded Muster."""
+    with tempfile.TemporaryDirectory(prefix="muster-profile-") as made:
+        deployment = embedded(Path(made))
         async with deployment.running():
-            await drive(deployment, seconds, asks_per_s, syscalls=syscalls)
+            await count_calls(deployment, load)
+
+
+async def follow(place: Place, load: Load) -> None:
+    """Shows the path of asks through a Muster, by the clock."""
+    with tempfile.TemporaryDirectory(prefix="muster-profile-") as made:
+        directory, timed = Path(made), _TIMED[place.backend]
+        deployment = place.deployment(directory, {**noted_in(directory), _PATH: "1"})
+        noting(deployment, timed)
+        async with deployment.running(), warm(deployment, load) as (driver, rm):
+            for name in timed:
+                os.kill(deployment.processes[name].pid, signal.SIGUSR1)
+            print(f"{load.words}; ask to allocation: {await apply_load(driver, rm, 'k', load)}\n")
+        notes = [json.loads(file_of(directory, name).read_text()) for name in timed]
+    if place.backend == "embedded":
+        show_path(notes[0])
+    else:
+        show_kafka_path(*notes)
 
 
 def main() -> None:
     if _OUT in os.environ:
-        be_timed(Path(os.environ[_OUT]))
+        be_measured()
         return
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--backend", choices=tuple(_TIMED), default="embedded")
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--asks-per-s", type=float, default=500.0)
+    parser.add_argument("--bulk", action="store_true", help="all asks up front")
+    parser.add_argument("--asks", type=int, default=20_000, help="so many, with --bulk")
     parser.add_argument("--syscalls", action="store_true")
     parser.add_argument("--path", action="store_true")
     given = parser.parse_args()
     if given.syscalls and shutil.which("strace") is None:
         parser.error("strace is not installed")
-    asyncio.run(profile(given.seconds, given.asks_per_s, syscalls=given.syscalls, path=given.path))
+    if given.syscalls and given.backend != "embedded":
+        parser.error("--syscalls: expected the embedded log")
+    if (given.syscalls or given.path) and given.bulk:
+        parser.error("--syscalls and --path: expected single asks")
+    load = Load(given.asks, 0.0) if given.bulk else Load(round(given.seconds * given.asks_per_s), given.asks_per_s)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what was started is ended
+    if given.syscalls:
+        asyncio.run(show_calls(load))
+        return
+    with ExitStack() as stack:
+        place = place_of(given.backend, stack)
+        asyncio.run((follow if given.path else profile)(place, load))
 
 
 if __name__ == "__main__":

@@ -121,9 +121,8 @@ async def test_random_failures_leave_no_gap_and_no_double(bus: Log, topics: Topi
     assert faults.most_in_flight == 1
 
 
-async def test_applies_while_a_commit_is_in_flight_and_makes_one_batch_of_what_came_meanwhile(
-    bus: Log, topics: Topics
-) -> None:
+def slow_log(bus: Log) -> tuple[Log, list[int], asyncio.Event]:
+    """Returns a log whose commits with records wait for the event, and the number of records of each of them."""
     gate = asyncio.Event()
     commits: list[int] = []
 
@@ -141,8 +140,15 @@ async def test_applies_while_a_commit_is_in_flight_and_makes_one_batch_of_what_c
             owner.commit, owner.commit_at_once = slow, None
             return owner
 
+    return SlowLog(bus, lambda: ""), commits, gate
+
+
+async def test_applies_while_a_commit_is_in_flight_and_makes_one_batch_of_what_came_meanwhile(
+    bus: Log, topics: Topics
+) -> None:
+    slow, commits, gate = slow_log(bus)
     machine = CountingMachine(topics)
-    async with Running(SlowLog(bus, lambda: ""), topics, lambda: machine) as worker:
+    async with Running(slow, topics, lambda: machine) as worker:
         writer = await bus.writer("test")
         await write_inputs(writer, topics, _inputs(1))
         await eventually(lambda: len(commits) == 1)
@@ -152,6 +158,24 @@ async def test_applies_while_a_commit_is_in_flight_and_makes_one_batch_of_what_c
         gate.set()
         await eventually(lambda: worker.progress().committed == 11)
     assert sum(commits) == 22
+
+
+async def test_what_comes_later_during_a_commit_is_in_the_next_one_too() -> None:
+    settings = LogSettings(backend="memory", partitions=1)
+    memory, topics = make_log(settings, SystemClock()), settings.topics()
+    await memory.start()
+    slow, commits, gate = slow_log(memory)
+    machine = CountingMachine(topics)
+    async with Running(slow, topics, lambda: machine) as worker:
+        writer = await memory.writer("test")
+        for number in range(6):
+            await write_inputs(writer, topics, _inputs(1))
+            await eventually(lambda number=number: sum(machine.batches) == number + 1)
+        assert len(commits) == 1
+        gate.set()
+        await eventually(lambda: worker.progress().committed == 6)
+    assert commits == [2, 10]
+    await memory.close()
 
 
 async def test_a_fenced_worker_ends_and_does_not_take_the_partition_back(bus: Log, topics: Topics) -> None:

@@ -375,7 +375,7 @@ class _Life:
     async def _next(self) -> Sequence[Record]:
         """Returns the input of one call of the machine; empty if none came in time."""
         if not self._kept:
-            self._kept = await self._read(self._appetite(), self._wait_s())
+            self._kept = await self._read()
         most, count, size_bytes = min(self._appetite(), len(self._kept)), 0, 0
         while count < most and size_bytes < self._settings.max_bytes_apply:
             size_bytes += len(self._kept[count].value or b"")
@@ -383,25 +383,35 @@ class _Life:
         taken, self._kept = self._kept[:count], self._kept[count:]
         return taken
 
-    async def _read(self, count: int, wait_s: float) -> Sequence[Record]:
-        """Reads at most ``count`` records; none if none came in time, or the worker shall stop."""
+    async def _read(self) -> Sequence[Record]:
+        """Reads; none if none came in time, the transaction in flight ended, or the worker shall stop."""
         is_idle, self._read_none = self._read_none, False
-        records: Sequence[Record]
+        if self._dirty and self._in_flight is not None and self._prompt is None:
+            # What comes meanwhile is in the next transaction. Without this, whatever came after the first of them would
+            # wait for one transaction more. (A commit of an owner that is prompt is over sooner than a task is made.)
+            return await self._read_until(self._in_flight, self._idle_s())
+        wait_s = self._wait_s()
         if wait_s <= _STOPPABLE_S or not is_idle:
-            records = await self._reader.read(count, min(wait_s, _STOPPABLE_S))
+            records = await self._reader.read(self._appetite(), min(wait_s, _STOPPABLE_S))
         else:
-            reading = asyncio.ensure_future(self._reader.read(count, wait_s))
             stopping = asyncio.ensure_future(self._worker.stopping.wait())
             try:
-                await asyncio.wait({reading, stopping}, return_when=asyncio.FIRST_COMPLETED)
+                records = await self._read_until(stopping, wait_s)
             finally:
                 stopping.cancel()
-                if not reading.done():
-                    reading.cancel()
-                    await asyncio.wait({reading})
-            records = () if reading.cancelled() else reading.result()
         self._read_none = not records
         return records
+
+    async def _read_until(self, ended: asyncio.Future[Any], wait_s: float) -> Sequence[Record]:
+        """Reads until records arrive, or ``ended`` is done."""
+        reading = asyncio.ensure_future(self._reader.read(self._appetite(), wait_s))
+        try:
+            await asyncio.wait({reading, ended}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if not reading.done():
+                reading.cancel()  # a reader that is cancelled loses nothing
+                await asyncio.wait({reading})
+        return () if reading.cancelled() else reading.result()
 
     def _is_full(self) -> bool:
         """Tells whether the next transaction has reached its limits."""
@@ -415,8 +425,10 @@ class _Life:
 
     def _wait_s(self) -> float:
         """Returns how long a read may wait (seconds): until the machine's deadline; 0 with something to commit."""
-        if self._dirty:
-            return 0.0
+        return 0.0 if self._dirty else self._idle_s()
+
+    def _idle_s(self) -> float:
+        """Returns how long the worker may do nothing (seconds)."""
         deadline_ns = guard(self._machine.next_deadline_ns)
         if deadline_ns is None:
             return self._settings.idle_wait_s

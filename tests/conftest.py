@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
+import as_source  # noqa: F401  (first)
 import forking
 import pytest
 import secured_servers
@@ -31,8 +32,6 @@ settings.load_profile("muster")
 def pytest_configure(config: pytest.Config) -> None:
     # Where the environment has it, each process that a test starts would compile Muster's 300 modules.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    # Tests are for the source, unless `make test-compiled` runs them. (Nothing of the core was imported yet.)
-    os.environ.setdefault("MUSTER_COMPILED", "0")
     if not hasattr(config, "workerinput") and _DIRECTORY not in os.environ:
         os.environ[_DIRECTORY] = str(servers.session_directory())  # workers of xdist inherit it
         config.add_cleanup(_end_servers)

@@ -73,6 +73,8 @@ class LongWait:
         self._due: dict[Waitlist, dict[AskGroup, None]] = {}
         self._idle: dict[Waitlist, None] = {}
         self._idle_version = -1
+        # An application was stopped in this cycle, so that lists on which it waited have other first asks.
+        self._stopped = False
         # What the last search found in this cycle: the ask, the version of the state, and the plan.
         self._planned: tuple[Ask, int, Plan] | None = None
         # Recorded waitlists, from a restart until everything that waited was tried once.
@@ -253,7 +255,7 @@ class LongWait:
         due = sorted(self._due, key=_most_urgent)
         # (Once the RM hears of something, it may change something before the next cycle.)
         refused = None if out.facts else self._refused(due, now_ns)
-        version = state.version
+        version, self._stopped = state.version, False
         vain: list[tuple[Waitlist, dict[AskGroup, None]]] = []  # turns without any change so far
         for waitlist in due[:TURNS_MAX]:
             had_theirs = self._due.pop(waitlist)
@@ -263,16 +265,17 @@ class LongWait:
                 self._due[waitlist] = had_theirs
                 continue
             head = self._begin_turn(waitlist, out, now_ns)
-            if head is None:
-                continue
-            if waitlist.required_node:
+            if head is not None and waitlist.required_node:
                 self._preempt_on_required_node(waitlist, head, out, now_ns)
-            if refused is not None and (state.version != version or out.facts or waitlist not in refused):
+            changed = state.version != version or self._stopped or bool(out.facts)
+            if refused is not None and (changed or waitlist not in refused):
                 # Something changes. So each list, also each before this one, has as much of its turn now as any cycle
                 # permits.
                 for earlier, its in vain:
                     self._preempt(earlier, its, refused[earlier], attempts, out, now_ns)
                 refused, vain = None, []
+            if head is None:
+                continue
             if refused is not None:
                 vain.append((waitlist, had_theirs))
             else:
@@ -288,6 +291,7 @@ class LongWait:
         head = _head(waitlist)
         while head is not None and (full := self._limit_checks.full_ledger(head.app)) is not None:
             self._waiting.wait_to_run(head.app, full, out, now_ns)
+            self._stopped = True
             head = _head(waitlist)
         if head is None or _takes_turns(waitlist):
             return None  # (if it is parked for another reason, it asks again)

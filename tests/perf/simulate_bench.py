@@ -15,10 +15,18 @@ CASES = (
     ("openb, each moment for itself", "examples/openb", 1.0, 0.0),
     ("openb, 20,000 times as fast, ticks of 10 s", "examples/openb", 20_000.0, 10.0),
     ("100,000 tasks on 1,500 nodes, load 0.9, ticks of 10 s", "generate:tasks=100000,nodes=1500,load=0.9", 1.0, 10.0),
-    # (few cores and long tasks, so that they arrive within a week)
+    # (Few cores and long tasks, so that they arrive within a week. Every fifteenth task is larger than a node and
+    # waits to the end: the lists grow all week.)
     (
         "a week of 1,000,000 tasks on 1,500 nodes, ticks of 10 s",
         "generate:tasks=1000000,nodes=1500,cores=4,load=0.97,median_run_s=1000",
+        1.0,
+        10.0,
+    ),
+    # (twice the cores and the run times: as many tasks in a week, and the largest ones fill a node)
+    (
+        "a week of 1,000,000 tasks that all fit, load 0.9",
+        "generate:tasks=1000000,nodes=1500,cores=8,load=0.9,median_run_s=2000",
         1.0,
         10.0,
     ),

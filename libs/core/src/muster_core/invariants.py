@@ -36,6 +36,7 @@ def check(core: SchedulerCore, *, exhausted: bool = False, merges: bool = True) 
         _check_quotas(partition)
         _check_trackers(partition)
         _check_uses(partition)
+        _check_rights(partition)
         _check_gangs(partition)
         _check_questions(partition)
         _check_turns(partition)
@@ -134,6 +135,22 @@ def _check_uses(partition: Partition) -> None:
             known = queue.fair_uses.of(user)
             _must(known.held == held.get(user, {}), f"{known} has {known.held}, its allocations {held.get(user)}")
             _must((known.entry is None) == (not known.line), f"{known}: {known.entry} stands for {known.line}")
+
+
+def _check_rights(partition: Partition) -> None:
+    """Checks what is kept for preemption: the priorities that are held, and the rights of groups on waitlists."""
+    for queue in partition.queues.values():
+        held: dict[int, int] = {}
+        for app in partition.apps_in(queue):
+            for allocation in app.allocations.values():
+                held[allocation.priority] = held.get(allocation.priority, 0) + 1
+                low = app.lowest_held <= allocation.priority
+                _must(low, f"{app}: lowest priority {app.lowest_held}, but it holds {allocation}")
+        _must(held == queue.held_priorities, f"{queue} holds priorities {queue.held_priorities}, counted {held}")
+    for waitlist, rights in partition.waiting.parking.rights.items():
+        _must(not waitlist.gone, f"{waitlist} is gone, and has rights")
+        problem = rights.problem(group for *_, group in waitlist.groups)
+        _must(not problem, f"{waitlist}: {problem}")
 
 
 def _check_trackers(partition: Partition) -> None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from muster_core.model.allocation import unique_key
+from muster_core.model.application import NOTHING_HELD
 from muster_core.model.quotas import text_bytes
 from muster_core.model.resources import add, subtract
 
 if TYPE_CHECKING:
     from muster_core.allocation.waiting import Waiting
-    from muster_core.model.application import Allocation, Ask
+    from muster_core.model.application import Allocation, Application, Ask
     from muster_core.model.node import Node
     from muster_core.model.partition_state import PartitionState
     from muster_core.model.queue import Queue
@@ -84,6 +85,10 @@ class Books:
         else:
             app.allocations[key] = allocation
         node.allocations[(app.app_id, key)] = allocation
+        held, priority = app.queue.held_priorities, ask.demand.priority
+        held[priority] = held.get(priority, 0) + 1
+        if priority < app.lowest_held:
+            self.lower(app, priority)
         node_allocated, available = node.allocated, node.available
         app_allocated, app_pending = app.allocated, app.pending
         ancestry, trackers = app.queue.ancestry, app.trackers
@@ -139,6 +144,7 @@ class Books:
             return
         app.book(allocation)
         app.share = None
+        self.count_priority(app, allocation.demand.priority, 1)
         if allocation.demand.placeholder:
             self._gangs.book(allocation)
         self._node_books.index.seen(allocation.shape, 1)
@@ -181,6 +187,9 @@ class Books:
             return
         app.unbook(allocation)
         app.share = None
+        self.count_priority(app, allocation.demand.priority, -1)
+        if not app.allocations:
+            app.lowest_held = NOTHING_HELD
         if allocation.demand.placeholder:
             self._gangs.unbook(allocation)
         self._node_books.index.seen(allocation.shape, -1)
@@ -200,6 +209,22 @@ class Books:
         self._waiting.ledgers_gained(app)
         self._waiting.refresh_app(app)
         self._waiting.refresh(app.queue)
+
+    def count_priority(self, app: Application, priority: int, step: int) -> None:
+        """Counts one more allocation of the priority (or one less) in the application and its leaf."""
+        held = app.queue.held_priorities
+        count = held.get(priority, 0) + step
+        if count:
+            held[priority] = count
+        else:
+            del held[priority]
+        if step > 0 and priority < app.lowest_held:
+            self.lower(app, priority)
+
+    def lower(self, app: Application, priority: int) -> None:
+        """The application holds an allocation of a lower priority than before."""
+        app.lowest_held = priority
+        self._waiting.parking.review_all(app)
 
     def add_preempting(self, leaf: Queue, items: Items, sign: int) -> None:
         """Adds the items (``sign`` 1) to the amounts that preemption releases, from the leaf up to root; or takes them

@@ -5,6 +5,9 @@ asks may preempt. At the deadline, the cycle gives the waitlist its turn after t
 fits causes neither a reservation nor a preemption. A turn without success is repeated only after something changed, and
 then at whole multiples of :data:`RETRY_NS` after the first turn was due. So asks that wait forever cost nothing while
 nothing changes. The time of a turn depends on recorded values only, so that a restart changes nothing.
+
+A long list must not make a turn long. ``rights.py`` keeps when its groups may preempt, and which of them are alike: one
+search answers for all of these. Only once victims were found for one of them are the groups looked at one by one.
 """
 
 from __future__ import annotations
@@ -12,12 +15,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from muster_core.allocation.rights import RETRY_NS, Noes, Rights, not_yet_preempting
 from muster_core.model.application import Ask, AskGroup
 from muster_core.model.outcome import Outcome, TooSmallCluster
 from muster_core.model.pending import group_reason
 from muster_core.model.queue import Waitlist
 from muster_core.model.reasons import PreemptionNo, ReasonCode
-from muster_core.preemption import preemption
+from muster_core.preemption import preemption, registry
 from muster_core.preemption.plan import Plan
 
 if TYPE_CHECKING:
@@ -31,8 +35,6 @@ if TYPE_CHECKING:
     from muster_core.predicates.questions import Questions
     from muster_core.preemption.cluster import Cluster
 
-# The interval between two turns of a waitlist (YuniKorn's interval between preemption checks of an ask).
-RETRY_NS = 15 * 1_000_000_000
 # The turns in one cycle, and the preemptions for one leaf in it. The rest comes in the next cycle, after new requests.
 TURNS_MAX = 100
 PREEMPTIONS_PER_LEAF_MAX = 10
@@ -71,6 +73,10 @@ class LongWait:
         self._due: dict[Waitlist, dict[AskGroup, None]] = {}
         self._idle: dict[Waitlist, None] = {}
         self._idle_version = -1
+        # An application was stopped in this cycle, so that lists on which it waited have other first asks.
+        self._stopped = False
+        # What the last search found in this cycle: the ask, the version of the state, and the plan.
+        self._planned: tuple[Ask, int, Plan] | None = None
         # Recorded waitlists, from a restart until everything that waited was tried once.
         self._resumed: dict[Waitlist, None] = {}
         self._unreported: dict[Waitlist, None] = {}
@@ -131,7 +137,7 @@ class LongWait:
                 if waitlist.gone:
                     continue
                 if waitlist.holds:
-                    self._ask(waitlist, self._rights_since(waitlist), now_ns)
+                    self._ask_again(waitlist, now_ns)
                 else:  # the budget ran out before it was tried
                     self._idle[waitlist] = None
         self._idle_version = state.version
@@ -170,6 +176,19 @@ class LongWait:
         elif not waitlist.due_ns or due < waitlist.due_ns:
             self._set_due(waitlist, due)
 
+    def _ask_again(self, waitlist: Waitlist, now_ns: int) -> None:
+        """Sets the waitlist's deadline for all its groups."""
+        since, rights = self._rights_of_singles(waitlist)
+        if rights is not None:
+            delay_ns = waitlist.leaf.policy.preemption_delay_ns
+            if waitlist.tried:
+                alike_ns = rights.next_turn((waitlist.seen_ns or now_ns) - delay_ns)
+            else:
+                alike_ns = rights.first_ns()
+            if alike_ns is not None:
+                since.append(alike_ns + delay_ns)
+        self._ask(waitlist, since, now_ns)
+
     def _set_due(self, waitlist: Waitlist, due_ns: int) -> None:
         waitlist.due_ns = due_ns
         self._state.deadlines.append((due_ns, waitlist))
@@ -178,12 +197,6 @@ class LongWait:
         """Gives the waitlist its turn in the next cycle: its deadline has come."""
         waitlist.due_ns = waitlist.seen_ns = 0
         self._due.setdefault(waitlist, {})
-
-    def _rights_since(self, waitlist: Waitlist) -> Iterator[int]:
-        """Yields the times from which the list's first ask may reserve, and the next ask of each group may preempt."""
-        yield from self._rights_of_first(waitlist)
-        for *_, group in waitlist.groups:
-            yield from self._rights_of(waitlist, group)
 
     def _rights_of_first(self, waitlist: Waitlist) -> Iterator[int]:
         head = _head(waitlist)
@@ -196,14 +209,24 @@ class LongWait:
 
     def _rights_of(self, waitlist: Waitlist, group: AskGroup) -> Iterator[int]:
         if group.preempts and not waitlist.required_node and self._state.config.preemption.enabled:
-            asking = _not_yet_preempting(group)
+            asking = not_yet_preempting(group)
             if asking is not None:
                 yield asking.created_ns + waitlist.leaf.policy.preemption_delay_ns
 
-    def _preempting_groups(self, waitlist: Waitlist) -> list[AskGroup]:
-        if not self._state.config.preemption.enabled:
-            return []
-        return [group for *_, group in waitlist.groups if group.preempts]
+    def _rights(self, waitlist: Waitlist) -> Rights | None:
+        """When the list's groups may preempt; None: none may."""
+        if waitlist.required_node or not self._state.config.preemption.enabled:
+            return None
+        return self._waiting.parking.rights_of(waitlist, every_own=registry.looks_at_every_own())
+
+    def _rights_of_singles(self, waitlist: Waitlist) -> tuple[list[int], Rights | None]:
+        """From when the list's first ask may reserve, and the single groups may preempt; and the rights of
+        all groups.
+        """
+        since, rights = list(self._rights_of_first(waitlist)), self._rights(waitlist)
+        for group in rights.single if rights is not None else ():
+            since += self._rights_of(waitlist, group)
+        return since, rights
 
     def _may_reserve(self, waitlist: Waitlist, head: Ask) -> bool:
         if head.reserved_node or waitlist.reason is None:
@@ -221,65 +244,77 @@ class LongWait:
 
     def run(self, out: Outcome, now_ns: int) -> None:
         """Gives a turn to each waitlist that is due."""
-        attempts: dict[str, int] = {}
         if self._due:
-            for waitlist in sorted(self._due, key=_most_urgent)[:TURNS_MAX]:
-                had_theirs = self._due.pop(waitlist)
-                if waitlist.gone:
-                    continue
-                if not waitlist.holds:  # the budget ran out before it was tried
-                    self._due[waitlist] = had_theirs
-                    continue
-                self._turn(waitlist, had_theirs, attempts, out, now_ns)
+            self._give_turns(out, now_ns)
         if self.report_ns and now_ns >= self.report_ns:
             self._report(out, now_ns)
 
-    def _turn(
-        self,
-        waitlist: Waitlist,
-        had_theirs: dict[AskGroup, None],
-        attempts: dict[str, int],
-        out: Outcome,
-        now_ns: int,
-    ) -> None:
+    def _give_turns(self, out: Outcome, now_ns: int) -> None:
+        state = self._state
+        attempts: dict[str, int] = {}
+        due = sorted(self._due, key=_most_urgent)
+        # (Once the RM hears of something, it may change something before the next cycle.)
+        refused = None if out.facts else self._refused(due, now_ns)
+        version, self._stopped = state.version, False
+        vain: list[tuple[Waitlist, dict[AskGroup, None]]] = []  # turns without any change so far
+        for waitlist in due[:TURNS_MAX]:
+            had_theirs = self._due.pop(waitlist)
+            if waitlist.gone:
+                continue
+            if not waitlist.holds:  # the budget ran out before it was tried
+                self._due[waitlist] = had_theirs
+                continue
+            head = self._begin_turn(waitlist, out, now_ns)
+            if head is not None and waitlist.required_node:
+                self._preempt_on_required_node(waitlist, head, out, now_ns)
+            changed = state.version != version or self._stopped or bool(out.facts)
+            if refused is not None and (changed or waitlist not in refused):
+                # Something changes. So each list, also each before this one, has as much of its turn now as any cycle
+                # permits.
+                for earlier, its in vain:
+                    self._preempt(earlier, its, refused[earlier], attempts, out, now_ns)
+                refused, vain = None, []
+            if head is None:
+                continue
+            if refused is not None:
+                vain.append((waitlist, had_theirs))
+            else:
+                self._preempt(waitlist, had_theirs, None, attempts, out, now_ns)
+        for waitlist, had_theirs in vain:
+            noes = refused[waitlist] if refused is not None else None
+            if not waitlist.gone:
+                self._end_turn(waitlist, noes.last(had_theirs) if noes is not None else None, out, now_ns)
+
+    def _begin_turn(self, waitlist: Waitlist, out: Outcome, now_ns: int) -> Ask | None:
+        """Begins the turn, up to the preemption. Returns the list's first ask; None: its turn is over."""
         # 1. An application that may not run any more waits in the line of applications, not here.
         head = _head(waitlist)
         while head is not None and (full := self._limit_checks.full_ledger(head.app)) is not None:
             self._waiting.wait_to_run(head.app, full, out, now_ns)
+            self._stopped = True
             head = _head(waitlist)
         if head is None or _takes_turns(waitlist):
-            return  # (if it is parked for another reason, it asks again)
+            return None  # (if it is parked for another reason, it asks again)
         waitlist.tried = True  # this turn counts for whichever ask is the first now
         # 2. A node for the first ask.
         if self._may_reserve(waitlist, head) and not self._limit_checks.held_back(head):
             self._reserve(waitlist, head, out, now_ns)
-        # 3. Preemption makes room.
-        finished = True
-        if waitlist.required_node:
-            self._preempt_on_required_node(waitlist, head, out, now_ns)
-        else:
-            no: PreemptionNo | None = None
-            for group in self._preempting_groups(waitlist):
-                if group not in had_theirs:
-                    finished, its_no = self._preempt_for(waitlist, group, attempts, out, now_ns)
-                    no = its_no or no
-                    if not finished:
-                        break
-                    had_theirs[group] = None
-            if no is not None:  # once for all groups: a turn with the same result as the last one writes nothing
-                self._say_no(waitlist, no, out)
-        # 4. Asks that got neither a node nor victims get another turn after something changed.
-        if not finished:
-            self._due[waitlist] = had_theirs
-            return
-        later = []
-        for since_ns in self._rights_since(waitlist):
-            if since_ns <= now_ns:
-                self._idle[waitlist] = None
-            else:
-                later.append(since_ns)
-        if later:
-            self._set_due(waitlist, min(later))
+        return head
+
+    def _end_turn(self, waitlist: Waitlist, no: PreemptionNo | None, out: Outcome, now_ns: int) -> None:
+        """Ends the turn: the list gets another one once something has changed, and at the next right that begins."""
+        if no is not None:  # once for all groups: a turn with the same result as the last one writes nothing
+            self._say_no(waitlist, no, out)
+        since, rights = self._rights_of_singles(waitlist)
+        if rights is not None:
+            delay_ns = waitlist.leaf.policy.preemption_delay_ns
+            alike = (rights.first_ns(), rights.next_after(now_ns - delay_ns))
+            since += [each_ns + delay_ns for each_ns in alike if each_ns is not None]
+        if any(each_ns <= now_ns for each_ns in since):
+            self._idle[waitlist] = None
+        later_ns = min((each_ns for each_ns in since if each_ns > now_ns), default=None)
+        if later_ns is not None:
+            self._set_due(waitlist, later_ns)
 
     def _reserve(self, waitlist: Waitlist, head: Ask, out: Outcome, now_ns: int) -> None:
         state = self._state
@@ -312,20 +347,89 @@ class LongWait:
 
     # ---- preemption ------------------------------------------------------------------------------------------------
 
+    def _refused(self, due: list[Waitlist], now_ns: int) -> dict[Waitlist, Noes | None] | None:
+        """Why preemption helps none of the groups of these lists; None: it helps one of them, or may do so.
+
+        Searches for one group of each kind. That changes nothing. The answers stay known, so that what is too much for
+        one cycle is done in the next ones.
+        """
+        self._planned = None
+        refused: dict[Waitlist, Noes | None] = {}
+        before = preemption.searches(self._state)
+        for waitlist in due:
+            if waitlist.gone or not waitlist.holds:
+                continue
+            refused[waitlist] = None
+            rights = self._rights(waitlist)
+            if rights is None:
+                continue
+            rights.settle()
+            if len(rights.single) > SEARCHES_MAX:
+                return None
+            refused[waitlist] = noes = Noes(waitlist, rights, now_ns)
+            for group in noes.one_of_each():
+                asking = noes.asking(group)
+                if asking is None or preemption.searches(self._state) - before >= SEARCHES_MAX:
+                    return None
+                found = preemption.search(self._cluster, asking, now_ns)
+                if not isinstance(found, PreemptionNo):
+                    self._planned = (asking, self._state.version, found)
+                    return None
+                noes.add(group, found)
+        return refused
+
+    def _preempt(
+        self,
+        waitlist: Waitlist,
+        had_theirs: dict[AskGroup, None],
+        noes: Noes | None,
+        attempts: dict[str, int],
+        out: Outcome,
+        now_ns: int,
+    ) -> None:
+        """Lets the groups of the list preempt one by one, in their order, as far as this cycle permits it.
+
+        :param noes: the answers for its groups, if they are known.
+        """
+        rights = self._rights(waitlist)
+        if rights is None or waitlist.gone:
+            if not waitlist.gone:
+                self._end_turn(waitlist, None, out, now_ns)
+            return
+        noes = noes or Noes(waitlist, rights, now_ns)
+        no: PreemptionNo | None = None
+        while groups := noes.next_groups(had_theirs, PREEMPTIONS_PER_LEAF_MAX + 1):
+            for group in groups:
+                finished, its_no = self._preempt_for(group, noes, attempts, out, now_ns)
+                no = its_no or no
+                if not finished:
+                    if no is not None:
+                        self._say_no(waitlist, no, out)
+                    self._due[waitlist] = had_theirs
+                    return
+                had_theirs[group] = None
+        self._end_turn(waitlist, no, out, now_ns)
+
     def _preempt_for(
-        self, waitlist: Waitlist, group: AskGroup, attempts: dict[str, int], out: Outcome, now_ns: int
+        self, group: AskGroup, noes: Noes, attempts: dict[str, int], out: Outcome, now_ns: int
     ) -> tuple[bool, PreemptionNo | None]:
         """Returns whether all permitted attempts were made, and why the last one did not help."""
-        leaf = waitlist.leaf
-        while (asking := _not_yet_preempting(group)) is not None:
-            if now_ns < asking.created_ns + leaf.policy.preemption_delay_ns:
-                break
-            if attempts.get(leaf.path, 0) >= PREEMPTIONS_PER_LEAF_MAX or sum(attempts.values()) >= SEARCHES_MAX:
+        path = group.app.queue.path
+        while (asking := noes.asking(group)) is not None:
+            if attempts.get(path, 0) >= PREEMPTIONS_PER_LEAF_MAX or sum(attempts.values()) >= SEARCHES_MAX:
                 return False, None
-            attempts[leaf.path] = attempts.get(leaf.path, 0) + 1
-            found = preemption.search(self._cluster, asking, now_ns)
+            attempts[path] = attempts.get(path, 0) + 1
+            found: Plan | PreemptionNo | None = noes.of(group)
+            if found is None:
+                planned, self._planned = self._planned, None
+                if planned is not None and planned[:2] == (asking, self._state.version):
+                    found = planned[2]
+                else:
+                    found = preemption.search(self._cluster, asking, now_ns)
             if isinstance(found, PreemptionNo):
+                noes.add(group, found)
                 return True, found
+            noes.clear()
             agreed = self._agreed(found, asking, out, now_ns)
             if agreed is None:
                 return True, None
@@ -359,6 +463,8 @@ class LongWait:
         for victim in plan.victims:
             self._releases.preempt(victim.allocation, victim.why, victim.message, out, now_ns)
         asking.preempts = True
+        if asking.group is not None:
+            self._waiting.parking.review(asking.group)
         out.touch(asking, state.name)
         node = plan.node
         if node is not None and asking.reserved_node != node.node_id:
@@ -432,17 +538,3 @@ def _head(waitlist: Waitlist) -> Ask | None:
         return None
     group: AskGroup = waitlist.groups[0][-1]
     return group.head()
-
-
-def _not_yet_preempting(group: AskGroup) -> Ask | None:
-    """The oldest ask of the group for which no victims were chosen yet; None: there is none."""
-    best: tuple[int, int, Ask] | None = None
-    head = group.head()
-    if head is not None and not head.preempts:
-        return head
-    for created_ns, submission, _, ask in group.heap:
-        if ask.group is group and not ask.gone and not ask.preempts and ask.pending > 0:
-            place = (created_ns, submission, ask)
-            if best is None or place[:2] < best[:2]:
-                best = place
-    return None if best is None else best[2]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from muster_core.allocation.rights import Rights
+
 if TYPE_CHECKING:
-    from muster_core.model.application import AskGroup
+    from muster_core.model.application import Application, AskGroup
     from muster_core.model.queue import Waitlist
 
 
@@ -13,11 +15,14 @@ class Parking:
     """Puts groups on waitlists and takes them off.
 
     :ivar awake: by waitlist, its group that was woken last.
+    :ivar rights: by waitlist, when its groups may preempt.
     :ivar unreported: by waitlist, its groups with asks that were not reported to the RM as too large for the cluster.
     """
 
     def __init__(self) -> None:
         self.awake: dict[Waitlist, AskGroup] = {}
+        # (Only of lists that have had a turn: most lists wait for a moment.)
+        self.rights: dict[Waitlist, Rights] = {}
         self.unreported: dict[Waitlist, dict[AskGroup, None]] = {}
 
     def park(self, waitlist: Waitlist, group: AskGroup, key: tuple[Any, ...]) -> None:
@@ -28,6 +33,8 @@ class Parking:
         group.app.parked += 1
         if group.unreported:
             self.must_report(waitlist, group)
+        if self.rights and (rights := self.rights.get(waitlist)) is not None:
+            rights.add(group)
         if waitlist.bench is not None and waitlist.groups[0][-1] is group:
             waitlist.bench.push(waitlist)
 
@@ -39,12 +46,36 @@ class Parking:
         group.parked_key = None
         group.app.parked -= 1
         self.reported(waitlist, group)
+        if self.rights and (rights := self.rights.get(waitlist)) is not None:
+            rights.remove(group)
         if was_first and waitlist.bench is not None:
             waitlist.bench.push(waitlist)
 
     def forget(self, waitlist: Waitlist) -> None:
         """Forgets a list that was removed."""
         self.awake.pop(waitlist, None)
+        self.rights.pop(waitlist, None)
+
+    def rights_of(self, waitlist: Waitlist, *, every_own: bool) -> Rights:
+        """When the list's groups may preempt. From now on, this is kept up to date."""
+        rights = self.rights.get(waitlist)
+        if rights is None:
+            self.rights[waitlist] = rights = Rights(every_own=every_own)
+            for *_, group in waitlist.groups:
+                rights.add(group)
+        return rights
+
+    def review(self, group: AskGroup) -> None:
+        """Judges again whether a parked group is single on its list, or like others."""
+        if self.rights and group.parked_key is not None:
+            rights = self.rights.get(group.app.queue.waitlists[group.wait_key])
+            if rights is not None:
+                rights.review(group)
+
+    def review_all(self, app: Application) -> None:
+        """The same for all groups of an application."""
+        for group in app.groups.values() if self.rights and app.parked else ():
+            self.review(group)
 
     def must_report(self, waitlist: Waitlist, group: AskGroup) -> None:
         """Notes that the group has asks that may have to be reported to the RM."""

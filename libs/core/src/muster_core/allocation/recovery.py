@@ -115,6 +115,9 @@ class Recovery:
         if role and not moved and not sized and uuid in ("", held.uuid):
             if not demand.same_as(held.demand):
                 state.text_bytes += text_bytes(demand.tags) - text_bytes(held.tags)
+                if held.app is not None and demand.priority != held.priority:
+                    self._books.count_priority(held.app, held.priority, -1)
+                    self._books.count_priority(held.app, demand.priority, 1)
                 held.demand = demand
                 state.version += 1
                 self._announcements.end_in_time(held)

@@ -46,6 +46,8 @@ class Reservations:
         state.reserved[node] = None
         self._node_books.list_node(node)
         out.touch(ask, state.name)
+        if ask.group is not None:
+            self._waiting.parking.review(ask.group)
         _event(Change.ADD, ask, node, out, now_ns)
         self._questions.tell(ask, SchedulingState.RESERVED, f"Node {node.node_id} is reserved for it.", out)
         if state.config.reservation.timeout_ns:

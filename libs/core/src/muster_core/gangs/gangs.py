@@ -118,6 +118,7 @@ class Gangs:
             total = self._state.types.shape(asked) if asked and any(asked.values()) else None
             app.gang = Gang(app, total)
             self._state.version += 1  # preemption may treat its allocations differently now
+            self._waiting.parking.review_all(app)
             if any(not held.placeholder for held in app.allocations.values()):
                 app.gang.phase = GangPhase.USED  # running allocations came before its first placeholder
         return app.gang

@@ -30,6 +30,8 @@ _DURATION_MAX = (1 << 62) - 1
 # or in the quota of its user or group; the RM refuses every node for it; preemption finds nothing on its required node.
 NOTIFIED_QUEUE, NOTIFIED_USER, NOTIFIED_REFUSED, NOTIFIED_NO_VICTIM = 1, 2, 4, 8
 HARD = "hard"
+# Above all priorities.
+NOTHING_HELD = 1 << 62
 # Shape, priority, required node, whether it may preempt, task group, placeholder, apart: asks of one application with
 # the same values are alike.
 GroupKey = tuple[Shape, int, str, bool, str, bool, int]
@@ -62,6 +64,7 @@ _SHARED = (
     "ledgers",
     "allocated",
     "pending",
+    "lowest_held",
     "ready",
     "ready_key",
     "parked",
@@ -99,6 +102,7 @@ class Application:
     :ivar usage: its past use, see ``applications/usage.py``.
     :ivar most_used: by type name, the most that its real allocations or its placeholders held at once, at the last end
         of one. They may hold more now.
+    :ivar lowest_held: no allocation that it holds has a lower priority than this.
     :ivar share: its fair share, while neither what it holds nor its queue's guaranteed amount has changed; None: to be
         computed.
     :ivar parked: the number of its parked groups.
@@ -149,6 +153,7 @@ class Application:
         self.ledgers: tuple[Ledger, ...] = queue.ancestry
         self.allocated: Vector = types.vector()
         self.pending: Vector = types.vector()
+        self.lowest_held = NOTHING_HELD
         self.ready: list[tuple[Any, ...]] = []
         self.ready_key: tuple[Any, ...] | None = None
         self.parked = 0

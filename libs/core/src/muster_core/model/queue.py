@@ -104,6 +104,7 @@ class Queue(Ledger):
         (``own_maximum``) and what the external ``sources`` say (``external_maximum``).
     :ivar fair_max: by type number, the nearest max on the path up, else the cluster's capacity.
     :ivar preempting: the part of ``allocated`` that preemption has released.
+    :ivar held_priorities: of a leaf: the number of its allocations, by priority.
     :ivar policy: the policy that its properties mean.
     :ivar template: the settings of new dynamic leaves below it.
     :ivar ready: of a parent: (key, child) of the children with something to try, best first.
@@ -136,6 +137,7 @@ class Queue(Ledger):
         self.fair_max: Vector = types.vector()
         self.pending: Vector = types.vector()
         self.preempting: Vector = types.vector()
+        self.held_priorities: dict[int, int] = {}
         self.properties: dict[str, str] = {}
         self.policy = DEFAULT_POLICY
         self.backfills = False

@@ -61,6 +61,11 @@ def search(cluster: Cluster, ask: Ask, now_ns: int) -> Plan | PreemptionNo:
     return _Search(cluster, ask, now_ns).run()
 
 
+def searches(state: PartitionState) -> int:
+    """How many searches were made since something changed. Answers that were known do not count."""
+    return known(state).searches
+
+
 def search_required_node(state: PartitionState, ask: Ask, node: Node, now_ns: int) -> Plan | PreemptionNo:
     """Finds victims on the one node on which the ask must run."""
     first_no: PreemptionNo | None = None
@@ -132,10 +137,10 @@ class _Search:
 
     def run(self) -> Plan | PreemptionNo:
         """Tries each rule alone, in the order of the registry, then all rules together."""
-        ask = self._ask
         # 1. Cases in which no victim helps.
+        ask = self._ask
         app = ask.app
-        if not app.counted and not app.independent and any(_is_full(ledger) for ledger in app.ledgers):
+        if not app.counted and not app.independent and any(ledger.is_full for ledger in app.ledgers):
             return PreemptionNo.LIMIT
         gang = ask.app.gang
         if gang is not None and gang.waits_for_room and self._cluster.room.lacking_room(ask.app) is not None:
@@ -150,6 +155,7 @@ class _Search:
         no = self._known.noes.get(alike)
         if no is not None:
             return no
+        self._known.searches += 1
         # 3. The leaves from which each rule lets the ask take.
         over = [ledger for ledger, _ in self._over]
         reaches = [rule.reach(ask, self._known.underway, over) for rule in registry.ask_rules()]
@@ -176,9 +182,10 @@ class _Search:
         ask, app = self._ask, self._ask.app
         if ask.refusals is not None:
             return (ask,)  # like no other ask: the RM refused nodes for it
-        # (By PRIORITY, the application's own allocations are no victims: an ask of one that holds some is like no
-        # other.)
-        own = app.app_id if app.allocations else ""
+        # (By PRIORITY, the application's own allocations are no victims: an ask of one that holds lower priorities is
+        # like no other.)
+        single = app.lowest_held < ask.priority or (registry.looks_at_every_own() and app.allocations)
+        own = app.app_id if single else ""
         return (app.queue, ask.shape, ask.priority, app.trackers, own, ask.reserved_node)
 
     def _node_with_room(self) -> Node | None:
@@ -202,6 +209,8 @@ class _Search:
 
     def _classes(self, branch: Branch) -> list[Class]:
         most = branch.priority_max
+        if most is not None and min(branch.leaf.held_priorities, default=most + 1) > most:
+            return []  # (looking up the leaf's allocations takes long)
         return sorted(rank for rank in self._known.victims(branch.leaf) if most is None or rank[2] <= most)
 
     def _why_not_enough(self, branches: list[Branch]) -> PreemptionNo:
@@ -498,7 +507,3 @@ def _together(stages: list[list[Branch]]) -> list[Branch]:
 
 def _order(entry: Entry) -> tuple[Any, ...]:
     return entry.order
-
-
-def _is_full(ledger: Ledger) -> bool:
-    return 0 < ledger.max_applications <= ledger.running_applications

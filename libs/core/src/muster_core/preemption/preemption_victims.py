@@ -183,6 +183,7 @@ class Known:
 
     :ivar opted_out: allocations that opted out may go too, last.
     :ivar noes: the negative results of searches, by kind of ask, for asks that are alike.
+    :ivar searches: how many searches there were.
     :ivar underway: earlier preemptions that are not finished.
     """
 
@@ -198,6 +199,7 @@ class Known:
         self._ranks: dict[Allocation, Class] = {}
         self.underway = Underway(state)
         self.noes: dict[tuple[object, ...], PreemptionNo] = {}
+        self.searches = 0
 
     def victims(self, leaf: Queue) -> ByClass:
         """The leaf's allocations that may go, by class and node id."""
@@ -307,6 +309,7 @@ def go_on(state: PartitionState, version: int, ask: Ask, released: list[Allocati
     if found is not None and found.version == version:
         found.version = state.version
         found.noes.clear()
+        found.searches = 0
         found.forget(released)
         for allocation in released:
             found.underway.take(allocation, ask)

@@ -25,6 +25,7 @@ class _Rules:
         self.for_required_nodes: list[RequiredNodeRule] = []
         self.for_queues: list[QueueRule] = []
         self.for_offers: list[OfferRule] = []
+        self.every_own = False
         for rule in rules:
             self.add(rule)
 
@@ -38,6 +39,7 @@ class _Rules:
         self.by_name[rule.name] = rule
         if isinstance(rule, AskRule):
             self.for_asks.append(rule)
+            self.every_own |= not getattr(rule, "own_lower_only", False)
         if isinstance(rule, RequiredNodeRule):
             self.for_required_nodes.append(rule)
         if isinstance(rule, QueueRule):
@@ -70,6 +72,11 @@ def rule_named(name: str) -> PreemptionRule | None:
 def ask_rules() -> list[AskRule]:
     """The rules for an ask that waits."""
     return _rules.for_asks
+
+
+def looks_at_every_own() -> bool:
+    """Whether an allocation of the asking application, of any priority, may change a rule's answer for an ask."""
+    return _rules.every_own
 
 
 def required_node_rules() -> list[RequiredNodeRule]:

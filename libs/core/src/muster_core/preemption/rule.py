@@ -102,6 +102,9 @@ class AskRule(PreemptionRule, Protocol):
 
     Asks of one leaf get the same reach if they share shape, priority, and limits of users and groups, and if their
     applications hold nothing. The search calls the rule once for all of them.
+
+    A rule with ``own_lower_only = True`` says more: of the asking application's own allocations, only those of lower
+    priorities than the ask's may change its answer. Then the search asks less often.
     """
 
     def reach(self, ask: Ask, underway: Underway, over: Iterable[Ledger]) -> Reach:

@@ -31,6 +31,7 @@ class Guarantee:
 
     name = NAME
     promises = Promises(opted_out_stay=True, daemons_stay=True, guarantees_kept=True)
+    own_lower_only = True
 
     def reach(self, ask: Ask, underway: Underway, over: Iterable[Ledger]) -> Reach:
         """Walks up to the fence, then down into every leaf with possible victims inside the fence.

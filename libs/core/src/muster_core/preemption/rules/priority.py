@@ -17,6 +17,7 @@ class Priority:
 
     name = "PRIORITY"
     promises = Promises(opted_out_stay=True, daemons_stay=True, guarantees_kept=False)
+    own_lower_only = True
 
     def reach(self, ask: Ask, underway: Underway, over: Iterable[Ledger]) -> Reach:
         """Returns the ask's own leaf, unless the leaf forbids it."""

@@ -1,0 +1,241 @@
+"""The groups of one waitlist that may preempt: since when each may, and which of them are alike.
+
+A search for victims gives the same answer for most groups of one list and one priority: they are *alike*, and one
+search answers for all of them. The others are *single*: their answers may differ, so each is looked at for itself. A
+group that comes or goes costs O(log n). So a list of 10,000 groups costs nothing while nothing changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+from typing import Any
+
+from sortedcontainers import SortedList
+
+from muster_core.model.application import Ask, AskGroup
+from muster_core.model.queue import Waitlist
+from muster_core.model.reasons import PreemptionNo
+
+# The interval between two turns of a waitlist (YuniKorn's interval between preemption checks of an ask).
+RETRY_NS = 15 * 1_000_000_000
+
+
+class Rights:
+    """The groups of one waitlist whose asks may preempt.
+
+    :ivar lines: by priority, the groups that are alike: (when the first ask was created, its submission, group), the
+        oldest first.
+    :ivar single: the groups that are single.
+    """
+
+    __slots__ = ("_every_own", "_keys", "_old_ns", "_phases", "lines", "single")
+
+    def __init__(self, *, every_own: bool) -> None:
+        """:param every_own: a rule looks at all allocations of the asking application, not only at lower priorities."""
+        self._every_own = every_own
+        self.lines: dict[int, Any] = {}
+        self.single: dict[AskGroup, None] = {}
+        self._keys: dict[AskGroup, tuple[int, int]] = {}
+        # Of the first asks that were created until this time, when they were created, modulo the interval of turns.
+        self._old_ns = 0
+        self._phases: Any = SortedList()
+
+    def add(self, group: AskGroup) -> None:
+        """Adds a group that was parked."""
+        if not group.preempts:
+            return
+        if self._is_single(group):
+            self.single[group] = None
+            return
+        head = group.head()
+        assert head is not None, f"{group} has nothing that could wait"
+        created_ns, submission = head.created_ns, head.submission
+        self._keys[group] = (created_ns, submission)
+        line = self.lines.get(group.priority)
+        if line is None:
+            line = self.lines[group.priority] = SortedList()
+        line.add((created_ns, submission, group))
+        if created_ns <= self._old_ns:
+            self._phases.add(created_ns % RETRY_NS)
+
+    def remove(self, group: AskGroup) -> None:
+        """Removes a group that leaves the list, or changes its place there."""
+        key = self._keys.pop(group, None)
+        if key is None:
+            self.single.pop(group, None)
+            return
+        line = self.lines[group.priority]
+        line.remove((*key, group))
+        if not line:
+            del self.lines[group.priority]
+        if key[0] <= self._old_ns:
+            self._phases.remove(key[0] % RETRY_NS)
+
+    def review(self, group: AskGroup) -> None:
+        """Judges again whether a group on the list is single."""
+        self.remove(group)
+        self.add(group)
+
+    def settle(self) -> None:
+        """Judges again the groups that were single: the reason may be over."""
+        for group in list(self.single):
+            self.review(group)
+
+    def _is_single(self, group: AskGroup) -> bool:
+        """Whether a search for the group may have another answer than one for other groups of its priority."""
+        app, head = group.app, group.head()
+        return (
+            head is None
+            or head.preempts  # (its next ask asks)
+            or bool(head.reserved_node)
+            or head.refusals is not None
+            or app.gang is not None
+            or app.lowest_held < group.priority
+            or (self._every_own and bool(app.allocations))
+        )
+
+    def problem(self, groups: Iterable[AskGroup]) -> str:
+        """What is wrong here, if these are the groups on the list; "": nothing."""
+        alike: list[tuple[int, int, int, AskGroup]] = []
+        for group in groups:
+            if group.preempts and group not in self.single:
+                head = group.head()
+                if head is None or self._is_single(group):
+                    return f"{group} is not single"
+                alike.append((-group.priority, head.created_ns, head.submission, group))
+        alike.sort(key=lambda each: each[:3])
+        known = [(-priority, *entry) for priority in sorted(self.lines, reverse=True) for entry in self.lines[priority]]
+        if alike != known or len(self._keys) != len(known) or not all(self.lines.values()):
+            return f"{known} may preempt, should be {alike}"
+        phases = sorted(created_ns % RETRY_NS for _, created_ns, _, _ in alike if created_ns <= self._old_ns)
+        return "" if phases == list(self._phases) else f"turns at {self._phases}, should be {phases}"
+
+    def is_alike(self, group: AskGroup) -> bool:
+        """Whether the group is on the list and is not single."""
+        return group in self._keys
+
+    # ---- times of groups that are alike ------------------------------------------------------------------------------
+
+    def first_ns(self) -> int | None:
+        """When the oldest first ask was created; None: there is no group that is alike to others."""
+        return min((line[0][0] for line in self.lines.values()), default=None)
+
+    def next_after(self, after_ns: int) -> int | None:
+        """When the next first ask was created; None: all were until then."""
+        found = None
+        for line in self.lines.values():
+            place = line.bisect_left((after_ns + 1,))
+            if place < len(line) and (found is None or line[place][0] < found):
+                found = line[place][0]
+        return found
+
+    def next_turn(self, after_ns: int) -> int | None:
+        """The first time after this one that is a whole multiple of the interval after a first ask was created. (The
+        creation itself counts, too.)
+        """
+        self._move(after_ns)
+        found = self.next_after(after_ns)
+        if self._phases:
+            phase = after_ns % RETRY_NS
+            place = self._phases.bisect_right(phase)
+            wait_ns = self._phases[place] - phase if place < len(self._phases) else self._phases[0] + RETRY_NS - phase
+            if found is None or after_ns + wait_ns < found:
+                found = after_ns + wait_ns
+        return found
+
+    def _move(self, old_ns: int) -> None:
+        before, self._old_ns = self._old_ns, old_ns
+        for line in self.lines.values():
+            for created_ns, *_ in line.irange((min(before, old_ns) + 1,), (max(before, old_ns) + 1,)):
+                if old_ns > before:
+                    self._phases.add(created_ns % RETRY_NS)
+                else:
+                    self._phases.remove(created_ns % RETRY_NS)
+
+
+class Noes:
+    """Why preemption helps no group of one list, by kind of group, as long as nothing changes.
+
+    Groups of one kind get the same answer. Groups that are alike, of one priority, are a kind; so is each single group.
+    While a limit of running applications is reached, groups whose applications run already are another kind than the
+    others.
+    """
+
+    __slots__ = ("_full", "_known", "_latest_ns", "_rights", "_waitlist")
+
+    def __init__(self, waitlist: Waitlist, rights: Rights, now_ns: int) -> None:
+        self._waitlist = waitlist
+        self._rights = rights
+        self._latest_ns = now_ns - waitlist.leaf.policy.preemption_delay_ns
+        self._full = any(ledger.is_full for ledger in (*waitlist.trackers, *waitlist.leaf.ancestry))
+        self._known: dict[object, PreemptionNo] = {}
+
+    def one_of_each(self) -> list[AskGroup]:
+        """One group of each kind whose asks may preempt now: the first of the list, if it may, else an old one."""
+        groups, rights = self._waitlist.groups, self._rights
+        found: dict[object, AskGroup] = {}
+        if groups and groups[0][-1].preempts and self.asking(groups[0][-1]) is not None:
+            found[self._kind(groups[0][-1])] = groups[0][-1]
+        for priority in sorted(rights.lines, reverse=True):
+            for created_ns, _, group in rights.lines[priority]:
+                if created_ns > self._latest_ns:
+                    break
+                found.setdefault(self._kind(group), group)
+                if not self._full:
+                    break
+        singles = [group for group in rights.single if self.asking(group) is not None]
+        return list(found.values()) + [group for group in singles if group not in found]
+
+    def next_groups(self, had_theirs: Container[AskGroup], most: int) -> list[AskGroup]:
+        """The next groups in the order of the list, with up to ``most`` whose asks may preempt now."""
+        found: list[AskGroup] = []
+        for *_, group in self._waitlist.groups:
+            if group.preempts and group not in had_theirs:
+                found.append(group)
+                most -= self.asking(group) is not None
+                if not most:
+                    break
+        return found
+
+    def asking(self, group: AskGroup) -> Ask | None:
+        """The ask of the group that may preempt now; None: there is none."""
+        asking = not_yet_preempting(group)
+        return asking if asking is not None and asking.created_ns <= self._latest_ns else None
+
+    def _kind(self, group: AskGroup) -> object:
+        if not self._rights.is_alike(group):
+            return group
+        return (group.priority, not self._full or group.app.counted or group.app.independent)
+
+    def of(self, group: AskGroup) -> PreemptionNo | None:
+        """The answer for the group's kind; None: it is not known."""
+        return self._known.get(self._kind(group)) if self._known else None
+
+    def add(self, group: AskGroup, no: PreemptionNo) -> None:
+        """Takes an answer for the group's kind."""
+        self._known[self._kind(group)] = no
+
+    def clear(self) -> None:
+        """Forgets the answers: something changes."""
+        self._known.clear()
+
+    def last(self, had_theirs: Container[AskGroup]) -> PreemptionNo | None:
+        """The answer for the last group that has not had its turn; None: there is none."""
+        for *_, group in reversed(self._waitlist.groups) if self._known else ():
+            if group.preempts and group not in had_theirs and self.asking(group) is not None:
+                return self.of(group)
+        return None
+
+
+def not_yet_preempting(group: AskGroup) -> Ask | None:
+    """The oldest ask of the group for which no victims were chosen yet; None: there is none."""
+    best: tuple[int, int, Ask] | None = None
+    head = group.head()
+    if head is not None and not head.preempts:
+        return head
+    for created_ns, submission, _, ask in group.heap:
+        if ask.group is group and not ask.gone and not ask.preempts and ask.pending > 0:
+            place = (created_ns, submission, ask)
+            if best is None or place[:2] < best[:2]:
+                best = place
+    return None if best is None else best[2]

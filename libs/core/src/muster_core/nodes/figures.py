@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -127,6 +128,9 @@ class NodeFigures:
                 continue
             left = free - saturated(wanted.get(number, 0))
             scores += np.divide(left, free, out=np.zeros(len(rows)), where=(free > 0) & (left > 0))
+        if most == 1:
+            best: Iterable[Node] = map(self._nodes.__getitem__, rows[scores == scores.min()])
+            return [min(best, key=attrgetter("index_key"))]  # (nodes in the index have a key)
         last = np.partition(scores, most - 1)[most - 1] if most < len(rows) else scores.max()
         found = [(scores[place], self._nodes[rows[place]]) for place in np.flatnonzero(scores <= last)]
         return [node for _, node in heapq.nsmallest(most, found, key=_score_and_place)]
@@ -193,4 +197,4 @@ class NodeFigures:
 
 
 def _score_and_place(scored: tuple[float, Node]) -> tuple[float, Any]:
-    return scored[0], scored[1].index_key  # (nodes in the index have a key)
+    return scored[0], scored[1].index_key

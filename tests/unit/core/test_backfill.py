@@ -258,7 +258,7 @@ def test_no_reservation_is_ever_due_later_because_of_backfill(mode: str) -> None
     assert sum(_live(mode, seed) for seed in range(4)) > 20
 
 
-@pytest.mark.source  # it replaces a part of the core
+@pytest.mark.source  # it replaces what an ask declares
 def test_the_law_notices_what_runs_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     """The core believes that asks run for a tenth of what they declare."""
     monkeypatch.setattr(backfill, "declared_ms", lambda ask: ask.demand.execution_timeout_ms // 10)

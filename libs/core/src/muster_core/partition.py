@@ -98,7 +98,8 @@ class Partition(PartitionState):
         self.notifications = Notifications(self)
         self.room = GangRoom(self)
         lines = TurnLines()
-        self.waiting = Waiting(self, notifications=self.notifications, room=self.room, lines=lines)
+        backfill = Backfill(self)
+        self.waiting = Waiting(self, notifications=self.notifications, room=self.room, lines=lines, backfill=backfill)
         self.node_books = NodeBooks(self, figures=self.figures, waiting=self.waiting)
         self.books = Books(self, waiting=self.waiting, node_books=self.node_books)
         self.fair_shares = FairShares(self, waiting=self.waiting)
@@ -180,6 +181,7 @@ class Partition(PartitionState):
             questions=self.questions,
             limit_checks=self.limit_checks,
             cluster=self.cluster,
+            backfill=backfill,
         )
         self.cycle = Cycle(
             self,
@@ -192,7 +194,7 @@ class Partition(PartitionState):
             questions=self.questions,
             limit_checks=self.limit_checks,
             placing=self.placing,
-            backfill=Backfill(self),
+            backfill=backfill,
             long_wait=self.long_wait,
         )
         self.recovery = Recovery(

@@ -17,24 +17,31 @@ of an RM that answers predicates.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from muster_core.config.config import BACKFILL_EASY, BACKFILL_OFF
 from muster_core.config.properties import duration_text
 from muster_core.model.allocation import Backfilled
-from muster_core.model.resources import add, fits
+from muster_core.model.reasons import Reason, ReasonCode
+from muster_core.model.resources import Shape, add, fits
+from muster_core.model.wait_points import DURATION_FROM
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
-    from muster_core.model.application import Allocation, Application, Ask
+    from muster_core.model.application import Allocation, Application, Ask, AskGroup
     from muster_core.model.node import Node
     from muster_core.model.partition_state import PartitionState
+    from muster_core.model.queue import Waitlist
 
 _MS_NS = 1_000_000
 
 NO_DURATION = "it declares no execution time-out, so it is not backfilled there"
 NOT_DUE = "it is not known when these are due, so nothing is backfilled there"
+OF_GANGS = "members of gangs are not backfilled there"
+_TOO_LONG = "would last until after these are due"
+_EVER_MS = (1 << 62) - 1
 
 
 class Backfill:
@@ -76,15 +83,53 @@ class Backfill:
 
     def why_not(self, ask: Ask, now_ns: int) -> str:
         """Why an ask is not backfilled, although reserved nodes have room: a clause for people."""
-        duration_ms = declared_ms(ask)
-        if duration_ms <= 0:
+        if declared_ms(ask) <= 0:
             return NO_DURATION
         if ask.app.gang is not None:
-            return "members of gangs are not backfilled there"
+            return OF_GANGS
         for node, kept in self._open():
             if fits(ask.demand.shape.items, node.available) and due_of(node, kept, now_ns) is not None:
-                return f"its {duration_text(duration_ms * _MS_NS)} would last until after these are due"
+                return _too_long(ask)
         return NOT_DUE
+
+    def longest_ms(self, shape: Shape, now_ns: int) -> int:
+        """How long an ask of this shape may last at the most to be backfilled now; 0: none is."""
+        easy = self._state.config.backfill == BACKFILL_EASY
+        longest_ms = 0
+        for node, kept in self._open():
+            if fits(shape.items, node.available) and (due := due_of(node, kept, now_ns)) is not None:
+                due_ns, left = due
+                beside = easy and fits(shape.items, left)
+                longest_ms = max(longest_ms, _EVER_MS if beside else (due_ns - now_ns) // _MS_NS)
+        return longest_ms
+
+    def explained(self, reason: Reason, ask: Ask | None, now_ns: int) -> Reason:
+        """The reason with why the ask is not backfilled, if reserved nodes have room."""
+        if not self.on or ask is None or reason.code is not ReasonCode.RESERVED_FOR_OTHERS:
+            return reason
+        return replace(reason, said=self.why_not(ask, now_ns))
+
+    def shared(self, reason: Reason, waitlist: Waitlist, now_ns: int) -> Reason:
+        """The reason for which a list is refused together with another one, whose duration is another."""
+        if waitlist.apart < DURATION_FROM or reason.code is not ReasonCode.RESERVED_FOR_OTHERS:
+            return reason
+        group: AskGroup = waitlist.groups[0][-1]
+        ask = group.head()
+        if ask is None or reason.said == NOT_DUE:
+            return reason
+        if ask.app.gang is not None or not reason.said.endswith(_TOO_LONG):
+            return self.explained(reason, ask, now_ns)
+        return replace(reason, said=_too_long(ask))
+
+    @staticmethod
+    def is_uneven(waitlist: Waitlist, reason: Reason) -> bool:
+        """A list was refused: whether lists of its bench, with other durations, may have another reason until now."""
+        bench = waitlist.bench
+        if bench is None or bench.durations is None:
+            return False
+        uneven = bench.uneven or (bench.last is not None and not _alike(bench.last, reason))
+        bench.last, bench.uneven = reason, uneven and waitlist.relay is not waitlist.wait_point
+        return uneven
 
     def _open(self) -> Iterator[tuple[Node, Ask]]:
         """The reserved nodes on which something may be backfilled, with the ask of the reservation."""
@@ -93,6 +138,17 @@ class Backfill:
                 (kept,) = node.reservations
                 if not kept.demand.required_node:
                     yield node, kept
+
+
+def _alike(one: Reason, other: Reason) -> bool:
+    """Whether two reasons are the same, or would be for one duration."""
+    if one.said.endswith(_TOO_LONG) and other.said.endswith(_TOO_LONG):
+        return replace(one, said="").same_as(replace(other, said=""))
+    return one.same_as(other)
+
+
+def _too_long(ask: Ask) -> str:
+    return f"its {duration_text(declared_ms(ask) * _MS_NS)} {_TOO_LONG}"
 
 
 def due_of(node: Node, kept: Ask, now_ns: int) -> tuple[int, list[int]] | None:
@@ -114,6 +170,18 @@ def due_of(node: Node, kept: Ask, now_ns: int) -> tuple[int, list[int]] | None:
     for number, value in items:
         free[number] -= value
     return due_ns, free
+
+
+def due_first(nodes: Iterable[Node], ask: Ask, now_ns: int) -> Node:
+    """The node on which a reservation for the ask would be due first; of equal nodes, the first one."""
+    best: Node | None = None
+    best_ns: int | None = None
+    for node in nodes:
+        due = due_of(node, ask, now_ns)
+        if best is None or (due is not None and (best_ns is None or due[0] < best_ns)):
+            best, best_ns = node, None if due is None else due[0]
+    assert best is not None, "no node to choose from"
+    return best
 
 
 def end_of(held: Allocation, now_ns: int) -> int | None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from muster_core.config.properties import duration_text
-from muster_core.model.application import ALONE_FROM, DURATION_FROM, Application, Ask, AskGroup
+from muster_core.model.application import Application, Ask, AskGroup
 from muster_core.model.node import Node
 from muster_core.model.outcome import Outcome
 from muster_core.model.reasons import Reason, ReasonCode
 from muster_core.model.resources import fits
+from muster_core.model.wait_points import ALONE_FROM, DURATION_FROM, placed
 
 if TYPE_CHECKING:
     from muster_core.allocation.backfill import Backfill
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from muster_core.allocation.waiting import Waiting
     from muster_core.gangs.gangs import Gangs
     from muster_core.model.partition_state import PartitionState
+    from muster_core.model.queue import Waitlist
     from muster_core.nodes.figures import NodeFigures
     from muster_core.predicates.questions import Questions
     from muster_core.queues.queue_tree import QueueTree
@@ -142,7 +143,7 @@ class Cycle:
         #    first, in the next pass.)
         if not self._waiting.has_wakeups:
             self._long_wait.parked(out, now_ns, all_tried=all_tried)
-            self._long_wait.run(out, now_ns)
+            self._long_wait.run(out, now_ns, all_tried=all_tried)
         # 10. If nodes changed, the reason of an ask may change, even if the ask still fits nowhere.
         if self._explained_version != state.capacity_version:
             self._explained_version = state.capacity_version
@@ -152,7 +153,7 @@ class Cycle:
                     # Otherwise its reason may be a refusal by the RM.
                     if not waitlist.apart or waitlist.apart > ALONE_FROM:
                         head = waitlist.groups[0][-1].head() if waitlist.groups else None
-                        self._waiting.note(waitlist, self._with_backfill(reason, head, now_ns), out, now_ns)
+                        self._waiting.note(waitlist, self._backfill.explained(reason, head, now_ns), out, now_ns)
         # 11. Events for people: asks whose obstacle changed.
         if self._notifications.waiting:
             self._notifications.run(out, now_ns)
@@ -217,8 +218,12 @@ class Cycle:
             wait_point = waiting.required_wait_point(group.required_node)
             waiting.park(group, wait_point, refused or self._required_node_reason(group), out, now_ns)
         else:
-            reason = refused or self._with_backfill(self._figures.reason(group.shape), head, now_ns)
+            reason = refused or self._backfill.explained(self._figures.reason(group.shape), head, now_ns)
+            waitlist = self._woken_for_all(group)
+            place = placed(waitlist, waiting.wait_key(group)) if waitlist is not None else ()
             waiting.park(group, waiting.no_node, reason, out, now_ns)
+            if waitlist is not None:
+                self._wake_shorter(waitlist, place, now_ns)
 
     # ---- backfill --------------------------------------------------------------------------------------------------
 
@@ -228,8 +233,26 @@ class Cycle:
         for node in self._waiting.gained_reserved:
             for shape in no_node.fitting([node.available]):
                 for bench in no_node.benches(shape):
-                    if next(iter(bench.lists)).apart >= DURATION_FROM:
+                    if bench.durations is not None and not bench.moving:
                         self._waiting.wake_bench(bench, no_node)
+
+    def _woken_for_all(self, group: AskGroup) -> Waitlist | None:
+        """The group's list, if it was woken for all that wait for the same, and its asks may be backfilled."""
+        if group.apart < DURATION_FROM or not self._backfill.on or self._questions.predicates:
+            return None
+        waitlist = group.app.queue.waitlists.get(group.wait_key)
+        return waitlist if waitlist is not None and waitlist.relay is not None else None
+
+    def _wake_shorter(self, waitlist: Waitlist, place: tuple[Any, ...], now_ns: int) -> bool:
+        """No node is open to the lists of the bench. Wakes the first behind the place that may be backfilled. Returns
+        whether there is one.
+        """
+        bench = self._waiting.no_node.bench_of(waitlist)
+        if bench is None:
+            return False
+        bench.moving = waitlist.relay is not None
+        longest_ms = self._backfill.longest_ms(waitlist.shape, now_ns)
+        return longest_ms > 0 and self._waiting.wake_within(bench, longest_ms, place)
 
     def _backfilled(self, ask: Ask, group: AskGroup, out: Outcome, now_ns: int) -> bool:
         """Places the ask on a reserved node, if it surely ends before the reservation is due."""
@@ -237,17 +260,23 @@ class Cycle:
         if found is None:
             return False
         node, by = found
+        waiting, waitlist = self._waiting, self._woken_for_all(group)
+        place: tuple[Any, ...] = ()
+        if waitlist is not None and waitlist.relay is waiting.no_node:  # (elsewhere, the next may find an open node)
+            waitlist.relay, place = None, placed(waitlist, waiting.wait_key(group))
+        else:
+            waitlist = None
         self._placing.allocate(ask, group, node, out, now_ns, backfilled=by)
+        if waitlist is not None:
+            waitlist.relay = waiting.no_node if waiting.parking.tried(waitlist) is not None else None
+            if not self._wake_shorter(waitlist, place, now_ns) and waitlist.relay is None:
+                bench = waiting.no_node.bench_of(waitlist)
+                if bench is not None:  # a last one is refused, because the reason of all may be another one now
+                    waiting.wake_bench(bench, waiting.no_node)
         due, runs = duration_text(by.due_ns - now_ns), duration_text(by.end_ns - now_ns)
         said = f"Backfilled on node {node.node_id} for up to {runs}: reserved for {by.key} of {by.app_id}, due in {due}"
         out.tell_people(ask.key, ask.app.app_id, ask.shape, said, now_ns)
         return True
-
-    def _with_backfill(self, reason: Reason, ask: Ask | None, now_ns: int) -> Reason:
-        """The reason with why an ask is not backfilled, if reserved nodes have room."""
-        if not self._backfill.on or ask is None or reason.code is not ReasonCode.RESERVED_FOR_OTHERS:
-            return reason
-        return replace(reason, said=self._backfill.why_not(ask, now_ns))
 
     # ---- limits and reasons ----------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from muster_core.allocation.backfill import due_first
 from muster_core.allocation.rights import RETRY_NS, Noes, Rights, not_yet_preempting
 from muster_core.model.application import Ask, AskGroup
 from muster_core.model.outcome import Outcome, TooSmallCluster
@@ -25,6 +26,7 @@ from muster_core.preemption import preemption, registry
 from muster_core.preemption.plan import Plan
 
 if TYPE_CHECKING:
+    from muster_core.allocation.backfill import Backfill
     from muster_core.allocation.limit_checks import LimitChecks
     from muster_core.allocation.notifications import Notifications
     from muster_core.allocation.releases import Releases
@@ -40,6 +42,8 @@ TURNS_MAX = 100
 PREEMPTIONS_PER_LEAF_MAX = 10
 # Searches for victims in one cycle: in a large cluster each may take tens of milliseconds, while requests wait.
 SEARCHES_MAX = 20
+# Where asks are backfilled, the node to reserve is the one of so many that is due first.
+NODES_COMPARED = 100
 # How long asks are collected before the RM gets a message that the cluster is too small for them.
 REPORT_NS = 1_000_000_000
 
@@ -59,6 +63,7 @@ class LongWait:
         questions: Questions,
         limit_checks: LimitChecks,
         cluster: Cluster,
+        backfill: Backfill,
     ) -> None:
         self._state = state
         self._figures = figures
@@ -69,6 +74,7 @@ class LongWait:
         self._questions = questions
         self._limit_checks = limit_checks
         self._cluster = cluster
+        self._backfill = backfill
         # The waitlists that have their turn now; by waitlist, the groups that were handled in this turn.
         self._due: dict[Waitlist, dict[AskGroup, None]] = {}
         self._idle: dict[Waitlist, None] = {}
@@ -126,6 +132,8 @@ class LongWait:
             waitlist.tried = True
             if waitlist in self._waiting.parking.unreported and waitlist.wait_point is self._waiting.no_node:
                 self._unreported[waitlist] = None
+        if all_tried and self._waiting.no_node.moved:
+            self._lead(now_ns)
         if self._idle_version != state.version:
             self._unreported |= self._limited
             self._limited.clear()
@@ -146,6 +154,19 @@ class LongWait:
             for waitlist in self._resumed:
                 waitlist.seen_ns = 0
             self._resumed.clear()
+
+    def _lead(self, now_ns: int) -> None:
+        """Requests turns for lists that are now the first of those that reserve as if they were one."""
+        no_node = self._waiting.no_node
+        for party in no_node.moved:
+            first = party.first()
+            if first is None or no_node.fronts.get(party.key) is first:
+                continue
+            no_node.fronts[party.key] = first
+            first.tried = False
+            self._ask(first, self._rights_of_first(first), now_ns)
+            first.tried = True
+        no_node.moved.clear()
 
     def stuck(self, group: AskGroup, now_ns: int) -> None:
         """Placeholders could make room for these asks, but the asks fit on no node (the gang design: this triggers
@@ -231,6 +252,8 @@ class LongWait:
     def _may_reserve(self, waitlist: Waitlist, head: Ask) -> bool:
         if head.reserved_node or waitlist.reason is None:
             return False
+        if waitlist.party is not None and waitlist.party.first() is not waitlist:
+            return False
         if waitlist.required_node:
             refused = self._questions.refused(head)
             return waitlist.required_node in self._state.nodes and waitlist.required_node not in refused
@@ -242,14 +265,17 @@ class LongWait:
 
     # ---- turns -----------------------------------------------------------------------------------------------------
 
-    def run(self, out: Outcome, now_ns: int) -> None:
-        """Gives a turn to each waitlist that is due."""
+    def run(self, out: Outcome, now_ns: int, *, all_tried: bool) -> None:
+        """Gives a turn to each waitlist that is due.
+
+        :param all_tried: the search tried everything that was ready.
+        """
         if self._due:
-            self._give_turns(out, now_ns)
+            self._give_turns(out, now_ns, all_tried=all_tried)
         if self.report_ns and now_ns >= self.report_ns:
             self._report(out, now_ns)
 
-    def _give_turns(self, out: Outcome, now_ns: int) -> None:
+    def _give_turns(self, out: Outcome, now_ns: int, *, all_tried: bool) -> None:
         state = self._state
         attempts: dict[str, int] = {}
         due = sorted(self._due, key=_most_urgent)
@@ -261,8 +287,8 @@ class LongWait:
             had_theirs = self._due.pop(waitlist)
             if waitlist.gone:
                 continue
-            if not waitlist.holds:  # the budget ran out before it was tried
-                self._due[waitlist] = had_theirs
+            if not waitlist.holds or (waitlist.party is not None and not all_tried):
+                self._due[waitlist] = had_theirs  # the budget ran out before it was tried
                 continue
             head = self._begin_turn(waitlist, out, now_ns)
             if head is not None and waitlist.required_node:
@@ -326,10 +352,13 @@ class LongWait:
                 self._reservations.unreserve(other, out, now_ns)
             self._reservations.reserve(head, node, out, now_ns)
         elif now_ns >= head.created_ns + state.config.reservation.delay_ns:
-            best = self._figures.best_to_keep(head.shape, self._questions.not_to_keep(head))
-            if best is not None and self._questions.predicates:
-                self._questions.reserve(head, best, out, now_ns)
-            elif best is not None:
+            timed = self._backfill.on and not self._questions.predicates
+            most = NODES_COMPARED if timed else 1
+            found = self._figures.best_to_keep(head.shape, self._questions.not_to_keep(head), most)
+            if found and self._questions.predicates:
+                self._questions.reserve(head, found[0], out, now_ns)
+            elif found:
+                best = due_first(found, head, now_ns) if timed else found[0]
                 self._reservations.reserve(head, best, out, now_ns)
 
     def reservation_timed_out(self, ask: Ask, out: Outcome, now_ns: int) -> None:

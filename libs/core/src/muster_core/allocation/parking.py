@@ -36,7 +36,7 @@ class Parking:
         if self.rights and (rights := self.rights.get(waitlist)) is not None:
             rights.add(group)
         if waitlist.bench is not None and waitlist.groups[0][-1] is group:
-            waitlist.bench.push(waitlist)
+            waitlist.place_again()
 
     def unpark(self, waitlist: Waitlist, group: AskGroup) -> None:
         """Takes a group off the list."""
@@ -48,8 +48,13 @@ class Parking:
         self.reported(waitlist, group)
         if self.rights and (rights := self.rights.get(waitlist)) is not None:
             rights.remove(group)
-        if was_first and waitlist.bench is not None:
-            waitlist.bench.push(waitlist)
+        if was_first:
+            waitlist.place_again()
+
+    def tried(self, waitlist: Waitlist) -> AskGroup | None:
+        """The list's group that was woken last, if it is still being tried."""
+        awake = self.awake.get(waitlist)
+        return awake if awake is not None and awake.ready_key is not None and awake.head() is not None else None
 
     def forget(self, waitlist: Waitlist) -> None:
         """Forgets a list that was removed."""

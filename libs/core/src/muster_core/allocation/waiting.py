@@ -21,12 +21,13 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from muster_core.allocation import whole_reasons
 from muster_core.allocation.maxima import MAXIMA, maximum_of
 from muster_core.allocation.parking import Parking
 from muster_core.model.application import Application, AskGroup
 from muster_core.model.node import Node
 from muster_core.model.outcome import Change, EventType, Outcome
-from muster_core.model.past import PAST_KEPT, Past, begun, ended, followed
+from muster_core.model.past import Past, ended, followed
 from muster_core.model.queue import Ledger, Queue, Tracker, Waitlist
 from muster_core.model.reasons import Reason
 from muster_core.model.resources import Shape
@@ -35,6 +36,7 @@ from muster_core.model.wait_points import Bench, GangLines, WaitPoint
 from muster_core.queues import ordering
 
 if TYPE_CHECKING:
+    from muster_core.allocation.backfill import Backfill
     from muster_core.allocation.notifications import Notifications
     from muster_core.gangs.room import GangRoom
     from muster_core.model.partition_state import PartitionState
@@ -59,14 +61,21 @@ class Waiting:
     """
 
     def __init__(
-        self, state: PartitionState, *, notifications: Notifications, room: GangRoom, lines: TurnLines
+        self,
+        state: PartitionState,
+        *,
+        notifications: Notifications,
+        room: GangRoom,
+        lines: TurnLines,
+        backfill: Backfill,
     ) -> None:
         self._state = state
+        self._backfill = backfill
         self._notifications = notifications
         self._room_for = room.room_for
         self._lines = lines
         self.parking = Parking()
-        self.no_node: WaitPoint[Waitlist] = WaitPoint()
+        self.no_node: WaitPoint[Waitlist] = WaitPoint(parties=True)
         self.required: dict[str, WaitPoint[Waitlist]] = {}
         self.turns: WaitPoint[Waitlist] = WaitPoint()
         self.waiting_gangs: dict[Ledger, dict[Queue, GangLines[Application]]] = {}
@@ -241,6 +250,7 @@ class Waiting:
         changed = self.note(waitlist, reason, out, now_ns)
         if self._notifications.wanted:
             self._notifications.parked(group, waitlist.reason)
+        changed = self._backfill.is_uneven(waitlist, reason) or changed
         if waitlist.relay is not None:
             self._tell_bench(waitlist, wait_point, reason if changed else None, out, now_ns)
         self.refresh_app(app)
@@ -269,7 +279,7 @@ class Waiting:
                 waiting.register(wait_point)
                 self.parked[waiting.groups[0][-1]] = None
             if other is not None:
-                self.note(waiting, other, out, now_ns)
+                self.note(waiting, self._backfill.shared(other, waiting, now_ns), out, now_ns)
 
     def join(self, group: AskGroup, waitlist: Waitlist) -> None:
         """Parks the group without a try: it waits for the same reason as its list."""
@@ -311,9 +321,8 @@ class Waiting:
             if waitlist.bench.moving:
                 self._wake_list(waitlist)
             return
-        awake = self.parking.awake.get(waitlist)
-        tried = awake is not None and awake.ready_key is not None and awake.head() is not None
-        if awake is not None and tried and waitlist.groups and waitlist.groups[0][:-1] < self.wait_key(awake):
+        tried = self.parking.tried(waitlist)
+        if tried is not None and waitlist.groups and waitlist.groups[0][:-1] < self.wait_key(tried):
             self._wake_first(waitlist)
 
     def note(self, waitlist: Waitlist, reason: Reason, out: Outcome, now_ns: int) -> bool:
@@ -346,6 +355,7 @@ class Waiting:
         waitlist.register(None)
         del waitlist.leaf.waitlists[waitlist.key]
         self.parking.forget(waitlist)
+        self.no_node.forget(waitlist)
         waitlist.gone = True
         self.found_no_node.discard(waitlist.shape)  # (Unused shapes, and nodes that never existed, are not kept.)
         if not self.required.get(waitlist.required_node, True):
@@ -468,6 +478,16 @@ class Waiting:
                 return
             first.relay = None  # (none of it can be tried now, so it can tell the rest nothing)
 
+    def wake_within(self, bench: Bench[Waitlist], most_ms: int, place: tuple[Any, ...]) -> bool:
+        """Wakes the first list of the bench behind the place whose asks last for at most so long, if there is one."""
+        while (first := bench.first_within(most_ms, place)) is not None:
+            bench.moving = True
+            first.relay = self.no_node
+            if self._wake_list(first):
+                return True
+            first.relay = None
+        return False
+
     def _wake_list(self, waitlist: Waitlist) -> bool:
         waitlist.register(None)
         self._in_flight[waitlist] = None
@@ -536,7 +556,7 @@ class Waiting:
             if app.reason is None or MAXIMA.get(app.reason.code) is not held_by:
                 self.may_run(app, out, now_ns)
                 out.track(EventType.APP, Change.NONE, held_by.cannot_run, app.app_id, now_ns=now_ns)
-            self._begin(app, reason, now_ns)
+            whole_reasons.begin(app, reason, now_ns)
             out.touch(app, self._state.name)
         self._wait(app, ledger, out, whole=False)
         self._wake_apps(app, but=ledger)
@@ -546,33 +566,11 @@ class Waiting:
         """Lets the whole application wait at a ledger without room for its whole gang."""
         if not reason.same_as(app.reason):
             self.may_run(app, out, now_ns)
-            self._begin(app, reason, now_ns)
+            whole_reasons.begin(app, reason, now_ns)
             out.touch(app, self._state.name)
         self._wait(app, ledger, out, whole=True)
         self._wake_apps(app)
         self.wake_gangs_beside(app)  # (Here, too: it may have been woken, and others have taken a part of the room.)
-
-    @staticmethod
-    def _begin(app: Application, reason: Reason, now_ns: int) -> None:
-        """Records the reason of the whole application. The reasons of its single asks become its past."""
-        if app.reason is not None:
-            app.past, app.reason = followed(app.past, app.reason, reason, now_ns)
-            return
-        app.past, app.reason = begun(app.past, reason, now_ns)
-        found = list(app.past)
-        known = {(each.shape, each.reason.since_ns, each.until_ns) for each in found}
-        for group in app.groups.values():
-            waitlist = app.queue.waitlists.get(group.wait_key)
-            head = group.head()
-            if waitlist is not None and head is not None:
-                for each in ended(waitlist.past, waitlist.reason, now_ns):
-                    about = (group.shape, each.reason.since_ns, each.until_ns)
-                    if each.until_ns > head.created_ns and about not in known:
-                        known.add(about)
-                        found.append(each._replace(shape=group.shape))
-        if len(found) > len(app.past):
-            found.sort(key=lambda each: each.until_ns)
-            app.past = tuple(found[-PAST_KEPT:])
 
     def _wait(self, app: Application, ledger: Ledger, out: Outcome, *, whole: bool) -> None:
         app.waiting_at, app.waits_whole = ledger, whole

@@ -12,6 +12,7 @@ from muster_core.model.placeholders import FreePlaceholders
 from muster_core.model.reasons import Reason
 from muster_core.model.resources import Shape, Types, Vector
 from muster_core.model.states import AppState, GangPhase
+from muster_core.model.wait_points import ALONE_FROM, DURATION_FROM
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,10 +22,6 @@ if TYPE_CHECKING:
     from muster_core.model.queue import Ledger, Queue, Tracker, WaitKey
     from muster_core.model.refusals import Asked, Refusals
 
-# :attr:`Ask.apart` of asks whose proposals must be alone, for each scope. Smaller values are submission numbers.
-ALONE_FROM = 1 << 62
-# The same of asks that declare how long they run, for each duration in ms, where such asks may be backfilled.
-DURATION_FROM = 1 << 63
 _DURATION_MAX = (1 << 62) - 1
 # The last event for people about an ask, which is recorded (``notifications.py``): the ask does not fit in its queue,
 # or in the quota of its user or group; the RM refuses every node for it; preemption finds nothing on its required node.

@@ -73,6 +73,9 @@ class UsersList(Protocol):
     def bench(self) -> Any:
         """Its bench at its wait point; None: it is in flight."""
 
+    def place_again(self) -> None:
+        """Puts the list at its place where it waits."""
+
 
 class FairUse:
     """The decayed use of one user in one leaf.
@@ -218,8 +221,7 @@ class FairUses:
         """The user's use changed, or its part up to the horizon: moves what is the user's in the leaf to its place."""
         if self.measure(use):
             for waitlist in use.lists:
-                if waitlist.bench is not None:
-                    waitlist.bench.push(waitlist)
+                waitlist.place_again()
             self.place_line(use.user)
 
     def move_all(self) -> None:

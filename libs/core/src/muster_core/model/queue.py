@@ -13,7 +13,7 @@ from muster_core.config.properties import DEFAULT_POLICY
 from muster_core.model.reasons import Reason
 from muster_core.model.resources import UNLIMITED, Shape, Types, Vector
 from muster_core.model.states import QueueState
-from muster_core.model.wait_points import Bench, WaitPoint
+from muster_core.model.wait_points import DURATION_FROM, Bench, Party, WaitPoint
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -207,11 +207,13 @@ class Waitlist:
     stops the first one stops all. The list as a whole is registered at the wait point that refused it, and only its
     first group is tried when that wait point gains. While the group is tried, the list is *in flight*, registered
     nowhere. A success wakes the next group; a refusal registers the list at the wait point that refused. (An ask for
-    which the RM refused nodes is alone on a list: ``apart``.)
+    which the RM refused nodes is alone on a list, and asks of other durations are on other lists where such asks are
+    backfilled: ``apart``.)
 
     :ivar wait_point: where the list is registered (a ledger's ``blocked``, the partition's ``no_node``, a required
         node); None: in flight.
-    :ivar bench: the list's bench at that wait point.
+    :ivar bench: the list's bench at that wait point; ``party``: the lists with which it reserves as if they were one
+        (None: it reserves for itself).
     :ivar relay: the wait point that woke the list, until the other lists of its bench know the result.
     :ivar reason: the last reason; ``past``: the reasons before it (``past.py``).
     :ivar due_ns: when it may reserve or preempt because of a long wait; 0: no deadline is set.
@@ -227,6 +229,8 @@ class Waitlist:
         "groups",
         "key",
         "leaf",
+        "party",
+        "party_key",
         "past",
         "published",
         "reason",
@@ -243,9 +247,12 @@ class Waitlist:
         self.leaf = leaf
         self.key = key
         self.shape, self.trackers, self.required_node, self.apart = key
+        together = (not self.apart or self.apart >= DURATION_FROM) and leaf.ancestry[-1].backfills
+        self.party_key: tuple[Any, ...] | None = (leaf, *key[:-1]) if together else None
         self.groups: Any = SortedList()
         self.wait_point: WaitPoint[Waitlist] | None = None
         self.bench: Bench[Waitlist] | None = None
+        self.party: Party[Waitlist] | None = None
         self.relay: WaitPoint[Waitlist] | None = None
         self.reason: Reason | None = None
         self.past: Past = ()
@@ -279,8 +286,16 @@ class Waitlist:
             old.remove(self)
         self.wait_point = wait_point
         self.bench = wait_point.add(self) if wait_point is not None else None
+        self.party = wait_point.join_party(self) if wait_point is not None and self.party_key is not None else None
         if self.leaf.fair_uses is not None:
             self.leaf.fair_uses.registered(self)
+
+    def place_again(self) -> None:
+        """Puts the list at its place where it waits: its first group changed."""
+        if self.bench is not None:
+            self.bench.push(self)
+        if self.party is not None:
+            self.party.push(self)
 
     def __repr__(self) -> str:
         return f"Waitlist({self.leaf.path}, {self.shape.name})"

@@ -4,23 +4,35 @@ A wait point finds the shapes that fit into what it gained. The waitlists of one
 share a *bench*: a refusal for the first list is a refusal for all. So only the first one is woken. When that list has
 been served, or is stopped by a limit of its own (its user's), the next one is woken. So if 3,000 users wait there and
 room is gained, the cost grows with the allocations that become possible, not with the users.
+
+Where asks are backfilled, those that declare other durations are on other lists. These share a bench all the same,
+unless the leaf is in the order of decayed use: room on a node that nobody reserved does not depend on the duration, and
+on a reserved one a refusal for a list is a refusal for all that last as long or longer. They also share a *party*: only
+the first of them reserves a node, as if they were one list.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from sortedcontainers import SortedList
 
 from muster_core.model.resources import Shape, Vector, fits, saturated
 
+if TYPE_CHECKING:
+    from muster_core.model.reasons import Reason
+
 # This many shapes or more are compared in a matrix; for fewer, one by one is faster.
 SHAPES_MANY = 64
-# The limit of entries in a bench's heap beyond twice its lists.
+# The limit of entries in a line's heap beyond twice its lists.
 _HEAP_SPARE = 16
+# :attr:`Waiter.apart` of lists whose asks must be alone, for each scope. Smaller values are submission numbers.
+ALONE_FROM = 1 << 62
+# The same of lists whose asks declare how long they run, for each duration in ms, where such asks may be backfilled.
+DURATION_FROM = 1 << 63
 
 
 class Places(Protocol):
@@ -66,6 +78,10 @@ class Waiter(Protocol):
         """The user whose limits hold here, or ""."""
 
     @property
+    def party_key(self) -> tuple[Any, ...] | None:
+        """What lists have in common that reserve as if they were one; None: each list reserves for itself."""
+
+    @property
     def groups(self) -> Any:
         """Its groups in order."""
 
@@ -74,33 +90,25 @@ W = TypeVar("W", bound=Waiter)
 A = TypeVar("A")
 
 
-class Bench(Generic[W]):
-    """The lists of one leaf, shape and required node at one wait point, in the order in which the leaf tries them.
+class Line(Generic[W]):
+    """Lists of one leaf, in the order in which the leaf tries them."""
 
-    :ivar leaf: the leaf of the lists.
-    :ivar lists: the lists.
-    :ivar moving: one of the lists is being tried, and the next may follow: a list that is added now must not wait
-        behind it.
-    """
+    __slots__ = ("_heap", "_pushes", "lists")
 
-    __slots__ = ("_heap", "_pushes", "leaf", "lists", "moving")
-
-    def __init__(self, leaf: Leaf) -> None:
-        self.leaf = leaf
+    def __init__(self) -> None:
         self.lists: dict[W, None] = {}
-        self.moving = False
         # (key of the first group, push, list). An entry is valid while the list is here and still has that first group.
         self._heap: list[tuple[Any, int, W]] = []
         self._pushes = 0
 
     def push(self, waitlist: W) -> None:
-        """Puts a list into the heap: the list is new here, or its first group changed."""
+        """Puts a list at its place: the list is new here, or its first group changed."""
         if not waitlist.groups:
             return
         self._pushes += 1
-        heapq.heappush(self._heap, (_place(waitlist), self._pushes, waitlist))
+        heapq.heappush(self._heap, (place_of(waitlist), self._pushes, waitlist))
         if len(self._heap) > 2 * len(self.lists) + _HEAP_SPARE:
-            self._heap = [(_place(each), number, each) for number, each in enumerate(self.lists) if each.groups]
+            self._heap = [(place_of(each), number, each) for number, each in enumerate(self.lists) if each.groups]
             heapq.heapify(self._heap)
 
     def first(self) -> W | None:
@@ -108,15 +116,94 @@ class Bench(Generic[W]):
         heap = self._heap
         while heap:
             key, _, waitlist = heap[0]
-            if waitlist in self.lists and waitlist.groups and _place(waitlist) == key:
+            if waitlist in self.lists and waitlist.groups and place_of(waitlist) == key:
                 return waitlist
             heapq.heappop(heap)
         return None
 
 
-def _place(waitlist: Waiter) -> tuple[Any, ...]:
+class Party(Line[W]):
+    """Lists of which only the first reserves a node: they differ in the duration that their asks declare."""
+
+    __slots__ = ("_moved", "key")
+
+    def __init__(self, key: tuple[Any, ...], moved: dict[Party[W], None]) -> None:
+        super().__init__()
+        self.key = key
+        self._moved = moved
+
+    def push(self, waitlist: W) -> None:
+        super().push(waitlist)
+        self._moved[self] = None
+
+    def remove(self, waitlist: W) -> None:
+        """Removes a list."""
+        del self.lists[waitlist]
+        self._moved[self] = None
+
+
+class Bench(Line[W]):
+    """The lists of one leaf, shape and required node at one wait point, in the order in which the leaf tries them.
+
+    :ivar leaf: the leaf of the lists.
+    :ivar moving: one of the lists is being tried, and the next may follow: a list that is added now must not wait
+        behind it.
+    :ivar durations: the lists by the durations that their asks declare; None: these declare none.
+    :ivar last: the last reason that a list here was refused for; ``uneven``: some lists here may have another one.
+    """
+
+    __slots__ = ("_sorted", "durations", "last", "leaf", "moving", "uneven")
+
+    def __init__(self, leaf: Leaf, *, timed: bool) -> None:
+        super().__init__()
+        self.leaf = leaf
+        self.moving = False
+        self.durations: dict[int, dict[W, None]] | None = {} if timed else None
+        self._sorted: Any = SortedList() if timed else None
+        self.last: Reason | None = None
+        self.uneven = False
+
+    def add(self, waitlist: W) -> None:
+        """Adds a list."""
+        self.lists[waitlist] = None
+        if self.durations is not None:
+            if waitlist.apart not in self.durations:
+                self.durations[waitlist.apart] = {}
+                self._sorted.add(waitlist.apart)
+            self.durations[waitlist.apart][waitlist] = None
+        self.push(waitlist)
+
+    def remove(self, waitlist: W) -> None:
+        """Removes a list."""
+        del self.lists[waitlist]
+        if self.durations is not None:
+            alike = self.durations[waitlist.apart]
+            del alike[waitlist]
+            if not alike:
+                del self.durations[waitlist.apart]
+                self._sorted.remove(waitlist.apart)
+
+    def first_within(self, most_ms: int, after: tuple[Any, ...]) -> W | None:
+        """The first list behind the place of those that last for at most so long; None: there is none."""
+        best: W | None = None
+        place: tuple[Any, ...] = ()
+        if self.durations is not None:
+            for apart in self._sorted.irange(None, DURATION_FROM + most_ms):
+                for waitlist in self.durations[apart]:
+                    if waitlist.groups:
+                        its = place_of(waitlist)
+                        if its > after and (best is None or its < place):
+                            best, place = waitlist, its
+        return best
+
+
+def place_of(waitlist: Waiter) -> tuple[Any, ...]:
     """The place of a list with groups among those of its leaf: that of its first group."""
-    key: tuple[Any, ...] = waitlist.groups[0][:-1]
+    return placed(waitlist, waitlist.groups[0][:-1])
+
+
+def placed(waitlist: Waiter, key: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The place among the lists of its leaf that a list has with a first group of this key."""
     places = waitlist.leaf.fair_uses
     return key if places is None else places.key(waitlist.user, key)
 
@@ -125,12 +212,17 @@ class WaitPoint(Generic[W]):
     """Something at which lists wait.
 
     :ivar own: a refusal here concerns only the lists of one user or group, not the whole leaf.
+    :ivar fronts: by party, the list that was the first when nothing was being tried.
+    :ivar moved: parties whose first list may be another one since then.
     """
 
-    __slots__ = ("_fitting", "_shapes", "own")
+    __slots__ = ("_fitting", "_parties", "_shapes", "fronts", "moved", "own")
 
-    def __init__(self, *, own: bool = False) -> None:
+    def __init__(self, *, own: bool = False, parties: bool = False) -> None:
         self.own = own
+        self._parties: dict[tuple[Any, ...], Party[W]] | None = {} if parties else None
+        self.fronts: dict[tuple[Any, ...], W] = {}
+        self.moved: dict[Party[W], None] = {}
         self._shapes: dict[Shape, dict[tuple[Leaf, str, int], Bench[W]]] = {}
         self._fitting = _Fitting(self._shapes)
 
@@ -153,27 +245,53 @@ class WaitPoint(Generic[W]):
         if benches is None:
             benches = self._shapes[shape] = {}
             self._fitting.added(shape)
-        key = (waitlist.leaf, waitlist.required_node, waitlist.apart)
+        key = _bench_key(waitlist)
         bench = benches.get(key)
         if bench is None:
-            bench = benches[key] = Bench(waitlist.leaf)
-        bench.lists[waitlist] = None
-        bench.push(waitlist)
+            bench = benches[key] = Bench(waitlist.leaf, timed=waitlist.apart >= DURATION_FROM)
+        bench.add(waitlist)
         return bench
+
+    def join_party(self, waitlist: W) -> Party[W] | None:
+        """Adds a list to its party; None: it reserves for itself."""
+        key = waitlist.party_key
+        if self._parties is None or key is None:
+            return None
+        party = self._parties.get(key)
+        if party is None:
+            party = self._parties[key] = Party(key, self.moved)
+        party.lists[waitlist] = None
+        party.push(waitlist)
+        return party
 
     def remove(self, waitlist: W) -> None:
         """Removes a list."""
         bench = self.bench_of(waitlist)
         assert bench is not None, f"{waitlist} is on no bench"
-        del bench.lists[waitlist]
+        bench.remove(waitlist)
+        self._leave_party(waitlist)
         if bench.lists:
             return
         shape = waitlist.shape
         benches = self._shapes[shape]
-        del benches[waitlist.leaf, waitlist.required_node, waitlist.apart]
+        del benches[_bench_key(waitlist)]
         if not benches:
             del self._shapes[shape]
             self._fitting.removed(shape)
+
+    def _leave_party(self, waitlist: W) -> None:
+        key = waitlist.party_key
+        if self._parties is not None and key is not None:
+            party = self._parties[key]
+            party.remove(waitlist)
+            if not party.lists:
+                del self._parties[key]
+
+    def forget(self, waitlist: W) -> None:
+        """Forgets a list that is gone."""
+        key = waitlist.party_key
+        if key is not None and self.fronts.get(key) is waitlist:
+            del self.fronts[key]
 
     def benches(self, shape: Shape) -> list[Bench[W]]:
         """The benches for the shape."""
@@ -181,7 +299,7 @@ class WaitPoint(Generic[W]):
 
     def bench_of(self, waitlist: W) -> Bench[W] | None:
         """The bench of the list; None: the list is not here."""
-        return self._shapes.get(waitlist.shape, {}).get((waitlist.leaf, waitlist.required_node, waitlist.apart))
+        return self._shapes.get(waitlist.shape, {}).get(_bench_key(waitlist))
 
     def lists(self, shape: Shape) -> Iterator[W]:
         """The lists that wait here for the shape."""
@@ -196,6 +314,13 @@ class WaitPoint(Generic[W]):
             peak = [max(column) for column in zip(*free, strict=True)]
             return [shape for shape in self._fitting.within(peak) if _fits_one(shape, free)]
         return self._fitting.within(free[0]) if free else []
+
+
+def _bench_key(waitlist: Waiter) -> tuple[Leaf, str, int]:
+    if waitlist.leaf.fair_uses is not None:
+        # (Each allocation moves all lists of its user: of one user, a bench may have one list only.)
+        return (waitlist.leaf, waitlist.required_node, waitlist.apart)
+    return (waitlist.leaf, waitlist.required_node, min(waitlist.apart, DURATION_FROM))
 
 
 def _fits_one(shape: Shape, free: Sequence[Vector]) -> bool:

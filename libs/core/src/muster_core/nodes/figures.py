@@ -7,6 +7,7 @@ one comparison of columns.
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from collections.abc import Iterable
 from operator import attrgetter
@@ -97,11 +98,12 @@ class NodeFigures:
             self._reasons[shape] = known = self._find_reason(shape)
         return known
 
-    def best_to_keep(self, shape: Shape, but: Iterable[Node] = ()) -> Node | None:
-        """The node to reserve: of the index's nodes that could hold the shape when empty, the one whose free resources
-        it would use up most.
+    def best_to_keep(self, shape: Shape, but: Iterable[Node] = (), most: int = 1) -> list[Node]:
+        """The best nodes to reserve, the very best first: of the index's nodes that could hold the shape when empty,
+        those whose free resources it would use up most.
 
         :param but: nodes that are not eligible.
+        :param most: at most so many.
 
         That is the lowest sum, over the types with free amounts, of the part that would be left (YuniKorn's
         FitInScore); of equal nodes, the first in the index.
@@ -115,7 +117,7 @@ class NodeFigures:
             usable[self._rows[node]] = False
         rows = np.flatnonzero(usable)
         if not len(rows):
-            return None
+            return []
         wanted = dict(shape.items)
         scores: Any = np.zeros(len(rows))
         # (In the order of names: type numbers differ from one fold to the next, and the order changes the last digit of
@@ -126,8 +128,12 @@ class NodeFigures:
                 continue
             left = free - saturated(wanted.get(number, 0))
             scores += np.divide(left, free, out=np.zeros(len(rows)), where=(free > 0) & (left > 0))
-        best: Iterable[Node] = map(self._nodes.__getitem__, rows[scores == scores.min()])
-        return min(best, key=attrgetter("index_key"))  # (nodes in the index have a key)
+        if most == 1:
+            best: Iterable[Node] = map(self._nodes.__getitem__, rows[scores == scores.min()])
+            return [min(best, key=attrgetter("index_key"))]  # (nodes in the index have a key)
+        last = np.partition(scores, most - 1)[most - 1] if most < len(rows) else scores.max()
+        found = [(scores[place], self._nodes[rows[place]]) for place in np.flatnonzero(scores <= last)]
+        return [node for _, node in heapq.nsmallest(most, found, key=_score_and_place)]
 
     def _find_reason(self, shape: Shape) -> Reason:
         count = len(self._nodes)
@@ -188,3 +194,7 @@ class NodeFigures:
                 self._close(node, closer)
                 self._close(node.node_id, None)
         self._dirty.clear()
+
+
+def _score_and_place(scored: tuple[float, Node]) -> tuple[float, Any]:
+    return scored[0], scored[1].index_key

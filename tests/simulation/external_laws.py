@@ -150,7 +150,7 @@ class Laws:
         self._check_gate()
         takes_place = not held.placeholder and books.places[held.app_id, held.task_group] > 0
         books.places[held.app_id, held.task_group] -= takes_place
-        self._check_room(held)
+        self._check_room(held, takes_place=takes_place)
         if not takes_place:  # (what a placeholder had counts for it, whatever became of the limit)
             self._check_limits(held)
         self._check_pools(held)
@@ -186,14 +186,14 @@ class Laws:
             passed = source is not None and source.life == life and source.state is not SourceState.LISTING
             must(passed, "gate", f"something is decided before {name} was heard of in {life}")
 
-    def _check_room(self, held: Held) -> None:
+    def _check_room(self, held: Held, *, takes_place: bool) -> None:
         books = self.books
         node = books.effective(held.node_id)
         must(node is not None, "node", f"{held}: there is no such node")
         assert node is not None
         if held.required_node:
             must(held.node_id == held.required_node, "node", f"{held}, must be on {held.required_node}")
-        else:
+        elif not takes_place:  # (a swap that was told before goes on)
             must(node.schedulable, "unschedulable", f"{held}: the node takes nothing new")
         free = minus(
             minus(minus(node.capacity, node.occupied), books.others(held.node_id)), books.containers(held.node_id)

@@ -19,7 +19,7 @@ from muster_proto.si.v1 import si_pb2 as si
 from muster_state import source_codec as codec
 from simulation import external_wire as wire
 from simulation.books import Amounts, must
-from simulation.external_books import OVER, Books, Effective, Held, Wanted, levels, required
+from simulation.external_books import OVER, Books, Effective, Held, Name, Wanted, levels, required
 from simulation.external_world import POOLS, covers, minus
 
 TOLD_TO_GO = ("PREEMPTED_BY_SCHEDULER", "TIMEOUT", "PLACEHOLDER_REPLACED")
@@ -43,6 +43,8 @@ class Laws:
         self.records: dict[str, dict[tuple[str, ...], bytes]] = {}
         self._must_end: list[Held] = []
         self._answers: Counter[tuple[str, bool]] = Counter()
+        # Asks that a command of this step took back: an earlier one of the step may have placed them.
+        self._withdrawn: dict[Name, Wanted] = {}
         self._disputes: dict[str, dict[str, dict[str, int]]] = {}
         self.now_ns = 0
         # When an offer was last seen to be needed, or came.
@@ -52,8 +54,9 @@ class Laws:
 
     def taken(self, command: Command) -> None:
         books = self.books
-        before = books.nodes()
+        before, wanted = books.nodes(), dict(books.wanted)
         answers = books.take(command)
+        self._withdrawn |= {name: each for name, each in wanted.items() if name not in books.wanted}
         self._answers.update(answers)
         after = books.nodes()
         gone = [node_id for node_id in before if node_id not in after]
@@ -87,6 +90,7 @@ class Laws:
         wrong = {name: count for name, count in self._answers.items() if count}
         must(not wrong, "answer", f"of nodes, accepted or not: {wrong}")
         self._answers.clear()
+        self._withdrawn.clear()
         self.check_records()
         self._check_disputes(outputs)
 
@@ -142,7 +146,7 @@ class Laws:
             books.wanted.pop(name, None)
             books.held[name] = held
             return
-        wanted = books.wanted.pop(name, None)
+        wanted = books.wanted.pop(name, None) or self._withdrawn.get(name)
         must(wanted is not None, "told", f"{held} was not asked for")
         assert wanted is not None
         must(wanted.quantities == held.quantities, "told", f"{held} is not as asked: {wanted.quantities}")
@@ -151,7 +155,8 @@ class Laws:
         takes_place = not held.placeholder and books.places[held.app_id, held.task_group] > 0
         books.places[held.app_id, held.task_group] -= takes_place
         self._check_room(held, takes_place=takes_place)
-        if not takes_place:  # (what a placeholder had counts for it, whatever became of the limit)
+        # (What a placeholder had counts for it, whatever became of the limit. And the application may have left since.)
+        if not takes_place and name not in self._withdrawn:
             self._check_limits(held)
         self._check_pools(held)
         books.held[name] = held

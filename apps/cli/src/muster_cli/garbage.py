@@ -2,17 +2,23 @@
 
 A scheduler holds hundreds of thousands of objects for hours, and a full collection walks all of them: 40 to 60 ms with
 20,000 allocations, during which nothing is decided. Reference counts free almost everything here. Only removed
-applications, nodes and connections leave cycles. So full collections are rare, and they exclude the objects that remain
-from the start (modules, settings).
+applications, nodes and connections leave cycles, and registrations that replace another one: all that it had. So full
+collections are rare, and they exclude the objects that remain from the start (modules, settings). But memory that grew
+by a quarter is a reason for one: it may be garbage.
 """
 
 from __future__ import annotations
 
+import asyncio
 import gc
+from collections.abc import Callable
 
 # A young collection per 5,000 new objects (under a millisecond). Every third is a middle one, of 15,000 objects (some
 # three milliseconds; all wait meanwhile). One of 8,000 middle ones may be full.
 _YOUNG, _MIDDLE, _FULL = 5_000, 1, 8_000
+# Memory that grows from 200 to 1,000 MiB for good reason so costs seven full collections.
+_GROWN, _GROWN_BYTES = 1.25, 64 << 20
+_LOOK_S = 20.0
 
 
 def collect_rarely() -> None:
@@ -26,3 +32,35 @@ def settle() -> None:
     It collects nothing before: a start leaves ten objects in circles, and to find them takes 60 ms.
     """
     gc.freeze()
+
+
+class Growth:
+    """Whether memory grew so much since the last full collection that another one is worth its time.
+
+    :param resident: returns the process's resident memory in bytes.
+    """
+
+    def __init__(self, resident: Callable[[], int]) -> None:
+        self._resident = resident
+        self._after = resident()
+
+    def look(self) -> bool:
+        """Collects if it is worth it. Returns whether it did."""
+        now = self._resident()
+        if now < max(self._after * _GROWN, self._after + _GROWN_BYTES):
+            self._after = min(self._after, now)
+            return False
+        gc.collect()
+        self._after = self._resident()
+        return True
+
+
+def collect_when_grown(loop: asyncio.AbstractEventLoop, resident: Callable[[], int]) -> None:
+    """Looks at the memory every 20 s, as long as the loop runs."""
+    growth = Growth(resident)
+
+    def look() -> None:
+        growth.look()
+        loop.call_later(_LOOK_S, look)
+
+    loop.call_later(_LOOK_S, look)

@@ -41,13 +41,14 @@ def process_figures() -> ProcessFigures:
         host=socket.gethostname(),
         pid=os.getpid(),
         cpu_seconds=time.process_time(),
-        memory_bytes=_resident_bytes(),
+        memory_bytes=resident_bytes(),
         garbage_collections=sum(generation["collections"] for generation in gc.get_stats()),
         uptime_seconds=_uptime_s(),
     )
 
 
-def _resident_bytes() -> int:
+def resident_bytes() -> int:
+    """Returns the resident memory of this process."""
     try:
         pages = int(_STATM.read_text().split()[_RESIDENT_FIELD])
     except (OSError, ValueError, IndexError):  # not Linux: the maximum so far

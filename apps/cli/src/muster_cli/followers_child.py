@@ -27,7 +27,6 @@ from muster_runtime.as_child import become_child, run_child
 from muster_runtime.channel import Channel
 from muster_runtime.http_server import HttpServer
 from muster_runtime.life import Life
-from muster_runtime.process import resident_bytes
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from muster_cli import garbage
@@ -175,7 +174,7 @@ async def serve(channel: Channel[FromParent], clock: Clock) -> int:
         teller.up = True
         logs.ready()
         garbage.settle()
-        garbage.collect_when_grown(asyncio.get_running_loop(), resident_bytes)
+        garbage.collect_when_grown()
 
     running = asyncio.create_task(
         run(

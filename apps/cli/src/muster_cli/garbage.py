@@ -13,6 +13,8 @@ import asyncio
 import gc
 from collections.abc import Callable
 
+from muster_runtime.process import resident_bytes
+
 # A young collection per 5,000 new objects (under a millisecond). Every third is a middle one, of 15,000 objects (some
 # three milliseconds; all wait meanwhile). One of 8,000 middle ones may be full.
 _YOUNG, _MIDDLE, _FULL = 5_000, 1, 8_000
@@ -55,9 +57,9 @@ class Growth:
         return True
 
 
-def collect_when_grown(loop: asyncio.AbstractEventLoop, resident: Callable[[], int]) -> None:
-    """Looks at the memory every 20 s, as long as the loop runs."""
-    growth = Growth(resident)
+def collect_when_grown() -> None:
+    """Looks at the memory every 20 s, as long as the running loop runs."""
+    loop, growth = asyncio.get_running_loop(), Growth(resident_bytes)
 
     def look() -> None:
         growth.look()

@@ -30,7 +30,6 @@ from muster_runtime.extras import require
 from muster_runtime.http_server import HttpServer
 from muster_runtime.liveness import Liveness
 from muster_runtime.private_files import make_private_directory, private_umask
-from muster_runtime.process import resident_bytes
 from muster_runtime.supervisor import READY, notify
 from muster_runtime.terminal import Screen, marked
 
@@ -395,7 +394,7 @@ def _serve(settings: MusterSettings, build: Build, on_ready: Callable[[Plan], No
 
     def ready(plan: Plan) -> None:
         garbage.settle()
-        garbage.collect_when_grown(asyncio.get_running_loop(), resident_bytes)
+        garbage.collect_when_grown()
         on_ready(plan)
         logs.ready()
         notify(READY)

@@ -85,10 +85,7 @@ class Books:
         else:
             app.allocations[key] = allocation
         node.allocations[(app.app_id, key)] = allocation
-        held, priority = app.queue.held_priorities, ask.demand.priority
-        held[priority] = held.get(priority, 0) + 1
-        if priority < app.lowest_held:
-            self.lower(app, priority)
+        self.count_priority(app, ask.demand.priority, 1)
         node_allocated, available = node.allocated, node.available
         app_allocated, app_pending = app.allocated, app.pending
         ancestry, trackers = app.queue.ancestry, app.trackers
@@ -219,12 +216,8 @@ class Books:
         else:
             del held[priority]
         if step > 0 and priority < app.lowest_held:
-            self.lower(app, priority)
-
-    def lower(self, app: Application, priority: int) -> None:
-        """The application holds an allocation of a lower priority than before."""
-        app.lowest_held = priority
-        self._waiting.parking.review_all(app)
+            app.lowest_held = priority
+            self._waiting.parking.review_all(app)
 
     def add_preempting(self, leaf: Queue, items: Items, sign: int) -> None:
         """Adds the items (``sign`` 1) to the amounts that preemption releases, from the leaf up to root; or takes them

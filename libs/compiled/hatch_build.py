@@ -234,8 +234,9 @@ class Build:
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             sources = [*group.sources, entries]
             objects = {}
-            for made in pool.map(lambda source: (source, self._object(source, group, headers)), sources):
-                objects.update([made])
+            made = pool.map(lambda source: self._object(source, group, headers), sources)
+            for source, path in zip(sources, made, strict=True):
+                objects[source] = path
                 _progress(f"{len(objects)} of {len(sources)} files in machine code")
             _progress("")
         return {

@@ -27,6 +27,7 @@ from muster_runtime.as_child import become_child, run_child
 from muster_runtime.channel import Channel
 from muster_runtime.http_server import HttpServer
 from muster_runtime.life import Life
+from muster_runtime.waits import in_step_s
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from muster_cli import garbage
@@ -50,7 +51,7 @@ from muster_cli.settings import MusterSettings
 
 log = structlog.get_logger(__name__)
 
-_TELL_S, _TELL_SOON_S = 0.5, 0.05
+_TELL_S, _TELL_SOON_S = 1.0, 0.05
 _STOP_TIMEOUT_S = 1.0  # of the servers; their only client, the gateway, has already stopped
 _HEALTH_INTERVAL_S = 1.0
 
@@ -132,7 +133,7 @@ class _Teller:
             problems = {name: await _ask(check) for name, check in self._followers.problems.items()}
             ready = self.up and await self._followers.view.healthy()
             self._channel.send(Told(ready, problems))
-            await asyncio.sleep(_TELL_S if ready else _TELL_SOON_S)
+            await asyncio.sleep(in_step_s(_TELL_S) if ready else _TELL_SOON_S)
 
 
 async def _ask(check: ProblemCheck) -> tuple[str, ...]:

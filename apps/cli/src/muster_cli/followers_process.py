@@ -72,7 +72,7 @@ STARTS = Counter(
     "muster_followers_process_starts", "Starts of the followers' own process; more than one: it has failed."
 )
 
-# A living child reports twice a second. A pause of the garbage collector on a large cluster takes a second or two.
+# A living child reports once a second. A pause of the garbage collector on a large cluster takes a second or two.
 SILENT_MAX_S = 20
 # After so long a silence the child gets no requests, because they would wait for its end.
 _HEARD_S = 5.0

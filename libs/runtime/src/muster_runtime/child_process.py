@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import msgspec
 
 from muster_runtime.channel import Channel
-from muster_runtime.waits import growing_s
+from muster_runtime.waits import growing_s, in_step_s
 
 # Limit of the time until a child's first message. The child must load its modules, perhaps on a busy machine.
 BEGIN_TIMEOUT_S = 60.0
@@ -157,7 +157,7 @@ class ChildProcess(Generic[T]):
         heard, silent_s, allowed_s = 0, 0, begin_timeout_s
         while silent_s < allowed_s:
             # Counts seconds instead of measuring time: when the machine sleeps, so does the child.
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(in_step_s(1.0))
             if self._heard != heard:
                 heard, silent_s, allowed_s = self._heard, 0, silent_max_s
             silent_s += 1

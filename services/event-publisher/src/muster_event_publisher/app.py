@@ -14,6 +14,7 @@ from muster_bus.membership import Given, GroupLog, GroupTerms, Membership
 from muster_bus.topics import Topics
 from muster_runtime.http_server import HttpServer
 from muster_runtime.life import Life, together
+from muster_runtime.waits import in_step_s
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
@@ -269,7 +270,7 @@ class PublisherService:
     async def _measure(self) -> None:
         """Measures the lag every 5 s only: the end offset costs a round trip to the log."""
         while True:
-            await asyncio.sleep(5.0)
+            await asyncio.sleep(in_step_s(5.0))
             for feed in self._feeds:
                 metrics.FOLLOW_LAG.labels(str(feed.partition)).set(await feed.lag())
             for ring in self.rings.all():

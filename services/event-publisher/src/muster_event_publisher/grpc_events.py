@@ -28,6 +28,7 @@ from muster_runtime.caller import INTERNAL, current
 from muster_runtime.grpc_headers import send_headers
 from muster_runtime.life import until
 from muster_runtime.reach import Reach, reach_in
+from muster_runtime.waits import in_step_s
 from prometheus_client import Counter
 
 from muster_event_publisher import metrics
@@ -203,7 +204,7 @@ class EventsDoor:
     async def watch_health(self, interval_s: float) -> None:
         """Reports the health regularly, without end."""
         while True:
-            await asyncio.sleep(interval_s)
+            await asyncio.sleep(in_step_s(interval_s))
             await self.say_health()
 
     async def stop(self) -> None:

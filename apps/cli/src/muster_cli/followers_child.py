@@ -11,6 +11,7 @@ that only this user can enter. All callers come through the gateway, which ident
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 from pathlib import Path
 from typing import NoReturn, cast
@@ -126,14 +127,24 @@ class _Teller:
 
     def __init__(self, channel: Channel[FromParent], followers: Followers) -> None:
         self._channel, self._followers = channel, followers
-        self.up = False
+        self._up = asyncio.Event()
+
+    def up(self) -> None:
+        """Everything runs: reports it at once."""
+        self._up.set()
 
     async def run(self) -> None:
         while True:
+            was_up = self._up.is_set()
             problems = {name: await _ask(check) for name, check in self._followers.problems.items()}
-            ready = self.up and await self._followers.view.healthy()
+            ready = was_up and await self._followers.view.healthy()
             self._channel.send(Told(ready, problems))
-            await asyncio.sleep(in_step_s(_TELL_S) if ready else _TELL_SOON_S)
+            if was_up:
+                await asyncio.sleep(in_step_s(_TELL_S) if ready else _TELL_SOON_S)
+                continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_TELL_S):
+                    await self._up.wait()
 
 
 async def _ask(check: ProblemCheck) -> tuple[str, ...]:
@@ -172,7 +183,7 @@ async def serve(channel: Channel[FromParent], clock: Clock) -> int:
     telling = asyncio.create_task(teller.run(), name="teller")
 
     def ready() -> None:
-        teller.up = True
+        teller.up()
         logs.ready()
         garbage.settle()
         garbage.collect_when_grown()

@@ -43,6 +43,8 @@ log = structlog.get_logger(__name__)
 # At stop, open REST answers get this long to end. Event streams are stopped before and end at once.
 _HTTP_STOP_S = 5.0
 _HEALTH_INTERVAL_S = 1.0
+# Others of the process open their doors meanwhile: each step of the filling would delay each step of theirs.
+_OTHERS_FIRST_S = 0.1
 _BEATS = 10  # signs of life in a session
 
 
@@ -180,6 +182,7 @@ class PublisherService:
         log.info("event publisher started", rms=self.rings.rm_ids(), sinks=[sink.name for sink in self._sinks])
 
     async def _follow_and_measure(self) -> None:
+        await asyncio.sleep(_OTHERS_FIRST_S)
         began_s = self._clock.monotonic()
         await self._follow()
         took_s = round(self._clock.monotonic() - began_s, 2)

@@ -61,8 +61,10 @@ def is_there(pid: int) -> bool:
 
 def child_of(deployment: Deployment) -> int:
     pid = deployment.processes["up"].pid
+    own = Path(f"/proc/{pid}/cmdline").read_bytes()
     for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-        if b"muster_cli.followers_child" in Path(f"/proc/{child}/cmdline").read_bytes():
+        command = Path(f"/proc/{child}/cmdline").read_bytes()
+        if command == own or b"muster_cli.followers_child" in command:  # the first one is a copy
             return int(child)
     raise AssertionError(f"process {pid} has no followers' process")
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import sys
 from pathlib import Path
 from typing import NoReturn, cast
@@ -232,7 +233,11 @@ async def _listen(channel: Channel[FromParent], bus: FollowedLog, stop: asyncio.
 
 def main() -> None:
     """:raises SystemExit: the command line is not the parent's."""
-    end = become_child("muster up")
+    run_on(become_child("muster up"))
+
+
+def run_on(end: socket.socket) -> NoReturn:
+    """Runs the process, with its end of the pipe."""
     garbage.collect_rarely()
     run_child(end, FromParent, lambda channel: serve(channel, SystemClock()))
 

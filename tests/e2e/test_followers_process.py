@@ -86,6 +86,13 @@ async def up(tmp_path: Path) -> AsyncIterator[Deployment]:
         yield deployment
 
 
+async def test_the_copy_makes_private_files_and_may_open_as_many_as_its_parent(up: Deployment) -> None:
+    child, parent = await followers(up), up.processes["up"].pid
+    assert "Umask:\t0077" in Path(f"/proc/{child}/status").read_text()  # noqa: ASYNC240
+    limits = [Path(f"/proc/{pid}/limits").read_text() for pid in (parent, child)]  # noqa: ASYNC240
+    assert limits[0] == limits[1]
+
+
 async def test_an_answer_includes_the_responses_that_its_reader_got_before(up: Deployment) -> None:
     async with registered(up) as (driver, rm):
         for number in range(30):

@@ -291,7 +291,8 @@ def _fork_followers(settings: MusterSettings) -> ChildProcess[FromFollowers] | N
         return None
     from muster_cli.followers_fork import fork_followers
 
-    with contextlib.suppress(OSError):  # it is tried again, as a process of its own
+    _take_files()
+    with contextlib.suppress(OSError), private_umask():  # without it, another process is started later
         return fork_followers()
     return None
 

@@ -170,6 +170,21 @@ def test_full_nodes_are_not_walked_through_again_and_again() -> None:
     assert index.first_fit(((0, 5),)) is nodes[321]
 
 
+def test_a_block_learns_all_shapes_at_once_for_nodes_that_are_alike_and_others() -> None:
+    index, nodes = _filled(50)
+    for node, free in zip(nodes, [1, 1, 6, 6, 7, 1, 7], strict=False):
+        node.available[0] = free
+    shapes = [((0, wanted),) for wanted in (5, 6, 7)]
+    index._put_moved()
+    for items in shapes:
+        index._watch(items, 0)
+    assert index.first_fit(shapes[2]) is nodes[4]
+    block, watched = index._blocks[0], index._watched
+    assert block.known == watched.everything
+    assert block.masks[:7] == [watched.mask(node.available) for node in nodes[:7]]
+    assert [index.first_fit(items) for items in shapes] == [nodes[2], nodes[2], nodes[4]]
+
+
 def test_a_watched_shape_leads_larger_ones_past_the_full_nodes() -> None:
     index, nodes = _filled(500)
     assert index.first_fit(((0, 5),)) is None

@@ -126,7 +126,8 @@ class Asks:
             else:
                 self._waiting.parked[group] = None
             return
-        waitlist = app.queue.waitlists.get(group.wait_key)
+        waitlists = app.queue.waitlists
+        waitlist = waitlists.get(group.wait_key) if waitlists else None
         held = waitlist is not None and waitlist.holds and app.waiting_at is None
         gang = app.gang
         if gang is not None and (gang.waits_for_room or gang.holds(group) or gang.gives_way_to(group)):

@@ -98,11 +98,11 @@ class Cycle:
                     continue
                 break
             # 4. The leaf's best application, the application's best group, and the group's oldest ask.
-            app: Application = queue.ready_apps[0][-1]
+            app: Application = queue.ready_apps.first()[-1]
             group: AskGroup = app.ready[0][-1]
             ask = group.head()
             assert ask is not None, f"{group} is ready without an ask"
-            if questions.enough:
+            if questions.predicates and questions.enough:
                 turns.stopped = True
                 break
             if turns.on and questions.predicates:

@@ -10,6 +10,8 @@ from muster_core.model.resources import Shape, fits
 from muster_core.model.states import AppState, GangPhase
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from muster_core.allocation.announcements import Announcements
     from muster_core.allocation.asks import Asks
     from muster_core.allocation.books import Books
@@ -79,7 +81,9 @@ class Placing:
         waiting = self._waiting
         if shape in waiting.found_no_node:
             return None
-        but = self._turns.but(ask, ask.refusals.nodes if ask.refusals is not None else ())
+        but: Collection[str] = ask.refusals.nodes if ask.refusals is not None else ()
+        if self._turns.on:
+            but = self._turns.but(ask, but)
         if but:
             # (The result cannot be reused for other asks of the shape.)
             if shape in waiting.only_gained:

@@ -168,7 +168,7 @@ class Waiting:
         ready = group.app.ready
         group.ready_key = key
         if old is not None:
-            place = bisect_left(ready, old)
+            place = 0 if ready[0][-1] is group else bisect_left(ready, old)
             assert ready[place][-1] is group, f"{group} is not where its key says"
             if (not place or ready[place - 1] < key) and (place + 1 == len(ready) or key < ready[place + 1]):
                 ready[place] = (*key, group)  # between the same neighbours: nothing is shifted
@@ -182,7 +182,7 @@ class Waiting:
         if group.ready_key is None:
             return
         ready = group.app.ready
-        place = bisect_left(ready, group.ready_key)
+        place = 0 if ready[0][-1] is group else bisect_left(ready, group.ready_key)
         assert ready[place][-1] is group, f"{group} is not where its key says"
         del ready[place]
         group.ready_key = None
@@ -200,7 +200,8 @@ class Waiting:
         line = leaf.ready_apps if leaf.fair_uses is None else leaf.fair_uses.of(app.user).line
         if old is not None:
             line.remove((*old, app))
-        ordering.count_ready_priority(leaf, old, new)
+        if not leaf.priority_first:
+            ordering.count_ready_priority(leaf, old, new)
         app.ready_key = new
         if new is not None:
             line.add((*new, app))
@@ -228,10 +229,11 @@ class Waiting:
             return
         ready = parent.ready
         if old is not None:
-            del ready[bisect_left(ready, old)]
+            del ready[0 if ready[0][-1] is queue else bisect_left(ready, old)]
         if new is not None:
             insort(ready, (*new, queue))
-        ordering.count_ready_priority(parent, old, new)
+        if not parent.priority_first:
+            ordering.count_ready_priority(parent, old, new)
         queue.ready_key = new
 
     def park(self, group: AskGroup, wait_point: WaitPoint[Waitlist], reason: Reason, out: Outcome, now_ns: int) -> None:

@@ -13,9 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
-from sortedcontainers import SortedList
-
 from muster_core.model.decay import LEAST, Moment, moment, normal
+from muster_core.model.sorted_line import SortedLine
 
 # The horizon moves so many times in a half-life. Each time costs one new place for each user that holds something.
 PERIODS = 8
@@ -54,7 +53,7 @@ class UsedLeaf(Protocol):
         """By type number, the nearest max on the path up, else the cluster's capacity."""
 
     @property
-    def ready_apps(self) -> Any:
+    def ready_apps(self) -> SortedLine:
         """The first application of each user that has something to try."""
 
     @property
@@ -120,7 +119,7 @@ class FairUse:
         self.changed_ns = 0
         self.proposed: dict[int, int] = {}
         self.place: tuple[int, int] = LEAST
-        self.line: Any = SortedList()
+        self.line = SortedLine()
         self.entry: tuple[Any, ...] | None = None
         self.lists: dict[UsersList, None] = {}
         self.gone = False
@@ -235,7 +234,7 @@ class FairUses:
         line, old, ready = use.line, use.entry, self.leaf.ready_apps
         new = None
         if line:
-            *key, app = line[0]
+            *key, app = line.first()
             new = (*self.key(user, tuple(key)), app)
         if new == old:
             return

@@ -392,9 +392,11 @@ class Outcome:
         for queues in (gone[_QUEUES], alive[_QUEUES]):
             queues.sort(key=_depth)
         for kind in reversed(gone):
-            yield from ((partition, changed, False) for partition, changed in reversed(kind))
+            for partition, changed in reversed(kind):
+                yield partition, changed, False
         for kind in alive:
-            yield from ((partition, changed, True) for partition, changed in kind)
+            for partition, changed in kind:
+                yield partition, changed, True
 
     def __bool__(self) -> bool:
         return bool(self.facts or self.events or self._touched)

@@ -12,6 +12,7 @@ from muster_core.config.config import ChildTemplateConfig
 from muster_core.config.properties import DEFAULT_POLICY
 from muster_core.model.reasons import Reason
 from muster_core.model.resources import UNLIMITED, Shape, Types, Vector
+from muster_core.model.sorted_line import SortedLine
 from muster_core.model.states import QueueState
 from muster_core.model.wait_points import DURATION_FROM, Bench, Party, WaitPoint
 
@@ -149,7 +150,7 @@ class Queue(Ledger):
         self.admin_acl = ""
         self.applications: dict[str, None] = {}
         self.ready: list[tuple[Any, ...]] = []
-        self.ready_apps: Any = SortedList()
+        self.ready_apps = SortedLine()
         self.ready_priorities: dict[int, int] = {}
         self.ready_key: tuple[Any, ...] | None = None
         self.waitlists: dict[WaitKey, Waitlist] = {}

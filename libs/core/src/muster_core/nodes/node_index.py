@@ -49,6 +49,9 @@ WATCHED_MAX = 256
 # In a small cluster, a shape gets a bit after so many nodes examined in vain: about the cost of a bit, one check for
 # each watched shape.
 VAIN_LOOKS_MIN = 256
+# Nodes examined in vain cost more than a bit if they are this part of all nodes: blocks learn a bit only when a search
+# comes to them, and with it all others, once for neighbours that are alike.
+VAIN_PART = 4
 
 NodeKey = tuple[float, str]
 Items = tuple[tuple[int, int], ...]
@@ -76,6 +79,17 @@ class _Block:
         for mask in self.masks:
             found |= mask
         return found
+
+    def learn_all(self, watched: _Watched) -> None:
+        """Computes all bits."""
+        self.known = watched.everything
+        masks, mask = self.masks, 0
+        free: list[int] = []
+        for spot, node in enumerate(self.nodes):
+            if node.available != free or not spot:  # neighbours are often alike
+                free = node.available
+                mask = watched.mask(free)
+            masks[spot] = mask
 
     def learn(self, items: Items, bit: int) -> None:
         """Computes the bit of a shape that became watched since the last search in this block."""
@@ -116,11 +130,15 @@ class _Watched:
         self._steps = [self._step(number) for number in sorted({number for each in self.bits for number, _ in each})]
         return bit
 
-    def teach(self, block: _Block, wanted: int) -> None:
-        """Lets a block learn the wanted bits that it does not know."""
-        missing = wanted & ~block.known
-        for items in [each for each, bit in self.bits.items() if bit & missing]:
-            block.learn(items, self.bits[items])
+    def teach(self, block: _Block) -> None:
+        """Lets a block learn the bits that it does not know."""
+        missing = self.everything & ~block.known
+        if missing & (missing - 1):
+            block.learn_all(self)
+            return
+        for items, bit in self.bits.items():
+            if bit == missing:
+                block.learn(items, bit)
 
     def _step(self, number: int) -> tuple[int, list[int], list[int]]:
         content, wanted = 0, dict[int, int]()
@@ -213,11 +231,10 @@ class NodeIndex:
 
     def _put_moved(self) -> None:
         """Puts the nodes that moved into their places."""
-        if self._moved:
-            for node, old in self._moved.items():
-                assert node.index_key is not None
-                self._put(node, old, node.index_key)
-            self._moved.clear()
+        for node, old in self._moved.items():
+            assert node.index_key is not None
+            self._put(node, old, node.index_key)
+        self._moved.clear()
 
     def _put(self, node: Node, old: NodeKey, key: NodeKey) -> None:
         lows = self._lows
@@ -264,7 +281,7 @@ class NodeIndex:
         self._lows.insert(place + 1, right.keys[0])
         self._blocks.insert(place + 1, right)
         self._unions[place : place + 1] = (block.union(everything), right.union(everything))
-        self._measure_rows()
+        self._measure_rows(place)
 
     def _mend(self, place: int) -> None:
         """Joins a small block with a neighbour that has room for it. An empty block always joins."""
@@ -281,10 +298,12 @@ class NodeIndex:
         into.known &= right.known
         self._unions[left] = into.union(self._watched.everything)
         del blocks[left + 1], self._lows[left + 1], self._unions[left + 1]
-        self._measure_rows()
+        self._measure_rows(left)
 
-    def _measure_rows(self) -> None:
-        self._rows = [self._row(start) for start in range(0, len(self._unions), ROW_BLOCKS)]
+    def _measure_rows(self, place: int) -> None:
+        """Computes the rows again, from that of a block on."""
+        row = place // ROW_BLOCKS
+        self._rows[row:] = [self._row(start) for start in range(row * ROW_BLOCKS, len(self._unions), ROW_BLOCKS)]
 
     def _row(self, start: int) -> int:
         union = 0
@@ -296,9 +315,10 @@ class NodeIndex:
 
     def first_fit(self, items: Items) -> Node | None:
         """The first node in order that has room for all items; None: there is none."""
-        self._put_moved()
+        if self._moved:
+            self._put_moved()
         bit = self._watched.bits.get(items)
-        return self._search(items) if bit is None else self._search_watched(items, bit)
+        return self._search(items) if bit is None else self._search_watched(bit)
 
     def first_of(self, nodes: Iterable[Node], items: Items) -> Node | None:
         """Like :meth:`first_fit`, among a few nodes."""
@@ -317,7 +337,7 @@ class NodeIndex:
             if union & needed != needed:
                 continue
             if needed & ~block.known:
-                self._watched.teach(block, needed)
+                self._watched.teach(block)
             for node, mask in zip(block.nodes, block.masks, strict=True):
                 if mask & needed == needed and node.node_id not in but and fits(items, node.available):
                     found.append(node)
@@ -325,7 +345,7 @@ class NodeIndex:
                         return found
         return found
 
-    def _search_watched(self, items: Items, bit: int) -> Node | None:
+    def _search_watched(self, bit: int) -> Node | None:
         unions = self._unions
         for row, promise in enumerate(self._rows):
             if not promise & bit:
@@ -335,7 +355,7 @@ class NodeIndex:
                 if union & bit:
                     block = self._blocks[place]
                     if not block.known & bit:
-                        block.learn(items, bit)
+                        self._watched.teach(block)
                     for spot, mask in enumerate(block.masks):
                         if mask & bit:
                             return block.nodes[spot]
@@ -354,7 +374,7 @@ class NodeIndex:
                 if union & needed == needed:
                     block = self._blocks[place]
                     if needed & ~block.known:
-                        self._watched.teach(block, needed)
+                        self._watched.teach(block)
                     nodes = block.nodes
                     for spot, mask in enumerate(block.masks):
                         if mask & needed != needed:
@@ -375,7 +395,7 @@ class NodeIndex:
     def _count_vain(self, items: Items, looks: int, walked: int) -> None:
         """Counts nodes that a search passed in vain. ``walked``: the number of blocks that the search passed."""
         self._vain += looks
-        if self._vain >= max(VAIN_LOOKS_MIN, self.count):
+        if self._vain >= max(VAIN_LOOKS_MIN, self.count // VAIN_PART):
             self._vain = 0
             self._watch(items, walked)
 
@@ -388,4 +408,4 @@ class NodeIndex:
             else:
                 block.known &= ~bit
                 self._unions[place] |= bit
-        self._measure_rows()
+        self._measure_rows(0)

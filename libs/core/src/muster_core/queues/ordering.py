@@ -19,11 +19,16 @@ def app_key(app: Application) -> tuple[Any, ...]:
     """
     queue = app.queue  # (in order of decayed use: its place in its user's line)
     priority = app.ready[0][0] if app.ready else 0
-    order = (app.submitted_ns, app.submission)
     if queue.fair_apps:
-        share = app_share(app)
-        return (priority, share, *order) if queue.priority_first else (share, *order, priority)
-    return (priority, *order) if queue.priority_first else (*order, priority)
+        share = app.share
+        if share is None:
+            share = app_share(app)
+        if queue.priority_first:
+            return priority, share, app.submitted_ns, app.submission
+        return share, app.submitted_ns, app.submission, priority
+    if queue.priority_first:
+        return priority, app.submitted_ns, app.submission
+    return app.submitted_ns, app.submission, priority
 
 
 def group_key(group: AskGroup, head: Ask) -> tuple[Any, ...]:
@@ -45,11 +50,11 @@ def app_share(app: Application) -> tuple[float, ...]:
     if app.share is not None:
         return app.share
     guaranteed = app.queue.guaranteed or {}
-    shares = [
-        used / total if (total := guaranteed.get(number, 0)) > 0 else float(used)
-        for number, used in enumerate(app.allocated)
-        if used > 0
-    ]
+    shares: list[float] = []
+    for number, used in enumerate(app.allocated):
+        if used > 0:
+            total = guaranteed.get(number, 0)
+            shares.append(used / total if total > 0 else float(used))
     shares.sort(reverse=True)
     app.share = tuple(shares)
     return app.share
@@ -61,7 +66,7 @@ def queue_key(queue: Queue) -> tuple[Any, ...]:
     assert parent is not None
     share = queue_share(queue)
     if queue.priority_first:
-        priority = queue.ready_apps[0][0] if queue.leaf else queue.ready[0][0]
+        priority = queue.ready_apps.first()[0] if queue.leaf else queue.ready[0][0]
     else:
         priority = min(queue.ready_priorities)
     policy = queue.policy
@@ -74,9 +79,7 @@ def queue_key(queue: Queue) -> tuple[Any, ...]:
 
 
 def count_ready_priority(queue: Queue, old: tuple[Any, ...] | None, new: tuple[Any, ...] | None) -> None:
-    """Counts the ready priorities of a queue whose order does not begin with priority."""
-    if queue.priority_first:
-        return
+    """Counts the ready priorities of a queue. Called only if its order does not begin with priority."""
     counts = queue.ready_priorities
     if old is not None:
         left = counts[old[-1]] - 1

@@ -44,7 +44,8 @@ class AllocationRequests:
 
     def take(self, item: AskItem, out: Outcome, now_ns: int) -> None:
         try:
-            refuse_negative("allocation", item.quantities)
+            if item.quantities and min(item.quantities.values()) < 0:
+                refuse_negative("allocation", item.quantities)
             if item.node_id or FOREIGN in item.tags:
                 self._adopt(item, out, now_ns)
             else:

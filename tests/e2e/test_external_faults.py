@@ -248,7 +248,9 @@ async def test_versions_and_dates_of_wrong_clocks_move_nothing(world: World) -> 
             await world.asked_again("skewed", times=1)
         source.answer.says(*SHARED[:1], host("brought", 2), SHARED[2], Age="-1", Cache_Control="max-age=31536000")
         await rm.node_has("brought", 2)
-        assert await rm.fills(10) == {"own": 1, "shared": 3, "brought": 2}
+        # (On a busy machine the source was silent for too long meanwhile. It counts again a moment after its nodes.)
+        await rm.asks(10)
+        await rm.runs_all(own=1, shared=3, brought=2)
 
 
 async def test_a_file_that_goes_lies_or_is_dated_wrong(world: World) -> None:

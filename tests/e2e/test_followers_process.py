@@ -61,8 +61,10 @@ def is_there(pid: int) -> bool:
 
 def child_of(deployment: Deployment) -> int:
     pid = deployment.processes["up"].pid
+    own = Path(f"/proc/{pid}/cmdline").read_bytes()
     for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-        if b"muster_cli.followers_child" in Path(f"/proc/{child}/cmdline").read_bytes():
+        command = Path(f"/proc/{child}/cmdline").read_bytes()
+        if command == own or b"muster_cli.followers_child" in command:  # the first one is a copy
             return int(child)
     raise AssertionError(f"process {pid} has no followers' process")
 
@@ -82,6 +84,13 @@ async def up(tmp_path: Path) -> AsyncIterator[Deployment]:
     deployment = embedded(tmp_path)
     async with deployment.running():
         yield deployment
+
+
+async def test_the_copy_makes_private_files_and_may_open_as_many_as_its_parent(up: Deployment) -> None:
+    child, parent = await followers(up), up.processes["up"].pid
+    assert "Umask:\t0077" in Path(f"/proc/{child}/status").read_text()  # noqa: ASYNC240
+    limits = [Path(f"/proc/{pid}/limits").read_text() for pid in (parent, child)]  # noqa: ASYNC240
+    assert limits[0] == limits[1]
 
 
 async def test_an_answer_includes_the_responses_that_its_reader_got_before(up: Deployment) -> None:

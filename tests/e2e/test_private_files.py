@@ -42,6 +42,8 @@ async def test_log_sessions_history_and_exports_are_private_in_whatever_director
             (data / name).chmod(0o644)
         with capture_logs() as logged:
             async with muster_here(data):
+                # (The exports begin a moment after everything else.)
+                await eventually(lambda: set(_modes(data).values()) == {0o600}, "all files are private")
                 modes = _modes(data)
         assert {name: oct(mode) for name, mode in modes.items() if mode != 0o600} == {}
         named = [each for each in logged if each["event"] == "mode of data files tightened"]

@@ -352,6 +352,19 @@ async def test_an_older_position_on_its_way_to_the_store_does_not_undo_the_last_
     assert await newer.take(1) == [last + 1]
 
 
+async def test_positions_are_stored_after_a_rest_in_which_nothing_looks_for_them(world: Rig) -> None:
+    gateway = await world.gateway(cursor_flush_ms=5)
+    table = gateway._table
+    channel = await world.registered(gateway)
+    stream = channel.open(ALLOCATION, "rm")
+    for _ in range(3):
+        await world.scheduler.emit("rm", [ALLOCATION])
+        await stream.take(1)
+        last = table.all()[0]._feed.seen  # type: ignore[union-attr]
+        await eventually(lambda last=last: table.all()[0].stored == last, "the place is stored")
+        await eventually(lambda: table.stirred._waiters, "the flush waits for the next response")
+
+
 async def test_many_rms_of_a_dead_gateway_wait_for_the_log_at_the_same_time(
     world: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,6 +31,21 @@ ALLOCATION = StreamKind.ALLOCATION
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
 
 
+async def test_a_gateway_that_is_not_ready_yet_looks_again_soon(world: Rig) -> None:
+    ready = False
+
+    async def condition() -> bool:
+        return ready
+
+    gateway = await world.gateway(ready_when=[condition], health_interval_s=600)
+    stub = health_pb2_grpc.HealthStub(world.channel(gateway).grpc)
+    assert (await stub.Check(health_pb2.HealthCheckRequest())).status == NOT_SERVING
+    ready = True
+    async with asyncio.timeout(30):
+        while (await stub.Check(health_pb2.HealthCheckRequest())).status != SERVING:  # noqa: ASYNC110 - from outside
+            await asyncio.sleep(0.01)
+
+
 async def test_health_says_serving_while_everything_answers(world: Rig) -> None:
     other_is_ready = asyncio.Event()
     other_is_ready.set()

@@ -19,7 +19,9 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
+from itertools import groupby
 from pathlib import Path
+from statistics import mean, median
 
 from muster_whatif.figures import percentile
 from muster_whatif.scenario import Scenario
@@ -64,6 +66,11 @@ def cases_of(sample: int, moments: Sequence[float], runs: int) -> list[Case]:
 
     scenario = Scenario("as it is", workload.config)
     return calibrate(workload, scenario, [last_s * part for part in moments], tick_s=TICK_S, runs=runs, told=told)
+
+
+def by_moment(cases: Sequence[Case]) -> list[list[Case]]:
+    """Returns the cases of a sample apart by moment."""
+    return [list(found) for _, found in groupby(cases, key=lambda each: each.at_s)]
 
 
 def plot(cases: Sequence[Case]) -> str:
@@ -130,7 +137,8 @@ def main() -> int:
     arguments = parser.parse_args()
     with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
         made = pool.map(partial(cases_of, moments=arguments.moments, runs=arguments.runs), arguments.samples)
-        cases = [each for of_sample in made for each in of_sample]
+        moments = [of_moment for of_sample in made for of_moment in by_moment(of_sample)]
+    cases = [each for of_moment in moments for each in of_moment]
     found = coverage(cases)
     known = sum(each.is_known for each in cases)
     told = {
@@ -138,6 +146,10 @@ def main() -> int:
         "forecasts": len(cases),
         "whole_ranges": known,
         **{f"in_{level}": round(found[level], 1) for level in LEVELS},
+        "moments": len(moments),
+        # (One crowd has many forecasts, and they are right or wrong together.)
+        "in_80_moments_alike": round(mean(coverage(each)[80] for each in moments), 1),
+        "median_range_s": round(median(each.latest_s - (each.earliest_s or 0.0) for each in cases if each.latest_s)),
     }
     print(json.dumps(told), flush=True)
     if arguments.write is not None:

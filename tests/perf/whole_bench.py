@@ -2,14 +2,17 @@
 
 .venv/bin/python -m tests.perf.whole_bench [--only start,size] [--backend embedded|kafka] [--minutes 5] [--json FILE]
 
-start    an empty Muster: ``ready_s`` from its start until the gateway serves, ``rss_mib`` of all processes.
-size     ``nodes_s`` until 10,000 nodes are answered; then 100,000 asks up front, ``rss_mib`` of all processes, and
-         ``ready_again_s`` until the gateway serves after ``kill -9`` of all.
+start    an empty Muster: ``ready_s`` from its start until the gateway serves, ``pss_mib`` of all processes.
+size     ``nodes_s`` until 10,000 nodes are answered; then 100,000 asks up front, ``pss_mib`` of all processes,
+         ``ready_again_s`` until the gateway serves after ``kill -9`` of all, and ``cpu_again_s`` that they used for it.
 idle     10,000 nodes and 5,000 asks that fit nowhere: ``cpu_percent`` of a core that all processes use, over 20 s.
 tenfold  allocations/s with ten times the nodes, applications or asks, as a ratio to those with 1,000, 100 and 10,000.
 rms      allocations/s of 16 RMs in sum, as a ratio to that of one RM with as many asks.
 flat     as long as ``--minutes``: an RM registers, asks for 9,000 allocations at 3,000/s and releases them, again and
          again. ``growth`` of the resident memory from the tenth minute (or a sixth of the time) to the end, by process.
+
+``pss_mib`` is the memory that the machine has less with Muster: a page that several processes share counts once
+(PSS). ``rss_mib`` beside it counts it in each of them.
 
 Kafka's broker and Redis do not count. The driver shares the cores.
 """
@@ -70,8 +73,19 @@ def rss_mib(pids: list[int]) -> float:
     return round(kib / 1024, 1)
 
 
-def rss_of_all(deployment: Deployment) -> float:
-    return round(sum(map(rss_mib, processes(deployment).values())), 1)
+def pss_mib(pids: list[int]) -> float:
+    """Return the memory of the processes. A page that n processes share counts as an nth of it in each."""
+    kib = 0
+    for pid in pids:
+        found = Path(f"/proc/{pid}/smaps_rollup").read_text()
+        kib += next(int(line.split()[1]) for line in found.splitlines() if line.startswith("Pss:"))
+    return round(kib / 1024, 1)
+
+
+def memory(deployment: Deployment) -> dict[str, float]:
+    """Return the memory of all processes, by both ways of counting."""
+    pids = [pid for each in processes(deployment).values() for pid in each]
+    return {"pss_mib": pss_mib(pids), "rss_mib": rss_mib(pids)}
 
 
 @asynccontextmanager
@@ -85,7 +99,7 @@ async def timed_start(deployment: Deployment) -> AsyncIterator[float]:
 async def start(new: New) -> dict[str, Any]:
     async with timed_start(deployment := new()) as ready_s:
         await asyncio.sleep(REST_S)
-        return {"ready_s": ready_s, "rss_mib": rss_of_all(deployment)}
+        return {"ready_s": ready_s, **memory(deployment)}
 
 
 async def size(new: New) -> dict[str, Any]:
@@ -96,17 +110,19 @@ async def size(new: New) -> dict[str, Any]:
             nodes_s = await driver.set_up(rm)
             found = await driver.ask_up_front(rm, "a")
             await asyncio.sleep(REST_S)
-            memory = rss_of_all(deployment)
+            used = memory(deployment)
         for name in deployment.processes:
             await deployment.kill(name)
         began = time.monotonic()
         await deployment.start()
         ready_again_s = time.monotonic() - began
+        cpu_again_s = sum(cpu_s(pid) for each in processes(deployment).values() for pid in each)
     return {
         "nodes_s": round(nodes_s, 2),
         "allocations_per_s": found["allocations_per_s"],
-        "rss_mib": memory,
+        **used,
         "ready_again_s": round(ready_again_s, 2),
+        "cpu_again_s": round(cpu_again_s, 2),
     }
 
 

@@ -156,3 +156,17 @@ def _waiting() -> float:
         if sample.labels == {"kind": "allocation"}
     )
     return found
+
+
+def test_a_feed_moves_by_itself_until_it_is_attached_and_everything_is_written() -> None:
+    feed = a_feed()
+    assert feed.is_moving  # it catches up
+    feed.attached = True
+    assert not feed.is_moving
+    feed.take(10, response(2))
+    assert feed.is_moving
+    due = feed.next_due()
+    assert due is not None
+    assert feed.is_moving  # it is being written
+    feed.written(due)
+    assert not feed.is_moving

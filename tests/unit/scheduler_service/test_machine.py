@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from itertools import pairwise
 
@@ -131,6 +132,22 @@ def test_an_object_removed_just_before_a_registration_leaves_no_record(rig: Rig,
     assert _kinds(rig) == {"rm": 1, "reg": 1, "queue": 6}
     rig.rebuild(random.Random(1))
     assert rig.core.partitions["default"].nodes == {}
+
+
+def test_what_a_registration_replaces_is_freed_at_once(rig: Rig) -> None:
+    def living() -> int:
+        return sum(type(each).__name__ in ("Node", "Allocation", "Ask") for each in gc.get_objects())
+
+    gc.collect()
+    gc.disable()
+    try:
+        before = living()
+        rig.send(make.asks(*(make.allocation("x", f"k{number}", vcore=900) for number in range(15))))
+        assert living() >= before + 15
+        rig.register()
+        assert living() == before - 1, "the node is gone, too"
+    finally:
+        gc.enable()
 
 
 def test_rms_live_side_by_side(rig: Rig) -> None:

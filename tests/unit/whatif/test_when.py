@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from statistics import pstdev
 
 import pytest
 from muster_core.model.commands import (
@@ -24,7 +25,7 @@ from muster_state.follower import RmInfo, RmState
 from muster_whatif.errors import NotForecast
 from muster_whatif.scenario import Scenario
 from muster_whatif.when.calibration import calibrate, coverage
-from muster_whatif.when.durations import ENOUGH, KEPT_OF_KEY, Came, Curve, Key, Known, Learnt, Lengths
+from muster_whatif.when.durations import ENOUGH, KEPT_OF_KEY, Came, Curve, Key, Known, Learnt, Lengths, Ran
 from muster_whatif.when.forecast import Forecast, folded, forecast
 from muster_whatif.workloads.generated import Generator, generate
 
@@ -43,6 +44,11 @@ partitions:
           - {name: d, resources: {max: {vcore: 4}}}
 """
 A = Key("root.a", "ann", "")
+
+
+def apart(lengths_s: Sequence[float]) -> Known:
+    """What is known of allocations of as many applications."""
+    return Known(len(lengths_s), [Ran(each, f"past {number}") for number, each in enumerate(lengths_s)])
 
 
 class World:
@@ -77,7 +83,7 @@ class World:
         return list(snapshot.entries(RmState(info, self.core)))
 
     def forecast(self, learnt: Sequence[float] = (), runs: int = 9, **more: object) -> Forecast:
-        known = {A: Known(len(learnt), learnt)} if learnt else {}
+        known = {A: apart(learnt)} if learnt else {}
         return forecast(self.entries(), known, self.now_ns, runs=runs, **more)  # type: ignore[arg-type]
 
     def seconds(self, found: Forecast, app_id: str, key: str) -> tuple[float, float, float]:
@@ -118,12 +124,44 @@ def test_running_ones_lengthen_the_curve() -> None:
 def test_the_narrowest_group_with_enough_is_taken() -> None:
     few, many = [1.0] * (ENOUGH - 1), [9.0] * ENOUGH
     other = Key("root.a", "ann", "workers")
-    lengths = Lengths({A: Known(len(few), few), other: Known(len(many), many)}, {}, random.Random(1))
+    lengths = Lengths({A: apart(few), other: apart(many)}, {}, random.Random(1))
     assert lengths.group_of(other) == tuple(other)
     assert lengths.group_of(A) == ("root.a", "ann")
     assert lengths.group_of(Key("root.a", "bob", "")) == ("root.a",)
     assert lengths.group_of(Key("root.b", "bob", "")) == ()
-    assert Lengths({A: Known(4, [1.0] * 4)}, {}, random.Random(1)).draw_s(A) is None
+    assert Lengths({A: apart([1.0] * 4)}, {}, random.Random(1)).draw_s(A) is None
+
+
+def spread(known: Known) -> float:
+    """By how much the share of lengths of 10 s differs between simulations."""
+    shares = []
+    for seed in range(100):
+        lengths = Lengths({A: known}, {}, random.Random(seed))
+        shares.append(sum(lengths.draw_s(A) == 10.0 for _ in range(200)) / 200)
+    return pstdev(shares)
+
+
+def test_few_applications_make_wider_ranges_than_many_with_as_many_tasks() -> None:
+    lengths_s = [10.0] * 20 + [1_000.0] * 20
+    eight, one = ([Ran(each, f"{number // of}") for number, each in enumerate(lengths_s)] for of in (5, 40))
+    assert spread(Known(40, eight)) > 1.5 * spread(apart(lengths_s))
+    assert spread(Known(40, one)) < 1.5 * spread(apart(lengths_s)), "one says nothing of how they differ"
+    lengths = Lengths({A: Known(40, one)}, {}, random.Random(1))
+    assert {lengths.draw_s(A) for _ in range(500)} == {10.0, 1_000.0}
+
+
+def of_each_three(applications: int) -> Known:
+    return Known(3 * applications, [Ran(10.0, f"past {number % applications}") for number in range(3 * applications)])
+
+
+def test_one_more_application_may_run_longer_than_any_has() -> None:
+    """Of nine applications and one more, about one in ten is longer; with ninety, about one in ninety-one."""
+    for number, low, high in ((9, 0.07, 0.14), (90, 0.005, 0.02)):
+        longer = 0
+        for seed in range(400):
+            lengths = Lengths({A: of_each_three(number)}, {}, random.Random(seed))
+            longer += sum((lengths.draw_s(A) or 0.0) > 10.0 for _ in range(20))
+        assert low < longer / 8_000 < high
 
 
 def test_what_is_learnt_is_bounded_and_counts_all() -> None:
@@ -132,7 +170,7 @@ def test_what_is_learnt_is_bounded_and_counts_all() -> None:
         learnt.note(Came(BEGIN_NS, A, "x", {}, 0, False, False), float(number + 1))
     (known,) = learnt.known().values()
     assert known.ended == KEPT_OF_KEY + 50
-    assert (known.lengths_s[0], len(known.lengths_s)) == (51.0, KEPT_OF_KEY)
+    assert (known.lengths[0], len(known.lengths)) == (Ran(51.0, "x"), KEPT_OF_KEY)
 
 
 # ---- forward ---------------------------------------------------------------------------------------------------------

@@ -51,6 +51,7 @@ def followers_of(settings: MusterSettings, bus: Log, clock: Clock) -> Followers:
         extra_routes=routes,
         view=view.asgi,
         default_rm=settings.gateway.default_rm,
+        fills_beside=True,
     )
     view.asks(publisher.asgi)
     if usage:

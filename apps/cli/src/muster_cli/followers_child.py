@@ -11,6 +11,8 @@ that only this user can enter. All callers come through the gateway, which ident
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 import sys
 from pathlib import Path
 from typing import NoReturn, cast
@@ -27,6 +29,7 @@ from muster_runtime.as_child import become_child, run_child
 from muster_runtime.channel import Channel
 from muster_runtime.http_server import HttpServer
 from muster_runtime.life import Life
+from muster_runtime.waits import in_step_s
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from muster_cli import garbage
@@ -50,7 +53,7 @@ from muster_cli.settings import MusterSettings
 
 log = structlog.get_logger(__name__)
 
-_TELL_S, _TELL_SOON_S = 0.5, 0.05
+_TELL_S, _TELL_SOON_S = 1.0, 0.05
 _STOP_TIMEOUT_S = 1.0  # of the servers; their only client, the gateway, has already stopped
 _HEALTH_INTERVAL_S = 1.0
 
@@ -125,14 +128,24 @@ class _Teller:
 
     def __init__(self, channel: Channel[FromParent], followers: Followers) -> None:
         self._channel, self._followers = channel, followers
-        self.up = False
+        self._up = asyncio.Event()
+
+    def up(self) -> None:
+        """Everything runs: reports it at once."""
+        self._up.set()
 
     async def run(self) -> None:
         while True:
+            was_up = self._up.is_set()
             problems = {name: await _ask(check) for name, check in self._followers.problems.items()}
-            ready = self.up and await self._followers.view.healthy()
+            ready = was_up and await self._followers.view.healthy()
             self._channel.send(Told(ready, problems))
-            await asyncio.sleep(_TELL_S if ready else _TELL_SOON_S)
+            if was_up:
+                await asyncio.sleep(in_step_s(_TELL_S) if ready else _TELL_SOON_S)
+                continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_TELL_S):
+                    await self._up.wait()
 
 
 async def _ask(check: ProblemCheck) -> tuple[str, ...]:
@@ -171,7 +184,7 @@ async def serve(channel: Channel[FromParent], clock: Clock) -> int:
     telling = asyncio.create_task(teller.run(), name="teller")
 
     def ready() -> None:
-        teller.up = True
+        teller.up()
         logs.ready()
         garbage.settle()
         garbage.collect_when_grown()
@@ -220,7 +233,11 @@ async def _listen(channel: Channel[FromParent], bus: FollowedLog, stop: asyncio.
 
 def main() -> None:
     """:raises SystemExit: the command line is not the parent's."""
-    end = become_child("muster up")
+    run_on(become_child("muster up"))
+
+
+def run_on(end: socket.socket) -> NoReturn:
+    """Runs the process, with its end of the pipe."""
     garbage.collect_rarely()
     run_child(end, FromParent, lambda channel: serve(channel, SystemClock()))
 

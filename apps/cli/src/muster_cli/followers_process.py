@@ -72,7 +72,7 @@ STARTS = Counter(
     "muster_followers_process_starts", "Starts of the followers' own process; more than one: it has failed."
 )
 
-# A living child reports twice a second. A pause of the garbage collector on a large cluster takes a second or two.
+# A living child reports once a second. A pause of the garbage collector on a large cluster takes a second or two.
 SILENT_MAX_S = 20
 # After so long a silence the child gets no requests, because they would wait for its end.
 _HEARD_S = 5.0
@@ -99,6 +99,7 @@ class FollowersProcess:
     """See the module's docstring; :class:`~muster_cli.running.Service` describes the methods.
 
     :param names: of the followers, for health.
+    :param first: the first child, if it was started before; None: it is started here.
     :ivar view, publisher, events: for the gateway.
     """
 
@@ -109,12 +110,13 @@ class FollowersProcess:
         clock: Clock,
         names: Sequence[str],
         *,
+        first: ChildProcess[FromFollowers] | None = None,
         silent_max_s: int = SILENT_MAX_S,
         wait_min_s: float = WAIT_MIN_S,
     ) -> None:
         self._settings, self._log, self._clock, self._names = settings, bus, clock, tuple(names)
         self._silent_max_s, self._wait_min_s = silent_max_s, wait_min_s
-        self._spawned: ChildProcess[FromFollowers] | None = ChildProcess.spawn(_MODULE, FromFollowers)
+        self._spawned: ChildProcess[FromFollowers] | None = first or ChildProcess.spawn(_MODULE, FromFollowers)
         self._sockets = socket_directory(settings.log.sqlite_path)
         connect_s, gateway = settings.gateway.http_connect_timeout_s, settings.gateway
         view, publisher = (str(self._sockets / name) for name in (VIEW_SOCKET, PUBLISHER_SOCKET))

@@ -2,9 +2,9 @@
 
 A scheduler holds hundreds of thousands of objects for hours, and a full collection walks all of them: 40 to 60 ms with
 20,000 allocations, during which nothing is decided. Reference counts free almost everything here. Only removed
-applications, nodes and connections leave cycles, and registrations that replace another one: all that it had. So full
-collections are rare, and they exclude the objects that remain from the start (modules, settings). But memory that grew
-by a quarter is a reason for one: it may be garbage.
+applications, nodes and connections leave cycles, and in followers a registration that replaces another one: all that it
+had. (The scheduler takes its ended core apart.) So full collections are rare, and they exclude the objects that remain
+from the start (modules, settings). But memory that grew by a quarter is a reason for one: it may be garbage.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ import resource
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
@@ -45,6 +46,9 @@ if TYPE_CHECKING:
     from muster_gateway.events_proxy import EventsDoor
     from muster_gateway.http_front import Target
     from muster_gateway.service import Gateway
+    from muster_runtime.child_process import ChildProcess
+
+    from muster_cli.followers_pipe import FromFollowers
 
 log = structlog.get_logger(__name__)
 
@@ -91,6 +95,7 @@ def up(data_dir: Path, config: Path | None, file: Path | None, assignments: Sequ
     addresses.check_free("--grpc-address", settings.gateway.grpc_address)
     addresses.check_free("--http-address", settings.gateway.http_address)
     addresses.check_free("gateway.grpc_mtls_address", settings.gateway.grpc_mtls_address)
+    first = _fork_followers(settings)
     _check_doors(settings, "gateway", "view", "event-publisher")
     try:
         # Only for this user: the log holds RMs' registrations unmasked.
@@ -113,7 +118,7 @@ def up(data_dir: Path, config: Path | None, file: Path | None, assignments: Sequ
         for line in data_lines(settings, data_dir):
             console.print(f"  {line}", soft_wrap=True)
 
-    return _serve(settings, _everything, ready)
+    return _serve(settings, partial(_everything, first=first), ready)
 
 
 def bound(settings: MusterSettings, gateway: Gateway) -> tuple[str, str]:
@@ -280,9 +285,23 @@ def _operations(
     return [Opened("http", server.start, server.stop)]
 
 
-def _everything(settings: MusterSettings, bus: Log, clock: Clock) -> Plan:
+def _fork_followers(settings: MusterSettings) -> ChildProcess[FromFollowers] | None:
+    """Starts the followers' process as a copy of this one, if they have one and the system allows it."""
+    if not settings.process.followers_own_process or settings.log.backend != "sqlite":
+        return None
+    from muster_cli.followers_fork import fork_followers
+
+    _take_files()
+    with contextlib.suppress(OSError), private_umask():  # without it, another process is started later
+        return fork_followers()
+    return None
+
+
+def _everything(
+    settings: MusterSettings, bus: Log, clock: Clock, first: ChildProcess[FromFollowers] | None = None
+) -> Plan:
     if settings.process.followers_own_process and isinstance(bus, SqliteLog):
-        return _in_two(settings, bus, clock)
+        return _in_two(settings, bus, clock, first)
     from muster_cli.followers import followers_of
 
     followers = followers_of(settings, bus, clock)
@@ -300,12 +319,12 @@ def _everything(settings: MusterSettings, bus: Log, clock: Clock) -> Plan:
     return Plan([], [scheduler, *followers.parts, Part("gateway", gateway)], [gateway.ready, followers.view.healthy])
 
 
-def _in_two(settings: MusterSettings, bus: SqliteLog, clock: Clock) -> Plan:
+def _in_two(settings: MusterSettings, bus: SqliteLog, clock: Clock, first: ChildProcess[FromFollowers] | None) -> Plan:
     """Plans the deciding services in this process, and the followers in another."""
     from muster_cli.followers_process import FollowersProcess
 
     # The child loads its modules while this process loads its own and opens the log.
-    followers = FollowersProcess(settings, bus, clock, _following(settings))
+    followers = FollowersProcess(settings, bus, clock, _following(settings), first=first)
     gateway, scheduler = _deciding(
         settings,
         bus,

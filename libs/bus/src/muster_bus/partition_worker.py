@@ -26,6 +26,7 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 import structlog
+from muster_runtime.waits import in_step_s
 
 from muster_bus import metrics
 from muster_bus.backends.rules import size_of
@@ -396,7 +397,8 @@ class _Life:
         else:
             stopping = asyncio.ensure_future(self._worker.stopping.wait())
             try:
-                records = await self._read_until(stopping, wait_s)
+                is_longest = wait_s == self._settings.idle_wait_s
+                records = await self._read_until(stopping, in_step_s(wait_s) if is_longest else wait_s)
             finally:
                 stopping.cancel()
         self._read_none = not records

@@ -322,6 +322,27 @@ class Partition(PartitionState):
             if going and not queue.applications and not queue.children:
                 self.deadlines.append((now_ns + DYNAMIC_QUEUE_LINGER_NS, queue))
 
+    def take_apart(self) -> None:
+        """Empties a partition whose core another one has replaced.
+
+        Nodes, applications, asks and allocations refer to each other and to the partition. Left alone, they would be in
+        memory until a full garbage collection. The parts of the partition remain in such a circle, but they are few.
+        """
+        for app in (*self.apps.values(), *self.rejected.values()):
+            app.take_apart()
+        for node in self.nodes.values():
+            self.waiting.node_gone(node)
+            node.take_apart()
+        for mapping in (self.nodes, self.apps, self.rejected, self.foreign, self.reserved, self.moved_offers):
+            mapping.clear()
+        for nodes in (self.waiting.gained, self.waiting.gained_reserved):
+            nodes.clear()
+        self.waiting.parked.clear()
+        self.deadlines.clear()
+        self.types.take_apart()
+        self.figures.take_apart()
+        self.node_books.index = self.node_books.new_index()
+
     @property
     def unfinished(self) -> bool:
         """Whether the last cycle left work that the next one can do at once."""

@@ -157,6 +157,15 @@ class SchedulerCore:
                 out.track(EventType.QUEUE, Change.REMOVE, detail, queue.path, message=why, now_ns=now_ns)
         return out
 
+    def take_apart(self) -> None:
+        """Empties a core that has ended, so that its memory is free at once. It must not be used any more.
+
+        What its last outcome refers to stays whole.
+        """
+        for partition in self.partitions.values():
+            partition.take_apart()
+        self._deadlines.clear()
+
     def apply(self, command: Command, now_ns: int, out: Outcome | None = None) -> Outcome:
         """Applies one command.
 

@@ -28,10 +28,30 @@ def become_child(of_whom: str) -> socket.socket:
     """
     if len(sys.argv) != 2 or not sys.argv[1].isdigit():
         raise SystemExit(f"{of_whom} must start this process")
+    _belong()
+    return socket.socket(fileno=int(sys.argv[1]))
+
+
+def become_copy(parent: int, hidden: str) -> None:
+    """Makes a copy of its parent a child: as :func:`become_child`. Call this first.
+
+    :param parent: its pid.
+    :param hidden: variables with this prefix do not stay in the environment.
+    """
+    _belong()
+    if os.getppid() != parent:
+        os._exit(1)  # it ended before this process belonged to it
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    for name in [each for each in os.environ if each.startswith(hidden)]:
+        del os.environ[name]
+
+
+def _belong() -> None:
     end_with_parent()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    return socket.socket(fileno=int(sys.argv[1]))
 
 
 def run_child(end: socket.socket, messages: Any, serve: Callable[[Channel[Any]], Awaitable[int | None]]) -> NoReturn:

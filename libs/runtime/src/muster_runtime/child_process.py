@@ -9,18 +9,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
+import threading
+import traceback
 from collections.abc import Awaitable, Callable
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 
 import msgspec
 
+from muster_runtime.as_child import become_copy
 from muster_runtime.channel import Channel
-from muster_runtime.waits import growing_s
+from muster_runtime.waits import growing_s, in_step_s
 
 # Limit of the time until a child's first message. The child must load its modules, perhaps on a busy machine.
 BEGIN_TIMEOUT_S = 60.0
@@ -34,6 +39,35 @@ _HIDDEN_VARIABLES = "MUSTER_"
 T = TypeVar("T", bound=msgspec.Struct)
 
 
+class Copy:
+    """A forked process: what of subprocess.Popen a child process needs. Any thread may wait."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self._ends = os.pidfd_open(pid)
+        self._waiting = threading.Lock()
+
+    def kill(self) -> None:
+        with self._waiting:
+            if self.returncode is None:
+                os.kill(self.pid, signal.SIGKILL)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Returns the exit code, or minus the signal. Raises subprocess.TimeoutExpired."""
+        ended = select.poll()
+        ended.register(self._ends, select.POLLIN)
+        if not ended.poll(None if timeout is None else timeout * 1000):
+            raise subprocess.TimeoutExpired("a forked process", timeout or 0)
+        with self._waiting:
+            if self.returncode is None:
+                self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self.returncode
+
+    def __del__(self) -> None:
+        os.close(self._ends)
+
+
 class ChildProcess(Generic[T]):
     """A child process, and the parent's end of the pipe.
 
@@ -45,7 +79,7 @@ class ChildProcess(Generic[T]):
 
     OUT_OF_TIME = (-signal.SIGXCPU, -signal.SIGPROF)
 
-    def __init__(self, process: subprocess.Popen[bytes], end: socket.socket, messages: Any) -> None:
+    def __init__(self, process: subprocess.Popen[bytes] | Copy, end: socket.socket, messages: Any) -> None:
         self._process, self._end, self._messages = process, end, messages
         self._channel: Channel[T] | None = None
         self._why = ""
@@ -79,6 +113,39 @@ class ChildProcess(Generic[T]):
             ours.close()
             raise
         return cls(process, ours, messages)
+
+    @classmethod
+    def fork(cls, main: Callable[[socket.socket], NoReturn], messages: Any) -> ChildProcess[T] | None:
+        """Starts a copy of this process, which shares the memory of all that is loaded. None: it may not be copied.
+
+        Call this before the process has another thread or an event loop, and in a thread that stays alive. Raises
+        OSError.
+
+        :param main: runs in the copy, with its end of the pipe.
+        :param messages: the union of message types that the child can send.
+        """
+        if threading.active_count() > 1 or not hasattr(os, "pidfd_open"):
+            return None
+        ours, theirs = socket.socketpair()
+        gc.freeze()  # a collection would write to every object, and no page would stay shared
+        parent = os.getpid()
+        try:
+            pid = os.fork()
+        except OSError:
+            ours.close()
+            theirs.close()
+            raise
+        if pid == 0:
+            try:
+                ours.close()
+                become_copy(parent, _HIDDEN_VARIABLES)
+                main(theirs)
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(1)
+        theirs.close()
+        return cls(Copy(pid), ours, messages)
 
     async def connect(self) -> Channel[T]:
         """Returns the parent's end of the channel. Call this before :meth:`listen`."""
@@ -157,7 +224,7 @@ class ChildProcess(Generic[T]):
         heard, silent_s, allowed_s = 0, 0, begin_timeout_s
         while silent_s < allowed_s:
             # Counts seconds instead of measuring time: when the machine sleeps, so does the child.
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(in_step_s(1.0))
             if self._heard != heard:
                 heard, silent_s, allowed_s = self._heard, 0, silent_max_s
             silent_s += 1

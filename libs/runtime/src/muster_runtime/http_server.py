@@ -20,6 +20,7 @@ from uvicorn.server import ServerState
 
 from muster_runtime.addresses import is_loopback, listen
 from muster_runtime.pages import for_programs
+from muster_runtime.waits import in_step_s
 
 # Extra time beyond that of open requests.
 _STOP_MARGIN_S = 1.0
@@ -279,7 +280,7 @@ class _Server(uvicorn.Server):
     async def main_loop(self) -> None:
         while not await self.on_tick(0):
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(_TICK_S, self._looks_every_s)):
+                async with asyncio.timeout(in_step_s(min(_TICK_S, self._looks_every_s))):
                     await self._leaving.wait()
 
     async def on_tick(self, counter: int) -> bool:

@@ -1,8 +1,29 @@
-"""Waits before a retry. They have no jitter, because there is only one client."""
+"""Waits before a retry, and waits of work that repeats.
+
+Waits before a retry have no jitter, because there is only one client.
+"""
 
 from __future__ import annotations
+
+import asyncio
+import math
+
+# A wait that ends in step is shorter by at most this share of a second, and else longer.
+_EARLIER_S = 0.25
 
 
 def growing_s(failures: int, min_s: float, max_s: float) -> float:
     """Returns the wait after ``failures`` earlier failures: ``min_s``, doubled with each of them, at most ``max_s``."""
     return min(max_s, min_s * 2.0 ** min(failures, 32))
+
+
+def in_step_s(wait_s: float) -> float:
+    """Returns the wait until the whole second of the loop's clock that is next to ``wait_s`` from now.
+
+    Work that repeats so runs at the same moments as other such work: an idle process wakes once a second, not once for
+    each of them. A wake-up costs more than the work, because all caches are cold. A wait under a second stays as it is.
+    """
+    if wait_s < 1.0:
+        return wait_s
+    now_s = asyncio.get_running_loop().time()
+    return math.ceil(now_s + wait_s - _EARLIER_S) - now_s

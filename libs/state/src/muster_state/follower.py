@@ -483,18 +483,43 @@ class StateFolder:
         by_kind: dict[str, list[tuple[bytes, bytes]]] = {}
         for key, value in self._collected.items():
             try:
-                _, kind, _ = parse_state_key(key)
+                _, raw, *_ = key.split(b"/", 2)
+                kind = raw.decode()
             except ValueError as error:
                 raise _unfoldable(key, error) from error
             by_kind.setdefault(kind, []).append((key, value))
         self._collected = {}
         self.settled = True
-        for kind in (*_EXTERNAL, state_codec.FORGOTTEN, state_codec.RM, state_codec.REGISTRATION, *_KIND_ORDER):
+        for kind in (*_EXTERNAL, state_codec.FORGOTTEN, state_codec.RM, state_codec.REGISTRATION):
             for key, value in self._in_order(kind, by_kind.pop(kind, ())):
                 self._fold(key, value)
                 yield
+        for kind in _KIND_ORDER:
+            known: dict[bytes, Partition | None] = {}
+            for key, value in self._in_order(kind, by_kind.pop(kind, ())):
+                self._build(kind, key, value, known)
+                yield
         if self._witness is not None:
             self._witness.settled(self.rms)
+
+    def _build(self, kind: str, key: bytes, value: bytes, known: dict[bytes, Partition | None]) -> None:
+        """Builds one object. Raises CodecError. ``known``: partitions by keys without their last part."""
+        try:
+            before = key.rpartition(b"/")[0]
+            if before not in known:
+                known[before] = self._partition_of(key)
+            if (partition := known[before]) is not None:
+                state_codec.fold_value(partition, kind, value)
+        except CodecError:
+            raise
+        except Exception as error:
+            raise _unfoldable(key, error) from error
+
+    def _partition_of(self, key: bytes) -> Partition | None:
+        """Returns the partition that a key names; None: a later configuration does not have it any more."""
+        rm_id, _, parts = parse_state_key(key)
+        state = self.rms.get(rm_id)
+        return state.core.partitions.get(parts[0]) if state is not None else None
 
     def complete(self) -> None:
         """Ends a fold, whether the records were folded at once or followed."""
@@ -547,9 +572,7 @@ class StateFolder:
             raise CodecError(f"a record of kind {kind} cannot be read") from error
 
     def _fold(self, key: bytes, value: bytes | None) -> None:
-        """Applies a record. Raises CodecError, whatever is wrong with it: a record that refers to nothing fails deep in
-        the core.
-        """
+        """Applies a record. Raises CodecError: a record that refers to nothing fails deep in the core."""
         try:
             self._apply(key, value)
         except CodecError:
@@ -575,10 +598,9 @@ class StateFolder:
         if kind in _EXTERNAL:
             self._apply_external(rm_id, kind, parts, value)
             return
-        state = self.rms.get(rm_id)
-        partition = state.core.partitions.get(parts[0]) if state is not None else None
+        partition = self._partition_of(key)
         if partition is None:
-            return  # a later configuration does not have the partition any more
+            return
         witness = self._witness if self._following else None
         if witness is not None:
             witness.before(rm_id, partition, kind, parts[1:])

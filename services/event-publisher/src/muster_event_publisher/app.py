@@ -14,11 +14,13 @@ from muster_bus.membership import Given, GroupLog, GroupTerms, Membership
 from muster_bus.topics import Topics
 from muster_runtime.http_server import HttpServer
 from muster_runtime.life import Life, together
+from muster_runtime.waits import in_step_s
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
 from muster_event_publisher import metrics
 from muster_event_publisher.feed import PartitionFeed
+from muster_event_publisher.filling import Filling
 from muster_event_publisher.grpc_events import EventsDoor, EventsService
 from muster_event_publisher.history.dead_letters import DeadLetters
 from muster_event_publisher.history.exporter import Exporter, Retry
@@ -41,6 +43,8 @@ log = structlog.get_logger(__name__)
 # At stop, open REST answers get this long to end. Event streams are stopped before and end at once.
 _HTTP_STOP_S = 5.0
 _HEALTH_INTERVAL_S = 1.0
+# Others of the process open their doors meanwhile: each step of the filling would delay each step of theirs.
+_OTHERS_FIRST_S = 0.1
 _BEATS = 10  # signs of life in a session
 
 
@@ -61,6 +65,7 @@ class PublisherService:
     :param view: an application in this process that answers in place of ``settings.view_url``.
     :param default_rm: ``gateway.default_rm``, where callers of muster.v1.Events reach this process directly; None: the
         gateway sends it with each call.
+    :param fills_beside: :meth:`start` does not wait for the rings; requests for events do.
     :ivar old_reads: the reads of events older than the rings: those that run, and those that wait.
     """
 
@@ -75,11 +80,14 @@ class PublisherService:
         extra_routes: Sequence[BaseRoute] = (),
         view: ASGIApp | None = None,
         default_rm: str | None = None,
+        fills_beside: bool = False,
     ) -> None:
         self.settings = settings
         self._log, self._topics, self._clock = log, topics, clock
         self.rm_settings = RmSettings(log, topics, settings, self._settings_changed)
         self.rings = Rings(self.rm_settings.ring_capacity)
+        self._filling = Filling(over=not fills_beside)
+        self._fills: asyncio.Task[None] | None = None
         partitions = range(topics.partitions)
         self.requests = RequestStores(lambda rm_id: self.rm_settings.of(rm_id).request_store_capacity)
         self._feeds = [
@@ -101,14 +109,16 @@ class PublisherService:
         source = EventSource(self.rings, searches, topics, self._readers, self.rm_settings, self.old_reads)
         target = view or settings.view_url
         self._states = ObjectStates(target, clock, lambda: self._streams.stopping) if target else None
-        self._rest = EventsRest(source, self._streams, settings, self.problems, extra_routes, self._states, self.facts)
+        self._rest = EventsRest(
+            source, self._streams, settings, self.problems, extra_routes, self._states, self.facts, self._filling
+        )
         self.asgi = self._rest.app
         watch_limits = WatchLimits(
             settings.stream_lag_records_max, settings.stream_stall_s, settings.keepalive_s,
             settings.request_push_interval_s,
         )  # fmt: skip
         self._hub = EventHub(source, self.requests, watch_limits, clock, self.rm_settings.app_queues)
-        self.events_service = EventsService(self._hub, settings.trusted_proxies, default_rm)
+        self.events_service = EventsService(self._hub, settings.trusted_proxies, default_rm, self._filling)
         self._door: EventsDoor | None = None
         plans = sinks if sinks is not None else sinks_of(settings, topics, clock)
         retry = Retry(
@@ -150,8 +160,37 @@ class PublisherService:
         return len(self._streams.open)
 
     async def start(self) -> None:
-        """Fills the rings and begins to follow; REST answers when this returns. Raises LogError and OSError."""
+        """Fills the rings and begins to follow; REST answers when this returns. Raises LogError and OSError.
+
+        With ``fills_beside`` both go on after this returns.
+        """
         self._life.begin()
+        if self._filling.over:
+            await self._follow()
+            self._life.watch(self._measure(), "measure")
+        else:
+            self._fills = self._life.watch(self._follow_and_measure(), "measure")
+        # gRPC and REST open last
+        if self.settings.grpc_address:
+            self._door = EventsDoor(self.events_service, self.settings.grpc_address, self.healthy)
+            await self._door.start()
+            self._life.watch(self._door.watch_health(_HEALTH_INTERVAL_S), "health")
+        if self.settings.http_address:
+            self._server = HttpServer(self.asgi, self.settings.http_address, _HTTP_STOP_S, programs_only=True)
+            self._life.watch(self._server.serve(), "http")
+            await self._server.ready()
+        log.info("event publisher started", rms=self.rings.rm_ids(), sinks=[sink.name for sink in self._sinks])
+
+    async def _follow_and_measure(self) -> None:
+        await asyncio.sleep(_OTHERS_FIRST_S)
+        began_s = self._clock.monotonic()
+        await self._follow()
+        took_s = round(self._clock.monotonic() - began_s, 2)
+        log.info("events are served", rms=self.rings.rm_ids(), filled_in_s=took_s)
+        self._filling.end()
+        await self._measure()
+
+    async def _follow(self) -> None:
         # 1. first fill the rings, in the size that each RM wants, so that the first callers get the history
         await self.rm_settings.start()
         await together(feed.start() for feed in self._feeds)
@@ -163,17 +202,6 @@ class PublisherService:
             self._life.watch(self.rm_settings.follow(feed.partition), f"settings-{feed.partition}")
         self._life.watch(self._streams.watch(), "streams")
         self._life.watch(self._hub.look_after(), "watches")
-        self._life.watch(self._measure(), "measure")
-        # 3. then gRPC and REST open
-        if self.settings.grpc_address:
-            self._door = EventsDoor(self.events_service, self.settings.grpc_address, self.healthy)
-            await self._door.start()
-            self._life.watch(self._door.watch_health(_HEALTH_INTERVAL_S), "health")
-        if self.settings.http_address:
-            self._server = HttpServer(self.asgi, self.settings.http_address, _HTTP_STOP_S, programs_only=True)
-            self._life.watch(self._server.serve(), "http")
-            await self._server.ready()
-        log.info("event publisher started", rms=self.rings.rm_ids(), sinks=[sink.name for sink in self._sinks])
 
     async def wait(self) -> None:
         """Returns when the service has stopped. Raises the error that ended it."""
@@ -183,15 +211,10 @@ class PublisherService:
         """Exports the events that are on the log now, within ``stop_timeout_s``; the next start reads the rest."""
         if not self._life.begin_stop():
             return
-        try:
-            async with asyncio.timeout(self.settings.stop_timeout_s):
-                # 1. the followers read to the log's end, then the exporters write it
-                await together(map(self._stop_following, self._feeds, self._follow_tasks))
-                await self._exports.finish()
-        except TimeoutError:
-            log.warning("stopped before everything was exported; the rest will be read from the log")
-        except Exception as error:
-            log.warning("stopped with an error", error=str(error))
+        if self._filling.over:
+            await self._finish()
+        else:
+            await self._stop_filling()
         # 2. gRPC and REST close last, so that streams can take the last events
         self._streams.stopping = True
         self._hub.stop()
@@ -202,6 +225,24 @@ class PublisherService:
             await self._server.stop()
         await self._close()
         self._life.end()
+
+    async def _finish(self) -> None:
+        try:
+            async with asyncio.timeout(self.settings.stop_timeout_s):
+                # 1. the followers read to the log's end, then the exporters write it
+                await together(map(self._stop_following, self._feeds, self._follow_tasks))
+                await self._exports.finish()
+        except TimeoutError:
+            log.warning("stopped before everything was exported; the rest will be read from the log")
+        except Exception as error:
+            log.warning("stopped with an error", error=str(error))
+
+    async def _stop_filling(self) -> None:
+        """Ends the filling. The next start exports what is on the log now."""
+        self._filling.stop()
+        if self._fills is not None:
+            self._fills.cancel()
+            await asyncio.gather(self._fills, return_exceptions=True)
 
     async def abandon(self) -> None:
         """Ends at once without writing anything, like a crash. For tests."""
@@ -220,6 +261,8 @@ class PublisherService:
     async def problems(self) -> list[str]:
         """The faults of this moment, one sentence each."""
         problems = [] if await self._log.healthy() else ["the log does not answer"]
+        if not self._filling.over:  # requests for events wait: nothing is wrong
+            return problems
         problems += [f"partition {feed.partition} is not followed" for feed in self._feeds if not feed.healthy]
         problems += self.rm_settings.problems
         return problems + self._exports.problems
@@ -269,7 +312,7 @@ class PublisherService:
     async def _measure(self) -> None:
         """Measures the lag every 5 s only: the end offset costs a round trip to the log."""
         while True:
-            await asyncio.sleep(5.0)
+            await asyncio.sleep(in_step_s(5.0))
             for feed in self._feeds:
                 metrics.FOLLOW_LAG.labels(str(feed.partition)).set(await feed.lag())
             for ring in self.rings.all():

@@ -10,6 +10,7 @@ from itertools import takewhile
 import structlog
 from muster_bus.errors import LogError, LogUnavailable, OffsetGone
 from muster_bus.log import Log, LogReader
+from muster_runtime.waits import in_step_s
 
 from muster_event_publisher import metrics
 from muster_event_publisher.events import EventBatch, ShimEvent, batch_of
@@ -77,7 +78,7 @@ class PartitionFeed:
             start = self._reader.position
             try:
                 # 1. read
-                timeout_s = self._settings.poll_s if self._stop_at is None else 0.05
+                timeout_s = in_step_s(self._settings.poll_s) if self._stop_at is None else 0.05
                 records = await self._reader.read(self._settings.read_records_max, timeout_s)
             except OffsetGone as gone:
                 # Retention deleted events before this follower read them; the ids will show the gap.

@@ -28,10 +28,12 @@ from muster_runtime.caller import INTERNAL, current
 from muster_runtime.grpc_headers import send_headers
 from muster_runtime.life import until
 from muster_runtime.reach import Reach, reach_in
+from muster_runtime.waits import in_step_s
 from prometheus_client import Counter
 
 from muster_event_publisher import metrics
 from muster_event_publisher.errors import CallRefused
+from muster_event_publisher.filling import Filling
 from muster_event_publisher.grpc_codec import SERVICE, read_batch, read_watch
 from muster_event_publisher.watch import EventHub, EventWatch
 
@@ -53,10 +55,18 @@ class EventsService:
 
     :param trusted_proxies: peers whose metadata x-forwarded-for names the caller.
     :param default_rm: the RM of calls that name none, if there are several; None: the gateway sends it in metadata.
+    :param filling: calls wait for it; None: there is nothing to wait for.
     """
 
-    def __init__(self, hub: EventHub, trusted_proxies: tuple[str, ...] = (), default_rm: str | None = None) -> None:
+    def __init__(
+        self,
+        hub: EventHub,
+        trusted_proxies: tuple[str, ...] = (),
+        default_rm: str | None = None,
+        filling: Filling | None = None,
+    ) -> None:
         self._hub, self._trusted, self._default_rm = hub, trusted_proxies, default_rm
+        self._filling = filling if filling is not None else Filling(over=True)
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """Generic handlers without serialisers."""
@@ -72,6 +82,7 @@ class EventsService:
 
     async def _batch(self, raw: bytes, context: Any) -> bytes:
         try:
+            await self._filling.wait()
             answer = await self._hub.batch(read_batch(raw), self._default(context), self._reach(context))
         except asyncio.CancelledError:
             metrics.BATCHES.labels("CANCELLED").inc()
@@ -84,6 +95,7 @@ class EventsService:
     async def _watch(self, raw: bytes, context: Any) -> None:
         watch: EventWatch | None = None
         try:
+            await self._filling.wait()
             watch = self._hub.watch(read_watch(raw), self._peer(context), self._default(context), self._reach(context))
             await _serve(watch, context)
         except asyncio.CancelledError:
@@ -203,7 +215,7 @@ class EventsDoor:
     async def watch_health(self, interval_s: float) -> None:
         """Reports the health regularly, without end."""
         while True:
-            await asyncio.sleep(interval_s)
+            await asyncio.sleep(in_step_s(interval_s))
             await self.say_health()
 
     async def stop(self) -> None:

@@ -49,6 +49,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from muster_event_publisher import metrics, render
 from muster_event_publisher.errors import OldEventsAway, RequestRefused, shown
+from muster_event_publisher.filling import Filling, Gate
 from muster_event_publisher.object_states import Events, ObjectStates
 from muster_event_publisher.old_reads import Turns
 from muster_event_publisher.ring import EventRing, Piece
@@ -68,6 +69,8 @@ _HEADERS = {
 }
 # A request for nearly one of these paths (letter case, a slash at the end) is redirected there.
 _NEAR = frozenset({BATCH.path, STREAM.path, OPEN_STREAMS.path})
+# Requests that do not need the rings.
+_PASSING = frozenset({OPEN_STREAMS.path, "/health", "/metrics"})
 # With every 503: a full limit has room again soon.
 _TRY_AGAIN = {"Retry-After": "1"}
 # YuniKorn's core compresses answers from this size on.
@@ -145,6 +148,7 @@ class EventsRest:
 
     :param states: gives the states of objects; None: the publisher knows no view.
     :param facts: what /health says beside the problems.
+    :param filling: requests for events wait for it.
     :param extra_routes: further routes; :func:`get_endpoint` makes endpoints that answer like those of the events.
     """
 
@@ -157,6 +161,7 @@ class EventsRest:
         extra_routes: Sequence[BaseRoute] = (),
         states: ObjectStates | None = None,
         facts: Callable[[], dict[str, object]] = dict,
+        filling: Filling | None = None,
     ) -> None:
         self._source, self._streams, self._settings, self._problems = source, streams, settings, problems
         self._facts = facts
@@ -168,11 +173,12 @@ class EventsRest:
             "process.health": self._health,
             "process.metrics": _own_metrics,
         }
-        self.app = Starlette(
+        app = Starlette(
             routes=[*routes_of(endpoints), *extra_routes],
             exception_handlers={404: _not_found},
         )
-        self.app.router.redirect_slashes = False  # the core's redirects have another status; see _not_found
+        app.router.redirect_slashes = False  # the core's redirects have another status; see _not_found
+        self.app = Gate(app, filling or Filling(over=True), _HEADERS | _TRY_AGAIN, _PASSING)
 
     async def _batch(self, request: Request) -> ASGIApp:
         began_s = time.monotonic()

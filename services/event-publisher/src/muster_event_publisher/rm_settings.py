@@ -18,6 +18,7 @@ from muster_bus.topics import Topics, is_forgotten_state_key, is_rm_state_key, p
 from muster_runtime import event_settings
 from muster_runtime.event_settings import EventSettings
 from muster_runtime.life import together
+from muster_runtime.waits import in_step_s
 
 from muster_event_publisher.app_queues import APPLICATION, AppQueues
 from muster_event_publisher.codec import is_stopped, registered_extra_config
@@ -119,7 +120,7 @@ class RmSettings:
         end = await self._end_to_be_read(partition)
         while True:
             try:
-                records = await self._read(reader, self._poll_s)
+                records = await self._read(reader, in_step_s(self._poll_s))
             except LogUnavailable as error:
                 log.warning("the log does not answer", partition=partition, error=str(error), retry_s=pause_s)
                 await asyncio.sleep(pause_s)

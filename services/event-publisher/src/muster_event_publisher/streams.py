@@ -15,6 +15,7 @@ import structlog
 from muster_bus.clock import Clock
 from muster_runtime.go_json import error_body
 from muster_runtime.http_server import cut
+from muster_runtime.waits import in_step_s
 from starlette.types import Receive, Scope, Send
 
 from muster_event_publisher import metrics, render
@@ -75,7 +76,7 @@ class EventStreams:
     async def watch(self) -> None:
         """Regularly ends the streams that are too far behind or stalled; never returns."""
         while True:
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(in_step_s(_LOOK_S))
             for stream in self.open:
                 stream.check()
 

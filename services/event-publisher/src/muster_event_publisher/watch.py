@@ -19,6 +19,7 @@ from muster_bus.clock import Clock
 from muster_runtime import whose
 from muster_runtime.reach import EVERYTHING, Reach
 from muster_runtime.request_store import RequestReader
+from muster_runtime.waits import in_step_s
 
 from muster_event_publisher import metrics
 from muster_event_publisher.app_queues import AppQueues
@@ -323,7 +324,7 @@ class EventHub:
     async def look_after(self) -> None:
         """Regularly ends the calls that are too far behind or stalled; never returns."""
         while True:
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(in_step_s(_LOOK_S))
             for watch in self.open:
                 watch.check()
 

@@ -142,6 +142,8 @@ class Doorman:
         self.tls = TlsDoor(settings.tls) if settings.tls.certificate is not None else None
         certificates = settings.tls.client_ca is not None
         self._policy = _policy(settings, needed=certificates or self._jwt is not None)
+        optional = (self._jwt, self.tls, self._policy)
+        self._reads_files = bool(files) or any(each is not None for each in optional)
         self._closed = bool(settings.tokens) or self._jwt is not None or certificates
         self._open: dict[Door, Identity] = {}
         if settings.http_open:
@@ -162,6 +164,8 @@ class Doorman:
 
     async def refresh(self) -> bool:
         """Reads changed files again. Returns whether callers' rights may have changed. Never raises."""
+        if not self._reads_files:
+            return False
         # In a thread: a file system may be slow, and a policy may be long.
         changed, keys = await asyncio.to_thread(self._reread)
         if self._jwt is not None:

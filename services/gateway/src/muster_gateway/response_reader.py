@@ -35,6 +35,7 @@ import structlog
 from muster_bus.errors import CodecError, LogError, LogUnavailable, OffsetGone
 from muster_bus.log import Log, LogReader, PromptReader, Record
 from muster_bus.topics import Topics
+from muster_runtime.waits import in_step_s
 
 from muster_gateway import metrics
 from muster_gateway.codec import Answer, Registration, Response, read_decided, read_response
@@ -102,6 +103,11 @@ class Feed:
         self._wake, self._now_s = wake, now_s
         self._recent: deque[tuple[float, Cursor]] = deque(maxlen=_MAX_RECENT)
         _FEEDS[kind].add(self)
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether ``delivered`` may move without a new record."""
+        return self._writing or bool(self._queue) or not self.attached
 
     @property
     def seen(self) -> Cursor:
@@ -226,10 +232,16 @@ class _Waiting:
 
 
 class ResponseTail:
-    """Follows one partition of si.responses from its end, and gives each record to its feed or its waiting call."""
+    """Follows one partition of si.responses from its end, and gives each record to its feed or its waiting call.
 
-    def __init__(self, bus: Log, topics: Topics, partition: int, batch: int) -> None:
+    :param stirred: called after records were given to feeds: their positions may move now.
+    """
+
+    def __init__(
+        self, bus: Log, topics: Topics, partition: int, batch: int, stirred: Callable[[], None] = lambda: None
+    ) -> None:
         self._bus, self._topics, self.partition, self._batch = bus, topics, partition, batch
+        self._stirred = stirred
         self._reader: LogReader | None = None
         self._dispatched = 0
         self._feeds: dict[bytes, dict[StreamKind, Feed]] = {}
@@ -304,7 +316,7 @@ class ResponseTail:
         self._more.clear()
         self._waits = True
         try:
-            async with asyncio.timeout(TAIL_WAIT_S):
+            async with asyncio.timeout(in_step_s(TAIL_WAIT_S)):
                 await self._more.wait()
         except TimeoutError:
             pass
@@ -391,6 +403,8 @@ class ResponseTail:
                 for feed in list(feeds.values()):
                     self._offer(feed, record.offset, response)
         self._dispatched = position
+        if records:
+            self._stirred()
 
     def _offer(self, feed: Feed, offset: int, response: Response) -> None:
         if not feed.has_room():

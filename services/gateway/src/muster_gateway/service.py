@@ -29,6 +29,7 @@ from muster_queue_config.judge import Judge
 from muster_runtime.addresses import on_loopback
 from muster_runtime.http_server import HttpServer
 from muster_runtime.life import Life
+from muster_runtime.waits import growing_s, in_step_s
 
 from muster_gateway import admin, audit_reads, callbacks, events_proxy, metrics, metrics_service
 from muster_gateway.access.calls import Calls
@@ -85,6 +86,8 @@ _STREAM_WINDOW_BYTES = 1 << 17  # what an RM may send before the gateway reads i
 _SWEEPS_PER_LEASE = 3
 # A log or store that takes longer to answer counts as unhealthy.
 _HEALTH_TIMEOUT_S = 2.0
+# A gateway that is not ready looks again after so long, then after longer and longer.
+_SOON_S = 0.02
 # gRPC treats a shorter time between a client's pings as an attack (its default is five minutes).
 _MIN_PING_INTERVAL_MS = 10_000
 
@@ -136,7 +139,8 @@ class Gateway:
         self._quotas: Quotas | None = None
         self._codec = RequestCodec(topics, self.gateway_id)
         self._table = StreamTable()
-        self._tails = [ResponseTail(bus, topics, p, settings.read_batch) for p in range(topics.partitions)]
+        stirred = self._table.stirred.set
+        self._tails = [ResponseTail(bus, topics, p, settings.read_batch, stirred) for p in range(topics.partitions)]
         self._writer: LogWriter | None = None
         self._server: grpc.aio.Server | None = None
         self._http: HttpServer | None = None
@@ -454,8 +458,11 @@ class Gateway:
     # ---- periodic work ----------------------------------------------------------------------------------------------
 
     async def _flush_for_ever(self) -> None:
-        stored = True
+        stored, table = True, self._table
         while True:
+            if not table.is_moving():
+                await table.stirred.wait()
+            table.stirred.clear()
             await asyncio.sleep(self.settings.cursor_flush_ms / 1000)
             try:
                 await self.flush()
@@ -492,7 +499,7 @@ class Gateway:
 
     async def _sweep_for_ever(self, life: LifeKeeper, watch: LogWatch) -> None:
         while True:
-            await asyncio.sleep(self.settings.lease_ttl_s / _SWEEPS_PER_LEASE)
+            await asyncio.sleep(in_step_s(self.settings.lease_ttl_s / _SWEEPS_PER_LEASE))
             try:
                 await self._sweep(life, watch)
                 self._sessions_full = False
@@ -529,9 +536,12 @@ class Gateway:
             self._forgetting[rm_id] = asyncio.create_task(ask(), name=f"forgetting {rm_id}")
 
     async def _watch_health(self) -> None:
+        interval_s, failures, serving = self.settings.health_interval_s, 0, False
         while True:
-            await asyncio.sleep(self.settings.health_interval_s)
-            await self._set_health(serving=await self.ready())
+            await asyncio.sleep(in_step_s(interval_s) if serving else growing_s(failures, _SOON_S, interval_s))
+            serving = await self.ready()
+            failures = 0 if serving else failures + 1
+            await self._set_health(serving=serving)
 
     async def _watch_files(self) -> None:
         """Takes changed tokens, policies, certificates and keys. Ends the calls whose callers lost their rights."""
@@ -541,7 +551,7 @@ class Gateway:
                 self._rates.changed()
                 if self._quotas is not None:
                     await self._quotas.changed((each.rm_id, each.identity) for each in self._table.all())
-            await asyncio.sleep(self.settings.reload_interval_s)
+            await asyncio.sleep(in_step_s(self.settings.reload_interval_s))
 
     async def _set_health(self, *, serving: bool) -> None:
         metrics.ready.set(int(serving))

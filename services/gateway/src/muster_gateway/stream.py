@@ -111,10 +111,14 @@ class Parts:
 
 
 class StreamTable:
-    """The streams of this gateway that have a seat."""
+    """The streams of this gateway that have a seat.
+
+    :ivar stirred: set when the delivered position of a stream may have moved.
+    """
 
     def __init__(self) -> None:
         self._streams: dict[tuple[str, StreamKind], RmStream] = {}
+        self.stirred = asyncio.Event()
         # Streams that take a seat now: for a moment they are in the store, but not yet in the table.
         self._sitting_down: Counter[tuple[str, StreamKind]] = Counter()
 
@@ -134,6 +138,10 @@ class StreamTable:
 
     def all(self) -> list[RmStream]:
         return list(self._streams.values())
+
+    def is_moving(self) -> bool:
+        """Tells whether there is a position to store, or may soon be one that sets no ``stirred``."""
+        return any(stream.is_moving for stream in self._streams.values())
 
     def of_rm(self, rm_id: str) -> list[RmStream]:
         return [stream for kind in StreamKind if (stream := self._streams.get((rm_id, kind))) is not None]
@@ -296,6 +304,11 @@ class RmStream:
         except TimeoutError:
             log.warning("stream does not end", rm_id=self.rm_id, kind=self.kind.name)
 
+    @property
+    def is_moving(self) -> bool:
+        """Whether the stream has a position to store, or is about to have one."""
+        return self._feed is not None and (self._feed.is_moving or self.pending_move() is not None)
+
     def pending_move(self) -> Advance | None:
         """Returns the cursor to store, if it has moved since the last time."""
         if self._feed is None or not self.epoch:
@@ -421,6 +434,7 @@ class RmStream:
         )
         self._partition = parts.topics.partition_of(self.rm_id)
         self._tail = parts.tails[self._partition]
+        parts.table.stirred.set()
 
     async def _find_start(self, registered_at: Cursor, taken: Taken, resume_after: int | None) -> tuple[Cursor, int]:
         return await self._parts.starting_point.find(self.rm_id, registered_at, taken.stored, resume_after)

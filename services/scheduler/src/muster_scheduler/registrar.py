@@ -150,11 +150,17 @@ class Registrar:
                 outputs.append(emitter.tombstone(key))
         member = self._policy_groups.member(info.config, info.policy_group)
         outputs.append(emitter.registration(envelope.request_id, all_problems, accepted=True, policy_group=member))
-        self._roster.folder.rms[rm_id] = state = RmState(info, core)
+        self._enter(RmState(info, core), emitter, out)
+        if known is not None:
+            known.core.take_apart()
+        log.info("rm registered", rm=rm_id, registrations=info.registrations, warnings=len(all_problems))
+
+    def _enter(self, state: RmState, emitter: Emitter, out: Outcome) -> None:
+        rm_id = state.info.rm_id
+        self._roster.folder.rms[rm_id] = state
         self._quotas.registered(state)
         self._roster.emitters[rm_id] = emitter
         self._roster.outcomes[rm_id] = out
-        log.info("rm registered", rm=rm_id, registrations=info.registrations, warnings=len(all_problems))
 
     def forget(self, rm_id: str, request_id: str, now_ns: int, outputs: list[OutRecord], *, force: bool) -> None:
         """Forgets an RM that will not return. Its objects end, as at a registration, and the RM itself is removed.
@@ -189,4 +195,5 @@ class Registrar:
         # 4. the machine's own entries
         self._roster.drop(rm_id, kept)
         self._quotas.forget(rm_id)
+        known.core.take_apart()
         log.info("rm forgotten", rm=rm_id, was=known.info.life, force=force, allocations=result.allocations)

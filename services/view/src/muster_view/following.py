@@ -18,6 +18,7 @@ from muster_bus.log import Log, LogReader, Record
 from muster_bus.topics import Topics, is_rm_state_key, parse_state_key
 from muster_core.external.external_books import ExternalBooks
 from muster_core.partition import Partition
+from muster_runtime.waits import in_step_s
 from muster_state import state_codec
 from muster_state.follower import RmState, StateFolder
 from muster_whatif.when.durations import Learnt, came_of
@@ -175,7 +176,7 @@ class PartitionFollower:
         reader = self._reader
         assert reader is not None, "start comes first"
         # 1. without requests: larger steps, fewer wake-ups
-        timeout_s = self._settings.poll_s
+        timeout_s = in_step_s(self._settings.poll_s)
         if self._kept or self.torn:
             timeout_s = min(timeout_s, _REST_OF_TRANSACTION_S)
         elif self._flowing and await self._nap():

@@ -214,6 +214,20 @@ class Application:
             return max(repeats) + 1
         return 1 if unique_key(key, 0) in self.allocations else 0
 
+    def take_apart(self) -> None:
+        """Forgets its asks and allocations. It is no longer used, see ``Partition.take_apart``."""
+        self.asks.clear()
+        self.allocations.clear()
+        self.repeats.clear()
+        self.by_uuid.clear()
+        for group in self.groups.values():
+            group.heap.clear()
+            group.unreported.clear()
+            group.untold = None
+        self.groups.clear()
+        self.ready.clear()
+        self.gang = None
+
     def __repr__(self) -> str:
         return f"Application({self.app_id}, {self.state})"
 

@@ -140,6 +140,13 @@ class Node:
             return _NOT_READY
         return self.closed_by
 
+    def take_apart(self) -> None:
+        """Forgets its allocations and reservations. It is no longer used, see ``Partition.take_apart``."""
+        self.allocations.clear()
+        self.foreign.clear()
+        self.reservations.clear()
+        self.refused_by.clear()
+
     def __repr__(self) -> str:
         return f"Node({self.node_id})"
 

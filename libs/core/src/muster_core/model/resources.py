@@ -130,6 +130,11 @@ class Types:
             for kept in self._vectors_by_fill.values():
                 kept.pop(id(vector), None)
 
+    def take_apart(self) -> None:
+        """Forgets all vectors. They do not grow any more, see ``Partition.take_apart``."""
+        for vectors in self._vectors_by_fill.values():
+            vectors.clear()
+
     def shape(self, quantities: Mapping[str, int]) -> Shape:
         """The one shape with these quantities."""
         key = tuple(sorted(quantities.items()))

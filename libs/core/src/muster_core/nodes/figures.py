@@ -47,6 +47,14 @@ class NodeFigures:
         self._closers: dict[Node | str, Closer] = {}
         self._closed: Counter[Closer] = Counter()
 
+    def take_apart(self) -> None:
+        """Forgets all nodes. It is no longer used, see ``Partition.take_apart``."""
+        self._dirty.clear()
+        self._rows.clear()
+        self._nodes.clear()
+        self._closers.clear()
+        self._free = self._capacity = self._marks = None
+
     def closed(self) -> tuple[Closed, ...]:
         """By closer, how many nodes are closed or taken back."""
         self._refresh()

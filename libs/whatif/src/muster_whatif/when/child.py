@@ -11,7 +11,7 @@ from muster_runtime.as_child import become_child, run_child
 from muster_runtime.channel import Channel
 
 from muster_whatif.errors import ScenarioWrong, WhatIfError
-from muster_whatif.when.durations import Came, Key, Known
+from muster_whatif.when.durations import Came, Key, Known, Ran
 from muster_whatif.when.forecast import forecast
 from muster_whatif.when.futures import compare
 from muster_whatif.when.messages import Compared, Failed, Made, OfAsk, OfPartition, OfQueue, Situation, ToChild
@@ -49,7 +49,10 @@ def _answer(situation: Situation) -> Made | Compared | Failed:
 
 
 def _known(situation: Situation) -> dict[Key, Known]:
-    return {Key(each.queue, each.user, each.task_group): Known(each.ended, each.lengths_s) for each in situation.learnt}
+    return {
+        Key(each.queue, each.user, each.task_group): Known(each.ended, [Ran(*ran) for ran in each.lengths])
+        for each in situation.learnt
+    }
 
 
 def _came(situation: Situation) -> list[Came]:

@@ -26,6 +26,8 @@ CAME_MAX = 1_000
 # So many must have ended in a group, before the next wider one is taken; and in the widest, before nothing is known.
 ENOUGH, ENOUGH_OF_ALL = 20, 5
 _SHORTEST_S = 1e-3
+# Fewer applications do not show how applications differ: each of their tasks counts by itself.
+_APPLICATIONS = 5
 # So large a part of the difference between lengths is between applications: the tasks of one are alike.
 _ALIKE = 0.5
 _NORMAL = NormalDist()
@@ -44,15 +46,22 @@ class Key(NamedTuple):
 Wider = tuple[str, ...]
 
 
+class Ran(NamedTuple):
+    """For how long an allocation ran, or runs already."""
+
+    seconds: float
+    application_id: str
+
+
 class Known(NamedTuple):
     """The lengths known of a key.
 
     :ivar ended: so many have ended.
-    :ivar lengths_s: of the newest ones.
+    :ivar lengths: of the newest ones.
     """
 
     ended: int
-    lengths_s: Sequence[float]
+    lengths: Sequence[Ran]
 
 
 def widening(key: Key) -> tuple[Wider, ...]:
@@ -98,7 +107,7 @@ class Learnt:
     def __init__(self, since_ns: int) -> None:
         self.since_ns = since_ns
         self.came: deque[Came] = deque(maxlen=CAME_MAX)
-        self._of: OrderedDict[Key, deque[float]] = OrderedDict()
+        self._of: OrderedDict[Key, deque[Ran]] = OrderedDict()
         self._ended: dict[Key, int] = {}
 
     def note(self, came: Came, seconds: float) -> None:
@@ -113,7 +122,7 @@ class Learnt:
                 del self._ended[oldest]
         self._of.move_to_end(key)
         self._ended[key] = self._ended.get(key, 0) + 1
-        found.append(max(seconds, _SHORTEST_S))
+        found.append(Ran(max(seconds, _SHORTEST_S), came.application_id))
 
     def known(self) -> dict[Key, Known]:
         """Returns a copy."""
@@ -168,26 +177,27 @@ class Curve:
 class Lengths:
     """Draws the lengths of one simulation.
 
-    Each simulation gives each observation another weight (the Bayesian bootstrap), so that few observations make wide
-    ranges. The tasks of one application are drawn alike: all rather long, or all rather short.
+    Each simulation gives each application another weight (the Bayesian bootstrap), so that few observations make wide
+    ranges. It weighs applications, because the tasks of one are alike: a hundred of them tell less than a hundred
+    applications. One more application, of the mean weight, runs longer than all that ended: the next one may do what
+    none has done yet. The tasks of one application are drawn alike: all rather long, or all rather short.
 
-    :param learnt: of ended allocations; ``running``: for how many seconds the others run.
+    :param learnt: of ended allocations; ``running``: the others, so far.
     """
 
-    def __init__(
-        self, learnt: Mapping[Key, Known], running: Mapping[Key, Sequence[float]], dice: random.Random
-    ) -> None:
+    def __init__(self, learnt: Mapping[Key, Known], running: Mapping[Key, Sequence[Ran]], dice: random.Random) -> None:
         self._dice = dice
         # (length, so many ended allocations that it stands for)
-        self._ended: dict[Wider, list[tuple[float, float]]] = {}
-        for key, (ended, lengths_s) in learnt.items():
+        self._ended: dict[Wider, list[tuple[Ran, float]]] = {}
+        for key, (ended, lengths) in learnt.items():
             for group in widening(key):
-                self._ended.setdefault(group, []).extend((each, ended / len(lengths_s)) for each in lengths_s)
-        self._running: dict[Wider, list[float]] = {}
-        for key, elapsed_s in running.items():
+                self._ended.setdefault(group, []).extend((each, ended / len(lengths)) for each in lengths)
+        self._running: dict[Wider, list[Ran]] = {}
+        for key, so_far in running.items():
             for group in widening(key):
-                self._running.setdefault(group, []).extend(elapsed_s)
+                self._running.setdefault(group, []).extend(so_far)
         self._curves: dict[Wider, Curve] = {}
+        self._weights: dict[str, float] = {}
         self._of_application: dict[str, float] = {}
 
     def draw_s(self, key: Key, elapsed_s: float = 0.0, application_id: str = "") -> float | None:
@@ -197,12 +207,29 @@ class Lengths:
             return None
         curve = self._curves.get(group)
         if curve is None:
-            weight = self._dice.expovariate
-            self._curves[group] = curve = Curve(
-                ((each, stands_for * weight(1.0)) for each, stands_for in self._ended[group]),
-                ((each, weight(1.0)) for each in self._running.get(group, ())),
-            )
+            self._curves[group] = curve = self._curve(group)
         return curve.longer_s(elapsed_s, self._share(application_id))
+
+    def _curve(self, group: Wider) -> Curve:
+        observed, still = self._ended[group], self._running.get(group, ())
+        applications = {each.application_id for each, _ in observed} | {each.application_id for each in still}
+        if len(applications) < _APPLICATIONS:
+            draw = self._dice.expovariate
+            return Curve(
+                [(each.seconds, stands_for * draw(1.0)) for each, stands_for in observed],
+                [(each.seconds, draw(1.0)) for each in still],
+            )
+        ended = [(each.seconds, stands_for * self._weight(each.application_id)) for each, stands_for in observed]
+        running = [(each.seconds, self._weight(each.application_id)) for each in still]
+        total = sum(weight for _, weight in ended) + sum(weight for _, weight in running)
+        longest_s = max(seconds for seconds, _ in ended)
+        return Curve(ended, [*running, (longest_s, self._dice.expovariate(1.0) * total / len(applications))])
+
+    def _weight(self, application_id: str) -> float:
+        found = self._weights.get(application_id)
+        if found is None:
+            self._weights[application_id] = found = self._dice.expovariate(1.0)
+        return found
 
     def _share(self, application_id: str) -> float:
         """Returns a share in (0, 1], evenly spread; those of one application are near each other."""

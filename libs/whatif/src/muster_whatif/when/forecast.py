@@ -21,7 +21,7 @@ from muster_state.follower import RmState, StateFolder
 from muster_state.snapshot import Entry
 
 from muster_whatif.errors import NotForecast
-from muster_whatif.when.durations import CAME_MAX, Came, Key, Known, Lengths, came_of
+from muster_whatif.when.durations import CAME_MAX, Came, Key, Known, Lengths, Ran, came_of
 from muster_whatif.when.forward import AskName, Draw, Forward, key_of, pending
 from muster_whatif.workload import NS_PER_S
 
@@ -178,13 +178,14 @@ def to_come(past: Sequence[Came], since_ns: int, now_ns: int, dice: random.Rando
         yield each._replace(came_ns=now_ns + max(offset_ns, 1), application_id=f"{each.application_id}~")
 
 
-def running_of(core: SchedulerCore, now_ns: int) -> dict[Key, list[float]]:
+def running_of(core: SchedulerCore, now_ns: int) -> dict[Key, list[Ran]]:
     """Returns for how long the allocations run that the RM has made no promise about."""
-    found: dict[Key, list[float]] = {}
+    found: dict[Key, list[Ran]] = {}
     for partition in core.partitions.values():
         for held in _held(partition):
             if not held.demand.execution_timeout_ms and not held.demand.placeholder:
-                found.setdefault(key_of(held, held.demand), []).append((now_ns - held.allocated_ns) / NS_PER_S)
+                ran = Ran((now_ns - held.allocated_ns) / NS_PER_S, held.app_id)
+                found.setdefault(key_of(held, held.demand), []).append(ran)
     return found
 
 

@@ -168,7 +168,7 @@ class Forecaster:
             settings.cpu_s,
             settings.memory_bytes,
             present.entries or [],
-            [LearntLengths(*key, each.ended, list(each.lengths_s)) for key, each in known.items()],
+            [LearntLengths(*key, each.ended, list(each.lengths)) for key, each in known.items()],
             [
                 (each.came_ns, *each.key, each.application_id, dict(each.quantities), *each[4:])
                 for each in (learnt.came if learnt is not None else ())

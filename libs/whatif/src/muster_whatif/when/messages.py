@@ -16,7 +16,7 @@ class LearntLengths(Message):
     user: str
     task_group: str
     ended: int
-    lengths_s: list[float]
+    lengths: list[tuple[float, str]]
 
 
 class Situation(Message):

@@ -14,6 +14,7 @@ from muster_bus.errors import LogUnavailable, OffsetGone, TransactionFailed
 from muster_bus.log import Log, LogReader, PartitionOwner, Record
 from muster_bus.topics import Topics
 from muster_runtime.life import Life
+from muster_runtime.waits import in_step_s
 
 from muster_event_publisher import metrics
 from muster_event_publisher.derive.batches import PartitionDeriver
@@ -101,7 +102,7 @@ class PlainDerive:
         # 2. batch by batch
         while True:
             try:
-                records = await reader.read(settings.batch_records_max, _POLL_S)
+                records = await reader.read(settings.batch_records_max, in_step_s(_POLL_S))
             except OffsetGone as gone:
                 metrics.DERIVE_MISSING.inc(gone.first - gone.asked)
                 log.error("events were deleted before anything was derived from them", error=str(gone))

@@ -19,6 +19,7 @@ from muster_rest.publisher import USAGE
 from muster_runtime import whose
 from muster_runtime.life import Life
 from muster_runtime.reach import Reach, reach_of
+from muster_runtime.waits import in_step_s
 from starlette.requests import Request
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
@@ -103,7 +104,7 @@ class UsageRest:
                     first, end = await reader.first_offset(), await reader.end_offset()
                     start = max(first, end - self.settings.rest_records_max)
                     reader.seek(start)
-                records = await reader.read(_READ_RECORDS, _POLL_S)
+                records = await reader.read(_READ_RECORDS, in_step_s(_POLL_S))
             except OffsetGone as gone:
                 reader.seek(gone.first)
                 continue

@@ -1,0 +1,77 @@
+"""The time after the start in which the rings are filled with the log's recent events, beside the service.
+
+A ring that lacks recent events would say that they do not exist, and a stream would begin behind them. So questions
+for events wait until the rings are filled, or are refused: the caller may ask again. Everything else is answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from muster_runtime.go_json import error_body
+from starlette.applications import Starlette
+from starlette.types import Receive, Scope, Send
+
+from muster_event_publisher.errors import NotNow
+
+# The rings of an RM with 100,000 allocations take a second. A log on a busy disk takes longer: the caller may go on.
+_WAIT_S = 10.0
+
+
+class Filling:
+    """Whether the rings are filled.
+
+    :param over: there is nothing to fill: the service fills them before it answers.
+    """
+
+    def __init__(self, *, over: bool, wait_s: float = _WAIT_S) -> None:
+        self.over = over
+        self._stopping = False
+        self._wait_s = wait_s
+        self._changed = asyncio.Event()
+
+    def end(self) -> None:
+        """The rings are filled: questions go on."""
+        self.over = True
+        self._changed.set()
+
+    def stop(self) -> None:
+        """The service stops: refuses the questions that wait."""
+        self._stopping = True
+        self._changed.set()
+
+    async def wait(self) -> None:
+        """Returns when the rings are filled. Raises NotNow if that takes long, or when the service stops."""
+        if self.over:
+            return
+        try:
+            async with asyncio.timeout(self._wait_s):
+                await self._changed.wait()
+        except TimeoutError:
+            raise NotNow("the recent events are still being read from the log, try again") from None
+        if self._stopping and not self.over:
+            raise NotNow("the event publisher is stopping")
+
+
+class Gate:
+    """An application whose requests wait for the rings.
+
+    :param headers: of a refusal.
+    :param passing: paths that do not wait.
+    :ivar routes: of the application.
+    """
+
+    def __init__(self, app: Starlette, filling: Filling, headers: dict[str, str], passing: frozenset[str]) -> None:
+        self._app, self._filling, self._passing = app, filling, passing
+        self.routes = app.routes
+        self._headers = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if not self._filling.over and scope["type"] == "http" and scope["path"] not in self._passing:
+            try:
+                await self._filling.wait()
+            except NotNow as refused:
+                await send({"type": "http.response.start", "status": 503, "headers": self._headers})
+                await send({"type": "http.response.body", "body": error_body(503, str(refused))})
+                return
+        await self._app(scope, receive, send)

@@ -1,0 +1,68 @@
+"""A core that another one has replaced frees its memory at once, without the garbage collector."""
+
+from __future__ import annotations
+
+import gc
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+from builders import Cluster
+
+KINDS = ("Node", "Application", "Ask", "AskGroup", "Allocation", "Demand")
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def _living() -> Counter[str]:
+    return Counter(name for each in gc.get_objects() if (name := type(each).__name__) in KINDS)
+
+
+def _lived() -> Cluster:
+    """Full nodes, some of them reserved, a rejected application, and asks that wait for room or for a limit."""
+    cluster = Cluster("{name: root, queues: [{name: a, submitacl: '*'}, {name: b, resources: {max: {vcore: 5}}}]}")
+    cluster.having({f"node-{number}": {"vcore": 20} for number in range(10)}, {"full": "root.a", "limited": "root.b"})
+    cluster.app("nowhere", "root.c")
+    for number in range(30):
+        cluster.ask("full", f"ask-{number}", vcore=7)
+    cluster.ask("full", "repeated", vcore=1, wanted=5)
+    cluster.ask("full", "far-too-much", vcore=900)
+    cluster.ask("limited", "above-its-limit", vcore=6)
+    cluster.wait(40)
+    cluster.release("full", "ask-2")
+    return cluster
+
+
+@pytest.mark.usefixtures("no_collector")
+def test_what_an_ended_core_had_is_freed_without_a_collection() -> None:
+    before = _living()
+    cluster = _lived()
+    lived = _living() - before
+    assert lived["Ask"] >= 10
+    assert lived["Allocation"] >= 20
+    assert lived["Node"] == 10
+    cluster.core.end(cluster.now_ns)
+    cluster.outcomes.clear()
+    cluster.core.take_apart()
+    del cluster
+    left = _living() - before
+    assert left.keys() <= {"AskGroup", "Application"}, "asks that wait keep their groups, as their lists do"
+    assert left["AskGroup"] <= 3
+    gc.collect()
+    assert not _living() - before
+
+
+@pytest.mark.usefixtures("no_collector")
+def test_what_was_recorded_of_it_stays_whole() -> None:
+    cluster = _lived()
+    out = cluster.core.end(cluster.now_ns)
+    told = [(event.object_id, event.reference_id, event.message) for event in out.events]
+    cluster.core.take_apart()
+    assert [(event.object_id, event.reference_id, event.message) for event in out.events] == told
+    assert told

@@ -108,6 +108,19 @@ def test_a_proposal_counts_on_the_node_and_in_the_queue_and_is_not_announced() -
     assert rm.is_quiet()
 
 
+def test_an_agreed_proposal_keeps_its_amounts_and_the_nodes_place_in_the_order() -> None:
+    rm = one()
+    node, app, index = rm.the_node("n1"), rm.application("app"), rm.partition.node_books.index
+    version, free = index.version, list(node.available)
+    assert (app.proposed, of_m(app.pending)) == (1, 1)
+    rm.yes()
+    assert (app.proposed, of_m(app.pending)) == (0, 0)
+    assert of_m(node.allocated) == of_m(app.allocated) == of_m(rm.queue("root").allocated) == 1
+    assert node.available == free
+    assert index.version == version
+    assert rm.is_quiet()
+
+
 @pytest.mark.parametrize("fits", [True, False])
 def test_only_the_first_answer_counts(fits: bool) -> None:
     rm = one()

@@ -73,8 +73,11 @@ class Books:
             for queue in ancestry:
                 queue.pending[number] += step
 
-    def place(self, ask: Ask, allocation: Allocation, node: Node) -> None:
-        """Books one pending allocation of the ask on a node that has room. (The hottest path.)"""
+    def place(self, ask: Ask, allocation: Allocation, node: Node, *, proposed: bool = False) -> None:
+        """Books one pending allocation of the ask on a node that has room. (The hottest path.)
+
+        :param proposed: the RM agreed to it: :meth:`propose` has counted its amounts there already.
+        """
         state, app = self._state, ask.app
         state.allocations_count += 1
         state.asks_pending -= 1
@@ -86,9 +89,19 @@ class Books:
             app.allocations[key] = allocation
         node.allocations[(app.app_id, key)] = allocation
         self.count_priority(app, ask.demand.priority, 1)
+        app_pending, ancestry = app.pending, app.queue.ancestry
+        if proposed:  # the node keeps its place in the node index
+            app.proposed -= 1
+            for number, value in ask.demand.shape.items:
+                app_pending[number] -= value
+                for queue in ancestry:
+                    queue.pending[number] -= value
+            if node.has_offers:
+                state.moved_offers[node.node_id] = None
+            self._placeholder_placed(ask, allocation)
+            return
         node_allocated, available = node.allocated, node.available
-        app_allocated, app_pending = app.allocated, app.pending
-        ancestry, trackers = app.queue.ancestry, app.trackers
+        app_allocated, trackers = app.allocated, app.trackers
         for number, value in ask.demand.shape.items:
             node_allocated[number] += value
             available[number] -= value
@@ -100,27 +113,28 @@ class Books:
             for tracker in trackers:
                 tracker.allocated[number] += value
         self._node_books.node_changed(node)
+        self._placeholder_placed(ask, allocation)
+
+    def _placeholder_placed(self, ask: Ask, allocation: Allocation) -> None:
         if ask.demand.placeholder:
             self._gangs.pend(ask, -1)
             self._gangs.book(allocation)
 
-    def propose(self, ask: Ask, node: Node, sign: int, *, again: bool) -> None:
-        """Counts a proposal to the RM as if it were allocated (``sign`` 1), or not any more (-1). Wakes no waitlist.
-
-        :param again: :meth:`place` follows for the same node, which keeps its place in the node index until then.
-        """
-        app, items = ask.app, ask.demand.shape.items
+    def propose(self, ask: Ask, node: Node, sign: int) -> None:
+        """Counts a proposal to the RM as if it were allocated (``sign`` 1), or not any more (-1). Wakes no waitlist."""
+        app = ask.app
         self._state.version += 1
         app.proposed += sign
-        change = add if sign > 0 else subtract
-        change(node.allocated, items)
-        change(app.allocated, items)
-        for ledger in app.ledgers:
-            change(ledger.allocated, items)
-        for number, value in items:
-            node.available[number] -= sign * value
-        if not again:
-            self._node_books.node_changed(node)
+        node_allocated, available = node.allocated, node.available
+        app_allocated, ledgers = app.allocated, app.ledgers
+        for number, value in ask.demand.shape.items:
+            amount = sign * value
+            node_allocated[number] += amount
+            available[number] -= amount
+            app_allocated[number] += amount
+            for ledger in ledgers:
+                ledger.allocated[number] += amount
+        self._node_books.node_changed(node)
 
     def hold(self, allocation: Allocation, node: Node | None) -> None:
         """Books an allocation at its node, its application and all its queues and limits."""

@@ -107,12 +107,15 @@ class Placing:
         now_ns: int,
         replaces: Allocation | None = None,
         backfilled: Backfilled | None = None,
+        *,
+        proposed: bool = False,
     ) -> None:
         """Makes one allocation of an ask on a node that has room.
 
         :param group: None: the ask is in no group, because it waited for placeholders.
         :param replaces: the placeholder that the allocation replaces.
         :param backfilled: the reservation on whose node it is backfilled.
+        :param proposed: the RM agreed to it, and the books count its amounts on the node already.
         """
         state = self._state
         app, demand = ask.app, ask.demand
@@ -138,7 +141,7 @@ class Placing:
         if replaces is not None:
             allocation.replaces = Replaced(replaces.key, replaces.created_ns)
         allocation.backfilled = backfilled
-        self._books.place(ask, allocation, node)
+        self._books.place(ask, allocation, node, proposed=proposed)
         out.touch(allocation, state.name)
         gang = app.gang
         if demand.placeholder:

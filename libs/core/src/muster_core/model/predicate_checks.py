@@ -37,6 +37,7 @@ class CheckKind(StrEnum):
 class PredicateCheck:
     """One decision about which the RM is asked, with one question for each possible node.
 
+    :ivar holds_out: whether one of the ask's pending allocations waits for it, and is not tried meanwhile.
     :ivar nodes: by question id, the best first.
     :ivar answers: by question id, the reason of a refusal; None: the RM agreed to the node.
     :ivar booked: the node on which the proposal counts; None: on none.
@@ -59,6 +60,7 @@ class PredicateCheck:
         "due_ns",
         "going",
         "gone",
+        "holds_out",
         "kind",
         "least",
         "nodes",
@@ -69,6 +71,7 @@ class PredicateCheck:
 
     def __init__(self, kind: CheckKind, ask: Ask, nodes: dict[int, Node], now_ns: int, due_ns: int) -> None:
         self.kind = kind
+        self.holds_out = kind is not CheckKind.RESERVE and kind is not CheckKind.PREEMPT
         self.ask = ask
         self.nodes = nodes
         self.answers: dict[int, str | None] = {}
@@ -94,16 +97,8 @@ class PredicateCheck:
                 return True
         return True
 
-    @property
-    def holds_out(self) -> bool:
-        """Whether one of the ask's pending allocations waits for it, and is not tried meanwhile."""
-        return self.kind in _HOLDING
-
     def __repr__(self) -> str:
         return f"PredicateCheck({self.kind}, {self.ask}, {[node.node_id for node in self.nodes.values()]})"
-
-
-_HOLDING = frozenset({CheckKind.PLACE, CheckKind.PROBE, CheckKind.REPLACE})
 
 
 class OpenChecks:
@@ -152,8 +147,7 @@ class OpenChecks:
             _drop(self.of_asks, ask, check)
             if ask.asking is not None:
                 # (This one, not one that is equal: the others keep their order.)
-                del ask.asking[next(place for place, each in enumerate(ask.asking) if each is check.asked)]
-                ask.asking = ask.asking or None
+                ask.asking = [each for each in ask.asking if each is not check.asked] or None
 
 
 K = TypeVar("K")

@@ -373,9 +373,9 @@ class Questions(RefusedNodes):
         agreed = [node for question, node in check.nodes.items() if check.answers.get(question, "") is None]
         node = agreed[0] if agreed else None
         if node is not None and check.booked is node and self._may_use(ask, node):
-            self._book(check, -1, again=True)
+            self._count_beside(check, -1)
             self._close(check, out)
-            self._placing.allocate(ask, ask.group, node, out, now_ns)
+            self._placing.allocate(ask, ask.group, node, out, now_ns, proposed=True)
             self._lifecycle.recount(ask.app)
             return
         if check.booked is not None:
@@ -468,14 +468,16 @@ class Questions(RefusedNodes):
 
     # ---- the books -------------------------------------------------------------------------------------------------
 
-    def _book(self, check: PredicateCheck, sign: int, *, again: bool = False) -> None:
-        """Counts a proposal on its node and in all limits (1), or stops counting it (-1). Wakes no waitlist.
-
-        ``again``: an allocation is booked at once in its place, so that the node keeps its place in the node index.
-        """
-        ask, node = check.ask, check.booked
+    def _book(self, check: PredicateCheck, sign: int) -> None:
+        """Counts a proposal on its node and in all limits (1), or stops counting it (-1). Wakes no waitlist."""
+        node = check.booked
         assert node is not None, f"{check} is booked nowhere"
-        self._books.propose(ask, node, sign, again=again)
+        self._books.propose(check.ask, node, sign)
+        self._count_beside(check, sign)
+
+    def _count_beside(self, check: PredicateCheck, sign: int) -> None:
+        """Counts a proposal in its user's use and in its gang (1), or stops counting it (-1)."""
+        ask = check.ask
         if ask.app.queue.fair_uses is not None:
             self._fair_shares.propose(ask.app, ask.shape, sign)
         if ask.demand.placeholder:
@@ -523,7 +525,7 @@ class Questions(RefusedNodes):
         """Withdraws all questions about an ask that has ended."""
         for check in self._state.checks.for_ask(ask):
             self.withdraw(check, out)
-        for kind in (CheckKind.RESERVE, CheckKind.PREEMPT):
+        for kind in (CheckKind.RESERVE, CheckKind.PREEMPT) if self._aside else ():
             aside = self._aside.get((ask, kind))
             if aside is not None:
                 self._close(aside, out)

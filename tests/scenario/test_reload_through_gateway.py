@@ -73,6 +73,7 @@ async def test_errors_are_answered_with_their_places_and_change_nothing(world: W
     await world.rm.send_asks([ask("k4", "y", {"vcore": 1000})])
     await shown(world, "b", "allocatedResource", {"vcore": 2000})  # behind both updates
     assert await queue(world, "a") == before
+    await world.until(lambda: "k4" in world.told.allocated, "the RM is told what the view shows")
     assert sorted(world.told.allocated) == ["k1", "k3", "k4"]
 
 

@@ -66,19 +66,20 @@ def processes(deployment: Deployment) -> dict[str, list[int]]:
 
 def rss_mib(pids: list[int]) -> float:
     """Return the resident memory of the processes."""
-    kib = 0
-    for pid in pids:
-        status = Path(f"/proc/{pid}/status").read_text()
-        kib += next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS"))
-    return round(kib / 1024, 1)
+    return _mib(pids, "status", "VmRSS:")
 
 
 def pss_mib(pids: list[int]) -> float:
     """Return the memory of the processes. A page that n processes share counts as an nth of it in each."""
+    return _mib(pids, "smaps_rollup", "Pss:")
+
+
+def _mib(pids: list[int], file: str, line: str) -> float:
+    """Return the sum of a line, in KiB, of a file that /proc has for each process."""
     kib = 0
     for pid in pids:
-        found = Path(f"/proc/{pid}/smaps_rollup").read_text()
-        kib += next(int(line.split()[1]) for line in found.splitlines() if line.startswith("Pss:"))
+        said = Path(f"/proc/{pid}/{file}").read_text().splitlines()
+        kib += next(int(each.split()[1]) for each in said if each.startswith(line))
     return round(kib / 1024, 1)
 
 

@@ -284,7 +284,7 @@ async def test_a_sweep_seats_no_stream_again_that_ended_meanwhile(
     await stream.take(1)
     life, held = gateway._servicer._parts.life, gateway._table.held()  # type: ignore[union-attr]
     noted, announce = asyncio.Event(), life._announce
-    assert [kind for _, kind, _ in held] == [ALLOCATION]
+    assert [seat.kind for seat in held] == [ALLOCATION]
 
     async def slow(*note: Any) -> None:
         await noted.wait()

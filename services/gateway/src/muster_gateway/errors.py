@@ -184,6 +184,15 @@ class StreamEnded(GatewayError):
 class Superseded(StreamEnded):
     """A newer stream or registration of the same RM replaced this stream."""
 
+    @classmethod
+    def by_registration(cls, rm_id: str) -> Superseded:
+        return cls(f"superseded: rmID {shown(rm_id)} registered again, open new streams")
+
+    @classmethod
+    def by_stream(cls, rm_id: str, kind: str) -> Superseded:
+        """``kind``: a StreamKind's name in lower case."""
+        return cls(f"superseded: a newer {kind} stream of rmID {shown(rm_id)} was opened")
+
 
 class ResponsesLost(StreamEnded):
     """Responses that were not sent are gone from the log."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import structlog
 from muster_bus.clock import Clock
@@ -61,6 +61,18 @@ class Taken:
     requests_sent: int
 
 
+class HeldSeat(NamedTuple):
+    """A seat as its stream knows it.
+
+    :param registered_at: the registration that the stream belongs to; NOWHERE: not found again yet, after a rebuild.
+    """
+
+    rm_id: str
+    kind: StreamKind
+    epoch: int
+    registered_at: Cursor
+
+
 class OpenStreams(Protocol):
     """The interface of this gateway's streams for a sweep."""
 
@@ -72,8 +84,8 @@ class OpenStreams(Protocol):
         """Tells whether a stream of this gateway is taking that seat now."""
         ...
 
-    def held(self) -> list[tuple[str, StreamKind, int]]:
-        """Returns RM, kind and epoch of streams that have a seat and have not ended."""
+    def held(self) -> list[HeldSeat]:
+        """Returns the seats of streams that have not ended."""
         ...
 
     def is_held(self, rm_id: str, kind: StreamKind, epoch: int) -> bool: ...
@@ -294,8 +306,8 @@ class LifeKeeper:
         # Read the living gateways after the sessions: a gateway renews its lease before it takes a seat.
         living = await self._sessions.living() | {self._gateway_id}
         # 2. own streams: end those that lost their seat; seat those again whose seat the store lost
-        for rm_id, kind, epoch in streams.held():
-            await self._check_seat(streams, sessions.get(rm_id), rm_id, kind, epoch)
+        for held in streams.held():
+            await self._check_seat(streams, sessions.get(held.rm_id), held)
         # 3. RMs, several at a time: after a gateway's death each of its RMs waits for the store and the log, and this
         # gateway renews its lease only after the last one
         rest = iter(sessions.values())
@@ -320,21 +332,16 @@ class LifeKeeper:
             if session.forgetting_ns and (session.forgetting_ns <= before_ns or session.forgetting_ns > now_ns)
         ]
 
-    async def _check_seat(
-        self, streams: OpenStreams, session: Session | None, rm_id: str, kind: StreamKind, epoch: int
-    ) -> None:
+    async def _check_seat(self, streams: OpenStreams, session: Session | None, held: HeldSeat) -> None:
+        rm_id, kind, epoch, _ = held
         if session is None:
             if await self._is_unknown(rm_id):
                 streams.end(rm_id, kind, NotRegistered(rm_id))
             return  # the store lost its content: the next sweep looks again
-        seat = session.seats.get(kind, NOBODY)
-        if session.state is RmState.STOPPED:
-            streams.end(rm_id, kind, RmStopped(rm_id, session.why))
-        elif session.state is RmState.INIT:
-            streams.end(rm_id, kind, NotRegistered(rm_id))
-        elif seat.epoch > epoch:
-            streams.end(rm_id, kind, superseded(rm_id, kind))
-        elif seat != Seat(self._gateway_id, epoch):
+        lost = why_lost(session, held)
+        if lost is not None:
+            streams.end(rm_id, kind, lost)
+        elif session.seats.get(kind, NOBODY) != Seat(self._gateway_id, epoch):
             await self._sit_again(streams, rm_id, kind, epoch)
 
     async def _sit_again(self, streams: OpenStreams, rm_id: str, kind: StreamKind, epoch: int) -> None:
@@ -499,9 +506,26 @@ class LifeKeeper:
         await self._change(session.rm_id, told)
 
 
+def why_lost(session: Session, held: HeldSeat) -> GatewayError | None:
+    """Returns why a stream no longer has its seat; None: no other stream has it, and the RM may have streams.
+
+    Whoever notices it first tells the RM the same reason: a sweep, a stored position, the response feed.
+    """
+    rm_id, kind, epoch, registered_at = held
+    if session.state is RmState.STOPPED:
+        return RmStopped(rm_id, session.why)
+    if session.state is RmState.INIT:
+        return NotRegistered(rm_id)
+    if session.seats.get(kind, NOBODY).epoch <= epoch:
+        return None
+    if registered_at != NOWHERE and session.registered_at.offset > registered_at.offset:
+        return Superseded.by_registration(rm_id)
+    return superseded(rm_id, kind)
+
+
 def superseded(rm_id: str, kind: StreamKind) -> Superseded:
     """Returns the error for the older of two streams."""
-    return Superseded(f"superseded: a newer {kind.name.lower()} stream of rmID {shown(rm_id)} was opened")
+    return Superseded.by_stream(rm_id, kind.name.lower())
 
 
 def _compared_by(session: Session, at: Cursor, member: GroupMember) -> Session:

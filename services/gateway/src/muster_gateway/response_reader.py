@@ -206,7 +206,7 @@ class Feed:
 
     def _pass_registration(self, offset: int, sequence: int, registration: Registration) -> None:
         if registration.accepted:
-            raise Superseded(f"superseded: rmID {shown(self.rm_id)} registered again, open new streams")
+            raise Superseded.by_registration(self.rm_id)
         # A refused registration may or may not have a number; the next response tells.
         last = self._seen.sequence
         counted = last != UNKNOWN and sequence == last + 1

@@ -42,13 +42,13 @@ from muster_gateway.call_limits import CallGuard, CallLimits
 from muster_gateway.callback_codec import gone_note
 from muster_gateway.callbacks import CallbackServicer
 from muster_gateway.codec import RequestCodec
-from muster_gateway.errors import GatewayError, LogDown, SessionsDown, SessionsFull, Superseded, why_not
+from muster_gateway.errors import GatewayError, LogDown, SessionsDown, SessionsFull, why_not
 from muster_gateway.event_tail import EventTail
 from muster_gateway.events_proxy import EventsDoor, EventsProxy
 from muster_gateway.http_front import HttpFront, Target
 from muster_gateway.http_target import HttpTarget
 from muster_gateway.identity import Doorman
-from muster_gateway.life_keeper import LifeKeeper
+from muster_gateway.life_keeper import LifeKeeper, why_lost
 from muster_gateway.log_watch import LogWatch
 from muster_gateway.metrics_service import MetricsServicer
 from muster_gateway.operate_pages import OperatePages
@@ -64,7 +64,7 @@ from muster_gateway.servicer import SERVICE, SchedulerServicer, StreamCalls
 from muster_gateway.sessions.contract import SessionStore
 from muster_gateway.sessions.rebuild import rebuild
 from muster_gateway.settings import GatewaySettings
-from muster_gateway.stream import Parts, RmStream, StreamTable
+from muster_gateway.stream import Parts, StreamTable
 from muster_gateway.view_client import ViewClient
 
 log = structlog.get_logger(__name__)
@@ -488,14 +488,13 @@ class Gateway:
         finally:
             storing.set_result(None)
         for (stream, _), moved in zip(streams, done, strict=True):
-            if not moved and await self._is_taken(stream):
-                stream.end(Superseded("superseded: a newer stream or registration of the RM took this one's place"))
-
-    async def _is_taken(self, stream: RmStream) -> bool:
-        """Tells whether another stream has the seat. If the store lost the seat, a sweep repairs it."""
-        session = await self.sessions.get(stream.rm_id)
-        seat = session.seats.get(stream.kind) if session is not None else None
-        return seat is not None and seat.epoch > stream.epoch
+            if moved:
+                continue
+            session = await self.sessions.get(stream.rm_id)
+            # (A seat that the store lost is repaired by a sweep.)
+            lost = why_lost(session, stream.seat) if session is not None else None
+            if lost is not None:
+                stream.end(lost)
 
     async def _sweep_for_ever(self, life: LifeKeeper, watch: LogWatch) -> None:
         while True:

@@ -48,7 +48,7 @@ from muster_gateway.errors import (
 )
 from muster_gateway.event_tail import EventTail
 from muster_gateway.identity import check_rm
-from muster_gateway.life_keeper import LifeKeeper, Taken, superseded
+from muster_gateway.life_keeper import HeldSeat, LifeKeeper, Taken, superseded
 from muster_gateway.quotas import Quotas
 from muster_gateway.rates import Rates
 from muster_gateway.response_reader import RESUME_METADATA, CatchUp, Feed, ResponseTail, StartingPoint
@@ -166,8 +166,8 @@ class StreamTable:
         stream = self.get(rm_id, kind)
         return stream.epoch if stream is not None else None
 
-    def held(self) -> list[tuple[str, StreamKind, int]]:
-        return [(stream.rm_id, stream.kind, stream.epoch) for stream in self._streams.values() if not stream.has_ended]
+    def held(self) -> list[HeldSeat]:
+        return [stream.seat for stream in self._streams.values() if not stream.has_ended]
 
     def is_held(self, rm_id: str, kind: StreamKind, epoch: int) -> bool:
         stream = self.get(rm_id, kind)
@@ -212,6 +212,7 @@ class RmStream:
         self._caller = current()
         self.rm_id = ""
         self.epoch = 0
+        self._registered_at = NOWHERE
         self._partition = 0
         self.stored: Cursor = NOWHERE  # the session store's value
         self.storing: asyncio.Future[None] | None = None  # set while a position is being stored
@@ -271,6 +272,10 @@ class RmStream:
     def identity(self) -> Identity:
         """The present identity of the caller."""
         return self._caller.identity
+
+    @property
+    def seat(self) -> HeldSeat:
+        return HeldSeat(self.rm_id, self.kind, self.epoch, self._registered_at)
 
     @property
     def has_ended(self) -> bool:
@@ -409,7 +414,7 @@ class RmStream:
         # 2. the seat; the epoch tells whether a stream that came in between is older or newer
         with parts.table.sitting_down(self.rm_id, self.kind):
             taken = await parts.life.take_seat(self.rm_id, self.kind)
-            self.epoch, self.stored = taken.epoch, taken.stored
+            self.epoch, self.stored, self._registered_at = taken.epoch, taken.stored, taken.registered_at
             between = parts.table.get(self.rm_id, self.kind)
             if between is not None and between.epoch > self.epoch:
                 raise superseded(self.rm_id, self.kind)
@@ -420,6 +425,7 @@ class RmStream:
         if registered_at == NOWHERE:
             registered_at = await parts.starting_point.registration(self.rm_id)
             await parts.life.located(self.rm_id, registered_at)
+            self._registered_at = registered_at
         start, skip = await self._find_start(registered_at, taken, resume_after)
         settings = parts.settings
         self._feed = Feed(

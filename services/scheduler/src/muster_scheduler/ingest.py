@@ -24,12 +24,12 @@ from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.si.v1 import si_pb2 as si
 from muster_runtime.secrets import masked_text
 from muster_si.constants import NODE_PARTITION
+from muster_si.tags import held
 from muster_state import source_codec as codec
 from muster_state.follower import RmInfo
 
 # As many digits as an int64 has.
 _DIGITS_MAX = 19
-_NO_TAGS: dict[str, str] = {}
 
 Items = UpdateAllocations | UpdateApplications | UpdateNodes
 
@@ -93,7 +93,7 @@ def applications(value: bytes) -> UpdateApplications:
                 partition=item.partitionName,
                 user=item.ugi.user,
                 groups=tuple(item.ugi.groups),
-                tags=dict(item.tags),
+                tags=held(item.tags),
                 execution_timeout_ms=item.executionTimeoutMilliSeconds,
                 placeholder_ask=_quantities(item.placeholderAsk) if item.HasField("placeholderAsk") else None,
                 gang_style=item.gangSchedulingStyle,
@@ -134,7 +134,7 @@ def external(changes: pb.ExternalChanges) -> list[UpdateExternal | SetSource]:
 
 def _nodes(items: Iterable[si.NodeInfo]) -> Iterable[NodeItem]:
     for item in items:
-        attributes = dict(item.attributes)
+        attributes = held(item.attributes)
         try:
             action = NodeAction(item.action)
         except ValueError:
@@ -167,7 +167,7 @@ def _allocation(item: si.Allocation, *, previous: bool) -> AskItem:
         quantities=_quantities(item.resourcePerAlloc),
         wanted=1,
         priority=item.priority,
-        tags=dict(tags) if tags else _NO_TAGS,
+        tags=held(tags),
         task_group=item.taskGroupName,
         placeholder=item.placeholder,
         originator=item.originator,
@@ -195,7 +195,7 @@ def _ask(item: si.AllocationAsk) -> AskItem:
         quantities=_quantities(item.resourceAsk),
         wanted=item.maxAllocations or 1,
         priority=item.priority,
-        tags=dict(item.tags),
+        tags=held(item.tags),
         task_group=item.taskGroupName,
         placeholder=item.placeholder,
         originator=item.Originator,

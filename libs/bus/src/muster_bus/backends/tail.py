@@ -7,6 +7,10 @@ from collections.abc import Callable, Sequence
 from muster_bus.backends.reading import Changing
 from muster_bus.log import Record
 
+# Dropped records are deleted together, when they are this part of the list. Until then they keep their memory: with one
+# half, a tail of 64 MiB took up to 128. Each deletion moves the references that stay: each up to seven times, in 5 ns.
+_DROPPED_PARTS = 8
+
 
 class PartitionTail(Changing):
     """A run of records ``[base, end)`` without holes, oldest first. Belongs to one event loop.
@@ -40,7 +44,7 @@ class PartitionTail(Changing):
         """Forgets the ``count`` oldest records."""
         self._head += count
         self.base += count
-        if self._head * 2 > len(self._records):  # amortised: each record is moved at most once
+        if self._head * _DROPPED_PARTS > len(self._records):
             del self._records[: self._head]
             self._head = 0
 

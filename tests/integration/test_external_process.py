@@ -30,7 +30,10 @@ from muster_state import state_codec
 from prometheus_client import REGISTRY
 from waiting import eventually
 
-WITHIN_S = 90.0
+WITHIN_S = 240.0  # for a whole test, with several starts of a process
+
+pytestmark = pytest.mark.timeout(2 * WITHIN_S)
+
 TOPICS = Topics(partitions=1)
 SECRET = "s3cret-of-nobody"
 OFFER = ExternalOffer("o1", "h1", {})
@@ -214,7 +217,7 @@ async def test_killed_before_it_has_synced_it_is_waited_for_all_the_same(tmp_pat
     rig = Rig(tmp_path, {"vms": file_table()})
     (tmp_path / "hosts.json").unlink()
     async with rig.running() as process:
-        await eventually(lambda: "hosts.json" in str(process.problems()))
+        await eventually(lambda: "hosts.json" in str(process.problems()), within_s=WITHIN_S)
         os.kill(process.pid, signal.SIGKILL)
         # (The next one soon says something else.)
         problem = await eventually(lambda: killed(process), every_s=0)

@@ -142,7 +142,7 @@ async def test_statements_are_on_the_log_and_secrets_nowhere_visible(
     rig = Rig(tmp_path, {"vms": file_table(), "away": away}, sync_timeout_s=4.0)
     of_this_process = sample("muster_external_objects", source="vms", kind="node")
     async with rig.running() as process:
-        await eventually(lambda: process.synced)
+        await eventually(lambda: process.synced, within_s=WITHIN_S)
         found = await rig.said()
         assert [each for each in found if each[1] == "vms"] == listed("life")
         assert [each for each in found if each[1] == "away"][-1] == ("life", "away", "STALE")
@@ -171,12 +171,14 @@ async def test_killed_its_sources_are_lost_and_it_begins_again_in_a_new_life(tmp
     rig = Rig(tmp_path, {"vms": file_table(when_lost="keep")})
     async with rig.running() as process:
         gate = process.gate
-        await eventually(lambda: process.synced)
+        await eventually(lambda: process.synced, within_s=WITHIN_S)
         for number in (1, 2):
             pid, life = process.pid, life_again("life", number)
             os.kill(pid, signal.SIGKILL)
             # (The next one soon has no problem any more.)
-            problem = await eventually(lambda pid=pid: process.pid not in (0, pid) and killed(process), every_s=0)  # type: ignore[misc]
+            problem = await eventually(
+                lambda pid=pid: process.pid not in (0, pid) and killed(process), within_s=WITHIN_S
+            )  # type: ignore[misc]
             assert "vms (file): the informers' process was killed by SIGKILL; it is started again" in problem
             assert problem.endswith("its last report still counts")
             assert process.synced
@@ -190,7 +192,7 @@ async def test_killed_its_sources_are_lost_and_it_begins_again_in_a_new_life(tmp
 async def test_killed_while_its_source_is_away_it_ends_nothing_else(tmp_path: Path) -> None:
     rig = Rig(tmp_path, {"vms": file_table()}, sync_timeout_s=5.0)
     async with rig.running() as process:
-        await eventually(lambda: process.synced)
+        await eventually(lambda: process.synced, within_s=WITHIN_S)
         (tmp_path / "hosts.json").unlink()
         os.kill(process.pid, signal.SIGKILL)
         ended = asyncio.ensure_future(process.wait())
@@ -207,7 +209,7 @@ async def test_one_that_says_nothing_is_ended(tmp_path: Path) -> None:
     rig = Rig(tmp_path, {"vms": file_table()})
     # (A living one says something each second. On a busy machine its next start must not count as silent, too.)
     async with rig.running(silent_max_s=6) as process:
-        await eventually(lambda: process.synced)
+        await eventually(lambda: process.synced, within_s=WITHIN_S)
         await eventually(lambda: sample("muster_external_state", source="vms") == 1)
         os.kill(process.pid, signal.SIGSTOP)
         await rig.hears(("life", "vms", "STALE"), *listed("life#2"))
@@ -220,11 +222,11 @@ async def test_killed_before_it_has_synced_it_is_waited_for_all_the_same(tmp_pat
         await eventually(lambda: "hosts.json" in str(process.problems()), within_s=WITHIN_S)
         os.kill(process.pid, signal.SIGKILL)
         # (The next one soon says something else.)
-        problem = await eventually(lambda: killed(process), every_s=0)
+        problem = await eventually(lambda: killed(process), within_s=WITHIN_S)
         assert problem.startswith("informer vms (file) has not synced: ")
         assert not process.synced
         (tmp_path / "hosts.json").write_text(json.dumps(HOSTS))
-        await eventually(lambda: process.synced)
+        await eventually(lambda: process.synced, within_s=WITHIN_S)
         # A required source that never came is not given up.
         assert await rig.said() == [("life", "vms", "LISTING"), *listed("life#2")]
 
@@ -247,7 +249,7 @@ async def test_stopped_while_it_begins_it_ends(tmp_path: Path) -> None:
 async def test_while_the_log_is_away_health_says_so_and_the_newest_is_written_when_it_is_back(tmp_path: Path) -> None:
     rig = Rig(tmp_path, {"vms": file_table()})
     async with rig.running() as process:
-        await eventually(lambda: process.synced)
+        await eventually(lambda: process.synced, within_s=WITHIN_S)
         rig.log.away = True
         (tmp_path / "hosts.json").write_text(json.dumps([{**HOSTS[0], "id": "h2"}]))
         await eventually(lambda: process.problems() != [])

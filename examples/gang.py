@@ -47,7 +47,7 @@ async def main(address: str) -> None:
 
     callbacks = Callbacks(on_allocated=on_allocated, on_released=on_released)
     access = Access.of_environment()  # MUSTER_TOKEN, MUSTER_TLS_CA ...
-    async with RmClient(address, "gang", config=QUEUES, callbacks=callbacks, access=access) as rm, asyncio.timeout(30):
+    async with RmClient(address, "gang", config=QUEUES, callbacks=callbacks, access=access) as rm, asyncio.timeout(120):
         await rm.register()
         await rm.send_nodes([node("node-1", {name: 2 * size for name, size in WORKER.items()}), node("node-2", WORKER)])
         await rm.nodes_answered()

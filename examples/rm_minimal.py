@@ -43,7 +43,7 @@ async def main(address: str) -> None:
     access = Access.of_environment()  # MUSTER_TOKEN, MUSTER_TLS_CA ...
     async with (
         RmClient(address, "minimal", config=QUEUES, callbacks=callbacks, access=access) as rm,
-        asyncio.timeout(30),
+        asyncio.timeout(120),
     ):
         await rm.register()
         await rm.send_nodes([node("node-1", {"vcore": 4_000, "memory": 16 * 2**30})])

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from muster_replay.local import LocalProcess, free_ports, muster_command
 
+SERVING_TIMEOUT_S = 150.0  # for a start on a busy machine; a few seconds otherwise
+
 
 class Up:
     """One on ports of its own; its data are in ``directory/data``, its log is ``directory/muster.log``.
@@ -27,7 +29,7 @@ class Up:
     async def start(self) -> None:
         """Returns when it serves."""
         self.process.start()
-        await self.process.serving(self.grpc)
+        await self.process.serving(self.grpc, SERVING_TIMEOUT_S)
 
     def get(self, path: str) -> tuple[int, bytes]:
         """Returns the status and the body of an answer. Raises urllib's errors."""

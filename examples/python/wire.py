@@ -15,7 +15,7 @@ from google.protobuf.message import Message
 from muster_proto.si.v1 import si_pb2 as si
 from muster_proto.si.v1 import si_pb2_grpc
 
-TIMEOUT_S = 30.0  # of a whole run: gRPC ends a stream that is open for longer
+TIMEOUT_S = 120.0  # of a whole run, on a machine that has other work: gRPC ends a stream that is open for longer
 Metadata = tuple[tuple[str, str], ...]
 OpenStream = Callable[..., Iterable[Message]]
 

@@ -26,6 +26,7 @@ from unit.publisher.feeding import headers
 from unit.publisher.using import Life, integrate
 
 WINDOW_NS = 60 * S_IN_NS
+READ_TIMEOUT_S = 120.0
 
 
 def derive_until_killed(settings: LogSettings, derive: DeriveSettings) -> None:
@@ -87,8 +88,9 @@ async def read_all(log: Log, topic: str, partition: int) -> list[Record]:
     reader = await log.reader(topic, partition)
     end = await reader.end_offset()
     records: list[Record] = []
-    while reader.position < end and (found := await reader.read(10_000, 2)):
-        records += found
+    async with asyncio.timeout(READ_TIMEOUT_S):
+        while reader.position < end:  # (A read may find nothing but transactions' markers.)
+            records += await reader.read(10_000, 2)
     await reader.close()
     return records
 
@@ -120,7 +122,7 @@ def origin(record: Record) -> int:
     return int(dict(record.headers)["origin"].rsplit(b"/", 1)[1])
 
 
-async def until_fanned_out(log: Log, topics: Topics, lives: list[Life], within_s: float = 60) -> None:
+async def until_fanned_out(log: Log, topics: Topics, lives: list[Life], within_s: float = 180) -> None:
     """Wait until the last event of each RM is in the topic of its kind."""
     async with asyncio.timeout(within_s):
         for life in lives:

@@ -13,6 +13,7 @@ import random
 import re
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -35,14 +36,16 @@ from muster_proto.si.v1.si_pb2 import EventRecord
 from muster_replay.local import LocalProcess, free_ports, muster_command
 from unit.publisher.feeding import Feeder
 from unit.publisher.using import Life
+from waiting import eventually
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]  # a dozen processes start one after the other
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(900)]  # a dozen processes start one after the other
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "python" / "consume_events.py"
 FAUST_EXAMPLE = EXAMPLE.with_name("faust_consumer.py")
 STEPS = int(os.environ.get("MUSTER_DERIVE_STEPS", "400"))
 PARTITIONS = 2
 RMS = ("rm-1", "rm-4")  # in each partition
+WITHIN_S = 180.0
 
 
 class Deriving:
@@ -72,10 +75,11 @@ class Deriving:
 
     async def ready(self) -> None:
         async with httpx.AsyncClient() as http:
-            for _ in range(600):
+            until_s = time.monotonic() + WITHIN_S
+            while time.monotonic() < until_s:
                 assert self.process.running, self.process.log_tail()
                 try:
-                    if (await http.get(self._url, timeout=1)).status_code == 200:
+                    if (await http.get(self._url, timeout=5)).status_code == 200:
                         return
                 except httpx.HTTPError:
                     pass
@@ -95,7 +99,8 @@ class Deriving:
         """Wait until the metric shows no lag, although markers of transactions have the last offsets."""
         found: list[str] = []
         async with httpx.AsyncClient() as http:
-            for _ in range(400):
+            until_s = time.monotonic() + WITHIN_S
+            while time.monotonic() < until_s:
                 text = (await http.get(self._url.replace("/health", "/metrics"), timeout=60)).text
                 found = re.findall(r"^muster_publisher_derive_lag_offsets\{.*\} (.*)$", text, re.MULTILINE)
                 if len(found) == PARTITIONS and set(found) == {"0.0"}:
@@ -122,8 +127,9 @@ async def deriving(bootstrap: str, directory: Path) -> AsyncIterator[tuple[Log, 
         await log.close()
 
 
-async def until(condition: object, running: LocalProcess, within_s: float = 90) -> None:
-    for _ in range(int(within_s / 0.02)):
+async def until(condition: object, running: LocalProcess, within_s: float = WITHIN_S) -> None:
+    until_s = time.monotonic() + within_s
+    while time.monotonic() < until_s:
         if condition():  # type: ignore[operator]
             return
         assert running.running, running.log_tail()
@@ -188,10 +194,7 @@ async def test_killed_again_and_again_it_derives_everything(kafka_bootstrap: str
         # 5. with windows of another length it does not continue
         derive.process.command += ["--set", "derive.window_s=30"]
         derive.process.start()
-        for _ in range(1_500):
-            if not derive.process.running:
-                break
-            await asyncio.sleep(0.02)
+        await eventually(lambda: not derive.process.running, "it ends by itself", WITHIN_S)
         assert derive.process.stop() == 1
         assert "derive.window_s is 30, but the usage on the log is in windows of 60 s" in derive.process.log_tail()
 
@@ -207,7 +210,7 @@ async def assert_example(bootstrap: str, log: Log, topics: Topics, lives: list[L
             expected[f"{change} {EventRecord.ChangeDetail.Name(event.eventChangeDetail)}"] += 1
     for _ in range(2):
         command = [sys.executable, str(EXAMPLE), bootstrap, "--topic", topic, "--file", str(file), "--until-end"]
-        ran = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60)
+        ran = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=WITHIN_S)
         assert ran.returncode == 0, ran.stderr
     counted = json.loads(await asyncio.to_thread(file.read_text))
     assert counted["events"] == expected

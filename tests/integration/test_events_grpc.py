@@ -394,6 +394,7 @@ async def test_an_unreadable_event_says_so_and_the_rest_comes() -> None:
         await it.publisher.feeder.write(
             "rm", [(event(0), headers("rm", 0)), (b"\xff\xff", headers("rm", 1)), (event(2), headers("rm", 2))]
         )
+        await until_next(it.publisher, "rm", 3)
         watch = it.watch(from_=From(id=0))
         assert await watch.until(2) == [0, 1, 2]
         records = [each.record for message in watch.got for each in message.events]
@@ -571,6 +572,7 @@ async def test_request_events_come_at_the_interval_and_once() -> None:
         assert plain.asks == []
         position = watch.got[-1].request_position
         watch.call.cancel()
+        await eventually(lambda: it.publisher.service.open_watches == 1, "the publisher has noticed")
         await asked(it, "d")
         await eventually(lambda: len(store(it)) == 1)
         again = it.watch(request_events=True, request_events_after=position)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -115,6 +116,8 @@ async def test_through_the_gateway_each_event_comes_once_over_breaks_and_a_publi
 ) -> None:
     await world.happen(*[f"e{n}" for n in range(500)])
     publisher = await world.publisher(ring_capacity=100)
+    # (Kafka acknowledges a commit a moment before everybody sees it.)
+    await eventually(lambda: (ring := publisher.rings.get("rm")) is not None and ring.next_id == 500)
     gateway = await world.gateway(publisher)
     port = publisher.grpc_port or 0
     # 1. once
@@ -300,9 +303,14 @@ async def test_a_slow_caller_is_held_up_at_the_publisher_and_dropped_there(quick
     assert "has read nothing for" in story
     assert slow.ids == list(range(len(slow.ids)))
     assert slow.got[-1].next_id < 10_000
-    rest = Watching(stub.Watch(pb.WatchEventsRequest(**{**request, "from": pb.EventsFrom(id=slow.got[-1].next_id)})))
-    assert (await rest.until(9_999))[0] == slow.got[-1].next_id
-    rest.call.cancel()
+    ids, next_id = list(slow.ids), slow.got[-1].next_id
+    while next_id < 10_000:  # (With so little patience, a busy machine may get this caller dropped, too.)
+        rest = Watching(stub.Watch(pb.WatchEventsRequest(**{**request, "from": pb.EventsFrom(id=next_id)})))
+        with contextlib.suppress(grpc.aio.AioRpcError):
+            await rest.until(9_999)
+        rest.call.cancel()
+        ids, next_id = ids + rest.ids, rest.got[-1].next_id if rest.got else next_id
+    assert ids == list(range(10_000))
     await narrow.close()
 
 

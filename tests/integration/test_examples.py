@@ -127,6 +127,7 @@ GO_TOLD = {
         "left",
     ],
 }
+GO_PATIENCE = ["-timeout", "150s"]  # on a machine that has other work; a few seconds otherwise
 GO_FLAGS = {
     "current": ["-callbacks=false"],
     "upstream-only": ["-callbacks=false", "-announce=false"],
@@ -187,7 +188,7 @@ def test_an_example_in_python_fails_without_a_scheduler(program: str) -> None:
 @needs_go
 @pytest.mark.parametrize("way", sorted(GO_TOLD))
 def test_the_example_in_go(way: str, go_rm: Path, gateway: str) -> None:
-    done = run(str(go_rm), "-gateway", gateway, *GO_FLAGS[way])
+    done = run(str(go_rm), "-gateway", gateway, *GO_PATIENCE, *GO_FLAGS[way])
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines() == GO_TOLD[way]
 
@@ -219,9 +220,10 @@ async def test_the_example_in_go_says_who_it_is(by: str, go_rm: Path, tmp_path: 
         certificate = ["--tls-cert", str(tmp_path / "client.pem"), "--tls-key", str(tmp_path / "client.key")]
         probe = muster_command("health", f"grpc://{muster.grpc}", "--tls-ca", str(tmp_path / "ca.pem"), *certificate)
         await eventually(lambda: run(*probe).returncode == 0, "it serves", every_s=0.2)
-        done = await asyncio.to_thread(run, str(go_rm), "-gateway", muster.grpc, "-callbacks=false", *says)
+        program = (str(go_rm), "-gateway", muster.grpc, "-callbacks=false", *GO_PATIENCE)
+        done = await asyncio.to_thread(run, *program, *says)
         assert done.returncode == 0, done.stdout + done.stderr
-        unknown = await asyncio.to_thread(run, str(go_rm), "-gateway", muster.grpc, "-callbacks=false", *says[:2])
+        unknown = await asyncio.to_thread(run, *program, *says[:2])
         assert unknown.returncode == 1, unknown.stdout
     finally:
         muster.process.kill()

@@ -32,7 +32,9 @@ async def test_restart_ring_rest_and_history(kafka_bootstrap: str, tmp_path: Pat
     await log.start()
 
     def service(**more: Any) -> PublisherService:
-        publisher = PublisherSettings(http_address="", ring_capacity=50, parquet_dir=tmp_path, **more)
+        publisher = PublisherSettings(
+            http_address="", ring_capacity=50, parquet_dir=tmp_path, stop_timeout_s=120, **more
+        )
         return PublisherService(publisher, log, log_settings.topics(), SystemClock())
 
     feeder = Feeder(log, log_settings.topics())
@@ -49,6 +51,8 @@ async def test_restart_ring_rest_and_history(kafka_bootstrap: str, tmp_path: Pat
         # 2. the next one: ids go on, the ring is full, older events come from the log
         second = service()
         await second.start()
+        # (Kafka acknowledges a commit a moment before everybody sees it.)
+        await eventually(lambda: (ring := second.rings.get("rm")) is not None and ring.next_id == 230)
         ring = second.rings.get("rm")
         assert ring is not None
         assert (ring.lowest, ring.next_id, ring.instance) == (180, 230, INSTANCE)

@@ -25,7 +25,7 @@ from unit.publisher.feeding import INSTANCE, Feeder
 from unit.publisher.running import TOPICS
 from waiting import eventually
 
-FAST = {"retry_min_s": 0.05, "retry_max_s": 0.1, "stop_timeout_s": 20}
+FAST = {"retry_min_s": 0.05, "retry_max_s": 0.1, "stop_timeout_s": 120}
 
 
 class Store:
@@ -97,6 +97,11 @@ async def test_away_and_back(store: Store, tmp_path: Path) -> None:
     def local() -> int:
         return sum(int(path.name[21:41]) - int(path.name[:20]) for path in tmp_path.rglob("*.parquet"))
 
+    async def until_ring(count: int) -> None:
+        await eventually(
+            lambda: (ring := service.rings.get("rm")) is not None and ring.next_id >= count, "REST has the events"
+        )
+
     transport = httpx.ASGITransport(service.asgi)  # type: ignore[arg-type]
     async with httpx.AsyncClient(transport=transport, base_url="http://publisher") as http:
         await service.start()
@@ -107,10 +112,8 @@ async def test_away_and_back(store: Store, tmp_path: Path) -> None:
             await asyncio.to_thread(store.close)
             await feeder.events("rm", range(turn * 200 - 100, turn * 200))
             await eventually(lambda: local() == turn * 200)  # noqa: B023
-            for _ in range(200):
-                if problems := await service.problems():
-                    break
-                await asyncio.sleep(0.05)
+            problems = await eventually(service.problems, "the failure is reported")
+            await until_ring(turn * 200)
             assert [problem.partition(": s3://")[0] for problem in problems] == ["bucket"]
             health = await http.get("/health")
             assert "bucket: s3://outages/" in health.text
@@ -121,11 +124,12 @@ async def test_away_and_back(store: Store, tmp_path: Path) -> None:
             await asyncio.to_thread(store.open)
             await feeder.events("rm", range(turn * 200, turn * 200 + 100))
             expected = [(INSTANCE, n) for n in range(turn * 200 + 100)]
-            for _ in range(400):
-                if len(found := await bench.ids()) >= len(expected):
-                    break
-                await asyncio.sleep(0.05)
-            assert found == expected
-        assert await service.healthy()
+
+            async def enough(count: int = len(expected)) -> bool:
+                return len(await bench.ids()) >= count
+
+            await eventually(enough, "the store has all events", every_s=0.02)
+            assert await bench.ids() == expected
+        await eventually(service.healthy, "no failure is reported any more")  # (The file is visible a moment before.)
         await service.stop()
     await log.close()

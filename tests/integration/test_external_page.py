@@ -109,11 +109,13 @@ async def test_the_plugin_of_the_page_runs(generation: str, installed: Path, tmp
             nodes = await up.nodes()
             assert [nodes[name]["schedulable"] for name in ("host1", "n1", "n2")] == [True, True, False]
             assert nodes["n1"]["sources"] == ["itself"]
-            sources = await up.get("/ws/v1/external")
-            assert {each["source"]: (each["state"], each["objects"].get("node")) for each in sources} == {
-                "hosts": ("LIVE", 1),
-                "itself": ("LIVE", 2),
-            }
+
+            async def all_live() -> bool:
+                sources = await up.get("/ws/v1/external")
+                found = {each["source"]: (each["state"], each["objects"].get("node")) for each in sources}
+                return found == {"hosts": ("LIVE", 1), "itself": ("LIVE", 2)}
+
+            await eventually(all_live, "both sources are live")  # (A source is live a moment after its last object.)
             # 2. the handler refuses with a reason
             await rm.application("app")
             await rm.application("evil", user="mallory")
@@ -126,7 +128,11 @@ async def test_the_plugin_of_the_page_runs(generation: str, installed: Path, tmp
             assert rm.runs == {"large": "host1", "small": "n1"}
             # 4. changes, and further statements of the handler
             await rm.node("n2", 4, si.NodeInfo.UPDATE, {"state": "ok"})
-            assert (await up.nodes())["n2"]["schedulable"]
+
+            async def is_mended() -> bool:
+                return bool((await up.nodes())["n2"]["schedulable"])
+
+            await eventually(is_mended, "the view follows: n2 is schedulable")
             await rm.application("tenant", **{"acme/quota": "0"})
 
             async def is_limited() -> bool:
@@ -134,7 +140,11 @@ async def test_the_plugin_of_the_page_runs(generation: str, installed: Path, tmp
                 return bool(queue["maxResource"].get("vcore") == 0)
 
             await eventually(is_limited, "the tenant has its quota")
-            assert "informer" not in await up.health()
+
+            async def all_is_well() -> bool:
+                return "informer" not in await up.health()
+
+            await eventually(all_is_well, "health names no informer")
     finally:
         up.process.stop()
         manager.server.shutdown()

@@ -43,6 +43,7 @@ DEPLOYMENTS = 4
 STARTS = int(os.environ.get("MUSTER_DERIVE_STARTS", "24"))
 SEED = int(os.environ.get("MUSTER_DERIVE_SEED", random.randrange(10_000)))
 RMS = ("rm-1", "rm-4")  # in either of two partitions
+WITHIN_S = 180.0  # four deployments start at once
 COUNT = 300  # events of a start whose seek is slow
 DERIVE = DeriveSettings(
     batch_records_max=40, backlog_records_max=100, batch_wait_s=0.02, commit_interval_s=0.3, refresh_windows=5
@@ -108,14 +109,14 @@ async def deployment(bootstrap: str, starts: int, seed: int, ended: asyncio.Barr
                         break
                     if came_s is not None and now_s - came_s > lives_s:
                         break
-                    assert now_s - began_s < 60, f"seed {seed}: start {number} derived nothing in a minute"
+                    assert now_s - began_s < WITHIN_S, f"seed {seed}: start {number} derived nothing"
         with process(context, derive_until_killed, settings, DERIVE):
             # (The last event has the latest time, so a mark of that time means that all events were derived.)
             for life in lives:
                 last = life.wait(2).records[-1]
                 await feeder.write(life.rm_id, [(last.value or b"", last.headers)])
             ends = [life.at_ns for life in lives]
-            await until(lambda: [until_ns(usage, life) for life in lives] == ends, 90)
+            await until(lambda: [until_ns(usage, life) for life in lives] == ends, WITHIN_S)
             await until_fanned_out(log, topics, lives)
         for life in lives:
             await assert_fan_out(log, topics, life)
@@ -182,12 +183,12 @@ async def got_at_a_start(kafka_bootstrap: str, file: Path, mended: bool, seek_s:
     with process(processes(), one_start, kafka_bootstrap, prefix, file, mended, seek_s):
         # (Without the mend, Faust may drop all of them.)
         with nullcontext() if mended else suppress(TimeoutError):
-            await until(lambda: bool(lines_of(file)), 60)
+            await until(lambda: bool(lines_of(file)), WITHIN_S if mended else 60)
         more = [await producer.send(topics[0], b"last", key=b"k", partition=n) for n in range(2)]
         await asyncio.gather(*more)
         # (Without the mend, Faust may drop the last ones, too; then they never come.)
         with nullcontext() if mended else suppress(TimeoutError):
-            await until(lambda: {f"{n} {count}" for n in range(2)} <= set(lines_of(file)), 60 if mended else 20)
+            await until(lambda: {f"{n} {count}" for n in range(2)} <= set(lines_of(file)), WITHIN_S if mended else 20)
     await producer.stop()
     seen = lines_of(file)
     return {n: [int(line[2:]) for line in seen if line.startswith(f"{n} ")] for n in range(2)}

@@ -30,7 +30,7 @@ RM = "rm"
 class FakeView:
     """A view with the test's answers.
 
-    :ivar answers: status and body by the end of the path; None: it does not answer.
+    :ivar answers: status and body by the end of the path; None: no answer before ``goes_on``, and an error then.
     """
 
     def __init__(self) -> None:
@@ -42,14 +42,15 @@ class FakeView:
             "queues": (200, b"{}"),
         }
         self.asked: list[str] = []
+        self.goes_on = asyncio.Event()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
         self.asked.append(f"{path}?{scope['query_string'].decode()}")
         found = next((each for end, each in self.answers.items() if path.endswith(end)), (200, b"[]\n"))
         if found is None:
-            await asyncio.Event().wait()
-            return
+            await self.goes_on.wait()
+            found = (503, b"")
         status, body = found
         await send({"type": "http.response.start", "status": status, "headers": []})
         await send({"type": "http.response.body", "body": body})
@@ -60,13 +61,12 @@ def view() -> FakeView:
     return FakeView()
 
 
-async def with_view(world: Rig, view: FakeView, sessions: SessionStore) -> Gateway:
-    """A gateway with that view and short timeouts."""
+async def with_view(world: Rig, view: FakeView, sessions: SessionStore, **timeouts: float) -> Gateway:
+    """A gateway with that view."""
     settings = GatewaySettings(
         grpc_address="127.0.0.1:0",
         http_address="",
-        registration_timeout_s=5.0,
-        view_timeout_s=0.3,
+        **{"registration_timeout_s": PATIENCE_S, "view_timeout_s": PATIENCE_S, **timeouts},  # type: ignore[arg-type]
         view_answer_bytes=1024,
         cursor_flush_ms=10,
         stop_grace_s=0.05,
@@ -81,6 +81,13 @@ async def with_view(world: Rig, view: FakeView, sessions: SessionStore) -> Gatew
 async def channel(world: Rig, view: FakeView) -> Channel:
     """A client of such a gateway, with a registered RM."""
     return await world.registered(await with_view(world, view, world.sessions), RM)
+
+
+@pytest.fixture
+async def impatient(world: Rig, view: FakeView) -> Channel:
+    """The same with short timeouts, for tests that wait for their end."""
+    timeouts = {"registration_timeout_s": 5.0, "view_timeout_s": 0.3}
+    return await world.registered(await with_view(world, view, world.sessions, **timeouts), RM)
 
 
 async def refusal(call: Awaitable[Any]) -> tuple[Code, str]:
@@ -224,13 +231,13 @@ async def test_an_unknown_rm_is_refused(channel: Channel, method: str) -> None:
 
 @pytest.mark.parametrize("call", [pause(rm_id=RM), drain(), end(), of_rm("ValidateConfiguration", RM)])
 async def test_a_scheduler_that_does_not_answer(
-    channel: Channel, world: Rig, call: Callable[[Channel], Awaitable[Any]]
+    impatient: Channel, world: Rig, call: Callable[[Channel], Awaitable[Any]]
 ) -> None:
-    stream = channel.open(StreamKind.NODE, RM)
+    stream = impatient.open(StreamKind.NODE, RM)
     await world.scheduler.emit(RM, [StreamKind.NODE])
     await stream.take(1)
     world.scheduler.mute = True
-    code, details = await refusal(call(channel))
+    code, details = await refusal(call(impatient))
     assert (code, details) == (Code.UNAVAILABLE, "the scheduler did not answer within 5 s: ask again")
     world.scheduler.mute = False
     await world.scheduler.emit(RM, [StreamKind.NODE])
@@ -240,7 +247,6 @@ async def test_a_scheduler_that_does_not_answer(
 @pytest.mark.parametrize(
     ("answer", "code", "said"),
     [
-        (None, Code.UNAVAILABLE, "0.3 s"),
         ((503, b""), Code.UNAVAILABLE, "the view is not reachable"),
         ((500, b"oops"), Code.UNAVAILABLE, "the view does not know it yet (500): try again"),
         ((404, b'{"message":"Resource manager not found: \'rm\'"}'), Code.UNAVAILABLE, "does not know it yet"),
@@ -254,13 +260,20 @@ async def test_a_scheduler_that_does_not_answer(
     ],
 )
 async def test_a_view_that_has_no_answer(
-    channel: Channel, view: FakeView, answer: tuple[int, bytes] | None, code: Code, said: str
+    channel: Channel, view: FakeView, answer: tuple[int, bytes], code: Code, said: str
 ) -> None:
     view.answers = {"explain/node/n": answer}
     found, details = await refusal(explain(node_id="n", partition="p")(channel))
     assert found is code
     assert said in details
     assert view.asked == ["/ws/v1/explain/node/n?rm=rm&partition=p"]
+
+
+async def test_a_view_that_does_not_answer(impatient: Channel, view: FakeView) -> None:
+    view.answers = {"explain/node/n": None}
+    code, details = await refusal(explain(node_id="n", partition="p")(impatient))
+    assert code is Code.UNAVAILABLE
+    assert "0.3 s" in details
 
 
 async def test_a_preempted_allocation_is_named_by_its_key_alone(channel: Channel, view: FakeView) -> None:
@@ -285,12 +298,19 @@ async def test_very_many_sentences_are_cut(channel: Channel, view: FakeView) -> 
 
 
 @pytest.mark.parametrize("path", ["resource-managers", "partitions", "applications/active", "nodes"])
-@pytest.mark.parametrize("answer", [None, (503, b""), (500, b"oops"), (200, b"")])
+@pytest.mark.parametrize("answer", [(503, b""), (500, b"oops"), (200, b"")])
 async def test_a_dump_that_breaks_off_is_an_error(
-    channel: Channel, view: FakeView, path: str, answer: tuple[int, bytes] | None
+    channel: Channel, view: FakeView, path: str, answer: tuple[int, bytes]
 ) -> None:
     view.answers[path] = answer
     code, details = await refusal(dumped(channel))
+    assert code is Code.UNAVAILABLE, details
+
+
+@pytest.mark.parametrize("path", ["resource-managers", "partitions", "applications/active", "nodes"])
+async def test_a_dump_without_an_answer_is_an_error(impatient: Channel, view: FakeView, path: str) -> None:
+    view.answers[path] = None
+    code, details = await refusal(dumped(impatient))
     assert code is Code.UNAVAILABLE, details
 
 
@@ -305,9 +325,10 @@ async def test_so_many_dumps_are_made_at_once(channel: Channel, world: Rig, view
         Code.RESOURCE_EXHAUSTED,
         "4 dumps are made already, expected at most 4 at once: try again",
     )
+    view.goes_on.set()
     assert {code for code, _ in await asyncio.gather(*begun)} == {Code.UNAVAILABLE}
-    view.answers["nodes"] = (200, b"[]\n")
-    world.scheduler.mute = True
+    await eventually(lambda: admin._dumps == 0, "they are over")
+    view.goes_on.clear()
     call = asyncio.create_task(dumped(channel))
     await eventually(lambda: admin._dumps == 1, "there is room again")
     call.cancel()

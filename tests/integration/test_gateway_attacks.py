@@ -139,7 +139,10 @@ async def tenants(world: Rig, gateway: Gateway) -> dict[str, Tenant]:
 
 
 def _write(file: Path, text: str) -> None:
-    file.write_text(text)
+    """Replace a file at once: half of a policy would withdraw rights."""
+    made = file.with_suffix(".new")
+    made.write_text(text)
+    made.replace(file)
 
 
 def denied(answer: tuple[Code, str], name: str, deed: str, rm_id: str = "mine") -> None:

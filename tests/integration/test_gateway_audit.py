@@ -64,6 +64,12 @@ async def entries(world: Rig, count: int, method: str) -> list[Entry]:
     return found
 
 
+async def until_noted(gateway: Gateway, count: int) -> None:
+    """Wait until so many calls of this window are noted: a caller has its status a moment before."""
+    window = gateway._audit._window
+    await eventually(lambda: sum(1 + each.count for each in window.values()) >= count, f"{count} calls are noted")
+
+
 def test_the_table_says_that_admin_calls_and_registrations_are_audited() -> None:
     table = by_path()
     assert {method.path for method in METHODS if method.audited} == {path_of(method) for method in AUDITED}
@@ -201,6 +207,7 @@ async def test_silent_streams_and_calls_without_a_request_are_audited(world: Rig
         assert await each.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     headers: Any = channel.stream_stream("/muster.v1.Admin/DumpState")(metadata=metadata)
     assert await headers.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    await until_noted(gateway, len(silent) + 1)
     gateway._audit.turn()
     first, more = await entries(world, 2, "/si.v1.Scheduler/UpdateNode")
     assert (first.identity, first.action, first.result, first.count) == ("ops", "call", Entry.REFUSED, 1)
@@ -219,6 +226,7 @@ async def test_silent_streams_that_give_way_are_audited(world: Rig) -> None:
         opened.append(channel.stream_stream("/si.v1.Scheduler/UpdateNode")())
         await opened[-1].initial_metadata()
     await eventually(lambda: sum(each.done() for each in opened) == 3, "the oldest ones gave way")
+    await until_noted(gateway, 3)
     gateway._audit.turn()
     found = await entries(world, 2, "/si.v1.Scheduler/UpdateNode")
     assert sum(entry.count for entry in found) == 3

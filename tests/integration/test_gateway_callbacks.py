@@ -289,7 +289,7 @@ async def test_a_registration_ends_the_stream_and_its_end_is_noted(world: Rig) -
     again = await channel.connect(predicates=True)
     await world.scheduler.ask("rm", 3)
     assert await again.asked(1) == [3]
-    assert world.scheduler.notes("rm")[2:] == [(True, 3)]
+    await eventually(lambda: world.scheduler.notes("rm")[2:] == [(True, 3)], "the scheduler knows of the new one")
 
 
 async def test_too_many_streams_are_refused_whatever_their_kind(quick: Rig) -> None:
@@ -445,7 +445,7 @@ async def test_the_end_is_noted_when_the_rm_pauses_because_its_only_gateway_died
     clock.advance(11.0)
     await second._servicer._parts.life.sweep(second._table)  # type: ignore[union-attr]
     await eventually(lambda: quick.scheduler.notes("rm") == [(True, 1), (False, 2)], "the scheduler knows of its end")
-    assert quick.scheduler.states("rm") == ["RUNNING", "DISCONNECTED"]
+    await eventually(lambda: quick.scheduler.states("rm") == ["RUNNING", "DISCONNECTED"], "it knows of the pause")
 
 
 async def test_an_end_that_could_not_be_noted_is_noted_by_a_later_sweep(quick: Rig) -> None:
@@ -871,7 +871,7 @@ async def test_a_configuration_that_gets_no_answer_is_answered_with_an_error(qui
 
 
 async def test_only_so_many_configurations_wait(quick: Rig) -> None:
-    channel = await quick.registered(await quick.gateway(registration_timeout_s=5.0))
+    channel = await quick.registered(await quick.gateway())
     stream = await channel.connect()
     await eventually(lambda: quick.scheduler.notes("rm"), "the scheduler has heard of the stream")
     quick.scheduler.mute = True

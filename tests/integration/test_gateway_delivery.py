@@ -74,7 +74,7 @@ async def test_each_stream_gets_exactly_its_responses_in_spite_of_stalls(world: 
             stream.cancel()
         return got
 
-    async with asyncio.timeout(200):
+    async with asyncio.timeout(500):
         results = await asyncio.gather(produce(), *(consume(*pair) for pair in sent))
     assert dict(zip(sent, results[1:], strict=True)) == sent
 

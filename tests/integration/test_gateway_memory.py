@@ -58,7 +58,7 @@ async def proxy() -> AsyncIterator[tuple[int, int]]:
 
 
 async def read(port: int, wanted: int, *, slowly: bool = False) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while True:
             try:
                 reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 16)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -230,10 +231,12 @@ async def test_many_watchers_of_one_query_share_one_question() -> None:
         await it.rm()
         calls = [aiter(it.stub.Watch(Watch(interval_ms=100))) for _ in range(20)]
         seen: set[int] = set()
+        began_s = time.monotonic()
         for _ in range(5):
             seen |= {found.taken_ns for found in await asyncio.gather(*(anext(call) for call in calls))}
+        intervals = (time.monotonic() - began_s) / 0.1
         assert len(seen) <= len(it.door.asked)
-        assert len(it.door.asked) < 20, "watchers share requests to the view"
+        assert len(it.door.asked) <= intervals + 2, "watchers share requests to the view"
 
 
 async def test_watchers_of_other_queries_get_other_answers() -> None:
@@ -317,7 +320,7 @@ async def test_a_watcher_that_leaves_leaves_nothing_open() -> None:
         for call in calls:
             call.cancel()
         await eventually(lambda: not it.servicer._shared._watched, "everything that was watched is forgotten")
-        assert it.servicer._watchers == 0
+        await eventually(lambda: it.servicer._watchers == 0, "their places are free")
         asked = len(it.door.asked)
         await asyncio.sleep(0.35)
         assert len(it.door.asked) == asked, "without watchers the view gets no requests"

@@ -221,7 +221,10 @@ async def test_a_rotation_ends_no_stream(site: Site) -> None:
     stream = Stream(SchedulerStub(channel).UpdateNode(metadata=(("muster-rm-id", "mine"),)))
     await stream.call.initial_metadata()
     url = f"https://127.0.0.1:{gateway.http_port}/ws/v1/openapi.json"
-    connector = aiohttp.TCPConnector(limit=1, ssl=site.context(old))
+    # (The kept connection is idle meanwhile: neither side may close it for that.)
+    assert gateway._http is not None
+    gateway._http._server.config.timeout_keep_alive = 600
+    connector = aiohttp.TCPConnector(limit=1, ssl=site.context(old), keepalive_timeout=600)
     async with aiohttp.ClientSession(connector=connector) as kept:
         async with kept.get(url) as answer:
             await answer.read()

@@ -137,7 +137,7 @@ async def test_records_after_the_listing_are_reported(rig: KafkaRig, monkeypatch
 async def test_a_topic_that_was_made_anew_takes_nothing_with_it(rig: KafkaRig, admin: AIOKafkaAdminClient) -> None:
     for name in "abc":
         await rig.put({"kind": "node", "id": name})
-    source = rig.make(timeout_s=1)
+    source = rig.make(timeout_s=5)
     listing = await source.list()
     await admin.delete_topics([rig.topic])
     with pytest.raises((SourceUnavailable, CursorExpired)):

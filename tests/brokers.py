@@ -19,7 +19,7 @@ from wanting import server_wanted
 
 NODES = (1, 2, 3)
 _CLUSTER = "TXVzdGVyVGhyZWVCcm9rZXI"
-_TOOL_TIMEOUT_S = 60.0
+_TOOL_TIMEOUT_S = 180.0
 
 
 @dataclass

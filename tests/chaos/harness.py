@@ -20,7 +20,7 @@ from muster_proto.muster.bus.v1 import envelope_pb2, state_pb2
 from muster_replay.local import LocalProcess, free_ports, muster_command
 from muster_replay.report import ReplayReport
 
-SERVING_TIMEOUT_S = 90.0  # four Python processes that start on two busy cores, behind a broker
+SERVING_TIMEOUT_S = 180.0  # four Python processes that start on two busy cores, behind a broker
 SUPERVISION_S = 0.5
 PARTITIONS = 4  # of each topic; all tests of a session share one broker
 READ_RECORDS, READ_WAIT_S = 2_000, 0.5

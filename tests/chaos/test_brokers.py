@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import grpc
-import httpx
 import pytest
 from brokers import NODES, Brokers, all_in_sync, leaders, three_brokers
 from chaos.harness import Deployment, assert_each_task_once, on_kafka
@@ -80,15 +79,12 @@ async def outage(deployment: Deployment, brokers: Brokers, *, wants_controller: 
     before = await newest_event(deployment)
 
     async def decided() -> bool:
-        try:
-            return await newest_event(deployment) > before + 1
-        except httpx.HTTPError:
-            return False
+        return await newest_event(deployment) > before + 1
 
-    await eventually(decided, f"decisions go on without broker {node}")
+    await eventually(decided, f"decisions go on without broker {node}", within_s=180)
     pause_s = time.monotonic() - began_s
     await asyncio.to_thread(brokers.start_again, node)
-    await eventually(lambda: all_in_sync(brokers.address), f"the copies of broker {node} catch up")
+    await eventually(lambda: all_in_sync(brokers.address), f"the copies of broker {node} catch up", within_s=180)
     return pause_s
 
 

@@ -26,6 +26,7 @@ async def test_an_rm_goes_on_at_the_other_gateway(tmp_path: Path, kafka_bootstra
     due = list(KILLS.items())
     restarts: list[asyncio.Task[None]] = []
     pauses: list[asyncio.Task[float]] = []
+    over = asyncio.Event()
 
     async def start_again(name: str) -> None:
         await asyncio.sleep(1)  # the RM is served by the other one meanwhile
@@ -37,7 +38,7 @@ async def test_an_rm_goes_on_at_the_other_gateway(tmp_path: Path, kafka_bootstra
             await asyncio.gather(*restarts)
             await deployment.kill(name)
             restarts.append(asyncio.create_task(start_again(name)))
-            pauses.append(asyncio.create_task(pause(deployment)))
+            pauses.append(asyncio.create_task(pause(deployment, over)))
 
     async with deployment.running():
         for name in ("event-publisher", "gateway-2"):
@@ -51,6 +52,7 @@ async def test_an_rm_goes_on_at_the_other_gateway(tmp_path: Path, kafka_bootstra
         await eventually(spread, "the streams are spread over both gateways", within_s=120)
         both = replace(options(deployment), gateway=addresses)
         report = await replay(OPENB, both, on_sent=on_sent)
+        over.set()
         assert len(restarts) == len(KILLS), "not every gateway was killed: the test has shown nothing"
         await asyncio.gather(*restarts)
         print("no decision after the gateways' ends for", [f"{each:.2f} s" for each in await asyncio.gather(*pauses)])
@@ -58,8 +60,11 @@ async def test_an_rm_goes_on_at_the_other_gateway(tmp_path: Path, kafka_bootstra
     await assert_each_task_once(deployment, report, RM_ID, TASKS)
 
 
-async def pause(deployment: Deployment) -> float:
-    """Returns the seconds until the RM's requests are answered again."""
+async def pause(deployment: Deployment, over: asyncio.Event) -> float:
+    """Returns the seconds until the RM's requests are answered again.
+
+    :param over: all of them are answered, so that no more events may come.
+    """
     began_s, newest = time.monotonic(), 0
     async with httpx.AsyncClient(timeout=60, trust_env=False) as client:
 
@@ -67,7 +72,7 @@ async def pause(deployment: Deployment) -> float:
             nonlocal newest
             answer = await client.get(f"{deployment.operations['event-publisher']}/ws/v1/events/batch?count=1")
             before, newest = newest, int(answer.json()["HighestID"])
-            return newest > before > 0
+            return newest > before > 0 or over.is_set()
 
         # (What was under way is answered at once.)
         await asyncio.sleep(0.2)

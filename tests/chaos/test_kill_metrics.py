@@ -18,7 +18,7 @@ from muster_replay.local import muster_command
 from waiting import eventually
 
 RM_ID = "counted"
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0  # a restart is a part of some waits
 NODES, ASKS, RELEASED, KILLS = 10, 300, 50, 3
 QUEUES = """
 partitions:

@@ -27,7 +27,7 @@ from muster_proto.muster.v1 import audit_pb2
 from waiting import eventually
 
 RM_ID = "reloaded"
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0  # a restart is a part of some waits
 ROUNDS = 3
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

@@ -47,7 +47,7 @@ _AUDIT = {
     "omitStages": ["RequestReceived", "ResponseStarted"],
     "rules": [{"level": "Metadata", "userGroups": ["system:serviceaccounts"]}, {"level": "None"}],
 }
-READY_S = 120.0
+READY_S = 300.0
 _CONTROLLERS = (
     "deployment-controller,replicaset-controller,daemonset-controller,statefulset-controller,job-controller,"
     "namespace-controller,garbage-collector-controller,pod-garbage-collector-controller,disruption-controller,"

@@ -168,14 +168,14 @@ class Rig:
     def health(self, http: str = "") -> tuple[int, Json]:
         """Status and body of the shim's /health; (0, {}): it does not answer."""
         try:
-            answer = httpx.get(f"{http or self.shim_http}/health", timeout=5.0)
+            answer = httpx.get(f"{http or self.shim_http}/health", timeout=60.0)
         except httpx.TransportError:
             return 0, {}
         return answer.status_code, answer.json()
 
     def metric(self, name: str) -> float:
         """The sum of a metric of the shim over its labels."""
-        text = httpx.get(f"{self.shim_http}/metrics", timeout=5.0).text
+        text = httpx.get(f"{self.shim_http}/metrics", timeout=60.0).text
         lines = [line for line in text.splitlines() if line.startswith((f"{name} ", f"{name}{{"))]
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
 
@@ -204,6 +204,14 @@ class Rig:
             return names <= {each["nodeID"] for each in self.muster_nodes() if each["schedulable"]}
 
         eventually(known, f"Muster knows {sorted(names)}")
+
+    def cordon(self, name: str) -> None:
+        """Cordons a node, and waits until Muster gives it no more pods. (The shim watches nodes and pods apart.)"""
+        self.api.patch("Node", name, {"spec": {"unschedulable": True}})
+        eventually(
+            lambda: [each["schedulable"] for each in self.muster_nodes() if each["nodeID"] == name] == [False],
+            f"Muster knows that {name} is cordoned",
+        )
 
     def remove_nodes(self, names: Iterable[str]) -> None:
         gone = set(names)

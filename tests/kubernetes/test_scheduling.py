@@ -46,11 +46,16 @@ def test_namespaces_and_queues(cluster: Rig) -> None:
     cluster.api.create(pod("c", two, app="by-name", labels={"queue": "root.small"}))
     cluster.all_placed(one, 1)
     cluster.all_placed(two, 2)
-    queues = {
-        each["applicationID"]: each["queueName"] for each in cluster.ask("/ws/v1/partition/default/applications/active")
-    }
-    assert {queues[app] for app in ("by-namespace-1", "by-namespace-2")} == {"root.space-one", "root.space-two"}
-    assert queues["by-name"] == "root.small"
+
+    def queues() -> dict[str, str]:
+        """By application. (Muster's view may see them after Kubernetes sees their pods placed.)"""
+        found = cluster.ask("/ws/v1/partition/default/applications/active")
+        by_app = {each["applicationID"]: each["queueName"] for each in found}
+        return by_app if {"by-namespace-1", "by-namespace-2", "by-name"} <= by_app.keys() else {}
+
+    shown = eventually(queues, "Muster shows the three applications")
+    assert {shown[app] for app in ("by-namespace-1", "by-namespace-2")} == {"root.space-one", "root.space-two"}
+    assert shown["by-name"] == "root.small"
     cluster.settled()
 
 
@@ -193,7 +198,7 @@ def test_cordon_drain_resize_and_the_end_of_a_node(cluster: Rig) -> None:
     space = cluster.namespace("nodes")
     cluster.nodes(node("stays", cpu="4"), node("goes", cpu="4"))
     # 1. a cordoned node gets nothing, and again something afterwards
-    cluster.api.patch("Node", "fake-goes", {"spec": {"unschedulable": True}})
+    cluster.cordon("fake-goes")
     cluster.api.create(deployment("web", pod("web", space, cpu="500m"), 6))
     cluster.all_placed(space, 6)
     assert {each["spec"]["nodeName"] for each in cluster.placed(space)} == {"fake-stays"}
@@ -203,7 +208,7 @@ def test_cordon_drain_resize_and_the_end_of_a_node(cluster: Rig) -> None:
     cluster.all_placed(space, 10)
     cluster.settled()
     # 2. a drained node's pods find another place
-    cluster.api.patch("Node", "fake-goes", {"spec": {"unschedulable": True}})
+    cluster.cordon("fake-goes")
     cluster.nodes(node("comes", cpu="4"))
     evicted = [each for each in cluster.placed(space) if each["spec"]["nodeName"] == "fake-goes"]
     cluster.api.delete_all(evicted)
@@ -244,8 +249,7 @@ def test_a_pod_that_is_resized_in_place_keeps_its_place(cluster: Rig) -> None:
 
     def used(cores: int) -> None:
         def is_so() -> bool:
-            (found,) = cluster.muster_nodes()
-            return bool(found["allocated"]["vcore"] == 1000 * cores)
+            return [each["allocated"]["vcore"] for each in cluster.muster_nodes()] == [1000 * cores]
 
         eventually(is_so, f"Muster counts {cores} cores")
 

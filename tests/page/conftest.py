@@ -15,7 +15,7 @@ from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, 
 from up import Up, up
 
 # A generous limit: the tests do not measure speed.
-PATIENCE_MS = 60_000
+PATIENCE_MS = 120_000
 SHOTS = Path(__file__).parents[2] / ".artefacts" / "page"
 
 Opened = Callable[..., Awaitable[Page]]

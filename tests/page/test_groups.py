@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 from muster_client import node
 from muster_client.admin import AdminClient
@@ -32,7 +33,7 @@ async def test_queues_of_a_policy_group_show_each_resource_managers_share(muster
                 group = page.get_by_role("region", name="root.b in the policy group company")
                 await group.get_by_role("link", name="twin-west").click()
                 await expect(page.get_by_label("Resource manager")).to_have_value("twin-west")
-                assert page.url.endswith("#/queues/root.b?rm=twin-west")
+                await expect(page).to_have_url(re.compile(r"#/queues/root\.b\?rm=twin-west$"))
                 await expect(group.locator("tr.chosen")).to_contain_text("5 of 8 cores")
                 await page.get_by_role("link", name="Nodes", exact=True).click()
                 await expect(page.locator("main")).to_contain_text("1 node")

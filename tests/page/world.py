@@ -218,7 +218,10 @@ async def lives(rm: Rm) -> None:
     await rm.shows(f"{at}/applications/completed", lambda found: any(a["applicationState"] == "Failed" for a in found))
     await rm.shows(f"{at}/node/cpu-15", lambda found: not found["schedulable"])
     wanted = {"QUEUE_MAX", "GANG_ROOM", "USER_LIMIT", "LARGER_THAN_ANY_NODE"}
-    await rm.shows("/ws/v1/explain/pending", lambda found: wanted <= found["counts"].keys())
+    await rm.shows(
+        "/ws/v1/explain/pending", lambda found: wanted <= found["counts"].keys() and sum(found["counts"].values()) == 42
+    )
+    await rm.shows(f"{at}/queue/root", lambda found: found["allocatedResource"]["vcore"] == 298_500)
 
 
 async def parts(rm: Rm) -> None:

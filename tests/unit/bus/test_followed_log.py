@@ -19,7 +19,7 @@ from muster_bus.pipe.messages import Append, AskSeen, FromLog, Moved, NewRecord,
 from muster_bus.pipe.serving import LogServer
 from muster_bus.settings import LogSettings
 
-WITHIN_S = 30.0
+WITHIN_S = 60.0
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import random
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 
@@ -66,7 +67,7 @@ class Running:
 
     async def __aexit__(self, *_: object) -> None:
         self.worker.stop()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await asyncio.wait({self.task})
         if not self.task.cancelled() and self.task.exception() is not None:
             self.task.result()
@@ -186,7 +187,7 @@ async def test_a_fenced_worker_ends_and_does_not_take_the_partition_back(bus: Lo
     new_owner = await bus.take_over("test", topics.requests, 0)
     await write_inputs(writer, topics, _inputs(1))
     with pytest.raises(Fenced):
-        await asyncio.wait_for(running, 10)
+        await asyncio.wait_for(running, 60)
     assert worker.progress().state is WorkerState.FAILED
     assert not worker.progress().serving
     assert await read_all(bus, topics.responses) == []
@@ -291,7 +292,7 @@ async def test_every_transaction_that_answers_input_reports_how_far_it_is(bus: L
         await write_inputs(writer, topics, [(b"a", b"x")])
         await eventually(lambda number=number: worker.progress().committed == number)
     worker.stop()
-    await asyncio.wait_for(running, 10)
+    await asyncio.wait_for(running, 60)
     reports = [record.value for record in await read_all(bus, topics.responses) if record.key is None]
     assert reports == [b"1", b"2", b"3"]
 
@@ -382,7 +383,7 @@ async def test_a_machine_that_fails_without_input_to_blame_ends_the_worker(
     await owner.commit([OutRecord(topics.state, 0, b"k", b"1")], None)
     worker = PartitionWorker(bus, topics, "test", 0, machine, SystemClock(), FAST)
     with pytest.raises(MachineFailed, match="5 times"):
-        await asyncio.wait_for(worker.run(), 10)
+        await asyncio.wait_for(worker.run(), 60)
     assert worker.progress().state is WorkerState.FAILED
 
 
@@ -415,7 +416,7 @@ async def test_ticks_at_the_deadline_and_leaves_the_input_position(bus: Log, top
     clock.advance(10)
     await eventually(lambda: len(ticks) == 1)
     worker.stop()
-    await asyncio.wait_for(running, 10)
+    await asyncio.wait_for(running, 60)
     assert len(ticks) == 1
     assert [record.value for record in await read_all(bus, topics.events)] == [b"tick"]
     owner = await bus.take_over("test", topics.requests, 0)
@@ -449,7 +450,7 @@ async def test_commits_its_position_again_after_long_silence(bus: Log, topics: T
     await eventually(lambda: len(positions) == count + 1)
     assert positions[-1] == 3
     worker.stop()
-    await asyncio.wait_for(running, 10)
+    await asyncio.wait_for(running, 60)
 
 
 async def test_a_deadline_that_stays_past_does_not_make_the_worker_spin(bus: Log, topics: Topics) -> None:
@@ -471,10 +472,11 @@ async def test_a_deadline_that_stays_past_does_not_make_the_worker_spin(bus: Log
             return 0
 
     settings = FAST.model_copy(update={"empty_tick_wait_s": 0.02})
-    async with Running(bus, topics, lambda: Restless(topics), settings) as worker:
-        await eventually(lambda: worker.progress().state is WorkerState.RUNNING)
+    async with Running(bus, topics, lambda: Restless(topics), settings):
+        await eventually(lambda: ticks)
+        before, began_s = ticks, time.monotonic()
         await asyncio.sleep(0.2)
-        assert 1 <= ticks <= 12
+        assert ticks - before <= 2 + (time.monotonic() - began_s) / 0.02
 
 
 async def test_a_stop_ends_a_long_wait_for_input(bus: Log, topics: Topics) -> None:
@@ -522,7 +524,7 @@ async def test_serves_only_after_folding_and_not_when_it_stalls(bus: Log, topics
     gate.set()
     await eventually(lambda: worker.progress().serving)
     worker.stop()
-    await asyncio.wait_for(running, 10)
+    await asyncio.wait_for(running, 60)
 
 
 def test_the_backend_for_kafka_is_not_imported_by_the_worker() -> None:

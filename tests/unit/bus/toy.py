@@ -69,7 +69,7 @@ async def read_all(log: Log, topic: str, partition: int = 0) -> list[Record]:
     reader = await log.reader(topic, partition)
     end = await reader.end_offset()
     records: list[Record] = []
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while reader.position < end:
             records += await reader.read(1000, 0.5)
     await reader.close()

@@ -19,7 +19,10 @@ from unit.client.fake_gateway import FakeGateway
 from waiting import eventually
 
 PATIENCE_S = 60.0
-QUICK = ClientSettings(backoff_min_ms=5, backoff_max_ms=20, close_timeout_s=2, linger_s=0.1, backoff_seed=1)
+QUICK = ClientSettings(
+    backoff_min_ms=5, backoff_max_ms=20, close_timeout_s=2, linger_s=0.1, backoff_seed=1,
+    register_timeout_s=60, welcome_timeout_s=60,
+)  # fmt: skip
 
 
 class Asker:
@@ -37,7 +40,8 @@ class Asker:
         self.metadata: list[dict[str, str]] = []
         self.heard: list[pb.FromResourceManager] = []
         self.refuse: tuple[grpc.StatusCode, str] | None = None
-        self.deaf = False
+        self.unheard: list[pb.FromResourceManager] = []
+        self._deaf_connections = 0
         self._sequence = 0
         self._out: asyncio.Queue[pb.ToResourceManager | None] = asyncio.Queue()
 
@@ -50,7 +54,7 @@ class Asker:
         assert first.HasField("hello"), first
         self.hellos.append(first.hello)
         await context.write(pb.ToResourceManager(welcome=pb.Welcome(gateway_id="g")))
-        listening = asyncio.create_task(self._listen(requests))
+        listening = asyncio.create_task(self._listen(len(self.metadata), requests))
         try:
             while (message := await self._out.get()) is not None:
                 await context.write(message)
@@ -58,10 +62,13 @@ class Asker:
             listening.cancel()
         await context.abort(grpc.StatusCode.UNAVAILABLE, "lost")
 
-    async def _listen(self, requests: AsyncIterator[Any]) -> None:
+    async def _listen(self, connection: int, requests: AsyncIterator[Any]) -> None:
         async for message in requests:
-            if not self.deaf:
-                self.heard.append(message)
+            (self.unheard if connection <= self._deaf_connections else self.heard).append(message)
+
+    def turn_deaf(self) -> None:
+        """From now on the messages of the present connections are lost. Those of later ones are heard."""
+        self._deaf_connections = len(self.metadata)
 
     def say(self, *, numbered: bool = True, **fields: Any) -> int:
         self._sequence += numbered
@@ -329,12 +336,10 @@ async def test_answers_that_may_be_lost_are_sent_again_and_a_question_is_answere
 
     async with client(asker, predicates=predicates) as rm:
         await rm.register()
-        asker.deaf = True
+        asker.turn_deaf()
         asker.ask(1, 2)
-        await eventually(lambda: rm.metrics.questions_answered == 2, "both are answered, and nobody hears it")
-        await asyncio.sleep(0.05)
+        await eventually(lambda: sum(len(each.predicates) for each in asker.unheard) == 2, "nobody hears the answers")
         asker.lose()
-        asker.deaf = False
         asker._sequence -= 1
         asker.ask(1, 2)  # with the number that it had: it comes a second time
         await eventually(lambda: len(asker.answers()) == 2, "the answers come on the new connection")
@@ -422,11 +427,9 @@ async def test_a_configuration_is_updated_over_the_stream(asker: Asker) -> None:
 async def test_a_configuration_survives_a_lost_connection(asker: Asker) -> None:
     async with client(asker, predicates=lambda _: True) as rm:
         await rm.register()
-        asker.deaf = True
+        asker.turn_deaf()
         call = asyncio.create_task(rm.update_configuration("queues"))
-        await eventually(lambda: rm.metrics.messages_sent >= 1, "it is sent, and nobody hears it")
-        await asyncio.sleep(0.05)
-        asker.deaf = False
+        await eventually(lambda: asker.unheard, "it is sent, and nobody hears it")
         asker.lose()
         await eventually(lambda: updates(asker), "it is sent again")
         number = updates(asker)[0].id
@@ -440,9 +443,10 @@ async def test_a_configuration_without_an_answer_fails_in_time(asker: Asker) -> 
         await rm.register()
         with pytest.raises(AdminFailed, match=r"DEADLINE_EXCEEDED.*update it again"):
             await rm.update_configuration("queues", timeout_s=0.05)
-        call = asyncio.create_task(rm.update_configuration("queues"))
-        await eventually(lambda: len(updates(asker)) == 2, "the next one is sent")
-        number = updates(asker)[1].id
+        call = asyncio.create_task(rm.update_configuration("other queues"))
+        # (The first one may have ended before it was sent.)
+        await eventually(lambda: updates(asker) and updates(asker)[-1].request.config == "other queues", "it is sent")
+        number = updates(asker)[-1].id
         asker.say(numbered=False, configurations=[pb.ConfigurationResult(id=number)])
         assert not (await call).accepted
 

@@ -51,7 +51,7 @@ async def running(
     log = MemoryLog(TOPICS.specs(), SystemClock(), store=store)
     await log.start()
     address = "127.0.0.1:0" if listen else ""
-    wanted = PublisherSettings(http_address=address, **settings)
+    wanted = PublisherSettings(http_address=address, **{"stop_timeout_s": 60.0, **settings})
     service = PublisherService(wanted, log, TOPICS, SystemClock(), sinks=sinks, extra_routes=extra_routes, view=view)
     transport = httpx.ASGITransport(service.asgi)  # type: ignore[arg-type]
     async with httpx.AsyncClient(transport=transport, base_url="http://publisher") as http:

@@ -122,7 +122,7 @@ async def test_windows_of_another_length_end_the_service_with_a_clear_error() ->
     other = PlainDerive(SETTINGS.model_copy(update={"window_s": 30}), log, TOPICS, SystemClock())
     await other.start()
     with pytest.raises(UsageMismatch, match="window_s is 30"):
-        await asyncio.wait_for(other.wait(), 10)
+        await asyncio.wait_for(other.wait(), 60)
     await other.stop()
     await log.close()
 

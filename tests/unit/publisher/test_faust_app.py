@@ -32,6 +32,7 @@ from muster_event_publisher.derive.steady import (
     SteadyTransport,
 )
 from unit.publisher.feeding import Feeder
+from waiting import eventually
 
 LOG_SETTINGS = LogSettings(backend="memory", partitions=1, kafka_bootstrap_servers="a:1, b:2", topic_prefix="x.")
 
@@ -320,12 +321,12 @@ async def test_a_tables_changes_are_sent_in_order_when_it_is_asked_to(monkeypatc
     del table[b"k0"]
     assert not sent
     writing = asyncio.create_task(table.written())
-    await asyncio.sleep(0.01)
+    await eventually(lambda: sent, "they are sent")
     topic = table.changelog_topic.get_topic_name()
     assert sent == [*((topic, 1, b"k%d" % n, b"v", ()) for n in range(5)), (topic, 1, b"k0", None, ())]
     assert not writing.done()
     arrived.set()
-    await asyncio.wait_for(writing, 10)
+    await asyncio.wait_for(writing, 60)
 
 
 # ---- costs -----------------------------------------------------------------------------------------------------------
@@ -360,7 +361,7 @@ async def test_a_waiting_coroutine_continues_where_it_began(consumer: SteadyCons
     await asyncio.sleep(0.01)
     assert steps == ["began"]
     room.set()
-    assert (await asyncio.wait_for(waiting, 10)).results == ["done"]
+    assert (await asyncio.wait_for(waiting, 60)).results == ["done"]
     assert steps == ["began", "ended"]
 
 
@@ -378,9 +379,8 @@ async def test_a_waiting_coroutine_gets_its_result_when_another_ends_first(consu
     waiting = asyncio.create_task(consumer.wait_first(later(), suspended.wait()))
     await asyncio.sleep(0.01)
     suspended.set()
-    await asyncio.wait_for(waiting, 10)
-    await asyncio.sleep(0.01)
-    assert told == ["cancelled"]
+    await asyncio.wait_for(waiting, 60)
+    await eventually(lambda: told == ["cancelled"], "it is cancelled")
 
 
 @pytest.mark.parametrize("waits", [False, True])
@@ -472,16 +472,16 @@ async def test_messages_sent_together_go_in_batches_by_partition_in_order(
     messages: list[Any] = [("a", 0, b"1", b"", ()), ("b", 1, b"2", None, ())]
     messages += [("a", 0, b"%d" % n, b"", ()) for n in (3, 4, 5, 6)]
     sending = asyncio.create_task(producer.send_all(messages))
-    await asyncio.sleep(0.01)
+    await eventually(lambda: len(answers) == 4, "four batches are sent")
     assert sent == [("a", 0, [b"1", b"3"]), ("a", 0, [b"4", b"5"]), ("a", 0, [b"6"]), ("b", 1, [b"2"])]
     for answer in answers:
         assert not sending.done()
         answer.set_result(None)
         await asyncio.sleep(0)
-    await asyncio.wait_for(sending, 10)
+    await asyncio.wait_for(sending, 60)
     await producer.send_all([])
     refused = asyncio.create_task(producer.send_all(messages[:1]))
-    await asyncio.sleep(0.01)
+    await eventually(lambda: len(answers) == 5, "another one is sent")
     answers[-1].set_exception(LogUnavailable("no"))
     with pytest.raises(LogUnavailable):
         await refused

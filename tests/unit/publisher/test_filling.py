@@ -24,7 +24,7 @@ from unit.publisher.feeding import Feeder
 from unit.publisher.memory_sink import MemorySink
 from unit.publisher.running import TOPICS
 
-WITHIN_S = 10
+WITHIN_S = 60
 
 
 @dataclass

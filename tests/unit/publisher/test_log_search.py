@@ -216,7 +216,7 @@ async def test_a_read_that_is_broken_off_loses_nothing_for_the_next(log: MemoryL
     gated.gate.clear()
     gated.reading.clear()
     task = asyncio.create_task(searching.read("rm", INSTANCE, 700, 2_000))
-    await asyncio.wait_for(gated.reading.wait(), 10)
+    await asyncio.wait_for(gated.reading.wait(), 60)
     task.cancel()
     await asyncio.wait({task})
     assert task.cancelled()

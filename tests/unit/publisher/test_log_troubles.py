@@ -212,11 +212,15 @@ async def test_usage_waits_for_a_log_that_does_not_say_where_it_ends() -> None:
     usage = UsageRest(DeriveSettings(retry_min_s=0.001), log, TOPICS)
     await usage.start()
     waiting = asyncio.create_task(usage.wait())
-    await asyncio.sleep(0.05)
+
+    async def is_named() -> bool:
+        return await usage.problems() == ["usage of partition 0 is not followed"]
+
+    await eventually(is_named, "the partition is named")
     assert not waiting.done()
-    assert await usage.problems() == ["usage of partition 0 is not followed"]
     silent = False
-    await asyncio.sleep(0.05)
+    await eventually(usage.healthy, "it is followed")
+    assert not waiting.done()
     await usage.stop()
     await waiting
 

@@ -188,7 +188,7 @@ async def test_an_answer_that_cannot_be_read(content: bytes, monkeypatch: pytest
 async def test_at_the_end_the_publisher_does_not_wait_for_the_view(view: View) -> None:
     view.statuses = [503]
     states = ObjectStates(view.app, ManualClock(), lambda: True)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         assert await added(states, record(EventRecord.APP, "x")) == [None]
 
 

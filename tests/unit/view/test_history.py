@@ -68,7 +68,7 @@ async def test_the_service_takes_them(bench: Bench) -> None:
     rm.cluster.ask("x", "k1", vcore=1)
     await bench.write(rm)
     async with bench.view(history_interval_s=0.01) as view, client_of(view) as client:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             found: list[dict[str, str]] = []
             while len(found) < 3:
                 found = (await client.get("/ws/v1/history/containers")).json()

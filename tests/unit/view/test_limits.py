@@ -43,7 +43,7 @@ class Reader:
         self.task = asyncio.ensure_future(view.asgi(scope, self._receive, self._send))
 
     async def answered(self) -> Reader:
-        await asyncio.wait_for(self.task, 20)
+        await asyncio.wait_for(self.task, 60)
         return self
 
     async def _receive(self) -> MutableMapping[str, Any]:
@@ -73,7 +73,7 @@ async def test_dumps_above_the_limit_get_retry_after(bench: Bench) -> None:
     await large(bench)
     async with bench.view(dumps_max=1) as view:
         first = Reader(view, DUMP, takes=False)
-        await asyncio.wait_for(first.is_asked.wait(), 20)
+        await asyncio.wait_for(first.is_asked.wait(), 60)
         second = await Reader(view, DUMP).answered()
         assert (second.status, second.headers["retry-after"]) == (503, "1")
         assert json.loads(second.body)["message"] == "1 state dumps are under way already: try again"
@@ -89,7 +89,7 @@ async def test_large_answers_together_hold_no_more_than_they_may(bench: Bench) -
     await large(bench)
     async with bench.view(answers_bytes_max=1 << 20) as view:
         slow = [Reader(view, f"{P}/nodes", takes=False) for _ in range(2)]
-        await asyncio.wait_for(slow[0].is_asked.wait(), 20)
+        await asyncio.wait_for(slow[0].is_asked.wait(), 60)
         # When the limit is used up, all but small answers are refused.
         refused = await Reader(view, f"{P}/node/n1").answered()
         assert (refused.status, refused.headers["retry-after"]) == (503, "1")

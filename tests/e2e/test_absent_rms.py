@@ -151,7 +151,7 @@ async def test_default_rm_selects_one_of_several_rms(tmp_path: Path) -> None:
         await eventually(lambda: _same(muster, "b"), "the default is meant, of events and usage too")
         found = {each["rmID"]: each["default"] for each in await get(muster, "/ws/v1/resource-managers")}
         assert found == {"a": False, "b": True}
-        async with httpx.AsyncClient(base_url=muster.http) as http:
+        async with httpx.AsyncClient(base_url=muster.http, timeout=PATIENCE_S) as http:
             said = await http.get(f"{P}/nodes", headers={"X-Muster-Default-Rm": "a"})
             assert said.json()[0]["nodeID"] == "b-n1", "only the parameter rm names an RM"
         code, said_there = await muster_cli(muster, "admin", "drain", "b-n1")

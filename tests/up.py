@@ -12,6 +12,7 @@ from pathlib import Path
 from muster_replay.local import LocalProcess, free_ports, muster_command
 from waiting import PATIENCE_S
 
+_START_S = 240.0  # (where no fork starts it, it loads a thousand modules first)
 # However slow the machine is, an answer of the view shows what was written before its request.
 FRESH = {"MUSTER_VIEW__FRESH_WAIT_S": f"{PATIENCE_S}", "MUSTER_VIEW__WHOLE_WAIT_S": f"{PATIENCE_S}"}
 
@@ -34,7 +35,7 @@ class Up:
     async def start(self) -> None:
         """Returns when it serves."""
         self.process.start()
-        await self.process.serving(self.grpc)
+        await self.process.serving(self.grpc, _START_S)
 
     def get(self, path: str) -> tuple[int, bytes]:
         """Returns the status and the body of an answer. Raises urllib's errors.

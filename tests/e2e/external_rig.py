@@ -157,8 +157,8 @@ class ExternalUp(Up):
         await eventually(listens, f"{self.grpc} and {self.http} are listened at")
 
     async def ended(self) -> int:
-        """Its exit code, when it has ended by itself."""
-        async with asyncio.timeout(PATIENCE_S):
+        """Its exit code, when it has ended by itself. (One that no fork starts loads a thousand modules first.)"""
+        async with asyncio.timeout(240):
             while self.process.running:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         return self.process.stop()

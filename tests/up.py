@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import time
+import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from muster_replay.local import LocalProcess, free_ports, muster_command
+from waiting import PATIENCE_S
 
-SERVING_TIMEOUT_S = 150.0  # for a start on a busy machine; a few seconds otherwise
+_START_S = 240.0  # (where no fork starts it, it loads a thousand modules first)
+# However slow the machine is, an answer of the view shows what was written before its request.
+FRESH = {"MUSTER_VIEW__FRESH_WAIT_S": f"{PATIENCE_S}", "MUSTER_VIEW__WHOLE_WAIT_S": f"{PATIENCE_S}"}
 
 
 class Up:
@@ -24,17 +29,29 @@ class Up:
         self.grpc, http = f"127.0.0.1:{grpc_port}", f"127.0.0.1:{http_port}"
         self.http, self.data = f"http://{http}", directory / "data"
         self.arguments = ["up", "--data-dir", str(self.data), "--grpc-address", self.grpc, "--http-address", http]
-        self.process = LocalProcess(muster_command(*self.arguments, *more), directory / "muster.log", environment)
+        command = muster_command(*self.arguments, *more)
+        self.process = LocalProcess(command, directory / "muster.log", {**FRESH, **(environment or {})})
 
     async def start(self) -> None:
         """Returns when it serves."""
         self.process.start()
-        await self.process.serving(self.grpc, SERVING_TIMEOUT_S)
+        await self.process.serving(self.grpc, _START_S)
 
     def get(self, path: str) -> tuple[int, bytes]:
-        """Returns the status and the body of an answer. Raises urllib's errors."""
-        with urllib.request.urlopen(f"{self.http}{path}", timeout=60) as answer:
-            return answer.status, answer.read()
+        """Returns the status and the body of an answer. Raises urllib's errors.
+
+        (A followers' process that got no time for a while is not asked. The answer is "try again".)
+        """
+        until_s = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                with urllib.request.urlopen(f"{self.http}{path}", timeout=60) as answer:
+                    return answer.status, answer.read()
+            except urllib.error.HTTPError as error:
+                is_away = error.code == 503 and "Retry-After" in error.headers and path.startswith("/ws/")
+                if not is_away or time.monotonic() > until_s:
+                    raise
+            time.sleep(0.1)
 
 
 @asynccontextmanager

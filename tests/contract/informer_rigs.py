@@ -11,7 +11,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import aiokafka.client
 import pytest
@@ -34,7 +34,13 @@ def key_of(document: Document) -> Key:
 
 
 class Rig(Protocol):
-    """The operations of the contract's tests on a source."""
+    """The operations of the contract's tests on a source.
+
+    :cvar patient: options for a test in which the source is there all the time, if only a busy machine lets it answer.
+        (Else a test would wait long for what is away.)
+    """
+
+    patient: ClassVar[Mapping[str, object]]
 
     def make(self, **options: object) -> ListWatch:
         """Makes an informer's source with its factory. It is closed with the rig."""
@@ -145,6 +151,8 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 class FileRig:
     """A file that each change replaces by renaming."""
+
+    patient: ClassVar[Mapping[str, object]] = {}
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -289,6 +297,7 @@ class HttpRig:
     """A server with ETags and gzip whose objects stand on pages of three."""
 
     PAGE = 3
+    patient: ClassVar[Mapping[str, object]] = {"timeout_s": 60}
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -362,6 +371,8 @@ class HttpRig:
 
 class KafkaRig:
     """A topic of two partitions. The informer connects through a door, whatever address the broker announces."""
+
+    patient: ClassVar[Mapping[str, object]] = {"timeout_s": 60}
 
     def __init__(self, bootstrap: str, directory: Path, patch: pytest.MonkeyPatch) -> None:
         self.bootstrap = bootstrap
@@ -467,6 +478,8 @@ class KafkaRig:
 
 class RedisRig:
     """A hash and a stream, written together."""
+
+    patient: ClassVar[Mapping[str, object]] = {"timeout_s": 60}
 
     def __init__(self, url: str, directory: Path) -> None:
         self._directory = directory

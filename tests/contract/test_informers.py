@@ -100,7 +100,7 @@ async def test_a_listing_has_everything(rig: Rig) -> None:
         {"kind": "pool", "id": "tool", "quantity": 3},
     ]
     await fill(rig, *documents)
-    mirror = Mirror(rig.make())
+    mirror = Mirror(rig.make(**rig.patient))
     await mirror.list()
     assert mirror.objects == by_key(*documents)
     assert mirror.cursor
@@ -108,7 +108,7 @@ async def test_a_listing_has_everything(rig: Rig) -> None:
 
 async def test_a_watch_tells_what_is_added_changed_and_deleted(rig: Rig) -> None:
     await fill(rig, host("a"), host("b"), vm("v", "a"))
-    mirror = Mirror(rig.make())
+    mirror = Mirror(rig.make(**rig.patient))
     await mirror.list()
     new, changed = host("c"), host("a", 2, schedulable=False)
     await fill(rig, new, changed)
@@ -124,7 +124,7 @@ async def test_a_watch_tells_what_is_added_changed_and_deleted(rig: Rig) -> None
 
 async def test_a_watch_without_changes_says_that_the_source_lives(rig: Rig) -> None:
     await rig.put(host("a"))
-    mirror = Mirror(rig.make())
+    mirror = Mirror(rig.make(**rig.patient))
     await mirror.list()
     await mirror.watch_until(lambda: mirror.heartbeats == 2)
     assert mirror.told == []
@@ -167,7 +167,7 @@ async def test_a_source_that_goes_away_takes_nothing_with_it_and_tells_the_rest_
 async def test_a_document_that_cannot_be_read_is_given_on_under_its_name(rig: Rig) -> None:
     await fill(rig, host("a"), host("b"))
     await rig.put_garbage(("node", "b"))
-    mirror = Mirror(rig.make())
+    mirror = Mirror(rig.make(**rig.patient))
     await mirror.list()
     assert mirror.objects[("node", "a")] == host("a")
     assert refused(mirror.objects[("node", "b")]) == ("node", "b")
@@ -189,7 +189,7 @@ def refused(document: Document) -> Key:
 async def test_nothing_of_an_answer_that_makes_no_sense_is_taken(spoilt_rig: RigWithSpoiltWhole) -> None:
     rig = spoilt_rig
     await fill(rig, host("a"), host("b"))
-    mirror = Mirror(rig.make())
+    mirror = Mirror(rig.make(**rig.patient))
     await mirror.list()
     await rig.spoil()
     with pytest.raises((SourceSaysNonsense, CursorExpired)):
@@ -205,7 +205,7 @@ async def test_nothing_of_an_answer_that_makes_no_sense_is_taken(spoilt_rig: Rig
 
 async def test_a_repeated_statement_changes_nothing(rig: Rig) -> None:
     await fill(rig, host("a"), host("b"))
-    mirror = Mirror(rig.make())
+    mirror = Mirror(rig.make(**rig.patient))
     await mirror.list()
     await fill(rig, host("a"), host("a"), host("b", 2), host("c"))
     await mirror.watch_until(lambda: ("node", "c") in mirror.objects)
@@ -237,7 +237,7 @@ async def test_nothing_is_lost_between_listing_and_watch_while_others_write(rig:
 
     writing = asyncio.create_task(write())
     await written.wait()
-    mirror = Versions(rig.make())
+    mirror = Versions(rig.make(**rig.patient))
     done = False
     while not done:
         # A file that does not come to rest for a while; an object that slips from one page to the next is there twice.
@@ -267,7 +267,7 @@ def version_of(document: Document) -> int:
 
 async def test_an_expired_cursor_is_reported_and_the_source_lists_again(rig: Rig) -> None:
     await fill(rig, host("a"), host("b"))
-    mirror = Mirror(rig.make())
+    mirror = Mirror(rig.make(**rig.patient))
     await mirror.list()
     await rig.lose_place()
     with pytest.raises(CursorExpired):
@@ -282,7 +282,7 @@ async def test_an_expired_cursor_is_reported_and_the_source_lists_again(rig: Rig
 @pytest.mark.parametrize("cursor", ["", "nonsense", "0:0"])
 async def test_a_cursor_of_another_source_is_refused(rig: Rig, cursor: str) -> None:
     await rig.put(host("a"))
-    mirror = Mirror(rig.make())
+    mirror = Mirror(rig.make(**rig.patient))
     await mirror.list()
     mirror.cursor = cursor
     with pytest.raises(CursorExpired):
@@ -292,7 +292,7 @@ async def test_a_cursor_of_another_source_is_refused(rig: Rig, cursor: str) -> N
 async def test_a_cancelled_informer_leaves_nothing_open(rig: Rig) -> None:
     await rig.put(host("a"))
     tasks = asyncio.all_tasks()
-    source = rig.make()
+    source = rig.make(**rig.patient)
     mirror = Mirror(source)
     await mirror.list()
     for _ in range(2):  # a source can be used again after that

@@ -27,9 +27,10 @@ async def bus(kafka_bootstrap: str) -> AsyncIterator[KafkaLog]:
         yield log
 
 
-def member(bus: KafkaLog, settings: LogSettings, standbys_max: int = 16) -> KafkaMembership:
+def member(bus: KafkaLog, settings: LogSettings, standbys_max: int = 16, *, session_s: float = 30.0) -> KafkaMembership:
+    """(A session that may last, unless a test waits for its end: no busy machine drops a member.)"""
     topic = settings.topics().requests
-    return bus.membership(GroupTerms("scheduler", topic, PARTITIONS, standbys_max, 1.5, 0.1), CLOCK)
+    return bus.membership(GroupTerms("scheduler", topic, PARTITIONS, standbys_max, session_s, 0.1), CLOCK)
 
 
 def shared(members: Sequence[Membership]) -> bool:
@@ -130,7 +131,7 @@ async def test_members_come_and_go_and_only_what_must_move_moves(bus: KafkaLog) 
 @pytest.mark.kafka
 async def test_a_silent_member_is_dropped_and_comes_back_without_taking_anything(bus: KafkaLog) -> None:
     async with AsyncExitStack() as stack:
-        a, b = (member(bus, bus.settings) for _ in range(2))
+        a, b = (member(bus, bus.settings, session_s=1.5) for _ in range(2))
         for each in (a, b):
             stack.push_async_callback(each.close)
         await a.start()

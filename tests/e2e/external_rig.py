@@ -8,7 +8,7 @@ import itertools
 import json
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -157,8 +157,8 @@ class ExternalUp(Up):
         await eventually(listens, f"{self.grpc} and {self.http} are listened at")
 
     async def ended(self) -> int:
-        """Its exit code, when it has ended by itself."""
-        async with asyncio.timeout(PATIENCE_S):
+        """Its exit code, when it has ended by itself. (One that no fork starts loads a thousand modules first.)"""
+        async with asyncio.timeout(240):
             while self.process.running:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         return self.process.stop()
@@ -186,6 +186,8 @@ class ExternalUp(Up):
 
 def settings_text(informers: Mapping[str, Mapping[str, object]], sync_timeout_s: float) -> str:
     lines = ["[log]", "partitions = 1", 'sqlite_synchronous = "normal"']
+    # (However slow the machine is, an answer shows what was written before its request.)
+    lines += ["[view]", f"fresh_wait_s = {PATIENCE_S}", f"whole_wait_s = {PATIENCE_S}"]
     lines += ["[scheduler.external]", f"sync_timeout_s = {sync_timeout_s}"]
     for name, table in informers.items():
         lines.append(f"[scheduler.external.informers.{name}]")
@@ -303,9 +305,20 @@ class Rm:
         found: dict[str, Any] = await eventually(has, f"{name} of {self.rm_id} has {cores} cores")
         return found
 
-    async def events(self, about: str) -> list[str]:
-        records = (await get(self._http, "/ws/v1/events/batch", rm=self.rm_id, count="10000"))["EventRecords"] or []
-        return [each.get("message", "") for each in records if each.get("objectID") == about]
+    async def event(self, about: str, says: Callable[[str], bool]) -> list[str]:
+        """Waits for an event about an object whose message is so, and returns all of these. (Events have a follower of
+        their own.)
+        """
+
+        async def found() -> list[str]:
+            with suppress(httpx.HTTPStatusError):  # 404: nothing was heard of the RM yet
+                batch = await get(self._http, "/ws/v1/events/batch", rm=self.rm_id, count="10000")
+                messages = [e.get("message", "") for e in batch["EventRecords"] or [] if e.get("objectID") == about]
+                return [each for each in messages if says(each)]
+            return []
+
+        told: list[str] = await eventually(found, f"an event about {about}", every_s=0.05)
+        return told
 
     def _allocated(self, items: Sequence[si.Allocation]) -> None:
         self.tasks.update({each.allocationKey: each.nodeID for each in items})
@@ -320,8 +333,15 @@ class Rm:
 
 
 async def get(http: str, path: str, **query: str) -> Any:
+    """REST's answer. (A followers' process that begins, or got no time for a while, is not asked: "try again".)"""
     async with _client(http) as client:
-        return (await client.get(path, params=query)).raise_for_status().json()
+
+        async def reached() -> httpx.Response | None:
+            answer = await client.get(path, params=query)
+            return None if answer.status_code == 503 and "retry-after" in answer.headers else answer
+
+        found: httpx.Response = await eventually(reached, f"{path} is reachable", every_s=0.05)
+        return found.raise_for_status().json()
 
 
 def _client(http: str) -> httpx.AsyncClient:

@@ -400,8 +400,13 @@ class Rm:
     # ---- what it sees ----------------------------------------------------------------------------------------------
 
     async def get(self, path: str, **parameters: str) -> Any:
-        """REST's answer; None: 404."""
-        answer = await self._http.get(path, params={"rm": self.rm_id, **parameters})
+        """REST's answer; None: 404. (A followers' process that got no time for a while is not asked: "try again".)"""
+
+        async def reached() -> httpx.Response | None:
+            answer = await self._http.get(path, params={"rm": self.rm_id, **parameters})
+            return None if answer.status_code == 503 and "retry-after" in answer.headers else answer
+
+        answer: httpx.Response = await eventually(reached, f"{path} is reachable", every_s=0.05)
         if answer.status_code == 404:
             return None
         assert answer.status_code == 200, answer.text
@@ -427,16 +432,17 @@ class Rm:
     async def explains(self, app: str, what: Callable[[Any], Any] = lambda _: True) -> Any:
         return await self.shows(f"{E}/application/{app}", what)
 
-    async def events(self, app: str, detail: int) -> list[dict[str, Any]]:
-        """Waits for events of the application with that detail."""
+    async def events(self, app: str, detail: int, count: int = 1) -> list[dict[str, Any]]:
+        """Waits for that many events, or more, of the application with that detail."""
 
         async def found() -> list[dict[str, Any]]:
             batch = await self.get("/ws/v1/events/batch", count="1000")
-            return [
+            mine = [
                 each
                 for each in (batch or {}).get("EventRecords") or []
                 if each.get("type") == 2 and each["objectID"] == app and each.get("eventChangeDetail") == detail
             ]
+            return mine if len(mine) >= count else []
 
         events: list[dict[str, Any]] = await eventually(found, f"events {detail} of {app}")
         return events

@@ -23,6 +23,8 @@ from e2e.external_rig import SILENT, ExternalUp, HttpSource, Rm, get, host, sett
 from waiting import eventually
 
 POLL_S, STALE_AFTER_S = 0.2, 0.8
+# For the first listings of all sources that are there, on a busy machine. One that is away is waited for as long.
+SYNC_S = 8
 FUTURE, PAST = "Fri, 31 Dec 2199 23:59:59 GMT", "Thu, 01 Jan 1970 00:00:00 GMT"
 # The RM says eight cores of ``shared``, which are there. What is left of both hosts beside the VM: three and two.
 SHARED = [host("shared", 4), host("brought", 2), vm("vm-1", "shared", 1)]
@@ -93,12 +95,14 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     sources = {name: HttpSource(*SHARED) for name in names}
     tables = {name: http_table(name, source) for name, source in sources.items()}
     tables["keeps"]["when_lost"] = "keep"
+    for name in ("mumbles", "stammers", "skewed"):  # these answer all the time, if only a busy machine lets them
+        tables[name] |= {"timeout_s": 60.0, "stale_after_s": 60.0}
     tables["late"]["required"] = False
     file = directory / "hosts.json"
     write(file, json.dumps(SHARED))
     often = {"poll_s": POLL_S, "settle_s": 0.0, "stale_after_s": STALE_AFTER_S}
     tables["filed"] = {"kind": "file", "rm": "filed", "path": str(file), **often}
-    up = ExternalUp(directory, tables, sync_timeout_s=3)
+    up = ExternalUp(directory, tables, sync_timeout_s=SYNC_S)
     try:
         for name in names[:-1]:
             sources[name].start()
@@ -137,7 +141,7 @@ async def test_a_lost_source_drains_its_nodes_until_it_is_back(world: World) -> 
         await world.health_names("drains")
         for name in ("shared", "brought"):
             assert not (await rm.node(name))["schedulable"], name
-            assert any("drains" in message for message in await rm.events(name)), await rm.events(name)
+            await rm.event(name, lambda message: "drains" in message)
         assert (await rm.node("own"))["schedulable"]
 
         assert await rm.fills(10) == before | Counter(own=1)
@@ -248,7 +252,6 @@ async def test_versions_and_dates_of_wrong_clocks_move_nothing(world: World) -> 
             await world.asked_again("skewed", times=1)
         source.answer.says(*SHARED[:1], host("brought", 2), SHARED[2], Age="-1", Cache_Control="max-age=31536000")
         await rm.node_has("brought", 2)
-        # (On a busy machine the source was silent for too long meanwhile. It counts again a moment after its nodes.)
         await rm.asks(10)
         await rm.runs_all(own=1, shared=3, brought=2)
 
@@ -279,12 +282,12 @@ async def test_a_file_that_goes_lies_or_is_dated_wrong(world: World) -> None:
 async def test_without_a_required_source_the_process_ends_and_says_why(tmp_path: Path) -> None:
     there, away = HttpSource(*SHARED).start(), HttpSource()
     tables = {"there": http_table("first", there), "away": http_table("first", away)}
-    up = ExternalUp(tmp_path, tables, sync_timeout_s=3)
+    up = ExternalUp(tmp_path, tables, sync_timeout_s=SYNC_S)
     try:
         up.process.start()
         assert await up.ended() == 1
         (said,) = [line for line in (await up.log()).splitlines() if line.startswith("muster: ")]
-        assert said.startswith(f"muster: informers that had not synced after 3 s: away: {away.url}: ")
+        assert said.startswith(f"muster: informers that had not synced after {SYNC_S} s: away: {away.url}: ")
         assert "attempts failed" in said
         assert "there" not in said
         assert "Traceback" not in await up.log()

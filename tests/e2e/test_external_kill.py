@@ -82,7 +82,7 @@ async def test_killed_in_the_middle_of_changes_it_has_just_what_the_source_has(t
             free = Counter({name: CORES - list(inventory.vms.values()).count(name) for name in HOSTS})
             assert await rm.fills(CORES * len(HOSTS)) == +free + Counter(own=1)
             for name in HOSTS:
-                assert sum(each.startswith("Node added") for each in await rm.events(name)) == 1
+                assert len(await rm.event(name, lambda message: message.startswith("Node added"))) == 1
         assert sorted(await up.objects("rm-1", "vms")) == sorted([*HOSTS, *inventory.vms])
         source = await up.source("rm-1", "vms")
         assert (source["state"], source["stale"], source["problems"]) == ("LIVE", 0, 0)

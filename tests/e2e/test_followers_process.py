@@ -24,6 +24,7 @@ from muster_bus.topics import HEADER_EVENT_ID
 from muster_cli.followers_process import socket_directory
 from muster_client import EventsClient, Place, RmClient
 from perf.driver import Driver, Shape
+from waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("not_forked")  # its child is looked for among the processes
 
@@ -135,15 +136,12 @@ async def test_killed_again_and_again_it_shows_and_exports_all_once_and_decision
             assert len(pids) == KILLS
             # 2. what there is, is shown
             await followers(up)
-            shown = json.loads((await get(up, f"/ws/v1/partition/default/applications/active?rm={RM}"))[2])
-            assert sum(len(app["allocations"]) for app in shown) == KILLS * ASKS
+            await eventually(lambda: allocations_shown(up, KILLS * ASKS), "all allocations are shown", every_s=0.05)
             assert not driver.rejected
+            families = await eventually(lambda: all_in_the_ring(up), "the publisher has read it all", every_s=0.05)
             async with EventsClient(up.gateway) as client:
                 assert (await client.batch(RM, place=Place(id=0), count=3)).events[0].id == 0
-            text = (await get(up, "/metrics"))[2].decode()
-            families = exposed.parse(text)
             assert families["muster_followers_process_starts_total"].value() == KILLS + 1
-            assert families["muster_publisher_ring_events"].values("rm")[RM] > KILLS * ASKS, "a metric of the followers"
             assert families["muster_scheduler_decisions_total"].samples, "a metric of the scheduler"
             text = (await get(up, "/ws/v1/metrics"))[2].decode()
             assert "yunikorn_scheduler_" in text
@@ -171,6 +169,18 @@ async def test_killed_again_and_again_it_shows_and_exports_all_once_and_decision
     assert [row[0] for row in exported] == sorted(in_log)
 
 
+async def allocations_shown(up: Deployment, count: int) -> bool:
+    status, _, body = await get(up, f"/ws/v1/partition/default/applications/active?rm={RM}")
+    return status == 200 and sum(len(app["allocations"]) for app in json.loads(body)) == count
+
+
+async def all_in_the_ring(up: Deployment) -> dict[str, exposed.Family]:
+    """The metrics of both processes, once one of the followers' counts an event of each allocation; {}: not yet."""
+    families = exposed.parse((await get(up, "/metrics"))[2].decode())
+    ring = families.get("muster_publisher_ring_events")
+    return families if ring is not None and ring.values("rm").get(RM, 0) > KILLS * ASKS else {}
+
+
 async def test_without_the_one_that_decides_it_ends(up: Deployment) -> None:
     for sign in (signal.SIGCONT, signal.SIGSTOP):  # also while it hangs
         pid = await followers(up)
@@ -180,10 +190,11 @@ async def test_without_the_one_that_decides_it_ends(up: Deployment) -> None:
             while is_there(pid):  # noqa: ASYNC110 - another process's end
                 await asyncio.sleep(0.02)
         await up.restart("up")
-    assert (await get(up, "/ws/v1/partitions"))[0] == 200
+    await followers(up)
 
 
 async def test_a_level_is_set_in_both_processes_and_an_end_leaves_nothing(up: Deployment, tmp_path: Path) -> None:
+    await followers(up)
     assert (await get(up, "/ws/v1/loglevel/debug", "PUT"))[0] == 200
     assert (await get(up, "/ws/v1/loglevel"))[2] == b'"debug"\n'
     stacks = (await get(up, "/debug/stack"))[2]

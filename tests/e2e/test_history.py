@@ -102,6 +102,7 @@ async def _live(found: Lived) -> None:
         await rm.client.send_asks([ask("huge", "short", {"vcore": 5_000})])
         await rm.application("lost", "root.nowhere")
         await rm.barrier()
+        await eventually(lambda: _all_events(rm), "the events")
         await _ask_while_it_runs(found, muster)
         batch = await eventually(lambda: _all_events(rm), "the events")
         found.events, found.instance = batch["EventRecords"], batch["InstanceUUID"]
@@ -115,7 +116,7 @@ async def test_rest_has_the_events_of_several_rms(tmp_path: Path) -> None:
     ):
         for number, rm in enumerate((one, two), start=1):
             await rm.nodes(**{f"node-of-{number}": 4_000})
-            await rm.barrier()
+            await eventually(lambda: _has_event(rm, f"node-of-{number}"), "the node is an event")  # noqa: B023
         command = [
             "history", "--history", str(tmp_path / "nothing"), "--http", muster.http, "--json",
             "select rm, object_id as node from events where type = 'NODE' order by all",
@@ -127,9 +128,14 @@ async def test_rest_has_the_events_of_several_rms(tmp_path: Path) -> None:
     assert json.loads(done.stdout) == [{"rm": "rm-1", "node": "node-of-1"}, {"rm": "rm/2", "node": "node-of-2"}]
 
 
+async def _has_event(rm: Rm, about: str) -> bool:
+    batch = await rm.get("/ws/v1/events/batch", count="10000") or {}
+    return about in [event.get("objectID") for event in batch.get("EventRecords") or []]
+
+
 async def _all_events(rm: Rm) -> Any:
-    batch = await rm.get("/ws/v1/events/batch", count="10000")
-    details = [event.get("eventChangeDetail") for event in batch["EventRecords"] or []]
+    batch = await rm.get("/ws/v1/events/batch", count="10000") or {}
+    details = [event.get("eventChangeDetail") for event in batch.get("EventRecords") or []]
     return batch if 202 in details else None  # the last of all: APP_REJECT
 
 

@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import time
+import urllib.error
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -122,7 +124,9 @@ async def test_a_muster_moves_over_four_logs(tmp_path: Path, kafka_bootstrap: st
     numbers = {rm_id: await furnished(port, rm_id) for rm_id in RMS}
 
     async def settled() -> bool:
-        return all("first" in json.dumps(history(up, rm_id)) for rm_id in RMS)
+        with suppress(urllib.error.HTTPError):  # 404: nothing was heard of an RM yet
+            return all("first" in json.dumps((history(up, rm_id), objects(up, rm_id)["nodes"])) for rm_id in RMS)
+        return False
 
     await eventually(settled, "the events are served")
     before = {rm_id: (objects(up, rm_id), history(up, rm_id)) for rm_id in RMS}

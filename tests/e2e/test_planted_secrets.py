@@ -105,7 +105,7 @@ async def _break(muster: Muster) -> None:
 
 
 async def _shows(muster: Muster, path: str, text: str) -> bool:
-    async with httpx.AsyncClient(base_url=muster.http) as http:
+    async with httpx.AsyncClient(base_url=muster.http, timeout=PATIENCE_S) as http:
         return text in (await http.get(f"/ws/v1/{path}", params={"rm": RM})).text
 
 

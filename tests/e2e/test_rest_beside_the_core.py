@@ -70,7 +70,7 @@ async def test_accepted_applications_that_are_being_allocated_are_named_by_their
 
 
 async def test_the_configuration_says_that_root_is_a_parent_and_how_long_locks_may_take(muster: Muster, rm: Rm) -> None:
-    async with httpx.AsyncClient(base_url=muster.http) as http:
+    async with httpx.AsyncClient(base_url=muster.http, timeout=60) as http:
         await rm.shows(f"{P}/queues", bool)
         said = (await http.get("/ws/v1/config", headers={"Accept": "application/json"})).json()
         (root,) = said["Partitions"][0]["Queues"]

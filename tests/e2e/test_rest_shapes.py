@@ -32,7 +32,7 @@ async def test_every_answer_behind_the_gateway_has_its_shape(tmp_path: Path, *, 
     async with (
         muster_here(tmp_path) as muster,
         Rm(muster.gateway, muster.http, "rm", QUEUES, previous=previous) as rm,
-        httpx.AsyncClient(base_url=muster.http) as client,
+        httpx.AsyncClient(base_url=muster.http, timeout=60) as client,
     ):
         # 1. gangs that are over, an application that is refused, one that runs, asks that wait
         await rm.nodes(n1=9_000, n2=4_000)

@@ -27,10 +27,11 @@ NODES = 46
 class StatefulRm(Rm):
     """Its predicate hears what it hears.
 
-    No refusal is forgotten because time passes: what is placed after one is placed because something ended.
+    No refusal is forgotten because time passes: what is placed after one is placed because something ended. (So no
+    answer may be late: that is a refusal.)
     """
 
-    EXTRA: ClassVar[dict[str, str]] = {"muster.callbacks.retry": "1h"}
+    EXTRA: ClassVar[dict[str, str]] = {"muster.callbacks.retry": "1h", "muster.callbacks.timeout": "1h"}
 
     def __init__(self, muster: Muster, **callbacks: Any) -> None:
         self.kubelet = Kubelet()

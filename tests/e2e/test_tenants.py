@@ -76,8 +76,9 @@ async def _over_http(up: Up) -> None:
                     return answer.status, await answer.text()
 
             async with asyncio.timeout(60):
-                while f"app-of-{own}" not in (await got("/ws/v1/explain/pending"))[1]:  # noqa: ASYNC110 - it is folded
-                    await asyncio.sleep(0.05)
+                for path in ("/ws/v1/explain/pending", "/ws/v1/events/batch"):  # each has a follower of its own
+                    while f"app-of-{own}" not in (await got(path))[1]:  # noqa: ASYNC110
+                        await asyncio.sleep(0.05)
             for path in (
                 "/ws/v1/resource-managers",
                 "/ws/v1/partitions",

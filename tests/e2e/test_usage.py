@@ -6,8 +6,9 @@ import asyncio
 import json
 import subprocess
 import sys
-import urllib.request
+import urllib.error
 from collections import Counter, defaultdict
+from contextlib import suppress
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 from muster_proto.si.v1.si_pb2 import EventRecord as E
 from unit.publisher.using import Subject, above, integrate
 from up import Up
+from waiting import eventually
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "rm_minimal.py"
 WINDOW_NS = 1_000_000_000
@@ -51,8 +53,21 @@ def changes_of(events: list[dict[str, Any]]) -> Changes:
 
 class UpWithUsage(Up):
     def get(self, path: str) -> Any:
-        with urllib.request.urlopen(f"{self.http}{path}", timeout=60) as answer:
-            return json.loads(answer.read(), parse_float=Decimal)
+        return json.loads(super().get(path)[1], parse_float=Decimal)
+
+    async def events(self, ended: int) -> list[dict[str, Any]]:
+        """All events, once the publisher has the last one of that many ends of allocations."""
+        found: list[dict[str, Any]] = []
+
+        def whole() -> bool:
+            with suppress(urllib.error.HTTPError):  # 404: it has not heard of the RM yet
+                found[:] = self.get("/ws/v1/events/batch?count=10000")["EventRecords"] or ()
+            last = (E.USERGROUP, E.REMOVE, E.UG_USER_RESOURCE)
+            names = ("type", "eventChangeType", "eventChangeDetail")
+            return [tuple(each.get(name) for name in names) for each in found].count(last) >= ended
+
+        await eventually(whole, "the events are served", every_s=0.05)
+        return found
 
     async def known_until(self, at_ns: int) -> dict[str, Any]:
         text = ""
@@ -81,7 +96,8 @@ async def test_usage_is_what_the_events_come_to(tmp_path: Path) -> None:
             assert ran.returncode == 0, ran.stderr
             up.process.kill()
         await up.start()
-        events = up.get("/ws/v1/events/batch")["EventRecords"]
+        # One task ends in each life; the second registration drops the two others of the first.
+        events = await up.events(ended=4)
         await up.known_until(max(event["timestampNano"] for event in events))
         changes = changes_of(events)
         assert {kind for kind, _ in changes} >= {"application", "queue", "user"}

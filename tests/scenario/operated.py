@@ -169,7 +169,7 @@ async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
             services,
             gateway,
             await enter(AdminClient(address)),
-            await enter(httpx.AsyncClient(base_url=view_url, params={"rm": RM})),
+            await enter(httpx.AsyncClient(base_url=view_url, params={"rm": RM}, timeout=PATIENCE_S)),
             await enter(RmClient(address, RM, config=QUEUES, extra_config=extra, callbacks=told.callbacks())),
             told,
             await enter(RmClient(address, OTHER, config=QUEUES, callbacks=other_told.callbacks())),
@@ -188,4 +188,5 @@ async def _furnish(rm: RmClient, told: Told) -> None:
     await eventually(lambda: sorted(told.accepted) == ["x", "y"], "the applications are accepted")
     await rm.send_asks([ask("k1", "x", {"vcore": 2000}), ask("k/2", "x", {"vcore": 2000})])
     await eventually(lambda: told.allocated == ["k1"], "what fits is allocated")
+    await eventually(lambda: told.nodes == ["n/1"], "the node is accepted")
     await eventually(lambda: len(told.streams) >= 3, "the streams are open")

@@ -304,7 +304,7 @@ async def world() -> AsyncIterator[World]:
     for service in (scheduler, view, gateway):
         await service.start()
     channel = Channel(gateway.grpc_port)
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{view.http_port}") as http:
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{view.http_port}", timeout=PATIENCE_S) as http:
         yield World(channel, http)
     await channel.close()
     await gateway.stop()

@@ -17,7 +17,7 @@ from muster_view import ViewService
 from muster_view.settings import ViewSettings
 from scenario.operated import LOGS, log_settings, scheduler_and_view
 from unordered import unordered
-from waiting import eventually
+from waiting import PATIENCE_S, eventually
 
 RM = "rm1"
 QUEUES = """
@@ -41,7 +41,7 @@ class Running:
     def __init__(self, log: Log, topics: Topics, writer: LogWriter, view: ViewService) -> None:
         self._log, self._topics, self._writer = log, topics, writer
         self.view = view
-        self.http = httpx.AsyncClient(base_url=f"http://127.0.0.1:{view.http_port}")
+        self.http = httpx.AsyncClient(base_url=f"http://127.0.0.1:{view.http_port}", timeout=PATIENCE_S)
 
     async def send(self, **body: object) -> None:
         envelope = envelope_pb2.RequestEnvelope(rm_id=RM, **body)  # type: ignore[arg-type]
@@ -191,9 +191,11 @@ async def test_a_view_that_starts_later_shows_the_same(running: Running) -> None
     await running.until("/ws/v1/explain/summary", {"allocated": 8, "pending": 4})
     # The last thing that happens by itself: within a second the RM is told that the cluster is too small.
     await running.until("/ws/v1/explain/ask/second/huge", {"scaledUp": True})
-    late = ViewService(ViewSettings(http_address=""), running._log, running._topics, SystemClock())
+    fresh = ViewSettings(http_address="", fresh_wait_s=PATIENCE_S, whole_wait_s=PATIENCE_S)
+    late = ViewService(fresh, running._log, running._topics, SystemClock())
     await late.start()
     try:
+        await eventually(late.healthy, "the later one has read the log")
         async with httpx.AsyncClient(transport=httpx.ASGITransport(late.asgi), base_url="http://late") as client:
             for path in ("/ws/v1/partitions", f"{P}/queues", f"{P}/queue/root.free/applications", f"{P}/nodes"):
                 here, there = (await running.http.get(path)).json(), (await client.get(path)).json()

@@ -99,5 +99,5 @@ class Played:
 @asynccontextmanager
 async def rest_of(muster: Muster) -> AsyncIterator[httpx.AsyncClient]:
     plain = httpx.AsyncHTTPTransport(verify=False)  # no certificates are read, which takes long
-    async with httpx.AsyncClient(base_url=muster.http, timeout=30, transport=plain) as http:
+    async with httpx.AsyncClient(base_url=muster.http, timeout=60, transport=plain) as http:
         yield http

@@ -195,7 +195,7 @@ async def play(muster: Muster, scenario: Scenario, cast: Mapping[str, str]) -> N
     :param cast: names of the resource managers that the scenario speaks of, and their generations.
     """
     plain = httpx.AsyncHTTPTransport(verify=False)  # no certificates are read, which takes longer than a scenario
-    async with httpx.AsyncClient(base_url=muster.http, timeout=10, transport=plain) as http:
+    async with httpx.AsyncClient(base_url=muster.http, timeout=60, transport=plain) as http:
         part = uuid.uuid4().hex[:8]
         roles = {
             name: _Role(muster, http, Peer(muster.gateway, f"{name}-{generation}-{part}", generation))
@@ -346,6 +346,8 @@ class _Role:
 
         async def look() -> bool:
             answer = await self.http.get(f"{REST}events/batch", params={"rm": self.peer.rm_id, "count": "10000"})
+            if answer.status_code == 404:  # the publisher, which follows the log, has not heard of it yet
+                return False
             assert answer.status_code == 200, answer.text
             records[:] = [_event_words(record) for record in answer.json().get("EventRecords") or ()]
             at = self._events_read

@@ -156,6 +156,16 @@ def sqlite_settings(directory: Path, partitions: int) -> LogSettings:
     return LogSettings(sqlite_path=directory / "log.db", partitions=partitions, derived_topics=False)
 
 
+def kafka_settings(bootstrap: str, partitions: int) -> LogSettings:
+    return LogSettings(
+        backend="kafka",
+        kafka_bootstrap_servers=bootstrap,
+        topic_prefix=f"copy{uuid4().hex[:8]}.",
+        partitions=partitions,
+        derived_topics=False,
+    )
+
+
 async def copy_with_interruptions(source: Log, topics: Topics, settings: LogSettings, rng: random.Random) -> None:
     """Every copy but the last is interrupted after a few writes."""
     for attempt in range(100):
@@ -202,14 +212,8 @@ async def test_a_copy_into_a_file_is_whole_over_interruptions(tmp_path: Path, se
 @pytest.mark.parametrize("seed", range(2))
 async def test_a_copy_into_topics_is_whole_over_interruptions(kafka_bootstrap: str, seed: int) -> None:
     rng = random.Random(seed)
-    prefix = f"copy{uuid4().hex[:8]}."
-    settings = LogSettings(
-        backend="kafka",
-        kafka_bootstrap_servers=kafka_bootstrap,
-        topic_prefix=prefix,
-        partitions=5,
-        derived_topics=False,
-    )
+    settings = kafka_settings(kafka_bootstrap, 5)
+    prefix = settings.topic_prefix
     async with a_source(seed, 3) as (source, topics):
         target = _target(settings)
         await target.start()
@@ -236,6 +240,25 @@ async def test_a_copy_into_topics_is_whole_over_interruptions(kafka_bootstrap: s
         with pytest.raises(TargetNotEmpty, match="exist at Kafka"):
             await again.start()
         await again.close()
+
+
+@pytest.mark.kafka
+async def test_what_was_just_copied_is_before_the_ends(kafka_bootstrap: str) -> None:
+    """The scheduler's position is set there. (Kafka acknowledges a transaction before it ends it in each partition.)"""
+    settings = kafka_settings(kafka_bootstrap, 12)
+    async with a_source(0, 1) as (source, topics):
+        reader = await source.reader(topics.requests, 0)
+        request = (await reader.read(1, 0))[0]
+        target = _target(settings)
+        await target.start()
+        try:
+            for number in range(1, 31):
+                everywhere = {partition: [request] for partition in range(settings.partitions)}
+                await target.write(target.topics.requests, everywhere, {0: number})
+                # (A marker takes a place, too.)
+                assert await target.ends(target.topics.requests) == [2 * number] * settings.partitions
+        finally:
+            await target.close()
 
 
 async def test_an_interrupted_copy_is_no_log(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from aiokafka import AIOKafkaProducer, TopicPartition, errors
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition, errors
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
@@ -32,6 +32,7 @@ from muster_bus.topics import TopicSpec
 _GROUP = "muster-copy"
 _TRANSACTION_TIMEOUT_MS = 60_000
 _GONE_PAUSE_S = 0.2
+_MARKERS_PAUSE_S = 0.01  # markers come within milliseconds
 
 
 class _NewTopics(KafkaLog):
@@ -81,9 +82,12 @@ class KafkaTarget:
         self._log = _NewTopics(settings, clock)
         self._group = f"{settings.topic_prefix}{_GROUP}"
         self._producer: AIOKafkaProducer | None = None
+        self._all: AIOKafkaConsumer | None = None  # sees records of open transactions, too
 
     async def start(self) -> None:
         await self._log.start()
+        self._all = AIOKafkaConsumer(**self._log.connection(), isolation_level="read_uncommitted")
+        await self._log.bounded(self._all.start(), "start of the copy's consumer")
         self._producer = producer = AIOKafkaProducer(
             **self._log.connection(),
             transactional_id=self._group,
@@ -130,12 +134,30 @@ class KafkaTarget:
         return count
 
     async def ends(self, topic: str) -> list[int]:
-        found: list[int] = []
-        for partition in range(self.topics.partitions):
-            reader = await self._log.reader(topic, partition)
-            found.append(await reader.end_offset())
+        """See the contract. Waits until no transaction is open: Kafka acknowledges the end of a transaction before its
+        markers are in all partitions, and until then the last stable offset is that before the transaction.
+        """
+        return [await self._end(topic, partition) for partition in range(self.topics.partitions)]
+
+    async def _end(self, topic: str, partition: int) -> int:
+        assert self._all is not None, "the target is started"
+        place = TopicPartition(topic, partition)
+        reader = await self._log.reader(topic, partition)
+        try:
+            async with asyncio.timeout(_TRANSACTION_TIMEOUT_MS / 1000):
+                while True:
+                    # (In this order: a marker that comes in between makes the first one smaller.)
+                    stable = await reader.end_offset()
+                    asked = await self._log.bounded(self._all.end_offsets([place]), f"the end of {topic}[{partition}]")
+                    if stable == int(asked[place]):
+                        return stable
+                    await asyncio.sleep(_MARKERS_PAUSE_S)
+        except TimeoutError as error:
+            raise LogUnavailable(
+                f"{topic}[{partition}]: a transaction is open for {_TRANSACTION_TIMEOUT_MS / 1000:g} s"
+            ) from error
+        finally:
             await reader.close()
-        return found
 
     async def positions(self, group: str) -> list[int | None]:
         name, topic = f"{self._settings.topic_prefix}{group}", self.topics.requests
@@ -155,6 +177,8 @@ class KafkaTarget:
             await owner.close()
 
     async def finish(self) -> None:
+        for spec in self.topics.specs():  # whoever reads the log next sees all of it
+            await self.ends(spec.name)
         await self._log.keep_brokers_time()
         await self._log.whole()
 
@@ -162,6 +186,9 @@ class KafkaTarget:
         if self._producer is not None:
             await stop_producer(self._producer)
             self._producer = None
+        if self._all is not None:
+            await stop(self._all.stop())
+            self._all = None
         await self._log.close()
 
     @property

@@ -3,23 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from sys import intern
 
 from muster_si.constants import APP_TAG_CREATE_FORCE
 
 # Enough for each date that a client can mean; a longer number is no time.
 _SECONDS_DIGITS_MAX = 12
 _TRUE = frozenset({"1", "t", "T", "true", "True", "TRUE"})
-_NO_TAGS: dict[str, str] = {}
-
-
-def held(tags: Mapping[str, str]) -> dict[str, str]:
-    """Returns a message's tags as objects hold them; nobody changes them.
-
-    Objects share the tags' names: 100,000 pods have the same labels, but each message has texts of its own. Objects
-    without tags share one dict.
-    """
-    return {intern(name): value for name, value in tags.items()} if tags else _NO_TAGS
 
 
 def tag_value(tags: Mapping[str, str], wanted: str) -> str:

@@ -29,7 +29,7 @@ from muster_core.model.states import APP_TERMINAL, AppState, GangPhase, QueueSta
 from muster_core.model.unschedulable import Closed, ClosedBy, Closer
 from muster_core.partition import Partition
 from muster_proto.muster.bus.v1 import state_pb2 as pb
-from muster_si.tags import held
+from muster_si.held_tags import held
 
 from muster_state import source_codec as codec
 

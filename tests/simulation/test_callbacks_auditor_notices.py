@@ -57,8 +57,8 @@ def _not_counted_in_limits(patch: pytest.MonkeyPatch) -> None:
     """What is proposed does not count in its queues."""
     whole = Questions._book
 
-    def on_node_only(self: Questions, check: PredicateCheck, sign: int, *, again: bool = False) -> None:
-        whole(self, check, sign, again=again)
+    def on_node_only(self: Questions, check: PredicateCheck, sign: int) -> None:
+        whole(self, check, sign)
         for ledger in check.ask.app.ledgers:
             for number, value in check.ask.shape.items:
                 ledger.allocated[number] -= sign * value
@@ -70,12 +70,12 @@ def _not_counted_on_nodes(patch: pytest.MonkeyPatch) -> None:
     """What is proposed does not count on its node."""
     whole = Questions._book
 
-    def in_limits_only(self: Questions, check: PredicateCheck, sign: int, *, again: bool = False) -> None:
+    def in_limits_only(self: Questions, check: PredicateCheck, sign: int) -> None:
         node = check.booked
         assert node is not None
         for number, value in check.ask.shape.items:
             node.available[number] += sign * value
-        whole(self, check, sign, again=again)
+        whole(self, check, sign)
 
     patch.setattr(Questions, "_book", in_limits_only)
 
@@ -84,8 +84,8 @@ def _not_counted_as_running(patch: pytest.MonkeyPatch) -> None:
     """An application that is asked about takes no place of a running one."""
     whole = Questions._book
 
-    def not_running(self: Questions, check: PredicateCheck, sign: int, *, again: bool = False) -> None:
-        whole(self, check, sign, again=again)
+    def not_running(self: Questions, check: PredicateCheck, sign: int) -> None:
+        whole(self, check, sign)
         check.ask.app.proposed = 0
 
     patch.setattr(Questions, "_book", not_running)
@@ -284,7 +284,13 @@ def _told_unasked(patch: pytest.MonkeyPatch) -> None:
 
 def _more_than_wanted(patch: pytest.MonkeyPatch) -> None:
     """An ask that is asked about is tried on."""
-    patch.setattr(PredicateCheck, "holds_out", property(lambda self: self.kind is CheckKind.REPLACE))
+    whole = PredicateCheck.__init__
+
+    def tried_on(self: PredicateCheck, kind: CheckKind, *rest: Any) -> None:
+        whole(self, kind, *rest)
+        self.holds_out = kind is CheckKind.REPLACE
+
+    patch.setattr(PredicateCheck, "__init__", tried_on)
 
 
 def _full_all_the_same(patch: pytest.MonkeyPatch) -> None:

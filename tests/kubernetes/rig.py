@@ -206,12 +206,12 @@ class Rig:
         eventually(known, f"Muster knows {sorted(names)}")
 
     def cordon(self, name: str) -> None:
-        """Cordons a node, and waits until Muster gives it no more pods. (The shim watches nodes and pods apart.)"""
+        """Cordons a node, and gives the shim time to hear of it.
+
+        (It watches nodes and pods apart. Its predicates know of a cordon, Muster does not, so nothing shows it.)
+        """
         self.api.patch("Node", name, {"spec": {"unschedulable": True}})
-        eventually(
-            lambda: [each["schedulable"] for each in self.muster_nodes() if each["nodeID"] == name] == [False],
-            f"Muster knows that {name} is cordoned",
-        )
+        time.sleep(3)
 
     def remove_nodes(self, names: Iterable[str]) -> None:
         gone = set(names)

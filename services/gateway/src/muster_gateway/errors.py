@@ -45,6 +45,8 @@ import grpc
 from muster_bus.errors import LogFull
 from muster_runtime.identity import Right, Role
 
+from muster_gateway.stream_kind import StreamKind
+
 
 class GatewayError(Exception):
     """Root of the tree above. ``str(error)`` is what the client reads."""
@@ -189,9 +191,8 @@ class Superseded(StreamEnded):
         return cls(f"superseded: rmID {shown(rm_id)} registered again, open new streams")
 
     @classmethod
-    def by_stream(cls, rm_id: str, kind: str) -> Superseded:
-        """``kind``: a StreamKind's name in lower case."""
-        return cls(f"superseded: a newer {kind} stream of rmID {shown(rm_id)} was opened")
+    def by_stream(cls, rm_id: str, kind: StreamKind) -> Superseded:
+        return cls(f"superseded: a newer {kind.name.lower()} stream of rmID {shown(rm_id)} was opened")
 
 
 class ResponsesLost(StreamEnded):

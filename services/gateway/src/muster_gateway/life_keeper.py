@@ -520,12 +520,7 @@ def why_lost(session: Session, held: HeldSeat) -> GatewayError | None:
         return None
     if registered_at != NOWHERE and session.registered_at.offset > registered_at.offset:
         return Superseded.by_registration(rm_id)
-    return superseded(rm_id, kind)
-
-
-def superseded(rm_id: str, kind: StreamKind) -> Superseded:
-    """Returns the error for the older of two streams."""
-    return Superseded.by_stream(rm_id, kind.name.lower())
+    return Superseded.by_stream(rm_id, kind)
 
 
 def _compared_by(session: Session, at: Cursor, member: GroupMember) -> Session:

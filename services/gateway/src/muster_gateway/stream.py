@@ -48,7 +48,7 @@ from muster_gateway.errors import (
 )
 from muster_gateway.event_tail import EventTail
 from muster_gateway.identity import check_rm
-from muster_gateway.life_keeper import HeldSeat, LifeKeeper, Taken, superseded
+from muster_gateway.life_keeper import HeldSeat, LifeKeeper, Taken
 from muster_gateway.quotas import Quotas
 from muster_gateway.rates import Rates
 from muster_gateway.response_reader import RESUME_METADATA, CatchUp, Feed, ResponseTail, StartingPoint
@@ -417,7 +417,7 @@ class RmStream:
             self.epoch, self.stored, self._registered_at = taken.epoch, taken.stored, taken.registered_at
             between = parts.table.get(self.rm_id, self.kind)
             if between is not None and between.epoch > self.epoch:
-                raise superseded(self.rm_id, self.kind)
+                raise Superseded.by_stream(self.rm_id, self.kind)
             parts.table.put(self)
         await self._replace(between)
         # 3. the place where responses continue
@@ -450,7 +450,7 @@ class RmStream:
 
     async def _replace(self, older: RmStream | None) -> None:
         if older is not None:
-            older.end(superseded(self.rm_id, self.kind))
+            older.end(Superseded.by_stream(self.rm_id, self.kind))
             await older.wait_finished(_SUPERSEDE_WAIT_S)
 
     async def _shut_down(self) -> GatewayError:

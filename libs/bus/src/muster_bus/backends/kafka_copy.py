@@ -82,12 +82,15 @@ class KafkaTarget:
         self._log = _NewTopics(settings, clock)
         self._group = f"{settings.topic_prefix}{_GROUP}"
         self._producer: AIOKafkaProducer | None = None
+        self._stable: AIOKafkaConsumer | None = None
         self._all: AIOKafkaConsumer | None = None  # sees records of open transactions, too
 
     async def start(self) -> None:
         await self._log.start()
+        self._stable = AIOKafkaConsumer(**self._log.connection(), isolation_level="read_committed")
         self._all = AIOKafkaConsumer(**self._log.connection(), isolation_level="read_uncommitted")
-        await self._log.bounded(self._all.start(), "start of the copy's consumer")
+        for consumer in (self._stable, self._all):
+            await self._log.bounded(consumer.start(), "start of the copy's consumer")
         self._producer = producer = AIOKafkaProducer(
             **self._log.connection(),
             transactional_id=self._group,
@@ -137,27 +140,19 @@ class KafkaTarget:
         """See the contract. Waits until no transaction is open: Kafka acknowledges the end of a transaction before its
         markers are in all partitions, and until then the last stable offset is that before the transaction.
         """
-        return [await self._end(topic, partition) for partition in range(self.topics.partitions)]
-
-    async def _end(self, topic: str, partition: int) -> int:
+        assert self._stable is not None, "the target is started"
         assert self._all is not None, "the target is started"
-        place = TopicPartition(topic, partition)
-        reader = await self._log.reader(topic, partition)
+        places = [TopicPartition(topic, partition) for partition in range(self.topics.partitions)]
         try:
             async with asyncio.timeout(_TRANSACTION_TIMEOUT_MS / 1000):
                 while True:
-                    # (In this order: a marker that comes in between makes the first one smaller.)
-                    stable = await reader.end_offset()
-                    asked = await self._log.bounded(self._all.end_offsets([place]), f"the end of {topic}[{partition}]")
-                    if stable == int(asked[place]):
-                        return stable
+                    # (In this order: a marker that comes in between makes the first ones smaller.)
+                    stable = await self._log.bounded(self._stable.end_offsets(places), f"the ends of {topic}")
+                    if stable == await self._log.bounded(self._all.end_offsets(places), f"the ends of {topic}"):
+                        return [int(stable[place]) for place in places]
                     await asyncio.sleep(_MARKERS_PAUSE_S)
         except TimeoutError as error:
-            raise LogUnavailable(
-                f"{topic}[{partition}]: a transaction is open for {_TRANSACTION_TIMEOUT_MS / 1000:g} s"
-            ) from error
-        finally:
-            await reader.close()
+            raise LogUnavailable(f"{topic}: a transaction is open for {_TRANSACTION_TIMEOUT_MS / 1000:g} s") from error
 
     async def positions(self, group: str) -> list[int | None]:
         name, topic = f"{self._settings.topic_prefix}{group}", self.topics.requests
@@ -186,9 +181,10 @@ class KafkaTarget:
         if self._producer is not None:
             await stop_producer(self._producer)
             self._producer = None
-        if self._all is not None:
-            await stop(self._all.stop())
-            self._all = None
+        for consumer in (self._stable, self._all):
+            if consumer is not None:
+                await stop(consumer.stop())
+        self._stable = self._all = None
         await self._log.close()
 
     @property

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
+
+import httpx
 
 PATIENCE_S = 60.0
 
@@ -30,3 +32,14 @@ async def eventually(
                 pause_s = min(1.2 * pause_s, 10 * every_s)
     except TimeoutError:
         raise AssertionError(f"not within {within_s:g} s: {what or 'the condition'}") from None
+
+
+async def answered(client: httpx.AsyncClient, path: str, parameters: Mapping[str, str]) -> httpx.Response:
+    """REST's answer. (A followers' process that begins, or got no time for a while, is not asked: "try again".)"""
+
+    async def reached() -> httpx.Response | None:
+        answer = await client.get(path, params=parameters)
+        return None if answer.status_code == 503 and "retry-after" in answer.headers else answer
+
+    found: httpx.Response = await eventually(reached, f"{path} is reachable", every_s=0.05)
+    return found

@@ -21,7 +21,7 @@ from muster_client import Callbacks, Rejection, RmClient, application, ask, node
 from muster_proto.si.v1 import si_pb2 as si
 from muster_replay.local import free_ports
 from up import Up
-from waiting import eventually
+from waiting import answered, eventually
 
 PATIENCE_S = 60.0
 SILENT = 0
@@ -186,8 +186,6 @@ class ExternalUp(Up):
 
 def settings_text(informers: Mapping[str, Mapping[str, object]], sync_timeout_s: float) -> str:
     lines = ["[log]", "partitions = 1", 'sqlite_synchronous = "normal"']
-    # (However slow the machine is, an answer shows what was written before its request.)
-    lines += ["[view]", f"fresh_wait_s = {PATIENCE_S}", f"whole_wait_s = {PATIENCE_S}"]
     lines += ["[scheduler.external]", f"sync_timeout_s = {sync_timeout_s}"]
     for name, table in informers.items():
         lines.append(f"[scheduler.external.informers.{name}]")
@@ -333,15 +331,9 @@ class Rm:
 
 
 async def get(http: str, path: str, **query: str) -> Any:
-    """REST's answer. (A followers' process that begins, or got no time for a while, is not asked: "try again".)"""
+    """REST's answer."""
     async with _client(http) as client:
-
-        async def reached() -> httpx.Response | None:
-            answer = await client.get(path, params=query)
-            return None if answer.status_code == 503 and "retry-after" in answer.headers else answer
-
-        found: httpx.Response = await eventually(reached, f"{path} is reachable", every_s=0.05)
-        return found.raise_for_status().json()
+        return (await answered(client, path, query)).raise_for_status().json()
 
 
 def _client(http: str) -> httpx.AsyncClient:

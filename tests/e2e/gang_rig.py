@@ -31,7 +31,7 @@ from muster_client.access import PLAIN, Access
 from muster_client.callbacks import Rejection
 from muster_proto.si.v1 import si_pb2 as si
 from muster_replay.local import free_ports
-from waiting import eventually
+from waiting import answered, eventually
 
 PATIENCE_S = 60.0
 P = "/ws/v1/partition/default"
@@ -400,13 +400,8 @@ class Rm:
     # ---- what it sees ----------------------------------------------------------------------------------------------
 
     async def get(self, path: str, **parameters: str) -> Any:
-        """REST's answer; None: 404. (A followers' process that got no time for a while is not asked: "try again".)"""
-
-        async def reached() -> httpx.Response | None:
-            answer = await self._http.get(path, params={"rm": self.rm_id, **parameters})
-            return None if answer.status_code == 503 and "retry-after" in answer.headers else answer
-
-        answer: httpx.Response = await eventually(reached, f"{path} is reachable", every_s=0.05)
+        """REST's answer; None: 404."""
+        answer = await answered(self._http, path, {"rm": self.rm_id, **parameters})
         if answer.status_code == 404:
             return None
         assert answer.status_code == 200, answer.text

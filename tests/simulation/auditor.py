@@ -15,6 +15,7 @@ from muster_bus.topics import parse_state_key
 from muster_core.model.commands import Command, UpdateConfiguration
 from muster_core.model.outcome import Event, Fact, Outcome
 from muster_state.follower import RmInfo
+from simulation import claims_laws
 from simulation.books import AuditFailure, BookedAllocation, BookedApp, BookedAsk, Document, must
 from simulation.deciding import Deciding, note_limited
 from simulation.event_sums import EventSums
@@ -128,6 +129,7 @@ class Auditor(RecordBooks):
             for books in self.books.values():
                 if books.deciding:
                     self._nothing_is_left(books)
+                    claims_laws.check_claims(books, records)
                     Reasons(books, records, self.tally).check()
         else:
             self.tally["cycle: stopped by its budget"] += 1
@@ -169,6 +171,8 @@ class Auditor(RecordBooks):
                     waits_ns = now_ns - max(held.told_ns, held.reminded_ns)
                     must(not held.told or waits_ns < REMINDER_NS, "reminder", f"{held} was not told again")
             for ask in note_limited(books, now_ns):
+                if ask.preempts:  # (until its victims are gone: they may relieve the limit)
+                    continue
                 since_ns = max(ask.limited_ns, ask.reserved_ns, self._restarted_ns, self._configured_ns)
                 over = now_ns >= since_ns + books.reservation_timeout_ns
                 must(not over, "deadline", f"a node is kept since {since_ns} for {ask}, which may not be placed")
@@ -189,6 +193,8 @@ class Auditor(RecordBooks):
                     over[key] = books.over(app, ask.wants)
                 if not over[key]:
                     rooms = books.rooms(ask)
+                    below = [] if rooms else claims_laws.rooms_by_rank(books, ask)
+                    must(not below, "rank", f"{ask} waits for {below[0].reservations if below else ''}")
                     must(not rooms, "left pending", f"{ask} fits on {rooms[0].node_id if rooms else ''}")
 
     def _note_waiting(self, records: Records) -> None:
@@ -244,6 +250,7 @@ def _compare_ask(ask: BookedAsk, record: Any) -> None:
     node = ask.reserved.node_id if ask.reserved is not None else ""
     _same(f"{ask}: reserved", (record.reserved_node, record.reserved_ns), (node, ask.reserved_ns))
     _same(f"{ask}: told", (record.preempts, record.scaled_up), (ask.preempts, ask.told_small))
+    _same(f"{ask}: planned", record.planned_ns, ask.planned_ns)
 
 
 def _compare_demand(what: BookedAsk | BookedAllocation, demand: Any) -> None:

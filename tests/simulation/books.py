@@ -216,6 +216,7 @@ class BookedAsk:
     reserved_ns: int = 0
     limited_ns: int = 0
     preempts: bool = False
+    planned_ns: int = 0
     told_small: bool = False
     leaving: list[BookedAllocation] = field(default_factory=list)
     mismatched: bool = False
@@ -245,6 +246,8 @@ class BookedAsk:
 class BookedAllocation:
     """What is held. ``told``: what it was told to go for ("", "preempted", "timeout", "replaced").
 
+    ``preempted_for``: application and key of the ask for which it goes.
+
     ``heir``: the key of the real ask for which a placeholder goes; that ask may be gone, and may come again.
     """
 
@@ -264,6 +267,7 @@ class BookedAllocation:
     told_ns: int = 0
     reminded_ns: int = 0
     heir: str = ""
+    preempted_for: tuple[str, str] = ("", "")
 
     @property
     def app_id(self) -> str:

@@ -40,6 +40,7 @@ from muster_core.model.scopes import CallbackPolicy
 from muster_core.model.states import APP_TERMINAL, AppState
 from muster_core.partition import Partition
 from muster_core.predicates.questions import OPEN_MIN
+from muster_core.queues.rank import may_use
 from muster_core.scheduler import SchedulerCore
 from muster_state.encoding import REFUSALS_KEPT
 from muster_state.follower import RmInfo
@@ -537,11 +538,10 @@ def _check_no_room(partition: Partition, ask: Ask, turns: Turns) -> None:
         if required:
             must(node.node_id != required, "left pending", f"{ask} fits on {node}, which it requires")
             continue
-        kept = [other for other in node.reservations if other is not ask]
         # (On a node that is kept for it one at a time is asked for.)
         asked = any(node in check.nodes.values() for check in partition.checks.for_ask(ask))
         asked = node.node_id == ask.reserved_node and (asked or ask.awaits_placeholders)
-        if node.usable and not kept and not asked:
+        if node.usable and may_use(ask, node) and not asked:
             must(False, "left pending", f"{ask} fits on {node}: {node.available}")
 
 

@@ -25,7 +25,7 @@ from muster_core.model.outcome import (
     TooSmallCluster,
     UpdatedApplication,
 )
-from simulation import backfilling, node_orders
+from simulation import backfilling, claims_laws, node_orders
 from simulation.books import OWN, TERMINAL, AuditFailure, BookedAllocation, BookedApp, BookedAsk, BookedNode, must
 from simulation.decaying import are_near, decays
 from simulation.event_sums import amounts_of
@@ -61,6 +61,18 @@ class Deciding:
         self._was_reserved: dict[tuple[str, str], BookedNode] = {}
         # Asks that lost their node and got nothing, with the node and for how long they had it.
         self._lost: dict[BookedAsk, tuple[BookedNode, int]] = {}
+        # Of these, those that had the node by age alone; and claims that are said to be lost.
+        self._by_age: set[BookedAsk] = set()
+        self._said_lost: set[BookedAsk] = set()
+        # Nodes reserved by age that have room for an ask of higher rank, whether or not a limit stops it (before
+        # the search, that is not known).
+        self._contested = {
+            node
+            for books in hearing.books.values()
+            for node in books.nodes.values()
+            for holder in node.reservations
+            if claims_laws.yields(holder) and claims_laws.rivals(books, node, holder, set(), limited=True)
+        }
         self._limited = {ask for books in hearing.books.values() for ask in note_limited(books, now_ns)}
         self._starting: BookedApp | None = None
         self._preemptions = Preemptions(hearing, records, now_ns)
@@ -244,13 +256,18 @@ class Deciding:
         books, node = self._node(event.object_id)
         ask = self._asking(books, event)
         must(ask.reserved is None, "reservation", f"{ask} gets {node.node_id}, and has another node")
-        # (What a plan reserves comes right behind its victims, or behind what it gives up; other reservations do not.)
-        own_plan = last is not None and (
-            (last.type is EventType.REQUEST and self._preemptions.last_asker is ask)
-            or (last.detail is Detail.NODE_RESERVATION and last.reference_id == ask.key)
-        )
+        # (What a plan reserves comes right behind its victims, or behind what is given up for it.)
+        own_plan = self._preemptions.last_asker is ask and last is not None
+        own_plan = own_plan and (last.type is EventType.REQUEST or last.detail is Detail.NODE_RESERVATION)
         daemon, preempting = bool(ask.required), own_plan and ask in self._preemptions.askers
         preempting = preempting and ask not in self._preemptions.settled
+        for loser in [loser for loser, (lost, _) in self._lost.items() if lost is node and loser is not ask]:
+            timed_out = loser in self._limited and self._lost[loser][1] >= books.reservation_timeout_ns
+            if loser in self._by_age and not (daemon or timed_out) and loser.app.asks.get(loser.key) is loser:
+                ranks = claims_laws.outranks(books, ask, loser)
+                must(ranks, "rank", f"{ask} takes {node.node_id} from {loser}, which ranks above it")
+                del self._lost[loser]
+                self._tally["reservation: taken by a higher rank"] += 1
         alone = not node.reservations or (daemon and all(other.required for other in node.reservations))
         must(alone, "reservation", f"{node.node_id} is kept for {ask}, and for {node.reservations}")
         must(node.could_hold(ask.wants), "reservation", f"{node.node_id} could never hold {ask}")
@@ -264,12 +281,13 @@ class Deciding:
             age_ns = self._now_ns - ask.created_ns
             must(age_ns >= books.reservation_delay_ns, "reservation", f"{ask} reserves {age_ns} ns after it came")
             must(node.usable, "reservation", f"{node.node_id} is draining, and kept for {ask}")
-            rooms = books.rooms(ask, but=frozenset(self._given_up))
+            rooms = books.rooms(ask, but=frozenset(self._given_up)) or claims_laws.rooms_by_rank(books, ask)
             must(not rooms, "reservation", f"{ask} reserves, and fits on {rooms[0].node_id if rooms else ''}")
             must(books.full(ask.app) == "", "reservation", f"{ask} reserves and may not run")
             self._tally["reservation: made"] += 1
         else:
             self._preemptions.kept(ask, node)
+            ask.preempts = True
             self._tally["reservation: with victims"] += 1
         ask.reserved, ask.reserved_ns = node, self._now_ns
         node.reservations.append(ask)
@@ -281,6 +299,8 @@ class Deciding:
         if not asks:
             raise AuditFailure("reservation", f"{event}: nobody of this key has it")
         ask = asks[0]
+        if claims_laws.yields(ask) and ask not in self._said_lost:
+            self._by_age.add(ask)
         self._lost[ask] = (node, self._now_ns - ask.reserved_ns)
         self._was_reserved[ask.app.app_id, ask.key] = node
         self._give_up(ask)
@@ -294,7 +314,7 @@ class Deciding:
                 continue
             books = self._hearing.books[self._partition_of(node)]
             taken = any(other.required or other in self._preemptions.askers for other in node.reservations)
-            if taken or ask in self._preemptions.askers:
+            if taken or ask in self._preemptions.askers or ask in self._said_lost:
                 self._tally["reservation: taken by a daemon or a preempting ask"] += 1
                 continue
             over = ask in self._limited and age_ns >= books.reservation_timeout_ns
@@ -338,6 +358,9 @@ class Deciding:
         if event.message.startswith("Backfilled on node "):
             must(self._backfilled == (event.reference_id, event.object_id), "event", f"{event}: it was not")
             return
+        if event.message.startswith("The room that was made for it on node "):
+            self._claim_lost(event)
+            return
         key = (event.reference_id, event.object_id)
         asks = [books for books in self._hearing.books.values() if event.reference_id in books.apps]
         must(len(asks) == 1, "event", f"{event} is about nobody")
@@ -355,6 +378,20 @@ class Deciding:
             self._tally["event: no victim"] += 1
         else:
             raise AuditFailure("event", f"a cycle says {event}")
+
+    def _claim_lost(self, event: Event) -> None:
+        books, app = self._app(event.reference_id)
+        ask = app.asks.get(event.object_id)
+        if ask is None or ask.reserved is None:
+            raise AuditFailure("claim", f"{event} of an ask without a node")
+        must(ask.preempts and ask.reserved.node_id in event.message, "claim", f"{event}: {ask} claims {ask.reserved}")
+        if "others use it" in event.message or (not ask.required and "a limit stops" in event.message):
+            limited = "a limit stops" in event.message
+            must(not limited or bool(books.over(app, ask.wants) or books.full(app)), "claim", f"{event}: no limit does")
+            claims_laws.check_lost(books, ask, ask.reserved)
+        self._tally["claim: lost"] += 1
+        self._said_lost.add(ask)
+        ask.preempts = False
 
     def _released(self, event: Event) -> None:
         fact = self._fact(ReleasedAllocation, event)
@@ -383,13 +420,23 @@ class Deciding:
         self._check_allowed(books, ask, node)
         self._backfilled = (made.app_id, made.key) if made.backfilled is not None else None
         kept = [other for other in node.reservations if other is not ask]
-        must(bool(made.backfilled) == (bool(kept) and not ask.required), "backfill", f"{made} says {made.backfilled}")
-        if was is not node:
+        by_rank = bool(kept) and not ask.required and claims_laws.may_use(books, ask, node)
+        backfilled = bool(kept) and not ask.required and not by_rank
+        must(bool(made.backfilled) == backfilled, "backfill", f"{made} says {made.backfilled}")
+        waited = self._before.get(books.name, set())
+        if by_rank:
+            claims_laws.check_placed(books, ask, node, waited)
+        elif was is node and ask in self._by_age:
+            first = claims_laws.rivals(books, node, ask, waited)
+            must(not first, "rank", f"{ask} was placed on its {node.node_id}, and {first} rank above it")
+        elif was is not node:
             self._check_first(books, ask)
             if made.backfilled is None:
                 self._check_node(books, ask, node)
         app.state = state
-        self._tally[f"allocation: {'on its reserved node' if was is node else 'in order'}"] += 1
+        self._tally[
+            f"allocation: {'on its reserved node' if was is node else 'by rank' if by_rank else 'in order'}"
+        ] += 1
         held = allocation_of(ask, made, self._now_ns)
         if self._lost.pop(ask, None) is not None:
             self._tally["reservation: served"] += 1
@@ -401,6 +448,7 @@ class Deciding:
         books.hold(held)
         ask.pending -= 1
         ask.made += 1
+        ask.planned_ns = 0
         if not ask.pending:
             remove_ask(ask)
         must(app.state == "Running", "state", f"{app.app_id} got {ask.key}, and is {app.state}")
@@ -421,7 +469,7 @@ class Deciding:
             return
         must(node.usable, "draining node", f"{ask} went to {node.node_id}")
         others = [other for other in node.reservations if other is not ask]
-        if others:
+        if others and not claims_laws.may_use(books, ask, node):
             self._tally[f"backfill: {backfilling.check(books, ask, node, self._now_ns)}"] += 1
         must(app.state not in TERMINAL and app.state != "Failing", "state", f"{ask} of an application {app.state}")
 
@@ -495,9 +543,18 @@ class Deciding:
             for ask in heads(app.asks.values()):
                 key = (app.queue, app.user, app.group, *ask.kind[:1], ask.required, id(ask.reserved))
                 if key not in memo:
-                    memo[key] = not books.over(app, ask.wants) and bool(books.rooms(ask, but=but))
+                    memo[key] = not books.over(app, ask.wants) and bool(self._open_rooms(books, ask, but))
                 if memo[key]:
                     found.setdefault(app.app_id, []).append(ask)
+        return found
+
+    def _open_rooms(self, books: Books, ask: BookedAsk, but: frozenset[str]) -> list[BookedNode]:
+        """Where the search may place the ask. Room to which others may have a better right is given after the search."""
+        found, own = books.rooms(ask, but=but), ask.reserved
+        if own is None or own not in found or not claims_laws.yields(ask):
+            return found
+        if own in self._contested or claims_laws.rivals(books, own, ask, set(), limited=True):
+            found.remove(own)
         return found
 
     # ---- look-ups --------------------------------------------------------------------------------------------------

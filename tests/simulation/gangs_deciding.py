@@ -12,6 +12,7 @@ from muster_core.model.outcome import (
     TooSmallCluster,
     UpdatedApplication,
 )
+from simulation import claims_laws
 from simulation.books import (
     Amounts,
     AuditFailure,
@@ -144,6 +145,7 @@ class Deciding(Hearing):
         must(ask.pending > 0, "twice", f"{ask} was allocated more often than asked for")
         ask.pending -= 1
         ask.made += 1
+        ask.planned_ns = 0
         if not ask.pending:
             remove_ask(ask, "")
         self.placed(ask.app, held)
@@ -154,7 +156,9 @@ class Deciding(Hearing):
         app, books = ask.app, self.default
         must(app.state != "Failing", "state", f"{ask}: its application is failing")
         keeps = self._kept_before.get(node.node_id, ask.key)
-        must(keeps == ask.key, "reserved node", f"{ask} is on {node.node_id}, which is kept for {keeps}")
+        own = keeps == ask.key or claims_laws.may_use(books, ask, node)
+        must(own, "reserved node", f"{ask} is on {node.node_id}, which is kept for {keeps}")
+        self.tally["allocated: by rank"] += keeps != ask.key
         over = books.over(app, ask.wants)
         must(not over, "quota", f"{ask}: {over}")
         if not app.counted:  # (that it runs is told before its first real allocation: _state)

@@ -361,6 +361,12 @@ class Hearing(AskHearing):
 
     def _reconfigure(self, books: Books, document: Document) -> None:
         books.read(document)
+        for node in books.nodes.values():
+            for ask in list(node.reservations):
+                if ask.preempts and not ask.required and not books.preemption_enabled:
+                    ask.preempts, ask.planned_ns = False, 0
+                if not (ask.preempts or ask.required or ask.leaving or books.reservation_enabled):
+                    unreserve(ask)
         for rules in books.configured.values():
             old = books.queues.get(rules.path)
             if old is not None and old.leaf != rules.leaf:

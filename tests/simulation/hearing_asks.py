@@ -276,8 +276,8 @@ class AskHearing:
             if old.placeholder:
                 app.counts_of(old.task_group).asked -= old.pending
             self.tally["ask: changed while a placeholder leaves"] += bool(old.leaving)
+            pass_on(old, ask)
             if old.said == ask.said and old.required == ask.required:
-                pass_on(old, ask)
                 self.tally["ask: changed, for the same amount"] += 1
             remove_ask(old, "")
             self.tally["ask: changed"] += 1
@@ -538,10 +538,15 @@ def add_ask(ask: BookedAsk) -> None:
 
 
 def pass_on(old: BookedAsk, new: BookedAsk) -> None:
-    """An ask that is sent again for the same amount keeps what it came to by waiting."""
-    new.preempts, new.told_small = old.preempts, old.told_small
-    node = old.reserved
-    if node is not None:
+    """An ask that is sent again keeps what victims leave for it; for the same amount, all it came to by waiting."""
+    if old.required != new.required:
+        return
+    new.planned_ns = old.planned_ns
+    same, node = old.said == new.said, old.reserved
+    if same:
+        new.told_small = old.told_small
+    if node is not None and (same or (old.preempts and node.could_hold(new.wants))):
+        new.preempts, old.preempts = old.preempts, False
         new.reserved, new.reserved_ns, new.limited_ns, old.reserved = node, old.reserved_ns, old.limited_ns, None
         node.reservations[node.reservations.index(old)] = new
 
@@ -559,7 +564,7 @@ def unreserve(ask: BookedAsk) -> None:
     """Writes down that no node is kept free for it."""
     if ask.reserved is not None:
         ask.reserved.reservations.remove(ask)
-        ask.reserved, ask.reserved_ns = None, 0
+        ask.reserved, ask.reserved_ns, ask.preempts = None, 0, False
 
 
 def _concerns(own: BookedApp, item: ReleaseItem) -> bool:

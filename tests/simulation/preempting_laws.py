@@ -9,6 +9,9 @@ from simulation.books import AuditFailure, BookedAllocation, BookedAsk, BookedNo
 from simulation.hearing import Hearing
 from simulation.partition_books import Books
 
+# Between two plans for one allocation of an ask.
+PAUSE_NS = 15 * 1_000_000_000
+
 
 class Preemptions:
     """Who was told to go in one cycle, and for whom.
@@ -25,13 +28,6 @@ class Preemptions:
         self.last_asker: BookedAsk | None = None
         self.settled: set[BookedAsk] = set()
         self._nodes: dict[BookedAsk, BookedNode] = {}
-        self._earlier: set[int] = {
-            id(ask)
-            for books in hearing.books.values()
-            for app in books.apps.values()
-            for ask in app.asks.values()
-            if ask.preempts
-        }
 
     def told(self, books: Books, victim: BookedAllocation, message: str) -> None:
         app = victim.app
@@ -57,7 +53,17 @@ class Preemptions:
             must(
                 ask.key in message and ask.app.app_id in message, "preemption", f"{message!r} names another than {ask}"
             )
-            must(id(ask) not in self._earlier, "preemption", f"{ask} preempts for the second time")
+            if ask not in self.askers:
+                must(not ask.preempts, "preemption", f"{ask} preempts, and others go for it already")
+                pause_ns = self._now_ns - ask.planned_ns
+                must(
+                    not ask.planned_ns or pause_ns >= PAUSE_NS,
+                    "preemption",
+                    f"{ask} preempts {pause_ns} ns later again",
+                )
+                self._tally["preemption: planned anew"] += bool(ask.planned_ns)
+                ask.planned_ns = self._now_ns
+            victim.preempted_for = (ask.app.app_id, ask.key)
             must(not books.full(ask.app), "preemption", f"{ask} may not run, and preempts: {books.full(ask.app)}")
             self.askers[ask] = books
             self.last_asker = ask

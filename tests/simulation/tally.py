@@ -32,6 +32,7 @@ _NO_STATES = {AppState.RESUMING, AppState.REJECTED}
 _WORDS = """
 adopted: changed
 adopted: what was asked for
+allocation: by rank
 allocation: in order
 allocation: on a required node
 allocation: on its reserved node
@@ -66,6 +67,7 @@ configuration: refused
 configuration: taken
 confirmed: preempted
 confirmed: timeout
+claim: lost
 cycle: nothing new, nothing said
 cycle: stopped by its budget
 cycle: to its end
@@ -90,7 +92,9 @@ reservation: for a daemon
 reservation: its ask is gone
 reservation: made
 reservation: served
+preemption: planned anew
 reservation: taken by a daemon or a preempting ask
+reservation: taken by a higher rank
 reservation: timed out
 reservation: with victims
 restart

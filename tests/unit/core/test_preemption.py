@@ -375,16 +375,16 @@ def test_daemons_foreign_and_releasing_allocations_are_no_victims() -> None:
     assert search(arena) in (PreemptionNo.NO_VICTIMS, PreemptionNo.NOT_ENOUGH_VICTIMS)
 
 
-@pytest.mark.parametrize("closed", ["drained", "kept for another"])
+@pytest.mark.parametrize("closed", ["drained", "kept for one of higher rank"])
 def test_nodes_that_are_not_there_for_the_ask_are_left_alone(closed: str) -> None:
     arena = two_queues()
     arena.held("r", "k", "n", memory=10)
+    arena.want("p", "other", memory=1)
     arena.want("p", "ask", memory=1)
     if closed == "drained":
         arena.do(UpdateNodes((NodeItem("n", NodeAction.DRAIN_NODE),)))
     else:
-        arena.want("r", "other", memory=5)
-        arena.partition.reservations.reserve(arena.the_ask("r", "other"), arena.the_node("n"), Outcome(), arena.now_ns)
+        arena.partition.reservations.reserve(arena.the_ask("p", "other"), arena.the_node("n"), Outcome(), arena.now_ns)
     assert search(arena) is PreemptionNo.NOT_ENOUGH_VICTIMS
 
 

@@ -88,7 +88,7 @@ def test_an_ask_sent_again_for_as_much_keeps_its_node(change: object) -> None:
     assert cluster.application("first").asks["all"].reserved_ns == since_ns
     assert not [event for event in out.events if event.detail is Detail.NODE_RESERVATION]
     cluster.app("small", "root.q")
-    cluster.ask("small", "k", memory=1, priority=9)
+    cluster.ask("small", "k", memory=1)
     assert cluster.pending("small") == {"k": "RESERVED_FOR_OTHERS"}
     cluster.release("filler", "on n1")
     assert cluster.placed("first") == {"all": "n1"}

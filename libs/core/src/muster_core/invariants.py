@@ -13,7 +13,7 @@ from muster_core.model.node import Node
 from muster_core.model.pending import ask_reason
 from muster_core.model.queue import Ledger, Queue, Tracker
 from muster_core.model.quotas import text_bytes
-from muster_core.model.resources import UNLIMITED
+from muster_core.model.resources import UNLIMITED, fits
 from muster_core.model.states import APP_TERMINAL
 from muster_core.partition import Partition
 from muster_core.scheduler import SchedulerCore
@@ -78,7 +78,13 @@ def _check_nodes(partition: Partition) -> None:
                 capacity[number] += node.capacity[number]
         listed = node.usable and not node.reservations and not node.taken and partition.searching
         _must((node.index_key is not None) == listed, f"{node}: in the index, but not to be searched (or not)")
+        listed = node in partition.reserved or not partition.searching
+        _must(listed or not node.reservations, f"{node} is not on the list of reserved nodes")
         for ask in node.reservations:
+            _must(
+                fits(ask.shape.items, node.capacity) and (node.usable or bool(ask.demand.required_node)),
+                f"{node} is reserved for {ask}, which cannot run there",
+            )
             _must(
                 ask.reserved_node == node.node_id and not ask.gone,
                 f"{node} is reserved for {ask}, which does not know",
@@ -151,6 +157,9 @@ def _check_rights(partition: Partition) -> None:
         _must(not waitlist.gone, f"{waitlist} is gone, and has rights")
         problem = rights.problem(group for *_, group in waitlist.groups)
         _must(not problem, f"{waitlist}: {problem}")
+    for waitlist, ages in partition.waiting.parking.ages.items():
+        problem = ages.problem([group for *_, group in waitlist.groups])
+        _must(not waitlist.gone and not problem, f"{waitlist}: {problem or 'is gone, and sorted by age'}")
 
 
 def _check_trackers(partition: Partition) -> None:
@@ -206,6 +215,8 @@ def _check_applications(partition: Partition) -> None:
                 kept = partition.nodes.get(ask.reserved_node)
                 known = kept is not None and ask in kept.reservations
                 _must(known, f"{ask} thinks that {ask.reserved_node} is reserved for it")
+            _must(not ask.preempts or bool(ask.reserved_node), f"{ask} claims what victims leave on no node")
+            _must(not ask.preempts or bool(ask.planned_ns), f"{ask} has victims that were never chosen")
             for number, value in ask.shape.items:
                 pending[number] += value * ask.pending
             for check in partition.checks.for_ask(ask):

@@ -193,6 +193,7 @@ class Partition(PartitionState):
             turns=turns,
             questions=self.questions,
             limit_checks=self.limit_checks,
+            reservations=self.reservations,
             placing=self.placing,
             backfill=backfill,
             long_wait=self.long_wait,
@@ -299,15 +300,8 @@ class Partition(PartitionState):
             for group in app.groups.values():
                 if group.parked_key is None and group.ready_key is None and group.asks:
                     self.waiting.make_ready(group)
+        self.reservations.activate()
         for node in self.nodes.values():
-            # (Sorted by the time of reservation, as before. A fold adds them in the order in which the asks arrived.)
-            node.reservations = dict.fromkeys(
-                sorted(node.reservations, key=lambda ask: (ask.reserved_ns, ask.submission))
-            )
-            if node.reservations:
-                self.reserved[node] = None
-            for ask in node.reservations:
-                self.deadlines.append((ask.reserved_ns + self.config.reservation.timeout_ns, ask))
             for allocation in node.allocations.values():
                 if allocation.releasing:
                     self.releases.remind_at(allocation, decided_ns)

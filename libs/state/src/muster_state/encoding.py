@@ -171,6 +171,8 @@ def ask_record(partition: str, what: Ask) -> bytes:
         reserved_node=what.reserved_node,
         reserved_ns=what.reserved_ns,
         preempts=what.preempts,
+        planned_ns=what.planned_ns,
+        lost=what.lost,
         scaled_up=what.scaled_up,
         mismatched=what.mismatched,
         told=what.notified,

@@ -389,6 +389,11 @@ def fold_ask(partition: Partition, recorded: pb.AskObject) -> None:
     if node is not None:
         ask.reserved_node, ask.reserved_ns = node.node_id, recorded.reserved_ns
         node.reservations[ask] = None
+    # (Version 0.2.0 recorded that an ask had preempted once, even if its node was lost since, and not when.)
+    ask.planned_ns, ask.lost = recorded.planned_ns, recorded.lost
+    if ask.preempts and not ask.planned_ns:
+        ask.planned_ns = ask.reserved_ns or ask.created_ns
+    ask.preempts = ask.preempts and bool(ask.reserved_node)
 
 
 def _refusals_of(recorded: pb.AskObject) -> Refusals:

@@ -26,6 +26,7 @@ from muster_core.model.allocation import Backfilled
 from muster_core.model.reasons import Reason, ReasonCode
 from muster_core.model.resources import Shape, add, fits
 from muster_core.model.wait_points import DURATION_FROM
+from muster_core.queues.rank import outranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -68,7 +69,7 @@ class Backfill:
         best: tuple[int, str] | None = None
         found: tuple[Node, Backfilled] | None = None
         for node, kept in self._open():
-            if kept is ask or not fits(ask.demand.shape.items, node.available):
+            if kept is ask or outranks(ask, kept) or not fits(ask.demand.shape.items, node.available):
                 continue
             due = due_of(node, kept, now_ns)
             if due is None:
@@ -134,7 +135,7 @@ class Backfill:
     def _open(self) -> Iterator[tuple[Node, Ask]]:
         """The reserved nodes on which something may be backfilled, with the ask of the reservation."""
         for node in self._state.reserved:
-            if len(node.reservations) == 1 and node.usable:
+            if len(node.reservations) == 1 and node.usable and node not in self._state.contested:
                 (kept,) = node.reservations
                 if not kept.demand.required_node:
                     yield node, kept

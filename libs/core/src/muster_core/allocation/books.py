@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from muster_core.model.queue import Queue
     from muster_core.nodes.node_books import NodeBooks
 
-Items = tuple[tuple[int, int], ...]
-
 
 class PlaceholderBooks(Protocol):
     """The books of placeholders in their gangs."""
@@ -164,7 +162,7 @@ class Books:
             for ledger in app.ledgers:
                 ledger.allocated[number] += value
         if allocation.preempted is not None:
-            self.add_preempting(app.queue, items, 1)
+            self.add_preempting(allocation, app.queue, 1)
         if node is not None:
             node.allocations[(app.app_id, allocation.unique_key)] = allocation
             add(node.allocated, items)
@@ -209,7 +207,7 @@ class Books:
             for ledger in app.ledgers:
                 ledger.allocated[number] -= value
         if allocation.preempted is not None:
-            self.add_preempting(app.queue, items, -1)
+            self.add_preempting(allocation, app.queue, -1)
         if node is not None:
             del node.allocations[(app.app_id, allocation.unique_key)]
             subtract(node.allocated, items)
@@ -233,10 +231,19 @@ class Books:
             app.lowest_held = priority
             self._waiting.parking.review_all(app)
 
-    def add_preempting(self, leaf: Queue, items: Items, sign: int) -> None:
-        """Adds the items (``sign`` 1) to the amounts that preemption releases, from the leaf up to root; or takes them
-        off (-1).
+    def add_preempting(self, victim: Allocation, leaf: Queue, sign: int) -> None:
+        """Counts an allocation that preemption released (``sign`` 1) from its leaf up to root and for its preemptor, or
+        not any more (-1).
         """
-        for number, value in items:
+        why = victim.preempted
+        assert why is not None, f"{victim} was not preempted"
+        if why.app_id:
+            victims, asker = self._state.victims, (why.app_id, why.key)
+            left = victims.get(asker, 0) + sign
+            if left:
+                victims[asker] = left
+            else:
+                del victims[asker]
+        for number, value in victim.shape.items:
             for queue in leaf.ancestry:
                 queue.preempting[number] += sign * value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from muster_core.config.properties import duration_text
@@ -9,8 +10,9 @@ from muster_core.model.application import Application, Ask, AskGroup
 from muster_core.model.node import Node
 from muster_core.model.outcome import Outcome
 from muster_core.model.reasons import Reason, ReasonCode
-from muster_core.model.resources import fits
+from muster_core.model.resources import Shape, fits
 from muster_core.model.wait_points import ALONE_FROM, DURATION_FROM, placed
+from muster_core.queues.rank import highest, outranks
 
 if TYPE_CHECKING:
     from muster_core.allocation.backfill import Backfill
@@ -18,11 +20,12 @@ if TYPE_CHECKING:
     from muster_core.allocation.long_wait import LongWait
     from muster_core.allocation.notifications import Notifications
     from muster_core.allocation.placing import Placing
+    from muster_core.allocation.reservations import Reservations
     from muster_core.allocation.turns import Turns
     from muster_core.allocation.waiting import Waiting
     from muster_core.gangs.gangs import Gangs
     from muster_core.model.partition_state import PartitionState
-    from muster_core.model.queue import Waitlist
+    from muster_core.model.queue import Queue, Waitlist
     from muster_core.nodes.figures import NodeFigures
     from muster_core.predicates.questions import Questions
     from muster_core.queues.queue_tree import QueueTree
@@ -43,6 +46,7 @@ class Cycle:
         turns: Turns,
         questions: Questions,
         limit_checks: LimitChecks,
+        reservations: Reservations,
         placing: Placing,
         backfill: Backfill,
         long_wait: LongWait,
@@ -56,6 +60,7 @@ class Cycle:
         self._turns = turns
         self._questions = questions
         self._limit_checks = limit_checks
+        self._reservations = reservations
         self._placing = placing
         self._backfill = backfill
         self._long_wait = long_wait
@@ -79,8 +84,6 @@ class Cycle:
         gangs.settle(out)
         questions.refresh_records(out)
         self._waiting.wake()
-        if self._backfill.on:
-            self._wake_short()
         turns = self._turns
         turns.stopped = False
         made = self._place_reserved(out, now_ns, budget)
@@ -96,6 +99,11 @@ class Cycle:
             if not queue.leaf:
                 if turns.on and turns.let_go():
                     continue
+                if state.reserved:
+                    ranked = self._place_by_rank(out, now_ns, budget - made)
+                    made += ranked
+                    if ranked or root.ready:
+                        continue
                 break
             # 4. The leaf's best application, the application's best group, and the group's oldest ask.
             app: Application = queue.ready_apps.first()[-1]
@@ -160,26 +168,190 @@ class Cycle:
         return made
 
     def _place_reserved(self, out: Outcome, now_ns: int, budget: int) -> int:
-        """Places asks on reserved nodes that gained room: the asks of the reservations come first."""
+        """Places asks on reserved nodes that gained room: the asks of the reservations come first, unless another ask
+        fits there to which the reservation gives way.
+        """
         made = 0
-        gained, self._held_back = {**self._held_back, **dict.fromkeys(self._waiting.gained_reserved)}, {}
-        self._waiting.gained_reserved = []
-        waiting = [(ask, node) for node in gained for ask in node.reservations]
-        for ask, node in sorted(waiting, key=_urgency) if len(waiting) > 1 else waiting:
+        waiting, reservations = self._waiting, self._reservations
+        gained = {**self._held_back, **self._state.contested, **waiting.changed_reserved}
+        gained.update(dict.fromkeys(waiting.gained_reserved))
+        if not gained:
+            return 0
+        self._held_back, self._state.contested = {}, {}
+        waiting.gained_reserved, waiting.changed_reserved = [], {}
+        ready: list[Ask] | None = None
+        pairs = [(ask, node) for node in gained for ask in node.reservations]
+        for ask, node in sorted(pairs, key=_urgency) if len(pairs) > 1 else pairs:
+            if ask.reserved_node != node.node_id:
+                continue  # its claim has ended just now
+            if ask.yields and not self._state.config.reservation.enabled:  # (recorded by an earlier version)
+                reservations.unreserve(ask, out, now_ns)
+                continue
+            if ask.yields:
+                has_room = fits(ask.shape.items, node.available)
+                if has_room and ready is None:
+                    ready = self._ready_asks()
+                if not has_room or self._is_contested(node, ask, ready or []):
+                    self._state.contested[node] = None
+                    continue
             group = ask.group
-            if group is None or group.held or ask.awaits_placeholders or not fits(ask.shape.items, node.available):
+            if group is None or group.held or ask.awaits_placeholders:
+                continue
+            if not fits(ask.shape.items, node.available):
+                reservations.review(ask, node, out, now_ns, limited=False)
                 continue
             if ask.app.gang is not None and ask.app.gang.gives_way_to(group):
                 continue  # it need not wait for room there any more
-            if made < budget and not self._must_wait(ask, node) and not self._hold_back(ask, group, out, now_ns):
-                if self._questions.predicates:
-                    self._questions.place(ask, group, node, out, now_ns)
-                else:
-                    self._placing.allocate(ask, group, node, out, now_ns)
-                made += 1
-            else:
+            if made < budget and not self._must_wait(ask, node):
+                if not self._hold_back(ask, group, out, now_ns):
+                    self._place(ask, group, node, out, now_ns)
+                    made += 1
+                    continue
+                reservations.review(ask, node, out, now_ns, limited=True)
+            if ask.reserved_node == node.node_id:
                 self._held_back[node] = None
+        if self._backfill.on:
+            self._wake_short([node for node in gained if node not in self._state.contested])
         return made
+
+    def _place(self, ask: Ask, group: AskGroup, node: Node, out: Outcome, now_ns: int) -> None:
+        """Makes the allocation on a reserved node, or asks the RM first."""
+        if self._questions.predicates:
+            self._questions.place(ask, group, node, out, now_ns)
+        else:
+            self._placing.allocate(ask, group, node, out, now_ns)
+
+    # ---- reservations that give way --------------------------------------------------------------------------------
+
+    def _ready_asks(self) -> list[Ask]:
+        """Of what is ready and may run on any node, the oldest ask of each leaf, priority and shape."""
+        found: dict[tuple[Queue, int, Shape], Ask] = {}
+        queues = [self._state.root]
+        while queues:
+            queue = queues.pop()
+            if not queue.leaf:
+                queues += [entry[-1] for entry in queue.ready]
+                continue
+            users = queue.fair_uses.users.values() if queue.fair_uses is not None else ()
+            for line in [use.line for use in users] or [queue.ready_apps]:
+                for *_, app in line:
+                    for *_, group in app.ready:
+                        head = group.head()
+                        key = (queue, group.priority, group.shape)
+                        known = found.get(key)
+                        if head is not None and not group.required_node and (known is None or head.age < known.age):
+                            found[key] = head
+        return list(found.values())
+
+    def _is_contested(self, node: Node, holder: Ask, ready: list[Ask]) -> bool:
+        """Whether another ask that fits on the node ranks above the ask of its reservation: a parked one, or one of
+        these, which are ready.
+        """
+        for ask in ready:
+            if ask is not holder and fits(ask.shape.items, node.available) and outranks(ask, holder):
+                return True
+        return self._first_by_rank(node, holder, {}) is not None
+
+    def _place_by_rank(self, out: Outcome, now_ns: int, budget: int) -> int:
+        """After the search, gives the room on nodes that are reserved by age to the asks that outrank the ask of the
+        reservation, by rank; what is left, to the latter. Returns the number of allocations.
+        """
+        if self._turns.stopped:
+            return 0
+        waited = list(self._state.contested)
+        nodes, self._state.contested = self._contested_nodes(), {}
+        made = 0
+        for node in nodes:
+            refused: dict[AskGroup, None] = {}
+            while made < budget and len(node.reservations) == 1:
+                (holder,) = node.reservations
+                if not holder.yields:
+                    break
+                ask = self._first_by_rank(node, holder, refused)
+                if ask is None:
+                    made += self._place_holder(node, holder, out, now_ns)
+                    break
+                group = ask.group
+                assert group is not None, f"{ask} is in no group"
+                if self._must_wait(ask, node) or self._hold_back(ask, group, out, now_ns):
+                    refused[group] = None
+                    continue
+                self._place(ask, group, node, out, now_ns)
+                made += 1
+            if made >= budget and node.reservations:
+                self._state.contested[node] = None
+        if self._backfill.on and made < budget:
+            self._wake_short(waited)
+        return made
+
+    def _place_holder(self, node: Node, holder: Ask, out: Outcome, now_ns: int) -> int:
+        """Places the ask of a reservation after those that outrank it. Returns 1, or 0 if it still waits."""
+        group, gang = holder.group, holder.app.gang
+        if group is None or group.held or not fits(holder.shape.items, node.available):
+            return 0
+        if gang is not None and gang.gives_way_to(group):
+            return 0
+        if self._must_wait(holder, node) or self._hold_back(holder, group, out, now_ns):
+            self._held_back[node] = None
+            return 0
+        self._place(holder, group, node, out, now_ns)
+        return 1
+
+    def _contested_nodes(self) -> dict[Node, None]:
+        """The nodes reserved by age on which an ask of higher rank may fit: those with more room; those for groups that
+        were parked in this search; and those for queues that got below their guarantees, or reached them.
+        """
+        waiting, figures = self._waiting, self._figures
+        found = dict(self._state.contested)
+        lists: dict[Waitlist, None] = {}
+        for group in waiting.parked:
+            waitlist = group.app.queue.waitlists.get(group.wait_key)
+            if waitlist is not None:
+                lists[waitlist] = None
+        lowered, raised = self._reservations.guarantees_moved()
+        for leaf in self._state.queues.values() if lowered else ():
+            if not lowered.isdisjoint(leaf.ancestry):
+                lists.update(dict.fromkeys(leaf.waitlists.values()))
+        shapes = {waitlist.shape: None for waitlist in lists if waitlist.wait_point is waiting.no_node}
+        for shape in shapes:
+            found.update(dict.fromkeys(figures.reserved_with_room(shape)))
+        for node in self._state.reserved if raised else ():
+            if not all(raised.isdisjoint(holder.app.queue.ancestry) for holder in node.reservations):
+                found[node] = None
+        return dict.fromkeys(sorted(found, key=attrgetter("node_id")))
+
+    def _first_by_rank(self, node: Node, holder: Ask, refused: dict[AskGroup, None]) -> Ask | None:
+        """Of the parked asks that fit on a node that is reserved by age and outrank the ask of the reservation, the
+        one of the highest rank; None if there is none.
+        """
+        no_node = self._waiting.no_node
+        if not node.usable or node.taken:
+            return None
+        found: list[Ask] = []
+        for shape in no_node.fitting([node.available]):
+            for waitlist in no_node.lists(shape):
+                self._outranking(waitlist, node, holder, refused, found)
+        return highest(found)
+
+    def _outranking(
+        self, waitlist: Waitlist, node: Node, holder: Ask, refused: dict[AskGroup, None], found: list[Ask]
+    ) -> None:
+        """Adds the asks of the list that may outrank all others there and outrank the ask of the reservation: of each
+        priority, the oldest one that may run on the node.
+        """
+        for line in self._waiting.parking.ages_of(waitlist).lines():
+            for group in line:
+                head = group.head()
+                if head is None or head is holder:
+                    continue
+                if not outranks(head, holder):
+                    break
+                gang = group.app.gang
+                held = group.held or head.awaits_placeholders or (gang is not None and gang.gives_way_to(group))
+                if held or group in refused or (head.refusals is not None and node.node_id in head.refusals.nodes):
+                    continue
+                found.append(head)
+                break
 
     def _must_wait(self, ask: Ask, node: Node) -> bool:
         """Whether another proposal must be answered first, because one of the two must be alone."""
@@ -227,12 +399,12 @@ class Cycle:
 
     # ---- backfill --------------------------------------------------------------------------------------------------
 
-    def _wake_short(self) -> None:
-        """Wakes the waitlists of asks that declare how long they run, if reserved nodes gained room for them."""
+    def _wake_short(self, nodes: list[Node]) -> None:
+        """Wakes the waitlists of asks that declare how long they run, if these nodes are reserved and have room."""
         no_node = self._waiting.no_node
-        for node in self._waiting.gained_reserved:
+        for node in nodes:
             for shape in no_node.fitting([node.available]):
-                for bench in no_node.benches(shape):
+                for bench in no_node.benches(shape) if node.reservations else ():
                     if bench.durations is not None and not bench.moving:
                         self._waiting.wake_bench(bench, no_node)
 

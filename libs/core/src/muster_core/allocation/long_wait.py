@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from muster_core.allocation.backfill import due_first
-from muster_core.allocation.rights import RETRY_NS, Noes, Rights, not_yet_preempting
+from muster_core.allocation.rights import RETRY_NS, Noes, Rights, next_preemptor, preempts_from
 from muster_core.model.application import Ask, AskGroup
 from muster_core.model.outcome import Outcome, TooSmallCluster
 from muster_core.model.pending import group_reason
@@ -24,6 +24,7 @@ from muster_core.model.queue import Waitlist
 from muster_core.model.reasons import PreemptionNo, ReasonCode
 from muster_core.preemption import preemption, registry
 from muster_core.preemption.plan import Plan
+from muster_core.queues.rank import may_use
 
 if TYPE_CHECKING:
     from muster_core.allocation.backfill import Backfill
@@ -226,13 +227,13 @@ class LongWait:
         if self._may_reserve(waitlist, head):
             yield head.created_ns + (0 if waitlist.required_node else self._state.config.reservation.delay_ns)
         if waitlist.required_node and head.reserved_node and not head.preempts:
-            yield head.created_ns
+            yield head.planned_ns + RETRY_NS if head.planned_ns else head.created_ns
 
     def _rights_of(self, waitlist: Waitlist, group: AskGroup) -> Iterator[int]:
         if group.preempts and not waitlist.required_node and self._state.config.preemption.enabled:
-            asking = not_yet_preempting(group)
+            asking = next_preemptor(group)
             if asking is not None:
-                yield asking.created_ns + waitlist.leaf.policy.preemption_delay_ns
+                yield preempts_from(asking)
 
     def _rights(self, waitlist: Waitlist) -> Rights | None:
         """When the list's groups may preempt; None: none may."""
@@ -322,6 +323,8 @@ class LongWait:
         if head is None or _takes_turns(waitlist):
             return None  # (if it is parked for another reason, it asks again)
         waitlist.tried = True  # this turn counts for whichever ask is the first now
+        if self._state.config.reservation.enabled and not waitlist.required_node:
+            self._waiting.parking.ages_of(waitlist)  # (before it is needed while others wait)
         # 2. A node for the first ask.
         if self._may_reserve(waitlist, head) and not self._limit_checks.held_back(head):
             self._reserve(waitlist, head, out, now_ns)
@@ -349,16 +352,23 @@ class LongWait:
             if any(value > node.capacity[number] for number, value in head.shape.items):
                 return
             for other in [ask for ask in node.reservations if not ask.demand.required_node]:
-                self._reservations.unreserve(other, out, now_ns)
+                self._reservations.unreserve(other, out, now_ns, f"{head.key} of {head.app.app_id} requires the node")
             self._reservations.reserve(head, node, out, now_ns)
         elif now_ns >= head.created_ns + state.config.reservation.delay_ns:
+            if state.reserved and any(may_use(head, node) for node in self._figures.reserved_with_room(head.shape)):
+                return  # it is placed there once the search has come so far
             timed = self._backfill.on and not self._questions.predicates
             most = NODES_COMPARED if timed else 1
-            found = self._figures.best_to_keep(head.shape, self._questions.not_to_keep(head), most)
+            but = self._questions.not_to_keep(head)
+            found = self._figures.best_to_keep(head.shape, but, most)
+            if not found and state.reserved:
+                found = self._figures.best_to_keep(head.shape, but, most, self._reservations.giving_way(head))
             if found and self._questions.predicates:
                 self._questions.reserve(head, found[0], out, now_ns)
             elif found:
                 best = due_first(found, head, now_ns) if timed else found[0]
+                for other in list(best.reservations):
+                    self._reservations.unreserve(other, out, now_ns)
                 self._reservations.reserve(head, best, out, now_ns)
 
     def reservation_timed_out(self, ask: Ask, out: Outcome, now_ns: int) -> None:
@@ -368,7 +378,8 @@ class LongWait:
         timeout_ns = self._state.config.reservation.timeout_ns
         due_ns = ask.reserved_ns + timeout_ns
         if now_ns >= due_ns:
-            if not ask.awaits_placeholders and self._limit_checks.held_back(ask):
+            # (What victims leave is waited for until all of them are gone: they may relieve the limit.)
+            if not ask.awaits_placeholders and not ask.preempts and self._limit_checks.held_back(ask):
                 self._reservations.unreserve(ask, out, now_ns)
                 return
             due_ns = now_ns + timeout_ns
@@ -466,7 +477,7 @@ class LongWait:
         return True, None
 
     def _preempt_on_required_node(self, waitlist: Waitlist, head: Ask, out: Outcome, now_ns: int) -> None:
-        if not head.reserved_node or head.preempts:
+        if not head.reserved_node or head.preempts or (head.planned_ns and preempts_from(head) > now_ns):
             return
         node = self._state.nodes[head.reserved_node]
         found = preemption.search_required_node(self._state, head, node, now_ns)
@@ -486,22 +497,12 @@ class LongWait:
         return None if more is None else preemption.with_further(plan, more, asking, now_ns)
 
     def carry_out(self, plan: Plan, asking: Ask, out: Outcome, now_ns: int) -> None:
-        """Releases the victims, and reserves the node for the ask."""
+        """Releases the victims, and claims the node for the ask."""
         state = self._state
         version = state.version
         for victim in plan.victims:
             self._releases.preempt(victim.allocation, victim.why, victim.message, out, now_ns)
-        asking.preempts = True
-        if asking.group is not None:
-            self._waiting.parking.review(asking.group)
-        out.touch(asking, state.name)
-        node = plan.node
-        if node is not None and asking.reserved_node != node.node_id:
-            if asking.reserved_node:
-                self._reservations.unreserve(asking, out, now_ns)
-            for other in list(node.reservations):
-                self._reservations.unreserve(other, out, now_ns)
-            self._reservations.reserve(asking, node, out, now_ns)
+        self._reservations.claim(asking, plan.node, out, now_ns)
         preemption.carried_out(state, plan, asking, version)
 
     def _say_no(self, waitlist: Waitlist, no: PreemptionNo, out: Outcome) -> None:

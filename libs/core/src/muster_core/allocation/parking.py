@@ -4,11 +4,58 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from sortedcontainers import SortedList
+
 from muster_core.allocation.rights import Rights
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from muster_core.model.application import Application, AskGroup
     from muster_core.model.queue import Waitlist
+
+
+class Ages:
+    """The groups of one waitlist by priority and by the age of their first asks: by their rank (``rank.py``)."""
+
+    __slots__ = ("_keys", "_lines")
+
+    def __init__(self, groups: Iterable[AskGroup]) -> None:
+        self._keys = {group: head.age for group in groups if (head := group.head()) is not None}
+        lines: dict[int, list[tuple[Any, ...]]] = {}
+        for group, age in self._keys.items():
+            lines.setdefault(group.priority, []).append((*age, group))
+        self._lines: dict[int, Any] = {priority: SortedList(line) for priority, line in lines.items()}
+
+    def add(self, group: AskGroup) -> None:
+        """Adds a group that was parked."""
+        head = group.head()
+        assert head is not None, f"{group} has nothing that could wait"
+        self._keys[group] = head.age
+        line = self._lines.get(group.priority)
+        if line is None:
+            line = self._lines[group.priority] = SortedList()
+        line.add((*head.age, group))
+
+    def remove(self, group: AskGroup) -> None:
+        """Removes a group that leaves the list, or changes its place there."""
+        line = self._lines[group.priority]
+        line.remove((*self._keys.pop(group), group))
+        if not line:
+            del self._lines[group.priority]
+
+    def lines(self) -> Iterator[Iterator[AskGroup]]:
+        """For each priority, the groups, those with the oldest first asks first."""
+        for line in self._lines.values():
+            yield (entry[-1] for entry in line)
+
+    def problem(self, groups: list[AskGroup]) -> str:
+        """What is wrong here, if these are the groups on the list; "" if nothing is."""
+        wanted = {group: head.age for group in groups if (head := group.head()) is not None}
+        lines = {group: entry[:2] for line in self._lines.values() for *entry, group in map(tuple, line)}
+        if self._keys != wanted or {group: tuple(key) for group, key in lines.items()} != wanted:
+            return f"{self._keys} are sorted by age, should be {wanted}"
+        return ""
 
 
 class Parking:
@@ -16,6 +63,7 @@ class Parking:
 
     :ivar awake: by waitlist, its group that was woken last.
     :ivar rights: by waitlist, when its groups may preempt.
+    :ivar ages: by waitlist, its groups by rank.
     :ivar unreported: by waitlist, its groups with asks that were not reported to the RM as too large for the cluster.
     """
 
@@ -23,6 +71,8 @@ class Parking:
         self.awake: dict[Waitlist, AskGroup] = {}
         # (Only of lists that have had a turn: most lists wait for a moment.)
         self.rights: dict[Waitlist, Rights] = {}
+        # (Only of lists for which a node that is reserved for another ask had room.)
+        self.ages: dict[Waitlist, Ages] = {}
         self.unreported: dict[Waitlist, dict[AskGroup, None]] = {}
 
     def park(self, waitlist: Waitlist, group: AskGroup, key: tuple[Any, ...]) -> None:
@@ -35,6 +85,8 @@ class Parking:
             self.must_report(waitlist, group)
         if self.rights and (rights := self.rights.get(waitlist)) is not None:
             rights.add(group)
+        if self.ages and (ages := self.ages.get(waitlist)) is not None:
+            ages.add(group)
         if waitlist.bench is not None and waitlist.groups[0][-1] is group:
             waitlist.place_again()
 
@@ -48,6 +100,8 @@ class Parking:
         self.reported(waitlist, group)
         if self.rights and (rights := self.rights.get(waitlist)) is not None:
             rights.remove(group)
+        if self.ages and (ages := self.ages.get(waitlist)) is not None:
+            ages.remove(group)
         if was_first:
             waitlist.place_again()
 
@@ -60,6 +114,7 @@ class Parking:
         """Forgets a list that was removed."""
         self.awake.pop(waitlist, None)
         self.rights.pop(waitlist, None)
+        self.ages.pop(waitlist, None)
 
     def rights_of(self, waitlist: Waitlist, *, every_own: bool) -> Rights:
         """When the list's groups may preempt. From now on, this is kept up to date."""
@@ -69,6 +124,13 @@ class Parking:
             for *_, group in waitlist.groups:
                 rights.add(group)
         return rights
+
+    def ages_of(self, waitlist: Waitlist) -> Ages:
+        """The list's groups by rank. From now on, this is kept up to date."""
+        ages = self.ages.get(waitlist)
+        if ages is None:
+            self.ages[waitlist] = ages = Ages(entry[-1] for entry in waitlist.groups)
+        return ages
 
     def review(self, group: AskGroup) -> None:
         """Judges again whether a parked group is single on its list, or like others."""

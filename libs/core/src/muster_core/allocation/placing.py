@@ -72,6 +72,8 @@ class Placing:
                 return None
             return node if fits(items, node.available) and self._turns.may_use(ask, node) else None
         reserved = self._state.nodes[ask.reserved_node] if ask.reserved_node else None
+        if reserved in self._state.contested:
+            reserved = None  # (others may have a better right to its room)
         kept = reserved is not None and not ask.awaits_placeholders and reserved.usable
         if reserved is not None and kept and fits(items, reserved.available) and self._turns.may_use(ask, reserved):
             return reserved
@@ -124,8 +126,8 @@ class Placing:
             self._notifications.passed(ask, out, now_ns)
         if app.reason is not None:
             self._waiting.may_run(app, out, now_ns)
-        if ask.reserved_node and (node.node_id == ask.reserved_node or not ask.awaits_placeholders):
-            self._reservations.unreserve(ask, out, now_ns)
+        if ask.reserved_node or ask.planned_ns:
+            self._reservations.placed(ask, node, out, now_ns)
         ordinal = ask.allocated
         ask.allocated = ordinal + 1
         while ordinal and unique_key(demand.key, ordinal) in app.allocations:

@@ -83,7 +83,7 @@ class Releases:
         if allocation.demand.placeholder:
             self._gangs.tell(allocation, PlaceholderEvent.PREEMPT)
         allocation.preempted = why
-        self._books.add_preempting(app.queue, allocation.shape.items, 1)
+        self._books.add_preempting(allocation, app.queue, 1)
         self.note_release(allocation, out, now_ns)
         self._gangs.preempted(app, out)
         out.facts.append(released(state, allocation, Termination.PREEMPTED_BY_SCHEDULER, message))

@@ -86,8 +86,8 @@ class Rights:
         app, head = group.app, group.head()
         return (
             head is None
-            or head.preempts  # (its next ask asks)
             or bool(head.reserved_node)
+            or bool(head.planned_ns)  # (it waits for its victims, or for its next attempt)
             or head.refusals is not None
             or app.gang is not None
             or app.lowest_held < group.priority
@@ -161,21 +161,22 @@ class Noes:
     others.
     """
 
-    __slots__ = ("_full", "_known", "_latest_ns", "_rights", "_waitlist")
+    __slots__ = ("_full", "_known", "_latest_ns", "_now_ns", "_rights", "_waitlist")
 
     def __init__(self, waitlist: Waitlist, rights: Rights, now_ns: int) -> None:
         self._waitlist = waitlist
         self._rights = rights
+        self._now_ns = now_ns
         self._latest_ns = now_ns - waitlist.leaf.policy.preemption_delay_ns
         self._full = any(ledger.is_full for ledger in (*waitlist.trackers, *waitlist.leaf.ancestry))
         self._known: dict[object, PreemptionNo] = {}
 
     def one_of_each(self) -> list[AskGroup]:
-        """One group of each kind whose asks may preempt now: the first of the list, if it may, else an old one."""
-        groups, rights = self._waitlist.groups, self._rights
+        """One group of each kind whose asks may preempt now: of groups that are alike, the one with the oldest ask (of
+        the highest rank).
+        """
+        rights = self._rights
         found: dict[object, AskGroup] = {}
-        if groups and groups[0][-1].preempts and self.asking(groups[0][-1]) is not None:
-            found[self._kind(groups[0][-1])] = groups[0][-1]
         for priority in sorted(rights.lines, reverse=True):
             for created_ns, _, group in rights.lines[priority]:
                 if created_ns > self._latest_ns:
@@ -183,8 +184,7 @@ class Noes:
                 found.setdefault(self._kind(group), group)
                 if not self._full:
                     break
-        singles = [group for group in rights.single if self.asking(group) is not None]
-        return list(found.values()) + [group for group in singles if group not in found]
+        return list(found.values()) + [group for group in rights.single if self.asking(group) is not None]
 
     def next_groups(self, had_theirs: Container[AskGroup], most: int) -> list[AskGroup]:
         """The next groups in the order of the list, with up to ``most`` whose asks may preempt now."""
@@ -199,8 +199,8 @@ class Noes:
 
     def asking(self, group: AskGroup) -> Ask | None:
         """The ask of the group that may preempt now; None: there is none."""
-        asking = not_yet_preempting(group)
-        return asking if asking is not None and asking.created_ns <= self._latest_ns else None
+        asking = next_preemptor(group)
+        return asking if asking is not None and preempts_from(asking) <= self._now_ns else None
 
     def _kind(self, group: AskGroup) -> object:
         if not self._rights.is_alike(group):
@@ -227,15 +227,26 @@ class Noes:
         return None
 
 
-def not_yet_preempting(group: AskGroup) -> Ask | None:
-    """The oldest ask of the group for which no victims were chosen yet; None: there is none."""
-    best: tuple[int, int, Ask] | None = None
+def preempts_from(ask: Ask) -> int:
+    """From when the scheduler may choose victims for the ask: after its leaf's delay; again after a lost claim, once
+    the interval between two attempts is over.
+    """
+    if ask.planned_ns:
+        return ask.planned_ns + RETRY_NS
+    return ask.created_ns + ask.app.queue.policy.preemption_delay_ns
+
+
+def next_preemptor(group: AskGroup) -> Ask | None:
+    """The ask of the group that may preempt first, of equal ones the oldest; None if each has a claim on what victims
+    leave.
+    """
     head = group.head()
-    if head is not None and not head.preempts:
+    if head is not None and not head.planned_ns:
         return head
+    best: tuple[int, int, int, Ask] | None = None
     for created_ns, submission, _, ask in group.heap:
         if ask.group is group and not ask.gone and not ask.preempts and ask.pending > 0:
-            place = (created_ns, submission, ask)
-            if best is None or place[:2] < best[:2]:
+            place = (preempts_from(ask), created_ns, submission, ask)
+            if best is None or place[:3] < best[:3]:
                 best = place
-    return None if best is None else best[2]
+    return None if best is None else best[3]

@@ -56,7 +56,7 @@ class Waiting:
         shapes for which that is over.
     :ivar required: by node id, the waitlists of asks that require the node.
     :ivar waiting_gangs: by ledger, and by leaf, the gangs that wait there for room for the whole gang.
-    :ivar gained_reserved: reserved nodes that gained room.
+    :ivar gained_reserved: reserved nodes that gained room; ``changed_reserved``: others that changed.
     :ivar parked: groups that were parked, or whose first ask changed, since this was last emptied.
     """
 
@@ -81,6 +81,7 @@ class Waiting:
         self.waiting_gangs: dict[Ledger, dict[Queue, GangLines[Application]]] = {}
         self.turns_moved: dict[Shape, None] = {}
         self.gained_reserved: list[Node] = []
+        self.changed_reserved: dict[Node, None] = {}
         self.parked: dict[AskGroup, None] = {}
         # Shapes for which no node has room: they need not be searched again. Never iterated where the order could show.
         self.found_no_node: set[Shape] = set()
@@ -110,6 +111,7 @@ class Waiting:
     def node_gone(self, node: Node) -> None:
         """Forgets a node that was removed."""
         self._gained_nodes.pop(node, None)
+        self.changed_reserved.pop(node, None)
         self._other_nodes[node.node_id] = None
 
     def ledgers_gained(self, app: Application) -> None:

@@ -334,8 +334,11 @@ class Ask(_Demanded):
     """A request of an application for ``pending`` more allocations of one demand.
 
     :ivar allocated: the number of allocations made for it.
-    :ivar reserved_node: the id of the node reserved for it; "": none. ``reserved_ns``: since when.
-    :ivar preempts: victims were chosen for it, which happens once.
+    :ivar reserved_node: the id of the node reserved for it, or ""; ``reserved_ns``: since when.
+    :ivar preempts: the reservation is a claim on room that victims leave: they were released for one of its pending
+        allocations. It ends when that one is placed, or when the room is lost.
+    :ivar planned_ns: when victims were last chosen for the allocation that is placed next; 0: never.
+    :ivar lost: why the last claim of that allocation was lost, as a clause; "": none was.
     :ivar scaled_up: the RM was told that the cluster is too small for it (autoscaling).
     :ivar mismatched: no placeholder of its task group was large enough: it is placed without one.
     :ivar asking: the open questions to the RM about its places; each stands for one of the pending allocations.
@@ -352,9 +355,11 @@ class Ask(_Demanded):
         "demand",
         "gone",
         "group",
+        "lost",
         "mismatched",
         "notified",
         "pending",
+        "planned_ns",
         "preempts",
         "published",
         "refusals",
@@ -372,6 +377,8 @@ class Ask(_Demanded):
         self.reserved_node = ""
         self.reserved_ns = 0
         self.preempts = False
+        self.planned_ns = 0
+        self.lost = ""
         self.scaled_up = False
         self.mismatched = False
         self.asking: list[Asked] | None = None
@@ -404,6 +411,16 @@ class Ask(_Demanded):
         if duration_ms > 0 and self.app.queue.ancestry[-1].backfills:
             return DURATION_FROM + min(duration_ms, _DURATION_MAX)
         return 0
+
+    @property
+    def age(self) -> tuple[int, int]:
+        """Sorts asks, the oldest first."""
+        return self.demand.created_ns, self.demand.submission
+
+    @property
+    def yields(self) -> bool:
+        """Whether its reservation stands by its age alone, and so gives way to asks of higher rank."""
+        return not (self.preempts or self.demand.required_node or self.awaits_placeholders)
 
     @property
     def awaits_placeholders(self) -> bool:

@@ -48,6 +48,9 @@ class PartitionState:
     :ivar deadlines: (when, object) of new deadlines that the scheduler has not put on its clock yet.
     :ivar moved_offers: ids of nodes with offers whose use, or whose offers, changed since the last review.
     :ivar reserved: the nodes with a reservation.
+    :ivar contested: those reserved by age that may have room for an ask of higher rank: after the search, the room is
+        given by rank.
+    :ivar victims: by the application and key of an ask, how many allocations that were released for it still run.
     :ivar allocations_count: the number of allocations, including foreign ones.
     :ivar asks_pending: the number of allocations that are asked for.
     :ivar text_bytes: the size of all kept tags and attributes.
@@ -80,6 +83,8 @@ class PartitionState:
         self.deadlines: list[tuple[int, Timed]] = []
         self.moved_offers: dict[str, None] = {}
         self.reserved: dict[Node, None] = {}
+        self.contested: dict[Node, None] = {}
+        self.victims: dict[tuple[str, str], int] = {}
         self.allocations_count = 0
         self.asks_pending = 0
         self.text_bytes = 0

@@ -106,19 +106,26 @@ class NodeFigures:
             self._reasons[shape] = known = self._find_reason(shape)
         return known
 
-    def best_to_keep(self, shape: Shape, but: Iterable[Node] = (), most: int = 1) -> list[Node]:
-        """The best nodes to reserve, the very best first: of the index's nodes that could hold the shape when empty,
-        those whose free resources it would use up most.
+    def best_to_keep(
+        self, shape: Shape, but: Iterable[Node] = (), most: int = 1, among: Iterable[Node] | None = None
+    ) -> list[Node]:
+        """The best nodes to reserve, the very best first: of the nodes without a reservation that could hold the shape
+        when empty, those whose free resources it would use up most.
 
         :param but: nodes that are not eligible.
         :param most: at most so many.
+        :param among: of these nodes instead, which have reservations.
 
         That is the lowest sum, over the types with free amounts, of the part that would be left (YuniKorn's
-        FitInScore); of equal nodes, the first in the index.
+        FitInScore); of equal nodes, the first in the index, or by id.
         """
         self._refresh()
         count = len(self._nodes)
-        usable = self._marks[:count, _LISTED] & ~self._marks[:count, _RESERVED]
+        if among is None:
+            usable = self._marks[:count, _LISTED] & ~self._marks[:count, _RESERVED]
+        else:
+            usable = np.zeros(count, dtype=bool)
+            usable[[self._rows[node] for node in among if node.usable and not node.taken]] = True
         for number, value in shape.items:
             usable = usable & (self._capacity[:count, number] >= saturated(value))
         for node in but:
@@ -138,10 +145,21 @@ class NodeFigures:
             scores += np.divide(left, free, out=np.zeros(len(rows)), where=(free > 0) & (left > 0))
         if most == 1:
             best: Iterable[Node] = map(self._nodes.__getitem__, rows[scores == scores.min()])
-            return [min(best, key=attrgetter("index_key"))]  # (nodes in the index have a key)
+            # (Nodes in the index have a key there. The others have reservations.)
+            return [min(best, key=attrgetter("index_key" if among is None else "node_id"))]
         last = np.partition(scores, most - 1)[most - 1] if most < len(rows) else scores.max()
         found = [(scores[place], self._nodes[rows[place]]) for place in np.flatnonzero(scores <= last)]
         return [node for _, node in heapq.nsmallest(most, found, key=_score_and_place)]
+
+    def reserved_with_room(self, shape: Shape) -> list[Node]:
+        """The usable reserved nodes with room for the shape."""
+        self._refresh()
+        count = len(self._nodes)
+        room = self._marks[:count, _LISTED] & self._marks[:count, _RESERVED]
+        for number, value in shape.items:
+            room = room & (self._free[:count, number] >= saturated(value))
+        found = [self._nodes[row] for row in np.flatnonzero(room)]
+        return [node for node in found if node.reservations and not node.taken]
 
     def _find_reason(self, shape: Shape) -> Reason:
         count = len(self._nodes)
@@ -205,4 +223,5 @@ class NodeFigures:
 
 
 def _score_and_place(scored: tuple[float, Node]) -> tuple[float, Any]:
-    return scored[0], scored[1].index_key
+    node = scored[1]
+    return scored[0], node.node_id if node.index_key is None else node.index_key

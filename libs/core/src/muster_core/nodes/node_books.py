@@ -232,6 +232,8 @@ class NodeBooks:
             self.index.move(node, self._score(node, self._weights))
         if state.searching:
             self._figures.changed(node)
+            if node.reservations:
+                self._waiting.changed_reserved[node] = None
 
     def _measure(self, node: Node) -> None:
         node.available[:] = [

@@ -183,7 +183,8 @@ class NodeLives:
         changed = changed or resized or used
         if resized and node.reservations:
             for ask in [ask for ask in node.reservations if not fits(ask.shape.items, node.capacity)]:
-                self._reservations.unreserve(ask, out, now_ns)  # not even the empty node would have room for the ask
+                # (Not even the empty node would have room for the ask.)
+                self._reservations.unreserve(ask, out, now_ns, "the node became too small for the ask")
         if resized or (merged.disputed and merged.disputed != node.disputed):
             detail, message = Detail.NODE_CAPACITY, merged.disputed
             capacity = {name: value for name, value in merged.capacity.items() if value}
@@ -202,7 +203,7 @@ class NodeLives:
         self._questions.node_changed(node, out)
         if not node.usable:
             for ask in [ask for ask in node.reservations if not ask.demand.required_node]:
-                self._reservations.unreserve(ask, out, now_ns)  # only daemons may go there
+                self._reservations.unreserve(ask, out, now_ns, "the node was closed")  # only daemons may go there
 
     # ---- removal ---------------------------------------------------------------------------------------------------
 
@@ -251,7 +252,7 @@ class NodeLives:
                 completing=False,
             )
         for ask in list(node.reservations):
-            self._reservations.unreserve(ask, out, now_ns)
+            self._reservations.unreserve(ask, out, now_ns, "the node was removed")
         foreign = [held for held in node.foreign.values() if everybodys or not held.source]
         for held in foreign:
             self._books.unhold(held)

@@ -85,7 +85,7 @@ class Pools:
         if self._take():
             for node in state.nodes.values():
                 for ask in [ask for ask in node.reservations if not fits(ask.shape.items, node.capacity)]:
-                    self._reservations.unreserve(ask, out, now_ns)  # the ask waits for what only a pool had
+                    self._reservations.unreserve(ask, out, now_ns, "the ask waits for what only a pool had")
         for app in apps:
             self._limits.bind(app)
             self._gangs.promise(app)

@@ -40,6 +40,7 @@ from muster_core.model.refusals import Refusal
 from muster_core.model.resources import fits
 from muster_core.model.scopes import SECOND_NS, CallbackPolicy
 from muster_core.predicates.refused_nodes import RefusedNodes
+from muster_core.queues.rank import may_use
 
 if TYPE_CHECKING:
     from muster_core.allocation.asks import Asks
@@ -247,7 +248,7 @@ class Questions(RefusedNodes):
     def may_preempt(
         self,
         ask: Ask,
-        node: Node | None,
+        node: Node,
         victims: Sequence[Allocation],
         further: Sequence[Allocation],
         out: Outcome,
@@ -259,7 +260,7 @@ class Questions(RefusedNodes):
         :param victims: the allocations that go in any case.
         :param further: the allocations that may go, in order.
         """
-        if not self.preemption or node is None:
+        if not self.preemption:
             return frozenset()
         agreed = self._agreed.pop(ask, None)  # (for this plan, or for one that no longer holds)
         if agreed is not None and agreed[0] is node and agreed[1].issuperset(victims):
@@ -420,15 +421,17 @@ class Questions(RefusedNodes):
     def _keep_free(self, ask: Ask, node: Node, out: Outcome, now_ns: int) -> None:
         waits = ask.group is not None and ask.group.parked_key is not None and not ask.reserved_node
         # (The RM may have refused the node meanwhile, in another check of the ask.)
-        listed = node.index_key is not None and node.node_id not in self.refused(ask)
-        if waits and listed and fits(ask.shape.items, node.capacity):
+        is_open = node.usable and not node.taken and may_use(ask, node) and node.node_id not in self.refused(ask)
+        if waits and is_open and fits(ask.shape.items, node.capacity):
+            for other in list(node.reservations):
+                self._reservations.unreserve(other, out, now_ns)
             self._reservations.reserve(ask, node, out, now_ns)
 
     def _give_up(self, ask: Ask, check: PredicateCheck, out: Outcome, now_ns: int) -> None:
         """Cancels the ask's reservation of a node that was refused."""
         for node in check.nodes.values():
             if ask.reserved_node == node.node_id:
-                self._reservations.unreserve(ask, out, now_ns)
+                self._reservations.unreserve(ask, out, now_ns, "the RM refused the node for the ask")
 
     def _bring_back(self, ask: Ask, out: Outcome, past: Past) -> None:
         """Puts the ask into the search (again), among asks that are alike or apart from them.

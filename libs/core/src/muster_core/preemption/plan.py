@@ -34,14 +34,14 @@ class Victim:
 class Plan:
     """The victims that make room for an ask.
 
-    :param node: the node for the ask, which is reserved for it; None: no node.
+    :param node: the node for the ask, which is reserved for it.
     :param victims: in the order of their release.
     :param entries: the same victims as entries of the search.
     :param further: other allocations on the node that may be released if the RM wants more than the necessary ones (the
         scheduler interface, PreemptionPredicates). The RM takes as many as it wants, from the first one on.
     """
 
-    node: Node | None
+    node: Node
     victims: tuple[Victim, ...]
     entries: tuple[Entry, ...] = field(default=(), compare=False, repr=False)
     further: tuple[Entry, ...] = field(default=(), compare=False, repr=False)

@@ -42,6 +42,7 @@ from muster_core.preemption.preemption_cover import (
     relief_of,
 )
 from muster_core.preemption.preemption_victims import goes_whole, known, may_go
+from muster_core.queues.rank import may_use
 
 if TYPE_CHECKING:
     from muster_core.external.external_books import ExternalEntry
@@ -99,7 +100,7 @@ def search_revoked(node: Node, lack: dict[int, int], entry: ExternalEntry, now_n
 
 def with_further(plan: Plan, more: Collection[Allocation], ask: Ask, now_ns: int) -> Plan:
     """Adds those of the plan's further victims that must be released, too."""
-    if not more or plan.node is None:
+    if not more:
         return plan
     added = [entry for entry in plan.further if entry.allocation in more]
     return plan_of(ask, plan.node, [*plan.entries, *added], now_ns)
@@ -152,9 +153,11 @@ class _Search:
             return PreemptionNo.NOT_NEEDED
         # 2. The stored answer for asks that are alike.
         alike = self._alike()
-        no = self._known.noes.get(alike)
-        if no is not None:
-            return no
+        age = ask.age
+        stored = self._known.noes.get(alike)
+        # (Of asks that are alike, an older one may use nodes that are reserved against the younger one.)
+        if stored is not None and stored[1] <= age:
+            return stored[0]
         self._known.searches += 1
         # 3. The leaves from which each rule lets the ask take.
         over = [ledger for ledger, _ in self._over]
@@ -175,7 +178,7 @@ class _Search:
             no = self._why_not_enough(stages[-1])
         else:
             no = next((reach.no for reach in reaches if reach.no is not None), PreemptionNo.NO_VICTIMS)
-        self._known.noes[alike] = no
+        self._known.noes[alike] = no, age
         return no
 
     def _alike(self) -> tuple[object, ...]:
@@ -193,15 +196,22 @@ class _Search:
         reserved = self._state.nodes.get(self._ask.reserved_node)
         if reserved is not None and self._may_use(reserved) and not self._short(reserved):
             return reserved
-        if self._ask.refusals is not None:
-            return next(iter(self._cluster.node_books.index.fitting(self._items, self._ask.refusals.nodes, 1)), None)
-        return self._cluster.node_books.index.first_fit(self._items)
+        index, refusals = self._cluster.node_books.index, self._ask.refusals
+        if refusals is not None:
+            found = next(iter(index.fitting(self._items, refusals.nodes, 1)), None)
+        else:
+            found = index.first_fit(self._items)
+        if found is None:
+            for node in self._state.reserved:  # the reservations of some may give way
+                if not self._short(node) and self._may_use(node):
+                    return node
+        return found
 
     def _may_use(self, node: Node) -> bool:
         refusals = self._ask.refusals
         if refusals is not None and node.node_id in refusals.nodes:
             return False
-        return node.usable and (not node.reservations or self._ask.reserved_node == node.node_id)
+        return node.usable and may_use(self._ask, node)
 
     def _short(self, node: Node) -> list[tuple[int, int]]:
         room = self._known.underway.room(node, self._ask)

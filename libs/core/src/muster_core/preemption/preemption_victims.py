@@ -182,7 +182,7 @@ class Known:
     """The data that a search looked up in one state of a partition, for the next search while nothing changes.
 
     :ivar opted_out: allocations that opted out may go too, last.
-    :ivar noes: the negative results of searches, by kind of ask, for asks that are alike.
+    :ivar noes: the negative results of searches, by kind of ask, for asks that are alike; and how old the ask was.
     :ivar searches: how many searches there were.
     :ivar underway: earlier preemptions that are not finished.
     """
@@ -198,7 +198,7 @@ class Known:
         # The class under which a member is listed. An application may become a gang while nothing else changes.
         self._ranks: dict[Allocation, Class] = {}
         self.underway = Underway(state)
-        self.noes: dict[tuple[object, ...], PreemptionNo] = {}
+        self.noes: dict[tuple[object, ...], tuple[PreemptionNo, tuple[int, int]]] = {}
         self.searches = 0
 
     def victims(self, leaf: Queue) -> ByClass:

@@ -90,8 +90,7 @@ def reconfigure(partition: Partition, config: PartitionConfig, out: Outcome, now
     partition.version += 1
     partition.capacity_moved = True
     partition.node_books.reindex()
-    for node in partition.nodes.values():  # their time-out may have changed
-        partition.deadlines += [(ask.reserved_ns + config.reservation.timeout_ns, ask) for ask in node.reservations]
+    partition.reservations.reconfigured(out, now_ns)
     if partition.searching:
         for queue in list(partition.queues.values()):
             partition.waiting.restart(queue)

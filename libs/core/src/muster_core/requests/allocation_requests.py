@@ -96,7 +96,7 @@ class AllocationRequests:
             if old.pending == ask.pending and old.demand.same_as(demand):
                 return
             ask.published, old.published = old.published, False
-            partition.reservations.pass_on(old, ask)
+            partition.reservations.pass_on(old, ask, out, now_ns)
         partition.announcements.wants(old, ask, out, now_ns)
         if old is not None:
             partition.asks.remove_ask(old, out, now_ns, None)

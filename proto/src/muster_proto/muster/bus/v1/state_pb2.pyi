@@ -1255,6 +1255,8 @@ class AskObject(_message.Message):
     ASKED_NS_FIELD_NUMBER: _builtins.int
     STANDS_APART_FIELD_NUMBER: _builtins.int
     TOLD_FIELD_NUMBER: _builtins.int
+    PLANNED_NS_FIELD_NUMBER: _builtins.int
+    LOST_FIELD_NUMBER: _builtins.int
     pending: _builtins.int
     """the number of allocations still wanted"""
     allocated: _builtins.int
@@ -1266,7 +1268,7 @@ class AskObject(_message.Message):
     reserved_ns: _builtins.int
     """since when the node is reserved"""
     preempts: _builtins.bool
-    """victims were chosen for the ask"""
+    """the node is claimed for what victims leave there: they were released for the ask"""
     scaled_up: _builtins.bool
     """the RM was told that the cluster is too small for the ask"""
     mismatched: _builtins.bool
@@ -1287,6 +1289,10 @@ class AskObject(_message.Message):
     """The last notice to people about the ask, a sum: 1: it does not fit in its queue; 2: it exceeds the quota of its user
     or group; 4: the RM refuses every node for it; 8: preemption finds nothing on its required node.
     """
+    planned_ns: _builtins.int
+    """when victims were last chosen for the allocation that is made next; 0: never"""
+    lost: _builtins.str
+    """why the last claim of that allocation was lost, as a clause; "": none was"""
     @_builtins.property
     def demand(self) -> Global___Demand: ...
     @_builtins.property
@@ -1313,10 +1319,12 @@ class AskObject(_message.Message):
         asked_ns: _builtins.int = ...,
         stands_apart: _builtins.bool = ...,
         told: _builtins.int = ...,
+        planned_ns: _builtins.int = ...,
+        lost: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["demand", b"demand"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocated", b"allocated", "asked_node", b"asked_node", "asked_ns", b"asked_ns", "demand", b"demand", "mismatched", b"mismatched", "pending", b"pending", "preempts", b"preempts", "previous_generation", b"previous_generation", "refusals", b"refusals", "refused_nodes", b"refused_nodes", "refused_rounds", b"refused_rounds", "refused_until_ns", b"refused_until_ns", "reserved_node", b"reserved_node", "reserved_ns", b"reserved_ns", "scaled_up", b"scaled_up", "stands_apart", b"stands_apart", "told", b"told"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocated", b"allocated", "asked_node", b"asked_node", "asked_ns", b"asked_ns", "demand", b"demand", "lost", b"lost", "mismatched", b"mismatched", "pending", b"pending", "planned_ns", b"planned_ns", "preempts", b"preempts", "previous_generation", b"previous_generation", "refusals", b"refusals", "refused_nodes", b"refused_nodes", "refused_rounds", b"refused_rounds", "refused_until_ns", b"refused_until_ns", "reserved_node", b"reserved_node", "reserved_ns", b"reserved_ns", "scaled_up", b"scaled_up", "stands_apart", b"stands_apart", "told", b"told"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

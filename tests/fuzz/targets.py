@@ -57,6 +57,11 @@ from muster_runtime.secrets import masked_json, masked_text, masked_yaml
 from muster_scheduler import ingest
 from muster_scheduler.dead_letters import without_secrets
 from muster_state.follower import StateFolder
+from muster_whatif.errors import WorkloadWrong
+from muster_whatif.figures import figures
+from muster_whatif.play import play
+from muster_whatif.scenario import Scenario
+from muster_whatif.sources import Source
 from unit.scheduler_service.rig import CONFIG, Rig, envelope, registration
 
 LIMITS = AdmissionLimits()
@@ -507,6 +512,32 @@ def _audit_query_seeds() -> list[bytes]:
     ]
 
 
+def _workload_log(data: bytes) -> None:
+    """A log of jobs is read or refused. What is read runs: each task starts once, and nothing ends before it begins."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "log.swf"
+        file.write_bytes(data)
+        workload = Source(str(file)).read()
+    if len(workload.tasks) > 200 or len(workload.machines) > 200:
+        return
+    found = figures(play(workload, Scenario("fuzz", workload.config)))
+    assert (found.all.never, found.all.refused, len(found.starts)) == (0, 0, len(workload.tasks))
+    assert found.makespan_s >= 0
+
+
+def _workload_log_seeds() -> list[bytes]:
+    log = b"""; MaxNodes: 5 (3 2)
+; MaxProcs: 26 (18 8)
+; MaxMemory: 4096
+1 0 -1 100 6 -1 -1 6 200 1024 1 7 1 -1 2 1 -1 -1
+2 30 5 50.5 1 -1 -1 -1 -1 -1 1 8 1 -1 2 -1 1 10
+2 30 5 20 1 -1 -1 -1 -1 -1 2 8 1 -1 2 -1 -1 -1
+2 -1 9 30.5 1 -1 -1 -1 -1 -1 3 8 1 -1 2 -1 -1 -1
+3 40 -1 -1 1 -1 -1 1 -1 -1 5 8 1 -1 1 -1 -1 -1
+"""
+    return [log, log.replace(b"\n", b"\r\n"), b"\xef\xbb\xbf" + log.replace(b"; Max", b" ;max")]
+
+
 def further() -> list[Target]:
     """Return more targets: decoders of optional parts."""
     return [
@@ -539,5 +570,6 @@ TARGETS = [
     Target("settings", _settings_text, _settings_seeds),
     Target("texts", _shown, _shown_seeds),
     Target("http", _http, _http_seeds),
+    Target("workload-logs", _workload_log, _workload_log_seeds, (WorkloadWrong,)),
     *further(),
 ]

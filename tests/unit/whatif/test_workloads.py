@@ -43,7 +43,7 @@ def test_the_standard_workload_format(tmp_path: Path, name: str) -> None:
     assert "memory" not in last.quantities
     assert found.tasks[2].user == "nobody"
     assert [each.declares_s for each in found.tasks] == [200, 200, 0, 0], "the requested time"
-    assert "1 jobs without processors or a run time are left out" in found.facts
+    assert "line 6: no run time: the job is left out" in found.facts
 
 
 def test_a_job_declares_its_requested_time_and_at_least_its_run_time(tmp_path: Path) -> None:
@@ -71,22 +71,6 @@ def test_tasks_declare_users_share_them_and_machines_are_thinned_as_wanted() -> 
     assert {"5 users share the tasks: the user of rank k has a part like 1 / k", "5 of the machines, taken evenly"} <= {
         *found.facts
     }
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("; MaxProcs: 4\n1 2 3\n", "line 2: 3 fields, expected 18"),
-        ("; MaxProcs: 4\n" + " ".join(["x"] * 18), "line 2: could not convert string to float: 'x'"),
-        ("; MaxProcs: many\n", "header MaxProcs is 'many', expected a count"),
-        ("", "header MaxProcs is '', expected a count"),
-    ],
-)
-def test_a_line_that_cannot_be_read_is_named(tmp_path: Path, text: str, message: str) -> None:
-    file = tmp_path / "jobs.swf"
-    file.write_text(text)
-    with pytest.raises(WorkloadWrong, match=message):
-        Source(str(file)).read()
 
 
 def test_the_openb_trace() -> None:

@@ -113,13 +113,20 @@ def search(
             )
     except WhatIfError as error:
         raise UsageError(str(error)) from error
-    told = {"goal": goal.text, "kind": kind, "more": found, "steps": [asdict(each) for each in steps]}
+    told = {
+        "facts": list(workload.facts),
+        "goal": goal.text,
+        "kind": kind,
+        "more": found,
+        "steps": [asdict(each) for each in steps],
+    }
     if json_file is not None:
         text = json.dumps(told, indent=2) + "\n"
         if json_file == Path("-"):
             write_json(text)
             return 0 if found is not None else 1
         json_file.write_text(text, encoding="utf-8")
+    say(_render_facts(workload, workload.facts))
     table = Table("more machines", f"{goal.percentile} wait", "goal")
     for each in sorted(steps, key=lambda step: step.more):
         wait = "some never start" if each.value_s is None else duration(each.value_s)
@@ -166,9 +173,13 @@ def _played(points: Sequence[Point], tasks: int, processes: int, keep: Path | No
         return run(points, processes=processes, keep=keep, progress=lambda over: bar.update(shown_bar, completed=over))
 
 
+def _render_facts(workload: Workload, facts: Sequence[str]) -> str:
+    return "\n  ".join([f"{workload.name}:", *facts])
+
+
 def _show(workload: Workload, facts: Sequence[str], names: Sequence[str], compared: Sequence[Row]) -> None:
     screen = Screen()
-    say(f"{workload.name}: {'; '.join(facts)}")
+    say(_render_facts(workload, facts))
     table = Table()
     table.add_column("")
     for name in names:

@@ -112,10 +112,11 @@ def _pieces(played: Played, name: str, capacity: int, begin_s: float, end_s: flo
     if width_s <= 0 or not capacity:
         return sums
     for from_s, to_s, used in steps(played, name):
-        low, high = max(from_s, begin_s), min(to_s, end_s)
+        # From the beginning on: beside times since 1970 a small part of a piece would be lost in rounding.
+        low, high = max(from_s - begin_s, 0.0), min(to_s, end_s) - begin_s
         while low < high:
-            piece = min(int((low - begin_s) / width_s), count - 1)
-            edge = high if piece == count - 1 else min(high, begin_s + (piece + 1) * width_s)
+            piece = min(int(low / width_s), count - 1)
+            edge = high if piece == count - 1 else min(high, (piece + 1) * width_s)
             sums[piece] += used * (max(edge, low) - low)
             if edge <= low:  # rounding: the next piece
                 edge = low + width_s * 1e-9

@@ -19,7 +19,7 @@ from muster_whatif.scenario import Scenario
 from muster_whatif.sources import Source
 
 _PROGRESS_S = 0.2
-_FORMAT = "2"  # of what is kept
+_FORMAT = "3"  # of what is kept, and of what a trace is read as
 
 
 @dataclass(frozen=True, slots=True)

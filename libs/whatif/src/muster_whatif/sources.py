@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -68,6 +69,7 @@ class Source:
     def read(self) -> Workload:
         """Returns the workload. Raises WorkloadWrong."""
         workload = self._read()
+        _validate(workload)
         tasks, facts = list(workload.tasks), list(workload.facts)
         if self.speed != 1.0:
             tasks = [replace(task, arrives_s=task.arrives_s / self.speed) for task in tasks]
@@ -97,7 +99,7 @@ class Source:
         path = Path(self.text)
         if path.is_dir():
             return openb.read(path)
-        if ".swf" in path.suffixes:
+        if ".swf" in (suffix.lower() for suffix in path.suffixes):
             return swf.read(path)
         if path.name.endswith(SAVED):
             return saved.read(path)
@@ -105,3 +107,15 @@ class Source:
             f"{self.text}: expected a folder with nodes.csv.gz and pods.csv.gz, a file .swf, .swf.gz or "
             f"{SAVED}, or {GENERATE}…"
         )
+
+
+def _validate(workload: Workload) -> None:
+    """A play knows tasks by their names, and none may end before it arrives. Raises WorkloadWrong."""
+    names: set[str] = set()
+    for task in workload.tasks:
+        if task.name in names:
+            raise WorkloadWrong(f"{workload.name}: task {task.name!r} must be there once, got it again")
+        names.add(task.name)
+        for field, value_s in (("arrives_s", task.arrives_s), ("runs_s", task.runs_s)):
+            if not 0 <= value_s < math.inf:
+                raise WorkloadWrong(f"{workload.name}: {field} of task {task.name!r} must be at least 0, got {value_s}")

@@ -30,7 +30,7 @@ from muster_core.model.quotas import QuotaLimits
 from muster_core.partition import Partition
 from muster_core.scheduler import SchedulerCore
 from muster_proto.muster.bus.v1 import envelope_pb2, state_pb2
-from muster_queue_config.queue_yaml import Problem, checksum, load_recorded
+from muster_queue_config.queue_yaml import Problem, Recorded, checksum, load_recorded
 from muster_runtime import event_settings
 
 from muster_state import fold, state_codec
@@ -156,6 +156,8 @@ class RmInfo:
     :ivar sent: the messages taken of clients that number them; they continue over registrations.
     :ivar awaited: external sources for which this start of the scheduler waits before it decides.
     :ivar awaited_ns: since when it waits for any; 0: it does not wait.
+    :ivar closed: the access lists in ``config`` that were accepted once, would be refused now, and admit nobody. They
+        are not recorded: every reading finds them.
     """
 
     rm_id: str
@@ -192,6 +194,7 @@ class RmInfo:
     quotas: QuotaLimits = _UNLIMITED
     quotas_reached: dict[str, int] = field(default_factory=dict)
     sent: SentMessages = field(default_factory=SentMessages)
+    closed: tuple[str, ...] = ()
 
     @property
     def is_absent(self) -> bool:
@@ -386,6 +389,7 @@ def new_core(
     problems: list[Problem] = []
     if config is None:
         config, info.compiled, problems = load_recorded(info.config, info.compiled)
+        info.closed = tuple(map(str, problems))
     if config is None:
         raise CodecError(f"the recorded queue configuration of RM {info.rm_id} is not valid: {problems[0]}")
     until_ns = info.registered_ns + REPORT_NS if info.registrations > 1 else 0
@@ -444,7 +448,7 @@ class StateFolder:
         self._following = False
         self._collected: dict[bytes, bytes] = {}
         self._registering: dict[str, RmInfo] = {}
-        self._read_ahead: dict[str, ClusterConfig] = {}
+        self._read_ahead: dict[str, Recorded] = {}
         self.compiled_anew: dict[str, None] = {}
 
     def take(self, record: Record) -> None:
@@ -469,9 +473,9 @@ class StateFolder:
         text, known = recorded.config, self.rms.get(parse_state_key(key)[0])
         if known is not None and (known.info.registrations, known.info.config) == (recorded.registrations, text):
             return  # a pause ended: the configuration will not be read
-        config, _, _ = load_recorded(text, recorded.compiled)
-        if config is not None:
-            self._read_ahead = {text: config}
+        read = load_recorded(text, recorded.compiled)
+        if read.config is not None:
+            self._read_ahead = {text: read}
 
     def settle(self) -> None:
         """Builds the objects from all collected records."""
@@ -668,7 +672,10 @@ class StateFolder:
         info.pauses = _pauses_of(recorded)
         info.identity, info.quotas = recorded.identity, quotas_of(recorded.quotas)
         read = self._read_ahead.pop(info.config, None)
-        self.rms[rm_id] = RmState(info, new_core(info, searching=False, config=read, external=self.books_of(rm_id)))
+        if read is not None:
+            info.closed = tuple(map(str, read.problems))
+        config = read.config if read is not None else None
+        self.rms[rm_id] = RmState(info, new_core(info, searching=False, config=config, external=self.books_of(rm_id)))
         if info.compiled != recorded.compiled:
             self.compiled_anew[rm_id] = None
 
@@ -683,10 +690,9 @@ class StateFolder:
         if known.info.config == recorded.config:
             return
         known.info.config, known.info.compiled = recorded.config, recorded.compiled
-        problems: list[Problem] = []
-        config = self._read_ahead.pop(recorded.config, None)
-        if config is None:
-            config, known.info.compiled, problems = load_recorded(recorded.config, recorded.compiled)
+        read = self._read_ahead.pop(recorded.config, None) or load_recorded(recorded.config, recorded.compiled)
+        config, known.info.compiled, problems = read
+        known.info.closed = tuple(map(str, problems))
         if config is None:
             raise CodecError(f"the recorded queue configuration of RM {known.info.rm_id} is not valid: {problems[0]}")
         known.core.apply(UpdateConfiguration(config), known.info.last_decided_ns)

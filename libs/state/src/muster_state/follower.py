@@ -30,7 +30,7 @@ from muster_core.model.quotas import QuotaLimits
 from muster_core.partition import Partition
 from muster_core.scheduler import SchedulerCore
 from muster_proto.muster.bus.v1 import envelope_pb2, state_pb2
-from muster_queue_config.queue_yaml import Problem, Recorded, checksum, load_recorded
+from muster_queue_config.queue_yaml import Recorded, checksum, load_recorded
 from muster_runtime import event_settings
 
 from muster_state import fold, state_codec
@@ -156,8 +156,7 @@ class RmInfo:
     :ivar sent: the messages taken of clients that number them; they continue over registrations.
     :ivar awaited: external sources for which this start of the scheduler waits before it decides.
     :ivar awaited_ns: since when it waits for any; 0: it does not wait.
-    :ivar closed: the access lists in ``config`` that were accepted once, would be refused now, and admit nobody. They
-        are not recorded: every reading finds them.
+    :ivar closed: access lists in ``config`` that only earlier versions accepted (not recorded: each reading finds them).
     """
 
     rm_id: str
@@ -200,6 +199,13 @@ class RmInfo:
     def is_absent(self) -> bool:
         """Whether the RM must be asked before a placement, but its callback stream is not open."""
         return waits_for_callbacks(self.extra_config) and not self.callbacks.connected
+
+    def configured(self, read: Recorded) -> ClusterConfig:
+        """Takes what a reading found. Raises CodecError if the text cannot be read any more."""
+        if read.config is None:
+            raise CodecError(f"the recorded queue configuration of RM {self.rm_id} is not valid: {read.problems[0]}")
+        self.compiled, self.closed = read.compiled, tuple(map(str, read.problems))
+        return read.config
 
     @property
     def decides(self) -> bool:
@@ -386,12 +392,8 @@ def new_core(
 
     Raises CodecError if the recorded configuration cannot be read any more.
     """
-    problems: list[Problem] = []
     if config is None:
-        config, info.compiled, problems = load_recorded(info.config, info.compiled)
-        info.closed = tuple(map(str, problems))
-    if config is None:
-        raise CodecError(f"the recorded queue configuration of RM {info.rm_id} is not valid: {problems[0]}")
+        config = info.configured(load_recorded(info.config, info.compiled))
     until_ns = info.registered_ns + REPORT_NS if info.registrations > 1 else 0
     core = SchedulerCore(config, searching=searching, external=external, rm_id=info.rm_id, reports_until_ns=until_ns)
     core.next_submission = info.next_submission
@@ -473,8 +475,7 @@ class StateFolder:
         text, known = recorded.config, self.rms.get(parse_state_key(key)[0])
         if known is not None and (known.info.registrations, known.info.config) == (recorded.registrations, text):
             return  # a pause ended: the configuration will not be read
-        read = load_recorded(text, recorded.compiled)
-        if read.config is not None:
+        if (read := load_recorded(text, recorded.compiled)).config is not None:
             self._read_ahead = {text: read}
 
     def settle(self) -> None:
@@ -671,10 +672,7 @@ class StateFolder:
         info.build_info, info.extra_config = dict(recorded.build_info), dict(recorded.extra_config)
         info.pauses = _pauses_of(recorded)
         info.identity, info.quotas = recorded.identity, quotas_of(recorded.quotas)
-        read = self._read_ahead.pop(info.config, None)
-        if read is not None:
-            info.closed = tuple(map(str, read.problems))
-        config = read.config if read is not None else None
+        config = info.configured(self._read_ahead.pop(info.config, None) or load_recorded(info.config, info.compiled))
         self.rms[rm_id] = RmState(info, new_core(info, searching=False, config=config, external=self.books_of(rm_id)))
         if info.compiled != recorded.compiled:
             self.compiled_anew[rm_id] = None
@@ -689,13 +687,9 @@ class StateFolder:
         known.core.apply(events_of(known.info), known.info.last_decided_ns)
         if known.info.config == recorded.config:
             return
-        known.info.config, known.info.compiled = recorded.config, recorded.compiled
+        known.info.config = recorded.config
         read = self._read_ahead.pop(recorded.config, None) or load_recorded(recorded.config, recorded.compiled)
-        config, known.info.compiled, problems = read
-        known.info.closed = tuple(map(str, problems))
-        if config is None:
-            raise CodecError(f"the recorded queue configuration of RM {known.info.rm_id} is not valid: {problems[0]}")
-        known.core.apply(UpdateConfiguration(config), known.info.last_decided_ns)
+        known.core.apply(UpdateConfiguration(known.info.configured(read)), known.info.last_decided_ns)
 
 
 def _allocated(recorded: state_pb2.AllocationObject) -> tuple[int, int, int]:

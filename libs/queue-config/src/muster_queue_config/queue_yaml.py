@@ -308,9 +308,9 @@ class _Configuration:
         return name, weights
 
     def _weight(self, name: str, given: Any, path: str) -> float:
-        number = given.value if isinstance(given, Scalar) else None
+        number = given.number if isinstance(given, Scalar) else None
         where, error = f"{path}.{cut(name)}", self._reader.error
-        if isinstance(number, bool) or not isinstance(number, int | float) or math.isnan(number):
+        if number is None or math.isnan(number):
             error(where, given.place, f"expected a number, got {kind(given)}")
         elif number < 0:
             error(where, given.place, f"negative resource weight for {cut(name)} is not allowed")

@@ -156,7 +156,7 @@ class RmInfo:
     :ivar sent: the messages taken of clients that number them; they continue over registrations.
     :ivar awaited: external sources for which this start of the scheduler waits before it decides.
     :ivar awaited_ns: since when it waits for any; 0: it does not wait.
-    :ivar closed: access lists in ``config`` that only earlier versions accepted (not recorded: each reading finds them).
+    :ivar closed: access lists in ``config`` that only earlier versions accepted; not recorded, each reading finds them.
     """
 
     rm_id: str

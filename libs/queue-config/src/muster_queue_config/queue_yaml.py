@@ -100,6 +100,10 @@ KEYS: dict[str, frozenset[str]] = {
     "filter": FILTER_KEYS,
 }
 
+# As YuniKorn's REST shows it: [rm]name. Every text matches.
+_NAME_WITH_RM: Any = re.compile(r"(?:\[([^]]+)\])?(.*)\Z", re.DOTALL)
+# Before version 3 of ``compiled`` the brackets were a part of the name.
+_BRACKETS_IN_NAMES = 2
 _CHECKSUM = re.compile("checksum: [0-9A-Fa-f]{64}")
 
 
@@ -144,8 +148,18 @@ def load_recorded(text: str, compiled_text: bytes) -> Recorded:
         found, problems, closed = _load(text, TEXT_BYTES_MAX, QUEUES_MAX, pure=True, recorded=True)
     if found is None:
         return Recorded(None, b"", problems)
+    found = _with_old_names(text, compiled_text, found)
     # (Only a text with nothing to name is kept as read: the bytes have no problems.)
     return Recorded(found, b"" if closed else compiled.encode(text, found), closed)
+
+
+def _with_old_names(text: str, compiled_text: bytes, config: ClusterConfig) -> ClusterConfig:
+    """Returns the configuration with the names that an earlier version gave its partitions: records have them."""
+    old = compiled.decode(text, compiled_text, _BRACKETS_IN_NAMES)
+    if old is None:
+        return config
+    pairs = zip(config.partitions, old.partitions, strict=True)
+    return ClusterConfig(tuple(replace(new, name=before.name, of_rm="") for new, before in pairs))
 
 
 def _load(
@@ -217,7 +231,8 @@ class _Configuration:
         owner = reader.mapping(value, path, place, KEYS["partition"])
         if owner is None:
             return None
-        name = partition_name(reader.text(owner, "name", path))
+        named = _NAME_WITH_RM.match(reader.text(owner, "name", path))
+        of_rm, name = named[1] or "", partition_name(named[2])
         if len(name) > PARTITION_NAME_MAX or not name.isprintable():
             reader.error(
                 f"{path}.name",
@@ -243,6 +258,7 @@ class _Configuration:
             self._reservation(owner, path),
             self._backfill(owner, path),
             self._resolver(owner, path),
+            of_rm,
         )
         types = len(types_named(partition))
         if types > TYPES_MAX:

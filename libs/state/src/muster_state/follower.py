@@ -392,8 +392,7 @@ def new_core(
 
     Raises CodecError if the recorded configuration cannot be read any more.
     """
-    if config is None:
-        config = info.configured(load_recorded(info.config, info.compiled))
+    config = config or info.configured(load_recorded(info.config, info.compiled))
     until_ns = info.registered_ns + REPORT_NS if info.registrations > 1 else 0
     core = SchedulerCore(config, searching=searching, external=external, rm_id=info.rm_id, reports_until_ns=until_ns)
     core.next_submission = info.next_submission
@@ -672,7 +671,8 @@ class StateFolder:
         info.build_info, info.extra_config = dict(recorded.build_info), dict(recorded.extra_config)
         info.pauses = _pauses_of(recorded)
         info.identity, info.quotas = recorded.identity, quotas_of(recorded.quotas)
-        config = info.configured(self._read_ahead.pop(info.config, None) or load_recorded(info.config, info.compiled))
+        read = self._read_ahead.pop(info.config, None) or load_recorded(info.config, info.compiled)
+        config = info.configured(read)
         self.rms[rm_id] = RmState(info, new_core(info, searching=False, config=config, external=self.books_of(rm_id)))
         if info.compiled != recorded.compiled:
             self.compiled_anew[rm_id] = None

@@ -536,7 +536,7 @@ class SchedulerMachine:
         # then.
         self._emit_pending(state, now_ns, outputs)
         text, found = self._text_for(info, update.config)
-        config, compiled, all_problems = self._judge.judge(text, judged)
+        config, compiled, all_problems = self._judge.judge(text, judged, info.rm_id)
         all_problems += found + policy_groups.other_group(update.policyGroup, info.policy_group)
         if any(problem.severity == pb.ConfigProblem.ERROR for problem in found):
             config = None
